@@ -1,0 +1,64 @@
+# Images that train with Horovod: targets cpu and gpu. How to build, run and check them: docs/images.md.
+#   docker build --target cpu --tag wirebench:cpu . && docker run --rm wirebench:cpu
+#
+# Any Debian or Ubuntu with Python 3.11 or 3.12 will do, for both targets: CUDA comes from the Python package index.
+ARG BASE_IMAGE=debian:bookworm-slim
+
+# What both images start from: Python and the run-time packages, as requirements.lock pins them. 5 GB, so it is never copied.
+FROM ${BASE_IMAGE} AS environment
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/* \
+    && python3 -m venv /opt/venv
+ENV PATH=/opt/venv/bin:$PATH
+WORKDIR /app
+COPY pyproject.toml requirements.lock ./
+# The dependencies only, not the extras: no compiler, no linter.
+RUN python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+        >/tmp/dependencies \
+    && python -m pip install --no-cache-dir --progress-bar off --constraint requirements.lock --requirement /tmp/dependencies \
+    && rm /tmp/dependencies
+
+# The stages that build Horovod, and alone have compilers.
+FROM environment AS compilers
+RUN apt-get update \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends g++ make python3-dev \
+    && rm -rf /var/lib/apt/lists/* \
+    && python -m pip install --no-cache-dir --progress-bar off --constraint requirements.lock cmake wheel
+COPY scripts/build_horovod.sh scripts/
+
+FROM compilers AS wheel-cpu
+RUN mkdir /wheel && cp "$(GPU_OPS=none bash scripts/build_horovod.sh /opt/venv/bin/python)" /wheel
+
+# The project and its user, who may write results and nothing else.
+FROM environment AS application
+RUN useradd --create-home --shell /bin/bash wirebench && install -d -o wirebench -g wirebench results results/runs
+COPY . ./
+# One thread a rank, as torchrun does: ranks share the cores. Traffic stays on the loopback interface.
+ENV HOME=/home/wirebench PYTHONPATH=/app PYTHONUNBUFFERED=1 NP=4 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
+
+FROM application AS cpu
+COPY --from=wheel-cpu /wheel /wheel
+RUN python -m pip install --no-cache-dir --no-index --no-deps /wheel/*.whl
+USER wirebench
+CMD ["configs/smoke.toml"]
+ENTRYPOINT ["sh", "-c", "exec horovodrun -np $NP -H 127.0.0.1:$NP --gloo --network-interface lo --disable-cache --gloo-timeout-seconds 120 python train.py \"$@\"", "horovodrun"]
+
+# nvcc is a Python package of the CUDA release that PyTorch's own packages are from. It lacks two names that CMake looks for.
+FROM compilers AS wheel-gpu
+RUN python -m pip install --no-cache-dir --progress-bar off --constraint requirements.lock 'cuda-toolkit[nvcc,cudart]' \
+    && ln -s "$(dirname /opt/venv/lib/python3*/site-packages/nvidia/*/bin/nvcc | xargs dirname)" /opt/cuda \
+    && ln -s lib /opt/cuda/lib64 \
+    && ln -s "$(basename /opt/cuda/lib/libcudart.so.*)" /opt/cuda/lib/libcudart.so
+# A failed build must not end in the CPU build that the script falls back to.
+RUN mkdir /wheel && cp "$(CUDA_HOME=/opt/cuda GPU_OPS=nccl bash scripts/build_horovod.sh /opt/venv/bin/python | grep nccl)" /wheel
+
+# The NCCL build carries CPU tensors over Gloo, so this image runs without a GPU too.
+FROM application AS gpu
+COPY --from=wheel-gpu /wheel /wheel
+RUN python -m pip install --no-cache-dir --no-index --no-deps /wheel/*.whl
+# NCCL takes one process a GPU.
+ENV NP=1 NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+USER wirebench
+CMD ["configs/smoke.toml"]
+ENTRYPOINT ["sh", "-c", "exec horovodrun -np $NP -H 127.0.0.1:$NP --gloo --network-interface lo --disable-cache --gloo-timeout-seconds 120 python train.py \"$@\"", "horovodrun"]

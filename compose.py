@@ -1,0 +1,248 @@
+"""Put a run together from a config: the one place that knows both the plugin folders and the machinery."""
+
+import copy
+import dataclasses
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import compressors
+import models
+import schedulers
+from schedulers.base import LayerCost, Scheduler
+from wirebench import collectives, config, data
+from wirebench.checkpoint import Checkpoints
+from wirebench.clock import Clock
+from wirebench.collectives.serve import Server
+from wirebench.comm.engine import Engine, start
+from wirebench.comm.metered import Metered
+from wirebench.comm.peers import agree_on
+from wirebench.comm.stop import Stopper
+from wirebench.config import Config
+from wirebench.earlier import set_aside
+from wirebench.environment import capture
+from wirebench.errors import UserError
+from wirebench.exchange import Synchroniser
+from wirebench.gpu import sampler
+from wirebench.guard import Guard
+from wirebench.journal import Journal
+from wirebench.lane import Lane
+from wirebench.layout import BackwardOrder, FlatGradient, backward_order
+from wirebench.lockstep import Lockstep
+from wirebench.loss import cross_entropy
+from wirebench.native import native_sync
+from wirebench.nic import InterfaceCounter, find_interface
+from wirebench.optim import build_optimizer
+from wirebench.progress import NullProgress, Progress
+from wirebench.record import NullRecord, RunRecord, run_directory
+from wirebench.run import Run, make_repeatable
+from wirebench.seeding import generator, seed_of
+from wirebench.threaded import Threaded
+from wirebench.timeline import Timeline
+from wirebench.topology import Topology
+from wirebench.traffic import Traffic
+from wirebench.worker import Worker
+
+KINDS = (models.PLUGINS, data.PLUGINS, compressors.PLUGINS, schedulers.PLUGINS, collectives.PLUGINS)
+MAY_DIFFER = ("output.dir", "data.root", "network.interface")
+"""Keys that ranks on different hosts may set differently."""
+
+
+def resolve(given: Config) -> Config:
+    """The config with every plugin's options checked and written out, and combinations that make no sense refused."""
+    sections = {}
+    for kind in KINDS:
+        section = getattr(given, kind.kind)
+        kind.check(section.name, section.options)
+        options = {**kind.defaults(section.name), **section.options}
+        sections[kind.kind] = dataclasses.replace(section, options=options)
+    resolved = dataclasses.replace(given, **sections)
+    if resolved.train.resume == "auto" and not resolved.output.dir:
+        raise UserError("train.resume: auto looks into output.dir; set that too")
+    compressor = _compressor(resolved)
+    if _scheduler(resolved).native and (resolved.compressor.name, resolved.collective.name) != ("none", "native"):
+        raise UserError(
+            "scheduler.name: 'native' is the engine's own synchroniser, dense and with its own collective; "
+            f"it goes with compressor.name = none and collective.name = native, not {resolved.compressor.name} "
+            f"and {resolved.collective.name}"
+        )
+    if compressor.owns_momentum and resolved.optimizer.momentum:
+        raise UserError(f"optimizer.momentum: {resolved.compressor.name!r} applies momentum itself; set it to 0")
+    return resolved
+
+
+def compose(given: Config) -> Run:
+    """Start the engine and build everything a run needs, up to the first step (or the step it resumes at)."""
+    settings = resolve(given)
+    scheduler = _scheduler(settings)
+    engine = start(settings.engine, _fusion_mb(scheduler))
+    settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, workers=engine.size))
+    if engine.distributed:
+        agree_on(engine.communicators[0], "the ranks' configs differ", _flat(settings))
+    make_repeatable(settings.train.seed)
+    timeline = Timeline(engine.ranks[0])
+    clock = Clock(engine.device, timeline)
+    workers = _workers(settings, engine)
+    lanes: list[Lane] = []
+    if scheduler.native:
+        synchroniser = _native(settings, engine, scheduler, workers[0])
+    else:
+        lanes, synchroniser = _own(settings, engine, scheduler, workers, clock, timeline)
+    return _assemble(settings, engine, workers, lanes, synchroniser, clock, timeline)
+
+
+def _assemble(
+    settings: Config,
+    engine: Engine,
+    workers: list[Worker],
+    lanes: list[Lane],
+    synchroniser: Synchroniser,
+    clock: Clock,
+    timeline: Timeline,
+) -> Run:
+    directory = run_directory(settings, datetime.now(UTC))
+    interface = settings.network.interface or (
+        find_interface(engine.ranks_on_this_host == engine.size) if engine.distributed else None
+    )
+    traffic = Traffic(workers[0].flat.param.numel(), engine.size, InterfaceCounter(interface), engine.ranks_on_this_host)
+    total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
+    progress = Progress() if engine.is_first else NullProgress()
+    identity = _identity(settings, workers[0])
+    states = [lane.compressor for lane in lanes] or [_compressor(settings)]
+    checkpoints = Checkpoints(
+        directory / "checkpoints", engine, workers, states, identity, settings.train.keep, progress.note
+    )
+    record = _record(settings, engine, directory)
+    guard = Guard(workers[0].flat)
+    journal = Journal(clock, guard, record, progress, engine.size)
+    return Run(
+        settings, engine, directory, workers, lanes, synchroniser, guard, clock, timeline, traffic, record, progress,
+        journal, checkpoints, Stopper(engine.store), sampler(engine.device), total_steps,
+    )  # fmt: skip
+
+
+def _record(settings: Config, engine: Engine, directory: Any) -> RunRecord | NullRecord:
+    if not engine.is_first:
+        return NullRecord()
+    if not settings.train.resume:
+        set_aside(directory)
+    # Reading it back must not write over this run.
+    repeatable = dataclasses.replace(settings, output=dataclasses.replace(settings.output, dir=""))
+    environment = capture(engine.device) | {"backend": engine.backend, "peers": [str(peer) for peer in engine.peers]}
+    return RunRecord(
+        directory,
+        config.to_dict(repeatable),
+        config.dump(repeatable),
+        environment,
+        settings.output.tensorboard,
+        engine.size,
+    )
+
+
+def _workers(settings: Config, engine: Engine) -> list[Worker]:
+    dataset = data.build(settings.data.name, settings.data.root, **settings.data.options)
+    workers, order = [], None
+    for rank in engine.ranks:
+        model = _model(settings, dataset, engine.device)
+        order = order or _backward_order(model, dataset, engine.device)
+        flat = FlatGradient(model, order.names)
+        shard = data.Shard(
+            dataset, rank, engine.size, settings.data.batch_size, settings.data.eval_batch_size,
+            settings.train.seed, engine.device,
+        )  # fmt: skip
+        optimizer = build_optimizer(model, settings.optimizer)
+        workers.append(Worker(rank, model, model, flat, optimizer, shard, settings.train, engine.device, order.unused))
+    for communicator, worker in zip(engine.communicators, workers, strict=True):
+        if engine.distributed:
+            agree_on(communicator, "the ranks' models differ", {"layout": worker.flat.digest()})
+            communicator.broadcast([worker.flat.param, *(b for b in worker.model.buffers())]).wait()
+    return workers
+
+
+def _model(settings: Config, dataset: data.Dataset, device: torch.device) -> nn.Module:
+    torch.manual_seed(seed_of("init", settings.train.seed))
+    model = models.build(settings.model.name, dataset.num_classes, dataset.image_shape, **settings.model.options)
+    layout = torch.channels_last if settings.train.channels_last else torch.preserve_format
+    return model.to(device, memory_format=layout)
+
+
+def _backward_order(model: nn.Module, dataset: data.Dataset, device: torch.device) -> BackwardOrder:
+    """The order in which gradients come, from one pass of a copy over two random images."""
+    rng = generator("backward order")
+    images = torch.randn(2, *dataset.image_shape, generator=rng).to(device)
+    labels = torch.zeros(2, dtype=torch.int64, device=device)
+
+    def loss_of(probe: nn.Module) -> Tensor:
+        return cross_entropy(probe(images), labels)
+
+    return backward_order(copy.deepcopy(model), loss_of)
+
+
+def _own(
+    settings: Config, engine: Engine, scheduler: Scheduler, workers: list[Worker], clock: Clock, timeline: Timeline
+) -> tuple[list[Lane], Synchroniser]:
+    collective = collectives.build(settings.collective.name, **settings.collective.options)
+    topology = Topology(engine.size)
+    layers = [LayerCost(layer.name, layer.numel) for layer in workers[0].flat.layers]
+    groups = scheduler.partition(layers, lambda numel: 0.0)
+    lanes = []
+    for worker, communicator in zip(workers, engine.communicators, strict=True):
+        server = Server(Metered(communicator), collective, topology)
+        seed = settings.train.seed
+        lane = Lane(worker.rank, worker.flat, _compressor(settings), server, seed, lambda: clock.phase("compress", "compress"))
+        lane.cut(groups)
+        lanes.append(lane)
+    if engine.distributed:
+        return lanes, Threaded(lanes[0], timeline, scheduler.after_backward)
+    return lanes, Lockstep(lanes)
+
+
+def _native(settings: Config, engine: Engine, scheduler: Any, worker: Worker) -> Synchroniser:
+    synchroniser = native_sync(
+        engine,
+        worker.model,
+        worker.optimizer,
+        bucket_cap_mb=scheduler.bucket_cap_mb,
+        accumulation=settings.train.accumulation,
+        unused=worker.unused,
+    )
+    worker.module, worker.optimizer = synchroniser.module, synchroniser.optimizer
+    return synchroniser
+
+
+def _compressor(settings: Config) -> compressors.Compressor:
+    section = settings.compressor
+    return compressors.build(
+        section.name, dense_below=section.dense_below, warmup=section.warmup, **section.options
+    )
+
+
+def _scheduler(settings: Config) -> Scheduler:
+    return schedulers.build(settings.scheduler.name, **settings.scheduler.options)
+
+
+def _fusion_mb(scheduler: Any) -> float | None:
+    """Horovod's own fusion is switched off, so that our schedule is the schedule, unless it is Horovod's turn."""
+    if not scheduler.native:
+        return 0.0
+    return scheduler.bucket_cap_mb or None
+
+
+def _identity(settings: Config, worker: Worker) -> dict[str, Any]:
+    """What a checkpoint and the run that resumes it must share for the resumed run to end as the unbroken one."""
+    tables = config.to_dict(settings)
+    shared = {f"{section}.{key}": value for section in ("compressor",) for key, value in tables[section].items()}
+    keys = ("model.name", "data.name", "data.batch_size", "train.seed", "train.accumulation", "engine.workers")
+    for key in keys:
+        section, _, name = key.partition(".")
+        shared[key] = tables[section][name]
+    return {**shared, "layers of the model": worker.flat.digest()}
+
+
+def _flat(settings: Config) -> dict[str, Any]:
+    tables = config.to_dict(settings)
+    tables.pop("name")
+    keys = {f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()}
+    return {key: value for key, value in keys.items() if key not in MAY_DIFFER}

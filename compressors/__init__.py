@@ -1,0 +1,25 @@
+"""Gradient compressors: one method per file; `build` makes one, wrapped as the config asks."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from compressors.base import Compressor
+from compressors.wrappers import DenseBelow, Warmup
+from wirebench.plugins import Plugins
+
+PLUGINS = Plugins("compressors", "compressor", helpers=frozenset({"base", "feedback", "selection", "wrappers"}))
+
+
+def available() -> list[str]:
+    """Names that `build` takes."""
+    return PLUGINS.available()
+
+
+def build(name: str, *, dense_below: int = 0, warmup: Sequence[float] = (), **options: Any) -> Compressor:  # noqa: ANN401
+    """The compressor `name` with its options, inside the wrappers that are asked for."""
+    compressor: Compressor = PLUGINS.build(name, **options)
+    if warmup:
+        compressor = Warmup(compressor, tuple(warmup))
+    if dense_below:
+        compressor = DenseBelow(compressor, dense_below)
+    return compressor

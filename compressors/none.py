@@ -1,0 +1,24 @@
+"""No compression: the dense fp32 sum that every method is compared with."""
+
+from torch import Tensor
+
+from compressors.base import Exchange, Stateless
+from wirebench.layout import Bucket
+from wirebench.requests import Sum
+from wirebench.world import World
+
+BYTES_PER_ELEMENT = 4
+
+
+class NoCompression(Stateless):
+    """The whole gradient, as it is."""
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """One sum, in place."""
+        total = yield Sum(bucket.grad)
+        assert isinstance(total, Tensor)
+        return total.div_(world.size)
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """Four bytes per element."""
+        return BYTES_PER_ELEMENT * numel

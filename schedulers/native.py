@@ -1,0 +1,26 @@
+"""The engine's own gradient synchroniser: the peer that every schedule of ours is compared with."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from schedulers.base import Cost, LayerCost
+
+
+class Native:
+    """DistributedDataParallel on torch, hvd.DistributedOptimizer on Horovod.
+
+    bucket_cap_mb  the engine's own fusion threshold in MiB (DDP's bucket_cap_mb, HOROVOD_FUSION_THRESHOLD); 0: its default
+    """
+
+    needs_profile: ClassVar[bool] = False
+    after_backward: ClassVar[bool] = False
+    native: ClassVar[bool] = True
+
+    def __init__(self, bucket_cap_mb: float = 0.0):
+        if bucket_cap_mb < 0:
+            raise ValueError(f"bucket_cap_mb is at least 0, got {bucket_cap_mb}")
+        self.bucket_cap_mb = bucket_cap_mb
+
+    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
+        """One group: what the engine merges, it decides itself."""
+        return [range(len(layers))]

@@ -1,0 +1,21 @@
+"""Wait-free backpropagation: every layer is its own message, sent as soon as its gradient is there.
+
+Zhang et al., "Poseidon", USENIX ATC 2017; the baseline of MG-WFBP (arXiv 1811.11141).
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from schedulers.base import Cost, LayerCost
+
+
+class Wfbp:
+    """One message per parameter tensor, in backward order."""
+
+    needs_profile: ClassVar[bool] = False
+    after_backward: ClassVar[bool] = False
+    native: ClassVar[bool] = False
+
+    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
+        """One group per layer."""
+        return [range(i, i + 1) for i in range(len(layers))]

@@ -1,0 +1,211 @@
+#!/usr/bin/env bash
+# Makes .venv with everything that the project needs: the packages that requirements.lock pins, and Horovod, built here.
+# Run it as often as you like: it does nothing when nothing has changed, and repairs what a killed run left behind.
+set -euo pipefail
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+readonly root venv="$root/.venv"
+readonly stamp="$venv/.setup-done" unfinished="$venv/.setup-unfinished"
+readonly pip_log="$venv/.setup-pip.log"
+readonly needed_gb=12
+
+usage() {
+    cat <<'TEXT'
+usage: scripts/setup.sh [--force]
+
+Makes .venv (Python, PyTorch and the rest from requirements.lock, Horovod). 6 to 8 minutes and 6 GB the first time;
+at once when nothing has changed.
+
+  --force   check and install again, even if nothing has changed
+
+Environment:
+  PYTHON                 the Python to make .venv with, 3.11 or later. Default: the first of python3.11, python3.12
+                         and python3 that is
+  WIREBENCH_NO_HOROVOD   1: leave Horovod out (torch.distributed and the local engine work; make run does not)
+  GPU_OPS, CC_LIST, MPI, CXX, JOBS   see scripts/build_horovod.sh --help
+TEXT
+}
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+die() { say "$*"; exit 2; }
+done_in() { say "$1 (${SECONDS} s so far)"; }
+
+# What an environment was made from; another answer means another set-up. The path is in it since a moved .venv is
+# broken.
+fingerprint() {
+    local horovod="horovod ${GPU_OPS:-} ${CC_LIST:-} ${MPI:-}"
+    if [ "${WIREBENCH_NO_HOROVOD:-0}" = 1 ]; then horovod='no horovod'; fi
+    echo "$horovod at $root"
+    cd "$root" && sha256sum requirements.lock scripts/build_horovod.sh
+}
+
+is_current() {
+    [ -f "$stamp" ] && [ ! -e "$unfinished" ] && [ -x "$venv/bin/python" ] || return 1
+    # Who can do without Horovod is not harmed by it.
+    [ "$(<"$stamp")" = "$(fingerprint)" ] || [ "$(<"$stamp")" = "$(WIREBENCH_NO_HOROVOD=0 fingerprint)" ]
+}
+
+# --- The tools of this machine: one line for each that is missing.
+
+missing=0
+lacks() {
+    say "missing: $1; on Debian or Ubuntu: apt-get install $2"
+    missing=1
+}
+
+python_works() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; }
+
+# Sets python, and complains about what that Python lacks.
+check_python() {
+    local candidate version candidates=(python3.11 python3.12 python3)
+    if [ -n "${PYTHON:-}" ]; then candidates=("$PYTHON"); fi
+    python=''
+    for candidate in "${candidates[@]}"; do
+        if python_works "$candidate"; then python=$candidate; break; fi
+    done
+    if [ -z "$python" ]; then
+        lacks "Python 3.11 or later${PYTHON:+ ($PYTHON is not)}" 'python3.11 python3.11-venv python3.11-dev'
+        return
+    fi
+    version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    "$python" -c 'import venv, ensurepip' 2>/dev/null || lacks "the venv module of $python" "python$version-venv"
+    if [ "${WIREBENCH_NO_HOROVOD:-0}" = 1 ]; then return; fi
+    "$python" -c 'import os, sysconfig; os.stat(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null ||
+        lacks "the header files of $python (Python.h)" "python$version-dev"
+}
+
+check_compiler() {
+    local compiler=${CXX:-g++}
+    command -v "$compiler" >/dev/null || { lacks "$compiler, a C++20 compiler (g++ 10 or later)" g++; return; }
+    echo '#include <span>' | "$compiler" -std=c++20 -x c++ -fsyntax-only - 2>/dev/null ||
+        lacks "a C++20 compiler ($compiler is too old; g++ 10 or later)" g++
+}
+
+# CMake is not among them: requirements.lock brings it.
+check_tools() {
+    check_python
+    command -v git >/dev/null || lacks 'git, which stamps results with their commit' git
+    if [ "${WIREBENCH_NO_HOROVOD:-0}" != 1 ]; then
+        check_compiler
+        command -v make >/dev/null || lacks 'make' make
+    fi
+    [ "$missing" = 0 ] || exit 2
+}
+
+check_disk() {
+    local free_kb
+    free_kb=$(df -Pk "$root" | awk 'NR == 2 { print $4 }')
+    ((free_kb >= needed_gb * 1024 * 1024)) ||
+        die "$root has $((free_kb / 1024 / 1024)) GB of free disk space; about $needed_gb GB are needed"
+}
+
+# --- The environment
+
+# A run that was killed while pip was writing leaves packages that pip takes for whole: that environment is made anew.
+make_venv() {
+    if [ -e "$unfinished" ]; then
+        say 'an earlier set-up was cut off: making .venv anew'
+        rm -rf "$venv"
+    elif python_works "$venv/bin/python" && "$venv/bin/python" -m pip --version >/dev/null 2>&1; then
+        return
+    fi
+    check_disk
+    say "making .venv with $python"
+    "$python" -m venv --clear "$venv"
+}
+
+# A sign of life for as long as this script lives; pip says nothing while it unpacks. A sleep that outlives it must not
+# hold its output open.
+tick() {
+    while sleep 15 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do say "still $1 (${SECONDS} s so far)"; done
+}
+
+# pip_install ARGUMENT...: leaves the mark of an unfinished set-up if it is killed. An error that pip meets itself it
+# rolls back.
+pip_install() {
+    local status=0
+    : >"$unfinished"
+    rm -f "$pip_log"
+    "$venv/bin/python" -m pip --disable-pip-version-check --no-input --log "$pip_log" install "$@" || status=$?
+    if ((status <= 2)); then rm -f "$unfinished"; fi
+    return "$status"
+}
+
+explain_pip_failure() {
+    if grep -Eq 'NewConnectionError|NameResolutionError|ConnectTimeout|Network is unreachable' "$pip_log"; then
+        die 'no network: the Python package index cannot be reached; try again when it can'
+    elif grep -q 'No space left on device' "$pip_log"; then
+        die 'the disk is full'
+    fi
+    die 'pip failed; what it said is above'
+}
+
+install_packages() {
+    local ticker
+    say 'installing the packages of requirements.lock (2.5 GB to fetch the first time; 1 to 3 minutes)'
+    tick 'installing packages' 9<&- &
+    ticker=$!
+    pip_install --retries 2 -r "$root/requirements.lock" || explain_pip_failure
+    kill "$ticker"
+    # The project itself, so that scripts find its packages from anywhere.
+    pip_install --quiet --no-deps --no-build-isolation --editable "$root" || explain_pip_failure
+    done_in 'packages are installed'
+}
+
+# --- Horovod
+
+try_horovod() {
+    local wheel
+    wheel=$(bash "$root/scripts/build_horovod.sh" "$venv/bin/python" 9<&- | tail -n 1) || return 1
+    [ -f "$wheel" ] || return 1
+    pip_install --quiet --no-deps --force-reinstall "$wheel" || return 1
+    # The interface is named so that the machine's own name needs no address.
+    HOROVOD_GLOO_IFACE=lo "$venv/bin/python" -c 'import horovod.torch as hvd; hvd.init(); assert hvd.size() == 1' >&2
+}
+
+install_horovod() {
+    if [ "${WIREBENCH_NO_HOROVOD:-0}" = 1 ]; then
+        say 'leaving Horovod out, as WIREBENCH_NO_HOROVOD=1 says; make run needs it'
+        return
+    fi
+    if ! try_horovod; then
+        [ "${GPU_OPS:-}" != none ] || die "$horovod_failed"
+        say 'Horovod does not work here; trying a build for CPU tensors only'
+        GPU_OPS=none try_horovod || die "$horovod_failed"
+    fi
+    done_in 'Horovod is installed'
+}
+readonly horovod_failed='Horovod could not be built (see above). To go on without it: WIREBENCH_NO_HOROVOD=1 make setup'
+
+check_imports() {
+    "$venv/bin/python" -c 'import torch, torchvision' || die 'torch does not load; remove .venv and try again'
+}
+
+main() {
+    local force=''
+    case ${1:-} in
+        -h | --help) usage; return ;;
+        --force) force=1 ;;
+        ?*) usage >&2; exit 2 ;;
+    esac
+    if [ -z "$force" ] && is_current; then return; fi
+    # In an activated .venv, its own Python would be the first that is found, and .venv may have to be made anew.
+    PATH=:$PATH:
+    PATH=${PATH//":$venv/bin:"/:} PATH=${PATH#:} PATH=${PATH%:}
+    trap 'exit 130' INT # without it, bash goes on after a pip that was interrupted
+    check_tools
+    # Every pip that installs holds it too, so one that outlives a killed run is waited for.
+    exec 9<"${BASH_SOURCE[0]}"
+    flock -n 9 || { say 'waiting for another set-up to end'; flock 9; }
+    if [ -z "$force" ] && is_current; then return; fi
+
+    make_venv
+    rm -f "$stamp"
+    install_packages
+    install_horovod
+    check_imports
+    fingerprint >"$stamp"
+    done_in 'done'
+}
+
+main "$@"; exit # on one line: an edit of this file while it runs does no harm

@@ -1,0 +1,176 @@
+import pytest
+import torch
+
+import compressors
+from compressors.base import Stateless
+from compressors.none import NoCompression
+from compressors.topk import TopK
+from compressors.wrappers import DenseBelow, Warmup
+from tests.helpers import Log, answer_all, cut, lay_out
+from wirebench.errors import UserError
+from wirebench.requests import Sum, payload
+from wirebench.world import World
+
+# Dense by dimension, compressed, dense by size, compressed, dense by dimension though large.
+LAYERS = lay_out([(3,), (4, 2), (2, 2), (3, 3), (20,)])
+NUMEL = LAYERS[-1].stop
+
+
+class Recorder(Stateless):
+    """Takes the place of a compressor: notes its buckets, sums them, returns the sum without dividing."""
+
+    def __init__(self):
+        self.buckets = []
+
+    def exchange(self, bucket, world):
+        self.buckets.append(bucket)
+        return (yield Sum(bucket.grad.clone()))
+
+    def wire_bytes(self, numel, size):
+        return numel
+
+
+def one_step(compressor, groups, grad=None, param=None):
+    """The flat result of one rank's buckets in a world of two like it, the buckets, and the requests it made."""
+    grad = torch.arange(float(NUMEL)) if grad is None else grad
+    log: Log = []
+    results = []
+    buckets = cut(grad, LAYERS, groups, param)
+    for bucket in buckets:
+        twin = cut(grad.clone(), LAYERS, groups, param)[bucket.index]
+        both = [compressor.exchange(b, World(r, 2)) for r, b in enumerate((bucket, twin))]
+        results.append(answer_all(both, log)[0])
+    return torch.cat(results), buckets, [requests[0] for requests in log]
+
+
+def recorded(groups, param=None):
+    """The buckets that the inner compressor gets from rank 0, and the requests of all rounds."""
+    inner = Recorder()
+    _, buckets, requests = one_step(DenseBelow(inner, 8), groups, param=param)
+    return inner.buckets[::2], buckets, requests
+
+
+def test_dense_layers_travel_in_one_sum_and_the_others_in_one_bucket():
+    (inner,), _, (dense, sparse) = recorded([range(0, 5)])
+    flat = torch.arange(float(NUMEL))
+    assert torch.equal(payload(dense), torch.cat([flat[0:3], flat[11:15], flat[24:44]]))
+    assert torch.equal(payload(sparse), torch.cat([flat[3:11], flat[15:24]]))
+    assert [(x.name, x.start, x.stop, x.ndim) for x in inner.layers] == [("layer1", 0, 8, 2), ("layer3", 8, 17, 2)]
+
+
+def test_results_come_back_to_their_places():
+    result, (bucket,), _ = one_step(DenseBelow(Recorder(), 8), [range(0, 5)])
+    flat, doubled = torch.arange(float(NUMEL)), [*range(3, 11), *range(15, 24)]
+    wanted = flat.clone()
+    wanted[doubled] *= 2  # the recorder does not divide the sum of two equal ranks
+    assert torch.equal(result, wanted)
+    assert torch.equal(bucket.grad, wanted)
+
+
+@pytest.mark.parametrize("groups", [[range(0, 2), range(2, 4), range(4, 5)], [range(0, 1), range(1, 3), range(3, 5)]])
+def test_places_of_the_inner_compressor_do_not_depend_on_the_buckets(groups):
+    buckets, _, _ = recorded(groups)
+    assert [layer for bucket in buckets for layer in bucket.layers] == list(recorded([range(0, 5)])[0][0].layers)
+    assert all(bucket.model_numel == 17 for bucket in buckets)
+    assert [(b.start, b.stop) for b in buckets] == [(0, 8), (8, 17)]
+
+
+def test_a_bucket_of_one_kind_is_not_copied():
+    (inner, _), (_, sparse, _), _ = recorded([range(0, 1), range(1, 2), range(2, 5)])
+    assert inner.grad.data_ptr() == sparse.grad.data_ptr()
+    assert inner.param.data_ptr() == sparse.param.data_ptr()
+    (bucket,) = cut(torch.arange(float(NUMEL)), LAYERS, [range(0, 1)])
+    request = next(DenseBelow(Recorder(), 8).exchange(bucket, World(0, 2)))
+    assert isinstance(request, Sum)
+    assert request.tensor.data_ptr() == bucket.grad.data_ptr()
+
+
+def test_parameters_are_at_hand_in_the_same_order():
+    param = torch.arange(float(NUMEL)) + 100
+    (inner,), _, _ = recorded([range(0, 5)], param)
+    assert "param" not in vars(inner), "parameters are copied before they are asked for"
+    assert torch.equal(inner.param, torch.cat([param[3:11], param[15:24]]))
+    assert inner.index == 0
+
+
+def test_one_wrapper_serves_one_model_after_another():
+    inner = Recorder()
+    wrapper = DenseBelow(inner, 8)
+    one_step(wrapper, [range(0, 5)])
+    other = lay_out([(9, 9), (3,)])
+    (bucket,) = cut(torch.zeros(84), other, [range(0, 2)])
+    answer_all([wrapper.exchange(bucket, World(0, 1))])
+    assert inner.buckets[-1].model_numel == 81
+
+
+def test_equals_compressing_the_compact_model_by_itself():
+    rng = torch.Generator().manual_seed(1)
+    wrapped, bare, kept = DenseBelow(TopK(0.2), 8), TopK(0.2), [*range(3, 11), *range(15, 24)]
+    compact = lay_out([(4, 2), (3, 3)])
+    for _ in range(3):
+        grad = torch.randn(NUMEL, generator=rng)
+        (small,) = cut(grad[kept], compact, [range(0, 2)])
+        (large,) = cut(grad, LAYERS, [range(0, 5)])
+        (wanted,) = answer_all([bare.exchange(small, World(0, 1))])
+        (result,) = answer_all([wrapped.exchange(large, World(0, 1))])
+        assert torch.equal(result[kept], wanted)
+    assert torch.equal(wrapped.state_dict()["residual"], bare.state_dict()["residual"])
+
+
+def test_bytes_of_a_mixed_plan():
+    wrapped = DenseBelow(TopK(0.1), 100)
+    assert wrapped.wire_bytes(99, 4) == 4 * 99
+    assert wrapped.wire_bytes(100, 4) == 80
+
+
+def densities_used(compressor, epochs):
+    """Entries that one rank sends of 100, at the start of each epoch."""
+    used = []
+    for epoch in epochs:
+        log: Log = []
+        (bucket,) = cut(torch.ones(100), lay_out([(10, 10)]), [range(0, 1)])
+        answer_all([compressor.exchange(bucket, World(0, 1, epoch=epoch))], log)
+        used.append(log[0][0].values)
+    return used
+
+
+def test_warmup_sets_the_density_of_each_epoch():
+    assert densities_used(Warmup(TopK(0.01), (0.5, 0.25)), range(4)) == [50, 25, 1, 1]
+
+
+def test_warmup_of_a_resumed_run_depends_on_the_epoch_alone():
+    assert densities_used(Warmup(TopK(0.01), (0.5, 0.25)), [1, 3, 0]) == [25, 1, 50]
+
+
+def test_warmup_plans_with_the_density_of_most_of_the_run():
+    warmup = Warmup(TopK(0.01), (0.5,))
+    densities_used(warmup, [0])
+    assert warmup.wire_bytes(1000, 4) == TopK(0.01).wire_bytes(1000, 4)
+
+
+@pytest.mark.parametrize("name", ["none", "fp16", "bf16"])
+def test_warmup_needs_a_density(name):
+    with pytest.raises(UserError, match=f"^compressor.warmup: '{name}' has no density$"):
+        compressors.build(name, warmup=[0.25])
+
+
+def test_warmup_densities_have_a_range():
+    with pytest.raises(UserError, match=r"compressor.warmup: densities lie in \(0, 1\], got \[0.5, 0\]"):
+        Warmup(TopK(), [0.5, 0])
+
+
+class Owner(NoCompression):
+    """A method with its own momentum."""
+
+    owns_momentum = True
+    density = 0.5
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: DenseBelow(inner, 8), lambda inner: Warmup(inner, [0.5])])
+def test_wrappers_hand_on_who_owns_momentum_and_the_state(wrap):
+    assert wrap(Owner()).owns_momentum
+    assert not wrap(TopK()).owns_momentum
+    inner, copy = TopK(), TopK()
+    one_step(inner, [range(0, 5)])
+    wrap(copy).load_state_dict(wrap(inner).state_dict())
+    assert torch.equal(copy.state_dict()["residual"], inner.state_dict()["residual"])

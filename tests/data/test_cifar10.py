@@ -1,0 +1,127 @@
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.samples import CPU
+from wirebench import data
+from wirebench.data import Key, Shard
+from wirebench.data.cifar10 import CIFAR10, FILE_BYTES, MEAN, STD
+from wirebench.errors import UserError
+
+KEY = Key(0, 0, 0)
+
+
+@pytest.fixture
+def copy(cifar10: tuple[Path, np.ndarray], tmp_path: Path) -> Path:
+    """A folder of batch files of which single ones can be replaced."""
+    for path in (cifar10[0] / "cifar-10-batches-bin").iterdir():
+        os.link(path, tmp_path / path.name)
+    return tmp_path
+
+
+def replace(path: Path, content: bytes) -> None:
+    path.unlink()
+    path.write_bytes(content)
+
+
+def test_pixels_and_labels_are_those_of_the_records(cifar10: tuple[Path, np.ndarray]) -> None:
+    root, records = cifar10
+    dataset = data.build("cifar10", str(root), augment=False)
+    assert (dataset.train_size, dataset.test_size, dataset.num_classes) == (50_000, 10_000, 10)
+    index = torch.tensor([0, 9_999, 10_000, 49_999])
+    ((images, labels),) = dataset.batches([index], train=True, key=KEY, device=CPU)
+    pixels = torch.from_numpy(records[index.numpy(), 1:]).view(4, 3, 32, 32)
+    expected = (pixels / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+    torch.testing.assert_close(images, expected)
+    assert labels.tolist() == records[index.numpy(), 0].tolist()
+
+
+def test_training_images_are_shifted_and_half_of_them_mirrored(cifar10: tuple[Path, np.ndarray]) -> None:
+    """Find each image's move by trying all 9 x 9 x 2 of them."""
+    augmented, plain = data.build("cifar10", str(cifar10[0])), data.build("cifar10", str(cifar10[0]), augment=False)
+    images, _ = next(Shard(augmented, 0, 1, 200, 0, 0, CPU).train(0))
+    originals, _ = next(Shard(plain, 0, 1, 200, 0, 0, CPU).train(0))
+    black = -torch.tensor(MEAN) / torch.tensor(STD)
+    padded = black[:, None, None].repeat(200, 1, 40, 40)
+    padded[:, :, 4:36, 4:36] = originals
+    moves = torch.full((200, 3), -1)
+    for top in range(9):
+        for left in range(9):
+            window = padded[:, :, top : top + 32, left : left + 32]
+            for mirrored, candidate in enumerate((window, window.flip(3))):
+                close = torch.isclose(images, candidate, atol=1e-5).flatten(1).all(1)
+                moves[close] = torch.tensor([top, left, mirrored])
+    assert (moves >= 0).all()
+    assert len(moves[:, 0].unique()) == len(moves[:, 1].unique()) == 9
+    assert 70 < moves[:, 2].sum() < 130
+
+
+def test_root_may_be_the_folder_of_batches_itself(cifar10: tuple[Path, np.ndarray]) -> None:
+    assert data.build("cifar10", str(cifar10[0] / "cifar-10-batches-bin")).train_size == 50_000
+
+
+@pytest.mark.parametrize("name", ["data_batch_3.bin", "test_batch.bin"])
+@pytest.mark.parametrize("size", [0, FILE_BYTES - 1, FILE_BYTES + 3073])
+def test_a_file_of_another_size_is_named_with_its_size(copy: Path, name: str, size: int) -> None:
+    replace(copy / name, bytes(size))
+    with pytest.raises(UserError, match=rf"data\.root: .*{name} has {size} bytes, expected 30730000"):
+        data.build("cifar10", str(copy))
+
+
+def test_a_label_above_nine_is_named_with_its_record(copy: Path) -> None:
+    content = bytearray((copy / "data_batch_2.bin").read_bytes())
+    content[3073 * 17] = 10
+    replace(copy / "data_batch_2.bin", bytes(content))
+    with pytest.raises(UserError, match=r"data\.root: .*data_batch_2\.bin, record 17 .*label 10"):
+        data.build("cifar10", str(copy))
+
+
+def test_a_missing_file_is_named(copy: Path) -> None:
+    (copy / "data_batch_5.bin").unlink()
+    with pytest.raises(UserError, match=r"there is no .*data_batch_5\.bin"):
+        data.build("cifar10", str(copy))
+
+
+def test_an_empty_root_tells_how_to_get_the_images(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no .*data_batch_1\.bin; set data\.download=true") as caught:
+        data.build("cifar10", str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def write_python_batches(folder: Path) -> None:
+    folder.mkdir()
+    random = np.random.default_rng(0)
+    for name in [f"data_batch_{i}" for i in range(1, 6)] + ["test_batch"]:
+        entry = {"data": random.integers(0, 256, (4, 3072), np.uint8), "labels": [0, 1, 2, 9]}
+        (folder / name).write_bytes(pickle.dumps(entry))
+    (folder / "batches.meta").write_bytes(pickle.dumps({"label_names": [str(i) for i in range(10)]}))
+
+
+def test_python_batches_are_read_as_planes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_python_batches(tmp_path / "cifar-10-batches-py")
+    monkeypatch.setattr(CIFAR10, "_check_integrity", lambda self: True)
+    monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda path, md5: True)
+    dataset = data.build("cifar10", str(tmp_path))
+    ((images, labels),) = dataset.batches([torch.arange(4)], train=False, key=KEY, device=CPU)
+    raw = pickle.loads((tmp_path / "cifar-10-batches-py" / "test_batch").read_bytes())["data"]
+    red = (raw[0, :1024].reshape(32, 32) / 255 - MEAN[0]) / STD[0]
+    np.testing.assert_allclose(images[0, 0].numpy(), red, rtol=1e-4, atol=1e-5)
+    assert labels.tolist() == [0, 1, 2, 9]
+    assert dataset.train_size == 20
+
+
+def test_python_batches_that_are_not_the_official_ones_are_not_opened(tmp_path: Path) -> None:
+    write_python_batches(tmp_path / "cifar-10-batches-py")
+    with pytest.raises(UserError, match=r"cifar-10-batches-py is not complete or not the official one"):
+        data.build("cifar10", str(tmp_path))
+
+
+def test_binary_batches_are_preferred_to_python_ones(cifar10: tuple[Path, np.ndarray], tmp_path: Path) -> None:
+    shutil.copytree(cifar10[0], tmp_path, copy_function=os.link, dirs_exist_ok=True)
+    write_python_batches(tmp_path / "cifar-10-batches-py")
+    assert data.build("cifar10", str(tmp_path)).train_size == 50_000

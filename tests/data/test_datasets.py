@@ -1,0 +1,82 @@
+"""What every data set promises, run over every data set there is."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.data.samples import CPU
+from wirebench import data
+from wirebench.data import Key
+from wirebench.errors import UserError
+
+KEY = Key(seed=3, epoch=1, rank=0)
+OPTIONS = {"synthetic": {"image_size": 16, "num_classes": 7}, "imagefolder": {"image_size": 16, "workers": 0}}
+
+
+@pytest.fixture(params=data.available())
+def dataset(request: pytest.FixtureRequest) -> data.Dataset:
+    root = ""
+    if request.param == "cifar10":
+        root = str(request.getfixturevalue("cifar10")[0])
+    if request.param == "imagefolder":
+        root = str(request.getfixturevalue("images"))
+    return data.build(request.param, root, **OPTIONS.get(request.param, {}))
+
+
+def test_batches_have_the_promised_shapes_types_and_labels(dataset: data.Dataset) -> None:
+    for train in (True, False):
+        index_batches = [torch.tensor([5, 0, 3]), torch.tensor([2])]
+        batches = list(dataset.batches(iter(index_batches), train=train, key=KEY, device=CPU))
+        assert [len(labels) for _, labels in batches] == [3, 1]
+        for images, labels in batches:
+            assert images.shape == (len(labels), *dataset.image_shape)
+            assert images.dtype == torch.float32
+            assert labels.dtype == torch.int64
+            assert images.isfinite().all()
+            assert images.abs().max() < 10
+            assert labels.min() >= 0
+            assert labels.max() < dataset.num_classes
+
+
+def test_the_same_key_gives_the_same_batches(dataset: data.Dataset) -> None:
+    def read() -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return list(dataset.batches([torch.tensor([1, 4]), torch.tensor([0])], train=True, key=KEY, device=CPU))
+
+    for (images, labels), (again, labels_again) in zip(read(), read(), strict=True):
+        assert torch.equal(images, again)
+        assert torch.equal(labels, labels_again)
+
+
+def test_torchs_global_generator_is_left_alone(dataset: data.Dataset) -> None:
+    before = torch.get_rng_state()
+    list(dataset.batches([torch.tensor([1, 4])], train=True, key=KEY, device=CPU))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_sizes_are_positive(dataset: data.Dataset) -> None:
+    assert dataset.train_size > 0
+    assert dataset.test_size > 0
+    assert dataset.num_classes >= 2
+
+
+@pytest.mark.parametrize("name", ["digits", "synthetic"])
+def test_a_root_that_nothing_reads_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=rf"data\.root: '{name}' takes none"):
+        data.build(name, str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["cifar10", "imagefolder"])
+def test_a_set_of_files_needs_a_root(name: str) -> None:
+    with pytest.raises(UserError, match=rf"data\.root: '{name}' needs a folder"):
+        data.build(name)
+
+
+def test_unknown_names_and_options_are_answered_with_those_that_exist() -> None:
+    assert data.available() == ["cifar10", "digits", "imagefolder", "synthetic"]
+    with pytest.raises(UserError, match=r"did you mean 'cifar10'"):
+        data.build("cifar-10")
+    with pytest.raises(UserError, match=r"data\.augmnt.*did you mean 'augment'"):
+        data.build("digits", augmnt=False)
+    with pytest.raises(UserError, match=r"data\.download: needs true or false"):
+        data.build("cifar10", download="yes")

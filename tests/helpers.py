@@ -1,0 +1,103 @@
+"""What tests of several rooms share: small models as layers, and ways to answer exchanges."""
+
+from collections.abc import Generator, Sequence
+from itertools import accumulate
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wirebench.collectives import build
+from wirebench.collectives.serve import Server
+from wirebench.comm.local import LocalHub
+from wirebench.comm.metered import Metered
+from wirebench.exchange import advance, run
+from wirebench.layout import Bucket, Layer
+from wirebench.requests import Gather, Merge, Request, Sum, payload
+from wirebench.topology import Topology
+
+Exchanges = Sequence[Generator[Request, Any, Tensor]]
+Log = list[list[Request]]
+
+
+def lay_out(shapes: Sequence[tuple[int, ...]]) -> tuple[Layer, ...]:
+    """Layers of these shapes, one after the other."""
+    stops = list(accumulate(prod(shape) for shape in shapes))
+    return tuple(
+        Layer(f"layer{i}", stop - prod(shape), stop, len(shape))
+        for i, (shape, stop) in enumerate(zip(shapes, stops, strict=True))
+    )
+
+
+def cut(grad: Tensor, layers: tuple[Layer, ...], groups: Sequence[range], param: Tensor | None = None) -> list[Bucket]:
+    """Buckets of the flat gradient `grad`: one for each group of layers."""
+    param = torch.zeros_like(grad) if param is None else param
+    buckets = []
+    for index, group in enumerate(groups):
+        chosen = layers[group.start : group.stop]
+        piece = slice(chosen[0].start, chosen[-1].stop)
+        buckets.append(Bucket(index, grad[piece], param[piece], chosen, layers))
+    return buckets
+
+
+def whole(grad: Tensor) -> Bucket:
+    """The bucket of a model with a single two-dimensional layer."""
+    return Bucket(0, grad, torch.zeros_like(grad), (Layer("weight", 0, grad.numel(), 2),))
+
+
+def answer_all(exchanges: Exchanges, log: Log | None = None) -> list[Tensor]:
+    """Run all ranks' exchanges with the plainest answers there are: sums, lists and folds in rank order.
+
+    The reference of the real engines. Each round's requests, one per rank with a copy of its payload, go to `log`.
+    """
+    answers: list[Any] = [None] * len(exchanges)
+    while True:
+        requests: list[Request] = []
+        results: list[Tensor] = []
+        for exchange, answer in zip(exchanges, answers, strict=True):
+            try:
+                requests.append(exchange.send(answer))
+            except StopIteration as stop:
+                results.append(stop.value)
+        if not requests:
+            return results
+        assert len(requests) == len(exchanges), "the ranks make different numbers of rounds"
+        assert len({type(request) for request in requests}) == 1, f"the ranks ask for different things: {requests}"
+        copies = [_copy(request) for request in requests]
+        if log is not None:
+            log.append(copies)
+        answers = [_answer(copies) for _ in requests]
+
+
+def _copy(request: Request) -> Request:
+    if isinstance(request, Merge):
+        return Merge(request.message.clone(), request.combine, request.values)
+    return type(request)(request.tensor.clone(), request.values)
+
+
+def _answer(requests: Sequence[Request]) -> Tensor | list[Tensor]:
+    tensors = [payload(request).clone() for request in requests]
+    assert len({tensor.dtype for tensor in tensors}) == 1, "the ranks hand over different dtypes"
+    first = requests[0]
+    if isinstance(first, Gather):
+        assert all(tensor.dim() == 1 for tensor in tensors), "only vectors are gathered"
+        return tensors
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        assert not isinstance(first, Sum) or tensor.shape == total.shape, "the ranks sum different shapes"
+        total = first.combine(total, tensor) if isinstance(first, Merge) else total.add_(tensor)
+    return total
+
+
+class LocalEngine:
+    """`size` virtual workers on the suite's own local engine and the collective of this name."""
+
+    def __init__(self, size: int, collective: str = "native"):
+        topology, chosen = Topology(size), build(collective)
+        communicators = LocalHub(size).communicators
+        self.servers = [Server(Metered(communicator), chosen, topology) for communicator in communicators]
+
+    def answer_all(self, exchanges: Exchanges) -> list[Tensor]:
+        """Run all ranks' exchanges and return their results."""
+        return run([advance(e, s.serve) for e, s in zip(exchanges, self.servers, strict=True)])

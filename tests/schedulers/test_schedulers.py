@@ -1,0 +1,94 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import schedulers
+from schedulers.base import LayerCost
+from schedulers.fused import Fused
+from schedulers.native import Native
+from wirebench.errors import UserError
+
+MIB = 2**20
+layer_lists = st.lists(
+    st.builds(LayerCost, st.just("layer"), st.integers(1, 3_000_000), st.floats(0, 0.1)), min_size=1, max_size=60
+)
+
+
+def cost(numel):
+    """Seconds of an exchange at 0.1 ms and 10 Gbit/s."""
+    return 1e-4 + numel * 3.2e-9
+
+
+def of_sizes(*megabytes):
+    """Layers of these sizes in MiB of fp32."""
+    return [LayerCost(f"layer{i}", int(mb * MIB / 4)) for i, mb in enumerate(megabytes)]
+
+
+@pytest.mark.parametrize("name", schedulers.available())
+@given(layers=layer_lists)
+def test_groups_cover_all_layers_in_order_without_gaps(name, layers):
+    groups = schedulers.build(name).partition(layers, cost)
+    assert [i for group in groups for i in group] == list(range(len(layers)))
+    assert all(isinstance(group, range) and group.step == 1 and len(group) for group in groups)
+
+
+@pytest.mark.parametrize("name", schedulers.available())
+def test_partition_is_pure(name):
+    scheduler, layers = schedulers.build(name), of_sizes(3, 0.1, 7, 30, 0.001, 2)
+    assert scheduler.partition(layers, cost) == scheduler.partition(list(layers), cost)
+    assert scheduler.partition(layers, cost) == schedulers.build(name).partition(layers, cost)
+
+
+@given(layers=layer_lists)
+def test_wfbp_sends_every_layer_alone(layers):
+    assert schedulers.build("wfbp").partition(layers, cost) == [range(i, i + 1) for i in range(len(layers))]
+
+
+@given(layers=layer_lists)
+def test_sync_easgd_sends_one_message_after_the_backward_pass(layers):
+    scheduler = schedulers.build("sync_easgd")
+    assert scheduler.partition(layers, cost) == [range(0, len(layers))]
+    assert scheduler.after_backward
+
+
+@given(layers=layer_lists, cap=st.floats(0.01, 30), first=st.floats(0.01, 30))
+def test_fused_closes_a_message_as_soon_as_it_reaches_its_cap(layers, cap, first):
+    groups = Fused(bucket_cap_mb=cap, first_bucket_mb=first).partition(layers, cost)
+    for position, group in enumerate(groups):
+        limit = int((first if position == 0 else cap) * MIB)
+        sizes = [4 * layers[i].numel for i in group]
+        assert sum(sizes[:-1]) < limit
+        assert sum(sizes) >= limit or position == len(groups) - 1
+
+
+def test_fused_by_hand():
+    groups = Fused(bucket_cap_mb=25).partition(of_sizes(0.5, 0.5, 10, 10, 5, 40, 1), cost)
+    assert groups == [range(0, 2), range(2, 5), range(5, 6), range(6, 7)]
+
+
+@pytest.mark.parametrize("options", [{"bucket_cap_mb": 0.0}, {"first_bucket_mb": -1.0}])
+def test_fused_caps_are_more_than_nothing(options):
+    with pytest.raises(UserError, match=r"^scheduler: caps are more than 0 MiB"):
+        schedulers.build("fused", **options)
+
+
+def test_native_leaves_everything_to_the_engine():
+    scheduler = schedulers.build("native", bucket_cap_mb=10.0)
+    assert isinstance(scheduler, Native)
+    assert scheduler.native
+    assert scheduler.bucket_cap_mb == 10.0
+    assert scheduler.partition(of_sizes(1, 2), cost) == [range(0, 2)]
+    with pytest.raises(UserError, match=r"^scheduler: bucket_cap_mb is at least 0"):
+        schedulers.build("native", bucket_cap_mb=-1.0)
+
+
+def test_only_native_is_native_and_only_sync_easgd_waits():
+    flags = {name: schedulers.build(name) for name in ("wfbp", "fused", "sync_easgd", "native")}
+    assert [name for name, s in flags.items() if s.native] == ["native"]
+    assert [name for name, s in flags.items() if s.after_backward] == ["sync_easgd"]
+    assert not any(s.needs_profile for s in flags.values())
+
+
+def test_a_misspelt_option_names_those_that_exist():
+    with pytest.raises(UserError, match="bucket_cap: 'fused' has no such option; did you mean 'bucket_cap_mb'"):
+        schedulers.build("fused", bucket_cap=3)

@@ -1,0 +1,287 @@
+"""The set-up scripts, as far as they can be tried without installing anything heavy."""
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+# What the scripts may count on everywhere: Debian calls these packages essential. The others are what set-up looks for.
+ESSENTIAL = """awk basename bash cat cp cut df dirname env flock grep head mkdir mktemp mv nproc readlink realpath rm
+    sed sh sha256sum sleep sort tail tr uname""".split()  # noqa: SIM905
+TOOLS = ("git", "g++", "make")
+OLD_PYTHON = "#!/bin/sh\nexit 1\n"
+
+
+def write_program(path: Path, text: str) -> None:
+    path.write_text(text)
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """A folder to use as the whole PATH: essential programs, a good Python and every tool."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in (*ESSENTIAL, *TOOLS):
+        found = shutil.which(name)
+        if found:
+            (folder / name).symlink_to(found)
+    write_program(folder / "python3.11", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    return folder
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A copy of the files that set-up reads, so that no test touches the real environment."""
+    copy = tmp_path / "tree with a space"
+    (copy / "scripts").mkdir(parents=True)
+    for name in ("requirements.lock", "pyproject.toml", "scripts/setup.sh", "scripts/build_horovod.sh"):
+        shutil.copy(ROOT / name, copy / name)
+    return copy
+
+
+def run_script(script: Path, *arguments: str, path: Path | str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a script with nothing but the given environment; the time limit catches an install that was not meant."""
+    environment = {"PATH": str(path), "HOME": "/nonexistent", "LC_ALL": "C", **variables}
+    command = [shutil.which("bash") or "/bin/bash", str(script), *arguments]
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL
+    )
+
+
+def setup_complaints(tree: Path, path: Path | str, **variables: str) -> list[str]:
+    """The lines on standard error of a set-up that must refuse to start."""
+    result = run_script(tree / "scripts/setup.sh", path=path, **variables)
+    assert result.returncode == 2, result
+    assert result.stdout == ""
+    return result.stderr.splitlines()
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_setup_names_the_missing_tool(tree, programs, tool):
+    (programs / tool).unlink()
+    (line,) = setup_complaints(tree, programs)
+    assert line.startswith(f"setup: missing: {tool}")
+    assert line.endswith(f"apt-get install {tool}")
+
+
+def test_setup_names_every_missing_tool_at_once(tree, programs):
+    for tool in TOOLS:
+        (programs / tool).unlink()
+    assert len(setup_complaints(tree, programs)) == len(TOOLS)
+    assert not (tree / ".venv").exists()
+
+
+def test_setup_refuses_an_old_python(tree, programs):
+    write_program(programs / "python3.11", OLD_PYTHON)
+    (line,) = setup_complaints(tree, programs)
+    assert line.startswith("setup: missing: Python 3.11 or later;")
+
+
+def test_setup_takes_the_first_python_that_is_new_enough(tree, programs):
+    good = (programs / "python3.11").read_text()
+    write_program(programs / "python3.11", OLD_PYTHON)
+    write_program(programs / "python3", good)
+    (programs / "git").unlink()
+    (line,) = setup_complaints(tree, programs)
+    assert "git" in line
+
+
+def test_setup_names_the_python_it_was_told_to_use(tree, programs):
+    (line,) = setup_complaints(tree, programs, PYTHON="/no/such/python")
+    assert "/no/such/python is not" in line
+
+
+def test_setup_refuses_an_old_compiler(tree, programs):
+    (programs / "g++").unlink()
+    write_program(programs / "g++", "#!/bin/sh\nexit 1\n")
+    (line,) = setup_complaints(tree, programs)
+    assert "g++ is too old" in line
+
+
+def test_setup_needs_no_compiler_without_horovod(tree, programs):
+    for tool in TOOLS:
+        (programs / tool).unlink()
+    (line,) = setup_complaints(tree, programs, WIREBENCH_NO_HOROVOD="1")
+    assert "git" in line
+
+
+def fill_disk(programs: Path) -> None:
+    (programs / "df").unlink()
+    write_program(programs / "df", "#!/bin/sh\necho head\necho /dev/vda 100000000 90000000 5000000 95% /\n")
+
+
+def test_setup_refuses_a_full_disk(tree, programs):
+    fill_disk(programs)
+    (line,) = setup_complaints(tree, programs)
+    assert "4 GB of free disk space; about 12 GB are needed" in line
+
+
+def test_setup_refuses_unknown_options(tree, programs):
+    result = run_script(tree / "scripts/setup.sh", "--fast", path=programs)
+    assert result.returncode == 2
+    assert result.stderr.startswith("usage:")
+
+
+def pretend_installed(tree: Path, programs: Path) -> None:
+    """Make a .venv that cannot be told from a finished one; its Python ignores every install."""
+    folder = tree / ".venv/bin"
+    folder.mkdir(parents=True)
+    wheel = tree / "horovod.whl"
+    wheel.touch()
+    write_program(tree / "scripts/build_horovod.sh", f"echo '{wheel}'\n")
+    write_program(folder / "python", "#!/bin/sh\nexit 0\n")
+    result = run_script(tree / "scripts/setup.sh", path=programs)
+    assert result.returncode == 0, result
+
+
+def test_second_setup_does_nothing_and_is_quick(tree, programs):
+    pretend_installed(tree, programs)
+    start = time.perf_counter()
+    result = run_script(tree / "scripts/setup.sh", path=programs)
+    assert time.perf_counter() - start < 1
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("changed", ["requirements.lock", "scripts/build_horovod.sh"])
+def test_setup_runs_again_when_an_input_changed(tree, programs, changed):
+    pretend_installed(tree, programs)
+    with (tree / changed).open("a") as file:
+        file.write("# a change\n")
+    result = run_script(tree / "scripts/setup.sh", path=programs)
+    assert result.returncode == 0
+    assert "installing the packages" in result.stderr
+
+
+def test_setup_with_horovod_serves_those_who_leave_it_out(tree, programs):
+    pretend_installed(tree, programs)
+    assert run_script(tree / "scripts/setup.sh", path=programs, WIREBENCH_NO_HOROVOD="1").stderr == ""
+
+
+def test_setup_makes_an_interrupted_environment_anew(tree, programs):
+    pretend_installed(tree, programs)
+    (tree / ".venv/.setup-unfinished").touch()
+    fill_disk(programs)
+    cut_off, full = setup_complaints(tree, programs)
+    assert "cut off" in cut_off
+    assert "free disk space" in full
+    assert not (tree / ".venv").exists()
+
+
+def test_setup_in_an_activated_environment_looks_beyond_it(tree, programs):
+    pretend_installed(tree, programs)
+    (tree / ".venv/.setup-unfinished").touch()
+    shutil.copy(tree / ".venv/bin/python", tree / ".venv/bin/python3.11")
+    (programs / "python3.11").unlink()
+    (line,) = setup_complaints(tree, f"{tree}/.venv/bin:{programs}")
+    assert "Python 3.11 or later" in line
+
+
+def test_setup_fails_clearly_when_horovod_cannot_be_built(tree, programs):
+    pretend_installed(tree, programs)
+    write_program(tree / "scripts/build_horovod.sh", "exit 1\n")
+    result = run_script(tree / "scripts/setup.sh", path=programs)
+    assert result.returncode == 2
+    assert "WIREBENCH_NO_HOROVOD=1 make setup" in result.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def fake_torch(tmp_path):
+    """A Python that finds a torch of any version, by its version.py alone."""
+
+    def make(version: str = "2.15.0+cu132", cuda: str | None = "13.2") -> Path:
+        packages = tmp_path / "packages"
+        (packages / "torch").mkdir(parents=True, exist_ok=True)
+        (packages / "torch/__init__.py").write_text("raise SystemExit('the key must not import torch')\n")
+        (packages / "torch/version.py").write_text(f"__version__ = {version!r}\ncuda = {cuda!r}\n")
+        python = tmp_path / "python"
+        write_program(python, f'#!/bin/sh\nPYTHONPATH="{packages}" exec "{sys.executable}" "$@"\n')
+        return python
+
+    return make
+
+
+def cache_key(python: Path, path: Path | str, **variables: str) -> str:
+    result = run_script(ROOT / "scripts/build_horovod.sh", "--key", str(python), path=path, **variables)
+    assert result.returncode == 0, result
+    return result.stdout.strip()
+
+
+def test_build_horovod_explains_itself():
+    result = run_script(ROOT / "scripts/build_horovod.sh", "--help", path=os.environ["PATH"])
+    assert result.returncode == 0
+    for word in ("PYTHON", "GPU_OPS", "MPI", "JOBS", "XDG_CACHE_HOME"):
+        assert word in result.stdout
+
+
+def test_cache_key_holds_all_that_a_wheel_depends_on(fake_torch, programs):
+    key = cache_key(fake_torch(), programs, GPU_OPS="none")
+    python = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    machine = os.uname().machine
+    assert re.fullmatch(rf"horovod-0\.28\.1-r\d+-{python}-torch2\.15\.0\+cu132-cpu-{machine}-glibc[\d.]+", key)
+    assert cache_key(fake_torch(version="2.14.0"), programs, GPU_OPS="none") == key.replace("2.15.0+cu132", "2.14.0")
+    assert cache_key(fake_torch(), programs, GPU_OPS="none", MPI="1") == key.replace("-cpu-", "-cpu-mpi-")
+
+
+def fake_toolkit(folder: Path, version: str) -> str:
+    (folder / "bin").mkdir(parents=True)
+    script = (
+        f'#!/bin/sh\ncase $1 in --dryrun) echo "#$ TOP={folder}" >&2;; *) echo "tools, release {version}, V1";; esac\n'
+    )
+    write_program(folder / "bin/nvcc", script)
+    return str(folder)
+
+
+def test_cache_key_holds_the_gpu_operations(fake_torch, programs, tmp_path):
+    home = fake_toolkit(tmp_path / "cuda", "13.0")
+    assert "-gloo-cuda13.0-" in cache_key(fake_torch(), programs, GPU_OPS="gloo", CUDA_HOME=home)
+    assert "-gloo-cuda13.0-cc80,90-" in cache_key(
+        fake_torch(), programs, GPU_OPS="gloo", CUDA_HOME=home, CC_LIST="80,90"
+    )
+    assert "-cpu-" in cache_key(fake_torch(cuda=None), programs, GPU_OPS="gloo", CUDA_HOME=home)
+
+
+def test_a_toolkit_of_another_major_version_is_left_alone(fake_torch, programs, tmp_path):
+    home = fake_toolkit(tmp_path / "cuda", "12.8")
+    assert "-cpu-" in cache_key(fake_torch(), programs, CUDA_HOME=home)
+
+
+def test_build_horovod_takes_a_wheel_from_the_cache(fake_torch, programs, tmp_path):
+    python = fake_torch()
+    folder = tmp_path / "cache/wirebench" / cache_key(python, programs, GPU_OPS="none")
+    folder.mkdir(parents=True)
+    (folder / "horovod-any.whl").touch()
+    result = run_script(
+        ROOT / "scripts/build_horovod.sh",
+        str(python),
+        path=programs,
+        GPU_OPS="none",
+        XDG_CACHE_HOME=str(tmp_path / "cache"),
+    )
+    assert result.stdout.splitlines()[-1] == str(folder / "horovod-any.whl")
+
+
+@pytest.mark.parametrize(
+    ("variables", "complaint"),
+    [({"GPU_OPS": "magic"}, "GPU_OPS is magic"), ({"CMAKE": "/no/cmake", "GPU_OPS": "none"}, "cmake is missing")],
+)
+def test_build_horovod_names_what_is_wrong(fake_torch, programs, tmp_path, variables, complaint):
+    variables["XDG_CACHE_HOME"] = str(tmp_path)
+    result = run_script(ROOT / "scripts/build_horovod.sh", str(fake_torch()), path=programs, **variables)
+    assert result.returncode == 2
+    (line,) = result.stderr.splitlines()
+    assert complaint in line
+
+
+def test_build_horovod_needs_torch_first(programs, tmp_path):
+    write_program(tmp_path / "python", f'#!/bin/sh\nexec "{sys.executable}" -S -I "$@"\n')
+    result = run_script(ROOT / "scripts/build_horovod.sh", "--key", str(tmp_path / "python"), path=programs)
+    assert result.returncode == 2
+    assert "has no torch" in result.stderr

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Train one composition of model, compressor, scheduler and collective, and record what it puts on the wire.
+
+  python train.py CONFIG.toml [section.key=value ...]       virtual workers in this process
+  horovodrun -np 4 python train.py CONFIG.toml ...          Horovod
+  torchrun --nproc-per-node 4 train.py CONFIG.toml ...      torch.distributed
+"""
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+
+from compose import KINDS, compose
+from wirebench import catalog, config
+from wirebench.comm.engine import ENGINES
+from wirebench.comm.launch import launched
+from wirebench.comm.peers import missing
+from wirebench.data.base import Batch
+from wirebench.errors import Diverged, PeerLost, UserError
+from wirebench.optim import apply_learning_rate, learning_rate
+from wirebench.run import Run
+
+SECONDS_FOR_RANK_0 = 1.0
+
+
+def main(arguments: list[str]) -> int:
+    """Run the command line; returns the exit code."""
+    options = parse(arguments)
+    if options.list:
+        print(catalog.plugins(KINDS, ENGINES))
+        return 0
+    run = None
+    try:
+        run = compose(config.load(options.config, options.overrides))
+        conduct(run)
+    except (UserError, Diverged) as error:
+        return fail(error, error.exit_code, run)
+    except PeerLost as error:
+        return fail(describe(error, run), error.exit_code, run)
+    except Exception:
+        traceback.print_exc()
+        return leave(1, run)
+    return 0
+
+
+def conduct(run: Run) -> None:
+    """Train to the end, or to the step after which all ranks agree to stop, and write the record."""
+    run.resume()
+    run.stopper.listen()
+    run.gpu.start()
+    run.progress.start(run.total_steps, run.step)
+    status, final = "finished", {}
+    try:
+        while status == "finished" and run.step < run.total_steps:
+            status, final = train_epoch(run)
+    except Diverged:
+        run.finish("diverged", {})
+        raise
+    record = run.finish(status, final or run.evaluate())
+    run.progress.result(record)
+    run.progress.note(f"record: {run.directory / 'record.json'}")
+    run.close()
+
+
+def train_epoch(run: Run) -> tuple[str, dict[str, float]]:
+    """Train from run.step to the end of its epoch; returns (finished | interrupted, evaluation or {})."""
+    epoch, first = divmod(run.step, run.steps_per_epoch)
+    end = min((epoch + 1) * run.steps_per_epoch, run.total_steps)
+    if first == 0:
+        run.begin_epoch()
+    batches = [worker.shard.train(epoch, first) for worker in run.workers]
+    stop = False
+    run.start_clock()
+    while run.step < end and not stop:
+        train_step(run, epoch, batches)
+        stop = run.asked_to_stop()
+        if run.step < end and (stop or run.checkpoint_due()):
+            run.pause_clock()
+            run.save()
+            run.start_clock()
+    run.pause_clock()
+    if run.step < end:
+        return "interrupted", {}
+    final = run.end_epoch(epoch)
+    if stop or run.checkpoint_due():
+        run.save()
+    return "interrupted" if stop and run.step < run.total_steps else "finished", final
+
+
+def train_step(run: Run, epoch: int, batches: list[Iterator[Batch]]) -> None:
+    """One step of every worker of this process: gradients, their exchange, update."""
+    clock, step, parts = run.clock, run.step, run.config.train.accumulation
+    run.begin_step(epoch)
+    with clock.phase("data"):
+        pairs = [next(each) for each in batches]
+    for worker, (images, labels) in zip(run.workers, pairs, strict=True):
+        worker.begin_step()
+        for part, (few, few_labels) in enumerate(zip(images.chunk(parts), labels.chunk(parts), strict=True)):
+            if part == parts - 1:
+                run.synchroniser.arm()
+            with clock.phase("forward"):
+                loss = worker.forward(few, few_labels, step, part)
+            with clock.phase("backward"):
+                loss.backward()
+        worker.end_step()
+    with clock.phase("exchange_exposed"):
+        run.synchroniser.finish()
+    run.guard.note(step, run.workers[0].loss)
+    rate = learning_rate(run.config.optimizer, step / run.steps_per_epoch, run.epochs, run.engine.size)
+    with clock.phase("update"), run.synchroniser.stepping():
+        for worker in run.workers:
+            apply_learning_rate(worker.optimizer, rate)
+            worker.optimizer.step()
+    run.end_step(epoch, rate)
+
+
+def describe(error: PeerLost, run: Run | None) -> str:
+    """Which rank is gone, and how to go on."""
+    if run is None:
+        return str(error)
+    gone = ", ".join(map(str, missing(run.engine.peers, run.engine.ranks[0], run.engine.store)))
+    return f"lost {gone or 'a rank'} at step {run.step} ({error}); {run.advice()}"
+
+
+def fail(message: object, code: int, run: Run | None) -> int:
+    """Say what went wrong in one line, and leave."""
+    place = launched()
+    if place.rank and code == UserError.exit_code:
+        # A mistake that all ranks see is rank 0's to tell: the launcher ends the others when it has.
+        time.sleep(SECONDS_FOR_RANK_0)
+    if run is not None:
+        run.progress.close()
+    who = f"rank {place.rank}: " if place.size > 1 else ""
+    print(f"error: {who}{message}", file=sys.stderr, flush=True)
+    return leave(code, run)
+
+
+def leave(code: int, run: Run | None) -> int:
+    """Exit code `code`, at once where other ranks could keep this process waiting for ever."""
+    if run is not None:
+        run.record.close()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if launched().size > 1:
+        os._exit(code)
+    return code
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    """The command line; --help also explains every key of a config."""
+    parser = argparse.ArgumentParser(
+        prog="train.py",
+        description=__doc__,
+        epilog=catalog.sections(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", nargs="?", help="TOML file, e.g. configs/smoke.toml")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
+    parser.add_argument("--list", action="store_true", help="print what can be composed, with options and defaults")
+    options = parser.parse_args(arguments)
+    if options.config is None and not options.list:
+        parser.error("which config? For example: python train.py configs/smoke.toml")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

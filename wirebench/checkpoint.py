@@ -1,0 +1,225 @@
+"""Save and resume the whole state of a run, bit for bit.
+
+A checkpoint is a folder `step-00000020` that appears in one rename:
+  model.safetensors    parameters, momentum: the same on all ranks
+  rank-0003.safetensors  what only one rank has: its batch statistics and its compressor's state
+  state.json           the position in the run, its history, the checksum of every file
+Random numbers need no state: every draw is named by seed, epoch, rank and step (seeding.py). Rank 0 reads and writes
+all files; other ranks' states travel to it and back, so no shared file system is needed.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from wirebench.comm.engine import Engine
+from wirebench.comm.ship import collect, distribute
+from wirebench.errors import UserError
+from wirebench.files import write_atomically
+from wirebench.worker import Worker
+
+FORMAT = 1
+MODEL, STATE = "model.safetensors", "state.json"
+
+
+class Stateful(Protocol):
+    """What a compressor offers here."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors that a resumed run needs."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore them."""
+        ...
+
+
+@dataclass
+class Checkpoints:
+    """The checkpoints of one run, in `directory`.
+
+    identity  what a resumed run must share with the run that saved: name -> value (model layout, world size, data ...)
+    note      is told, on rank 0, what a person should know
+    """
+
+    directory: Path
+    engine: Engine
+    workers: Sequence[Worker]
+    compressors: Sequence[Stateful]
+    identity: dict[str, Any]
+    keep: int
+    note: Callable[[str], None]
+
+    def save(self, step: int, progress: Mapping[str, Any]) -> None:
+        """Save the state after `step` steps; `progress` is JSON that `restore` gives back. Every rank calls it."""
+        mine = [save_tensors(_of_rank(w, c)) for w, c in zip(self.workers, self.compressors, strict=True)]
+        parts = collect(self.engine, mine)
+        if not self.engine.is_first:
+            for _ in parts:
+                pass
+            return
+        final = self.directory / f"step-{step:08d}"
+        partial = self.directory / f".{final.name}.partial"
+        try:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            sums = {MODEL: _write(partial / MODEL, save_tensors(_of_model(self.workers[0])))}
+            for rank, content in enumerate(parts):
+                sums[_rank_file(rank)] = _write(partial / _rank_file(rank), content)
+            state = {"format": FORMAT, "step": step, "identity": self.identity, "files": sums, "progress": progress}
+            write_atomically(partial / STATE, json.dumps(state, indent=1))
+            shutil.rmtree(final, ignore_errors=True)
+            os.rename(partial, final)
+        except OSError as error:
+            raise UserError(f"{final}: the checkpoint cannot be written: {error.strerror}") from error
+        self._prune()
+
+    def restore(self, source: str) -> dict[str, Any] | None:
+        """Load the state that `source` names (train.resume) into workers and compressors; every rank calls it.
+
+        `auto` takes the newest good checkpoint of this run, and returns None where there is none yet. A path is a
+        checkpoint or a run's folder. A damaged one is named, and the one before it is used. Returns state.json:
+        `step` and `progress`. UserError where nothing can be used.
+        """
+        verdict: dict[str, Any] = {}
+        content: list[bytes] = []
+        if self.engine.is_first:
+            try:
+                folder, state = self._choose(source)
+                verdict = {"state": state}
+                if folder is not None:
+                    content = [(folder / name).read_bytes() for name in (MODEL, *map(_rank_file, range(self.engine.size)))]
+            except UserError as error:
+                verdict = {"error": str(error)}
+        verdict = json.loads(distribute(self.engine, [json.dumps(verdict).encode()] * self.engine.size)[0])
+        if "error" in verdict:
+            raise UserError(verdict["error"])
+        if verdict["state"] is None:
+            return None
+        shared = distribute(self.engine, content[:1] * self.engine.size)
+        own = distribute(self.engine, content[1:])
+        for worker, compressor, model, rank in zip(self.workers, self.compressors, shared, own, strict=True):
+            _load_model(worker, load_tensors(model))
+            _load_rank(worker, compressor, load_tensors(rank))
+        return verdict["state"]
+
+    def newest(self) -> Path | None:
+        """The newest checkpoint in `directory`, good or not."""
+        found = _folders(self.directory)
+        return found[-1] if found else None
+
+    def _choose(self, source: str) -> tuple[Path | None, dict[str, Any] | None]:
+        candidates = self._candidates(source)
+        for folder in candidates:
+            problem, state = _examine(folder)
+            if problem is None and state is not None:
+                self._check_identity(folder, state["identity"])
+                self.note(f"resuming from {folder}")
+                return folder, state
+            self.note(f"{folder}: damaged ({problem}); looking for the checkpoint before it")
+        if candidates:
+            raise UserError(f"train.resume: no checkpoint is whole, of {', '.join(str(c) for c in candidates)}")
+        self.note(f"no checkpoint in {self.directory} yet: starting anew")
+        return None, None
+
+    def _candidates(self, source: str) -> list[Path]:
+        """Newest first."""
+        if source == "auto":
+            return _folders(self.directory)[::-1]
+        path = Path(source)
+        if path.name.startswith("step-") and path.is_dir():
+            return [p for p in _folders(path.parent) if p.name <= path.name][::-1]
+        for folder in (path / "checkpoints", path):
+            if _folders(folder):
+                return _folders(folder)[::-1]
+        raise UserError(f"train.resume: {source}: no checkpoint there; it takes auto, a run's folder, or a step-... in it")
+
+    def _check_identity(self, folder: Path, theirs: Mapping[str, Any]) -> None:
+        for name, value in self.identity.items():
+            if theirs.get(name) != value:
+                raise UserError(f"train.resume: {folder} has {name} = {theirs.get(name)!r}, this run has {value!r}")
+
+    def _prune(self) -> None:
+        for old in _folders(self.directory)[: -self.keep]:
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _folders(directory: Path) -> list[Path]:
+    """Checkpoints in order of their steps."""
+    return sorted(p for p in directory.glob("step-*") if p.is_dir())
+
+
+def _rank_file(rank: int) -> str:
+    return f"rank-{rank:04d}.safetensors"
+
+
+def _write(path: Path, content: bytes) -> str:
+    write_atomically(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def _examine(folder: Path) -> tuple[str | None, dict[str, Any] | None]:
+    """(what is wrong or None, state.json) of a checkpoint."""
+    try:
+        state = json.loads((folder / STATE).read_text())
+        if state["format"] != FORMAT:
+            return f"format {state['format']}, this version reads {FORMAT}", None
+        for name, expected in state["files"].items():
+            if hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected:
+                return f"{name} does not match its checksum", None
+            load_tensors((folder / name).read_bytes())
+    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+        return str(error).splitlines()[0], None
+    return None, state
+
+
+def _of_model(worker: Worker) -> dict[str, Tensor]:
+    tensors = {}
+    names = {parameter: layer.name for parameter, layer in zip(worker.flat.parameters, worker.flat.layers, strict=True)}
+    for parameter, name in names.items():
+        tensors[f"parameter.{name}"] = _plain(parameter)
+        momentum = worker.optimizer.state.get(parameter, {}).get("momentum_buffer")
+        if momentum is not None:
+            tensors[f"momentum.{name}"] = _plain(momentum)
+    return tensors
+
+
+def _of_rank(worker: Worker, compressor: Stateful) -> dict[str, Tensor]:
+    tensors = {f"buffer.{name}": _plain(buffer) for name, buffer in worker.model.named_buffers()}
+    tensors["epoch_loss"] = _plain(worker.epoch_loss)
+    return tensors | {f"compressor.{name}": _plain(tensor) for name, tensor in compressor.state_dict().items()}
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """A contiguous copy on the host that shares memory with nothing, as safetensors asks for."""
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+@torch.no_grad()
+def _load_model(worker: Worker, tensors: Mapping[str, Tensor]) -> None:
+    for parameter, layer in zip(worker.flat.parameters, worker.flat.layers, strict=True):
+        parameter.copy_(tensors[f"parameter.{layer.name}"])
+        momentum = tensors.get(f"momentum.{layer.name}")
+        if momentum is not None:
+            # Of the parameter's own strides, which the fused update relies on.
+            worker.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+
+
+@torch.no_grad()
+def _load_rank(worker: Worker, compressor: Stateful, tensors: Mapping[str, Tensor]) -> None:
+    for name, buffer in worker.model.named_buffers():
+        buffer.copy_(tensors[f"buffer.{name}"])
+    worker.epoch_loss.copy_(tensors["epoch_loss"])
+    kept = {name.removeprefix("compressor."): t for name, t in tensors.items() if name.startswith("compressor.")}
+    compressor.load_state_dict({name: tensor.to(worker.device) for name, tensor in kept.items()})

@@ -1,0 +1,18 @@
+"""All-reduce algorithms: one per file; `build(name, **options)` makes one."""
+
+from typing import Any
+
+from wirebench.collectives.plan import Collective
+from wirebench.plugins import Plugins
+
+PLUGINS = Plugins("wirebench.collectives", "collective", helpers=frozenset({"plan", "serve"}))
+
+
+def available() -> list[str]:
+    """Names that `build` takes."""
+    return PLUGINS.available()
+
+
+def build(name: str, **options: Any) -> Collective:  # noqa: ANN401 - the plugin's constructor checks them
+    """The collective `name` with its options."""
+    return PLUGINS.build(name, **options)

@@ -1,0 +1,11 @@
+"""The engine's own collectives: NCCL's, Gloo's, MPI's or Horovod's. The default, and the peer of every plan."""
+
+from wirebench.topology import Topology
+
+
+class Native:
+    """No plan: requests become the engine's all-reduce and all-gather calls."""
+
+    def plan(self, topology: Topology, items: int) -> None:
+        """None: the engine decides."""
+        return None

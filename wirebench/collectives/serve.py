@@ -1,0 +1,161 @@
+"""Answer requests: run a plan on a communicator, or hand the request to the engine's own call.
+
+Everything here is a generator that yields a handle per round and is sent what the handle's `wait` returned. So one
+code serves a process that waits in a thread, virtual workers in lockstep, and a simulator that only prices.
+"""
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wirebench.collectives.plan import Collective, Move, Plan, Round, Transfer, gather_moves
+from wirebench.comm.base import LENGTH_BYTES, Handle
+from wirebench.comm.metered import Metered
+from wirebench.requests import Answer, Gather, Merge, Request, Sum, payload
+from wirebench.topology import Topology
+
+Rounds = Generator[Handle, Any, Any]
+
+
+@dataclass(frozen=True)
+class Served:
+    """One request as it was served.
+
+    kind           Sum, Gather or Merge
+    plan           name of the plan, or what of the engine's own calls stood in for it
+    rounds         communication rounds
+    payload_bytes  what the compressor handed over; value_bytes: without indices, scales and bits
+    wire_bytes     what this rank sent
+    seconds        from the first round's start to the last one's end
+    """
+
+    kind: str
+    plan: str
+    rounds: int
+    payload_bytes: int
+    value_bytes: int
+    wire_bytes: int
+    seconds: float
+
+
+class Server:
+    """Serves the requests of one rank; `log` collects what was served until the caller empties it."""
+
+    def __init__(self, communicator: Metered, collective: Collective, topology: Topology):
+        self.communicator, self.collective, self.topology = communicator, collective, topology
+        self.log: list[Served] = []
+        # Plans depend on sizes alone, and a run has few: plan once per size.
+        self._plan = lru_cache(maxsize=4096)(lambda items: collective.plan(topology, items))
+        self._gather_moves = lru_cache(maxsize=1)(gather_moves)
+
+    def take_log(self) -> list[Served]:
+        """What was served since the last call."""
+        log, self.log = self.log, []
+        return log
+
+    def serve(self, request: Request) -> Generator[Handle, Any, Answer]:
+        """Yield a handle per round; return the answer of the request."""
+        before, tensor = self.communicator.count, payload(request)
+        handed, values = tensor.nbytes, tensor.nbytes
+        if request.values is not None:
+            values = request.values * tensor.element_size()
+        name, answer = yield from self._by_kind(request)
+        count = self.communicator.count.since(before)
+        kind = type(request).__name__
+        self.log.append(Served(kind, name, count.calls, handed, values, count.wire_bytes, count.seconds))
+        return answer
+
+    def _by_kind(self, request: Request) -> Generator[Handle, Any, tuple[str, Answer]]:
+        if self.communicator.size == 1:
+            return "none", [request.tensor] if isinstance(request, Gather) else payload(request)
+        if isinstance(request, Sum):
+            return (yield from self._sum(request.tensor))
+        if isinstance(request, Gather):
+            return (yield from self._gather(request.tensor))
+        return (yield from self._merge(request))
+
+    def _sum(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, Tensor]]:
+        plan = self._plan(tensor.numel())
+        if plan is None:
+            return "native", (yield self.communicator.all_reduce(tensor))
+        yield from run_sum(plan, tensor, self.communicator)
+        return plan.name, tensor
+
+    def _gather(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, list[Tensor]]]:
+        size = self.communicator.size
+        plan = self._plan(size)
+        if plan is None:
+            return "native", (yield self.communicator.all_gather(tensor))
+        return plan.name, (yield from run_gather(self._gather_moves(plan, size), tensor, self.communicator))
+
+    def _merge(self, request: Merge) -> Generator[Handle, Any, tuple[str, Tensor]]:
+        plan = self._plan(1)
+        if plan is not None:
+            return plan.name, (yield from run_merge(plan, request, self.communicator))
+        # Engines have no merge of their own: gather, then every rank folds the messages in rank order.
+        first, *others = yield self.communicator.all_gather(request.message)
+        for message in others:
+            first = request.combine(first, message)
+        return "native gather, fold in rank order", first
+
+
+def run_sum(plan: Plan, tensor: Tensor, communicator: Metered) -> Rounds:
+    """Run an all-reduce plan over the elements of `tensor`, in place. Yields one handle per round."""
+    flat = tensor.view(-1)
+    for transfers in plan.reduce:
+        sends, mine = _my_part(transfers, flat, communicator.rank)
+        received = yield communicator.exchange(sends, [(t.src, t.stop - t.start) for t in mine], flat.dtype)
+        for transfer, message in zip(mine, received, strict=True):
+            place = flat[transfer.start : transfer.stop]
+            place.copy_(message) if transfer.fresh else place.add_(message)
+    for transfers in plan.copy:
+        sends, mine = _my_part(transfers, flat, communicator.rank)
+        yield communicator.exchange(sends, [(t.src, flat[t.start : t.stop]) for t in mine], flat.dtype)
+
+
+def _my_part(transfers: Round, flat: Tensor, rank: int) -> tuple[list[tuple[int, Tensor]], list[Transfer]]:
+    sends = [(t.dst, flat[t.start : t.stop]) for t in transfers if t.src == rank]
+    return sends, [t for t in transfers if t.dst == rank]
+
+
+def run_merge(plan: Plan, request: Merge, communicator: Metered) -> Generator[Handle, Any, Tensor]:
+    """Run a plan over one indivisible item, folding with `request.combine`; the answer is the same on all ranks."""
+    message, rank = request.message, communicator.rank
+    for phase, rounds in (("reduce", plan.reduce), ("copy", plan.copy)):
+        for transfers in rounds:
+            sends = [(t.dst, message) for t in transfers if t.src == rank]
+            mine = [t for t in transfers if t.dst == rank]
+            received = yield communicator.exchange(sends, [(t.src, None) for t in mine], request.message.dtype, True)
+            for transfer, theirs in zip(mine, received, strict=True):
+                overwrite = transfer.fresh or phase == "copy"
+                message = theirs if overwrite else request.combine(message, theirs)
+    return message
+
+
+def run_gather(
+    rounds: tuple[tuple[Move, ...], ...], tensor: Tensor, communicator: Metered
+) -> Generator[Handle, Any, list[Tensor]]:
+    """All-gather along the moves of a plan. Lengths travel in front of the contributions, in the same message."""
+    rank, held = communicator.rank, {communicator.rank: tensor}
+    for moves in rounds:
+        sends = [(m.dst, _pack([held[origin] for origin in m.origins])) for m in moves if m.src == rank]
+        mine = [m for m in moves if m.dst == rank]
+        received = yield communicator.exchange(sends, [(m.src, None) for m in mine], torch.uint8, True)
+        for move, message in zip(mine, received, strict=True):
+            held.update(zip(move.origins, _unpack(message, len(move.origins), tensor.dtype), strict=True))
+    return [held[origin] for origin in range(communicator.size)]
+
+
+def _pack(parts: list[Tensor]) -> Tensor:
+    lengths = torch.tensor([part.nbytes for part in parts], dtype=torch.int64, device=parts[0].device)
+    return torch.cat([lengths.view(torch.uint8), *(part.contiguous().view(torch.uint8) for part in parts)])
+
+
+def _unpack(message: Tensor, count: int, dtype: torch.dtype) -> list[Tensor]:
+    head = count * LENGTH_BYTES
+    lengths = message[:head].view(torch.int64).tolist()
+    return [part.view(dtype) for part in message[head:].split(lengths)]

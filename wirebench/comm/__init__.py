@@ -1,0 +1,1 @@
+"""Communicators and the engines that start them."""

@@ -1,0 +1,77 @@
+"""The contract of a communicator: one rank's way to the others, ignorant of gradients and of algorithms."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+Receive = tuple[int, int | None | Tensor]
+
+
+class Handle(Protocol):
+    """A call under way. Buffers that were handed over stay untouched until `wait` returns."""
+
+    wire_bytes: int
+    """What this rank sent for the call, valid after `wait`: counted for rounds, by the algorithm's formula for native calls."""
+
+    def wait(self) -> Any:  # noqa: ANN401 - depends on the call
+        """Block until the call is complete and return its result; raises PeerLost when another rank fails."""
+        ...
+
+
+class Communicator(Protocol):
+    """Rank `rank` of `size`. Every rank makes the same calls in the same order."""
+
+    rank: int
+    size: int
+
+    def exchange(
+        self,
+        sends: Sequence[tuple[int, Tensor]],
+        receives: Sequence[Receive],
+        dtype: torch.dtype | None = None,
+        lengths_travel: bool = False,
+    ) -> Handle:
+        """One round of point-to-point messages; EVERY rank calls it in EVERY round, also with nothing to send.
+
+        sends     (destination, one-dimensional contiguous tensor)
+        receives  (source, what): a number of elements, None where only the sender knows it, or a one-dimensional
+                  contiguous tensor to receive into
+        dtype     of the elements received where `what` is no tensor; default: that of the first send, else float32
+        lengths_travel  each message is preceded by its length: true on every rank of a round in which any rank
+                  receives None; it may be left out where this rank receives None itself
+        The result is the received tensors, in the order of `receives`. Between one pair of ranks at most one message
+        travels in each direction per round.
+        """
+        ...
+
+    def all_reduce(self, tensor: Tensor) -> Handle:
+        """Sum over ranks, in place; the result is `tensor`."""
+        ...
+
+    def all_gather(self, tensor: Tensor) -> Handle:
+        """Every rank's one-dimensional tensor, of any length; the result is a list in rank order."""
+        ...
+
+    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> Handle:
+        """Overwrite `tensors` with those of rank `root`, in place."""
+        ...
+
+
+LENGTH_BYTES = 8
+
+
+def lengths_go_ahead(receives: Sequence[Receive], lengths_travel: bool) -> bool:
+    """Whether messages of the round are preceded by their lengths."""
+    return lengths_travel or any(what is None for _, what in receives)
+
+
+def received_dtype(sends: Sequence[tuple[int, Tensor]], dtype: torch.dtype | None) -> torch.dtype:
+    """The dtype of what a round receives, by the rule of `Communicator.exchange`."""
+    return dtype or (sends[0][1].dtype if sends else torch.float32)
+
+
+def ring_reduce_bytes(num_bytes: int, size: int) -> int:
+    """Bytes that one of `size` ranks sends in a ring all-reduce: the count used for engines' own all-reduce."""
+    return 2 * (size - 1) * num_bytes // size

@@ -1,0 +1,216 @@
+"""Engines: who moves the bytes. One is started per process and knows the ranks that live in it.
+
+local    all virtual workers in this process
+torch    torch.distributed, one rank per process, started by torchrun
+horovod  Horovod, one rank per process, started by horovodrun
+"""
+
+import importlib.util
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any
+
+import psutil
+import torch
+import torch.distributed as dist
+
+from wirebench.comm.base import Communicator
+from wirebench.comm.hvd import HorovodCommunicator
+from wirebench.comm.launch import Launch, launched
+from wirebench.comm.local import LocalHub
+from wirebench.comm.peers import Peer, introduce
+from wirebench.comm.torchdist import TorchCommunicator
+from wirebench.config import EngineConfig
+from wirebench.errors import PeerLost, UserError
+
+VIRTUAL_WORKERS = 4
+ENGINES = {
+    "local": "virtual workers in this process: python train.py CONFIG.toml",
+    "torch": "torch.distributed: torchrun --nproc-per-node 4 train.py CONFIG.toml",
+    "horovod": "Horovod: horovodrun -np 4 python train.py CONFIG.toml",
+}
+
+
+@dataclass
+class Engine:
+    """A started engine.
+
+    ranks          the ranks that live in this process; communicators: theirs, in the same order
+    store          key-value store that all processes reach; None on the local engine
+    backend        what moves the bytes, for the record: nccl, gloo, mpi or memory
+    module         Horovod itself on the horovod engine
+    """
+
+    name: str
+    size: int
+    ranks: tuple[int, ...]
+    communicators: list[Communicator]
+    device: torch.device
+    threads: int
+    peers: list[Peer]
+    backend: str
+    store: dist.Store | None = None
+    module: Any = None
+    closers: list[Callable[[], None]] = field(default_factory=list)
+
+    @property
+    def distributed(self) -> bool:
+        """One rank per process; otherwise all of them live here."""
+        return self.name != "local"
+
+    @property
+    def is_first(self) -> bool:
+        """Rank 0 lives here: this process writes the record."""
+        return 0 in self.ranks
+
+    @property
+    def ranks_on_this_host(self) -> int:
+        """Ranks that share this host's network interface."""
+        here = next(p.host for p in self.peers if p.rank == self.ranks[0])
+        return sum(p.host == here for p in self.peers)
+
+    def close(self) -> None:
+        """Leave the job in good order."""
+        for closer in self.closers:
+            closer()
+
+
+def start(section: EngineConfig, fusion_mb: float | None) -> Engine:
+    """Start the engine that the config names, or that the launcher's environment shows.
+
+    fusion_mb  Horovod's tensor fusion threshold in MiB; None leaves Horovod's default, 0 switches fusion off
+    Raises UserError where the engine is not installed or not launched, PeerLost where the other ranks do not come.
+    """
+    launch = launched()
+    name = launch.engine if section.name == "auto" else section.name
+    _check_launch(name, section, launch)
+    if name == "local":
+        return _start_local(section)
+    device = _device(section, launch)
+    threads = _set_threads(section, launch.local_size)
+    try:
+        if name == "torch":
+            return _start_torch(section, launch, device, threads)
+        return _start_horovod(section, launch, device, threads, fusion_mb)
+    except (RuntimeError, ValueError) as error:
+        if isinstance(error, PeerLost | UserError):
+            raise
+        raise PeerLost(f"the {name} engine could not start: {str(error).splitlines()[0]}") from error
+
+
+def _check_launch(name: str, section: EngineConfig, launch: Launch) -> None:
+    if name == "horovod" and importlib.util.find_spec("horovod") is None:
+        raise UserError("engine.name: horovod is not installed; `make setup` builds it, torch and local work without")
+    if name != launch.engine:
+        if launch.engine != "local":
+            raise UserError(f"engine.name: {name!r}, but {launch.size} processes were started for {launch.engine!r}")
+        raise UserError(f"engine.name: {name!r} needs its launcher ({ENGINES[name]})")
+    if name != "local" and section.workers not in (0, launch.size):
+        raise UserError(f"engine.workers: {section.workers} are asked for, but {launch.size} processes were started")
+
+
+def _start_local(section: EngineConfig) -> Engine:
+    size = section.workers or VIRTUAL_WORKERS
+    # As many threads as each of `size` processes would have: the same arithmetic, to the bit.
+    device, threads = _device(section, None), _set_threads(section, size)
+    peer = (socket.gethostname(), os.getpid())
+    peers = [Peer(rank, *peer) for rank in range(size)]
+    communicators: list[Communicator] = list(LocalHub(size).communicators)
+    return Engine("local", size, tuple(range(size)), communicators, device, threads, peers, "memory")
+
+
+def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, threads: int) -> Engine:
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    keeper = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    store = _join(section, launch, device, (address, port), keeper)
+    communicator = TorchCommunicator(staged=_staged(launch, device))
+    backend = "nccl" if device.type == "cuda" and not communicator.staged else "gloo"
+    peers = introduce(communicator)
+    return Engine(
+        "torch", launch.size, (launch.rank,), [communicator], device, threads, peers, backend, store,
+        closers=[dist.destroy_process_group],
+    )  # fmt: skip
+
+
+def _start_horovod(
+    section: EngineConfig, launch: Launch, device: torch.device, threads: int, fusion_mb: float | None
+) -> Engine:
+    if fusion_mb is not None:
+        os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(fusion_mb * 2**20))
+    os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(max(1, int(section.timeout_seconds))))
+    import horovod.torch as hvd
+
+    hvd.init()
+    beside, store, closers = None, None, []
+    if section.rounds == "p2p":
+        keeper = (_own_address(hvd), _free_port()) if hvd.rank() == 0 else None
+        store = _join(section, launch, device, hvd.broadcast_object(keeper, name="wirebench.store"), hvd.rank() == 0)
+        beside = TorchCommunicator(staged=_staged(launch, device))
+        closers.append(dist.destroy_process_group)
+    communicator = HorovodCommunicator(hvd, beside, section.timeout_seconds)
+    nccl = device.type == "cuda" and hvd.nccl_built()
+    backend = "nccl" if nccl else "mpi" if hvd.mpi_enabled() else "gloo"
+    peers = introduce(communicator)
+    return Engine(
+        "horovod", hvd.size(), (hvd.rank(),), [communicator], device, threads, peers, backend, store, hvd,
+        closers=[*closers, hvd.shutdown],
+    )  # fmt: skip
+
+
+def _join(
+    section: EngineConfig, launch: Launch, device: torch.device, keeper: tuple[str, int], is_keeper: bool
+) -> dist.Store:
+    """Join the default process group through the store that one rank keeps at (address, port)."""
+    if launch.local_size == launch.size:
+        # Host names need not resolve where all ranks share one host.
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    elif "HOROVOD_GLOO_IFACE" in os.environ:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", os.environ["HOROVOD_GLOO_IFACE"])
+    timeout = timedelta(seconds=section.timeout_seconds)
+    store = dist.TCPStore(*keeper, is_master=is_keeper, timeout=timeout, wait_for_workers=False)
+    backend = "gloo" if device.type == "cpu" or _staged(launch, device) else "cpu:gloo,cuda:nccl"
+    shared = dist.PrefixStore(f"wirebench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    dist.init_process_group(backend, store=shared, rank=launch.rank, world_size=launch.size, timeout=timeout)
+    return shared
+
+
+def _device(section: EngineConfig, launch: Launch | None) -> torch.device:
+    if section.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("engine.device: 'cuda', but no GPU can be used here")
+    if section.device == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", launch.local_rank % torch.cuda.device_count() if launch else 0)
+    torch.cuda.set_device(device)
+    return device
+
+
+def _staged(launch: Launch, device: torch.device) -> bool:
+    """Several ranks share a GPU, which NCCL does not allow: their tensors travel through the host."""
+    return device.type == "cuda" and launch.local_size > torch.cuda.device_count()
+
+
+def _set_threads(section: EngineConfig, local_size: int) -> int:
+    """Processes that each take all cores of a shared machine slow each other down many times over."""
+    threads = section.threads or max(1, len(os.sched_getaffinity(0)) // local_size)
+    torch.set_num_threads(threads)
+    return threads
+
+
+def _own_address(hvd: Any) -> str:  # noqa: ANN401 - a module
+    """An address at which the other ranks reach this process."""
+    if hvd.local_size() == hvd.size():
+        return "127.0.0.1"
+    interface = os.environ.get("HOROVOD_GLOO_IFACE", "")
+    for address in psutil.net_if_addrs().get(interface, []):
+        if address.family == socket.AF_INET:
+            return str(address.address)
+    return socket.gethostbyname(os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])

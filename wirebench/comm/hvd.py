@@ -1,0 +1,127 @@
+"""Horovod: its own collectives for native calls; rounds of plans beside it, because it has no send and receive."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wirebench.comm.base import Communicator, Handle, Receive, received_dtype, ring_reduce_bytes
+from wirebench.errors import PeerLost, UserError
+
+REDUCIBLE = (torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
+"""What Horovod 0.28 can sum; bfloat16 is not among it."""
+
+
+class HorovodCommunicator:
+    """A rank of the Horovod job.
+
+    beside           runs the rounds of plans, and the sums that Horovod has no type for: torch.distributed in the same
+                     process. None: rounds become one `alltoall` each, which needs nothing beside Horovod and is slower
+    timeout_seconds  after this long a call counts as lost
+    """
+
+    def __init__(self, hvd: Any, beside: Communicator | None, timeout_seconds: float):  # noqa: ANN401 - a module
+        self.hvd, self.beside, self.timeout_seconds = hvd, beside, timeout_seconds
+        self.rank, self.size = hvd.rank(), hvd.size()
+
+    def exchange(
+        self,
+        sends: Sequence[tuple[int, Tensor]],
+        receives: Sequence[Receive],
+        dtype: torch.dtype | None = None,
+        lengths_travel: bool = False,
+    ) -> Handle:
+        """One round; see Communicator."""
+        if self.beside is not None:
+            return self.beside.exchange(sends, receives, dtype, lengths_travel)
+        return self._all_to_all(sends, receives, received_dtype(sends, dtype))
+
+    def all_reduce(self, tensor: Tensor) -> Handle:
+        """Sum over ranks, in place."""
+        if tensor.dtype not in REDUCIBLE:
+            if self.beside is None:
+                kind = str(tensor.dtype).removeprefix("torch.")
+                raise UserError(f'engine.rounds: Horovod cannot sum {kind}; set engine.rounds = "p2p"')
+            return self.beside.all_reduce(tensor)
+        name = f"wirebench.sum.{tensor.numel()}.{tensor.dtype}"
+        call = self.hvd.allreduce_async_(tensor, name=name, op=self.hvd.Sum)
+        return self._handle(call, lambda _: tensor, ring_reduce_bytes(tensor.nbytes, self.size))
+
+    def all_gather(self, tensor: Tensor) -> Handle:
+        """Every rank's tensor: one gather of lengths, one of contents."""
+        lengths_call = self.hvd.allgather_async(torch.tensor([tensor.numel()]), name="wirebench.lengths")
+
+        def result(lengths: Tensor) -> list[Tensor]:
+            counts = lengths.tolist()
+            # The ring passes on every block but the right neighbour's own.
+            others = sum(counts) - counts[(self.rank + 1) % self.size]
+            handle.wire_bytes = others * tensor.element_size() + (self.size - 1) * lengths.element_size()
+            if not sum(counts):
+                return [tensor.new_empty(0) for _ in counts]
+            whole = self._wait(self.hvd.allgather_async(tensor, name=f"wirebench.gather.{tensor.dtype}"))
+            return list(whole.split(counts))
+
+        handle = self._handle(lengths_call, result, 0)
+        return handle
+
+    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> Handle:
+        """Overwrite with the root's."""
+        calls = [self.hvd.broadcast_async_(t, root, name=f"wirebench.bcast.{i}") for i, t in enumerate(tensors)]
+
+        def result() -> None:
+            for call in calls:
+                self._wait(call)
+
+        sent = sum(t.nbytes for t in tensors) if self.rank == root and self.size > 1 else 0
+        return _HorovodHandle(result, sent)
+
+    def _handle(self, call: int, result: Callable[[Any], Any], wire_bytes: int) -> "_HorovodHandle":
+        return _HorovodHandle(lambda: result(self._wait(call)), wire_bytes)
+
+    def _all_to_all(
+        self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[Receive], dtype: torch.dtype
+    ) -> "_HorovodHandle":
+        """The round as one alltoall of bytes, which every rank enters: lengths are negotiated by Horovod."""
+        parts: dict[int, Tensor] = {dst: tensor.view(torch.uint8) for dst, tensor in sends}
+        nothing = torch.empty(0, dtype=torch.uint8, device=sends[0][1].device if sends else "cpu")
+        ordered = [parts.get(rank, nothing) for rank in range(self.size)]
+        splits = torch.tensor([part.numel() for part in ordered], dtype=torch.int32)
+        call = self.hvd.alltoall_async(torch.cat(ordered), splits, name="wirebench.round")
+
+        def result(answer: tuple[Tensor, Tensor]) -> list[Tensor]:
+            pieces = answer[0].split(answer[1].tolist())
+            return [_delivered(what, pieces[source].clone(), dtype) for source, what in receives]
+
+        return self._handle(call, result, sum(part.numel() for part in ordered))
+
+    def _wait(self, call: int) -> Any:  # noqa: ANN401 - as the call
+        """Poll, then synchronise: Horovod's own wait spins, and starves its thread where ranks outnumber cores."""
+        deadline, pause = time.monotonic() + self.timeout_seconds, 20e-6
+        try:
+            while not self.hvd.poll(call):
+                if time.monotonic() > deadline:
+                    raise PeerLost(f"no answer from the other ranks for {self.timeout_seconds:g} s")
+                time.sleep(pause)
+                pause = min(pause * 1.5, 500e-6)
+            return self.hvd.synchronize(call)
+        except (RuntimeError, ValueError) as error:
+            if isinstance(error, PeerLost):
+                raise
+            raise PeerLost(str(error).splitlines()[0]) from error
+
+
+class _HorovodHandle:
+    def __init__(self, result: Callable[[], Any], wire_bytes: int):
+        self.result, self.wire_bytes = result, wire_bytes
+
+    def wait(self) -> Any:  # noqa: ANN401 - as the call
+        return self.result()
+
+
+def _delivered(what: int | None | Tensor, piece: Tensor, dtype: torch.dtype) -> Tensor:
+    """A received piece as the caller wants it. `piece` is a copy, so that it is aligned for any dtype."""
+    if isinstance(what, Tensor):
+        return what.copy_(piece.view(what.dtype))
+    return piece.view(dtype)

@@ -1,0 +1,62 @@
+"""Stop all ranks after the same step when any of them is asked to (SIGTERM, Ctrl-C).
+
+A rank that is asked writes, before it begins step s, "stop after s" into the store. No rank can finish step s without
+this one's part of the exchange, so whoever looks after step s sees the entry; an entry of a later step is left alone,
+because not everybody can see that one yet. The first entry counts.
+"""
+
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+import torch.distributed as dist
+
+KEY = "stop"
+LOOK_EVERY_SECONDS = 0.5
+
+
+class Stopper:
+    """Turns signals into an agreed last step.
+
+    store  that all processes reach; None where this process holds all ranks
+    """
+
+    def __init__(self, store: dist.Store | None):
+        self.asked = False
+        self._store = store
+        self._written = False
+        self._restore: list[Callable[[], object]] = []
+
+    def listen(self) -> None:
+        """Take SIGTERM and SIGINT as the wish to stop; a second one ends the process at once."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            before = signal.signal(number, self._on_signal)
+            self._restore.append(lambda number=number, before=before: signal.signal(number, before))
+
+    def close(self) -> None:
+        """Give the signals back."""
+        for restore in self._restore:
+            restore()
+        self._restore = []
+
+    def before_step(self, step: int) -> None:
+        """Call before step `step` begins."""
+        if self.asked and self._store is not None and not self._written:
+            self._store.compare_set(KEY, "", str(step))
+            self._written = True
+
+    def after_step(self, step: int) -> bool:
+        """Whether step `step` was the last one; all ranks get the same answer if all ask after the same steps."""
+        if self._store is None:
+            return self.asked
+        return bool(self._store.check([KEY])) and int(self._store.get(KEY)) <= step
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+def steps_between_looks(step_seconds: float) -> int:
+    """Look at the store about twice a second: a look costs a message to rank 0."""
+    return max(1, int(LOOK_EVERY_SECONDS / max(step_seconds, 1e-6)))

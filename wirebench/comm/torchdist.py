@@ -1,0 +1,172 @@
+"""torch.distributed: NCCL where every rank has a GPU of its own, Gloo elsewhere."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wirebench.comm.base import LENGTH_BYTES, Receive, lengths_go_ahead, received_dtype, ring_reduce_bytes
+from wirebench.errors import PeerLost
+
+
+class TorchCommunicator:
+    """A rank of the default process group.
+
+    staged  tensors on a GPU travel through host memory: set where the group speaks Gloo only
+    """
+
+    def __init__(self, staged: bool = False):
+        self.rank, self.size, self.staged = dist.get_rank(), dist.get_world_size(), staged
+
+    def exchange(
+        self,
+        sends: Sequence[tuple[int, Tensor]],
+        receives: Sequence[Receive],
+        dtype: torch.dtype | None = None,
+        lengths_travel: bool = False,
+    ) -> "_Round":
+        """One round; see Communicator."""
+        device = next((what.device for _, what in receives if isinstance(what, Tensor)), None)
+        device = device or (sends[0][1].device if sends else torch.device("cpu"))
+        wire = torch.device("cpu") if self.staged else device
+        lengths = lengths_go_ahead(receives, lengths_travel)
+        return _Round(sends, receives, received_dtype(sends, dtype), lengths, device, wire)
+
+    def all_reduce(self, tensor: Tensor) -> "TorchHandle":
+        """Sum over ranks, in place."""
+        on_wire = self._to_wire(tensor)
+        work = dist.all_reduce(on_wire, async_op=True)
+        return TorchHandle(
+            work, lambda: _back(on_wire, tensor), ring_reduce_bytes(tensor.nbytes, self.size)
+        )
+
+    def all_gather(self, tensor: Tensor) -> "TorchHandle":
+        """Every rank's tensor; lengths are gathered first, and shorter contributions padded to the longest."""
+        on_wire = self._to_wire(tensor.contiguous())
+        lengths = torch.empty(self.size, dtype=torch.int64, device=on_wire.device)
+        mine = torch.tensor([on_wire.numel()], dtype=torch.int64, device=on_wire.device)
+        work = dist.all_gather_into_tensor(lengths, mine, async_op=True)
+
+        def result() -> list[Tensor]:
+            counts = lengths.tolist()
+            longest = max(counts)
+            handle.wire_bytes = (self.size - 1) * (LENGTH_BYTES + longest * on_wire.element_size())
+            blocks = on_wire.new_empty(self.size, longest)
+            padded = on_wire if on_wire.numel() == longest else _padded(on_wire, longest)
+            if longest:
+                _wait(dist.all_gather(list(blocks.unbind(0)), padded, async_op=True))
+            return [blocks[rank, :count].to(tensor.device) for rank, count in enumerate(counts)]
+
+        handle = TorchHandle(work, result, 0)
+        return handle
+
+    def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> "TorchHandle":
+        """Overwrite with the root's."""
+        pairs = [(self._to_wire(tensor), tensor) for tensor in tensors]
+        works = [dist.broadcast(on_wire, root, async_op=True) for on_wire, _ in pairs]
+
+        def result() -> None:
+            for on_wire, tensor in pairs:
+                _back(on_wire, tensor)
+
+        sent = sum(t.nbytes for t in tensors) if self.rank == root and self.size > 1 else 0
+        return TorchHandle(works, result, sent)
+
+    def _to_wire(self, tensor: Tensor) -> Tensor:
+        return tensor.cpu() if self.staged else tensor
+
+
+class TorchHandle:
+    """Works of torch.distributed and what to do when they are done."""
+
+    def __init__(self, works: Any, result: Callable[[], Any], wire_bytes: int):  # noqa: ANN401 - Work is not public
+        self.works = works if isinstance(works, list) else [works]
+        self.result, self.wire_bytes = result, wire_bytes
+
+    def wait(self) -> Any:  # noqa: ANN401 - as the call
+        """Block (on a GPU: the current stream) until the works are done; return the result."""
+        for work in self.works:
+            _wait(work)
+        return self.result()
+
+
+class _Round:
+    """One round of messages: receives are posted before sends, lengths before contents."""
+
+    def __init__(
+        self,
+        sends: Sequence[tuple[int, Tensor]],
+        receives: Sequence[Receive],
+        dtype: torch.dtype,
+        lengths: bool,
+        device: torch.device,
+        wire: torch.device,
+    ):
+        self.receives, self.dtype, self.device, self.wire = receives, dtype, device, wire
+        outgoing = [(dst, tensor.to(wire)) for dst, tensor in sends]
+        self.kept = [tensor for _, tensor in outgoing]
+        self.wire_bytes = sum(t.nbytes for t in self.kept) + (LENGTH_BYTES * len(sends) if lengths else 0)
+        self.lengths: list[Tensor] = []
+        self.works: list[Any] = []
+        if lengths:
+            self.lengths = [torch.empty(1, dtype=torch.int64, device=wire) for _ in receives]
+            heads = [(dst, torch.tensor([t.numel()], dtype=torch.int64, device=wire)) for dst, t in outgoing]
+            self.kept += [head for _, head in heads]
+            self.works = _start([(src, head) for (src, _), head in zip(receives, self.lengths, strict=True)], heads)
+            self.buffers: list[Tensor] = []
+            self.content_works = _start([], outgoing)
+        else:
+            self.buffers = [self._buffer(what) for _, what in receives]
+            self.content_works = _start([(s, b) for (s, _), b in zip(receives, self.buffers, strict=True)], outgoing)
+
+    def wait(self) -> list[Tensor]:
+        for work in self.works:
+            _wait(work)
+        if self.lengths:
+            counts = [int(head.item()) for head in self.lengths]
+            whats = [w if isinstance(w, Tensor) else n for (_, w), n in zip(self.receives, counts, strict=True)]
+            self.buffers = [self._buffer(what) for what in whats]
+            self.content_works += _start([(s, b) for (s, _), b in zip(self.receives, self.buffers, strict=True)], [])
+        for work in self.content_works:
+            _wait(work)
+        return [self._delivered(what, b) for (_, what), b in zip(self.receives, self.buffers, strict=True)]
+
+    def _buffer(self, what: int | None | Tensor) -> Tensor:
+        if isinstance(what, Tensor):
+            return what if what.device == self.wire else torch.empty_like(what, device=self.wire)
+        assert what is not None
+        return torch.empty(what, dtype=self.dtype, device=self.wire)
+
+    def _delivered(self, what: int | None | Tensor, buffer: Tensor) -> Tensor:
+        if not isinstance(what, Tensor):
+            return buffer.to(self.device)
+        return what if what is buffer else what.copy_(buffer)
+
+
+def _start(receives: Sequence[tuple[int, Tensor]], sends: Sequence[tuple[int, Tensor]]) -> list[Any]:
+    """Post receives, then sends; nothing travels for an empty tensor, whose length both sides know."""
+    calls = [dist.P2POp(dist.irecv, tensor, src) for src, tensor in receives if tensor.numel()]
+    calls += [dist.P2POp(dist.isend, tensor, dst) for dst, tensor in sends if tensor.numel()]
+    return _guarded(lambda: dist.batch_isend_irecv(calls)) if calls else []
+
+
+def _wait(work: Any) -> None:  # noqa: ANN401 - Work is not public
+    _guarded(work.wait)
+
+
+def _guarded(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - as the call
+    """Run `call`; the back end reports a lost or silent peer as RuntimeError."""
+    try:
+        return call()
+    except RuntimeError as error:
+        raise PeerLost(str(error).splitlines()[0]) from error
+
+
+def _padded(tensor: Tensor, length: int) -> Tensor:
+    return torch.cat([tensor, tensor.new_zeros(length - tensor.numel())])
+
+
+def _back(on_wire: Tensor, tensor: Tensor) -> Tensor:
+    return tensor if on_wire is tensor else tensor.copy_(on_wire)

@@ -1,0 +1,82 @@
+"""What a data set is: images by index, the same for every reader that names the same key.
+
+Which images a worker gets is the business of `shard.Shard`; a data set only turns indices into tensors.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from wirebench.errors import UserError
+
+Batch = tuple[Tensor, Tensor]
+
+
+class Key(NamedTuple):
+    """What randomness may depend on, beside the image's own index.
+
+    Augmentation depends on the seed, the epoch and the image, and not on the rank, the step or the batch. So a resumed
+    epoch repeats the unbroken one bit for bit, and P workers with B images each see what one worker with P * B sees.
+    """
+
+    seed: int
+    epoch: int
+    rank: int
+
+
+class Dataset(Protocol):
+    """A training and a test split of images with one label each.
+
+    A set's constructor takes `root: str` (the folder that data.root names, "" where the user named none); its other
+    arguments are its options.
+
+    num_classes  labels lie in [0, num_classes)
+    image_shape  (channels, height, width) of the images that `batches` yields
+    train_size   images of the training split
+    test_size    images of the test split
+    """
+
+    num_classes: int
+    image_shape: tuple[int, int, int]
+    train_size: int
+    test_size: int
+
+    def batches(
+        self, index_batches: Iterable[Tensor], *, train: bool, key: Key, device: torch.device
+    ) -> Iterator[Batch]:
+        """Yield (images, labels) for each batch of indices, in order, on `device`.
+
+        index_batches  int64 tensors of shape (N,) on the CPU, N >= 1, with indices into the split; N may vary
+        train          the training split, augmented; else the test split, as it is
+
+        images are float32 (N, *image_shape), normalised; labels int64 (N,). Images depend on the index and on the
+        key, never on how the indices are batched or on how many processes decode. The caller may change the tensors
+        only of a set that says so. UserError names a file that cannot be read.
+        """
+
+
+def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """(images / 255 - mean) / std as float32.
+
+    images uint8 (N, C, H, W); mean and std float32 (1, C, 1, 1) on the same device, in units of [0, 1] pixels.
+    """
+    return images.to(torch.float32).mul_(1 / (255 * std)).sub_(mean / std)
+
+
+def per_channel(values: Iterable[float], device: torch.device) -> Tensor:
+    """A (1, C, 1, 1) float32 tensor that broadcasts over images."""
+    return torch.tensor(list(values), dtype=torch.float32, device=device)[None, :, None, None]
+
+
+def no_root(name: str, root: str) -> None:
+    """Raise UserError if the user named a folder for the set `name`, which reads none."""
+    if root:
+        raise UserError(f"data.root: {name!r} takes none, got {root!r}")
+
+
+def at_least(option: str, value: int, least: int) -> None:
+    """Raise UserError unless data.`option` is `least` or more."""
+    if value < least:
+        raise UserError(f"data.{option}: needs at least {least}, got {value}")

@@ -1,0 +1,68 @@
+"""Which images a worker sees: its share of every global batch, and of the test split.
+
+The order of an epoch is one permutation drawn from the seed and the epoch, the same on all ranks. Global batch b is a
+slice of it, and rank r takes the r-th part of that slice. So shards are disjoint, the images of a step depend only on
+the global batch size (4 workers of 32 and 8 of 16 train on the same ones), and an epoch can be entered at any step.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from wirebench.data.base import Batch, Dataset, Key
+from wirebench.errors import UserError
+from wirebench.seeding import generator
+
+
+class Shard:
+    """One worker's share of a data set.
+
+    rank, size       of the worker, of the world
+    batch_size       images per worker and training step
+    eval_batch_size  images per worker and evaluation batch; 0: twice the training batch
+    seed             train.seed: order and augmentation follow from it
+    device           where batches are put
+
+    steps_per_epoch  training steps per epoch; the images left over by whole global batches are dropped, different ones
+                     in each epoch. UserError if not even one global batch is there.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        rank: int,
+        size: int,
+        batch_size: int,
+        eval_batch_size: int,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        assert 0 <= rank < size and batch_size > 0 and eval_batch_size >= 0
+        self.dataset, self.rank, self.size, self.seed, self.device = dataset, rank, size, seed, device
+        self.batch_size, self.eval_batch_size = batch_size, eval_batch_size or 2 * batch_size
+        self.steps_per_epoch = dataset.train_size // (batch_size * size)
+        if self.steps_per_epoch == 0:
+            raise UserError(
+                f"data.batch_size: {batch_size} images x {size} workers are {batch_size * size} a step, "
+                f"but the training split has only {dataset.train_size}; lower it or use fewer workers"
+            )
+
+    def train(self, epoch: int, first_step: int = 0) -> Iterator[Batch]:
+        """This rank's training batches of `epoch` from step `first_step` on; see `Dataset.batches`."""
+        assert 0 <= first_step <= self.steps_per_epoch
+        key = Key(self.seed, epoch, self.rank)
+        return self.dataset.batches(self._train_indices(epoch, first_step), train=True, key=key, device=self.device)
+
+    def test(self) -> Iterator[Batch]:
+        """This rank's test batches: over all ranks every image exactly once; shares differ by at most one image."""
+        mine = torch.arange(self.dataset.test_size)[self.rank :: self.size]
+        parts = iter(mine.split(self.eval_batch_size)) if len(mine) else iter(())
+        key = Key(self.seed, 0, self.rank)
+        return self.dataset.batches(parts, train=False, key=key, device=self.device)
+
+    def _train_indices(self, epoch: int, first_step: int) -> Iterator[Tensor]:
+        order = torch.randperm(self.dataset.train_size, generator=generator("order", self.seed, epoch))
+        for step in range(first_step, self.steps_per_epoch):
+            start = (step * self.size + self.rank) * self.batch_size
+            yield order[start : start + self.batch_size]

@@ -1,0 +1,19 @@
+"""The ways a run can end early, and the exit code of each (DESIGN.md section 4)."""
+
+
+class UserError(ValueError):
+    """A mistake of the user's: one line that says what, where and what is allowed. Exit code 2."""
+
+    exit_code = 2
+
+
+class Diverged(RuntimeError):
+    """Training produced a loss or gradient that is not finite, or its own guard stopped it. Exit code 3."""
+
+    exit_code = 3
+
+
+class PeerLost(RuntimeError):
+    """Another rank died or stopped answering; the message names it where it is known. Exit code 1."""
+
+    exit_code = 1

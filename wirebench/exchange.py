@@ -1,0 +1,76 @@
+"""Advance exchanges: the protocol that threads, virtual workers and the simulator share."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from wirebench.comm.base import Handle
+from wirebench.requests import Answer, Request
+
+Exchange = Generator[Request, Answer, Tensor]
+Serve = Callable[[Request], Generator[Handle, Any, Answer]]
+Steps = Generator[Handle, Any, Tensor]
+
+
+class Synchroniser(Protocol):
+    """What turns the local gradients of a step into averaged ones, in the order in which a train loop calls it."""
+
+    def begin(self, step: int, epoch: int) -> None:
+        """Before the first forward pass of a step: forget the gradients of the step before."""
+        ...
+
+    def arm(self) -> None:
+        """Before the forward pass of the last micro-batch: its backward pass completes the gradients."""
+        ...
+
+    def finish(self) -> None:
+        """After that backward pass: return when every parameter's `.grad` is the average over ranks."""
+        ...
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """Around the optimizer's step."""
+        ...
+
+    def close(self) -> None:
+        """After the last step: detach from the model, end threads."""
+        ...
+
+
+def advance(
+    exchange: Exchange, serve: Serve, compressing: Callable[[], AbstractContextManager[None]] = nullcontext
+) -> Steps:
+    """One rank's exchange with every request served: yields a handle per round, returns the averaged gradient.
+
+    The compressor's own work between rounds runs inside `compressing()`, so that it can be timed.
+    """
+    answer = None
+    while True:
+        try:
+            with compressing():
+                request = next(exchange) if answer is None else exchange.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        answer = yield from serve(request)
+
+
+def run(ranks: Sequence[Steps]) -> list[Tensor]:
+    """Advance all ranks of this process together, round by round, and return their results in order.
+
+    All ranks start a round before any of them waits for it. With one rank this is the loop of a communication thread,
+    with all ranks of a world it is the lockstep of virtual workers.
+    """
+    results: list[Tensor | None] = [None] * len(ranks)
+    answers: list[Any] = [None] * len(ranks)
+    while True:
+        handles: list[Handle] = []
+        for place, steps in enumerate(ranks):
+            try:
+                handles.append(steps.send(answers[place]))
+            except StopIteration as stop:
+                results[place] = stop.value
+        if not handles:
+            return [r for r in results if r is not None]
+        assert len(handles) == len(ranks), "the ranks' exchanges make different numbers of rounds"
+        answers = [handle.wait() for handle in handles]

@@ -1,0 +1,123 @@
+"""What one GPU did during a run: utilisation, memory, power and energy, sampled through NVIDIA's management library."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pynvml
+import torch
+
+
+class NullSampler:
+    """Stands in where there is no GPU, or no driver to ask."""
+
+    def start(self) -> None:
+        """Nothing to start."""
+
+    def stop(self) -> dict[str, Any] | None:
+        """No measurement: None."""
+        return None
+
+
+class GpuSampler:
+    """Samples one CUDA device from a thread of its own, from `start` to `stop`; `handle` is the library's for it.
+
+    What the driver does not support reads None. Evaluation and checkpoints are included.
+    """
+
+    def __init__(self, device: torch.device, handle: Any, interval_seconds: float = 0.2) -> None:
+        self._device, self._handle, self._interval_seconds = device, handle, interval_seconds
+        self._samples: list[tuple[float, float | None, float | None, float | None]] = []
+        self._finished = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpu-sampler", daemon=True)
+        self._start_joules: float | None = None
+
+    def start(self) -> None:
+        """Begin to sample."""
+        self._start_joules = self._counter_joules()
+        self._thread.start()
+
+    def stop(self) -> dict[str, Any] | None:
+        """End sampling and return the measurement.
+
+        memory_mb is the whole device's, allocated_mb what this process's tensors took at most (10**6 bytes each).
+        energy_source says whether energy_joules is the device's own counter or the integral of the sampled power.
+        """
+        self._finished.set()
+        self._thread.join()
+        self._sample()
+        times = [sample[0] for sample in self._samples]
+        utilisation, memory_mb, power_watts = (_known([s[i] for s in self._samples]) for i in (1, 2, 3))
+        joules, source = self._energy(times, power_watts)
+        return {
+            "name": torch.cuda.get_device_name(self._device),
+            "samples": len(times),
+            "utilisation_percent": {"mean": _mean(utilisation), "max": max(utilisation, default=None)},
+            "memory_mb": {"max": max(memory_mb, default=None)},
+            "allocated_mb": {"max": torch.cuda.max_memory_allocated(self._device) / 1e6},
+            "power_watts": {"mean": _mean(power_watts)},
+            "energy_joules": joules,
+            "energy_source": source,
+        }
+
+    def _run(self) -> None:
+        while not self._finished.is_set():
+            self._sample()
+            self._finished.wait(self._interval_seconds)
+
+    def _sample(self) -> None:
+        utilisation = _ask(lambda: pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
+        memory_mb = _ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(self._handle).used / 1e6)
+        power_watts = _ask(lambda: pynvml.nvmlDeviceGetPowerUsage(self._handle) / 1e3)
+        self._samples.append((time.perf_counter(), utilisation, memory_mb, power_watts))
+
+    def _counter_joules(self) -> float | None:
+        return _ask(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3)
+
+    def _energy(self, times: list[float], power_watts: list[float]) -> tuple[float | None, str | None]:
+        end_joules = self._counter_joules()
+        if self._start_joules is not None and end_joules is not None:
+            return end_joules - self._start_joules, "counter"
+        if len(power_watts) < len(times):
+            return None, None
+        pairs = zip(zip(times, power_watts, strict=True), zip(times[1:], power_watts[1:], strict=True), strict=False)
+        return sum((t1 - t0) * (p0 + p1) / 2 for (t0, p0), (t1, p1) in pairs), "power"
+
+
+def sampler(device: torch.device) -> GpuSampler | NullSampler:
+    """The sampler of `device`; the null one for a CPU and where the driver's library does not answer or know it."""
+    if device.type != "cuda":
+        return NullSampler()
+    try:
+        pynvml.nvmlInit()
+        # The UUID names the same GPU whatever CUDA_VISIBLE_DEVICES hides or reorders.
+        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+    except pynvml.NVMLError:
+        return NullSampler()
+    return GpuSampler(device, handle)
+
+
+def driver_version() -> str | None:
+    """Version of the NVIDIA driver; None without one."""
+    try:
+        pynvml.nvmlInit()
+        return pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError:
+        return None
+
+
+def _ask(question: Callable[[], float]) -> float | None:
+    """The driver's answer; None where this device does not support the question."""
+    try:
+        return question()
+    except pynvml.NVMLError:
+        return None
+
+
+def _known(values: list[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _mean(values: list[float]) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,83 @@
+"""Watch the loss and the averaged gradient of every step; name the layer when one is not finite.
+
+The averaged gradient is the same on all ranks, so all of them stop at the same step. On a GPU the values are copied to
+the host without waiting and looked at when the device has passed the step.
+"""
+
+from collections import deque
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from wirebench.errors import Diverged
+from wirebench.layout import FlatGradient
+
+
+class _Note(NamedTuple):
+    step: int
+    loss: Tensor
+    norms: Tensor
+    passed: torch.cuda.Event | None
+
+
+class Guard:
+    """Watches one worker's steps.
+
+    lag  steps after which a step is looked at: 0 on a CPU, 2 on a GPU, which has passed it by then or soon will
+    """
+
+    def __init__(self, flat: FlatGradient):
+        self._flat = flat
+        self.lag = 2 if flat.grad.device.type == "cuda" else 0
+        self._notes: deque[_Note] = deque()
+
+    @torch.no_grad()
+    def note(self, step: int, loss: Tensor) -> None:
+        """Remember the step's loss and whether its gradient is finite; call it before the optimizer's step."""
+        gradients = [parameter.grad for parameter in self._flat.parameters if parameter.grad is not None]
+        on_gpu = loss.device.type == "cuda"
+        if on_gpu:
+            # One fused kernel for all layers: a late look could no longer tell which one it was.
+            norms = torch.stack(torch._foreach_norm(gradients))
+        elif self._is_flat(gradients):
+            norms = self._flat.grad.sum()
+        else:
+            norms = torch.stack([gradient.sum() for gradient in gradients])
+        host_loss, host_norms = _to_host(loss.detach(), on_gpu), _to_host(norms, on_gpu)
+        passed = torch.cuda.current_stream(loss.device).record_event() if on_gpu else None
+        self._notes.append(_Note(step, host_loss, host_norms, passed))
+        if not on_gpu and not bool(norms.isfinite().all()):
+            self._raise(step, gradients)
+
+    def losses(self, up_to_step: int) -> list[tuple[int, float]]:
+        """(step, loss) of the steps up to `up_to_step`, waiting for them; raises Diverged for a bad one."""
+        known = []
+        while self._notes and self._notes[0].step <= up_to_step:
+            note = self._notes.popleft()
+            if note.passed is not None:
+                note.passed.synchronize()
+            if note.passed is not None and not bool(note.norms.isfinite().all()):
+                place = int((~note.norms.isfinite()).nonzero()[0])
+                raise Diverged(f"step {note.step}: the gradient of layer {self._flat.layers[place].name} is not finite")
+            if not bool(note.loss.isfinite()):
+                raise Diverged(f"step {note.step}: the loss is {note.loss.item()}")
+            known.append((note.step, note.loss.item()))
+        return known
+
+    def _is_flat(self, gradients: Sequence[Tensor]) -> bool:
+        return all(g.data_ptr() == v.data_ptr() for g, v in zip(gradients, self._flat.views, strict=False))
+
+    def _raise(self, step: int, gradients: Sequence[Tensor]) -> None:
+        """Look closer: a sum of large finite values may overflow, and that is no divergence yet."""
+        for layer, gradient in zip(self._flat.layers, gradients, strict=False):
+            if not bool(gradient.isfinite().all()):
+                raise Diverged(f"step {step}: the gradient of layer {layer.name} is not finite")
+
+
+def _to_host(tensor: Tensor, on_gpu: bool) -> Tensor:
+    if not on_gpu:
+        return tensor.clone()
+    kept = torch.empty_like(tensor, device="cpu", pin_memory=True)
+    return kept.copy_(tensor, non_blocking=True)

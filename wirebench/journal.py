@@ -1,0 +1,71 @@
+"""Join what is known of each step (its times, loss, rate and bytes), and pass it on to the record and the progress line.
+
+On a GPU times and losses become known some steps later; nothing here waits for them until the end.
+"""
+
+from typing import NamedTuple
+
+from wirebench.clock import Clock
+from wirebench.guard import Guard
+from wirebench.progress import NullProgress, Progress
+from wirebench.record import NullRecord, RunRecord
+from wirebench.steps import StepTimes
+
+
+class _Facts(NamedTuple):
+    epoch: int
+    learning_rate: float
+    wire_bytes: int
+
+
+class Journal:
+    """The steps of one run, in order; `steps` keeps the times of all that are complete.
+
+    A bad loss or gradient is raised here, at a fixed number of steps after its own, so that all ranks raise it at the
+    same place.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        guard: Guard,
+        record: RunRecord | NullRecord,
+        progress: Progress | NullProgress,
+        world_size: int,
+    ):
+        self.world_size = world_size
+        self.clock, self.guard, self.record, self.progress = clock, guard, record, progress
+        self.steps: list[StepTimes] = []
+        self._facts: dict[int, _Facts] = {}
+        self._losses: dict[int, float] = {}
+        self._times: list[StepTimes] = []
+
+    def step(self, step: int, epoch: int, learning_rate: float, wire_bytes: int) -> None:
+        """Note the step that has just been closed, and pass on the steps that are complete; raises Diverged."""
+        self._facts[step] = _Facts(epoch, learning_rate, wire_bytes)
+        self._losses.update(self.guard.losses(step - self.guard.lag))
+        self._times += self.clock.completed()
+        self._pass_on()
+
+    def flush(self) -> None:
+        """Wait for the device and pass on every step; raises Diverged."""
+        self._times += self.clock.drain()
+        if self._facts:
+            self._losses.update(self.guard.losses(max(self._facts)))
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._times and self._times[0].step in self._losses:
+            times = self._times.pop(0)
+            facts, loss = self._facts.pop(times.step), self._losses.pop(times.step)
+            self.steps.append(times)
+            self.record.step(
+                times,
+                epoch=facts.epoch,
+                loss=loss,
+                learning_rate=facts.learning_rate,
+                wire_bytes=facts.wire_bytes,
+                extra={},
+            )
+            rate = self.world_size * times.images / times.seconds
+            self.progress.step(times.step, facts.epoch, rate, loss, facts.wire_bytes / times.seconds / 1e6)

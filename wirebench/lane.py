@@ -1,0 +1,90 @@
+"""One rank's gradient on its way: the flat gradient, its buckets, the compressor and the server of its requests."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from wirebench.collectives.serve import Server
+from wirebench.exchange import Exchange, advance
+from wirebench.layout import Bucket, FlatGradient
+from wirebench.world import World
+
+
+class Exchanger(Protocol):
+    """What a lane needs of a compressor."""
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """See compressors/base.py."""
+        ...
+
+
+class Lane:
+    """Rank `rank`'s way from local to averaged gradients.
+
+    compressing  opens around the compressor's own work, e.g. a clock's phase
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        flat: FlatGradient,
+        compressor: Exchanger,
+        server: Server,
+        seed: int,
+        compressing: Callable[[], AbstractContextManager[None]],
+    ):
+        self.flat, self.compressor, self.server, self.compressing = flat, compressor, server, compressing
+        self.world = World(rank, server.communicator.size, seed=seed)
+        self.buckets: list[Bucket] = []
+        self._ready = [False] * len(flat.layers)
+
+    def cut(self, groups: Sequence[range]) -> None:
+        """Cut the flat gradient into buckets, one per group of layers; any state of the compressor stays valid."""
+        covered = [position for group in groups for position in group]
+        assert covered == list(range(len(self.flat.layers))), f"groups must cover the layers in order, got {groups}"
+        self.buckets = [self.flat.bucket(index, group) for index, group in enumerate(groups)]
+
+    def begin(self, step: int, epoch: int) -> None:
+        """Forget the gradients of the step before."""
+        self.world = World(self.world.rank, self.world.size, step, epoch, self.world.seed)
+        self._ready = [False] * len(self._ready)
+        for parameter in self.flat.parameters:
+            parameter.grad = None
+
+    def attach(self, on_ready: Callable[[int], None]) -> list[Callable[[], None]]:
+        """Hook every parameter: its gradient goes into the flat one, then `on_ready(layer)`. Returns the detachers."""
+
+        def hook_of(position: int) -> Callable[[nn.Parameter], None]:
+            view = self.flat.views[position]
+
+            def hook(parameter: nn.Parameter) -> None:
+                # The first micro-batch brings a fresh tensor; later ones add to the view in place.
+                if parameter.grad is not view:
+                    view.copy_(parameter.grad)
+                    parameter.grad = view
+                self._ready[position] = True
+                on_ready(position)
+
+            return hook
+
+        parameters = enumerate(self.flat.parameters)
+        return [p.register_post_accumulate_grad_hook(hook_of(i)).remove for i, p in parameters]
+
+    def fill_unused(self) -> list[int]:
+        """Layers that took no part in this step: their gradient is zero, as their peers on other ranks may not be."""
+        unused = [position for position, ready in enumerate(self._ready) if not ready]
+        for position in unused:
+            view = self.flat.views[position]
+            view.zero_()
+            self.flat.parameters[position].grad = view
+        return unused
+
+    def exchange(self, bucket: Bucket) -> Generator:
+        """Average one bucket over ranks, in place; yields a handle per round (see exchange.run)."""
+        steps = advance(self.compressor.exchange(bucket, self.world), self.server.serve, self.compressing)
+        average: Tensor = yield from steps
+        if average.data_ptr() != bucket.grad.data_ptr():
+            bucket.grad.copy_(average)
+        return bucket.grad

@@ -1,0 +1,151 @@
+"""One flat gradient in backward order: layers, buckets, and the views that tie them to a model.
+
+The parameters of a model become views of one flat vector, and their `.grad` views of another, both ordered as the
+backward pass produces gradients. A bucket is a slice of it, so merging layers into messages copies nothing.
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from wirebench.errors import UserError
+
+
+class Layer(NamedTuple):
+    """One parameter tensor: its name, its slice [start, stop) of the flat gradient, its number of dimensions."""
+
+    name: str
+    start: int
+    stop: int
+    ndim: int
+
+    @property
+    def numel(self) -> int:
+        """Elements of the layer."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, eq=False)
+class Bucket:
+    """A slice of the flat gradient that is exchanged as one.
+
+    index   position in launch order, from 0
+    grad    view of the flat gradient, shape (numel,)
+    param   view of the flat parameters, same shape
+    layers  the layers it covers; their start and stop count from the beginning of the flat gradient
+    model   all layers of the model, in the same coordinates (default: the bucket is the whole model)
+    """
+
+    index: int
+    grad: Tensor
+    param: Tensor
+    layers: tuple[Layer, ...]
+    model: tuple[Layer, ...] = ()
+
+    @property
+    def start(self) -> int:
+        """First element's place in the flat gradient."""
+        return self.layers[0].start
+
+    @property
+    def stop(self) -> int:
+        """One past the last element's place in the flat gradient."""
+        return self.layers[-1].stop
+
+    @property
+    def model_numel(self) -> int:
+        """Elements of the whole flat gradient: the length of any state that is kept per element."""
+        return (self.model or self.layers)[-1].stop
+
+
+class FlatGradient:
+    """Flat parameters and flat gradient of one model, in the given order of its parameters.
+
+    `order` lists every trainable parameter's name in backward order (see `backward_order`). After construction the
+    model's parameters are views of `param`; `views[i]` is the view of `grad` for `layers[i]`. Memory formats are kept:
+    a channels_last weight stays channels_last inside its slice. Raises UserError for parameters of several dtypes.
+    """
+
+    def __init__(self, model: nn.Module, order: Sequence[str]):
+        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        assert sorted(named) == sorted(order), "order must name every trainable parameter once"
+        self.parameters = [named[name] for name in order]
+        _check_alike(named)
+        self.layers = _lay_out(order, self.parameters)
+        like = self.parameters[0]
+        numel = self.layers[-1].stop
+        self.param = torch.empty(numel, dtype=like.dtype, device=like.device)
+        self.grad = torch.zeros_like(self.param)
+        self.views = []
+        for layer, parameter in zip(self.layers, self.parameters, strict=True):
+            kept = _view(self.param, layer, parameter)
+            kept.copy_(parameter.detach())
+            self.views.append(_view(self.grad, layer, parameter))
+            parameter.data = kept
+
+    def bucket(self, index: int, layers: range) -> Bucket:
+        """The bucket of the contiguous layers `layers` (positions in backward order)."""
+        chosen = self.layers[layers.start : layers.stop]
+        piece = slice(chosen[0].start, chosen[-1].stop)
+        return Bucket(index, self.grad[piece], self.param[piece], chosen, self.layers)
+
+    def digest(self) -> str:
+        """Hash of names and sizes in order: equal on all ranks, and between a checkpoint and the run that resumes it."""
+        text = "\n".join(f"{layer.name} {layer.start} {layer.stop}" for layer in self.layers)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class BackwardOrder(NamedTuple):
+    """All trainable parameters' names in backward order, and those among them that took no part."""
+
+    names: list[str]
+    unused: list[str]
+
+
+def backward_order(model: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> BackwardOrder:
+    """Names of the trainable parameters in the order in which a real backward pass finishes them.
+
+    `loss_of(model)` returns a scalar loss of the model, left as it was found: the caller passes a throw-away copy. A
+    parameter that takes no part comes last, in reverse order of registration.
+    """
+    seen: list[str] = []
+    handles = [
+        p.register_post_accumulate_grad_hook(lambda _p, name=name: seen.append(name))
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    ]
+    loss_of(model).backward()
+    for handle in handles:
+        handle.remove()
+    rest = [name for name, p in model.named_parameters() if p.requires_grad and name not in set(seen)]
+    return BackwardOrder(seen + rest[::-1], rest)
+
+
+def _check_alike(named: dict[str, nn.Parameter]) -> None:
+    if not named:
+        raise UserError("model: it has no trainable parameter")
+    dtypes: dict[torch.dtype, str] = {}
+    for name, parameter in named.items():
+        dtypes.setdefault(parameter.dtype, name)
+    if len(dtypes) > 1:
+        found = ", ".join(f"{str(dtype).removeprefix('torch.')} ({name})" for dtype, name in dtypes.items())
+        raise UserError(f"model: its parameters must be of one dtype, but it has {found}")
+
+
+def _lay_out(order: Sequence[str], parameters: Sequence[nn.Parameter]) -> tuple[Layer, ...]:
+    layers, start = [], 0
+    for name, parameter in zip(order, parameters, strict=True):
+        layers.append(Layer(name, start, start + parameter.numel(), parameter.dim()))
+        start += parameter.numel()
+    return tuple(layers)
+
+
+def _view(flat: Tensor, layer: Layer, parameter: Tensor) -> Tensor:
+    """The slice of `flat` with the parameter's own shape and, where it is dense, its own strides."""
+    if parameter.is_contiguous() or not parameter.is_contiguous(memory_format=torch.channels_last):
+        return flat[layer.start : layer.stop].view(parameter.shape)
+    return torch.as_strided(flat, parameter.size(), parameter.stride(), layer.start)

@@ -1,0 +1,39 @@
+"""The driver of virtual workers: all lanes of the world in one process, bucket by bucket, round by round."""
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+from wirebench.exchange import run
+from wirebench.lane import Lane
+
+
+class Lockstep:
+    """Averages the gradients of all `lanes` after their backward passes. No threads: deterministic, nothing overlaps."""
+
+    def __init__(self, lanes: Sequence[Lane]):
+        self.lanes = lanes
+        self._detach = [detach for lane in lanes for detach in lane.attach(lambda _: None)]
+
+    def begin(self, step: int, epoch: int) -> None:
+        """Forget the gradients of the step before."""
+        for lane in self.lanes:
+            lane.begin(step, epoch)
+
+    def arm(self) -> None:
+        """Nothing starts before all workers have finished."""
+
+    def finish(self) -> None:
+        """Exchange every bucket among all lanes."""
+        for lane in self.lanes:
+            lane.fill_unused()
+        for buckets in zip(*(lane.buckets for lane in self.lanes), strict=True):
+            run([lane.exchange(bucket) for lane, bucket in zip(self.lanes, buckets, strict=True)])
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """The optimizer steps as it is."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Detach from the models."""
+        for detach in self._detach:
+            detach()

@@ -1,0 +1,77 @@
+"""Bytes that the kernel counted on a network interface: the check on what the plans say was sent.
+
+The counters are read from /proc/net/dev because that file follows the network namespace of the process; the files in
+/sys/class/net show the namespace in which /sys was mounted, which on an emulated host is another one's.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from wirebench.errors import UserError
+
+COUNTERS = Path("/proc/net/dev")
+ROUTES = Path("/proc/net/route")
+_VARIABLES = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
+
+
+class InterfaceCounter:
+    """Byte counters of one interface; of none (`interface` None) it reads None.
+
+    They count everything that crosses the interface: all ranks of this host, headers and acknowledgements too. On `lo`
+    what is sent is also received. Raises UserError where the machine has no such interface.
+    """
+
+    def __init__(self, interface: str | None) -> None:
+        self.interface = interface
+        known = _counters()
+        if interface is not None and known is not None and interface not in known:
+            raise UserError(f"network.interface: no interface {interface!r}; there is: {', '.join(known) or 'none'}")
+
+    def read(self) -> tuple[int, int] | None:
+        """Bytes (sent, received) since the interface came up; None where they cannot be read."""
+        counters = _counters()
+        return counters.get(self.interface) if counters is not None and self.interface is not None else None
+
+
+def find_interface(all_on_one_host: bool, environment: Mapping[str, str] | None = None) -> str | None:
+    """The interface that carries the run's traffic; None where none can be told.
+
+    `lo` where every rank is on this host; else the first existing one that the back ends were told to use; else the one
+    of the default route. A name may be a prefix (`eth`), as NCCL reads it. `environment` is the process's own
+    unless given.
+    """
+    known = list(_counters() or ())
+    if all_on_one_host:
+        return "lo" if "lo" in known else None
+    environment = os.environ if environment is None else environment
+    for variable in _VARIABLES:
+        for name in environment.get(variable, "").split(","):
+            pattern = name.strip().removeprefix("=")
+            matches = [interface for interface in known if pattern and interface.startswith(pattern)]
+            if matches:
+                return matches[0]  # sorted, so an exact name comes before those that it begins
+    return _default_route()
+
+
+def _counters() -> dict[str, tuple[int, int]] | None:
+    """(sent, received) bytes by interface; None on a system without the file."""
+    try:
+        lines = COUNTERS.read_text().splitlines()[2:]
+    except OSError:
+        return None
+    table = {}
+    for line in lines:
+        name, _, numbers = line.partition(":")
+        received_first = numbers.split()
+        table[name.strip()] = (int(received_first[8]), int(received_first[0]))
+    return dict(sorted(table.items(), key=lambda item: (item[0] != "lo", item[0])))
+
+
+def _default_route() -> str | None:
+    try:
+        rows = [line.split() for line in ROUTES.read_text().splitlines()[1:]]
+    except OSError:
+        return None
+    defaults = [(int(row[6]), row[0]) for row in rows if len(row) > 7 and row[1] == row[7] == "00000000"]
+    return min(defaults)[1] if defaults else None

@@ -1,0 +1,136 @@
+"""A plugin is a file: find it, check its options, build its one public class.
+
+`Plugins("compressors")` serves the folder `compressors/`: the name `topk` is the module `compressors.topk`, and its
+public class is built with the options, whose names and types its constructor declares. A dotted name
+(`mypkg.mine`) loads a user's own module in the same way.
+"""
+
+import importlib
+import inspect
+import pkgutil
+import types
+import typing
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from wirebench.errors import UserError
+
+
+class Plugins:
+    """The plugins of one package.
+
+    package  importable name of the folder
+    kind     the word that users know it by, which is also its section in a config ("compressor")
+    helpers  modules of the folder that are not plugins
+    fixed    constructor arguments that the suite passes itself, so that they are no options
+    """
+
+    def __init__(self, package: str, kind: str, helpers: frozenset[str] = frozenset(), fixed: tuple[str, ...] = ()):
+        self.package, self.kind, self.helpers, self.fixed = package, kind, helpers, fixed
+
+    def available(self) -> list[str]:
+        """Names of the plugins in the folder, sorted."""
+        path = importlib.import_module(self.package).__path__
+        names = (module.name for module in pkgutil.iter_modules(path))
+        return sorted(n for n in names if n not in self.helpers and not n.startswith("_"))
+
+    def load(self, name: str) -> type:
+        """The public class of the plugin `name`; UserError names the plugins that exist."""
+        if "." not in name and name not in self.available():
+            raise UserError(f"{self.kind}.name: no {self.kind} {name!r}; {suggest(name, self.available())}")
+        path = name if "." in name else f"{self.package}.{name}"
+        try:
+            module = importlib.import_module(path)
+        except ModuleNotFoundError as error:
+            if error.name is None or not (path + ".").startswith(error.name + "."):
+                raise
+            raise UserError(f"{self.kind}.name: no module {path!r} can be imported (its folder on PYTHONPATH?)") from error
+        return _public_class(module)
+
+    def options(self, name: str) -> dict[str, inspect.Parameter]:
+        """The options that plugin `name` takes, by name."""
+        parameters = dict(inspect.signature(self.load(name)).parameters)
+        return {key: p for key, p in parameters.items() if key not in self.fixed}
+
+    def defaults(self, name: str) -> dict[str, Any]:
+        """Default values of the plugin's options; options without a default are left out."""
+        options = self.options(name).items()
+        return {key: p.default for key, p in options if p.default is not inspect.Parameter.empty and p.default is not None}
+
+    def check(self, name: str, options: Mapping[str, Any]) -> None:
+        """Raise UserError unless the constructor of `name` takes these options, with these types."""
+        allowed = self.options(name)
+        for key in options:
+            if key not in allowed:
+                raise UserError(f"{self.kind}.{key}: {name!r} has no such option; {suggest(key, list(allowed))}")
+        for key, parameter in allowed.items():
+            if key not in options and parameter.default is inspect.Parameter.empty:
+                raise UserError(f"{self.kind}.{key}: {name!r} needs it ({type_name(self.types(name).get(key))})")
+        types_of = self.types(name)
+        for key, value in options.items():
+            check_type(f"{self.kind}.{key}", value, types_of.get(key, Any))
+
+    def build(self, name: str, /, **options: Any) -> Any:  # noqa: ANN401 - each kind has its own protocol
+        """An instance of plugin `name`; a ValueError of its constructor becomes a UserError that names the section."""
+        self.check(name, {key: value for key, value in options.items() if key not in self.fixed})
+        try:
+            return self.load(name)(**options)
+        except UserError:
+            raise
+        except ValueError as error:
+            raise UserError(f"{self.kind}: {error}") from error
+
+    def types(self, name: str) -> dict[str, Any]:
+        """The declared type of every constructor argument."""
+        return typing.get_type_hints(self.load(name).__init__)
+
+
+def check_type(where: str, value: object, expected: object) -> None:
+    """Raise UserError, naming `where`, unless `value` has the type `expected` (an annotation)."""
+    if not _fits(value, expected):
+        raise UserError(f"{where}: needs {type_name(expected)}, got {value!r}")
+
+
+def _fits(value: object, expected: Any) -> bool:  # noqa: ANN401 - any annotation
+    if expected is Any:
+        return True
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, each) for each in arguments)
+    if origin is typing.Literal:
+        return any(value == each and type(value) is type(each) for each in arguments)
+    if origin in (list, tuple) or getattr(origin, "__name__", "") == "Sequence":
+        return isinstance(value, list | tuple) and all(_fits(item, arguments[0]) for item in value)
+    if expected is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if expected is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, origin or expected)
+
+
+def type_name(expected: Any) -> str:  # noqa: ANN401 - any annotation
+    """A type in words, for an error line."""
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(type_name(each) for each in arguments if each is not type(None))
+    if origin is typing.Literal:
+        return "one of " + ", ".join(str(each) for each in arguments)
+    if arguments:
+        return f"a list of {type_name(arguments[0])}"
+    words = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+    return words.get(expected, getattr(expected, "__name__", str(expected)))
+
+
+def suggest(word: str, known: list[str]) -> str:
+    """The end of an error line: the nearest known word, if any, and all of them."""
+    near = get_close_matches(word, known, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}there is: {', '.join(sorted(known)) or 'none'}"
+
+
+def _public_class(module: types.ModuleType) -> type:
+    mine = [c for n, c in vars(module).items() if inspect.isclass(c) and c.__module__ == module.__name__ and n[0] != "_"]
+    if len(mine) != 1:
+        raise UserError(f"{module.__name__}: a plugin has exactly one public class, this has {len(mine)}")
+    return mine[0]

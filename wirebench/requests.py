@@ -1,0 +1,59 @@
+"""What an exchange may ask of the network: the requests that a compressor yields.
+
+A compressor's `exchange` is a generator. It yields one of these per communication round and is sent the answer;
+it never learns which collective or engine served it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sum:
+    """Elementwise sum over ranks.
+
+    `tensor` has the same shape and dtype on every rank. It is consumed: it may be overwritten, and the answer may be
+    the same tensor. The answer has its shape and is bit-identical on all ranks.
+    `values` is how many of its elements are gradient values (None: all); it only serves the accounting.
+    """
+
+    tensor: Tensor
+    values: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gather:
+    """Every rank's tensor, on every rank.
+
+    `tensor` is one-dimensional, of one dtype everywhere and of any length, which may differ between ranks and may be 0.
+    The answer is a list of one tensor per rank, in rank order. `values` as in `Sum` (the rest being indices, scales
+    or bits).
+    """
+
+    tensor: Tensor
+    values: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Merge:
+    """One indivisible message per rank, folded with `combine` along the plan.
+
+    `message` is one-dimensional, of one dtype everywhere and of any length. `combine(mine, theirs)` returns the merged
+    message; it may change `mine` but not `theirs`. The answer is the combined message, the same on all ranks. Where
+    `combine` is not associative the answer depends on the plan, which the record therefore names. `values` as in `Gather`.
+    """
+
+    message: Tensor
+    combine: Callable[[Tensor, Tensor], Tensor]
+    values: int | None = None
+
+
+Request = Sum | Gather | Merge
+Answer = Tensor | list[Tensor]
+
+
+def payload(request: Request) -> Tensor:
+    """The tensor that a request hands to the network."""
+    return request.message if isinstance(request, Merge) else request.tensor

@@ -1,0 +1,240 @@
+"""Everything that one run is made of, put together, and its bookkeeping between the steps."""
+
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wirebench.checkpoint import Checkpoints
+from wirebench.clock import Clock
+from wirebench.collectives.serve import Served
+from wirebench.comm.engine import Engine
+from wirebench.comm.stop import Stopper, steps_between_looks
+from wirebench.config import Config
+from wirebench.errors import PeerLost
+from wirebench.exchange import Synchroniser
+from wirebench.gpu import GpuSampler, NullSampler
+from wirebench.guard import Guard
+from wirebench.journal import Journal
+from wirebench.lane import Lane
+from wirebench.progress import NullProgress, Progress
+from wirebench.record import NullRecord, RunRecord
+from wirebench.steps import summary
+from wirebench.timeline import Timeline
+from wirebench.traffic import Traffic
+from wirebench.worker import Worker
+
+SETTLED_STEPS = 3
+
+
+@dataclass
+class Run:
+    """One process's part of a run, composed and ready.
+
+    workers, lanes  of the ranks that live in this process, in the same order; no lanes where the engine synchronises
+    total_steps     of the whole run, whatever was done before a resume
+    step            the next step to do
+    """
+
+    config: Config
+    engine: Engine
+    directory: Path
+    workers: list[Worker]
+    lanes: list[Lane]
+    synchroniser: Synchroniser
+    guard: Guard
+    clock: Clock
+    timeline: Timeline
+    traffic: Traffic
+    record: RunRecord | NullRecord
+    progress: Progress | NullProgress
+    journal: Journal
+    checkpoints: Checkpoints
+    stopper: Stopper
+    gpu: GpuSampler | NullSampler
+    total_steps: int
+    step: int = 0
+    first_step: int = 0
+    history: list[dict[str, Any]] = field(default_factory=list)
+    _seconds_before: float = 0.0
+    _look_every: int = 1
+    _began: float = field(default_factory=time.perf_counter)
+    _epoch_began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which the world sees the training split once."""
+        return self.workers[0].shard.steps_per_epoch
+
+    @property
+    def epochs(self) -> float:
+        """Length of the learning-rate schedule: train.epochs, so that a run cut short by max_steps can be resumed."""
+        return max(self.config.train.epochs, self.total_steps / self.steps_per_epoch)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far, earlier parts of a resumed run included."""
+        return self._seconds_before + time.perf_counter() - self._began
+
+    def resume(self) -> None:
+        """Load the checkpoint that train.resume names, if it names one."""
+        state = self.checkpoints.restore(self.config.train.resume) if self.config.train.resume else None
+        if state is not None:
+            self.step = self.first_step = state["step"]
+            self.history = state["progress"]["history"]
+            self._seconds_before = state["progress"]["seconds"]
+        self.record.truncate(self.first_step)
+        self.record.restore(self.history)
+        self._began = self._epoch_began = time.perf_counter()
+
+    def start_clock(self) -> None:
+        """Training begins, or goes on after a pause."""
+        self.traffic.resume()
+        self.clock.resume()
+
+    def pause_clock(self) -> None:
+        """What comes now (evaluation, a checkpoint) is no training time and no training traffic; raises Diverged."""
+        self.journal.flush()
+        self.clock.pause()
+        self.traffic.pause()
+
+    def begin_epoch(self) -> None:
+        """The loss of an epoch is summed anew."""
+        self._epoch_began = time.perf_counter()
+        for worker in self.workers:
+            worker.epoch_loss.zero_()
+
+    def begin_step(self, epoch: int) -> None:
+        """Everything before the first forward pass of a step."""
+        self._guarded(lambda: self.stopper.before_step(self.step))
+        begin = self.first_step + self.config.train.warmup_steps
+        self.timeline.active = self.engine.is_first and begin <= self.step < begin + self.config.output.trace_steps
+        self.synchroniser.begin(self.step, epoch)
+
+    def end_step(self, epoch: int, rate: float) -> None:
+        """Everything after the update; raises Diverged for this step or, on a GPU, for one just before."""
+        counted = self.step >= self.first_step + self.config.train.warmup_steps
+        self.clock.end_step(self.step, self.config.data.batch_size, counted)
+        wire_bytes = self.traffic.step(self._served(), counted)
+        self.journal.step(self.step, epoch, rate, wire_bytes)
+        self.step += 1
+        if self.step == self.first_step + SETTLED_STEPS and self.engine.distributed:
+            self._agree_on_looks()
+
+    def asked_to_stop(self) -> bool:
+        """Whether all ranks stop here, because one of them was told to."""
+        if self.step % self._look_every and self.step % self.steps_per_epoch:
+            return False
+        return self._guarded(lambda: self.stopper.after_step(self.step - 1))
+
+    def checkpoint_due(self) -> bool:
+        """Whether the config asks for a checkpoint after this many steps."""
+        steps = self.config.train.checkpoint_every_steps
+        epochs = self.config.train.checkpoint_every_epochs * self.steps_per_epoch
+        return any(every and self.step % every == 0 for every in (steps, epochs))
+
+    def save(self) -> None:
+        """Save a checkpoint of the state after `step` steps."""
+        self.checkpoints.save(self.step, {"history": self.history, "seconds": self.seconds})
+
+    def end_epoch(self, epoch: int) -> dict[str, float]:
+        """Sum up the epoch and evaluate where that is due (always after the last step); returns the evaluation or {}."""
+        last = self.step >= self.total_steps
+        every = self.config.train.eval_every
+        found = self.evaluate() if last or (every and (epoch + 1) % every == 0) else {}
+        steps = self.step - epoch * self.steps_per_epoch
+        loss = self._sum_over_ranks([worker.epoch_loss for worker in self.workers]).item() / (steps * self.engine.size)
+        entry = {
+            "epoch": epoch,
+            "seconds": time.perf_counter() - self._epoch_began,
+            "loss": loss,
+            "top1": found.get("top1"),
+            "top5": found.get("top5"),
+            "test_loss": found.get("loss"),
+            "seconds_total": self.seconds,
+        }
+        self.history.append(entry)
+        self.record.epoch(entry)
+        self.progress.epoch(epoch, loss, entry["top1"], entry["seconds"])
+        return found
+
+    def evaluate(self) -> dict[str, float]:
+        """Mean loss, top-1 and top-5 over the whole test set, every image counted once."""
+        totals = self._sum_over_ranks([worker.evaluate() for worker in self.workers])
+        loss, top1, top5, images = totals.tolist()
+        return {"loss": loss / images, "top1": top1 / images, "top5": top5 / images}
+
+    def finish(self, status: str, final: dict[str, float]) -> dict[str, Any]:
+        """Write record.json and trace.json; returns the record (empty on other ranks)."""
+        if self.engine.is_first:
+            self.timeline.save(self.directory / "trace.json")
+        measured = summary(self.journal.steps, self.engine.size) | self.traffic.summary()
+        if not self.lanes:
+            # The engine's own synchroniser hides its work inside backward.
+            measured["phases"]["compress"] = None
+        return self.record.finish(
+            status,
+            engine=self.engine.name,
+            backend=self.engine.backend,
+            device=self.engine.device.type,
+            parameters=self.workers[0].flat.param.numel(),
+            final={key: final.get(key) for key in ("loss", "top1", "top5")},
+            steps_done=self.step,
+            resumed_at=self.first_step or None,
+            seconds_total=self.seconds,
+            gpu=self.gpu.stop(),
+            **measured,
+        )
+
+    def advice(self) -> str:
+        """How a user goes on after this run was cut short."""
+        newest = self.checkpoints.newest()
+        if newest is None:
+            return "no checkpoint was saved (train.checkpoint_every_steps)"
+        return f"resume with output.dir={self.directory} train.resume=auto (newest checkpoint: {newest.name})"
+
+    def close(self) -> None:
+        """Give everything back."""
+        self.progress.close()
+        self.record.close()
+        self.stopper.close()
+        self.synchroniser.close()
+        self.engine.close()
+
+    def _served(self) -> list[Served]:
+        """The requests of this process's first rank in the step that ends."""
+        if not self.lanes:
+            return [self.synchroniser.served]
+        logs = [lane.server.take_log() for lane in self.lanes]
+        return logs[0]
+
+    def _sum_over_ranks(self, values: list[Tensor]) -> Tensor:
+        """The sum of all ranks' small float64 tensors; `values` are those of this process's ranks."""
+        pairs = zip(self.engine.communicators, values, strict=True)
+        handles = [communicator.all_reduce(value.clone()) for communicator, value in pairs]
+        return [handle.wait() for handle in handles][0]
+
+    def _agree_on_looks(self) -> None:
+        """Rank 0 says how often everybody looks whether to stop, from the time a step takes."""
+        seconds = (time.perf_counter() - self._began) / SETTLED_STEPS
+        every = torch.tensor([steps_between_looks(seconds)])
+        self.engine.communicators[0].broadcast([every]).wait()
+        self._look_every = int(every.item())
+
+    @staticmethod
+    def _guarded(call: Any) -> Any:  # noqa: ANN401 - as the call
+        """Run `call` on the store; it dies with the process that keeps it."""
+        try:
+            return call()
+        except RuntimeError as error:
+            raise PeerLost(str(error).splitlines()[0]) from error
+
+
+def make_repeatable(seed: int) -> None:
+    """Seed what draws without a key, and choose the GPU's repeatable kernels."""
+    torch.manual_seed(seed)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False

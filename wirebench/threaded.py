@@ -1,0 +1,115 @@
+"""The driver of real processes: one communication thread exchanges buckets while the backward pass goes on.
+
+Algorithm 2 of MG-WFBP (Shi and Chu, arXiv 1811.11141): hooks put full buckets into a queue, in bucket order, and the
+thread works it off. Every rank starts its exchanges in the same order, so nothing has to be negotiated.
+"""
+
+import queue
+import threading
+import time
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from wirebench.exchange import run
+from wirebench.lane import Lane
+from wirebench.layout import Bucket
+from wirebench.timeline import Timeline
+
+Item = tuple[Bucket, torch.cuda.Event | None]
+
+
+class Threaded:
+    """Averages the gradients of one lane, overlapping the backward pass.
+
+    after_backward  hold every exchange back until the backward pass is done
+    """
+
+    def __init__(self, lane: Lane, timeline: Timeline, after_backward: bool = False):
+        self.lane, self.timeline, self.after_backward = lane, timeline, after_backward
+        self.device = lane.flat.grad.device
+        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self.error: BaseException | None = None
+        self._armed = False
+        self._missing: list[int] = []
+        self._bucket_of: list[int] = []
+        self._launched = 0
+        self._last_event: torch.cuda.Event | None = None
+        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._done = threading.Semaphore(0)
+        self._detach = lane.attach(self._on_ready)
+        self._thread = threading.Thread(target=self._work, name="exchange", daemon=True)
+        self._thread.start()
+
+    def begin(self, step: int, epoch: int) -> None:
+        """Forget the gradients of the step before."""
+        self.lane.begin(step, epoch)
+        self._armed, self._launched = False, 0
+        self._missing = [len(bucket.layers) for bucket in self.lane.buckets]
+        self._bucket_of = [bucket.index for bucket in self.lane.buckets for _ in bucket.layers]
+
+    def arm(self) -> None:
+        """From now on a gradient that arrives is complete."""
+        self._armed = True
+
+    def finish(self) -> None:
+        """Launch what is left, wait for all buckets; raises what an exchange raised."""
+        assert self._armed, "finish() without arm()"
+        self.lane.fill_unused()
+        self._missing = [0] * len(self._missing)
+        self._launch_full()
+        for _ in self.lane.buckets:
+            self._done.acquire()
+            if self.error is not None:
+                raise self.error
+        if self._last_event is not None:
+            torch.cuda.current_stream(self.device).wait_event(self._last_event)
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """The optimizer steps as it is."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Detach from the model, end the thread."""
+        for detach in self._detach:
+            detach()
+        self._queue.put(None)
+        if self.error is None:
+            self._thread.join()
+
+    def _on_ready(self, layer: int) -> None:
+        if not self._armed:
+            return
+        self._missing[self._bucket_of[layer]] -= 1
+        if not self.after_backward:
+            self._launch_full()
+
+    def _launch_full(self) -> None:
+        """Queue every full bucket that has only full ones before it."""
+        while self._launched < len(self._missing) and self._missing[self._launched] == 0:
+            event = None
+            if self.stream is not None:
+                event = torch.cuda.current_stream(self.device).record_event()
+            self._queue.put((self.lane.buckets[self._launched], event))
+            self._launched += 1
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            if self.error is None:
+                try:
+                    self._exchange(*item)
+                except BaseException as error:  # handed to the training thread, which raises it
+                    self.error = error
+            self._done.release()
+
+    def _exchange(self, bucket: Bucket, ready: torch.cuda.Event | None) -> None:
+        begin = time.perf_counter()
+        if self.stream is None or ready is None:
+            run([self.lane.exchange(bucket)])
+        else:
+            with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+                self.stream.wait_event(ready)
+                run([self.lane.exchange(bucket)])
+                self._last_event = self.stream.record_event()
+        elements = bucket.stop - bucket.start
+        self.timeline.span("exchange", f"bucket {bucket.index}", begin, time.perf_counter(), elements=elements)

@@ -1,0 +1,92 @@
+"""What a run put on the wire: requests as they were served, summed per step, and the interface's own counters."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from wirebench.collectives.serve import Served
+from wirebench.comm.base import ring_reduce_bytes
+from wirebench.nic import InterfaceCounter
+
+BYTES_PER_ELEMENT = 4
+
+
+class Traffic:
+    """Rank 0's traffic over the counted steps.
+
+    numel  elements of the gradient;  size  ranks;  ranks_on_this_host  those whose traffic the interface counts
+    """
+
+    def __init__(self, numel: int, size: int, nic: InterfaceCounter, ranks_on_this_host: int):
+        self.dense_bytes = numel * BYTES_PER_ELEMENT
+        self.size, self.nic, self.ranks_on_this_host = size, nic, ranks_on_this_host
+        self.steps = self.payload = self.values = self.wire = 0
+        self.last: list[Served] = []
+        self._nic_sent = 0
+        self._nic_steps = 0
+        self._nic_begin: int | None = None
+
+    def step(self, served: Sequence[Served], counted: bool) -> int:
+        """Take in one step's requests; returns its bytes on the wire."""
+        wire = sum(s.wire_bytes for s in served)
+        if counted:
+            self.steps += 1
+            self.payload += sum(s.payload_bytes for s in served)
+            self.values += sum(s.value_bytes for s in served)
+            self.wire += wire
+        # The interface cannot tell warm-up from the rest, so its mean is over all steps.
+        self._nic_steps += self._nic_begin is not None
+        self.last = list(served) or self.last
+        return wire
+
+    def resume(self) -> None:
+        """Training traffic begins: remember the interface's counter."""
+        counters = self.nic.read()
+        self._nic_begin = None if counters is None else counters[0]
+
+    def pause(self) -> None:
+        """Training traffic ends (evaluation, checkpoint): add what the interface has sent."""
+        counters = self.nic.read()
+        if counters is not None and self._nic_begin is not None:
+            self._nic_sent += counters[0] - self._nic_begin
+        self._nic_begin = None
+
+    def summary(self) -> dict[str, Any]:
+        """The record's `bytes_per_step`, `compression_ratio` and `requests` (those of the last step)."""
+        per_step = {name: self._mean(total) for name, total in self._totals().items()}
+        nic = self._nic_sent / (self._nic_steps * self.ranks_on_this_host) if self._nic_steps else None
+        dense_wire = ring_reduce_bytes(self.dense_bytes, self.size)
+        return {
+            "bytes_per_step": {
+                "payload": per_step["payload"],
+                "dense": self.dense_bytes,
+                "wire": per_step["wire"],
+                "nic": nic,
+            },
+            "compression_ratio": {
+                "values": _ratio(self.dense_bytes, per_step["values"]),
+                "with_indices": _ratio(self.dense_bytes, per_step["payload"]),
+                "wire": _ratio(dense_wire, per_step["wire"]),
+            },
+            "requests": [_as_entry(served) for served in self.last],
+        }
+
+    def _totals(self) -> dict[str, int]:
+        return {"payload": self.payload, "values": self.values, "wire": self.wire}
+
+    def _mean(self, total: int) -> float | None:
+        return total / self.steps if self.steps else None
+
+
+def _ratio(dense: float, compressed: float | None) -> float | None:
+    return dense / compressed if compressed and dense else None
+
+
+def _as_entry(served: Served) -> dict[str, Any]:
+    return {
+        "kind": served.kind,
+        "plan": served.plan,
+        "rounds": served.rounds,
+        "bytes": served.wire_bytes,
+        "payload_bytes": served.payload_bytes,
+        "seconds": served.seconds,
+    }

@@ -1,0 +1,22 @@
+"""What an exchange knows of the world: who it is, how many there are, when it is, and the draws all ranks share."""
+
+from dataclasses import dataclass
+
+import torch
+
+from wirebench.seeding import generator
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """One rank's view at one step. `seed` is the run's, the same on every rank."""
+
+    rank: int
+    size: int
+    step: int = 0
+    epoch: int = 0
+    seed: int = 0
+
+    def shared_rng(self, *key: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+        """A generator seeded alike on every rank for (seed, step, key): a new draw each step, the same everywhere."""
+        return generator("shared", self.seed, self.step, *key, device=device)
