@@ -37,13 +37,6 @@ COPY . ./
 # One thread a rank, as torchrun does: ranks share the cores. Traffic stays on the loopback interface.
 ENV HOME=/home/wirebench PYTHONPATH=/app PYTHONUNBUFFERED=1 NP=4 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
 
-FROM application AS cpu
-COPY --from=wheel-cpu /wheel /wheel
-RUN python -m pip install --no-cache-dir --no-index --no-deps /wheel/*.whl
-USER wirebench
-CMD ["configs/smoke.toml"]
-ENTRYPOINT ["sh", "-c", "exec horovodrun -np $NP -H 127.0.0.1:$NP --gloo --network-interface lo --disable-cache --gloo-timeout-seconds 120 python train.py \"$@\"", "horovodrun"]
-
 # nvcc is a Python package of the CUDA release that PyTorch's own packages are from. It lacks two names that CMake looks for.
 FROM compilers AS wheel-gpu
 RUN python -m pip install --no-cache-dir --progress-bar off --constraint requirements.lock 'cuda-toolkit[nvcc,cudart]' \
@@ -56,9 +49,16 @@ RUN mkdir /wheel && cp "$(CUDA_HOME=/opt/cuda GPU_OPS=nccl bash scripts/build_ho
 # The NCCL build carries CPU tensors over Gloo, so this image runs without a GPU too.
 FROM application AS gpu
 COPY --from=wheel-gpu /wheel /wheel
-RUN python -m pip install --no-cache-dir --no-index --no-deps /wheel/*.whl
+RUN python -m pip install --no-cache-dir --no-index --no-deps /wheel/*.whl && rm -r /wheel
 # NCCL takes one process a GPU.
 ENV NP=1 NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
+USER wirebench
+CMD ["configs/smoke.toml"]
+ENTRYPOINT ["sh", "-c", "exec horovodrun -np $NP -H 127.0.0.1:$NP --gloo --network-interface lo --disable-cache --gloo-timeout-seconds 120 python train.py \"$@\"", "horovodrun"]
+
+FROM application AS cpu
+COPY --from=wheel-cpu /wheel /wheel
+RUN python -m pip install --no-cache-dir --no-index --no-deps /wheel/*.whl && rm -r /wheel
 USER wirebench
 CMD ["configs/smoke.toml"]
 ENTRYPOINT ["sh", "-c", "exec horovodrun -np $NP -H 127.0.0.1:$NP --gloo --network-interface lo --disable-cache --gloo-timeout-seconds 120 python train.py \"$@\"", "horovodrun"]

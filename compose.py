@@ -73,11 +73,11 @@ def resolve(given: Config) -> Config:
     return resolved
 
 
-def compose(given: Config) -> Run:
-    """Start the engine and build everything a run needs, up to the first step (or the step it resumes at)."""
+def compose(given: Config, engine: Engine | None = None) -> Run:
+    """Start the engine, unless one is given, and build everything a run needs, up to its first step."""
     settings = resolve(given)
     scheduler = _scheduler(settings)
-    engine = start(settings.engine, _fusion_mb(scheduler))
+    engine = engine or start(settings.engine, _fusion_mb(scheduler))
     settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, workers=engine.size))
     if engine.distributed:
         agree_on(engine.communicators[0], "the ranks' configs differ", _flat(settings))

@@ -6,10 +6,10 @@ from typing import Any, ClassVar, Protocol
 from torch import Tensor
 
 from wirebench.layout import Bucket
-from wirebench.requests import Answer, Request
+from wirebench.requests import Request
 from wirebench.world import World
 
-Exchange = Generator[Request, Answer, Tensor]
+Exchange = Generator[Request, Any, Tensor]
 
 
 class Compressor(Protocol):
@@ -18,7 +18,10 @@ class Compressor(Protocol):
     owns_momentum  the method applies momentum itself, so the optimizer's own must be 0
     """
 
-    owns_momentum: ClassVar[bool]
+    @property
+    def owns_momentum(self) -> bool:
+        """See above."""
+        ...
 
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """Yield one request per round; return the average over ranks, dense, shaped like `bucket.grad`.

@@ -13,7 +13,10 @@ def sections() -> str:
     """Every section of a config with its keys and defaults."""
     lines = []
     for name, kind in SECTIONS.items():
-        lines += [f"[{name}]", *(f"  {line}" for line in inspect.cleandoc(kind.__doc__ or "").splitlines()[1:] if line.strip())]
+        lines += [
+            f"[{name}]",
+            *(f"  {line}" for line in inspect.cleandoc(kind.__doc__ or "").splitlines()[1:] if line.strip()),
+        ]
         for each in dataclasses.fields(kind):
             if each.name != "options":
                 lines.append(f"  {each.name} = {each.default!r}")

@@ -6,10 +6,11 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from wirebench.collectives.serve import Served
 from wirebench.comm.base import Handle
 from wirebench.requests import Answer, Request
 
-Exchange = Generator[Request, Answer, Tensor]
+Exchange = Generator[Request, Any, Tensor]
 Serve = Callable[[Request], Generator[Handle, Any, Answer]]
 Steps = Generator[Handle, Any, Tensor]
 
@@ -27,6 +28,10 @@ class Synchroniser(Protocol):
 
     def finish(self) -> None:
         """After that backward pass: return when every parameter's `.grad` is the average over ranks."""
+        ...
+
+    def take_log(self) -> list[Served]:
+        """What was served since the last call, to the first rank of this process."""
         ...
 
     def stepping(self) -> AbstractContextManager[None]:

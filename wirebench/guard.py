@@ -5,7 +5,7 @@ the host without waiting and looked at when the device has passed the step.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,7 +16,10 @@ from wirebench.layout import FlatGradient
 
 
 class _Note(NamedTuple):
+    """What is known of a step; `norms` has one element for each of `layers`, or one for all of them."""
+
     step: int
+    layers: list[str]
     loss: Tensor
     norms: Tensor
     passed: torch.cuda.Event | None
@@ -28,7 +31,7 @@ class Guard:
     lag  steps after which a step is looked at: 0 on a CPU, 2 on a GPU, which has passed it by then or soon will
     """
 
-    def __init__(self, flat: FlatGradient):
+    def __init__(self, flat: FlatGradient) -> None:
         self._flat = flat
         self.lag = 2 if flat.grad.device.type == "cuda" else 0
         self._notes: deque[_Note] = deque()
@@ -36,7 +39,9 @@ class Guard:
     @torch.no_grad()
     def note(self, step: int, loss: Tensor) -> None:
         """Remember the step's loss and whether its gradient is finite; call it before the optimizer's step."""
-        gradients = [parameter.grad for parameter in self._flat.parameters if parameter.grad is not None]
+        pairs = zip(self._flat.layers, self._flat.parameters, strict=True)
+        found = {layer.name: parameter.grad for layer, parameter in pairs if parameter.grad is not None}
+        layers, gradients = list(found), list(found.values())
         on_gpu = loss.device.type == "cuda"
         if on_gpu:
             # One fused kernel for all layers: a late look could no longer tell which one it was.
@@ -47,9 +52,9 @@ class Guard:
             norms = torch.stack([gradient.sum() for gradient in gradients])
         host_loss, host_norms = _to_host(loss.detach(), on_gpu), _to_host(norms, on_gpu)
         passed = torch.cuda.current_stream(loss.device).record_event() if on_gpu else None
-        self._notes.append(_Note(step, host_loss, host_norms, passed))
+        self._notes.append(_Note(step, layers, host_loss, host_norms, passed))
         if not on_gpu and not bool(norms.isfinite().all()):
-            self._raise(step, gradients)
+            _look_closer(step, found)
 
     def losses(self, up_to_step: int) -> list[tuple[int, float]]:
         """(step, loss) of the steps up to `up_to_step`, waiting for them; raises Diverged for a bad one."""
@@ -60,20 +65,22 @@ class Guard:
                 note.passed.synchronize()
             if note.passed is not None and not bool(note.norms.isfinite().all()):
                 place = int((~note.norms.isfinite()).nonzero()[0])
-                raise Diverged(f"step {note.step}: the gradient of layer {self._flat.layers[place].name} is not finite")
+                raise Diverged(f"step {note.step}: the gradient of layer {note.layers[place]} is not finite")
             if not bool(note.loss.isfinite()):
                 raise Diverged(f"step {note.step}: the loss is {note.loss.item()}")
             known.append((note.step, note.loss.item()))
         return known
 
     def _is_flat(self, gradients: Sequence[Tensor]) -> bool:
-        return all(g.data_ptr() == v.data_ptr() for g, v in zip(gradients, self._flat.views, strict=False))
+        views = self._flat.views
+        return len(gradients) == len(views) and all(map(torch.Tensor.is_set_to, gradients, views))
 
-    def _raise(self, step: int, gradients: Sequence[Tensor]) -> None:
-        """Look closer: a sum of large finite values may overflow, and that is no divergence yet."""
-        for layer, gradient in zip(self._flat.layers, gradients, strict=False):
-            if not bool(gradient.isfinite().all()):
-                raise Diverged(f"step {step}: the gradient of layer {layer.name} is not finite")
+
+def _look_closer(step: int, gradients: Mapping[str, Tensor]) -> None:
+    """Name the layer; a sum of large finite values may overflow, and that is no divergence yet."""
+    for layer, gradient in gradients.items():
+        if not bool(gradient.isfinite().all()):
+            raise Diverged(f"step {step}: the gradient of layer {layer} is not finite")
 
 
 def _to_host(tensor: Tensor, on_gpu: bool) -> Tensor:

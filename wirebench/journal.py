@@ -1,4 +1,4 @@
-"""Join what is known of each step (its times, loss, rate and bytes), and pass it on to the record and the progress line.
+"""Join what is known of each step (times, loss, rate, bytes), and pass it on to the record and the progress line.
 
 On a GPU times and losses become known some steps later; nothing here waits for them until the end.
 """
@@ -32,7 +32,7 @@ class Journal:
         record: RunRecord | NullRecord,
         progress: Progress | NullProgress,
         world_size: int,
-    ):
+    ) -> None:
         self.world_size = world_size
         self.clock, self.guard, self.record, self.progress = clock, guard, record, progress
         self.steps: list[StepTimes] = []

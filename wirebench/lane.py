@@ -1,22 +1,30 @@
 """One rank's gradient on its way: the flat gradient, its buckets, the compressor and the server of its requests."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
 from torch import Tensor, nn
 
 from wirebench.collectives.serve import Server
-from wirebench.exchange import Exchange, advance
+from wirebench.exchange import Exchange, Steps, advance
 from wirebench.layout import Bucket, FlatGradient
 from wirebench.world import World
 
 
 class Exchanger(Protocol):
-    """What a lane needs of a compressor."""
+    """What the machinery needs of a compressor; compressors/base.py has the whole contract."""
 
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
-        """See compressors/base.py."""
+        """Average one bucket over ranks."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors that a resumed run needs."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
         ...
 
 
@@ -34,7 +42,7 @@ class Lane:
         server: Server,
         seed: int,
         compressing: Callable[[], AbstractContextManager[None]],
-    ):
+    ) -> None:
         self.flat, self.compressor, self.server, self.compressing = flat, compressor, server, compressing
         self.world = World(rank, server.communicator.size, seed=seed)
         self.buckets: list[Bucket] = []
@@ -61,6 +69,7 @@ class Lane:
 
             def hook(parameter: nn.Parameter) -> None:
                 # The first micro-batch brings a fresh tensor; later ones add to the view in place.
+                assert parameter.grad is not None
                 if parameter.grad is not view:
                     view.copy_(parameter.grad)
                     parameter.grad = view
@@ -81,7 +90,7 @@ class Lane:
             self.flat.parameters[position].grad = view
         return unused
 
-    def exchange(self, bucket: Bucket) -> Generator:
+    def exchange(self, bucket: Bucket) -> Steps:
         """Average one bucket over ranks, in place; yields a handle per round (see exchange.run)."""
         steps = advance(self.compressor.exchange(bucket, self.world), self.server.serve, self.compressing)
         average: Tensor = yield from steps

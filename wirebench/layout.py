@@ -70,7 +70,7 @@ class FlatGradient:
     a channels_last weight stays channels_last inside its slice. Raises UserError for parameters of several dtypes.
     """
 
-    def __init__(self, model: nn.Module, order: Sequence[str]):
+    def __init__(self, model: nn.Module, order: Sequence[str]) -> None:
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         assert sorted(named) == sorted(order), "order must name every trainable parameter once"
         self.parameters = [named[name] for name in order]
@@ -94,7 +94,7 @@ class FlatGradient:
         return Bucket(index, self.grad[piece], self.param[piece], chosen, self.layers)
 
     def digest(self) -> str:
-        """Hash of names and sizes in order: equal on all ranks, and between a checkpoint and the run that resumes it."""
+        """Hash of names and sizes in order: equal on all ranks, and in a checkpoint and the run that resumes it."""
         text = "\n".join(f"{layer.name} {layer.start} {layer.stop}" for layer in self.layers)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

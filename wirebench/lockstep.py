@@ -3,14 +3,15 @@
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+from wirebench.collectives.serve import Served
 from wirebench.exchange import run
 from wirebench.lane import Lane
 
 
 class Lockstep:
-    """Averages the gradients of all `lanes` after their backward passes. No threads: deterministic, nothing overlaps."""
+    """Averages the gradients of all `lanes` after their backward passes: no threads, no overlap, deterministic."""
 
-    def __init__(self, lanes: Sequence[Lane]):
+    def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes = lanes
         self._detach = [detach for lane in lanes for detach in lane.attach(lambda _: None)]
 
@@ -28,6 +29,11 @@ class Lockstep:
             lane.fill_unused()
         for buckets in zip(*(lane.buckets for lane in self.lanes), strict=True):
             run([lane.exchange(bucket) for lane, bucket in zip(self.lanes, buckets, strict=True)])
+
+    def take_log(self) -> list[Served]:
+        """The first lane's requests; the others' logs are emptied with it."""
+        logs = [lane.server.take_log() for lane in self.lanes]
+        return logs[0]
 
     def stepping(self) -> AbstractContextManager[None]:
         """The optimizer steps as it is."""

@@ -1,5 +1,6 @@
 """The engines' own gradient synchronisers in our harness: the peers that every result is compared with."""
 
+import inspect
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -15,6 +16,10 @@ from wirebench.comm.base import ring_reduce_bytes
 from wirebench.comm.engine import Engine
 from wirebench.errors import UserError
 
+# The name since torch 2.15; the one before still works there but warns.
+_NAMES = inspect.signature(DistributedDataParallel).parameters
+_KEEP_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _NAMES else "broadcast_buffers"
+
 
 class DdpSync:
     """torch.nn.parallel.DistributedDataParallel; `module` is what the train loop calls.
@@ -26,16 +31,16 @@ class DdpSync:
 
     def __init__(
         self, model: nn.Module, optimizer: Optimizer, device: torch.device, bucket_cap_mb: float, find_unused: bool
-    ):
+    ) -> None:
         self.optimizer = optimizer
         self.served = _served("DistributedDataParallel", model, dist.get_world_size())
-        self.module = DistributedDataParallel(
-            model,
-            device_ids=[device] if device.type == "cuda" else None,
-            bucket_cap_mb=bucket_cap_mb or None,
-            broadcast_buffers=False,
-            find_unused_parameters=find_unused,
-        )
+        options: dict[str, Any] = {
+            "device_ids": [device] if device.type == "cuda" else None,
+            "bucket_cap_mb": bucket_cap_mb or None,
+            "find_unused_parameters": find_unused,
+            _KEEP_BUFFERS: False,
+        }
+        self.module = DistributedDataParallel(model, **options)
 
     def begin(self, step: int, epoch: int) -> None:
         """Forget the gradients of the step before; accumulate without synchronising."""
@@ -50,6 +55,10 @@ class DdpSync:
     def finish(self) -> None:
         """DDP has already waited, at the end of the backward pass."""
 
+    def take_log(self) -> list[Served]:
+        """One step's traffic, by formula."""
+        return [self.served]
+
     def stepping(self) -> AbstractContextManager[None]:
         """The optimizer steps as it is."""
         return nullcontext()
@@ -61,7 +70,7 @@ class DdpSync:
 class HorovodSync:
     """hvd.DistributedOptimizer; `optimizer` is what the train loop steps."""
 
-    def __init__(self, hvd: Any, model: nn.Module, optimizer: Optimizer, accumulation: int):  # noqa: ANN401 - a module
+    def __init__(self, hvd: Any, model: nn.Module, optimizer: Optimizer, accumulation: int) -> None:
         self.module = model
         self.served = _served("hvd.DistributedOptimizer", model, hvd.size())
         self.optimizer = hvd.DistributedOptimizer(
@@ -78,6 +87,10 @@ class HorovodSync:
     def finish(self) -> None:
         """Wait for the all-reduces."""
         self.optimizer.synchronize()
+
+    def take_log(self) -> list[Served]:
+        """One step's traffic, by formula."""
+        return [self.served]
 
     def stepping(self) -> AbstractContextManager[None]:
         """The gradients are synchronised already."""

@@ -7,10 +7,11 @@ public class is built with the options, whose names and types its constructor de
 
 import importlib
 import inspect
+import math
 import pkgutil
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
@@ -26,7 +27,9 @@ class Plugins:
     fixed    constructor arguments that the suite passes itself, so that they are no options
     """
 
-    def __init__(self, package: str, kind: str, helpers: frozenset[str] = frozenset(), fixed: tuple[str, ...] = ()):
+    def __init__(
+        self, package: str, kind: str, helpers: frozenset[str] = frozenset(), fixed: tuple[str, ...] = ()
+    ) -> None:
         self.package, self.kind, self.helpers, self.fixed = package, kind, helpers, fixed
 
     def available(self) -> list[str]:
@@ -40,12 +43,16 @@ class Plugins:
         if "." not in name and name not in self.available():
             raise UserError(f"{self.kind}.name: no {self.kind} {name!r}; {suggest(name, self.available())}")
         path = name if "." in name else f"{self.package}.{name}"
+        if not all(part.isidentifier() for part in path.split(".")):
+            raise UserError(f"{self.kind}.name: {name!r} is no module's name; a module of your own reads mypkg.mine")
         try:
             module = importlib.import_module(path)
         except ModuleNotFoundError as error:
             if error.name is None or not (path + ".").startswith(error.name + "."):
                 raise
-            raise UserError(f"{self.kind}.name: no module {path!r} can be imported (its folder on PYTHONPATH?)") from error
+            raise UserError(
+                f"{self.kind}.name: no module {path!r} can be imported (its folder on PYTHONPATH?)"
+            ) from error
         return _public_class(module)
 
     def options(self, name: str) -> dict[str, inspect.Parameter]:
@@ -56,7 +63,9 @@ class Plugins:
     def defaults(self, name: str) -> dict[str, Any]:
         """Default values of the plugin's options; options without a default are left out."""
         options = self.options(name).items()
-        return {key: p.default for key, p in options if p.default is not inspect.Parameter.empty and p.default is not None}
+        return {
+            key: p.default for key, p in options if p.default is not inspect.Parameter.empty and p.default is not None
+        }
 
     def check(self, name: str, options: Mapping[str, Any]) -> None:
         """Raise UserError unless the constructor of `name` takes these options, with these types."""
@@ -71,7 +80,7 @@ class Plugins:
         for key, value in options.items():
             check_type(f"{self.kind}.{key}", value, types_of.get(key, Any))
 
-    def build(self, name: str, /, **options: Any) -> Any:  # noqa: ANN401 - each kind has its own protocol
+    def build(self, name: str, /, **options: Any) -> Any:
         """An instance of plugin `name`; a ValueError of its constructor becomes a UserError that names the section."""
         self.check(name, {key: value for key, value in options.items() if key not in self.fixed})
         try:
@@ -83,16 +92,25 @@ class Plugins:
 
     def types(self, name: str) -> dict[str, Any]:
         """The declared type of every constructor argument."""
-        return typing.get_type_hints(self.load(name).__init__)
+        parameters = inspect.signature(self.load(name), eval_str=True).parameters
+        return {key: Any if p.annotation is p.empty else p.annotation for key, p in parameters.items()}
 
 
 def check_type(where: str, value: object, expected: object) -> None:
-    """Raise UserError, naming `where`, unless `value` has the type `expected` (an annotation)."""
+    """Raise UserError, naming `where`, unless `value` has the type `expected` (an annotation).
+
+    Numbers are finite, and whole ones fit into 64 bits, as TOML wants it.
+    """
     if not _fits(value, expected):
         raise UserError(f"{where}: needs {type_name(expected)}, got {value!r}")
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(item, float) and not math.isfinite(item):
+            raise UserError(f"{where}: needs a finite number, got {item!r}")
+        if isinstance(item, int) and not -(2**63) <= item < 2**63:
+            raise UserError(f"{where}: needs a number of at most 64 bits, got {item!r}")
 
 
-def _fits(value: object, expected: Any) -> bool:  # noqa: ANN401 - any annotation
+def _fits(value: object, expected: Any) -> bool:
     if expected is Any:
         return True
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
@@ -100,7 +118,7 @@ def _fits(value: object, expected: Any) -> bool:  # noqa: ANN401 - any annotatio
         return any(_fits(value, each) for each in arguments)
     if origin is typing.Literal:
         return any(value == each and type(value) is type(each) for each in arguments)
-    if origin in (list, tuple) or getattr(origin, "__name__", "") == "Sequence":
+    if origin in (list, tuple, Sequence):
         return isinstance(value, list | tuple) and all(_fits(item, arguments[0]) for item in value)
     if expected is float:
         return isinstance(value, int | float) and not isinstance(value, bool)
@@ -109,7 +127,7 @@ def _fits(value: object, expected: Any) -> bool:  # noqa: ANN401 - any annotatio
     return isinstance(value, origin or expected)
 
 
-def type_name(expected: Any) -> str:  # noqa: ANN401 - any annotation
+def type_name(expected: Any) -> str:
     """A type in words, for an error line."""
     origin, arguments = typing.get_origin(expected), typing.get_args(expected)
     if origin in (typing.Union, types.UnionType):
@@ -130,7 +148,9 @@ def suggest(word: str, known: list[str]) -> str:
 
 
 def _public_class(module: types.ModuleType) -> type:
-    mine = [c for n, c in vars(module).items() if inspect.isclass(c) and c.__module__ == module.__name__ and n[0] != "_"]
+    mine = [
+        c for n, c in vars(module).items() if inspect.isclass(c) and c.__module__ == module.__name__ and n[0] != "_"
+    ]
     if len(mine) != 1:
         raise UserError(f"{module.__name__}: a plugin has exactly one public class, this has {len(mine)}")
     return mine[0]

@@ -42,7 +42,8 @@ class Merge:
 
     `message` is one-dimensional, of one dtype everywhere and of any length. `combine(mine, theirs)` returns the merged
     message; it may change `mine` but not `theirs`. The answer is the combined message, the same on all ranks. Where
-    `combine` is not associative the answer depends on the plan, which the record therefore names. `values` as in `Gather`.
+    `combine` is not associative the answer depends on the plan, which the record therefore names. `values` as in
+    `Gather`.
     """
 
     message: Tensor

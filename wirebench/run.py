@@ -10,7 +10,6 @@ from torch import Tensor
 
 from wirebench.checkpoint import Checkpoints
 from wirebench.clock import Clock
-from wirebench.collectives.serve import Served
 from wirebench.comm.engine import Engine
 from wirebench.comm.stop import Stopper, steps_between_looks
 from wirebench.config import Config
@@ -118,7 +117,7 @@ class Run:
         """Everything after the update; raises Diverged for this step or, on a GPU, for one just before."""
         counted = self.step >= self.first_step + self.config.train.warmup_steps
         self.clock.end_step(self.step, self.config.data.batch_size, counted)
-        wire_bytes = self.traffic.step(self._served(), counted)
+        wire_bytes = self.traffic.step(self.synchroniser.take_log(), counted)
         self.journal.step(self.step, epoch, rate, wire_bytes)
         self.step += 1
         if self.step == self.first_step + SETTLED_STEPS and self.engine.distributed:
@@ -141,13 +140,13 @@ class Run:
         self.checkpoints.save(self.step, {"history": self.history, "seconds": self.seconds})
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
-        """Sum up the epoch and evaluate where that is due (always after the last step); returns the evaluation or {}."""
+        """Sum up the epoch, evaluate where that is due (always after the last step); returns the evaluation or {}."""
         last = self.step >= self.total_steps
         every = self.config.train.eval_every
         found = self.evaluate() if last or (every and (epoch + 1) % every == 0) else {}
         steps = self.step - epoch * self.steps_per_epoch
         loss = self._sum_over_ranks([worker.epoch_loss for worker in self.workers]).item() / (steps * self.engine.size)
-        entry = {
+        entry: dict[str, Any] = {
             "epoch": epoch,
             "seconds": time.perf_counter() - self._epoch_began,
             "loss": loss,
@@ -204,18 +203,12 @@ class Run:
         self.synchroniser.close()
         self.engine.close()
 
-    def _served(self) -> list[Served]:
-        """The requests of this process's first rank in the step that ends."""
-        if not self.lanes:
-            return [self.synchroniser.served]
-        logs = [lane.server.take_log() for lane in self.lanes]
-        return logs[0]
-
     def _sum_over_ranks(self, values: list[Tensor]) -> Tensor:
         """The sum of all ranks' small float64 tensors; `values` are those of this process's ranks."""
         pairs = zip(self.engine.communicators, values, strict=True)
         handles = [communicator.all_reduce(value.clone()) for communicator, value in pairs]
-        return [handle.wait() for handle in handles][0]
+        totals = [handle.wait() for handle in handles]
+        return totals[0]
 
     def _agree_on_looks(self) -> None:
         """Rank 0 says how often everybody looks whether to stop, from the time a step takes."""
@@ -225,7 +218,7 @@ class Run:
         self._look_every = int(every.item())
 
     @staticmethod
-    def _guarded(call: Any) -> Any:  # noqa: ANN401 - as the call
+    def _guarded(call: Any) -> Any:
         """Run `call` on the store; it dies with the process that keeps it."""
         try:
             return call()

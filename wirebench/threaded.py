@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from wirebench.collectives.serve import Served
 from wirebench.exchange import run
 from wirebench.lane import Lane
 from wirebench.layout import Bucket
@@ -25,7 +26,7 @@ class Threaded:
     after_backward  hold every exchange back until the backward pass is done
     """
 
-    def __init__(self, lane: Lane, timeline: Timeline, after_backward: bool = False):
+    def __init__(self, lane: Lane, timeline: Timeline, after_backward: bool = False) -> None:
         self.lane, self.timeline, self.after_backward = lane, timeline, after_backward
         self.device = lane.flat.grad.device
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
@@ -64,6 +65,10 @@ class Threaded:
                 raise self.error
         if self._last_event is not None:
             torch.cuda.current_stream(self.device).wait_event(self._last_event)
+
+    def take_log(self) -> list[Served]:
+        """The requests that the lane's server has served."""
+        return self.lane.server.take_log()
 
     def stepping(self) -> AbstractContextManager[None]:
         """The optimizer steps as it is."""

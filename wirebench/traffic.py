@@ -16,7 +16,7 @@ class Traffic:
     numel  elements of the gradient;  size  ranks;  ranks_on_this_host  those whose traffic the interface counts
     """
 
-    def __init__(self, numel: int, size: int, nic: InterfaceCounter, ranks_on_this_host: int):
+    def __init__(self, numel: int, size: int, nic: InterfaceCounter, ranks_on_this_host: int) -> None:
         self.dense_bytes = numel * BYTES_PER_ELEMENT
         self.size, self.nic, self.ranks_on_this_host = size, nic, ranks_on_this_host
         self.steps = self.payload = self.values = self.wire = 0

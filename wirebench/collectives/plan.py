@@ -86,7 +86,9 @@ def check(plan: Plan, size: int, items: int) -> None:
     if len(wrong):
         rank, item = (int(x) for x in wrong[0])
         counts = held[rank, item].tolist()
-        raise ValueError(f"{plan.name}: rank {rank} ends with item {item} holding contributions {counts}, not one of each")
+        raise ValueError(
+            f"{plan.name}: rank {rank} ends with item {item} holding contributions {counts}, not one of each"
+        )
 
 
 def _check_round(where: str, transfers: Round, size: int, items: int) -> None:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from wirebench.collectives.plan import Collective, Move, Plan, Round, Transfer, gather_moves
-from wirebench.comm.base import LENGTH_BYTES, Handle
+from wirebench.comm.base import LENGTH_BYTES, Handle, Receive
 from wirebench.comm.metered import Metered
 from wirebench.requests import Answer, Gather, Merge, Request, Sum, payload
 from wirebench.topology import Topology
@@ -30,7 +30,7 @@ class Served:
     rounds         communication rounds
     payload_bytes  what the compressor handed over; value_bytes: without indices, scales and bits
     wire_bytes     what this rank sent
-    seconds        from the first round's start to the last one's end
+    seconds        in its rounds, each from its start to its completion
     """
 
     kind: str
@@ -45,7 +45,7 @@ class Served:
 class Server:
     """Serves the requests of one rank; `log` collects what was served until the caller empties it."""
 
-    def __init__(self, communicator: Metered, collective: Collective, topology: Topology):
+    def __init__(self, communicator: Metered, collective: Collective, topology: Topology) -> None:
         self.communicator, self.collective, self.topology = communicator, collective, topology
         self.log: list[Served] = []
         # Plans depend on sizes alone, and a run has few: plan once per size.
@@ -79,7 +79,7 @@ class Server:
         return (yield from self._merge(request))
 
     def _sum(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, Tensor]]:
-        plan = self._plan(tensor.numel())
+        plan, tensor = self._plan(tensor.numel()), tensor.contiguous()
         if plan is None:
             return "native", (yield self.communicator.all_reduce(tensor))
         yield from run_sum(plan, tensor, self.communicator)
@@ -87,7 +87,7 @@ class Server:
 
     def _gather(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, list[Tensor]]]:
         size = self.communicator.size
-        plan = self._plan(size)
+        plan, tensor = self._plan(size), tensor.contiguous()
         if plan is None:
             return "native", (yield self.communicator.all_gather(tensor))
         return plan.name, (yield from run_gather(self._gather_moves(plan, size), tensor, self.communicator))
@@ -97,7 +97,7 @@ class Server:
         if plan is not None:
             return plan.name, (yield from run_merge(plan, request, self.communicator))
         # Engines have no merge of their own: gather, then every rank folds the messages in rank order.
-        first, *others = yield self.communicator.all_gather(request.message)
+        first, *others = yield self.communicator.all_gather(request.message.contiguous())
         for message in others:
             first = request.combine(first, message)
         return "native gather, fold in rank order", first
@@ -108,13 +108,15 @@ def run_sum(plan: Plan, tensor: Tensor, communicator: Metered) -> Rounds:
     flat = tensor.view(-1)
     for transfers in plan.reduce:
         sends, mine = _my_part(transfers, flat, communicator.rank)
-        received = yield communicator.exchange(sends, [(t.src, t.stop - t.start) for t in mine], flat.dtype)
+        receives: list[Receive] = [(t.src, t.stop - t.start) for t in mine]
+        received = yield communicator.exchange(sends, receives, flat.dtype, device=flat.device)
         for transfer, message in zip(mine, received, strict=True):
             place = flat[transfer.start : transfer.stop]
             place.copy_(message) if transfer.fresh else place.add_(message)
     for transfers in plan.copy:
         sends, mine = _my_part(transfers, flat, communicator.rank)
-        yield communicator.exchange(sends, [(t.src, flat[t.start : t.stop]) for t in mine], flat.dtype)
+        into: list[Receive] = [(t.src, flat[t.start : t.stop]) for t in mine]
+        yield communicator.exchange(sends, into, flat.dtype, device=flat.device)
 
 
 def _my_part(transfers: Round, flat: Tensor, rank: int) -> tuple[list[tuple[int, Tensor]], list[Transfer]]:
@@ -127,9 +129,10 @@ def run_merge(plan: Plan, request: Merge, communicator: Metered) -> Generator[Ha
     message, rank = request.message, communicator.rank
     for phase, rounds in (("reduce", plan.reduce), ("copy", plan.copy)):
         for transfers in rounds:
-            sends = [(t.dst, message) for t in transfers if t.src == rank]
+            sends = [(t.dst, message.contiguous()) for t in transfers if t.src == rank]
             mine = [t for t in transfers if t.dst == rank]
-            received = yield communicator.exchange(sends, [(t.src, None) for t in mine], request.message.dtype, True)
+            receives = [(t.src, None) for t in mine]
+            received = yield communicator.exchange(sends, receives, message.dtype, True, message.device)
             for transfer, theirs in zip(mine, received, strict=True):
                 overwrite = transfer.fresh or phase == "copy"
                 message = theirs if overwrite else request.combine(message, theirs)
@@ -144,7 +147,8 @@ def run_gather(
     for moves in rounds:
         sends = [(m.dst, _pack([held[origin] for origin in m.origins])) for m in moves if m.src == rank]
         mine = [m for m in moves if m.dst == rank]
-        received = yield communicator.exchange(sends, [(m.src, None) for m in mine], torch.uint8, True)
+        receives = [(m.src, None) for m in mine]
+        received = yield communicator.exchange(sends, receives, torch.uint8, True, tensor.device)
         for move, message in zip(mine, received, strict=True):
             held.update(zip(move.origins, _unpack(message, len(move.origins), tensor.dtype), strict=True))
     return [held[origin] for origin in range(communicator.size)]

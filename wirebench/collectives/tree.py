@@ -13,7 +13,8 @@ class Tree:
 
     def plan(self, topology: Topology, items: int) -> Plan:
         """Plan over `items` items; every transfer carries all of them."""
-        size, strides = topology.size, []
+        size = topology.size
+        strides: list[int] = []
         while (stride := 1 << len(strides)) < size:
             strides.append(stride)
         reduce = rounds_of([Transfer(q, q - s, 0, items) for q in range(s, size, 2 * s)] for s in strides)

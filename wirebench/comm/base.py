@@ -6,16 +6,16 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-Receive = tuple[int, int | None | Tensor]
+Receive = tuple[int, int | Tensor | None]
 
 
 class Handle(Protocol):
     """A call under way. Buffers that were handed over stay untouched until `wait` returns."""
 
     wire_bytes: int
-    """What this rank sent for the call, valid after `wait`: counted for rounds, by the algorithm's formula for native calls."""
+    """What this rank sent, valid after `wait`: counted for rounds, by the algorithm's formula for native calls."""
 
-    def wait(self) -> Any:  # noqa: ANN401 - depends on the call
+    def wait(self) -> Any:
         """Block until the call is complete and return its result; raises PeerLost when another rank fails."""
         ...
 
@@ -32,6 +32,7 @@ class Communicator(Protocol):
         receives: Sequence[Receive],
         dtype: torch.dtype | None = None,
         lengths_travel: bool = False,
+        device: torch.device | None = None,
     ) -> Handle:
         """One round of point-to-point messages; EVERY rank calls it in EVERY round, also with nothing to send.
 
@@ -41,6 +42,8 @@ class Communicator(Protocol):
         dtype     of the elements received where `what` is no tensor; default: that of the first send, else float32
         lengths_travel  each message is preceded by its length: true on every rank of a round in which any rank
                   receives None; it may be left out where this rank receives None itself
+        device    of the round's tensors, the same kind on every rank; default: that of the first tensor given, else
+                  the CPU. A rank that gives none must say it where the others' tensors lie on a GPU
         The result is the received tensors, in the order of `receives`. Between one pair of ranks at most one message
         travels in each direction per round.
         """
@@ -70,6 +73,14 @@ def lengths_go_ahead(receives: Sequence[Receive], lengths_travel: bool) -> bool:
 def received_dtype(sends: Sequence[tuple[int, Tensor]], dtype: torch.dtype | None) -> torch.dtype:
     """The dtype of what a round receives, by the rule of `Communicator.exchange`."""
     return dtype or (sends[0][1].dtype if sends else torch.float32)
+
+
+def device_of(
+    sends: Sequence[tuple[int, Tensor]], receives: Sequence[Receive], device: torch.device | None
+) -> torch.device:
+    """Where a round's tensors lie, by the rule of `Communicator.exchange`."""
+    given = [tensor for _, tensor in sends] + [what for _, what in receives if isinstance(what, Tensor)]
+    return device or (given[0].device if given else torch.device("cpu"))
 
 
 def ring_reduce_bytes(num_bytes: int, size: int) -> int:

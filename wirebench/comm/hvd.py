@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wirebench.comm.base import Communicator, Handle, Receive, received_dtype, ring_reduce_bytes
+from wirebench.comm.base import Communicator, Handle, Receive, device_of, received_dtype, ring_reduce_bytes
 from wirebench.errors import PeerLost, UserError
 
 REDUCIBLE = (torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
@@ -22,7 +22,7 @@ class HorovodCommunicator:
     timeout_seconds  after this long a call counts as lost
     """
 
-    def __init__(self, hvd: Any, beside: Communicator | None, timeout_seconds: float):  # noqa: ANN401 - a module
+    def __init__(self, hvd: Any, beside: Communicator | None, timeout_seconds: float) -> None:
         self.hvd, self.beside, self.timeout_seconds = hvd, beside, timeout_seconds
         self.rank, self.size = hvd.rank(), hvd.size()
 
@@ -32,11 +32,12 @@ class HorovodCommunicator:
         receives: Sequence[Receive],
         dtype: torch.dtype | None = None,
         lengths_travel: bool = False,
+        device: torch.device | None = None,
     ) -> Handle:
         """One round; see Communicator."""
         if self.beside is not None:
-            return self.beside.exchange(sends, receives, dtype, lengths_travel)
-        return self._all_to_all(sends, receives, received_dtype(sends, dtype))
+            return self.beside.exchange(sends, receives, dtype, lengths_travel, device)
+        return self._all_to_all(sends, receives, received_dtype(sends, dtype), device_of(sends, receives, device))
 
     def all_reduce(self, tensor: Tensor) -> Handle:
         """Sum over ranks, in place."""
@@ -81,11 +82,15 @@ class HorovodCommunicator:
         return _HorovodHandle(lambda: result(self._wait(call)), wire_bytes)
 
     def _all_to_all(
-        self, sends: Sequence[tuple[int, Tensor]], receives: Sequence[Receive], dtype: torch.dtype
+        self,
+        sends: Sequence[tuple[int, Tensor]],
+        receives: Sequence[Receive],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> "_HorovodHandle":
         """The round as one alltoall of bytes, which every rank enters: lengths are negotiated by Horovod."""
         parts: dict[int, Tensor] = {dst: tensor.view(torch.uint8) for dst, tensor in sends}
-        nothing = torch.empty(0, dtype=torch.uint8, device=sends[0][1].device if sends else "cpu")
+        nothing = torch.empty(0, dtype=torch.uint8, device=device)
         ordered = [parts.get(rank, nothing) for rank in range(self.size)]
         splits = torch.tensor([part.numel() for part in ordered], dtype=torch.int32)
         call = self.hvd.alltoall_async(torch.cat(ordered), splits, name="wirebench.round")
@@ -96,7 +101,7 @@ class HorovodCommunicator:
 
         return self._handle(call, result, sum(part.numel() for part in ordered))
 
-    def _wait(self, call: int) -> Any:  # noqa: ANN401 - as the call
+    def _wait(self, call: int) -> Any:
         """Poll, then synchronise: Horovod's own wait spins, and starves its thread where ranks outnumber cores."""
         deadline, pause = time.monotonic() + self.timeout_seconds, 20e-6
         try:
@@ -113,14 +118,14 @@ class HorovodCommunicator:
 
 
 class _HorovodHandle:
-    def __init__(self, result: Callable[[], Any], wire_bytes: int):
+    def __init__(self, result: Callable[[], Any], wire_bytes: int) -> None:
         self.result, self.wire_bytes = result, wire_bytes
 
-    def wait(self) -> Any:  # noqa: ANN401 - as the call
+    def wait(self) -> Any:
         return self.result()
 
 
-def _delivered(what: int | None | Tensor, piece: Tensor, dtype: torch.dtype) -> Tensor:
+def _delivered(what: int | Tensor | None, piece: Tensor, dtype: torch.dtype) -> Tensor:
     """A received piece as the caller wants it. `piece` is a copy, so that it is aligned for any dtype."""
     if isinstance(what, Tensor):
         return what.copy_(piece.view(what.dtype))

@@ -4,6 +4,7 @@ The driver lets every rank post its part of a call before any rank waits for it.
 a mistake in the calls' order, and says so instead of hanging.
 """
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ SEGMENT_BYTES = 1 << 20
 class LocalHub:
     """The post office of `size` virtual workers; `communicators[rank]` is each one's counter."""
 
-    def __init__(self, size: int):
+    def __init__(self, size: int) -> None:
         self.size = size
         self.mail: defaultdict[tuple[int, int], deque[Tensor]] = defaultdict(deque)
         self.calls: dict[tuple[str, int], dict[int, list[Tensor]]] = {}
@@ -54,9 +55,9 @@ def ring_sum(tensors: Sequence[Tensor]) -> Tensor:
     size, total = len(tensors), torch.empty_like(tensors[0])
     flat, parts = total.view(-1), [tensor.reshape(-1) for tensor in tensors]
     element, num_bytes = total.element_size(), total.nbytes
-    segments = max(-(-num_bytes // SEGMENT_BYTES), 2 * size)
+    segments = max(math.ceil(num_bytes / SEGMENT_BYTES), 2 * size)
     segments += -segments % size
-    segment_items = -(-(-(-num_bytes // segments)) // element)
+    segment_items = math.ceil(math.ceil(num_bytes / segments) / element)
     chunk = segment_items * (segments // size)
     for rank in range(size):
         piece = slice(min(rank * chunk, flat.numel()), min((rank + 1) * chunk, flat.numel()))
@@ -69,10 +70,10 @@ def ring_sum(tensors: Sequence[Tensor]) -> Tensor:
 class LocalHandle:
     """A call whose result is computed when it is waited for."""
 
-    def __init__(self, result: Callable[[], Any], wire_bytes: int):
+    def __init__(self, result: Callable[[], Any], wire_bytes: int) -> None:
         self.result, self.wire_bytes = result, wire_bytes
 
-    def wait(self) -> Any:  # noqa: ANN401 - as the call
+    def wait(self) -> Any:
         """The result of the call."""
         return self.result()
 
@@ -80,7 +81,7 @@ class LocalHandle:
 class LocalCommunicator:
     """One virtual worker's way to the others."""
 
-    def __init__(self, hub: LocalHub, rank: int):
+    def __init__(self, hub: LocalHub, rank: int) -> None:
         self.hub, self.rank, self.size = hub, rank, hub.size
         self.made: defaultdict[str, int] = defaultdict(int)
 
@@ -90,6 +91,7 @@ class LocalCommunicator:
         receives: Sequence[Receive],
         dtype: torch.dtype | None = None,
         lengths_travel: bool = False,
+        device: torch.device | None = None,
     ) -> LocalHandle:
         """One round; see Communicator."""
         expected = received_dtype(sends, dtype)
@@ -137,7 +139,7 @@ class LocalCommunicator:
         self.hub.calls.pop((kind, number - 2), None)
         return number
 
-    def _take(self, source: int, what: int | None | Tensor, dtype: torch.dtype) -> Tensor:
+    def _take(self, source: int, what: int | Tensor | None, dtype: torch.dtype) -> Tensor:
         box = self.hub.mail[source, self.rank]
         assert box, f"rank {self.rank} waits for rank {source}, which sent nothing in this round"
         message = box.popleft()

@@ -19,13 +19,13 @@ class Count(NamedTuple):
 
     def since(self, before: "Count") -> "Count":
         """What was added after `before`."""
-        return Count(*(now - then for now, then in zip(self, before, strict=True)))
+        return Count(self.wire_bytes - before.wire_bytes, self.calls - before.calls, self.seconds - before.seconds)
 
 
 class Metered:
     """Wraps `communicator` and counts what passes through; `count` holds the totals."""
 
-    def __init__(self, communicator: Communicator):
+    def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
         self.rank, self.size = communicator.rank, communicator.size
         self.count = Count()
@@ -36,9 +36,10 @@ class Metered:
         receives: Sequence[Receive],
         dtype: torch.dtype | None = None,
         lengths_travel: bool = False,
+        device: torch.device | None = None,
     ) -> Handle:
         """One counted round."""
-        return _MeteredHandle(self, self.communicator.exchange(sends, receives, dtype, lengths_travel))
+        return _MeteredHandle(self, self.communicator.exchange(sends, receives, dtype, lengths_travel, device))
 
     def all_reduce(self, tensor: Tensor) -> Handle:
         """Counted sum."""
@@ -56,10 +57,10 @@ class Metered:
 class _MeteredHandle:
     wire_bytes = 0
 
-    def __init__(self, meter: Metered, handle: Handle):
+    def __init__(self, meter: Metered, handle: Handle) -> None:
         self.meter, self.handle, self.begin = meter, handle, time.perf_counter()
 
-    def wait(self) -> Any:  # noqa: ANN401 - as the call
+    def wait(self) -> Any:
         result = self.handle.wait()
         self.wire_bytes = self.handle.wire_bytes
         total, seconds = self.meter.count, time.perf_counter() - self.begin

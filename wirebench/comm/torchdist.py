@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from wirebench.comm.base import LENGTH_BYTES, Receive, lengths_go_ahead, received_dtype, ring_reduce_bytes
+from wirebench.comm.base import LENGTH_BYTES, Receive, device_of, lengths_go_ahead, received_dtype, ring_reduce_bytes
 from wirebench.errors import PeerLost
 
 
@@ -17,7 +17,7 @@ class TorchCommunicator:
     staged  tensors on a GPU travel through host memory: set where the group speaks Gloo only
     """
 
-    def __init__(self, staged: bool = False):
+    def __init__(self, staged: bool = False) -> None:
         self.rank, self.size, self.staged = dist.get_rank(), dist.get_world_size(), staged
 
     def exchange(
@@ -26,10 +26,10 @@ class TorchCommunicator:
         receives: Sequence[Receive],
         dtype: torch.dtype | None = None,
         lengths_travel: bool = False,
+        device: torch.device | None = None,
     ) -> "_Round":
         """One round; see Communicator."""
-        device = next((what.device for _, what in receives if isinstance(what, Tensor)), None)
-        device = device or (sends[0][1].device if sends else torch.device("cpu"))
+        device = device_of(sends, receives, device)
         wire = torch.device("cpu") if self.staged else device
         lengths = lengths_go_ahead(receives, lengths_travel)
         return _Round(sends, receives, received_dtype(sends, dtype), lengths, device, wire)
@@ -38,9 +38,7 @@ class TorchCommunicator:
         """Sum over ranks, in place."""
         on_wire = self._to_wire(tensor)
         work = dist.all_reduce(on_wire, async_op=True)
-        return TorchHandle(
-            work, lambda: _back(on_wire, tensor), ring_reduce_bytes(tensor.nbytes, self.size)
-        )
+        return TorchHandle(work, lambda: _back(on_wire, tensor), ring_reduce_bytes(tensor.nbytes, self.size))
 
     def all_gather(self, tensor: Tensor) -> "TorchHandle":
         """Every rank's tensor; lengths are gathered first, and shorter contributions padded to the longest."""
@@ -81,11 +79,11 @@ class TorchCommunicator:
 class TorchHandle:
     """Works of torch.distributed and what to do when they are done."""
 
-    def __init__(self, works: Any, result: Callable[[], Any], wire_bytes: int):  # noqa: ANN401 - Work is not public
+    def __init__(self, works: Any, result: Callable[[], Any], wire_bytes: int) -> None:
         self.works = works if isinstance(works, list) else [works]
         self.result, self.wire_bytes = result, wire_bytes
 
-    def wait(self) -> Any:  # noqa: ANN401 - as the call
+    def wait(self) -> Any:
         """Block (on a GPU: the current stream) until the works are done; return the result."""
         for work in self.works:
             _wait(work)
@@ -103,7 +101,7 @@ class _Round:
         lengths: bool,
         device: torch.device,
         wire: torch.device,
-    ):
+    ) -> None:
         self.receives, self.dtype, self.device, self.wire = receives, dtype, device, wire
         outgoing = [(dst, tensor.to(wire)) for dst, tensor in sends]
         self.kept = [tensor for _, tensor in outgoing]
@@ -115,31 +113,37 @@ class _Round:
             heads = [(dst, torch.tensor([t.numel()], dtype=torch.int64, device=wire)) for dst, t in outgoing]
             self.kept += [head for _, head in heads]
             self.works = _start([(src, head) for (src, _), head in zip(receives, self.lengths, strict=True)], heads)
+            # NCCL runs one call after the other: a send that starts before its own rank's receives would wait for ever.
+            self.late_sends = outgoing if wire.type == "cuda" else []
             self.buffers: list[Tensor] = []
-            self.content_works = _start([], outgoing)
+            self.content_works = _start([], [] if self.late_sends else outgoing)
         else:
+            self.late_sends = []
             self.buffers = [self._buffer(what) for _, what in receives]
-            self.content_works = _start([(s, b) for (s, _), b in zip(receives, self.buffers, strict=True)], outgoing)
+            self.content_works = _start(self._incoming(), outgoing)
 
     def wait(self) -> list[Tensor]:
         for work in self.works:
             _wait(work)
-        if self.lengths:
+        if self.lengths or self.late_sends:
             counts = [int(head.item()) for head in self.lengths]
             whats = [w if isinstance(w, Tensor) else n for (_, w), n in zip(self.receives, counts, strict=True)]
             self.buffers = [self._buffer(what) for what in whats]
-            self.content_works += _start([(s, b) for (s, _), b in zip(self.receives, self.buffers, strict=True)], [])
+            self.content_works += _start(self._incoming(), self.late_sends)
         for work in self.content_works:
             _wait(work)
         return [self._delivered(what, b) for (_, what), b in zip(self.receives, self.buffers, strict=True)]
 
-    def _buffer(self, what: int | None | Tensor) -> Tensor:
+    def _incoming(self) -> list[tuple[int, Tensor]]:
+        return [(src, buffer) for (src, _), buffer in zip(self.receives, self.buffers, strict=True)]
+
+    def _buffer(self, what: int | Tensor | None) -> Tensor:
         if isinstance(what, Tensor):
             return what if what.device == self.wire else torch.empty_like(what, device=self.wire)
         assert what is not None
         return torch.empty(what, dtype=self.dtype, device=self.wire)
 
-    def _delivered(self, what: int | None | Tensor, buffer: Tensor) -> Tensor:
+    def _delivered(self, what: int | Tensor | None, buffer: Tensor) -> Tensor:
         if not isinstance(what, Tensor):
             return buffer.to(self.device)
         return what if what is buffer else what.copy_(buffer)
@@ -152,11 +156,11 @@ def _start(receives: Sequence[tuple[int, Tensor]], sends: Sequence[tuple[int, Te
     return _guarded(lambda: dist.batch_isend_irecv(calls)) if calls else []
 
 
-def _wait(work: Any) -> None:  # noqa: ANN401 - Work is not public
+def _wait(work: Any) -> None:
     _guarded(work.wait)
 
 
-def _guarded(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - as the call
+def _guarded(call: Callable[[], Any]) -> Any:
     """Run `call`; the back end reports a lost or silent peer as RuntimeError."""
     try:
         return call()

@@ -1,0 +1,132 @@
+"""The Dockerfile and the script that builds it, as far as they can be checked without building anything."""
+
+import fnmatch
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "scripts" / "images.sh"
+COMPILERS = ("g++", "gcc", "build-essential", "clang", "cmake", "nvcc", "python3-dev", "make")
+
+
+def parse(dockerfile: Path) -> dict[str, tuple[str, list[tuple[str, str]]]]:
+    """Stage -> what it starts from, and its instructions as (word, rest), continuation lines joined."""
+    kept = [line for line in dockerfile.read_text().splitlines() if not line.lstrip().startswith("#")]
+    stages: dict[str, tuple[str, list[tuple[str, str]]]] = {}
+    current: list[tuple[str, str]] = []
+    for line in re.sub(r"\\\n\s*", "", "\n".join(kept)).splitlines():
+        if not line.strip():
+            continue
+        word, _, rest = line.partition(" ")
+        if word == "FROM":
+            base, _, name = rest.partition(" AS ")
+            current = []
+            stages[name] = (base, current)
+        else:
+            current.append((word, rest))
+    return stages
+
+
+STAGES = parse(ROOT / "Dockerfile")
+
+
+def instructions(stage: str) -> list[tuple[str, str]]:
+    """All instructions that an image of this stage is made of, those of the stages that it starts from first."""
+    base, own = STAGES[stage]
+    return [*(instructions(base) if base in STAGES else []), *own]
+
+
+def last(stage: str, word: str) -> str:
+    return [rest for found, rest in instructions(stage) if found == word][-1]
+
+
+def run_script(*arguments: str, path: str) -> subprocess.CompletedProcess[str]:
+    command = [shutil.which("bash") or "/bin/bash", str(SCRIPT), *arguments]
+    environment = {"PATH": path, "HOME": "/nonexistent", "LC_ALL": "C"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_the_image_ends_in_a_horovodrun_line_like_that_of_make_run(target):
+    shell, option, line, _ = json.loads(last(target, "ENTRYPOINT"))
+    makefile = re.sub(r"\\\n\s*", "", (ROOT / "Makefile").read_text())
+    (command,) = re.findall(r"^HOROVODRUN := (.*)$", makefile, re.MULTILINE)
+    assert (shell, option) == ("sh", "-c")
+    assert line == f'exec {command.removeprefix("$(VENV)/").replace("$(NP)", "$NP")} python train.py "$@"'
+    assert json.loads(last(target, "CMD")) == ["configs/smoke.toml"]
+    assert STAGES[target][1][-1][0] == "ENTRYPOINT"
+
+
+def test_the_number_of_processes_has_a_default():
+    assert " NP=4 " in last("application", "ENV")
+    assert last("gpu", "ENV").startswith("NP=1 ")  # one process a GPU
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_the_image_runs_as_an_ordinary_user(target):
+    words = [word for word, _ in instructions(target)]
+    assert last(target, "USER") == "wirebench"
+    assert words[words.index("USER") :].count("RUN") == 0
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_no_compiler_is_installed_in_the_image(target):
+    runs = [rest for word, rest in instructions(target) if word == "RUN"]
+    found = {name for name in COMPILERS for rest in runs if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", rest)}
+    assert not found
+    assert "compilers" in STAGES and any("g++" in rest for _, rest in instructions("compilers"))
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu"])
+def test_horovod_comes_from_a_stage_of_its_own(target):
+    assert ("COPY", f"--from=wheel-{target} /wheel /wheel") in STAGES[target][1]
+    assert STAGES[f"wheel-{target}"][0] == "compilers"
+
+
+def test_older_builders_understand_the_dockerfile():
+    text = (ROOT / "Dockerfile").read_text()
+    assert not re.search(r"^RUN --|--link|<<|^# *syntax *=", text, re.MULTILINE)
+
+
+def test_what_is_copied_exists_and_is_not_ignored():
+    admitted = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    wanted = {package.partition(".")[0] for package in packages} | {"configs", "scripts", "LICENSE"}
+    wanted |= {path.name for path in ROOT.glob("*.py")}
+    for _, own in STAGES.values():
+        for word, rest in own:
+            if word == "COPY" and not rest.startswith("--from"):
+                wanted |= {source.partition("/")[0] for source in rest.split()[:-1]} - {"."}
+    assert all((ROOT / name).exists() for name in wanted)
+    assert {name for name in wanted if not any(fnmatch.fnmatch(name, pattern) for pattern in admitted)} == set()
+    assert not {"results", "data", ".git", ".venv"} & set(admitted)
+
+
+def test_help_names_the_targets_and_options():
+    done = run_script("--help", path="/usr/bin:/bin")
+    assert done.returncode == 0
+    assert all(word in done.stdout for word in ("cpu|gpu", "--smoke", "--keep", "DEBIAN_MIRROR"))
+
+
+@pytest.mark.parametrize("arguments", [["tpu"], ["cpu", "--fast"], ["cpu", "gpu"]])
+def test_wrong_arguments_are_answered_in_one_line(arguments):
+    done = run_script(*arguments, path="/usr/bin:/bin")
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1 and "cpu" in done.stderr
+
+
+def test_missing_tools_are_named_with_the_command_that_installs_them(tmp_path):
+    for name in ("dirname", "id"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    done = run_script("cpu", path=str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "images: no Docker engine answers; to build without one, on Debian or Ubuntu: "
+        "apt-get install --no-install-recommends podman buildah debootstrap"
+    ]

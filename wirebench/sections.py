@@ -1,0 +1,184 @@
+"""The sections of a config: every key, its type, its default and what it means.
+
+`train.py --help` prints these docstrings. Sections with `options` name a plugin, whose constructor declares the rest.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """[model]: `name` is a file of models/; its options follow."""
+
+    name: str = "resnet_cifar"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """[data]: the data set; its options follow.
+
+    root             folder of the data, where the set has one
+    batch_size       images per worker and step
+    eval_batch_size  images per worker and evaluation batch; 0: twice the training batch
+    """
+
+    name: str = "digits"
+    root: str = ""
+    batch_size: int = 32
+    eval_batch_size: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CompressorConfig:
+    """[compressor]: the gradient compressor; its options follow.
+
+    dense_below  tensors with one dimension or with fewer elements than this are sent dense; 0: off
+    warmup       densities of the first epochs, e.g. [0.25, 0.0625]; empty: off
+    """
+
+    name: str = "none"
+    dense_below: int = 0
+    warmup: tuple[float, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """[scheduler]: what is merged into one message, and when; its options follow."""
+
+    name: str = "wfbp"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CollectiveConfig:
+    """[collective]: the all-reduce algorithm; its options follow. `native` is the engine's own."""
+
+    name: str = "native"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """[engine]: who moves the bytes.
+
+    name             auto (from the launcher's environment), local, torch or horovod
+    workers          world size; 0: what the launcher started, 4 virtual workers without one
+    timeout_seconds  after this long without an answer a peer counts as lost
+    rounds           how a Horovod job runs the rounds of a plan: p2p (torch.distributed beside it) or alltoall
+    threads          threads per process; 0: cores of the machine divided by its workers
+    device           auto, cpu or cuda
+    """
+
+    name: Literal["auto", "local", "torch", "horovod"] = "auto"
+    workers: int = 0
+    timeout_seconds: float = 60.0
+    rounds: Literal["p2p", "alltoall"] = "p2p"
+    threads: int = 0
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """[optimizer]: SGD and its learning-rate schedule.
+
+    lr             base rate; multiplied by the number of workers if scale_lr
+    decay_norm     false: weight decay leaves biases and normalisation (one-dimensional tensors) alone
+    schedule       constant, step (times gamma at each epoch of milestones); cosine and one_cycle fall to 0 at the end
+    warmup_epochs  linear rise over this many epochs to the peak (lr, times workers if scale_lr) from lr / workers (from
+                   0 with one worker); one_cycle: length of its rise from peak / 25, 0: 30 % of the run
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.9
+    nesterov: bool = False
+    weight_decay: float = 0.0
+    decay_norm: bool = True
+    schedule: Literal["constant", "step", "cosine", "one_cycle"] = "constant"
+    milestones: tuple[float, ...] = ()
+    gamma: float = 0.1
+    warmup_epochs: float = 0.0
+    scale_lr: bool = False
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """[train]: the loop.
+
+    max_steps                stop after this many steps; 0: after `epochs`
+    accumulation             micro-batches per step; must divide data.batch_size
+    precision                fp32, or bf16 autocast
+    warmup_steps             steps that throughput and phase times leave out
+    eval_every               epochs between evaluations; 0: only at the end
+    checkpoint_every_steps   0: off; checkpoint_every_epochs likewise; keep: how many checkpoints stay
+    resume                   "": no; auto: the newest good checkpoint of output.dir; or a path
+    """
+
+    epochs: int = 1
+    max_steps: int = 0
+    seed: int = 0
+    resume: str = ""
+    accumulation: int = 1
+    label_smoothing: float = 0.0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    channels_last: bool = False
+    warmup_steps: int = 5
+    eval_every: int = 1
+    checkpoint_every_steps: int = 0
+    checkpoint_every_epochs: int = 0
+    keep: int = 2
+
+
+@dataclass(frozen=True)
+class NetworkConfig:
+    """[network]: `interface` whose kernel counters are read; empty: found by itself.
+
+    dilation  how many times slower than life an emulated cluster runs (its links and its replayed compute alike)
+    """
+
+    interface: str = ""
+    dilation: float = 1.0
+
+
+@dataclass(frozen=True)
+class OutputConfig:
+    """[output]: `dir` of this run (empty: results/runs/NAME-TIME-HASH) and what goes into it.
+
+    trace_steps  steps drawn in trace.json, counted after the warm-up
+    """
+
+    dir: str = ""
+    tensorboard: bool = True
+    trace_steps: int = 10
+
+
+@dataclass(frozen=True)
+class ExpectedConfig:
+    """[expected]: what this configuration gave where it was measured; printed beside what a run gives."""
+
+    top1: float = 0.0
+    images_per_second: float = 0.0
+    seconds: float = 0.0
+    machine: str = ""
+
+
+@dataclass(frozen=True)
+class Config:
+    """One run. `name` is the file's name without its ending."""
+
+    name: str = "run"
+    model: ModelConfig = field(default_factory=ModelConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    compressor: CompressorConfig = field(default_factory=CompressorConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    collective: CollectiveConfig = field(default_factory=CollectiveConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    network: NetworkConfig = field(default_factory=NetworkConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+    expected: ExpectedConfig = field(default_factory=ExpectedConfig)
