@@ -8,7 +8,7 @@ ARGS ?=
 
 # One host, so: its address needs no name look-up (a name that is not found would mean ssh), traffic stays on the
 # loopback interface, nothing is kept in the home folder, and ranks that share cores get time to start.
-HOROVODRUN := $(VENV)/horovodrun -np $(NP) -H 127.0.0.1:$(NP) --gloo --network-interface lo --disable-cache \
+horovodrun = $(VENV)/horovodrun -np $(1) -H 127.0.0.1:$(1) --gloo --network-interface lo --disable-cache \
 	--gloo-timeout-seconds 120
 
 # Children of horovodrun find the environment's programs first. One thread a rank, as torchrun does: ranks share the
@@ -16,13 +16,23 @@ HOROVODRUN := $(VENV)/horovodrun -np $(NP) -H 127.0.0.1:$(NP) --gloo --network-i
 RUN_ENV := PATH="$(CURDIR)/$(VENV):$$PATH" OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} \
 	GLOO_SOCKET_IFNAME=$${GLOO_SOCKET_IFNAME:-lo}
 
+# horovodrun puts "[rank]<stdout>:" before every line.
+PLAIN := sed -u 's/^\[[0-9]*\]<std[a-z]*>://'
+
+# A pipe fails where its first command does.
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+
+CIFAR ?= data/cifar10
+RESULTS ?= results/$(shell hostname)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format clean
+.PHONY: help setup run test lint format clean bench-overhead bench-input bench-cifar bench-synthetic
 
 help: ## show this list
 	@echo 'Wirebench: what data-parallel training puts on the wire'
 	@echo
-	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
 	@echo
 	@echo 'make run takes NP (processes, $(NP)), CONFIG ($(CONFIG)) and ARGS (section.key=value ...).'
 
@@ -32,8 +42,7 @@ setup: ## make .venv with pinned packages and Horovod
 run: setup ## train CONFIG on NP Horovod processes, then show the record
 	@test -x $(VENV)/horovodrun || \
 		{ echo 'make run: Horovod is missing; run make setup without WIREBENCH_NO_HOROVOD' >&2; exit 2; }
-	$(RUN_ENV) $(HOROVODRUN) $(VENV)/python train.py $(CONFIG) $(ARGS)
-	@$(VENV)/python scripts/show.py --latest
+	@$(RUN_ENV) $(call horovodrun,$(NP)) $(VENV)/python train.py $(CONFIG) $(ARGS) 2>&1 | $(PLAIN)
 
 # Tests come last, so that a good run ends with pytest's summary; a failure of either is the failure of both.
 test: setup ## lint, then all tests
@@ -51,6 +60,25 @@ lint: setup ## ruff check, ruff format --check, mypy
 
 format: setup ## put imports and layout right
 	@$(VENV)/ruff check --fix . ; $(VENV)/ruff format .
+
+bench-overhead: setup ## what our trunk costs beside DDP and Horovod's optimizer (about 15 min)
+	@mkdir -p $(RESULTS)/overhead
+	@for engine in torch horovod; do for model in resnet20 vgg16; do \
+		$(RUN_ENV) $(VENV)/python scripts/bench_overhead.py --engine $$engine --model $$model \
+			--json $(RESULTS)/overhead/$$engine-$$model.json 2>&1 | $(PLAIN); done; done
+
+bench-input: setup ## images per second of the CIFAR-10 input pipeline beside training (about 2 min)
+	@$(VENV)/python scripts/bench_input.py
+
+bench-cifar: setup ## CIFAR-10, ResNet-20, 2 workers, 6 epochs: dense and top-1 %; CIFAR=FOLDER (about 15 min)
+	@for name in dense topk; do $(RUN_ENV) $(call horovodrun,2) $(VENV)/python train.py \
+		configs/cifar10_resnet20_$$name.toml data.root=$(CIFAR) output.dir=$(RESULTS)/cifar10_resnet20_$$name \
+		2>&1 | $(PLAIN); done
+
+bench-synthetic: setup ## a few steps of every model on random images, 2 workers (about 15 min)
+	@for config in configs/synthetic/*.toml; do $(RUN_ENV) $(call horovodrun,2) $(VENV)/python train.py \
+		$$config data.batch_size=4 train.max_steps=6 train.warmup_steps=2 train.eval_every=0 \
+		output.dir=$(RESULTS)/$$(basename $$config .toml) 2>&1 | $(PLAIN); done
 
 clean: ## remove caches and build output; keeps .venv and results
 	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,12 +19,12 @@ from wirebench.clock import Clock
 from wirebench.collectives.serve import Server
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.metered import Metered
-from wirebench.comm.peers import agree_on
+from wirebench.comm.peers import agree_on, gather_bytes
 from wirebench.comm.stop import Stopper
 from wirebench.config import Config
 from wirebench.earlier import set_aside
 from wirebench.environment import capture
-from wirebench.errors import UserError
+from wirebench.errors import PeerLost, UserError
 from wirebench.exchange import Synchroniser
 from wirebench.gpu import sampler
 from wirebench.guard import Guard
@@ -78,6 +79,15 @@ def compose(given: Config, engine: Engine | None = None) -> Run:
     settings = resolve(given)
     scheduler = _scheduler(settings)
     engine = engine or start(settings.engine, _fusion_mb(scheduler))
+    try:
+        return _compose(settings, scheduler, engine)
+    except PeerLost as error:
+        gone = engine.who_is_gone()
+        engine.linger()
+        raise PeerLost(f"lost {gone or 'a rank'} before the first step ({error})") from error
+
+
+def _compose(settings: Config, scheduler: Scheduler, engine: Engine) -> Run:
     settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, workers=engine.size))
     if engine.distributed:
         agree_on(engine.communicators[0], "the ranks' configs differ", _flat(settings))
@@ -103,10 +113,15 @@ def _assemble(
     timeline: Timeline,
 ) -> Run:
     directory = run_directory(settings, datetime.now(UTC))
+    if engine.distributed:
+        # Its name has a time in it, and rank 0's is the one that counts.
+        directory = Path(gather_bytes(engine.communicators[0], str(directory).encode())[0].decode())
     interface = settings.network.interface or (
         find_interface(engine.ranks_on_this_host == engine.size) if engine.distributed else None
     )
-    traffic = Traffic(workers[0].flat.param.numel(), engine.size, InterfaceCounter(interface), engine.ranks_on_this_host)
+    traffic = Traffic(
+        workers[0].flat.param.numel(), engine.size, InterfaceCounter(interface), engine.ranks_on_this_host
+    )
     total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
     progress = Progress() if engine.is_first else NullProgress()
     identity = _identity(settings, workers[0])
@@ -165,7 +180,7 @@ def _model(settings: Config, dataset: data.Dataset, device: torch.device) -> nn.
     torch.manual_seed(seed_of("init", settings.train.seed))
     model = models.build(settings.model.name, dataset.num_classes, dataset.image_shape, **settings.model.options)
     layout = torch.channels_last if settings.train.channels_last else torch.preserve_format
-    return model.to(device, memory_format=layout)
+    return model.to(device).to(memory_format=layout)
 
 
 def _backward_order(model: nn.Module, dataset: data.Dataset, device: torch.device) -> BackwardOrder:
@@ -191,7 +206,9 @@ def _own(
     for worker, communicator in zip(workers, engine.communicators, strict=True):
         server = Server(Metered(communicator), collective, topology)
         seed = settings.train.seed
-        lane = Lane(worker.rank, worker.flat, _compressor(settings), server, seed, lambda: clock.phase("compress", "compress"))
+        lane = Lane(
+            worker.rank, worker.flat, _compressor(settings), server, seed, lambda: clock.phase("compress", "compress")
+        )
         lane.cut(groups)
         lanes.append(lane)
     if engine.distributed:
@@ -214,9 +231,7 @@ def _native(settings: Config, engine: Engine, scheduler: Any, worker: Worker) ->
 
 def _compressor(settings: Config) -> compressors.Compressor:
     section = settings.compressor
-    return compressors.build(
-        section.name, dense_below=section.dense_below, warmup=section.warmup, **section.options
-    )
+    return compressors.build(section.name, dense_below=section.dense_below, warmup=section.warmup, **section.options)
 
 
 def _scheduler(settings: Config) -> Scheduler:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Train one composition of model, compressor, scheduler and collective, and record what it puts on the wire.
 
-  python train.py CONFIG.toml [section.key=value ...]       virtual workers in this process
-  horovodrun -np 4 python train.py CONFIG.toml ...          Horovod
-  torchrun --nproc-per-node 4 train.py CONFIG.toml ...      torch.distributed
+python train.py CONFIG.toml [section.key=value ...]       virtual workers in this process
+horovodrun -np 4 python train.py CONFIG.toml ...          Horovod
+torchrun --nproc-per-node 4 train.py CONFIG.toml ...      torch.distributed
 """
 
 import argparse
@@ -17,13 +17,15 @@ from compose import KINDS, compose
 from wirebench import catalog, config
 from wirebench.comm.engine import ENGINES
 from wirebench.comm.launch import launched
-from wirebench.comm.peers import missing
 from wirebench.data.base import Batch
 from wirebench.errors import Diverged, PeerLost, UserError
+from wirebench.guard import seed_of_backward
 from wirebench.optim import apply_learning_rate, learning_rate
 from wirebench.run import Run
 
-SECONDS_FOR_RANK_0 = 1.0
+SECONDS_FOR_RANK_0 = 3.0
+INTERRUPTED = 130
+"""What a shell reports for a program that Ctrl-C ended."""
 
 
 def main(arguments: list[str]) -> int:
@@ -39,8 +41,12 @@ def main(arguments: list[str]) -> int:
     except (UserError, Diverged) as error:
         return fail(error, error.exit_code, run)
     except PeerLost as error:
-        return fail(describe(error, run), error.exit_code, run)
-    except Exception:
+        return fail(run.describe(error) if run else error, error.exit_code, run)
+    except KeyboardInterrupt:
+        return fail("stopped at once", INTERRUPTED, run)
+    except Exception as error:
+        if run is not None and run.lost_by_native(error):
+            return fail(run.describe(error), PeerLost.exit_code, run)
         traceback.print_exc()
         return leave(1, run)
     return 0
@@ -52,14 +58,17 @@ def conduct(run: Run) -> None:
     run.stopper.listen()
     run.gpu.start()
     run.progress.start(run.total_steps, run.step)
-    status, final = "finished", {}
+    status = "finished"
+    final: dict[str, float] = {}
     try:
         while status == "finished" and run.step < run.total_steps:
             status, final = train_epoch(run)
     except Diverged:
         run.finish("diverged", {})
         raise
-    record = run.finish(status, final or run.evaluate())
+    if status == "finished":
+        final = final or run.evaluate()
+    record = run.finish(status, final)
     run.progress.result(record)
     run.progress.note(f"record: {run.directory / 'record.json'}")
     run.close()
@@ -104,7 +113,7 @@ def train_step(run: Run, epoch: int, batches: list[Iterator[Batch]]) -> None:
             with clock.phase("forward"):
                 loss = worker.forward(few, few_labels, step, part)
             with clock.phase("backward"):
-                loss.backward()
+                loss.backward(seed_of_backward(loss))
         worker.end_step()
     with clock.phase("exchange_exposed"):
         run.synchroniser.finish()
@@ -115,14 +124,6 @@ def train_step(run: Run, epoch: int, batches: list[Iterator[Batch]]) -> None:
             apply_learning_rate(worker.optimizer, rate)
             worker.optimizer.step()
     run.end_step(epoch, rate)
-
-
-def describe(error: PeerLost, run: Run | None) -> str:
-    """Which rank is gone, and how to go on."""
-    if run is None:
-        return str(error)
-    gone = ", ".join(map(str, missing(run.engine.peers, run.engine.ranks[0], run.engine.store)))
-    return f"lost {gone or 'a rank'} at step {run.step} ({error}); {run.advice()}"
 
 
 def fail(message: object, code: int, run: Run | None) -> int:
@@ -142,6 +143,9 @@ def leave(code: int, run: Run | None) -> int:
     """Exit code `code`, at once where other ranks could keep this process waiting for ever."""
     if run is not None:
         run.record.close()
+        run.stopper.close()
+        if code == PeerLost.exit_code:
+            run.engine.linger()
     sys.stdout.flush()
     sys.stderr.flush()
     if launched().size > 1:

@@ -62,8 +62,11 @@ def launch(options: argparse.Namespace) -> int:
     bin_folder = Path(sys.executable).parent
     command = {
         "torch": [str(bin_folder / "torchrun"), "--standalone", "--nproc-per-node", str(options.processes)],
-        "horovod": [str(bin_folder / "horovodrun"), "--gloo", "-np", str(options.processes), sys.executable],
-    }[options.engine]
+        "horovod": [
+            str(bin_folder / "horovodrun"), "-np", str(options.processes), "-H", f"127.0.0.1:{options.processes}",
+            "--gloo", "--network-interface", "lo", "--disable-cache", sys.executable,
+        ],
+    }[options.engine]  # fmt: skip
     path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path}
     return subprocess.run([*command, __file__, *sys.argv[1:]], env=environment, check=False).returncode
@@ -87,7 +90,8 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     for name, label in (("ours", "train.py"), ("peer", PEERS[options.engine])):
         print(f"  {label:28} {result[name]['median'] * 1e3:9.2f} ms a step")
     ratio = result["ratio"]
-    print(f"  ratio ours / peer, {options.turns} turns: median {ratio['median']:.4f}  [{ratio['p10']:.4f} - {ratio['p90']:.4f}]")
+    spread = f"[{ratio['p10']:.4f} - {ratio['p90']:.4f}]"
+    print(f"  ratio ours / peer, {options.turns} turns: median {ratio['median']:.4f}  {spread}")
     if options.json:
         record = {**result, "environment": capture(engine.device), "backend": engine.backend, "processes": engine.size}
         Path(options.json).write_text(json.dumps(record, indent=1) + "\n")

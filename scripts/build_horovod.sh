@@ -197,7 +197,11 @@ torch.version.cuda = None
 \$2"
 SHELL
     chmod +x "$work/python"
-    echo "set(PYTHON_EXECUTABLE $work/python CACHE FILEPATH \"\" FORCE)" >>"$work/toolchain.cmake"
+    cat >>"$work/toolchain.cmake" <<CMAKE
+set(PYTHON_EXECUTABLE "$work/python" CACHE FILEPATH "" FORCE)
+set(CMAKE_CUDA_COMPILER NOTFOUND) # a broken toolkit would stop the build
+set(CMAKE_DISABLE_FIND_PACKAGE_CUDAToolkit TRUE)
+CMAKE
 }
 
 percent_done() { { echo 0; grep -Eo '^ *\[ *[0-9]+%\]' "$1"; } | tail -n 1 | tr -cd 0-9; }
@@ -216,8 +220,7 @@ compile() {
         if ((seconds % 15 == 0)); then say "building, $(percent_done "$log") % after $seconds s"; fi
     done
     wait "$build" || status=$?
-    build=''
-    return "$status"
+    build='' && return "$status"
 }
 
 build_variant() {

@@ -1,6 +1,7 @@
 """The rules of the house: who imports whom, how long things get, what no file holds, what every plugin is."""
 
 import ast
+import dataclasses
 import inspect
 import re
 import tomllib
@@ -143,7 +144,7 @@ def test_a_plugin_says_what_it_takes(kind: Plugins, name: str):
     assert not sinks, "the constructor swallows options"
     bare = [p.name for p in parameters.values() if p.annotation is p.empty]
     assert not bare, "options without a type are not checked"
-    own = set(SECTIONS[kind.kind].__dataclass_fields__) - set(kind.fixed)
+    own = {field.name for field in dataclasses.fields(SECTIONS[kind.kind])} - set(kind.fixed)
     assert not own & kind.options(name).keys(), "the section has a key of this name, so the option cannot be set"
     kind.check(name, kind.defaults(name))
 

@@ -27,7 +27,7 @@ def plugins(kinds: Sequence[Plugins], engines: Mapping[str, str]) -> str:
     """Every plugin with its first line of documentation and its options."""
     lines = []
     for kind in kinds:
-        lines.append(f"{kind.kind}s")
+        lines.append("data sets" if kind.kind == "data" else f"{kind.kind}s")
         lines += [line for name in kind.available() for line in _plugin(kind, name)]
         lines.append("")
     lines.append("engines")
@@ -37,11 +37,13 @@ def plugins(kinds: Sequence[Plugins], engines: Mapping[str, str]) -> str:
 
 def _plugin(kind: Plugins, name: str) -> list[str]:
     try:
-        about = inspect.getdoc(kind.load(name)) or ""
+        # The module's first paragraph says what the method is; the class's, what it takes.
+        about = inspect.getdoc(inspect.getmodule(kind.load(name))) or ""
         options = kind.options(name)
     except (UserError, ImportError) as error:
         return [f"  {name:16} cannot be loaded: {error}"]
-    lines = [f"  {name:16} {about.splitlines()[0] if about else ''}"]
+    first_paragraph = " ".join(about.partition("\n\n")[0].split())
+    lines = [f"  {name:16} {first_paragraph}"]
     types = kind.types(name)
     for option, parameter in options.items():
         default = "" if parameter.default is inspect.Parameter.empty else f" = {parameter.default!r}"

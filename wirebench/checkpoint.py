@@ -12,13 +12,13 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -60,16 +60,21 @@ class Checkpoints:
     identity: dict[str, Any]
     keep: int
     note: Callable[[str], None]
+    newest: str | None = None
+    """The checkpoint that was saved or restored last; every rank knows it."""
 
     def save(self, step: int, progress: Mapping[str, Any]) -> None:
         """Save the state after `step` steps; `progress` is JSON that `restore` gives back. Every rank calls it."""
         mine = [save_tensors(_of_rank(w, c)) for w, c in zip(self.workers, self.compressors, strict=True)]
         parts = collect(self.engine, mine)
-        if not self.engine.is_first:
-            for _ in parts:
-                pass
-            return
         final = self.directory / f"step-{step:08d}"
+        if self.engine.is_first:
+            self._write(final, step, progress, parts)
+        else:
+            deque(parts, maxlen=0)
+        self.newest = final.name
+
+    def _write(self, final: Path, step: int, progress: Mapping[str, Any], parts: Iterator[bytes]) -> None:
         partial = self.directory / f".{final.name}.partial"
         try:
             shutil.rmtree(partial, ignore_errors=True)
@@ -78,12 +83,12 @@ class Checkpoints:
             for rank, content in enumerate(parts):
                 sums[_rank_file(rank)] = _write(partial / _rank_file(rank), content)
             state = {"format": FORMAT, "step": step, "identity": self.identity, "files": sums, "progress": progress}
-            write_atomically(partial / STATE, json.dumps(state, indent=1))
+            write_atomically(partial / STATE, json.dumps({**state, "checksum": _checksum(state)}, indent=1))
             shutil.rmtree(final, ignore_errors=True)
             os.rename(partial, final)
         except OSError as error:
             raise UserError(f"{final}: the checkpoint cannot be written: {error.strerror}") from error
-        self._prune()
+        self._prune(final)
 
     def restore(self, source: str) -> dict[str, Any] | None:
         """Load the state that `source` names (train.resume) into workers and compressors; every rank calls it.
@@ -96,10 +101,8 @@ class Checkpoints:
         content: list[bytes] = []
         if self.engine.is_first:
             try:
-                folder, state = self._choose(source)
+                state, content = self._choose(source)
                 verdict = {"state": state}
-                if folder is not None:
-                    content = [(folder / name).read_bytes() for name in (MODEL, *map(_rank_file, range(self.engine.size)))]
             except UserError as error:
                 verdict = {"error": str(error)}
         verdict = json.loads(distribute(self.engine, [json.dumps(verdict).encode()] * self.engine.size)[0])
@@ -112,26 +115,26 @@ class Checkpoints:
         for worker, compressor, model, rank in zip(self.workers, self.compressors, shared, own, strict=True):
             _load_model(worker, load_tensors(model))
             _load_rank(worker, compressor, load_tensors(rank))
+        self.newest = f"step-{verdict['state']['step']:08d}"
         return verdict["state"]
 
-    def newest(self) -> Path | None:
-        """The newest checkpoint in `directory`, good or not."""
-        found = _folders(self.directory)
-        return found[-1] if found else None
-
-    def _choose(self, source: str) -> tuple[Path | None, dict[str, Any] | None]:
+    def _choose(self, source: str) -> tuple[dict[str, Any] | None, list[bytes]]:
+        """state.json and the files of the newest good checkpoint: the model's, then one for each rank."""
         candidates = self._candidates(source)
         for folder in candidates:
-            problem, state = _examine(folder)
-            if problem is None and state is not None:
+            try:
+                state = _read_state(folder)
                 self._check_identity(folder, state["identity"])
-                self.note(f"resuming from {folder}")
-                return folder, state
-            self.note(f"{folder}: damaged ({problem}); looking for the checkpoint before it")
+                files = _read_files(folder, state["files"], [MODEL, *map(_rank_file, range(self.engine.size))])
+            except _DamagedError as error:
+                self.note(f"{folder}: damaged ({error}); looking for the checkpoint before it")
+                continue
+            self.note(f"resuming from {folder}")
+            return state, files
         if candidates:
             raise UserError(f"train.resume: no checkpoint is whole, of {', '.join(str(c) for c in candidates)}")
         self.note(f"no checkpoint in {self.directory} yet: starting anew")
-        return None, None
+        return None, []
 
     def _candidates(self, source: str) -> list[Path]:
         """Newest first."""
@@ -143,16 +146,21 @@ class Checkpoints:
         for folder in (path / "checkpoints", path):
             if _folders(folder):
                 return _folders(folder)[::-1]
-        raise UserError(f"train.resume: {source}: no checkpoint there; it takes auto, a run's folder, or a step-... in it")
+        raise UserError(
+            f"train.resume: {source}: no checkpoint there; it takes auto, a run's folder, or a step-... in it"
+        )
 
     def _check_identity(self, folder: Path, theirs: Mapping[str, Any]) -> None:
         for name, value in self.identity.items():
             if theirs.get(name) != value:
                 raise UserError(f"train.resume: {folder} has {name} = {theirs.get(name)!r}, this run has {value!r}")
 
-    def _prune(self) -> None:
-        for old in _folders(self.directory)[: -self.keep]:
-            shutil.rmtree(old, ignore_errors=True)
+    def _prune(self, newest: Path) -> None:
+        """Remove the oldest; what a kill left half written; and steps of a future that this run did not take."""
+        folders = _folders(self.directory)
+        upto = folders.index(newest) + 1
+        for folder in [*folders[: max(upto - self.keep, 0)], *folders[upto:], *self.directory.glob(".step-*.partial")]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _folders(directory: Path) -> list[Path]:
@@ -169,19 +177,43 @@ def _write(path: Path, content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _examine(folder: Path) -> tuple[str | None, dict[str, Any] | None]:
-    """(what is wrong or None, state.json) of a checkpoint."""
+class _DamagedError(ValueError):
+    """A checkpoint cannot be used; the message says why."""
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    """state.json of a checkpoint, once it is known to be what was written."""
     try:
-        state = json.loads((folder / STATE).read_text())
+        state = json.loads((folder / STATE).read_bytes())
         if state["format"] != FORMAT:
-            return f"format {state['format']}, this version reads {FORMAT}", None
-        for name, expected in state["files"].items():
-            if hashlib.sha256((folder / name).read_bytes()).hexdigest() != expected:
-                return f"{name} does not match its checksum", None
-            load_tensors((folder / name).read_bytes())
-    except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
-        return str(error).splitlines()[0], None
-    return None, state
+            raise _DamagedError(f"format {state['format']}, this version reads {FORMAT}")
+        checksum = state.pop("checksum")
+    except OSError as error:
+        raise _DamagedError(f"{STATE}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise _DamagedError(f"{STATE} is not a checkpoint's") from error
+    if checksum != _checksum(state):
+        raise _DamagedError(f"{STATE} does not match its checksum")
+    return state
+
+
+def _read_files(folder: Path, sums: Mapping[str, str], names: Sequence[str]) -> list[bytes]:
+    """The contents of the named files, each of which must match its checksum."""
+    contents = []
+    for name in names:
+        try:
+            content = (folder / name).read_bytes()
+        except OSError as error:
+            raise _DamagedError(f"{name}: {error.strerror}") from error
+        if hashlib.sha256(content).hexdigest() != sums.get(name):
+            raise _DamagedError(f"{name} does not match its checksum")
+        contents.append(content)
+    return contents
+
+
+def _checksum(state: Mapping[str, Any]) -> str:
+    """Of everything in state.json but the checksum itself."""
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
 def _of_model(worker: Worker) -> dict[str, Tensor]:

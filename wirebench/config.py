@@ -65,7 +65,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not a text file") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         raise UserError(f"{path}: not valid TOML: {error}") from error
     for text in overrides:
         _override(table, text)
@@ -146,6 +146,6 @@ def _parse(text: str, hint: Any) -> Any:
     """A TOML value where the text is one, else the text itself: names and paths need no quotes."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         return text
     return text if hint is str and not isinstance(value, str) else value

@@ -10,11 +10,11 @@ FILES = ("config.toml", "record.json", "steps.jsonl", "trace.json", "tb", "check
 
 def set_aside(directory: Path) -> Path | None:
     """Move an earlier run's files into directory/earlier-TIME; returns that folder, or None where there was no run."""
-    found = [directory / name for name in FILES if (directory / name).exists()]
-    if not found:
-        return None
     target = directory / f"earlier-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
     try:
+        found = [directory / name for name in FILES if (directory / name).exists()]
+        if not found:
+            return None
         target.mkdir()
         for path in found:
             path.rename(target / path.name)

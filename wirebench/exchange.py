@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
 
@@ -13,6 +13,7 @@ from wirebench.requests import Answer, Request
 Exchange = Generator[Request, Any, Tensor]
 Serve = Callable[[Request], Generator[Handle, Any, Answer]]
 Steps = Generator[Handle, Any, Tensor]
+Result = TypeVar("Result")
 
 
 class Synchroniser(Protocol):
@@ -52,21 +53,21 @@ def advance(
     """
     answer = None
     while True:
-        try:
-            with compressing():
+        with compressing():
+            try:
                 request = next(exchange) if answer is None else exchange.send(answer)
-        except StopIteration as stop:
-            return stop.value
+            except StopIteration as stop:
+                return stop.value
         answer = yield from serve(request)
 
 
-def run(ranks: Sequence[Steps]) -> list[Tensor]:
+def run(ranks: Sequence[Generator[Handle, Any, Result]]) -> list[Result]:
     """Advance all ranks of this process together, round by round, and return their results in order.
 
     All ranks start a round before any of them waits for it. With one rank this is the loop of a communication thread,
     with all ranks of a world it is the lockstep of virtual workers.
     """
-    results: list[Tensor | None] = [None] * len(ranks)
+    results: dict[int, Result] = {}
     answers: list[Any] = [None] * len(ranks)
     while True:
         handles: list[Handle] = []
@@ -76,6 +77,6 @@ def run(ranks: Sequence[Steps]) -> list[Tensor]:
             except StopIteration as stop:
                 results[place] = stop.value
         if not handles:
-            return [r for r in results if r is not None]
+            return [results[place] for place in range(len(ranks))]
         assert len(handles) == len(ranks), "the ranks' exchanges make different numbers of rounds"
         answers = [handle.wait() for handle in handles]

@@ -56,6 +56,16 @@ class Guard:
         if not on_gpu and not bool(norms.isfinite().all()):
             _look_closer(step, found)
 
+    def parameters(self, step: int) -> None:
+        """Raise Diverged where the update of step `step` made a parameter infinite; waits for the device.
+
+        Call it before the parameters are kept: a checkpoint that cannot be trained on is not a good one.
+        """
+        if not bool(self._flat.param.isfinite().all()):
+            for layer, parameter in zip(self._flat.layers, self._flat.parameters, strict=True):
+                if not bool(parameter.isfinite().all()):
+                    raise Diverged(f"step {step}: the update made layer {layer.name} infinite or NaN")
+
     def losses(self, up_to_step: int) -> list[tuple[int, float]]:
         """(step, loss) of the steps up to `up_to_step`, waiting for them; raises Diverged for a bad one."""
         known = []
@@ -74,6 +84,14 @@ class Guard:
     def _is_flat(self, gradients: Sequence[Tensor]) -> bool:
         views = self._flat.views
         return len(gradients) == len(views) and all(map(torch.Tensor.is_set_to, gradients, views))
+
+
+def seed_of_backward(loss: Tensor) -> Tensor:
+    """What `loss.backward` takes: 1, or NaN for a loss that is not finite, since its gradient may well be.
+
+    So one rank's bad loss is in the average of all, and all ranks stop at the same step.
+    """
+    return torch.ones_like(loss).masked_fill_(~loss.detach().isfinite(), torch.nan)
 
 
 def _look_closer(step: int, gradients: Mapping[str, Tensor]) -> None:

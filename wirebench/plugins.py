@@ -107,7 +107,7 @@ def check_type(where: str, value: object, expected: object) -> None:
         if isinstance(item, float) and not math.isfinite(item):
             raise UserError(f"{where}: needs a finite number, got {item!r}")
         if isinstance(item, int) and not -(2**63) <= item < 2**63:
-            raise UserError(f"{where}: needs a number of at most 64 bits, got {item!r}")
+            raise UserError(f"{where}: needs a number of at most 64 bits")
 
 
 def _fits(value: object, expected: Any) -> bool:

@@ -1,5 +1,6 @@
 """Everything that one run is made of, put together, and its bookkeeping between the steps."""
 
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,9 +12,10 @@ from torch import Tensor
 from wirebench.checkpoint import Checkpoints
 from wirebench.clock import Clock
 from wirebench.comm.engine import Engine
+from wirebench.comm.peers import first_line, reporting_loss
 from wirebench.comm.stop import Stopper, steps_between_looks
 from wirebench.config import Config
-from wirebench.errors import PeerLost
+from wirebench.errors import Diverged
 from wirebench.exchange import Synchroniser
 from wirebench.gpu import GpuSampler, NullSampler
 from wirebench.guard import Guard
@@ -108,7 +110,8 @@ class Run:
 
     def begin_step(self, epoch: int) -> None:
         """Everything before the first forward pass of a step."""
-        self._guarded(lambda: self.stopper.before_step(self.step))
+        with reporting_loss():
+            self.stopper.before_step(self.step)
         begin = self.first_step + self.config.train.warmup_steps
         self.timeline.active = self.engine.is_first and begin <= self.step < begin + self.config.output.trace_steps
         self.synchroniser.begin(self.step, epoch)
@@ -127,7 +130,8 @@ class Run:
         """Whether all ranks stop here, because one of them was told to."""
         if self.step % self._look_every and self.step % self.steps_per_epoch:
             return False
-        return self._guarded(lambda: self.stopper.after_step(self.step - 1))
+        with reporting_loss():
+            return self.stopper.after_step(self.step - 1)
 
     def checkpoint_due(self) -> bool:
         """Whether the config asks for a checkpoint after this many steps."""
@@ -136,14 +140,18 @@ class Run:
         return any(every and self.step % every == 0 for every in (steps, epochs))
 
     def save(self) -> None:
-        """Save a checkpoint of the state after `step` steps."""
+        """Save a checkpoint of the state after `step` steps; raises Diverged where it is not worth it."""
+        self.guard.parameters(self.step - 1)
         self.checkpoints.save(self.step, {"history": self.history, "seconds": self.seconds})
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """Sum up the epoch, evaluate where that is due (always after the last step); returns the evaluation or {}."""
+        self.guard.parameters(self.step - 1)
         last = self.step >= self.total_steps
         every = self.config.train.eval_every
         found = self.evaluate() if last or (every and (epoch + 1) % every == 0) else {}
+        if not math.isfinite(found.get("loss", 0.0)):
+            raise Diverged(f"step {self.step - 1}: the loss on the test set is {found['loss']}")
         steps = self.step - epoch * self.steps_per_epoch
         loss = self._sum_over_ranks([worker.epoch_loss for worker in self.workers]).item() / (steps * self.engine.size)
         entry: dict[str, Any] = {
@@ -188,12 +196,21 @@ class Run:
             **measured,
         )
 
-    def advice(self) -> str:
-        """How a user goes on after this run was cut short."""
-        newest = self.checkpoints.newest()
+    def lost_by_native(self, error: Exception) -> bool:
+        """Whether the engine's own synchroniser raised this because a rank is gone: it knows no PeerLost."""
+        return isinstance(error, RuntimeError) and not self.lanes and self.engine.lost_a_neighbour()
+
+    def describe(self, error: Exception) -> str:
+        """Which rank is gone, and how a user goes on."""
+        gone = self.engine.who_is_gone()
+        what = f"lost {gone}" if gone else "the ranks could not go on together"
+        return f"{what} at step {self.step} ({first_line(error)}); {self._advice()}"
+
+    def _advice(self) -> str:
+        newest = self.checkpoints.newest
         if newest is None:
             return "no checkpoint was saved (train.checkpoint_every_steps)"
-        return f"resume with output.dir={self.directory} train.resume=auto (newest checkpoint: {newest.name})"
+        return f"resume with output.dir={self.directory} train.resume=auto (newest checkpoint: {newest})"
 
     def close(self) -> None:
         """Give everything back."""
@@ -216,14 +233,6 @@ class Run:
         every = torch.tensor([steps_between_looks(seconds)])
         self.engine.communicators[0].broadcast([every]).wait()
         self._look_every = int(every.item())
-
-    @staticmethod
-    def _guarded(call: Any) -> Any:
-        """Run `call` on the store; it dies with the process that keeps it."""
-        try:
-            return call()
-        except RuntimeError as error:
-            raise PeerLost(str(error).splitlines()[0]) from error
 
 
 def make_repeatable(seed: int) -> None:

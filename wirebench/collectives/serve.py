@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from wirebench.collectives.plan import Collective, Move, Plan, Round, Transfer, gather_moves
-from wirebench.comm.base import LENGTH_BYTES, Handle, Receive
+from wirebench.comm.base import LENGTH_BYTES, Handle, Receive, as_bytes
 from wirebench.comm.metered import Metered
 from wirebench.requests import Answer, Gather, Merge, Request, Sum, payload
 from wirebench.topology import Topology
@@ -156,7 +156,7 @@ def run_gather(
 
 def _pack(parts: list[Tensor]) -> Tensor:
     lengths = torch.tensor([part.nbytes for part in parts], dtype=torch.int64, device=parts[0].device)
-    return torch.cat([lengths.view(torch.uint8), *(part.contiguous().view(torch.uint8) for part in parts)])
+    return torch.cat([as_bytes(lengths), *map(as_bytes, parts)])
 
 
 def _unpack(message: Tensor, count: int, dtype: torch.dtype) -> list[Tensor]:

@@ -83,6 +83,12 @@ def device_of(
     return device or (given[0].device if given else torch.device("cpu"))
 
 
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The bytes of a one-dimensional contiguous tensor, as a view."""
+    # A tensor of at most one element counts as contiguous whatever its stride, but `view` wants stride 1.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
 def ring_reduce_bytes(num_bytes: int, size: int) -> int:
     """Bytes that one of `size` ranks sends in a ring all-reduce: the count used for engines' own all-reduce."""
     return 2 * (size - 1) * num_bytes // size

@@ -8,6 +8,7 @@ horovod  Horovod, one rank per process, started by horovodrun
 import importlib.util
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -21,7 +22,7 @@ from wirebench.comm.base import Communicator
 from wirebench.comm.hvd import HorovodCommunicator
 from wirebench.comm.launch import Launch, launched
 from wirebench.comm.local import LocalHub
-from wirebench.comm.peers import Peer, introduce
+from wirebench.comm.peers import GRACE_SECONDS, POLL_SECONDS, Peer, dead, first_line, introduce, linger, missing
 from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.config import EngineConfig
 from wirebench.errors import PeerLost, UserError
@@ -69,8 +70,25 @@ class Engine:
     @property
     def ranks_on_this_host(self) -> int:
         """Ranks that share this host's network interface."""
-        here = next(p.host for p in self.peers if p.rank == self.ranks[0])
+        here = self.peers[self.ranks[0]].host
         return sum(p.host == here for p in self.peers)
+
+    def who_is_gone(self) -> str:
+        """The ranks that are gone, in words; '' where that cannot be told."""
+        return ", ".join(map(str, missing(self.peers, self.ranks[0], self.store)))
+
+    def lost_a_neighbour(self) -> bool:
+        """Whether a process of this host has ended; waits for it a little, since its connections close before."""
+        deadline = time.monotonic() + GRACE_SECONDS
+        while not dead(self.peers, self.peers[self.ranks[0]].host):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
+    def linger(self) -> None:
+        """After a failure, before this process ends: other ranks may need it to find out who is gone."""
+        linger(self.peers, self.ranks[0], self.store)
 
     def close(self) -> None:
         """Leave the job in good order."""
@@ -98,7 +116,7 @@ def start(section: EngineConfig, fusion_mb: float | None) -> Engine:
     except (RuntimeError, ValueError) as error:
         if isinstance(error, PeerLost | UserError):
             raise
-        raise PeerLost(f"the {name} engine could not start: {str(error).splitlines()[0]}") from error
+        raise PeerLost(f"the {name} engine could not start: {first_line(error)}") from error
 
 
 def _check_launch(name: str, section: EngineConfig, launch: Launch) -> None:
@@ -123,9 +141,13 @@ def _start_local(section: EngineConfig) -> Engine:
 
 
 def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, threads: int) -> Engine:
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    try:
+        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    except (KeyError, ValueError) as error:
+        raise UserError("engine: RANK and WORLD_SIZE are set, but no good MASTER_ADDR and MASTER_PORT") from error
     keeper = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = _join(section, launch, device, (address, port), keeper)
+    store = _store(section, address, keeper)
+    _join(section, launch, device, store)
     communicator = TorchCommunicator(staged=_staged(launch, device))
     backend = "nccl" if device.type == "cuda" and not communicator.staged else "gloo"
     peers = introduce(communicator)
@@ -144,10 +166,15 @@ def _start_horovod(
     import horovod.torch as hvd
 
     hvd.init()
-    beside, store, closers = None, None, []
-    if section.rounds == "p2p":
-        keeper = (_own_address(hvd), _free_port()) if hvd.rank() == 0 else None
-        store = _join(section, launch, device, hvd.broadcast_object(keeper, name="wirebench.store"), hvd.rank() == 0)
+    mine = (_own_address(hvd), _free_port()), section.rounds
+    address, rounds = hvd.broadcast_object(mine, name="wirebench.store")
+    if section.rounds != rounds:
+        # Said here: ranks that disagree on this one would never meet to compare their configs.
+        raise UserError(f"engine.rounds: is {rounds!r} on rank 0 but {section.rounds!r} on rank {hvd.rank()}")
+    store = _store(section, address, hvd.rank() == 0)
+    beside, closers = None, []
+    if rounds == "p2p":
+        _join(section, launch, device, store)
         beside = TorchCommunicator(staged=_staged(launch, device))
         closers.append(dist.destroy_process_group)
     communicator = HorovodCommunicator(hvd, beside, section.timeout_seconds)
@@ -160,21 +187,23 @@ def _start_horovod(
     )  # fmt: skip
 
 
-def _join(
-    section: EngineConfig, launch: Launch, device: torch.device, keeper: tuple[str, int], is_keeper: bool
-) -> dist.Store:
-    """Join the default process group through the store that one rank keeps at (address, port)."""
+def _store(section: EngineConfig, address: tuple[str, int], is_keeper: bool) -> dist.Store:
+    """The key-value store that one rank, or torchrun's agent, keeps at (host, port)."""
+    timeout = timedelta(seconds=section.timeout_seconds)
+    store = dist.TCPStore(*address, is_master=is_keeper, timeout=timeout, wait_for_workers=False)
+    return dist.PrefixStore(f"wirebench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+
+
+def _join(section: EngineConfig, launch: Launch, device: torch.device, store: dist.Store) -> None:
+    """Join the default process group, whose members find each other through the store."""
     if launch.local_size == launch.size:
         # Host names need not resolve where all ranks share one host.
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     elif "HOROVOD_GLOO_IFACE" in os.environ:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", os.environ["HOROVOD_GLOO_IFACE"])
     timeout = timedelta(seconds=section.timeout_seconds)
-    store = dist.TCPStore(*keeper, is_master=is_keeper, timeout=timeout, wait_for_workers=False)
     backend = "gloo" if device.type == "cpu" or _staged(launch, device) else "cpu:gloo,cuda:nccl"
-    shared = dist.PrefixStore(f"wirebench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
-    dist.init_process_group(backend, store=shared, rank=launch.rank, world_size=launch.size, timeout=timeout)
-    return shared
+    dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.size, timeout=timeout)
 
 
 def _device(section: EngineConfig, launch: Launch | None) -> torch.device:
@@ -199,7 +228,7 @@ def _set_threads(section: EngineConfig, local_size: int) -> int:
     return threads
 
 
-def _own_address(hvd: Any) -> str:  # noqa: ANN401 - a module
+def _own_address(hvd: Any) -> str:
     """An address at which the other ranks reach this process."""
     if hvd.local_size() == hvd.size():
         return "127.0.0.1"

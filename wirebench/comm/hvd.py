@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wirebench.comm.base import Communicator, Handle, Receive, device_of, received_dtype, ring_reduce_bytes
+from wirebench.comm.base import Communicator, Handle, Receive, as_bytes, device_of, received_dtype, ring_reduce_bytes
+from wirebench.comm.peers import reporting_loss
 from wirebench.errors import PeerLost, UserError
 
 REDUCIBLE = (torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
@@ -47,33 +48,43 @@ class HorovodCommunicator:
                 raise UserError(f'engine.rounds: Horovod cannot sum {kind}; set engine.rounds = "p2p"')
             return self.beside.all_reduce(tensor)
         name = f"wirebench.sum.{tensor.numel()}.{tensor.dtype}"
-        call = self.hvd.allreduce_async_(tensor, name=name, op=self.hvd.Sum)
+        with reporting_loss():
+            call = self.hvd.allreduce_async_(tensor, name=name, op=self.hvd.Sum)
         return self._handle(call, lambda _: tensor, ring_reduce_bytes(tensor.nbytes, self.size))
 
     def all_gather(self, tensor: Tensor) -> Handle:
-        """Every rank's tensor: one gather of lengths, one of contents."""
-        lengths_call = self.hvd.allgather_async(torch.tensor([tensor.numel()]), name="wirebench.lengths")
+        """Every rank's tensor: one gather of lengths, one of contents, as bytes because some types Horovod lacks."""
+        with reporting_loss():
+            lengths_call = self.hvd.allgather_async(torch.tensor([tensor.nbytes]), name="wirebench.lengths")
 
         def result(lengths: Tensor) -> list[Tensor]:
             counts = lengths.tolist()
             # The ring passes on every block but the right neighbour's own.
             others = sum(counts) - counts[(self.rank + 1) % self.size]
-            handle.wire_bytes = others * tensor.element_size() + (self.size - 1) * lengths.element_size()
+            handle.wire_bytes = others + (self.size - 1) * lengths.element_size()
             if not sum(counts):
                 return [tensor.new_empty(0) for _ in counts]
-            whole = self._wait(self.hvd.allgather_async(tensor, name=f"wirebench.gather.{tensor.dtype}"))
-            return list(whole.split(counts))
+            with reporting_loss():
+                call = self.hvd.allgather_async(as_bytes(tensor), name="wirebench.gather")
+            return [part.view(tensor.dtype) for part in self._wait(call).split(counts)]
 
         handle = self._handle(lengths_call, result, 0)
         return handle
 
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> Handle:
-        """Overwrite with the root's."""
-        calls = [self.hvd.broadcast_async_(t, root, name=f"wirebench.bcast.{i}") for i, t in enumerate(tensors)]
+        """Overwrite with the root's, as bytes because some types Horovod lacks."""
+        pairs = [(tensor, tensor.contiguous()) for tensor in tensors if tensor.numel()]
+        with reporting_loss():
+            calls = [
+                self.hvd.broadcast_async_(as_bytes(flat.view(-1)), root, name=f"wirebench.broadcast.{number}")
+                for number, (_, flat) in enumerate(pairs)
+            ]
 
         def result() -> None:
-            for call in calls:
+            for call, (tensor, flat) in zip(calls, pairs, strict=True):
                 self._wait(call)
+                if flat is not tensor:
+                    tensor.copy_(flat)
 
         sent = sum(t.nbytes for t in tensors) if self.rank == root and self.size > 1 else 0
         return _HorovodHandle(result, sent)
@@ -89,11 +100,12 @@ class HorovodCommunicator:
         device: torch.device,
     ) -> "_HorovodHandle":
         """The round as one alltoall of bytes, which every rank enters: lengths are negotiated by Horovod."""
-        parts: dict[int, Tensor] = {dst: tensor.view(torch.uint8) for dst, tensor in sends}
+        parts: dict[int, Tensor] = {dst: as_bytes(tensor) for dst, tensor in sends}
         nothing = torch.empty(0, dtype=torch.uint8, device=device)
         ordered = [parts.get(rank, nothing) for rank in range(self.size)]
         splits = torch.tensor([part.numel() for part in ordered], dtype=torch.int32)
-        call = self.hvd.alltoall_async(torch.cat(ordered), splits, name="wirebench.round")
+        with reporting_loss():
+            call = self.hvd.alltoall_async(torch.cat(ordered), splits, name="wirebench.round")
 
         def result(answer: tuple[Tensor, Tensor]) -> list[Tensor]:
             pieces = answer[0].split(answer[1].tolist())
@@ -104,17 +116,13 @@ class HorovodCommunicator:
     def _wait(self, call: int) -> Any:
         """Poll, then synchronise: Horovod's own wait spins, and starves its thread where ranks outnumber cores."""
         deadline, pause = time.monotonic() + self.timeout_seconds, 20e-6
-        try:
+        with reporting_loss():
             while not self.hvd.poll(call):
                 if time.monotonic() > deadline:
                     raise PeerLost(f"no answer from the other ranks for {self.timeout_seconds:g} s")
                 time.sleep(pause)
                 pause = min(pause * 1.5, 500e-6)
             return self.hvd.synchronize(call)
-        except (RuntimeError, ValueError) as error:
-            if isinstance(error, PeerLost):
-                raise
-            raise PeerLost(str(error).splitlines()[0]) from error
 
 
 class _HorovodHandle:

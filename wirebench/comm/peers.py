@@ -7,7 +7,10 @@ repeating the network's error.
 import json
 import os
 import socket
+import textwrap
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,9 +19,10 @@ import torch
 import torch.distributed as dist
 
 from wirebench.comm.base import Communicator
-from wirebench.errors import UserError
+from wirebench.errors import PeerLost, UserError
 
 GRACE_SECONDS = 3.0
+POLL_SECONDS = 0.05
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,22 @@ class Peer:
 
     def __str__(self) -> str:
         return f"rank {self.rank} (pid {self.pid} on {self.host})"
+
+
+@contextmanager
+def reporting_loss() -> Iterator[None]:
+    """Turn the RuntimeError with which back ends report a lost or silent peer into PeerLost."""
+    try:
+        yield
+    except PeerLost:
+        raise
+    except RuntimeError as error:
+        raise PeerLost(first_line(error)) from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of an error's message, not too long of it; back ends append stack traces."""
+    return textwrap.shorten((str(error).splitlines() or [type(error).__name__])[0], 160, placeholder=" ...")
 
 
 def gather_bytes(communicator: Communicator, content: bytes) -> list[bytes]:
@@ -60,31 +80,73 @@ def agree_on(communicator: Communicator, what: str, mine: dict[str, Any]) -> Non
 
 
 def missing(peers: list[Peer], me: int, store: dist.Store | None) -> list[Peer]:
-    """The peers that are gone, as far as this process can tell.
+    """The peers that are gone, as far as this process can tell; it takes at most GRACE_SECONDS.
 
-    On this host the process table tells. From other hosts a living rank, which meets the same failure, signs in at the
-    store within GRACE_SECONDS.
+    On this host the process table tells. A living rank meets the same failure sooner or later and signs in at the
+    store before it leaves, so that nobody counts it among the gone; who has not after GRACE_SECONDS is gone, or hangs.
     """
-    here = next(p for p in peers if p.rank == me).host
-    gone = [p for p in peers if p.host == here and not _alive(p.pid)]
-    elsewhere = [p for p in peers if p.host != here]
-    if gone or not elsewhere or store is None:
-        return gone
-    return _not_signed_in(elsewhere, me, store)
+    book = _Book(store)
+    book.sign("survivor", me)
+    gone = _missing(peers, me, book)
+    book.sign("leaving", me)
+    return gone
 
 
-def _not_signed_in(peers: list[Peer], me: int, store: dist.Store) -> list[Peer]:
+def _missing(peers: list[Peer], me: int, book: "_Book") -> list[Peer]:
     deadline = time.monotonic() + GRACE_SECONDS
-    try:
-        store.set(f"survivor/{me}", "1")
-        while True:
-            silent = [p for p in peers if not store.check([f"survivor/{p.rank}"])]
-            if not silent or time.monotonic() > deadline:
-                return silent
-            time.sleep(0.05)
-    except RuntimeError:
-        # The store lives in rank 0's process: without it, rank 0 is the one that is gone.
-        return [p for p in peers if p.rank == 0]
+    while True:
+        silent = [p for p in peers if p.rank != me and not book.has("survivor", p)]
+        gone = dead(silent, peers[me].host)
+        if gone or not silent:
+            return gone
+        if book.lost:
+            # It lived in rank 0's process. Were that on this host, the process table would tell.
+            return [p for p in silent if p.rank == 0 and p.host != peers[me].host]
+        if time.monotonic() > deadline:
+            return silent if book.exists else []
+        time.sleep(POLL_SECONDS)
+
+
+def linger(peers: list[Peer], me: int, store: dist.Store | None) -> None:
+    """On rank 0, whose process may keep the store: let the living read it before it goes, at most GRACE_SECONDS."""
+    if me != 0 or store is None:
+        return
+    book = _Book(store)
+    deadline = time.monotonic() + GRACE_SECONDS
+    while time.monotonic() < deadline and not book.lost:
+        silent = [p for p in peers if p.rank != me and not book.has("leaving", p)]
+        if silent == dead(silent, peers[me].host):
+            return
+        time.sleep(POLL_SECONDS)
+
+
+def dead(peers: list[Peer], host: str) -> list[Peer]:
+    """Those of `peers` that ran on `host`, this process's own, and have ended."""
+    return [p for p in peers if p.host == host and not _alive(p.pid)]
+
+
+class _Book:
+    """Who has met a failure and lived to say so. `lost`: the store is gone with the process that kept it."""
+
+    def __init__(self, store: dist.Store | None) -> None:
+        self._store = store
+        self.exists = store is not None
+        self.lost = False
+
+    def sign(self, page: str, me: int) -> None:
+        self._ask(lambda store: store.set(f"{page}/{me}", "1"))
+
+    def has(self, page: str, peer: Peer) -> bool:
+        return bool(self._ask(lambda store: store.check([f"{page}/{peer.rank}"])))
+
+    def _ask(self, call: Callable[[dist.Store], bool | None]) -> bool | None:
+        if self._store is None or self.lost:
+            return None
+        try:
+            return call(self._store)
+        except RuntimeError:
+            self.lost = True
+            return None
 
 
 def _alive(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Bring every rank's bytes to rank 0, or rank 0's to every rank: for checkpoints, where only rank 0 touches the disk."""
+"""Bring every rank's bytes to rank 0, or rank 0's to every rank: checkpoints, where only rank 0 touches the disk."""
 
 from collections.abc import Iterator, Sequence
 

@@ -6,6 +6,7 @@ because not everybody can see that one yet. The first entry counts.
 """
 
 import signal
+import time
 from collections.abc import Callable
 from types import FrameType
 
@@ -13,6 +14,8 @@ import torch.distributed as dist
 
 KEY = "stop"
 LOOK_EVERY_SECONDS = 0.5
+SAME_WISH_SECONDS = 2.0
+"""A launcher passes on what the terminal has sent to everybody: this soon after the first, it is the same wish."""
 
 
 class Stopper:
@@ -21,14 +24,15 @@ class Stopper:
     store  that all processes reach; None where this process holds all ranks
     """
 
-    def __init__(self, store: dist.Store | None):
+    def __init__(self, store: dist.Store | None) -> None:
         self.asked = False
+        self._asked_at = 0.0
         self._store = store
         self._written = False
         self._restore: list[Callable[[], object]] = []
 
     def listen(self) -> None:
-        """Take SIGTERM and SIGINT as the wish to stop; a second one ends the process at once."""
+        """Take SIGTERM and SIGINT as the wish to stop; a later one raises KeyboardInterrupt."""
         for number in (signal.SIGTERM, signal.SIGINT):
             before = signal.signal(number, self._on_signal)
             self._restore.append(lambda number=number, before=before: signal.signal(number, before))
@@ -52,9 +56,11 @@ class Stopper:
         return bool(self._store.check([KEY])) and int(self._store.get(KEY)) <= step
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if self.asked:
+        now = time.monotonic()
+        if self.asked and now - self._asked_at > SAME_WISH_SECONDS:
             raise KeyboardInterrupt
-        self.asked = True
+        if not self.asked:
+            self.asked, self._asked_at = True, now
 
 
 def steps_between_looks(step_seconds: float) -> int:

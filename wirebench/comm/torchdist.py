@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from wirebench.comm.base import LENGTH_BYTES, Receive, device_of, lengths_go_ahead, received_dtype, ring_reduce_bytes
-from wirebench.errors import PeerLost
+from wirebench.comm.peers import reporting_loss
 
 
 class TorchCommunicator:
@@ -37,7 +37,7 @@ class TorchCommunicator:
     def all_reduce(self, tensor: Tensor) -> "TorchHandle":
         """Sum over ranks, in place."""
         on_wire = self._to_wire(tensor)
-        work = dist.all_reduce(on_wire, async_op=True)
+        work = _start(lambda: dist.all_reduce(on_wire, async_op=True))
         return TorchHandle(work, lambda: _back(on_wire, tensor), ring_reduce_bytes(tensor.nbytes, self.size))
 
     def all_gather(self, tensor: Tensor) -> "TorchHandle":
@@ -45,7 +45,7 @@ class TorchCommunicator:
         on_wire = self._to_wire(tensor.contiguous())
         lengths = torch.empty(self.size, dtype=torch.int64, device=on_wire.device)
         mine = torch.tensor([on_wire.numel()], dtype=torch.int64, device=on_wire.device)
-        work = dist.all_gather_into_tensor(lengths, mine, async_op=True)
+        work = _start(lambda: dist.all_gather_into_tensor(lengths, mine, async_op=True))
 
         def result() -> list[Tensor]:
             counts = lengths.tolist()
@@ -54,7 +54,7 @@ class TorchCommunicator:
             blocks = on_wire.new_empty(self.size, longest)
             padded = on_wire if on_wire.numel() == longest else _padded(on_wire, longest)
             if longest:
-                _wait(dist.all_gather(list(blocks.unbind(0)), padded, async_op=True))
+                _wait(_start(lambda: dist.all_gather(list(blocks.unbind(0)), padded, async_op=True)))
             return [blocks[rank, :count].to(tensor.device) for rank, count in enumerate(counts)]
 
         handle = TorchHandle(work, result, 0)
@@ -63,7 +63,7 @@ class TorchCommunicator:
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> "TorchHandle":
         """Overwrite with the root's."""
         pairs = [(self._to_wire(tensor), tensor) for tensor in tensors]
-        works = [dist.broadcast(on_wire, root, async_op=True) for on_wire, _ in pairs]
+        works = _start(lambda: [dist.broadcast(on_wire, root, async_op=True) for on_wire, _ in pairs])
 
         def result() -> None:
             for on_wire, tensor in pairs:
@@ -112,15 +112,15 @@ class _Round:
             self.lengths = [torch.empty(1, dtype=torch.int64, device=wire) for _ in receives]
             heads = [(dst, torch.tensor([t.numel()], dtype=torch.int64, device=wire)) for dst, t in outgoing]
             self.kept += [head for _, head in heads]
-            self.works = _start([(src, head) for (src, _), head in zip(receives, self.lengths, strict=True)], heads)
+            self.works = _post([(src, head) for (src, _), head in zip(receives, self.lengths, strict=True)], heads)
             # NCCL runs one call after the other: a send that starts before its own rank's receives would wait for ever.
             self.late_sends = outgoing if wire.type == "cuda" else []
             self.buffers: list[Tensor] = []
-            self.content_works = _start([], [] if self.late_sends else outgoing)
+            self.content_works = _post([], [] if self.late_sends else outgoing)
         else:
             self.late_sends = []
             self.buffers = [self._buffer(what) for _, what in receives]
-            self.content_works = _start(self._incoming(), outgoing)
+            self.content_works = _post(self._incoming(), outgoing)
 
     def wait(self) -> list[Tensor]:
         for work in self.works:
@@ -129,7 +129,7 @@ class _Round:
             counts = [int(head.item()) for head in self.lengths]
             whats = [w if isinstance(w, Tensor) else n for (_, w), n in zip(self.receives, counts, strict=True)]
             self.buffers = [self._buffer(what) for what in whats]
-            self.content_works += _start(self._incoming(), self.late_sends)
+            self.content_works += _post(self._incoming(), self.late_sends)
         for work in self.content_works:
             _wait(work)
         return [self._delivered(what, b) for (_, what), b in zip(self.receives, self.buffers, strict=True)]
@@ -149,23 +149,21 @@ class _Round:
         return what if what is buffer else what.copy_(buffer)
 
 
-def _start(receives: Sequence[tuple[int, Tensor]], sends: Sequence[tuple[int, Tensor]]) -> list[Any]:
+def _post(receives: Sequence[tuple[int, Tensor]], sends: Sequence[tuple[int, Tensor]]) -> list[Any]:
     """Post receives, then sends; nothing travels for an empty tensor, whose length both sides know."""
     calls = [dist.P2POp(dist.irecv, tensor, src) for src, tensor in receives if tensor.numel()]
     calls += [dist.P2POp(dist.isend, tensor, dst) for dst, tensor in sends if tensor.numel()]
-    return _guarded(lambda: dist.batch_isend_irecv(calls)) if calls else []
+    return _start(lambda: dist.batch_isend_irecv(calls)) if calls else []
+
+
+def _start(call: Callable[[], Any]) -> Any:
+    with reporting_loss():
+        return call()
 
 
 def _wait(work: Any) -> None:
-    _guarded(work.wait)
-
-
-def _guarded(call: Callable[[], Any]) -> Any:
-    """Run `call`; the back end reports a lost or silent peer as RuntimeError."""
-    try:
-        return call()
-    except RuntimeError as error:
-        raise PeerLost(str(error).splitlines()[0]) from error
+    with reporting_loss():
+        work.wait()
 
 
 def _padded(tensor: Tensor, length: int) -> Tensor:

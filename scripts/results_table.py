@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""Print the table of the recorded results, or keep README.md's copy of it up to date.
+
+python scripts/results_table.py                     print it, as Markdown
+python scripts/results_table.py --write README.md   put it between the markers of that file
+python scripts/results_table.py --check README.md   exit code 1 unless that file has it already
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from wirebench import report, schema
+from wirebench.errors import UserError
+from wirebench.files import write_atomically
+
+ROOT = Path(__file__).resolve().parents[1]
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+EMPTY = "No result is recorded yet."
+COLUMNS = {
+    "engine": "engine",
+    "model": "model",
+    "compressor": "compressor",
+    "scheduler": "scheduler",
+    "collective": "collective",
+    "images/s [p10 - p90]": "images/s [p10 - p90]",
+    "step ms [p10 - p90]": "step ms [p10 - p90]",
+    "wire bytes/step": "wire bytes/step",
+    "ratio wire": "ratio",
+    "top1": "top1",
+}
+"""Labels of report.rows, and the heads of their columns."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line: 0; 1 where --check finds another table; 2 with one line on standard error."""
+    options = _parser().parse_args(arguments)
+    target: Path | None = options.write or options.check
+    try:
+        shown = table(options.results, target.parent if target else Path.cwd())
+        if target is None:
+            print(shown)
+        elif options.write:
+            _write(target, _replaced(target, shown))
+        elif _replaced(target, shown) != _text(target):
+            print(f"{target}: the table is not that of {options.results}; {_command(target)}", file=sys.stderr)
+            return 1
+    except UserError as error:
+        print(f"results_table.py: {error}", file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+def table(results: Path, base: Path) -> str:
+    """All records below `results` as a Markdown table, in order of their paths; links are relative to `base`.
+
+    What lies in results/runs is no result: every run writes there. Raises UserError, naming it, for a damaged record.
+    """
+    paths = sorted(p for p in results.glob("*/**/record.json") if p.relative_to(results).parts[0] != "runs")
+    if not paths:
+        return EMPTY
+    heads = ["run", "machine", *COLUMNS.values()]
+    lines = [heads, ["---"] * len(heads), *(_row(path, base) for path in paths)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def machine(record: report.Record) -> str:
+    """The hardware that a record was measured on, from its environment: the GPUs or the cores of rank 0's host."""
+    environment: dict[str, Any] = record["environment"]
+    gpus, cpu = environment.get("gpus") or [], environment.get("cpu") or {}
+    if record["device"] == "cuda" and gpus:
+        kinds = dict.fromkeys(gpus)
+        found = ", ".join(f"{gpus.count(kind)} x {kind}" for kind in kinds)
+    else:
+        found = f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('cores') or '?'} cores"
+    hosts = {str(peer).rpartition(" on ")[2] for peer in environment.get("peers", [])}
+    return found if len(hosts) < 2 else f"{len(hosts)} hosts, each {found}"
+
+
+def _row(path: Path, base: Path) -> list[str]:
+    record = schema.read(path)
+    # What a config expects is for who runs it; here stands what was measured.
+    rows = report.rows({**record, "config": {**record["config"], "expected": {}}})
+    status = "" if record["status"] == "finished" else f" ({record['status']})"
+    link = Path(os.path.relpath(path.resolve(), base.resolve())).as_posix().replace(" ", "%20")
+    name = f"[{_cell(str(record['config'].get('name', path.parent.name)))}]({link}){status}"
+    return [name, _cell(machine(record)), *(_cell(rows[label]) for label in COLUMNS)]
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def _replaced(target: Path, shown: str) -> str:
+    """The file's text with the table in place of what stands between the markers."""
+    text = _text(target)
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
+        raise UserError(f"{target}: needs the line {BEGIN} once, and after it the line {END} once")
+    return f"{text.partition(BEGIN)[0]}{BEGIN}\n{shown}\n{END}{text.partition(END)[2]}"
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _command(target: Path) -> str:
+    return f"run: python scripts/results_table.py --write {target}"
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, examples = str(__doc__).partition("\n")
+    parser = argparse.ArgumentParser(
+        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--write", type=Path, metavar="FILE", help="replace the table between the markers of FILE")
+    what.add_argument("--check", type=Path, metavar="FILE", help="exit code 1 if the table in FILE is another one")
+    parser.add_argument(
+        "--results", type=Path, default=ROOT / "results", metavar="FOLDER", help="where the records lie (%(default)s)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,166 @@
+"""Plans: what `check` proves, that it sees every kind of broken plan, and the all-gather inside a plan."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from wirebench import collectives
+from wirebench.collectives.plan import Move, Plan, Round, Transfer, check, gather_moves, mirror, rounds_of
+from wirebench.topology import Topology
+
+PLANNED = [name for name in collectives.available() if collectives.build(name).plan(Topology(2), 2) is not None]
+
+
+def plan_of(name: str, size: int, items: int) -> Plan:
+    plan = collectives.build(name).plan(Topology(size), items)
+    assert plan is not None
+    return plan
+
+
+def without(plan: Plan, half: str, number: int, place: int) -> Plan:
+    """The plan with one transfer dropped."""
+    return edited(plan, half, number, lambda r: (*r[:place], *r[place + 1 :]))
+
+
+def edited(plan: Plan, half: str, number: int, edit) -> Plan:
+    rounds: Sequence[Round] = getattr(plan, half)
+    changed = (*rounds[:number], edit(rounds[number]), *rounds[number + 1 :])
+    return Plan(plan.name, changed, plan.copy) if half == "reduce" else Plan(plan.name, plan.reduce, changed)
+
+
+def test_there_are_plans_to_prove():
+    assert set(PLANNED) >= {"ring", "tree"}
+    assert "native" not in PLANNED
+
+
+@pytest.mark.parametrize("name", PLANNED)
+def test_every_plan_is_right_for_every_world(name):
+    for size in range(1, 33):
+        # In large worlds only the numbers around which chunks get empty: all of them would take long.
+        some = {*range(6), size - 1, size, size + 1, 2 * size + 1, 64}
+        for items in range(65) if size <= 8 else sorted(some):
+            check(plan_of(name, size, items), size, items)
+
+
+@pytest.mark.parametrize("name", ["ring", "tree"])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
+def test_every_dropped_transfer_is_noticed(name, size):
+    items = 2 * size
+    plan = plan_of(name, size, items)
+    for half in ("reduce", "copy"):
+        for number, transfers in enumerate(getattr(plan, half)):
+            for place in range(len(transfers)):
+                with pytest.raises(ValueError, match="ends with item"):
+                    check(without(plan, half, number, place), size, items)
+
+
+@pytest.mark.parametrize("name", ["ring", "tree"])
+@pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
+def test_every_repeated_contribution_is_noticed(name, size):
+    items = 2 * size
+    plan = plan_of(name, size, items)
+    for number, transfers in enumerate(plan.reduce):
+        for transfer in transfers:
+            with pytest.raises(ValueError, match="ends with item"):
+                check(edited(plan, "reduce", number, lambda r, t=transfer: (*r, t)), size, items)
+
+
+def test_a_round_twice_is_noticed():
+    plan = plan_of("ring", 4, 8)
+    with pytest.raises(ValueError, match="ends with item"):
+        check(Plan("twice", (*plan.reduce, plan.reduce[-1]), plan.copy), 4, 8)
+
+
+@pytest.mark.parametrize("name", ["ring", "tree"])
+def test_overwriting_instead_of_adding_is_noticed(name):
+    plan = plan_of(name, 4, 8)
+    for number, transfers in enumerate(plan.reduce):
+        for place, transfer in enumerate(transfers):
+            fresh = transfer._replace(fresh=True)
+            broken = edited(plan, "reduce", number, lambda r, p=place, f=fresh: (*r[:p], f, *r[p + 1 :]))
+            with pytest.raises(ValueError, match="ends with item"):
+                check(broken, 4, 8)
+
+
+def test_fresh_is_what_lets_a_rank_take_back_a_range_that_it_gave_away():
+    # Rank 0 gives its item to rank 1, then gets the sum back to finish it: its own stale part must not count again.
+    there, back = (Transfer(0, 1, 0, 1),), Transfer(1, 0, 0, 1, fresh=True)
+    check(Plan("back", (there, (back,)), ()), 2, 1)
+    with pytest.raises(ValueError, match=r"rank 0 ends with item 0 holding contributions \[2, 1\]"):
+        check(Plan("stale", (there, (back._replace(fresh=False),)), ()), 2, 1)
+
+
+def test_transfers_of_a_round_read_what_was_there_before_it():
+    # Both ranks send at once: were the round run one by one, rank 0 would get its own contribution back.
+    swap = (Transfer(0, 1, 0, 2), Transfer(1, 0, 0, 2))
+    check(Plan("swap", (swap,), ()), 2, 2)
+
+
+@pytest.mark.parametrize(
+    ("transfer", "words"),
+    [
+        (Transfer(0, 2, 0, 1), "not between two of 2 ranks"),
+        (Transfer(-1, 0, 0, 1), "not between two of 2 ranks"),
+        (Transfer(1, 1, 0, 1), "not between two of 2 ranks"),
+        (Transfer(0, 1, 0, 4), "not a part of 3 items"),
+        (Transfer(0, 1, -1, 2), "not a part of 3 items"),
+        (Transfer(0, 1, 1, 1), "not a part of 3 items"),
+    ],
+)
+def test_transfers_outside_the_world_are_noticed(transfer, words):
+    with pytest.raises(ValueError, match=words):
+        check(Plan("odd", ((transfer,),), ()), 2, 3)
+    with pytest.raises(ValueError, match=f"odd, copy round 0: .*{words}"):
+        check(Plan("odd", (), ((transfer,),)), 2, 3)
+
+
+def test_a_mirror_reverses_rounds_and_arrows_and_overwrites():
+    reduce = ((Transfer(1, 0, 0, 2, fresh=True),), (Transfer(2, 0, 1, 2), Transfer(3, 1, 0, 1)))
+    assert mirror(reduce) == ((Transfer(0, 2, 1, 2), Transfer(1, 3, 0, 1)), (Transfer(0, 1, 0, 2),))
+
+
+def test_rounds_of_nothing_are_left_out():
+    assert rounds_of([[Transfer(0, 1, 0, 0)], [], [Transfer(0, 1, 0, 1), Transfer(1, 0, 1, 1)]]) == (
+        (Transfer(0, 1, 0, 1),),
+    )
+
+
+def test_items_sent_are_counted_over_both_halves():
+    plan = Plan("odd", ((Transfer(1, 0, 0, 3),),), ((Transfer(0, 1, 0, 2), Transfer(0, 1, 2, 3)),))
+    assert [plan.sent_items(rank) for rank in (0, 1)] == [3, 3]
+    assert plan.rounds == 2
+
+
+@pytest.mark.parametrize("name", PLANNED)
+@pytest.mark.parametrize("size", range(1, 18))
+def test_gathering_along_a_plan_brings_every_contribution_to_every_rank_once(name, size):
+    has = [{rank} for rank in range(size)]
+    for moves in gather_moves(plan_of(name, size, size), size):
+        before = [set(h) for h in has]
+        for move in moves:
+            assert set(move.origins) <= before[move.src], "a rank passes on what it does not have yet"
+            assert not set(move.origins) & has[move.dst], "a contribution arrives twice"
+            has[move.dst] |= set(move.origins)
+    assert has == [set(range(size))] * size
+
+
+@pytest.mark.parametrize("size", range(2, 10))
+def test_gathering_on_a_ring_is_the_ring_all_gather(size):
+    rounds = gather_moves(plan_of("ring", size, size), size)
+    assert len(rounds) == size - 1, "the reduce half moves nothing"
+    assert all(len(move.origins) == 1 for moves in rounds for move in moves)
+    assert all(len(moves) == size for moves in rounds)
+
+
+def test_gathering_on_a_tree_collects_at_the_root_first():
+    assert gather_moves(plan_of("tree", 4, 4), 4) == (
+        (Move(1, 0, (1,)), Move(3, 2, (3,))),
+        (Move(2, 0, (2, 3)),),
+        (Move(0, 2, (0, 1)),),
+        (Move(0, 1, (0, 2, 3)), Move(2, 3, (0, 1, 2))),
+    )
+
+
+def test_a_plan_that_gathers_too_little_is_noticed():
+    with pytest.raises(AssertionError, match="not every contribution reaches every rank"):
+        gather_moves(Plan("half", ((Transfer(1, 0, 0, 2),),), ()), 2)

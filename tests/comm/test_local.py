@@ -1,0 +1,71 @@
+"""Virtual workers: the contract of a communicator, and what says so when calls come in the wrong order."""
+
+import pytest
+import torch
+
+from tests.comm.contract import CHECKS
+from wirebench.comm.local import LocalHub, ring_sum
+from wirebench.exchange import run
+
+
+@pytest.mark.parametrize("name", CHECKS)
+@pytest.mark.parametrize("size", [3, 4])
+def test_the_contract(name, size):
+    hub = LocalHub(size)
+    run([CHECKS[name](communicator) for communicator in hub.communicators])
+    assert not any(hub.mail.values()), "a message was sent that nobody took"
+
+
+def test_buffers_may_be_changed_once_a_round_has_begun():
+    first, second = LocalHub(2).communicators
+    tensor = torch.ones(2)
+    handle = first.exchange([(1, tensor)], [])
+    tensor.zero_()
+    handle.wait()
+    (got,) = second.exchange([], [(0, 2)]).wait()
+    assert torch.equal(got, torch.ones(2))
+
+
+def test_waiting_for_what_nobody_sent_is_a_mistake():
+    with pytest.raises(AssertionError, match="rank 0 waits for rank 1, which sent nothing in this round"):
+        LocalHub(2).communicators[0].exchange([], [(1, 3)]).wait()
+
+
+def test_waiting_for_ranks_that_have_not_called_is_a_mistake():
+    with pytest.raises(AssertionError, match=r"all_reduce call 1: ranks \[1, 2\] have not made it"):
+        LocalHub(3).communicators[0].all_reduce(torch.ones(1)).wait()
+
+
+@pytest.mark.parametrize(
+    ("sent", "expected", "words"),
+    [(torch.ones(2), 3, "2 elements came instead of 3"), (torch.ones(3).double(), 3, "float64 came instead of")],
+)
+def test_messages_that_are_not_as_announced_are_a_mistake(sent, expected, words):
+    first, second = LocalHub(2).communicators
+    first.exchange([(1, sent)], [])
+    with pytest.raises(AssertionError, match=words):
+        second.exchange([], [(0, expected)], torch.float32).wait()
+
+
+def test_old_calls_are_forgotten():
+    hub = LocalHub(2)
+    for _ in range(10):
+        for handle in [communicator.all_reduce(torch.ones(1)) for communicator in hub.communicators]:
+            handle.wait()
+    assert len(hub.calls) <= 2
+    assert len(hub.sums) == 1
+
+
+def test_one_virtual_worker_is_a_world():
+    (only,) = LocalHub(1).communicators
+    tensor = torch.randn(7)
+    assert torch.equal(only.all_reduce(tensor.clone()).wait(), tensor)
+    assert torch.equal(only.all_gather(tensor).wait()[0], tensor)
+
+
+def test_the_order_of_a_ring_sum_is_one_that_rounds():
+    # 1e8 + 1 - 1e8 is 0 or 1, depending on the order: the chunk of rank 0 starts at rank 3 and goes down.
+    tensors = [torch.full((4096,), value) for value in (-1e8, 0.0, 1.0, 1e8)]
+    total = ring_sum(tensors)
+    assert total[0] == ((1e8 + torch.tensor(1.0)) + 0.0) - 1e8
+    assert set(total.unique().tolist()) == {0.0, 1.0}

@@ -1,0 +1,1 @@
+"""Plugins of a user's own, found through PYTHONPATH: small, and able to fail on demand."""

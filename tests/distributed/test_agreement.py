@@ -1,0 +1,94 @@
+"""All engines compute the same losses, whatever is composed; the engines' own synchronisers too."""
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.ends import losses
+from tests.distributed.launch import CONFIG, here, launch
+
+# 20 steps, dense, at a rate with which another order of additions stays another rounding.
+BASE = ["compressor.name=none", "compressor.dense_below=0", "train.accumulation=1", "train.checkpoint_every_steps=0"]
+LENGTH = ["train.max_steps=20"]
+TOPK = ["compressor.name=topk", "compressor.density=0.05"]
+
+
+def overrides(compressor: str, scheduler: str, collective: str) -> list[str]:
+    chosen = [*BASE, *LENGTH, f"scheduler.name={scheduler}", f"collective.name={collective}"]
+    chosen += TOPK if compressor == "topk" else []
+    return chosen + (["scheduler.bucket_cap_mb=0.001"] if scheduler == "fused" else [])
+
+
+def trained(engine: str, size: int, chosen: Sequence[str], folder: Path, script: str = "train.py") -> list[float]:
+    arguments = [dense_config(folder.parent), *chosen, f"output.dir={folder}"]
+    if engine == "local":
+        assert here(size, arguments) == 0
+    else:
+        ended = launch(engine, size, arguments, folder.parent / "logs", script=script)
+        assert ended.code == 0, ended.said
+    return losses(folder)
+
+
+def dense_config(folder: Path) -> Path:
+    """run.toml without the compressor's option, which other compressors do not have."""
+    path = folder / "dense.toml"
+    path.write_text(CONFIG.read_text().replace("density = 0.05\n", ""))
+    return path
+
+
+def compare(engine: str, size: int, chosen: Sequence[str], folder: Path) -> None:
+    ours, local = trained(engine, size, chosen, folder / engine), trained("local", size, chosen, folder / "local")
+    assert len(local) == 20
+    assert local[-1] < local[0] / 2
+    assert ours == pytest.approx(local, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("engine", "size", "compressor", "scheduler", "collective"),
+    [
+        ("torch", 2, "none", "wfbp", "native"),
+        ("torch", 3, "topk", "fused", "ring"),
+        ("horovod", 2, "topk", "wfbp", "native"),
+        ("horovod", 3, "none", "sync_easgd", "ring"),
+    ],
+)
+def test_engines_agree(
+    engine: str, size: int, compressor: str, scheduler: str, collective: str, tmp_path: Path
+) -> None:
+    compare(engine, size, overrides(compressor, scheduler, collective), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
+@pytest.mark.parametrize(
+    ("compressor", "scheduler", "collective"),
+    list(itertools.product(["none", "topk"], ["wfbp", "sync_easgd", "fused"], ["native", "ring"])),
+)
+def test_engines_agree_on_everything(
+    engine: str, compressor: str, scheduler: str, collective: str, tmp_path: Path
+) -> None:
+    compare(engine, 4, overrides(compressor, scheduler, collective), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("collective", ["native", "ring"])
+def test_horovod_alone_agrees(collective: str, tmp_path: Path) -> None:
+    compare("horovod", 4, [*overrides("topk", "wfbp", collective), "engine.rounds=alltoall"], tmp_path)
+
+
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
+def test_native_synchronisers_agree_with_ours(engine: str, tmp_path: Path) -> None:
+    native = [*BASE, *LENGTH, "scheduler.name=native", "train.accumulation=2"]
+    theirs = trained(engine, 2, native, tmp_path / engine)
+    ours = trained("local", 2, [*BASE, *LENGTH, "train.accumulation=2"], tmp_path / "local")
+    assert theirs == pytest.approx(ours, rel=1e-5)
+
+
+def test_a_plain_loop_agrees_with_ours(tmp_path: Path) -> None:
+    plain = trained("torch", 2, [*BASE, *LENGTH], tmp_path / "plain", script="tests/distributed/plain_ddp.py")
+    ours = trained("local", 2, [*BASE, *LENGTH], tmp_path / "local")
+    assert plain == pytest.approx(ours, rel=1e-5)

@@ -1,0 +1,99 @@
+"""When one rank fails, all end soon, and say which one and why."""
+
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.distributed.ends import checkpoints, losses, record
+from tests.distributed.launch import CONFIG, Ended, launch
+
+DENSE = CONFIG.read_text().replace('"topk"\ndensity = 0.05\ndense_below = 40', '"none"')
+TRACEBACK_OF_OURS = re.compile(r'File ".*/(train|compose|wirebench/.*)\.py", line')
+
+
+def trouble(kind: str, step: int, rank: int) -> list[str]:
+    return [f"model.trouble={kind}", f"model.at={2 * step + 1}", f"model.rank={rank}"]
+
+
+def check_named(ended: Ended, rank: int, others: int) -> None:
+    """Each of the other ranks has said in one line that this one is lost."""
+    assert ended.code != 0
+    named = [line for line in ended.errors if f"lost rank {rank} (pid " in line]
+    assert len(named) == others, ended.said
+    assert not TRACEBACK_OF_OURS.search(ended.err), ended.said
+
+
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
+def test_a_killed_rank_under_the_native_synchroniser(engine: str, tmp_path: Path) -> None:
+    config = tmp_path / "dense.toml"
+    config.write_text(DENSE + '\n[scheduler]\nname = "native"\n')
+    ended = launch(engine, 2, [config, f"output.dir={tmp_path / 'run'}", *trouble("kill", 3, 1)], tmp_path)
+    check_named(ended, rank=1, others=1)
+
+
+@pytest.mark.parametrize(
+    ("engine", "rounds"),
+    [
+        ("horovod", "p2p"),
+        # torchrun gives a rank that does not listen 30 seconds.
+        pytest.param("torch", "p2p", marks=pytest.mark.slow),
+        pytest.param("horovod", "alltoall", marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_that_hangs(engine: str, rounds: str, tmp_path: Path) -> None:
+    """Nobody hears of it but by its silence."""
+    patience = ["engine.timeout_seconds=5", f"engine.rounds={rounds}"]
+    arguments = [CONFIG, f"output.dir={tmp_path / 'run'}", *patience, *trouble("hang", 3, 1)]
+    check_named(launch(engine, 3, arguments, tmp_path), rank=1, others=2)
+
+
+@pytest.mark.parametrize(("engine", "kind"), [("torch", "infinite_loss"), ("horovod", "not_a_number")])
+def test_divergence_on_one_rank_stops_all(engine: str, kind: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    ended = launch(engine, 2, [CONFIG, f"output.dir={folder}", *trouble(kind, 5, 1)], tmp_path)
+    assert ended.code != 0
+    assert {"error: rank 0: step 5: the gradient of layer linear.bias is not finite"} <= set(ended.errors), ended.said
+    assert all("step 5: the gradient of layer linear.bias is not finite" in line for line in ended.errors)
+    assert re.search(r"exit with status code 3\.|exitcode  : 3 ", ended.out + ended.err)
+    assert record(folder)["status"] == "diverged"
+    assert checkpoints(folder)[-1].name == "step-00000004"
+    assert len(losses(folder)) == 5
+
+
+def test_a_broken_model_on_one_rank(tmp_path: Path) -> None:
+    """A mistake in a program, not of the user's: its traceback is shown, once."""
+    ended = launch("torch", 2, [CONFIG, f"output.dir={tmp_path / 'run'}", *trouble("error", 3, 1)], tmp_path)
+    assert ended.code != 0
+    assert ended.err.count("RuntimeError: the model broke") == 1, ended.said
+    assert len(ended.errors) == 1
+    assert "error: rank 0: lost rank 1 (pid " in ended.errors[0], ended.said
+
+
+def test_a_broken_image_in_a_loader_of_one_rank(tmp_path: Path) -> None:
+    """Rank 1 alone meets it, in a decoding process; the other rank says whom it lost."""
+    broken = write_images(tmp_path / "images")
+    config = tmp_path / "images.toml"
+    config.write_text(
+        f'[model]\nname = "toy"\n[data]\nname = "imagefolder"\nroot = "{tmp_path / "images"}"\nbatch_size = 4\n'
+        "image_size = 16\nworkers = 1\n[output]\ntensorboard = false\n"
+    )
+    ended = launch("torch", 2, [config, f"output.dir={tmp_path / 'run'}"], tmp_path)
+    assert ended.code != 0
+    mine = [line for line in ended.errors if line.startswith("error: rank 1: data.root: ")]
+    assert len(mine) == 1, ended.said
+    assert f"{broken} is not a readable image" in mine[0]
+    assert not TRACEBACK_OF_OURS.search(ended.err), ended.said
+
+
+def write_images(folder: Path) -> Path:
+    """16 training and 4 test images of 2 classes, one of the test images, which rank 1 reads, broken."""
+    for split, count in (("train", 8), ("val", 2)):
+        for name in ("a", "b"):
+            (folder / split / name).mkdir(parents=True)
+            for number in range(count):
+                Image.new("RGB", (20, 20), (40 * number % 256, 80, 120)).save(folder / split / name / f"{number}.png")
+    broken = folder / "val" / "a" / "1.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    return broken

@@ -1,0 +1,75 @@
+"""A run that was stopped, stopped again, lost a rank and was resumed each time ends as one that nothing disturbed."""
+
+import os
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.conftest import RANKS
+from tests.distributed.ends import assert_same_end, checkpoints, losses, record
+from tests.distributed.launch import CONFIG, launch, started
+
+# Steps of 0.3 s: ranks look after each of them whether one was told to stop.
+SLOWLY = "model.pause_ms=150"
+
+
+def steps_done(folder: Path) -> int:
+    path = folder / "steps.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def trouble(kind: str, step: int, rank: int) -> list[str]:
+    """Two micro-batches make a step; it comes in the second."""
+    return [f"model.trouble={kind}", f"model.at={2 * step + 1}", f"model.rank={rank}"]
+
+
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
+def test_a_troubled_run_ends_as_the_unbroken_one(engine: str, unbroken: Callable[[str], Path], tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    base = [CONFIG, f"output.dir={folder}", "train.resume=auto"]
+    stop_one_rank(engine, [*base, "train.max_steps=11"], folder, tmp_path)
+    stop_the_launcher(engine, base, folder, tmp_path)
+    kill_one_rank(engine, base, folder, tmp_path)
+    ended = launch(engine, RANKS, base, tmp_path)
+    assert ended.code == 0, ended.said
+    assert_same_end(folder, unbroken(engine))
+
+
+def stop_one_rank(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
+    """SIGTERM to rank 1 in step 2: all save a checkpoint together, and leave with exit code 0."""
+    ended = launch(engine, RANKS, [*base, SLOWLY, *trouble("terminate", 2, 1)], logs)
+    assert ended.code == 0, ended.said
+    assert not ended.errors
+    assert record(folder)["status"] == "interrupted"
+    assert len(losses(folder)) == int(checkpoints(folder)[-1].name.removeprefix("step-")) in (3, 4)
+
+
+def stop_the_launcher(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
+    """SIGTERM to the launcher, which passes it on; what it returns is its own affair."""
+    before = steps_done(folder)
+    (folder / "record.json").unlink()
+    with started(engine, RANKS, [*base, SLOWLY], logs) as job:
+        job.until(lambda: steps_done(folder) > before)
+        os.kill(job.process.pid, signal.SIGTERM)
+        ended = job.wait()
+        assert not job.left_over()
+    assert not ended.errors, ended.said
+    assert record(folder)["status"] == "interrupted", ended.said
+    saved = int(checkpoints(folder)[-1].name.removeprefix("step-"))
+    assert before < saved == steps_done(folder) < 9, ended.said
+
+
+def kill_one_rank(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
+    """kill -9 of rank 1: every other rank says so in one line and ends."""
+    before = steps_done(folder)
+    ended = launch(engine, RANKS, [*base, *trouble("kill", 2, 1)], logs)
+    assert ended.code != 0
+    assert len(ended.errors) == RANKS - 1, ended.said
+    for line in ended.errors:
+        assert "lost rank 1 (pid " in line, ended.said
+        assert f" at step {before + 2} (" in line
+        assert f"resume with output.dir={folder} train.resume=auto (newest checkpoint: step-" in line
+    assert 'train.py", line' not in ended.err
+    assert not (folder / "record.json").exists()

@@ -1,0 +1,63 @@
+"""The catalog: every key of a config and every plugin with its options, as text."""
+
+import dataclasses
+import re
+
+import pytest
+
+from compose import KINDS
+from wirebench import catalog
+from wirebench.comm.engine import ENGINES
+from wirebench.config import SECTIONS
+from wirebench.plugins import Plugins
+
+
+def test_every_key_is_listed_with_its_default():
+    text = catalog.sections()
+    assert re.findall(r"^\[(\w+)\]$", text, re.MULTILINE) == list(SECTIONS)
+    for section, part in zip(SECTIONS, re.split(r"^\[\w+\]$", text, flags=re.MULTILINE)[1:], strict=True):
+        listed = re.findall(r"^  (\w+) = (.+)$", part, re.MULTILINE)
+        fields = [f for f in dataclasses.fields(SECTIONS[section]) if f.name != "options"]
+        assert listed == [(f.name, repr(f.default)) for f in fields]
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["timeout_seconds", "dense_below", "warmup_epochs", "accumulation", "dilation", "eval_batch_size", "trace_steps"],
+)
+def test_keys_that_need_a_word_have_one(key):
+    assert re.search(rf"^  .*\b{key}  +\S", catalog.sections(), re.MULTILINE)
+
+
+def test_every_plugin_and_engine_is_listed():
+    text = catalog.plugins(KINDS, ENGINES)
+    for kind in KINDS:
+        for name in kind.available():
+            assert re.search(rf"^  {name} +\S", text, re.MULTILINE), name
+    for engine in ENGINES:
+        assert re.search(rf"^  {engine} +\S", text, re.MULTILINE), engine
+    assert "cannot be loaded" not in text
+
+
+def test_options_are_listed_with_default_and_type():
+    text = catalog.plugins(KINDS, ENGINES)
+    assert "      depth = 20   (one of 20, 32, 44, 56, 110)\n" in text
+    assert "      density = 0.001   (a number)\n" in text
+
+
+def test_options_that_the_suite_passes_itself_are_not_listed():
+    text = catalog.plugins(KINDS, ENGINES)
+    assert not re.search(r"^      (num_classes|image_shape|root)\b", text, re.MULTILINE)
+
+
+def test_a_broken_plugin_does_not_hide_the_others(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    folder = tmp_path / "broken_shapes"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "circle.py").write_text("import nowhere_to_be_found\n")
+    (folder / "square.py").write_text('"""Four equal\nsides.\n\nMore."""\nclass Square:\n    """Draw."""\n')
+    text = catalog.plugins([Plugins("broken_shapes", "shape")], {})
+    assert text.startswith("shapes\n")
+    assert re.search(r"^  circle +cannot be loaded: No module named 'nowhere_to_be_found'$", text, re.MULTILINE)
+    assert re.search(r"^  square +Four equal sides\.$", text, re.MULTILINE)

@@ -1,0 +1,94 @@
+"""Traffic: bytes per counted step, ratios, and the interface's counter divided among its ranks."""
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import pytest
+
+from wirebench.collectives.serve import Served
+from wirebench.nic import InterfaceCounter
+from wirebench.traffic import Traffic
+
+DENSE = Served("Sum", "ring", 6, 400, 400, 600, 0.5)
+SPARSE = Served("Gather", "native", 1, 80, 40, 240, 0.25)
+
+
+class Counter:
+    """An interface whose counter reads these values, one after the other."""
+
+    def __init__(self, values: Sequence[int | None] = ()) -> None:
+        self.values: Iterator[int | None] = iter(values)
+
+    def read(self) -> tuple[int, int] | None:
+        value = next(self.values, None)
+        return None if value is None else (value, 0)
+
+
+def traffic(values: Sequence[int | None] = (), size: int = 4, here: int = 1) -> Traffic:
+    return Traffic(100, size, cast(InterfaceCounter, Counter(values)), here)
+
+
+def test_bytes_are_means_over_counted_steps():
+    counted = traffic()
+    assert counted.step([DENSE, DENSE], counted=False) == 1200
+    assert counted.step([DENSE], counted=True) == 600
+    assert counted.step([SPARSE, SPARSE], counted=True) == 480
+    found = counted.summary()
+    assert found["bytes_per_step"] == {"payload": 280.0, "dense": 400, "wire": 540.0, "nic": None}
+
+
+def test_ratios_compare_with_the_dense_gradient_and_with_its_ring():
+    counted = traffic()
+    counted.step([SPARSE], counted=True)
+    # A ring of 4 sends 2 * 3 / 4 of 400 bytes.
+    assert counted.summary()["compression_ratio"] == {"values": 10.0, "with_indices": 5.0, "wire": 600 / 240}
+
+
+def test_the_dense_ring_has_ratio_one():
+    counted = traffic()
+    counted.step([DENSE], counted=True)
+    assert set(counted.summary()["compression_ratio"].values()) == {1.0}
+
+
+def test_requests_are_those_of_the_last_step():
+    counted = traffic()
+    counted.step([SPARSE], counted=True)
+    counted.step([DENSE, SPARSE], counted=True)
+    assert counted.summary()["requests"] == [
+        {"kind": "Sum", "plan": "ring", "rounds": 6, "bytes": 600, "payload_bytes": 400, "seconds": 0.5},
+        {"kind": "Gather", "plan": "native", "rounds": 1, "bytes": 240, "payload_bytes": 80, "seconds": 0.25},
+    ]
+
+
+def test_without_counted_steps_nothing_is_known():
+    counted = traffic()
+    counted.step([DENSE], counted=False)
+    found = counted.summary()
+    assert found["bytes_per_step"] == {"payload": None, "dense": 400, "wire": None, "nic": None}
+    assert set(found["compression_ratio"].values()) == {None}
+
+
+def test_a_single_worker_has_no_wire_ratio():
+    counted = traffic(size=1)
+    counted.step([Served("Sum", "none", 0, 400, 400, 0, 0.0)], counted=True)
+    assert counted.summary()["compression_ratio"] == {"values": 1.0, "with_indices": 1.0, "wire": None}
+
+
+@pytest.mark.parametrize("here", [1, 2])
+def test_the_interfaces_bytes_leave_pauses_out_and_are_shared(here):
+    # 0 to 3000 in three steps; 3000 to 9000 in a pause (evaluation, a checkpoint); 9000 to 10000 in one step.
+    counted = traffic([0, 3000, 9000, 10_000], here=here)
+    for steps in (3, 1):
+        counted.resume()
+        for _ in range(steps):
+            counted.step([DENSE], counted=False)
+        counted.pause()
+    assert counted.summary()["bytes_per_step"]["nic"] == 1000 / here
+
+
+def test_an_interface_that_cannot_be_read_says_nothing():
+    counted = traffic([None, None])
+    counted.resume()
+    counted.step([DENSE], counted=True)
+    counted.pause()
+    assert counted.summary()["bytes_per_step"]["nic"] is None
