@@ -4,7 +4,7 @@
 # Any Debian or Ubuntu with Python 3.11 or 3.12 will do, for both targets: CUDA comes from the Python package index.
 ARG BASE_IMAGE=debian:bookworm-slim
 
-# What both images start from: Python and the run-time packages, as requirements.lock pins them. 5 GB, so it is never copied.
+# What both images start from: Python and the run-time packages, as requirements.lock pins them. 6 GB, never copied.
 FROM ${BASE_IMAGE} AS environment
 RUN apt-get update \
     && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
@@ -14,10 +14,10 @@ ENV PATH=/opt/venv/bin:$PATH
 WORKDIR /app
 COPY pyproject.toml requirements.lock ./
 # The dependencies only, not the extras: no compiler, no linter.
-RUN python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
-        >/tmp/dependencies \
-    && python -m pip install --no-cache-dir --progress-bar off --constraint requirements.lock --requirement /tmp/dependencies \
-    && rm /tmp/dependencies
+RUN python -c 'import tomllib as t; print(*t.load(open("pyproject.toml", "rb"))["project"]["dependencies"], sep="\n")' \
+        >/tmp/wanted \
+    && python -m pip install --no-cache-dir --progress-bar off --constraint requirements.lock -r /tmp/wanted \
+    && rm /tmp/wanted
 
 # The stages that build Horovod, and alone have compilers.
 FROM environment AS compilers
@@ -37,14 +37,15 @@ COPY . ./
 # One thread a rank, as torchrun does: ranks share the cores. Traffic stays on the loopback interface.
 ENV HOME=/home/wirebench PYTHONPATH=/app PYTHONUNBUFFERED=1 NP=4 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
 
-# nvcc is a Python package of the CUDA release that PyTorch's own packages are from. It lacks two names that CMake looks for.
+# nvcc comes from the package index, of the same release as PyTorch's CUDA. It lacks two names that CMake looks for.
 FROM compilers AS wheel-gpu
 RUN python -m pip install --no-cache-dir --progress-bar off --constraint requirements.lock 'cuda-toolkit[nvcc,cudart]' \
     && ln -s "$(dirname /opt/venv/lib/python3*/site-packages/nvidia/*/bin/nvcc | xargs dirname)" /opt/cuda \
     && ln -s lib /opt/cuda/lib64 \
     && ln -s "$(basename /opt/cuda/lib/libcudart.so.*)" /opt/cuda/lib/libcudart.so
 # A failed build must not end in the CPU build that the script falls back to.
-RUN mkdir /wheel && cp "$(CUDA_HOME=/opt/cuda GPU_OPS=nccl bash scripts/build_horovod.sh /opt/venv/bin/python | grep nccl)" /wheel
+RUN mkdir /wheel \
+    && cp "$(CUDA_HOME=/opt/cuda GPU_OPS=nccl bash scripts/build_horovod.sh /opt/venv/bin/python | grep nccl)" /wheel
 
 # The NCCL build carries CPU tensors over Gloo, so this image runs without a GPU too.
 FROM application AS gpu

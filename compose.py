@@ -129,12 +129,14 @@ def _assemble(
     checkpoints = Checkpoints(
         directory / "checkpoints", engine, workers, states, identity, settings.train.keep, progress.note
     )
+    # Before anything is written: a checkpoint that is refused costs an earlier run in this folder nothing.
+    restored = checkpoints.restore(settings.train.resume) if settings.train.resume else None
     record = _record(settings, engine, directory)
     guard = Guard(workers[0].flat)
     journal = Journal(clock, guard, record, progress, engine.size)
     return Run(
         settings, engine, directory, workers, lanes, synchroniser, guard, clock, timeline, traffic, record, progress,
-        journal, checkpoints, Stopper(engine.store), sampler(engine.device), total_steps,
+        journal, checkpoints, Stopper(engine.store), sampler(engine.device), total_steps, restored,
     )  # fmt: skip
 
 
@@ -253,7 +255,8 @@ def _identity(settings: Config, worker: Worker) -> dict[str, Any]:
     for key in keys:
         section, _, name = key.partition(".")
         shared[key] = tables[section][name]
-    return {**shared, "layers of the model": worker.flat.digest()}
+    sizes = {"training images": worker.shard.dataset.train_size, "layers of the model": worker.flat.digest()}
+    return shared | sizes
 
 
 def _flat(settings: Config) -> dict[str, Any]:

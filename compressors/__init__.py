@@ -15,7 +15,7 @@ def available() -> list[str]:
     return PLUGINS.available()
 
 
-def build(name: str, *, dense_below: int = 0, warmup: Sequence[float] = (), **options: Any) -> Compressor:  # noqa: ANN401
+def build(name: str, *, dense_below: int = 0, warmup: Sequence[float] = (), **options: Any) -> Compressor:
     """The compressor `name` with its options, inside the wrappers that are asked for."""
     compressor: Compressor = PLUGINS.build(name, **options)
     if warmup:

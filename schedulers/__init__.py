@@ -13,6 +13,6 @@ def available() -> list[str]:
     return PLUGINS.available()
 
 
-def build(name: str, **options: Any) -> Scheduler:  # noqa: ANN401 - the plugin's constructor checks them
+def build(name: str, **options: Any) -> Scheduler:
     """The scheduler `name` with its options."""
     return PLUGINS.build(name, **options)

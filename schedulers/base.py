@@ -20,7 +20,8 @@ class Scheduler(Protocol):
 
     needs_profile  the rule reads `backward_seconds` and `cost`
     after_backward exchanges start only when the whole backward pass is done
-    native         the gradients go to the engine's own synchroniser instead (DistributedDataParallel, Horovod's optimizer)
+    native         the gradients go to the engine's own synchroniser instead (DistributedDataParallel or
+                   hvd.DistributedOptimizer)
     """
 
     needs_profile: ClassVar[bool]

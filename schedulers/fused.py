@@ -20,7 +20,7 @@ class Fused:
     after_backward: ClassVar[bool] = False
     native: ClassVar[bool] = False
 
-    def __init__(self, bucket_cap_mb: float = 25.0, first_bucket_mb: float = 1.0):
+    def __init__(self, bucket_cap_mb: float = 25.0, first_bucket_mb: float = 1.0) -> None:
         if bucket_cap_mb <= 0 or first_bucket_mb <= 0:
             raise ValueError(f"caps are more than 0 MiB, got {bucket_cap_mb} and {first_bucket_mb}")
         self.caps = [int(mb * 2**20) for mb in (first_bucket_mb, bucket_cap_mb)]

@@ -9,14 +9,15 @@ from schedulers.base import Cost, LayerCost
 class Native:
     """DistributedDataParallel on torch, hvd.DistributedOptimizer on Horovod.
 
-    bucket_cap_mb  the engine's own fusion threshold in MiB (DDP's bucket_cap_mb, HOROVOD_FUSION_THRESHOLD); 0: its default
+    bucket_cap_mb  the engine's own fusion threshold in MiB (DDP's bucket_cap_mb, HOROVOD_FUSION_THRESHOLD); 0: its
+                   default
     """
 
     needs_profile: ClassVar[bool] = False
     after_backward: ClassVar[bool] = False
     native: ClassVar[bool] = True
 
-    def __init__(self, bucket_cap_mb: float = 0.0):
+    def __init__(self, bucket_cap_mb: float = 0.0) -> None:
         if bucket_cap_mb < 0:
             raise ValueError(f"bucket_cap_mb is at least 0, got {bucket_cap_mb}")
         self.bucket_cap_mb = bucket_cap_mb

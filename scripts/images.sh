@@ -76,6 +76,7 @@ end_ticker() {
     ticker=''
 }
 
+# shellcheck disable=SC2317 # the trap again
 mounts_below() { awk -v folder="$1/" 'index($2, folder) == 1 { print $2 }' /proc/mounts | sort -r; }
 
 # shellcheck disable=SC2317 # it is called by a trap
@@ -90,6 +91,7 @@ clean_up() {
     # A debootstrap that is cut off leaves /proc mounted, and podman its store: nothing below a mount is ever removed.
     for mount in $(mounts_below "$work"); do umount "$mount" || umount --lazy "$mount"; done
     if [ -n "$(mounts_below "$work")" ]; then say "$work cannot be removed: it holds mounts"; return; fi
+    say 'removing the store'
     rm -rf --one-file-system "$work"
 }
 
@@ -97,7 +99,7 @@ clean_up() {
 
 check_tools() {
     local tool missing=()
-    for tool in podman buildah debootstrap; do
+    for tool in podman buildah debootstrap python3; do
         command -v "$tool" >/dev/null || missing+=("$tool")
     done
     [ ${#missing[@]} = 0 ] || die 'no Docker engine answers; to build without one, on Debian or Ubuntu:' \
@@ -113,7 +115,7 @@ check_disk() {
     ((free_kb >= needed_gb * 1024 * 1024)) ||
         die "$cache has $((free_kb / 1024 / 1024)) GB of free disk space; about $needed_gb GB are needed"
     mkdir "$work"/{lower,upper,scratch,merged}
-    mount -t overlay overlay -o "lowerdir=$work/lower,upperdir=$work/upper,workdir=$work/scratch" "$work/merged" 2>/dev/null ||
+    (cd "$work" && mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=scratch merged 2>/dev/null) ||
         die "overlay mounts do not work in $cache; set XDG_CACHE_HOME to a folder on ext4 or xfs"
     umount "$work/merged"
 }
@@ -125,7 +127,12 @@ make_store() {
     check_disk
     export CONTAINERS_STORAGE_CONF=$work/storage.conf TMPDIR=$work/tmp
     mkdir "$TMPDIR"
-    printf '[storage]\ndriver = "overlay"\ngraphroot = "%s"\nrunroot = "%s"\n' "$work/store" "$work/run" >"$work/storage.conf"
+    cat >"$CONTAINERS_STORAGE_CONF" <<TOML
+[storage]
+driver = "overlay"
+graphroot = "$work/store"
+runroot = "$work/run"
+TOML
 }
 
 # --- The base image, and what the build borrows from this host: by mounts, so that none of it stays in the image
@@ -166,6 +173,10 @@ share_apt_settings() {
 # pip's indexes, and the folders of packages among them, as they are set here.
 share_pip_settings() {
     local folder number=0
+    if ! python3 -c 'import pip' 2>/dev/null; then
+        say 'python3 has no pip here, so the build goes without settings for it'
+        return
+    fi
     python3 - "$work/pip.conf" <<'PY' >"$work/folders" || failed 'pip config list failed'
 import ast, pathlib, subprocess, sys
 
@@ -212,16 +223,16 @@ build() {
     run "building $target" podman build --isolation chroot --layers=false --force-rm --pull=never --format docker \
         "${volumes[@]}" --build-arg "BASE_IMAGE=$base_image" --target "$target" --tag "$image" "$root" >&2 ||
         failed "the build of $target failed; what went wrong is above"
-    done_in "$image is built, $(podman image inspect --format '{{.Size}}' "$image" | awk '{ printf "%.1f GB", $1 / 1e9 }')"
+    done_in "$image is built, $(($(podman image inspect --format '{{.Size}}' "$image") / 10 ** 6)) MB"
 }
 
 # buildah run does not look at the entry, so it is read from the image. The user and the variables are the image's own.
 smoke_run() {
     local entry container
-    mapfile -t entry < <(podman image inspect --format '{{range .Config.Entrypoint}}{{println .}}{{end}}' "$image" | sed '/^$/d')
+    mapfile -t entry < <(podman image inspect --format '{{join .Config.Entrypoint "\n"}}' "$image")
     container=$(buildah from --pull=never "$image")
-    run 'training' buildah run --isolation chroot --env NP=$smoke_ranks "$container" -- "${entry[@]}" $smoke_config >&2 ||
-        failed 'the smoke run failed'
+    run 'training' buildah run --isolation chroot --env NP=$smoke_ranks "$container" -- \
+        "${entry[@]}" $smoke_config >&2 || failed 'the smoke run failed'
     run 'reading the record' buildah run --isolation chroot "$container" -- python scripts/show.py --latest ||
         failed 'the smoke run left no record'
     buildah rm "$container" >/dev/null
@@ -241,8 +252,8 @@ without_docker() {
     trap 'exit 143' TERM
     make_store
     make_base
-    share_pip_settings
     share_authorities
+    share_pip_settings
     build
     if [ -n "$smoke" ]; then smoke_run; fi
     if [ -n "$keep" ]; then keep_store; fi

@@ -59,6 +59,14 @@ class Net(nn.Module):
         return self.last(x if self.skip else self.middle(x).relu())
 
 
+class Plain(Net):
+    """The net without the parameter that takes no part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.odd
+
+
 ORDER = ["last.weight", "last.bias", "middle.weight", "middle.bias", "first.weight", "first.bias", "odd"]
 LAYERS = range(len(ORDER))
 WFBP = [range(place, place + 1) for place in LAYERS]

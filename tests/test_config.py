@@ -222,3 +222,12 @@ def test_a_folder_is_no_config(tmp_path):
 def test_sections_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.Config().train.epochs = 3  # type: ignore[misc]
+
+
+def test_naming_another_plugin_drops_the_options_of_the_files_one_and_keeps_the_section(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text('[compressor]\nname = "topk"\ndensity = 0.5\ndense_below = 64\n')
+    other = config.load(path, ["compressor.rank=2", "compressor.name=powersgd"]).compressor
+    assert (other.name, other.dense_below, dict(other.options)) == ("powersgd", 64, {"rank": 2})
+    same = config.load(path, ["compressor.name=topk"]).compressor
+    assert dict(same.options) == {"density": 0.5}

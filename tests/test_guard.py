@@ -74,6 +74,14 @@ def test_layers_without_a_gradient_do_not_shift_the_names(flat):
         Guard(flat).note(0, FINE)
 
 
+def test_what_a_layer_without_a_gradient_left_behind_does_not_count(flat):
+    flat.parameters[-1].grad = None
+    flat.views[-1].fill_(torch.nan)
+    guard = Guard(flat)
+    guard.note(0, FINE)
+    assert guard.losses(0) == [(0, 1.5)]
+
+
 @pytest.mark.parametrize("views", [True, False])
 def test_large_finite_values_are_no_divergence(flat, views):
     if not views:
@@ -109,7 +117,7 @@ def test_parameters_that_are_not_finite_are_not_kept(flat, bad):
 def test_one_ranks_bad_loss_reaches_its_gradient(bad):
     assert seed_of_backward(FINE).item() == 1
     weight = torch.ones(2, requires_grad=True)
-    loss = weight.sum().clamp(max=1) * torch.tensor(bad)
+    loss = (weight * bad).sum()
     loss.backward(seed_of_backward(loss))
     assert weight.grad is not None
     assert weight.grad.isnan().all()

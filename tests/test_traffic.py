@@ -92,3 +92,12 @@ def test_an_interface_that_cannot_be_read_says_nothing():
     counted.step([DENSE], counted=True)
     counted.pause()
     assert counted.summary()["bytes_per_step"]["nic"] is None
+
+
+def test_pausing_twice_counts_nothing_twice():
+    counted = traffic([0, 1000, 5000])
+    counted.resume()
+    counted.step([DENSE], counted=True)
+    counted.pause()
+    counted.pause()
+    assert counted.summary()["bytes_per_step"]["nic"] == 1000

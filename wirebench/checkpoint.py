@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -177,7 +178,7 @@ def _write(path: Path, content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-class _DamagedError(ValueError):
+class _DamagedError(Exception):
     """A checkpoint cannot be used; the message says why."""
 
 
@@ -207,6 +208,10 @@ def _read_files(folder: Path, sums: Mapping[str, str], names: Sequence[str]) -> 
             raise _DamagedError(f"{name}: {error.strerror}") from error
         if hashlib.sha256(content).hexdigest() != sums.get(name):
             raise _DamagedError(f"{name} does not match its checksum")
+        try:
+            load_tensors(content)
+        except SafetensorError as error:
+            raise _DamagedError(f"{name}: {error}") from error
         contents.append(content)
     return contents
 

@@ -67,6 +67,10 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError(f"{path}: not a text file") from error
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         raise UserError(f"{path}: not valid TOML: {error}") from error
+    replaced = {text.partition(".")[0] for text in overrides if _replaces_plugin(table, text)}
+    for section in replaced:
+        # The file's options are those of the plugin that the file names.
+        table[section] = {key: value for key, value in table[section].items() if key in _hints(section)}
     for text in overrides:
         _override(table, text)
     return from_dict(table, path.stem)
@@ -125,6 +129,14 @@ def _frozen(value: Any, hint: Any) -> Any:
         item = typing.get_args(hint)[0] if typing.get_args(hint) else Any
         return tuple(_frozen(each, item) for each in value)
     return float(value) if hint is float else value
+
+
+def _replaces_plugin(table: Mapping[str, Any], text: str) -> bool:
+    """Whether the override names another plugin than the file does."""
+    key, _, value = text.partition("=")
+    section, _, name = key.partition(".")
+    given = table.get(section)
+    return name == "name" and isinstance(given, Mapping) and "name" in given and given["name"] != value.strip("\"'")
 
 
 def _override(table: dict[str, Any], text: str) -> None:

@@ -24,7 +24,7 @@ _LEAST = {
     "train.keep": 1,
     "output.trace_steps": 0,
 }
-_GREATEST = {"train.label_smoothing": 1}
+_GREATEST = {"train.label_smoothing": 1, "engine.timeout_seconds": 86_400}
 _POSITIVE = ("engine.timeout_seconds", "network.dilation")
 
 

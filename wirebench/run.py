@@ -37,6 +37,7 @@ class Run:
 
     workers, lanes  of the ranks that live in this process, in the same order; no lanes where the engine synchronises
     total_steps     of the whole run, whatever was done before a resume
+    restored        what the checkpoint that was loaded says of the run so far, None for a new run
     step            the next step to do
     """
 
@@ -57,6 +58,7 @@ class Run:
     stopper: Stopper
     gpu: GpuSampler | NullSampler
     total_steps: int
+    restored: dict[str, Any] | None
     step: int = 0
     first_step: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -81,12 +83,14 @@ class Run:
         return self._seconds_before + time.perf_counter() - self._began
 
     def resume(self) -> None:
-        """Load the checkpoint that train.resume names, if it names one."""
-        state = self.checkpoints.restore(self.config.train.resume) if self.config.train.resume else None
-        if state is not None:
-            self.step = self.first_step = state["step"]
-            self.history = state["progress"]["history"]
-            self._seconds_before = state["progress"]["seconds"]
+        """Take up the bookkeeping where the checkpoint that was loaded left it."""
+        if self.restored is not None:
+            self.step = self.first_step = self.restored["step"]
+            progress = self.restored["progress"]
+            # A run that max_steps ended within an epoch has summed that one up already; it goes on now.
+            whole = self.step // self.steps_per_epoch
+            self.history = [entry for entry in progress["history"] if entry["epoch"] < whole]
+            self._seconds_before = progress["seconds"]
         self.record.truncate(self.first_step)
         self.record.restore(self.history)
         self._began = self._epoch_began = time.perf_counter()
@@ -169,9 +173,11 @@ class Run:
         return found
 
     def evaluate(self) -> dict[str, float]:
-        """Mean loss, top-1 and top-5 over the whole test set, every image counted once."""
+        """Mean loss, top-1 and top-5 over the whole test set, every image counted once; {} for a set without images."""
         totals = self._sum_over_ranks([worker.evaluate() for worker in self.workers])
         loss, top1, top5, images = totals.tolist()
+        if not images:
+            return {}
         return {"loss": loss / images, "top1": top1 / images, "top5": top5 / images}
 
     def finish(self, status: str, final: dict[str, float]) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Traffic:
             self.wire += wire
         # The interface cannot tell warm-up from the rest, so its mean is over all steps.
         self._nic_steps += self._nic_begin is not None
-        self.last = list(served) or self.last
+        self.last = list(served)
         return wire
 
     def resume(self) -> None:

@@ -164,3 +164,13 @@ def test_gathering_on_a_tree_collects_at_the_root_first():
 def test_a_plan_that_gathers_too_little_is_noticed():
     with pytest.raises(AssertionError, match="not every contribution reaches every rank"):
         gather_moves(Plan("half", ((Transfer(1, 0, 0, 2),),), ()), 2)
+
+
+def test_gathering_reads_what_was_there_before_the_round():
+    everything = [Transfer(src, dst, 0, 3) for src, dst in ((1, 0), (0, 2), (2, 0), (0, 1))]
+    chain, up, down = (everything[0], everything[1]), (everything[2],), (everything[3], everything[1])
+    assert gather_moves(Plan("chain", (chain,), (up, down)), 3) == (
+        (Move(1, 0, (1,)), Move(0, 2, (0,))),
+        (Move(2, 0, (2,)),),
+        (Move(0, 1, (0, 2)), Move(0, 2, (1,))),
+    )

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from wirebench import collectives
+from wirebench.collectives.plan import Plan, Transfer, check
 from wirebench.collectives.serve import Served, Server
 from wirebench.comm.base import LENGTH_BYTES
 from wirebench.comm.local import LocalHub
@@ -194,3 +195,19 @@ def test_plans_are_made_once_per_size():
     for numel in (3, 4, 3):
         next(server.serve(Sum(torch.ones(numel))))
     assert asked == [3, 4]
+
+
+class Returned:
+    """A plan in which rank 0 gives its items away and gets the sums back, to hand them on: what `fresh` is for."""
+
+    def plan(self, topology: Topology, items: int) -> Plan:
+        back = (Transfer(1, 0, 0, items, fresh=True),)
+        return Plan("returned", ((Transfer(0, 1, 0, items),), back), ((Transfer(0, 1, 0, items),),))
+
+
+def test_fresh_transfers_overwrite():
+    check(Returned().plan(Topology(2), 3), 2, 3)
+    for request in (Sum, lambda tensor: Merge(tensor, torch.add)):
+        servers = [Server(Metered(c), Returned(), Topology(2)) for c in LocalHub(2).communicators]
+        answers = run([server.serve(request(torch.full((3,), rank + 1.0))) for rank, server in enumerate(servers)])
+        assert all(isinstance(answer, Tensor) and answer.tolist() == [3.0] * 3 for answer in answers)

@@ -8,12 +8,14 @@ from typing import Any
 import torch
 
 from tests.comm.contract import CHECKS
+from tests.lanes import Plain, check_gradients, images, loss_of, plain_gradients
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.hvd import HorovodCommunicator
 from wirebench.comm.peers import gather_bytes
 from wirebench.config import EngineConfig
 from wirebench.errors import UserError
 from wirebench.exchange import run
+from wirebench.native import native_sync
 
 
 def communicators(engine: Engine) -> dict[str, HorovodCommunicator]:
@@ -50,6 +52,27 @@ def bytes_sent(c: HorovodCommunicator) -> dict[str, int]:
     return found
 
 
+def optimizers_gradients(engine: Engine, parts: int) -> str:
+    """Two steps of Horovod's own optimizer, each in `parts` micro-batches: `good`, or what went wrong."""
+    model, (rank,) = Plain(), engine.ranks
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    sync = native_sync(engine, model, optimizer, bucket_cap_mb=0.0, accumulation=parts, unused=())
+    try:
+        for step in range(2):
+            sync.begin(step, 0)
+            for number, few in enumerate(images(10 * step + rank, 8).chunk(parts)):
+                if number == parts - 1:
+                    sync.arm()
+                (loss_of(sync.module, few) / parts).backward()
+            sync.finish()
+            check_gradients(model, plain_gradients([images(10 * step + each, 8) for each in range(engine.size)]))
+            with sync.stepping():
+                sync.optimizer.step()
+    except Exception:
+        return traceback.format_exc()
+    return "good"
+
+
 def main() -> None:
     """Run every check with both kinds of rounds."""
     engine = start(EngineConfig(timeout_seconds=30.0, device="cpu"), fusion_mb=0.0)
@@ -57,6 +80,7 @@ def main() -> None:
     for rounds, communicator in communicators(engine).items():
         found[rounds] = {name: outcome(name, communicator) for name in CHECKS}
         found[rounds]["bytes"] = bytes_sent(communicator)
+    found["optimizer"] = {str(parts): optimizers_gradients(engine, parts) for parts in (1, 4)}
     everybody = gather_bytes(engine.communicators[0], json.dumps(found).encode())
     if engine.is_first:
         print("FOUND " + json.dumps([json.loads(text) for text in everybody]))

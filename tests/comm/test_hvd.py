@@ -56,3 +56,8 @@ def test_bytes_are_counted(found, rounds):
     for rank, each in enumerate(found):
         sent = each[rounds]["bytes"]
         assert sent == {"round": 16, "sum": 32, "broadcast": 20 if rank == 1 else 0, "gather": gathered[rank]}
+
+
+@pytest.mark.parametrize("parts", ["1", "4"])
+def test_horovods_own_optimizer_averages(found, parts):
+    assert [each["optimizer"][parts] for each in found] == ["good"] * 3

@@ -106,7 +106,9 @@ def test_bytes_count_a_pair_per_entry_and_at_least_one(numel, entries):
 
 @pytest.mark.parametrize("density", [0.0, -0.1, 1.5, float("nan")])
 def test_a_density_outside_its_range_is_the_users_mistake(density):
-    with pytest.raises(UserError, match=r"^compressor(: density lies in \(0, 1\], got |\.density: needs a finite number)"):
+    with pytest.raises(
+        UserError, match=r"^compressor(: density lies in \(0, 1\], got |\.density: needs a finite number)"
+    ):
         compressors.build("topk", density=density)
 
 

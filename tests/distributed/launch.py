@@ -24,6 +24,8 @@ CONFIG = ROOT / "tests/distributed/run.toml"
 MARK = "WIREBENCH_TEST_JOB"
 LIMIT_SECONDS = 150.0
 BIN = Path(sys.executable).parent
+PLUGINS = ROOT / "tests/distributed"
+sys.path.append(str(PLUGINS))
 
 
 class Ended(NamedTuple):
@@ -53,7 +55,7 @@ class Job:
         self.began = time.monotonic()
         logs.mkdir(parents=True, exist_ok=True)
         self._out, self._err = logs / f"{self.mark}.out", logs / f"{self.mark}.err"
-        path = [str(ROOT / "tests/distributed"), os.environ.get("PYTHONPATH", "")]
+        path = [str(PLUGINS), os.environ.get("PYTHONPATH", "")]
         settings = {
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "PYTHONPATH": ":".join(filter(None, path)),

@@ -5,6 +5,7 @@ this one's part of the exchange, so whoever looks after step s sees the entry; a
 because not everybody can see that one yet. The first entry counts.
 """
 
+import functools
 import signal
 import time
 from collections.abc import Callable
@@ -35,7 +36,7 @@ class Stopper:
         """Take SIGTERM and SIGINT as the wish to stop; a later one raises KeyboardInterrupt."""
         for number in (signal.SIGTERM, signal.SIGINT):
             before = signal.signal(number, self._on_signal)
-            self._restore.append(lambda number=number, before=before: signal.signal(number, before))
+            self._restore.append(functools.partial(signal.signal, number, before))
 
     def close(self) -> None:
         """Give the signals back."""

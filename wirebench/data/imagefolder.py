@@ -5,6 +5,9 @@ worker holds no list of the set's million files.
 """
 
 import multiprocessing
+import multiprocessing.connection
+import os
+import threading
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -62,6 +65,7 @@ class ImageFolder:
             collate_fn=_stack,
             pin_memory=device.type == "cuda",
             multiprocessing_context=_processes() if self._workers else None,
+            worker_init_fn=_end_with_training,
             # without it the loader draws from torch's global generator, and dropout would depend on the loader
             generator=generator("loader", *key),
         )
@@ -136,6 +140,21 @@ def _processes() -> multiprocessing.context.BaseContext:
     # imported once in the server, so that a worker starts in milliseconds
     context.set_forkserver_preload([__name__])
     return context
+
+
+def _end_with_training(worker: int) -> None:
+    """In a decoding process: end when the training process does, however it ends.
+
+    PyTorch's own watch looks at the parent, which is the fork server; and that lives as long as the processes it made.
+    """
+    training = multiprocessing.parent_process()
+    assert training is not None
+
+    def watch() -> None:
+        multiprocessing.connection.wait([training.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end-with-training", daemon=True).start()
 
 
 def _scan(folder: Path) -> datasets.ImageFolder:

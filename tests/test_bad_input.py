@@ -1,0 +1,217 @@
+"""Every mistake of a user's: one line on standard error that says what and where, exit code 2, nothing written."""
+
+import dataclasses
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+import train
+from tests.distributed.launch import CONFIG, here, launch
+from wirebench.config import SECTIONS
+
+PLAIN = '[model]\nname = "toy"\n[data]\nname = "{name}"\nroot = "{root}"\nbatch_size = 4\n{options}\n'
+FILE_BYTES = 10_000 * 3073
+
+
+@pytest.fixture
+def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Run a config, which must be refused with one line; returns it."""
+
+    def line_of(*overrides: str, config: Path = CONFIG, folder: Path | None = None, size: int = 2) -> str:
+        target = tmp_path / "run" if folder is None else folder
+        code = here(size, [config, f"output.dir={target}", *overrides])
+        said = capsys.readouterr()
+        assert code == 2, said
+        assert said.err.startswith("error: ") and said.err.count("\n") == 1 and said.err.endswith("\n"), said.err
+        assert not (tmp_path / "run").exists()
+        return said.err
+
+    return line_of
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["modl.name=toy"], "modl: no such section; did you mean 'model'?"),
+        (["train.max_step=3"], "train.max_step: no such key; did you mean 'max_steps'?"),
+        (["train.max_steps=ten"], "train.max_steps: needs a whole number, got 'ten'"),
+        (["optimizer.lr=true"], "optimizer.lr: needs a number, got True"),
+        (["optimizer.lr=nan"], "optimizer.lr: needs a finite number, got nan"),
+        (["optimizer.lr=inf"], "optimizer.lr: needs a finite number, got inf"),
+        (["optimizer.lr=-0.1"], "optimizer.lr: needs at least 0, got -0.1"),
+        (["optimizer.momentum=-1"], "optimizer.momentum: needs at least 0"),
+        (["train.keep=0"], "train.keep: needs at least 1"),
+        (["engine.timeout_seconds=0"], "engine.timeout_seconds: needs more than 0"),
+        (["engine.timeout_seconds=1e30"], "engine.timeout_seconds: needs at most 86400"),
+        (["optimizer.schedule=cosin"], "optimizer.schedule: needs one of constant, step, cosine, one_cycle"),
+        (["compressor.name=topp"], "compressor.name: no compressor 'topp'; did you mean 'topk'?"),
+        (["scheduler.name=wfb"], "scheduler.name: no scheduler 'wfb'; did you mean 'wfbp'?"),
+        (["collective.name=rung"], "collective.name: no collective 'rung'; did you mean 'ring'?"),
+        (["model.name=nowhere.at_all"], "model.name: no module 'nowhere.at_all' can be imported"),
+        (["compressor.densty=0.1"], "compressor.densty: 'topk' has no such option; did you mean 'density'?"),
+        (["compressor.density=2"], "compressor: density lies in (0, 1], got 2"),
+        (["compressor.density=x"], "compressor.density: needs a number, got 'x'"),
+        (["collective.name=ring", "collective.x=1"], "collective.x: 'ring' has no such option"),
+        (["train.accumulation=3"], "train.accumulation: 3 does not divide data.batch_size = 8"),
+        (
+            ["data.batch_size=64"],
+            "data.batch_size: 64 images x 2 workers are 128 a step, but the training split",
+        ),
+        (["scheduler.name=native"], "scheduler.name: 'native' is the engine's own synchroniser"),
+        (["train.resume=auto", "output.dir="], "train.resume: auto looks into output.dir; set that too"),
+        (["train.resume=/no/such/run"], "train.resume: /no/such/run: no checkpoint there"),
+        (["engine.name=torch"], "engine.name: 'torch' needs its launcher (torch.distributed: torchrun"),
+        (["engine.name=horovod"], "engine.name: 'horovod' needs its launcher (Horovod: horovodrun -np 4"),
+        (["network.dilation=2"], "network.dilation: only a replayed model can be slowed down"),
+        (["train.max_steps"], "'train.max_steps': an override is section.key=value"),
+        (["=3"], "'=3': an override is section.key=value"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_a_mistake_is_one_line(overrides: list[str], words: str, refused) -> None:
+    assert words in refused(*overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (
+            ["collective.name=ring"],
+            "goes with compressor.name = none and collective.name = native, not none and ring",
+        ),
+        (["compressor.name=fp16"], "and collective.name = native, not fp16 and native"),
+        ([], "scheduler.name: 'native' needs an engine with a synchroniser of its own: torch or horovod"),
+    ],
+)
+def test_the_native_synchroniser_goes_with_little(overrides: list[str], words: str, refused, tmp_path: Path) -> None:
+    config = tmp_path / "native.toml"
+    config.write_text('[model]\nname = "toy"\n[data]\nname = "mine.blobs"\n[scheduler]\nname = "native"\n')
+    assert words in refused(*overrides, config=config)
+
+
+def test_a_warm_up_without_a_density(refused, tmp_path: Path) -> None:
+    config = tmp_path / "warmup.toml"
+    config.write_text('[data]\nname = "mine.blobs"\n[compressor]\nname = "none"\nwarmup = [0.5]\n')
+    assert "compressor.warmup: 'none' has no density" in refused(config=config)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"[model\nname = 3", "not valid TOML: "),
+        (b"[model]\nname = 'toy'\nname = 'lenet'", "not valid TOML: "),
+        (b"\xff\xfe\x00", "not a text file"),
+        (b"model = 3", "model: is a section ([model] with keys below it), got 3"),
+    ],
+)
+def test_a_config_that_cannot_be_read(content: bytes | None, words: str, refused, tmp_path: Path) -> None:
+    config = tmp_path / "bad.toml"
+    if content is not None:
+        config.write_bytes(content)
+    assert words in refused(config=config)
+
+
+def test_no_config_at_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        train.main([])
+    assert ended.value.code == 2
+    assert "which config?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("folder", ["/proc/wirebench", "/dev/null/run"])
+def test_a_folder_that_cannot_be_written(folder: str, refused) -> None:
+    assert f"output.dir: {folder} cannot be written: " in refused(folder=Path(folder))
+
+
+def test_an_engine_that_is_not_installed(refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "horovod" else find(name))
+    assert "engine.name: horovod is not installed; `make setup` builds it" in refused("engine.name=horovod")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_a_gpu_that_is_not_there(refused) -> None:
+    assert "engine.device: 'cuda', but no GPU can be used here" in refused("engine.device=cuda")
+
+
+def test_a_launcher_without_an_address(refused, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    assert "RANK and WORLD_SIZE are set, but no good MASTER_ADDR" in refused(size=1)
+
+
+def test_data_that_is_not_there(refused, tmp_path: Path) -> None:
+    for name, words in (
+        ("cifar10", f"data.root: there is no {tmp_path}/none/cifar-10-batches-bin/data_batch_1.bin"),
+        ("imagefolder", f"data.root: {tmp_path}/none/train: no such folder"),
+    ):
+        config = tmp_path / f"{name}.toml"
+        config.write_text(PLAIN.format(name=name, root=tmp_path / "none", options=""))
+        assert words in refused(config=config)
+        assert f"data.root: '{name}' needs a folder" in refused("data.root=", config=config)
+
+
+def test_a_batch_file_that_was_cut_off(refused, tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    with (folder / "data_batch_1.bin").open("wb") as file:
+        file.truncate(FILE_BYTES)
+    with (folder / "data_batch_2.bin").open("wb") as file:
+        file.truncate(FILE_BYTES - 1000)
+    config = tmp_path / "cifar.toml"
+    config.write_text(PLAIN.format(name="cifar10", root=tmp_path, options=""))
+    wrong = f"data.root: {folder}/data_batch_2.bin has {FILE_BYTES - 1000} bytes, expected {FILE_BYTES}"
+    assert wrong in refused(config=config)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_image_that_cannot_be_decoded(workers: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Found in the middle of a run, which says so and ends; with a decoding process and without."""
+    images = tmp_path / "images"
+    for split in ("train", "val"):
+        for number in range(8):
+            path = images / split / "ab"[number % 2] / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (20, 20), (30 * number, 80, 120)).save(path)
+    broken = images / "train" / "b" / "5.png"
+    broken.write_bytes(broken.read_bytes()[:60])
+    config = tmp_path / "images.toml"
+    config.write_text(PLAIN.format(name="imagefolder", root=images, options=f"workers = {workers}\nimage_size = 16"))
+    assert here(2, [config, f"output.dir={tmp_path / 'run'}"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: data.root: {broken} is not a readable image: "), said
+    assert said.count("\n") == 1
+
+
+def keys() -> list[str]:
+    """Every key of a config, and some options."""
+    known = [f"{section}.{f.name}" for section, kind in SECTIONS.items() for f in dataclasses.fields(kind)]
+    return [key for key in known if not key.endswith(".options")] + ["compressor.density", "model.dropout"]
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "inf", "1e30", "x", "", "[]", "[nan]", "true", "{a=1}"])
+def test_no_value_of_any_key_is_a_traceback(value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is taken, refused in one line, or, as a rate of 1e30, leads nowhere."""
+    for key in keys():
+        # Names of files and folders may be anything.
+        if key in ("output.dir", "train.max_steps"):
+            continue
+        shutil.rmtree(tmp_path / "run", ignore_errors=True)
+        code = here(2, [CONFIG, f"output.dir={tmp_path / 'run'}", "train.max_steps=1", f"{key}={value}"])
+        said = capsys.readouterr().err
+        assert (code, said.count("\n")) in ((0, 0), (2, 1), (3, 1)), f"{key}={value}: {code} {said}"
+
+
+def test_as_a_user_sees_it(tmp_path: Path) -> None:
+    """Once through the real command."""
+    ended = launch("local", 2, [CONFIG, "compressor.name=topp"], tmp_path)
+    assert ended.code == 2
+    assert ended.err.startswith("error: compressor.name: no compressor 'topp'; did you mean 'topk'? there is: ")
+    assert ended.err.count("\n") == 1
+    assert not ended.out

@@ -1,0 +1,167 @@
+"""Who is gone when a call fails, and what all ranks must agree on."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from wirebench.comm import peers
+from wirebench.comm.peers import Peer, agree_on, first_line, linger, missing, reporting_loss
+from wirebench.errors import PeerLost, UserError
+
+
+class Answering:
+    """A communicator that gathers what it was given, with the caller's own part in its place."""
+
+    def __init__(self, rank: int, others: dict[int, bytes]) -> None:
+        self.rank, self.others = rank, others
+
+    def all_gather(self, tensor: Tensor) -> Any:
+        parts = {**{r: torch.frombuffer(bytearray(b), dtype=torch.uint8) for r, b in self.others.items()}}
+        gathered = [parts.get(rank, tensor) for rank in range(len(parts) + 1)]
+
+        class Handle:
+            def wait(self) -> list[Tensor]:
+                return gathered
+
+        return Handle()
+
+
+@pytest.mark.parametrize(
+    ("mine", "words"),
+    [
+        ({"a.b": 1, "c.d": 2.5}, "what: c.d is 2 on rank 0 but 2.5 on rank 1; all ranks need the same"),
+        ({"a.b": 1}, "what: c.d is 2 on rank 0 but None on rank 1"),
+        ({"a.b": "1", "c.d": 2}, "what: a.b is 1 on rank 0 but '1' on rank 1"),
+    ],
+)
+def test_ranks_that_differ_are_named(mine: dict[str, Any], words: str) -> None:
+    communicator: Any = Answering(1, {0: b'{"a.b": 1, "c.d": 2}'})
+    with pytest.raises(UserError) as caught:
+        agree_on(communicator, "what", mine)
+    assert words in str(caught.value)
+
+
+def test_ranks_that_agree() -> None:
+    communicator: Any = Answering(0, {1: b'{"c.d": [1, 2], "a.b": 1}'})
+    agree_on(communicator, "what", {"a.b": 1, "c.d": (1, 2)})
+
+
+@pytest.fixture
+def living() -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture
+def buried() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+@pytest.fixture
+def unburied() -> Iterator[int]:
+    process = subprocess.Popen(["true"])
+    while peers._alive(process.pid):
+        time.sleep(0.01)
+    yield process.pid
+    process.wait()
+
+
+@pytest.fixture
+def store() -> dist.Store:
+    return dist.HashStore()
+
+
+def team(*pids: int, hosts: str = "hhh") -> list[Peer]:
+    """This process is rank 0."""
+    return [Peer(rank, hosts[rank], pid) for rank, pid in enumerate([os.getpid(), *pids])]
+
+
+def test_a_dead_process_of_this_host_is_named_at_once(living, buried: int, unburied: int, store: dist.Store) -> None:
+    began = time.monotonic()
+    for pid in (buried, unburied):
+        all_peers = team(living.pid, pid)
+        assert missing(all_peers, 0, store) == missing(all_peers, 0, None) == [all_peers[2]]
+    assert time.monotonic() - began < 1
+    assert str(all_peers[2]) == f"rank 2 (pid {unburied} on h)"
+
+
+def test_a_survivor_that_has_left_is_not_named(buried: int, unburied: int, store: dist.Store) -> None:
+    all_peers = team(buried, unburied)
+    store.set("survivor/1", "1")
+    assert missing(all_peers, 0, store) == [all_peers[2]]
+
+
+def test_who_stays_silent_hangs(living, store: dist.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "GRACE_SECONDS", 0.2)
+    all_peers = team(living.pid, 1)
+    store.set("survivor/1", "1")
+    assert missing(all_peers, 0, store) == [all_peers[2]]
+    assert missing(all_peers, 0, None) == []
+
+
+def test_nobody_is_gone_where_all_have_met_the_failure(living, store: dist.Store) -> None:
+    began = time.monotonic()
+    store.set("survivor/1", "1")
+    store.set("survivor/2", "1")
+    assert missing(team(living.pid, 1), 0, store) == []
+    assert store.check(["survivor/0", "leaving/0"])
+    assert time.monotonic() - began < 1
+
+
+def test_another_host_is_known_by_its_silence(
+    living, buried: int, store: dist.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process number of another host says nothing here."""
+    monkeypatch.setattr(peers, "GRACE_SECONDS", 0.2)
+    all_peers = team(buried, living.pid, hosts="hii")
+    store.set("survivor/1", "1")
+    assert missing(all_peers, 0, store) == [all_peers[2]]
+
+
+def test_a_store_that_is_gone_lived_with_rank_0(living) -> None:
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    client = dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
+    del server
+    all_peers = [Peer(0, "there", 1), Peer(1, "h", os.getpid()), Peer(2, "h", living.pid)]
+    assert missing(all_peers, 1, client) == [all_peers[0]]
+
+
+def test_rank_0_waits_until_the_living_have_read(
+    living, buried: int, store: dist.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "GRACE_SECONDS", 0.3)
+    all_peers = team(living.pid, buried)
+    for me, keeper, least in ((0, store, 0.3), (1, store, 0.0), (0, None, 0.0)):
+        began = time.monotonic()
+        linger(all_peers, me, keeper)
+        assert least <= time.monotonic() - began < least + 0.2
+    store.set("leaving/1", "1")
+    began = time.monotonic()
+    linger(all_peers, 0, store)
+    assert time.monotonic() - began < 0.2
+
+
+def test_a_back_ends_error_is_a_lost_peer() -> None:
+    with pytest.raises(PeerLost, match=r"^Connection closed$"), reporting_loss():
+        raise RuntimeError("Connection closed\nException raised from ...")
+    with pytest.raises(PeerLost, match=r"^as it was$"), reporting_loss():
+        raise PeerLost("as it was")
+    with pytest.raises(UserError, match=r"^mine$"), reporting_loss():
+        raise UserError("mine")
+
+
+def test_messages_are_cut_to_a_line() -> None:
+    assert first_line(RuntimeError("")) == "RuntimeError"
+    assert len(first_line(RuntimeError("word " * 100))) <= 160

@@ -1,0 +1,169 @@
+"""The documents keep their word: recipes train, commands compose, what is named exists, fields are explained."""
+
+import importlib
+import json
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import train
+from compose import KINDS, resolve
+from schedulers.base import LayerCost
+from tests.compressors import test_contract as contract
+from wirebench import collectives, config
+from wirebench.collectives.plan import check
+from wirebench.comm.engine import ENGINES
+from wirebench.topology import Topology
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/running.md", "docs/record.md")
+RECIPES = "CONTRIBUTING.md"
+BLOCK = re.compile(r"^ *```(\S+)?(?: (\S+))?\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+SHORT = ("train.max_steps=2", "engine.name=local", "output.tensorboard=false")
+
+
+def blocks(document: str) -> list[tuple[str, str, str]]:
+    """(language, file name or '', text) of every code block."""
+    return BLOCK.findall((ROOT / document).read_text(encoding="utf-8"))
+
+
+def commands(document: str, program: str) -> list[list[str]]:
+    """The words after `program` of every shell line that has it; comments are left out."""
+    lines = [line for language, _, text in blocks(document) if language == "sh" for line in text.splitlines()]
+    words = [shlex.split(line, comments=True) for line in lines]
+    return [line[line.index(program) + 1 :] for line in words if program in line]
+
+
+FILES = {name: text for language, name, text in blocks(RECIPES) if language == "python"}
+TRAININGS = [c for c in commands(RECIPES, "train.py") if any("=mine." in word for word in c)]
+COMPOSED = [(d, c) for d in DOCUMENTS for c in commands(d, "train.py") if c and c[0].startswith("configs/")]
+
+
+@pytest.fixture
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder that holds the recipes' `mine/`, which Python imports from during the test."""
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    forget_mine()
+    importlib.import_module("mine.make_shapes")
+    yield tmp_path
+    forget_mine()
+
+
+def forget_mine() -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mine"]:
+        del sys.modules[name]
+
+
+def test_there_is_a_recipe_for_every_kind() -> None:
+    sections = {word.partition(".name=")[0] for command in TRAININGS for word in command if ".name=mine." in word}
+    assert sections == {kind.kind for kind in KINDS}
+
+
+def test_every_file_of_a_recipe_is_used() -> None:
+    used = {word.partition("=mine.")[2] for command in TRAININGS for word in command if "=mine." in word}
+    scripts = {f"mine/{name}.py" for name in used} | {c[0] for c in commands(RECIPES, "python") if "mine/" in c[0]}
+    assert scripts == set(FILES)
+
+
+@pytest.mark.parametrize("command", TRAININGS, ids=lambda c: next(w for w in c if "=mine." in w).partition("=")[2])
+def test_a_recipe_trains(command: list[str], mine: Path, capsys: pytest.CaptureFixture) -> None:
+    there = [word.replace("root=mine", f"root={mine}/mine") for word in command[1:]]
+    directory = mine / "run"
+    code = train.main([str(ROOT / command[0]), *there, *SHORT, f"output.dir={directory}"])
+    assert code == 0, capsys.readouterr().err
+    record = json.loads((directory / "record.json").read_text())
+    assert (record["status"], record["steps_done"]) == ("finished", 2)
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_the_compressor_keeps_the_contract(size: int) -> None:
+    variant = ("mine.cyclic", {"density": 0.1})
+    contract.test_nothing_is_lost_and_all_ranks_agree_also_when_buckets_are_cut_anew(variant, "ring", size)
+    contract.test_keeping_everything_is_the_dense_average(variant, size, "tree")
+    contract.test_a_restored_run_goes_on_bit_for_bit(variant)
+    contract.test_what_is_not_finite_reaches_all_ranks_at_once(variant, 25, float("nan"))
+
+
+@pytest.mark.usefixtures("mine")
+def test_the_scheduler_covers_all_layers() -> None:
+    layers = [LayerCost("layer", numel) for numel in (5, 900, 1, 1, 90, 3)]
+    for messages in (1, 3, 100):
+        groups = importlib.import_module("mine.even").Even(messages).partition(layers, lambda numel: 0.0)
+        assert [i for group in groups for i in group] == list(range(len(layers)))
+        assert len(groups) <= messages
+
+
+@pytest.mark.usefixtures("mine")
+def test_the_collective_is_proved() -> None:
+    for size in range(1, 9):
+        plan = collectives.build("mine.chain").plan(Topology(size), 7)
+        assert plan is not None
+        check(plan, size, 7)
+
+
+def test_there_are_commands_in_every_guide() -> None:
+    assert {document for document, _ in COMPOSED} == {"README.md", "CONTRIBUTING.md", "docs/running.md"}
+    assert len(COMPOSED) > 15
+
+
+@pytest.mark.usefixtures("mine")
+@pytest.mark.parametrize(("document", "command"), COMPOSED, ids=[f"{d}-{i}" for i, (d, _) in enumerate(COMPOSED)])
+def test_every_command_composes(document: str, command: list[str]) -> None:
+    resolve(config.load(ROOT / command[0], command[1:]))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_link_and_file_exists(document: str) -> None:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    assert text.isascii()
+    prose = BLOCK.sub("", text)
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)]+)\)", prose) if not link.startswith("#")]
+    missing = [link for link in links if link and not (ROOT / document).parent.joinpath(link).exists()]
+    paths = re.findall(r"`((?:wirebench|tests|scripts|configs|compressors|schedulers|models|docs)/[\w./-]+)`", prose)
+    missing += [path for path in paths if "NAME" not in path and not (ROOT / path).exists()]
+    assert not missing
+
+
+def test_the_readme_names_only_what_exists() -> None:
+    rows = dict(re.findall(r"^\| (\w[\w ]*) \| (`.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE))
+    exists = {"data sets" if kind.kind == "data" else f"{kind.kind}s": set(kind.available()) for kind in KINDS}
+    exists["engines"] = set(ENGINES)
+    assert rows.keys() == exists.keys()
+    wrappers = {"dense_below", "warmup"}
+    for axis, text in rows.items():
+        named = set(re.findall(r"`(\w+)`", text)) - wrappers
+        assert named
+        assert named <= exists[axis], f"{axis}: {named - exists[axis]} do not exist"
+
+
+def test_every_field_of_a_run_is_explained(tmp_path: Path) -> None:
+    toy = [str(ROOT / "configs/synthetic/toy.toml"), "train.warmup_steps=0", f"output.dir={tmp_path}"]
+    assert train.main([*toy, *SHORT]) == 0
+    explained = set(re.findall(r"`([\w.\[\]]+)`", (ROOT / "docs/record.md").read_text(encoding="utf-8")))
+    record = json.loads((tmp_path / "record.json").read_text())
+    line = json.loads((tmp_path / "steps.jsonl").read_text().splitlines()[0])
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    tracks = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}
+    assert tracks
+    assert not (fields("", record) | line.keys() | tracks) - explained
+
+
+def fields(where: str, value: Any) -> set[str]:
+    """Dotted names of all leaves; what a user or an environment names freely is one leaf."""
+    if where in ("config", "environment.variables"):
+        return {where}
+    if isinstance(value, dict) and value:
+        return set().union(*(fields(f"{where}.{key}" if where else key, item) for key, item in value.items()))
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return fields(f"{where}[]", value[0])
+    return {where}

@@ -1,0 +1,99 @@
+"""A wish to stop, of any rank and at any time, ends all ranks after the same step."""
+
+import os
+import random
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+
+from tests.distributed.ends import assert_same_end, checkpoints, losses, record
+from tests.distributed.launch import CONFIG, here
+from wirebench.comm import stop
+from wirebench.comm.stop import Stopper, steps_between_looks
+
+
+def test_a_signal_is_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    stopper = Stopper(None)
+    stopper.listen()
+    assert not stopper.after_step(0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    # The launcher passes on what the terminal has sent already.
+    os.kill(os.getpid(), signal.SIGINT)
+    assert stopper.after_step(0)
+    monkeypatch.setattr(stop, "SAME_WISH_SECONDS", 0.0)
+    time.sleep(0.01)
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+    stopper.close()
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
+def test_the_first_wish_counts_from_its_step_on() -> None:
+    store = dist.HashStore()
+    first, second, listener = Stopper(store), Stopper(store), Stopper(store)
+    first.asked = True
+    first.before_step(7)
+    second.asked = True
+    second.before_step(9)
+    assert [step for step in range(10) if listener.after_step(step)] == [7, 8, 9]
+    assert all(each.after_step(7) for each in (first, second))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_all_ranks_stop_after_the_same_step(seed: int) -> None:
+    """Ranks as threads; a step ends for none before all have begun it, as with an exchange of gradients."""
+    rng, size, store = random.Random(seed), 4, dist.HashStore()
+    stoppers, barrier = [Stopper(store) for _ in range(size)], threading.Barrier(size)
+    every = rng.choice([1, 2, 5])
+    asked_at = {rank: rng.randrange(3, 12) for rank in rng.sample(range(size), rng.randrange(1, size + 1))}
+    naps = [[rng.choice([0, 0, 0.002]) for _ in range(60)] for _ in range(size)]
+    last = [-1] * size
+
+    def train(rank: int) -> None:
+        for step in range(30):
+            if asked_at.get(rank) == step:
+                stoppers[rank].asked = True
+            time.sleep(naps[rank][2 * step])
+            stoppers[rank].before_step(step)
+            barrier.wait(10)
+            time.sleep(naps[rank][2 * step + 1])
+            if (step + 1) % every == 0 and stoppers[rank].after_step(step):
+                last[rank] = step
+                return
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    earliest = min(asked_at.values())
+    assert len(set(last)) == 1, last
+    assert earliest <= last[0] < earliest + every + 1
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.001, 500), (0.25, 2), (3.0, 1), (0.0, 500_000)])
+def test_looks_are_about_half_a_second_apart(seconds: float, steps: int) -> None:
+    assert steps_between_looks(seconds) == pytest.approx(steps, rel=0.01)
+
+
+@pytest.mark.parametrize("stop_in", [2, 5, 8, 11], ids=["mid-epoch", "last-of-epoch", "second-epoch", "last"])
+def test_a_stopped_run_is_saved_and_goes_on(stop_in: int, tmp_path: Path) -> None:
+    """The signal comes in step `stop_in` (of 12, 6 an epoch); no checkpoint was due there."""
+    rarely = ["train.checkpoint_every_steps=100", "train.max_steps=12"]
+    assert here(2, [CONFIG, *rarely, f"output.dir={tmp_path / 'unbroken'}", "train.checkpoint_every_steps=12"]) == 0
+    trouble = ["model.trouble=terminate", f"model.at={2 * stop_in}"]
+    folder = tmp_path / "run"
+    assert here(2, [CONFIG, *rarely, f"output.dir={folder}", *trouble]) == 0
+    found = record(folder)
+    assert (found["status"], found["steps_done"]) == ("interrupted" if stop_in < 11 else "finished", stop_in + 1)
+    assert checkpoints(folder)[-1].name == f"step-{stop_in + 1:08d}"
+    assert len(losses(folder)) == stop_in + 1
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    again = [CONFIG, *rarely, f"output.dir={folder}", "train.resume=auto", "train.checkpoint_every_steps=12"]
+    assert here(2, again) == 0
+    assert_same_end(folder, tmp_path / "unbroken")
