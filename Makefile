@@ -27,7 +27,7 @@ CIFAR ?= data/cifar10
 RESULTS ?= results/$(shell hostname)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test lint format clean bench-overhead bench-input bench-cifar bench-synthetic
+.PHONY: help setup run test test-all lint format clean bench-overhead bench-input bench-cifar bench-synthetic
 
 help: ## show this list
 	@echo 'Wirebench: what data-parallel training puts on the wire'
@@ -50,6 +50,9 @@ test: setup ## lint, then all tests
 	$(MAKE) --no-print-directory lint || failed="$$failed lint"; \
 	$(VENV)/python -m pytest || failed="$$failed tests"; \
 	test -z "$$failed" || { echo "make test: failed:$$failed" >&2; exit 1; }
+
+test-all: setup ## every test, the slow ones too: all engines against each other (about 15 min)
+	@$(VENV)/python -m pytest -m "slow or not slow"
 
 lint: setup ## ruff check, ruff format --check, mypy
 	@failed=; \

@@ -131,7 +131,7 @@ def _assemble(
     )
     # Before anything is written: a checkpoint that is refused costs an earlier run in this folder nothing.
     restored = checkpoints.restore(settings.train.resume) if settings.train.resume else None
-    record = _record(settings, engine, directory)
+    record = _record(settings, engine, directory, checkpoints.restored_from)
     guard = Guard(workers[0].flat)
     journal = Journal(clock, guard, record, progress, engine.size)
     return Run(
@@ -140,13 +140,18 @@ def _assemble(
     )  # fmt: skip
 
 
-def _record(settings: Config, engine: Engine, directory: Any) -> RunRecord | NullRecord:
+def _record(settings: Config, engine: Engine, directory: Path, source: Path | None) -> RunRecord | NullRecord:
+    """The record in `directory`; what lies there is set aside unless this run goes on from its checkpoint `source`."""
     if not engine.is_first:
         return NullRecord()
-    if not settings.train.resume:
+    if source is None or directory.resolve() not in source.resolve().parents:
         set_aside(directory)
     # Reading it back must not write over this run.
-    repeatable = dataclasses.replace(settings, output=dataclasses.replace(settings.output, dir=""))
+    repeatable = dataclasses.replace(
+        settings,
+        output=dataclasses.replace(settings.output, dir=""),
+        train=dataclasses.replace(settings.train, resume=""),
+    )
     environment = capture(engine.device) | {"backend": engine.backend, "peers": [str(peer) for peer in engine.peers]}
     return RunRecord(
         directory,
@@ -251,10 +256,13 @@ def _identity(settings: Config, worker: Worker) -> dict[str, Any]:
     """What a checkpoint and the run that resumes it must share for the resumed run to end as the unbroken one."""
     tables = config.to_dict(settings)
     shared = {f"{section}.{key}": value for section in ("compressor",) for key, value in tables[section].items()}
-    keys = ("model.name", "data.name", "data.batch_size", "train.seed", "train.accumulation", "engine.workers")
+    keys = ("data.batch_size", "train.seed", "train.accumulation", "train.precision", "engine.workers")
     for key in keys:
         section, _, name = key.partition(".")
         shared[key] = tables[section][name]
+    for section in (settings.model, settings.data):
+        kind = "model" if section is settings.model else "data"
+        shared |= {f"{kind}.name": section.name} | {f"{kind}.{key}": value for key, value in section.options.items()}
     sizes = {"training images": worker.shard.dataset.train_size, "layers of the model": worker.flat.digest()}
     return shared | sizes
 

@@ -55,6 +55,10 @@ def main(arguments: list[str]) -> int:
 def conduct(run: Run) -> None:
     """Train to the end, or to the step after which all ranks agree to stop, and write the record."""
     run.resume()
+    if run.already_finished():
+        run.progress.note(f"nothing to do: {run.directory} has finished its {run.step} steps")
+        run.close()
+        return
     run.stopper.listen()
     run.gpu.start()
     run.progress.start(run.total_steps, run.step)
@@ -64,6 +68,7 @@ def conduct(run: Run) -> None:
         while status == "finished" and run.step < run.total_steps:
             status, final = train_epoch(run)
     except Diverged:
+        run.traffic.pause()
         run.finish("diverged", {})
         raise
     if status == "finished":
@@ -143,9 +148,10 @@ def leave(code: int, run: Run | None) -> int:
     """Exit code `code`, at once where other ranks could keep this process waiting for ever."""
     if run is not None:
         run.record.close()
-        run.stopper.close()
         if code == PeerLost.exit_code:
             run.engine.linger()
+        # Not before: a launcher ends the others with SIGTERM as soon as one rank is gone.
+        run.stopper.close()
     sys.stdout.flush()
     sys.stderr.flush()
     if launched().size > 1:

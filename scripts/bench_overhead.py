@@ -6,7 +6,8 @@
 
 Both sides run the same model, batches, optimizer and machine: ours is train.py's own step (compressor none, scheduler
 fused, collective native, record and guard included), the peer's a plain loop. Turns are short and their order
-alternates; the ratio of step times is taken turn by turn, so what slows the machine down slows both sides.
+alternates; the ratio of step times is taken turn by turn, so what slows the machine down slows both sides. Both use the
+fused SGD. Horovod's tensor fusion is on, for its optimizer's sake: ours has one message in flight, so nothing to fuse.
 """
 
 import argparse
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
+import models
 from compose import compose
 from train import train_step
 from wirebench import config
@@ -34,6 +36,7 @@ from wirebench.environment import capture
 from wirebench.errors import UserError
 from wirebench.loss import cross_entropy
 from wirebench.native import native_sync
+from wirebench.optim import build_optimizer
 from wirebench.progress import NullProgress
 from wirebench.run import Run
 
@@ -126,18 +129,20 @@ def ours(run: Run) -> Callable[[], None]:
 
 
 def peer(run: Run) -> Callable[[], None]:
-    """One step of a plain loop around the engine's own synchroniser, with a model and optimizer of its own."""
-    other = compose(run.config, run.engine).workers[0]
-    synchroniser = native_sync(
-        run.engine, other.model, other.optimizer, bucket_cap_mb=0.0, accumulation=1, unused=other.unused
-    )
-    batches = other.shard.train(0)
+    """One step of a plain loop: a model of its own with nothing of ours in it, and the engine's own synchroniser."""
+    settings, worker = run.config, run.workers[0]
+    dataset = worker.shard.dataset
+    model = models.build(settings.model.name, dataset.num_classes, dataset.image_shape, **settings.model.options)
+    model.load_state_dict({name: tensor.clone() for name, tensor in worker.model.state_dict().items()})
+    optimizer = build_optimizer(model.to(run.engine.device), settings.optimizer)
+    synchroniser = native_sync(run.engine, model, optimizer, bucket_cap_mb=0.0, accumulation=1, unused=())
+    batches = worker.shard.train(0)
 
     def step() -> None:
         images, labels = next(batches)
         synchroniser.begin(0, 0)
         synchroniser.arm()
-        with torch.autocast(run.engine.device.type, torch.bfloat16, enabled=run.config.train.precision == "bf16"):
+        with torch.autocast(run.engine.device.type, torch.bfloat16, enabled=settings.train.precision == "bf16"):
             output = synchroniser.module(images)
         cross_entropy(output, labels).backward()
         synchroniser.finish()

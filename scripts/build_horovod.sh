@@ -157,7 +157,7 @@ CMAKE
     CXXFLAGS="${CXXFLAGS:-} -include cstdint -include string -include stdexcept" # not implied from gcc 13 on
     export CXXFLAGS="$CXXFLAGS -include $work/host_name.h"
     export LDFLAGS="${LDFLAGS:-} -s"        # stripped: 1 MB instead of 20
-    export MAKEFLAGS=-j${JOBS:-$(nproc)}    # also replaces what a calling make put there
+    export MAKEFLAGS=-j${JOBS:-$(env -u OMP_NUM_THREADS nproc)}    # also replaces what a calling make put there
     export TMPDIR=$work                     # pip's own build folders go with ours
     unset MAKELEVEL MFLAGS
     export HOROVOD_WITH_PYTORCH=1 HOROVOD_WITHOUT_TENSORFLOW=1 HOROVOD_WITHOUT_MXNET=1 HOROVOD_WITH_GLOO=1
@@ -224,7 +224,7 @@ compile() {
 }
 
 build_variant() {
-    say "building $variant with $(nproc) cores for $py_tag and torch $torch_version; 3 to 5 minutes on two (log: $1)"
+    say "building $variant with $(env -u OMP_NUM_THREADS nproc) cores for $py_tag and torch $torch_version; 3 to 5 minutes on two (log: $1)"
     if [ "$variant" = cpu ]; then set_cpu_environment; else set_gpu_environment; fi
     compile "$1"
 }

@@ -6,7 +6,7 @@
 set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-readonly root suite=bookworm needed_gb=30
+readonly root suite=bookworm needed_gb=25
 readonly smoke_config=configs/smoke.toml smoke_ranks=4
 readonly cache=${XDG_CACHE_HOME:-$HOME/.cache}/wirebench
 
@@ -241,7 +241,7 @@ smoke_run() {
 
 keep_store() {
     say "the store is kept. To use it: export CONTAINERS_STORAGE_CONF=$work/storage.conf; podman images"
-    say "to remove it: umount $work/store/overlay; rm -rf --one-file-system $work"
+    say "to remove it: rm -rf --one-file-system $work"
     work=''
 }
 

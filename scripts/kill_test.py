@@ -23,7 +23,7 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.distributed.ends import assert_same_end, checkpoints
-from tests.distributed.launch import CONFIG, Ended, Job, launch, started
+from tests.distributed.launch import CONFIG, Ended, Job, launch, slowly, started
 
 ENGINES = ("local", "torch", "horovod")
 STEPS_PER_KILL = 8
@@ -87,7 +87,7 @@ def _kill_once(
 ) -> str:
     """Start or resume the run, kill one rank, check how the others end; returns a line about it."""
     run = folder / "broken"
-    with started(engine, workers, [*arguments, "model.pause_ms=20"], folder) as job:
+    with started(engine, workers, arguments, folder, slowly(20)) as job:
         if kill.moment == "starting":
             time.sleep(rng.uniform(0, START_SECONDS))
         else:

@@ -14,8 +14,8 @@ from wirebench.plugins import Plugins
 
 def test_every_key_is_listed_with_its_default():
     text = catalog.sections()
-    assert re.findall(r"^\[(\w+)\]$", text, re.MULTILINE) == list(SECTIONS)
-    for section, part in zip(SECTIONS, re.split(r"^\[\w+\]$", text, flags=re.MULTILINE)[1:], strict=True):
+    assert re.findall(r"^\[(\w+)\]  \S", text, re.MULTILINE) == list(SECTIONS)
+    for section, part in zip(SECTIONS, re.split(r"^\[\w+\]  \S.*$", text, flags=re.MULTILINE)[1:], strict=True):
         listed = re.findall(r"^  (\w+) = (.+)$", part, re.MULTILINE)
         fields = [f for f in dataclasses.fields(SECTIONS[section]) if f.name != "options"]
         assert listed == [(f.name, repr(f.default)) for f in fields]

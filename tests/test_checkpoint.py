@@ -226,7 +226,7 @@ def test_what_a_kill_left_half_written_is_no_checkpoint(broken_off: Path, unbrok
         ("train.accumulation=1", "has train.accumulation = 2, this run has 1"),
         ("compressor.density=0.1", "has compressor.density = 0.05, this run has 0.1"),
         ("compressor.dense_below=0", "has compressor.dense_below = 40, this run has 0"),
-        ("data.train_size=48", "has training images = 96, this run has 48"),
+        ("data.train_size=48", "has data.train_size = 96, this run has 48"),
     ],
 )
 def test_a_checkpoint_of_another_run_is_refused(

@@ -11,7 +11,7 @@ import pytest
 import torch.distributed as dist
 
 from tests.distributed.ends import assert_same_end, checkpoints, losses, record
-from tests.distributed.launch import CONFIG, here
+from tests.distributed.launch import CONFIG, here, trouble
 from wirebench.comm import stop
 from wirebench.comm.stop import Stopper, steps_between_looks
 
@@ -86,9 +86,8 @@ def test_a_stopped_run_is_saved_and_goes_on(stop_in: int, tmp_path: Path) -> Non
     """The signal comes in step `stop_in` (of 12, 6 an epoch); no checkpoint was due there."""
     rarely = ["train.checkpoint_every_steps=100", "train.max_steps=12"]
     assert here(2, [CONFIG, *rarely, f"output.dir={tmp_path / 'unbroken'}", "train.checkpoint_every_steps=12"]) == 0
-    trouble = ["model.trouble=terminate", f"model.at={2 * stop_in}"]
     folder = tmp_path / "run"
-    assert here(2, [CONFIG, *rarely, f"output.dir={folder}", *trouble]) == 0
+    assert here(2, [CONFIG, *rarely, f"output.dir={folder}"], trouble("terminate", stop_in)) == 0
     found = record(folder)
     assert (found["status"], found["steps_done"]) == ("interrupted" if stop_in < 11 else "finished", stop_in + 1)
     assert checkpoints(folder)[-1].name == f"step-{stop_in + 1:08d}"

@@ -10,13 +10,12 @@ from wirebench.plugins import Plugins, type_name
 
 
 def sections() -> str:
-    """Every section of a config with its keys and defaults."""
+    """Every section of a config with its keys, what they mean and their defaults."""
     lines = []
     for name, kind in SECTIONS.items():
-        lines += [
-            f"[{name}]",
-            *(f"  {line}" for line in inspect.cleandoc(kind.__doc__ or "").splitlines()[1:] if line.strip()),
-        ]
+        first, *rest = inspect.cleandoc(kind.__doc__ or "").splitlines()
+        lines.append(f"[{name}]  {first.removeprefix(f'[{name}]: ')}")
+        lines += [f"  {line}" for line in rest if line.strip()]
         for each in dataclasses.fields(kind):
             if each.name != "options":
                 lines.append(f"  {each.name} = {each.default!r}")

@@ -63,6 +63,8 @@ class Checkpoints:
     note: Callable[[str], None]
     newest: str | None = None
     """The checkpoint that was saved or restored last; every rank knows it."""
+    restored_from: Path | None = None
+    """The checkpoint that was loaded; rank 0 knows it."""
 
     def save(self, step: int, progress: Mapping[str, Any]) -> None:
         """Save the state after `step` steps; `progress` is JSON that `restore` gives back. Every rank calls it."""
@@ -131,6 +133,7 @@ class Checkpoints:
                 self.note(f"{folder}: damaged ({error}); looking for the checkpoint before it")
                 continue
             self.note(f"resuming from {folder}")
+            self.restored_from = folder
             return state, files
         if candidates:
             raise UserError(f"train.resume: no checkpoint is whole, of {', '.join(str(c) for c in candidates)}")

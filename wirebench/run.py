@@ -1,5 +1,6 @@
 """Everything that one run is made of, put together, and its bookkeeping between the steps."""
 
+import json
 import math
 import time
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from torch import Tensor
 from wirebench.checkpoint import Checkpoints
 from wirebench.clock import Clock
 from wirebench.comm.engine import Engine
-from wirebench.comm.peers import first_line, reporting_loss
+from wirebench.comm.peers import first_line, gather_bytes, reporting_loss
 from wirebench.comm.stop import Stopper, steps_between_looks
 from wirebench.config import Config
 from wirebench.errors import Diverged
@@ -95,6 +96,16 @@ class Run:
         self.record.restore(self.history)
         self._began = self._epoch_began = time.perf_counter()
 
+    def already_finished(self) -> bool:
+        """Whether the run that is resumed has done all steps and has its record: then there is nothing to do."""
+        if self.restored is None or self.step < self.total_steps:
+            return False
+        path = self.directory / "record.json"
+        mine = path.is_file() and json.loads(path.read_bytes())["status"] == "finished"
+        if not self.engine.distributed:
+            return mine
+        return gather_bytes(self.engine.communicators[0], b"1" if mine else b"0")[0] == b"1"
+
     def start_clock(self) -> None:
         """Training begins, or goes on after a pause."""
         self.traffic.resume()
@@ -134,6 +145,9 @@ class Run:
         """Whether all ranks stop here, because one of them was told to."""
         if self.step % self._look_every and self.step % self.steps_per_epoch:
             return False
+        if self.engine.device.type == "cuda":
+            # The host runs ahead of the device, and only the device's step proves that the others have begun it.
+            torch.cuda.synchronize(self.engine.device)
         with reporting_loss():
             return self.stopper.after_step(self.step - 1)
 

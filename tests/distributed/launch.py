@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+from unittest.mock import patch
 
 import torch
 
 import train
+from tests.distributed.mine.net import PAUSE, TROUBLE
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / "tests/distributed/run.toml"
@@ -163,13 +165,24 @@ def launch(
         return ended
 
 
-def here(size: int, arguments: Sequence[object]) -> int:
+def here(size: int, arguments: Sequence[object], environment: Mapping[str, str] | None = None) -> int:
     """Run train.py on the local engine in this process, which is quicker; returns the exit code."""
     threads = torch.get_num_threads()
-    try:
-        return train.main([*map(str, arguments), f"engine.workers={size}"])
-    finally:
-        torch.set_num_threads(threads)
+    with patch.dict(os.environ, environment or {}):
+        try:
+            return train.main([*map(str, arguments), f"engine.workers={size}"])
+        finally:
+            torch.set_num_threads(threads)
+
+
+def trouble(kind: str, step: int, rank: int = -1) -> dict[str, str]:
+    """The environment in which mine.net gets into trouble, in the second of run.toml's two micro-batches of a step."""
+    return {TROUBLE: f"{kind} {2 * step + 1} {rank}"}
+
+
+def slowly(pause_ms: float) -> dict[str, str]:
+    """The environment in which mine.net takes so much longer for each of the two micro-batches of a step."""
+    return {PAUSE: str(pause_ms)}
 
 
 def launcher(engine: str, size: int) -> list[str]:

@@ -7,14 +7,10 @@ import pytest
 from PIL import Image
 
 from tests.distributed.ends import checkpoints, losses, record
-from tests.distributed.launch import CONFIG, Ended, launch
+from tests.distributed.launch import CONFIG, Ended, launch, trouble
 
 DENSE = CONFIG.read_text().replace('"topk"\ndensity = 0.05\ndense_below = 40', '"none"')
 TRACEBACK_OF_OURS = re.compile(r'File ".*/(train|compose|wirebench/.*)\.py", line')
-
-
-def trouble(kind: str, step: int, rank: int) -> list[str]:
-    return [f"model.trouble={kind}", f"model.at={2 * step + 1}", f"model.rank={rank}"]
 
 
 def check_named(ended: Ended, rank: int, others: int) -> None:
@@ -29,7 +25,7 @@ def check_named(ended: Ended, rank: int, others: int) -> None:
 def test_a_killed_rank_under_the_native_synchroniser(engine: str, tmp_path: Path) -> None:
     config = tmp_path / "dense.toml"
     config.write_text(DENSE + '\n[scheduler]\nname = "native"\n')
-    ended = launch(engine, 2, [config, f"output.dir={tmp_path / 'run'}", *trouble("kill", 3, 1)], tmp_path)
+    ended = launch(engine, 2, [config, f"output.dir={tmp_path / 'run'}"], tmp_path, trouble("kill", 3, 1))
     check_named(ended, rank=1, others=1)
 
 
@@ -45,14 +41,14 @@ def test_a_killed_rank_under_the_native_synchroniser(engine: str, tmp_path: Path
 def test_a_rank_that_hangs(engine: str, rounds: str, tmp_path: Path) -> None:
     """Nobody hears of it but by its silence."""
     patience = ["engine.timeout_seconds=5", f"engine.rounds={rounds}"]
-    arguments = [CONFIG, f"output.dir={tmp_path / 'run'}", *patience, *trouble("hang", 3, 1)]
-    check_named(launch(engine, 3, arguments, tmp_path), rank=1, others=2)
+    arguments = [CONFIG, f"output.dir={tmp_path / 'run'}", *patience]
+    check_named(launch(engine, 3, arguments, tmp_path, trouble("hang", 3, 1)), rank=1, others=2)
 
 
 @pytest.mark.parametrize(("engine", "kind"), [("torch", "infinite_loss"), ("horovod", "not_a_number")])
 def test_divergence_on_one_rank_stops_all(engine: str, kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    ended = launch(engine, 2, [CONFIG, f"output.dir={folder}", *trouble(kind, 5, 1)], tmp_path)
+    ended = launch(engine, 2, [CONFIG, f"output.dir={folder}"], tmp_path, trouble(kind, 5, 1))
     assert ended.code != 0
     assert {"error: rank 0: step 5: the gradient of layer linear.bias is not finite"} <= set(ended.errors), ended.said
     assert all("step 5: the gradient of layer linear.bias is not finite" in line for line in ended.errors)
@@ -64,7 +60,7 @@ def test_divergence_on_one_rank_stops_all(engine: str, kind: str, tmp_path: Path
 
 def test_a_broken_model_on_one_rank(tmp_path: Path) -> None:
     """A mistake in a program, not of the user's: its traceback is shown, once."""
-    ended = launch("torch", 2, [CONFIG, f"output.dir={tmp_path / 'run'}", *trouble("error", 3, 1)], tmp_path)
+    ended = launch("torch", 2, [CONFIG, f"output.dir={tmp_path / 'run'}"], tmp_path, trouble("error", 3, 1))
     assert ended.code != 0
     assert ended.err.count("RuntimeError: the model broke") == 1, ended.said
     assert len(ended.errors) == 1

@@ -9,20 +9,15 @@ import pytest
 
 from tests.distributed.conftest import RANKS
 from tests.distributed.ends import assert_same_end, checkpoints, losses, record
-from tests.distributed.launch import CONFIG, launch, started
+from tests.distributed.launch import CONFIG, launch, slowly, started, trouble
 
 # Steps of 0.3 s: ranks look after each of them whether one was told to stop.
-SLOWLY = "model.pause_ms=150"
+SLOWLY = slowly(150)
 
 
 def steps_done(folder: Path) -> int:
     path = folder / "steps.jsonl"
     return len(path.read_text().splitlines()) if path.exists() else 0
-
-
-def trouble(kind: str, step: int, rank: int) -> list[str]:
-    """Two micro-batches make a step; it comes in the second."""
-    return [f"model.trouble={kind}", f"model.at={2 * step + 1}", f"model.rank={rank}"]
 
 
 @pytest.mark.parametrize("engine", ["torch", "horovod"])
@@ -39,7 +34,7 @@ def test_a_troubled_run_ends_as_the_unbroken_one(engine: str, unbroken: Callable
 
 def stop_one_rank(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
     """SIGTERM to rank 1 in step 2: all save a checkpoint together, and leave with exit code 0."""
-    ended = launch(engine, RANKS, [*base, SLOWLY, *trouble("terminate", 2, 1)], logs)
+    ended = launch(engine, RANKS, base, logs, SLOWLY | trouble("terminate", 2, 1))
     assert ended.code == 0, ended.said
     assert not ended.errors
     assert record(folder)["status"] == "interrupted"
@@ -50,7 +45,7 @@ def stop_the_launcher(engine: str, base: Sequence[object], folder: Path, logs: P
     """SIGTERM to the launcher, which passes it on; what it returns is its own affair."""
     before = steps_done(folder)
     (folder / "record.json").unlink()
-    with started(engine, RANKS, [*base, SLOWLY], logs) as job:
+    with started(engine, RANKS, base, logs, SLOWLY) as job:
         job.until(lambda: steps_done(folder) > before)
         os.kill(job.process.pid, signal.SIGTERM)
         ended = job.wait()
@@ -64,7 +59,7 @@ def stop_the_launcher(engine: str, base: Sequence[object], folder: Path, logs: P
 def kill_one_rank(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
     """kill -9 of rank 1: every other rank says so in one line and ends."""
     before = steps_done(folder)
-    ended = launch(engine, RANKS, [*base, *trouble("kill", 2, 1)], logs)
+    ended = launch(engine, RANKS, base, logs, trouble("kill", 2, 1))
     assert ended.code != 0
     assert len(ended.errors) == RANKS - 1, ended.said
     for line in ended.errors:

@@ -8,7 +8,6 @@ horovod  Horovod, one rank per process, started by horovodrun
 import importlib.util
 import os
 import socket
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -22,7 +21,7 @@ from wirebench.comm.base import Communicator
 from wirebench.comm.hvd import HorovodCommunicator
 from wirebench.comm.launch import Launch, launched
 from wirebench.comm.local import LocalHub
-from wirebench.comm.peers import GRACE_SECONDS, POLL_SECONDS, Peer, dead, first_line, introduce, linger, missing
+from wirebench.comm.peers import Peer, any_dead, first_line, hang_up, introduce, linger, missing
 from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.config import EngineConfig
 from wirebench.errors import PeerLost, UserError
@@ -74,17 +73,13 @@ class Engine:
         return sum(p.host == here for p in self.peers)
 
     def who_is_gone(self) -> str:
-        """The ranks that are gone, in words; '' where that cannot be told."""
+        """After a failure, which all living ranks are to meet: those that are gone, in words; '' if nobody can tell."""
+        hang_up(self.store)
         return ", ".join(map(str, missing(self.peers, self.ranks[0], self.store)))
 
     def lost_a_neighbour(self) -> bool:
-        """Whether a process of this host has ended; waits for it a little, since its connections close before."""
-        deadline = time.monotonic() + GRACE_SECONDS
-        while not dead(self.peers, self.peers[self.ranks[0]].host):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(POLL_SECONDS)
-        return True
+        """Whether a process of this host has ended."""
+        return any_dead(self.peers, self.peers[self.ranks[0]].host)
 
     def linger(self) -> None:
         """After a failure, before this process ends: other ranks may need it to find out who is gone."""
@@ -163,8 +158,15 @@ def _start_horovod(
     if fusion_mb is not None:
         os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(fusion_mb * 2**20))
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(max(1, int(section.timeout_seconds))))
-    import horovod.torch as hvd
-
+    # Horovod's own optimizer waits without a limit, but for this one.
+    os.environ.setdefault("HOROVOD_STALL_CHECK_TIME_SECONDS", str(max(1, int(section.timeout_seconds / 2))))
+    os.environ.setdefault("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", str(max(2, int(section.timeout_seconds))))
+    try:
+        import horovod.torch as hvd
+    except ImportError as error:
+        raise UserError(
+            f"engine.name: horovod cannot be loaded ({first_line(error)}); `make setup` builds it"
+        ) from error
     hvd.init()
     mine = (_own_address(hvd), _free_port()), section.rounds
     address, rounds = hvd.broadcast_object(mine, name="wirebench.store")
@@ -204,6 +206,9 @@ def _join(section: EngineConfig, launch: Launch, device: torch.device, store: di
     timeout = timedelta(seconds=section.timeout_seconds)
     backend = "gloo" if device.type == "cpu" or _staged(launch, device) else "cpu:gloo,cuda:nccl"
     dist.init_process_group(backend, store=store, rank=launch.rank, world_size=launch.size, timeout=timeout)
+    if "nccl" in backend:
+        # NCCL wants every rank in a group's first call, and the first round of a tree leaves some out.
+        dist.all_reduce(torch.zeros(1, device=device))
 
 
 def _device(section: EngineConfig, launch: Launch | None) -> torch.device:

@@ -10,11 +10,12 @@ import socket
 import textwrap
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -42,7 +43,7 @@ def reporting_loss() -> Iterator[None]:
     """Turn the RuntimeError with which back ends report a lost or silent peer into PeerLost."""
     try:
         yield
-    except PeerLost:
+    except (PeerLost, torch.OutOfMemoryError):
         raise
     except RuntimeError as error:
         raise PeerLost(first_line(error)) from error
@@ -97,14 +98,29 @@ def _missing(peers: list[Peer], me: int, book: "_Book") -> list[Peer]:
     while True:
         silent = [p for p in peers if p.rank != me and not book.has("survivor", p)]
         gone = dead(silent, peers[me].host)
+        if book.lost and (gone[:1] == peers[:1] or peers[0].host != peers[me].host):
+            # The book was in rank 0's process, which keeps it open as long as others may read it (linger).
+            return peers[:1]
         if gone or not silent:
             return gone
-        if book.lost:
-            # It lived in rank 0's process. Were that on this host, the process table would tell.
-            return [p for p in silent if p.rank == 0 and p.host != peers[me].host]
         if time.monotonic() > deadline:
             return silent if book.exists else []
         time.sleep(POLL_SECONDS)
+
+
+def hang_up(store: dist.Store | None) -> None:
+    """Close this process's connections, but the one to the store: who waits for it meets the failure now, too.
+
+    Back ends close theirs only when the process ends, which would then look like one more rank that is gone.
+    """
+    inner = store.underlying_store if isinstance(store, dist.PrefixStore) else store
+    spared = inner.port if isinstance(inner, dist.TCPStore) else None
+    for connection in psutil.Process().net_connections("tcp"):
+        ends = {connection.laddr.port, *(connection.raddr[1:] or ())}
+        if connection.status == psutil.CONN_ESTABLISHED and spared not in ends:
+            # The descriptor stays the back end's own; a peer that has hung up first is as good.
+            with socket.socket(fileno=os.dup(connection.fd)) as ours, suppress(OSError):
+                ours.shutdown(socket.SHUT_RDWR)
 
 
 def linger(peers: list[Peer], me: int, store: dist.Store | None) -> None:
@@ -123,6 +139,16 @@ def linger(peers: list[Peer], me: int, store: dist.Store | None) -> None:
 def dead(peers: list[Peer], host: str) -> list[Peer]:
     """Those of `peers` that ran on `host`, this process's own, and have ended."""
     return [p for p in peers if p.host == host and not _alive(p.pid)]
+
+
+def any_dead(peers: list[Peer], host: str) -> bool:
+    """Whether one of them has ended; its connections close a little before, so it is given GRACE_SECONDS."""
+    deadline = time.monotonic() + GRACE_SECONDS
+    while not dead(peers, host):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
 
 
 class _Book:

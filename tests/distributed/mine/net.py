@@ -1,44 +1,36 @@
 """A small network with all that a checkpoint must hold: batch statistics, dropout, and parameters with momentum.
 
-It can also stall, fail or go wrong at a chosen training pass of a chosen rank.
+It can also stall, fail or go wrong at a chosen training pass of a chosen rank: the environment says so, because options
+would be a part of the run, which a checkpoint must match.
 """
 
 import os
 import signal
 import time
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-Trouble = Literal["none", "not_a_number", "infinite_loss", "error", "hang", "terminate", "kill"]
+PAUSE, TROUBLE = "WIREBENCH_TEST_PAUSE_MS", "WIREBENCH_TEST_TROUBLE"
 
 
 class Net(nn.Module):
     """Images (N, C, 8, 8) -> logits (N, num_classes).
 
-    pause_ms  added to every training pass, so that a test can meet a run at a step of its choice
-    trouble   what happens at training pass `at` (from 0) of the process with rank `rank` (-1: of all)
+    The environment's PAUSE is added to every training pass, so that a test can meet a run at a step of its choice.
+    TROUBLE is "KIND PASS RANK": what happens at that training pass (from 0) of that rank (-1: of all).
     """
 
-    def __init__(
-        self,
-        num_classes: int,
-        image_shape: tuple[int, int, int],
-        dropout: float = 0.2,
-        pause_ms: float = 0.0,
-        trouble: Trouble = "none",
-        at: int = 0,
-        rank: int = -1,
-    ) -> None:
+    def __init__(self, num_classes: int, image_shape: tuple[int, int, int], dropout: float = 0.2) -> None:
         super().__init__()
         self.conv = nn.Conv2d(image_shape[0], 8, 3, padding=1)
         self.norm = nn.BatchNorm2d(8)
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(8 * image_shape[1] * image_shape[2] // 4, num_classes)
-        self.pause_seconds, self.trouble, self.at = pause_ms / 1000, trouble, at
+        self.pause_seconds = float(os.environ.get(PAUSE, "0")) / 1000
+        self.trouble, at, rank = os.environ.get(TROUBLE, "none 0 -1").split()
         mine = os.environ.get("HOROVOD_RANK") or os.environ.get("RANK") or "0"
-        self.concerned = rank in (-1, int(mine))
+        self.at = int(at) if int(rank) in (-1, int(mine)) else -1
         self.passes = 0
 
     def forward(self, images: Tensor) -> Tensor:
@@ -48,7 +40,7 @@ class Net(nn.Module):
             return logits
         time.sleep(self.pause_seconds)
         self.passes += 1
-        if self.concerned and self.passes == self.at + 1:
+        if self.passes == self.at + 1:
             return self._go_wrong(logits)
         return logits
 
