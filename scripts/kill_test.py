@@ -16,7 +16,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ from tests.distributed.launch import CONFIG, Ended, Job, launch, slowly, started
 ENGINES = ("local", "torch", "horovod")
 STEPS_PER_KILL = 8
 MOMENTS = ("computing", "computing", "saving", "saving", "starting")
-START_SECONDS = 6.0
+START_SECONDS = 3.0
 
 
 class Kill(NamedTuple):
@@ -73,7 +73,11 @@ def _test(engine: str, workers: int, kills: int, rng: random.Random, folder: Pat
     assert ended.code == 0, ended.said
     broken = [*base, f"output.dir={folder / 'broken'}", "train.resume=auto"]
     for number in range(kills):
-        kill = Kill(rng.randrange(workers), rng.choice(MOMENTS), rng.randrange(1, STEPS_PER_KILL - 1))
+        kill = Kill(
+            0 if engine == "local" else rng.randrange(workers),
+            rng.choice(MOMENTS),
+            rng.randrange(1, STEPS_PER_KILL - 1),
+        )
         said = _kill_once(engine, workers, kill, broken, folder, rng)
         print(f"{engine}: kill {number + 1} of {kills}: {said}", flush=True)
     ended = launch(engine, workers, broken, folder)
@@ -89,16 +93,14 @@ def _kill_once(
     run = folder / "broken"
     with started(engine, workers, arguments, folder, slowly(20)) as job:
         if kill.moment == "starting":
+            job.until(lambda: kill.rank in _processes(job, engine))
             time.sleep(rng.uniform(0, START_SECONDS))
         else:
             target = _saved(run) + kill.steps
             job.until(lambda: _saved(run) >= target)
             if kill.moment == "saving":
                 job.until(lambda: any((run / "checkpoints").glob(".step-*.partial")))
-        whom = _victim(job, engine, kill.rank)
-        if whom is None:
-            return f"rank {kill.rank} was not there yet while {kill.moment}: nobody killed"
-        os.kill(whom, signal.SIGKILL)
+        os.kill(_processes(job, engine)[kill.rank], signal.SIGKILL)
         killed = time.monotonic()
         ended = job.wait()
         seconds = time.monotonic() - killed
@@ -114,9 +116,9 @@ def _kill_once(
     return f"{who} while {kill.moment}{told}, all ended after {seconds:.1f} s; {newest}"
 
 
-def _victim(job: Job, engine: str, rank: int) -> int | None:
-    """The process of the rank, None where it has not started yet."""
-    return job.process.pid if engine == "local" else job.ranks().get(rank)
+def _processes(job: Job, engine: str) -> Mapping[int, int]:
+    """The process of each rank that has started."""
+    return {0: job.process.pid} if engine == "local" else job.ranks()
 
 
 def _named(ended: Ended, rank: int) -> list[int]:

@@ -51,6 +51,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
+    # A regular package: one without this file would give way to any other folder named mine on the path.
+    (tmp_path / "mine" / "__init__.py").touch()
     monkeypatch.syspath_prepend(str(tmp_path))
     forget_mine()
     importlib.import_module("mine.make_shapes")

@@ -118,9 +118,9 @@ def hang_up(store: dist.Store | None) -> None:
     for connection in psutil.Process().net_connections("tcp"):
         ends = {connection.laddr.port, *(connection.raddr[1:] or ())}
         if connection.status == psutil.CONN_ESTABLISHED and spared not in ends:
-            # The descriptor stays the back end's own; a peer that has hung up first is as good.
-            with socket.socket(fileno=os.dup(connection.fd)) as ours, suppress(OSError):
-                ours.shutdown(socket.SHUT_RDWR)
+            # A copy, since the descriptor is the back end's, which may close it at this moment: that is as good.
+            with suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as copy:
+                copy.shutdown(socket.SHUT_RDWR)
 
 
 def linger(peers: list[Peer], me: int, store: dist.Store | None) -> None:
