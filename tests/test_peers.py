@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tests.distributed.launch import ROOT
 from wirebench.comm import peers
 from wirebench.comm.peers import Peer, agree_on, first_line, linger, missing, reporting_loss
 from wirebench.errors import PeerLost, UserError
@@ -151,6 +152,27 @@ def test_rank_0_waits_until_the_living_have_read(
     began = time.monotonic()
     linger(all_peers, 0, store)
     assert time.monotonic() - began < 0.2
+
+
+HANGING_UP = """
+import socket, torch.distributed as dist
+from wirebench.comm.peers import hang_up
+server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+store = dist.PrefixStore("a", dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False))
+listening = socket.create_server(("127.0.0.1", 0))
+mine = socket.create_connection(listening.getsockname())
+theirs, _ = listening.accept()
+hang_up(store)
+assert theirs.recv(1) == b"" and mine.recv(1) == b""
+store.set("key", "still there")
+print(store.get("key").decode())
+"""
+
+
+def test_hanging_up_spares_the_store() -> None:
+    """In a process of its own, for it closes every connection."""
+    done = subprocess.run([sys.executable, "-c", HANGING_UP], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (0, "still there\n"), done.stderr
 
 
 def test_a_back_ends_error_is_a_lost_peer() -> None:
