@@ -140,7 +140,9 @@ def fail(message: object, code: int, run: Run | None) -> int:
     if run is not None:
         run.progress.close()
     who = f"rank {place.rank}: " if place.size > 1 else ""
-    print(f"error: {who}{message}", file=sys.stderr, flush=True)
+    # In one piece, not as print does it: torchrun's ranks are unbuffered, and several may speak at once.
+    sys.stderr.write(f"error: {who}{message}\n")
+    sys.stderr.flush()
     return leave(code, run)
 
 
