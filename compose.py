@@ -13,12 +13,11 @@ import compressors
 import models
 import schedulers
 from schedulers.base import LayerCost, Scheduler
-from wirebench import collectives, config, data
+from wirebench import collectives, config, data, topology_file
 from wirebench.checkpoint import Checkpoints
 from wirebench.clock import Clock
 from wirebench.collectives.serve import Server
 from wirebench.comm.engine import Engine, start
-from wirebench.comm.metered import Metered
 from wirebench.comm.peers import agree_on, gather_bytes
 from wirebench.comm.stop import Stopper
 from wirebench.config import Config
@@ -43,6 +42,7 @@ from wirebench.seeding import generator, seed_of
 from wirebench.threaded import Threaded
 from wirebench.timeline import Timeline
 from wirebench.topology import Topology
+from wirebench.trace import Paced
 from wirebench.traffic import Traffic
 from wirebench.worker import Worker
 
@@ -62,6 +62,10 @@ def resolve(given: Config) -> Config:
     resolved = dataclasses.replace(given, **sections)
     if resolved.train.resume == "auto" and not resolved.output.dir:
         raise UserError("train.resume: auto looks into output.dir; set that too")
+    if resolved.network.dilation != 1 and not hasattr(models.PLUGINS.load(resolved.model.name), "dilation"):
+        raise UserError(
+            f"network.dilation: only a replayed model can be slowed down; model.name is {resolved.model.name!r}"
+        )
     compressor = _compressor(resolved)
     if _scheduler(resolved).native and (resolved.compressor.name, resolved.collective.name) != ("none", "native"):
         raise UserError(
@@ -186,6 +190,8 @@ def _workers(settings: Config, engine: Engine) -> list[Worker]:
 def _model(settings: Config, dataset: data.Dataset, device: torch.device) -> nn.Module:
     torch.manual_seed(seed_of("init", settings.train.seed))
     model = models.build(settings.model.name, dataset.num_classes, dataset.image_shape, **settings.model.options)
+    if isinstance(model, Paced):
+        model.dilation = settings.network.dilation
     layout = torch.channels_last if settings.train.channels_last else torch.preserve_format
     return model.to(device).to(memory_format=layout)
 
@@ -206,12 +212,13 @@ def _own(
     settings: Config, engine: Engine, scheduler: Scheduler, workers: list[Worker], clock: Clock, timeline: Timeline
 ) -> tuple[list[Lane], Synchroniser]:
     collective = collectives.build(settings.collective.name, **settings.collective.options)
-    topology = Topology(engine.size)
+    topology = _topology(settings, engine)
+    collective.plan(topology, 0)  # what does not fit the cluster is said before anything is trained
     layers = [LayerCost(layer.name, layer.numel) for layer in workers[0].flat.layers]
     groups = scheduler.partition(layers, lambda numel: 0.0)
     lanes = []
     for worker, communicator in zip(workers, engine.communicators, strict=True):
-        server = Server(Metered(communicator), collective, topology)
+        server = Server(communicator, collective, topology)
         seed = settings.train.seed
         lane = Lane(
             worker.rank, worker.flat, _compressor(settings), server, seed, lambda: clock.phase("compress", "compress")
@@ -221,6 +228,18 @@ def _own(
     if engine.distributed:
         return lanes, Threaded(lanes[0], timeline, scheduler.after_backward)
     return lanes, Lockstep(lanes)
+
+
+def _topology(settings: Config, engine: Engine) -> Topology:
+    """Where the ranks are: as network.topology says, else by the hosts they run on."""
+    if not settings.network.topology:
+        return Topology.of_hosts([peer.host for peer in engine.peers])
+    topology = topology_file.resolve(settings.network.topology)
+    if topology.size != engine.size:
+        raise UserError(
+            f"network.topology: {settings.network.topology} has {topology.size} ranks, but the job has {engine.size}"
+        )
+    return topology
 
 
 def _native(settings: Config, engine: Engine, scheduler: Any, worker: Worker) -> Synchroniser:

@@ -94,7 +94,7 @@ class LocalEngine:
     """`size` virtual workers on the suite's own local engine and the collective of this name."""
 
     def __init__(self, size: int, collective: str = "native"):
-        topology, chosen = Topology(size), build(collective)
+        topology, chosen = Topology.flat(size), build(collective)
         communicators = LocalHub(size).communicators
         self.servers = [Server(Metered(communicator), chosen, topology) for communicator in communicators]
 

@@ -100,7 +100,7 @@ def lane_of(
 ) -> tuple[Net, Lane]:
     """A net and its lane."""
     model = Net()
-    server = Server(Metered(communicator), collectives.build("native"), Topology(communicator.size))
+    server = Server(Metered(communicator), collectives.build("native"), Topology.flat(communicator.size))
     lane = Lane(communicator.rank, FlatGradient(model, order), compressor or Averaging(), server, 7, compressing)
     lane.cut(groups)
     return model, lane

@@ -177,7 +177,7 @@ def test_wrong_types_name_the_key_and_what_it_takes(section, key, value, words):
         ("train", "checkpoint_every_epochs", -1),
         ("train", "keep", 0),
         ("network", "dilation", 0),
-        ("network", "dilation", 2),
+        ("network", "dilation", -1),
         ("output", "trace_steps", -1),
     ],
 )
@@ -191,7 +191,6 @@ def test_values_at_their_limits_are_taken():
         "compressor": {"warmup": [1, 1e-9]},
         "train": {"label_smoothing": 1, "keep": 1, "epochs": 1},
         "network": {"dilation": 10},
-        "model": {"name": "replay"},
     }
     assert config.from_dict(table).network.dilation == 10.0
 

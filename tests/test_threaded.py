@@ -116,7 +116,7 @@ def test_frozen_layers_take_no_part(opened):
     model, _ = lane_of(Echo())
     model.middle.requires_grad_(False)
     order = [name for name in ORDER if not name.startswith("middle")]
-    server = Server(Metered(Echo()), collectives.build("native"), Topology(2))
+    server = Server(Metered(Echo()), collectives.build("native"), Topology.flat(2))
     lane = Lane(0, FlatGradient(model, order), Averaging(), server, 0, nullcontext)
     lane.cut([range(len(order))])
     opened.append(driver := Threaded(lane, Timeline()))

@@ -44,8 +44,6 @@ def check(config: Config) -> None:
         raise UserError(f"train.accumulation: {parts} does not divide data.batch_size = {batch_size}")
     if any(not 0 < density <= 1 for density in config.compressor.warmup):
         raise UserError(f"compressor.warmup: densities lie in (0, 1], got {list(config.compressor.warmup)}")
-    if config.network.dilation != 1 and config.model.name != "replay":
-        raise UserError("network.dilation: only a replayed model can be slowed down; leave it at 1")
 
 
 def _value(config: Config, key: str) -> float:

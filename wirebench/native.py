@@ -110,6 +110,7 @@ def native_sync(
     unused: Collection[str],
 ) -> DdpSync | HorovodSync:
     """The synchroniser that comes with the engine. The local engine has none: UserError."""
+    engine.uncounted = True
     if engine.name == "torch":
         return DdpSync(model, optimizer, engine.device, bucket_cap_mb, find_unused=bool(unused))
     if engine.name == "horovod":

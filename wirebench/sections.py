@@ -137,10 +137,14 @@ class TrainConfig:
 class NetworkConfig:
     """[network]: `interface` whose kernel counters are read; empty: found by itself.
 
-    dilation  how many times slower than life an emulated cluster runs (its links and its replayed compute alike)
+    topology  ranks per machine ("2+3", "(2+2)+(3)") or a file with link speeds (configs/topologies/); empty: by the
+              hosts that the ranks run on. Collectives that follow the network read it
+    dilation  how many times slower than life an emulated cluster runs: it multiplies the times of a replayed model;
+              links are slowed by whoever sets them up. Only model.name = replay can be slowed down
     """
 
     interface: str = ""
+    topology: str = ""
     dilation: float = 1.0
 
 

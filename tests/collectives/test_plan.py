@@ -5,14 +5,25 @@ from collections.abc import Sequence
 import pytest
 
 from wirebench import collectives
-from wirebench.collectives.plan import Move, Plan, Round, Transfer, check, gather_moves, mirror, rounds_of
+from wirebench.collectives.plan import (
+    Message,
+    Move,
+    Plan,
+    Round,
+    Transfer,
+    check,
+    gather_moves,
+    messages,
+    mirror,
+    rounds_of,
+)
 from wirebench.topology import Topology
 
-PLANNED = [name for name in collectives.available() if collectives.build(name).plan(Topology(2), 2) is not None]
+PLANNED = [name for name in collectives.available() if collectives.build(name).plan(Topology.flat(2), 2) is not None]
 
 
 def plan_of(name: str, size: int, items: int) -> Plan:
-    plan = collectives.build(name).plan(Topology(size), items)
+    plan = collectives.build(name).plan(Topology.flat(size), items)
     assert plan is not None
     return plan
 
@@ -29,20 +40,28 @@ def edited(plan: Plan, half: str, number: int, edit) -> Plan:
 
 
 def test_there_are_plans_to_prove():
-    assert set(PLANNED) >= {"ring", "tree"}
+    assert set(PLANNED) >= {"ring", "tree", "star", "recursive_doubling", "halving_doubling", "hierarchical"}
+    assert set(PLANNED) >= {"blueconnect", "flexreduce"}
     assert "native" not in PLANNED
 
 
 @pytest.mark.parametrize("name", PLANNED)
 def test_every_plan_is_right_for_every_world(name):
     for size in range(1, 33):
-        # In large worlds only the numbers around which chunks get empty: all of them would take long.
-        some = {*range(6), size - 1, size, size + 1, 2 * size + 1, 64}
-        for items in range(65) if size <= 8 else sorted(some):
+        # Only the numbers around which chunks get empty: all of them would take long.
+        for items in sorted({0, 1, 2, 3, size - 1, size, size + 1, 31, 64}):
             check(plan_of(name, size, items), size, items)
 
 
-@pytest.mark.parametrize("name", ["ring", "tree"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PLANNED)
+def test_every_plan_is_right_for_every_world_and_number_of_items(name):
+    for size in range(1, 33):
+        for items in range(65):
+            check(plan_of(name, size, items), size, items)
+
+
+@pytest.mark.parametrize("name", PLANNED)
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
 def test_every_dropped_transfer_is_noticed(name, size):
     items = 2 * size
@@ -54,7 +73,7 @@ def test_every_dropped_transfer_is_noticed(name, size):
                     check(without(plan, half, number, place), size, items)
 
 
-@pytest.mark.parametrize("name", ["ring", "tree"])
+@pytest.mark.parametrize("name", PLANNED)
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
 def test_every_repeated_contribution_is_noticed(name, size):
     items = 2 * size
@@ -71,7 +90,7 @@ def test_a_round_twice_is_noticed():
         check(Plan("twice", (*plan.reduce, plan.reduce[-1]), plan.copy), 4, 8)
 
 
-@pytest.mark.parametrize("name", ["ring", "tree"])
+@pytest.mark.parametrize("name", PLANNED)
 def test_overwriting_instead_of_adding_is_noticed(name):
     plan = plan_of(name, 4, 8)
     for number, transfers in enumerate(plan.reduce):
@@ -125,6 +144,23 @@ def test_rounds_of_nothing_are_left_out():
     )
 
 
+def test_ranges_that_touch_travel_as_one_message():
+    first, between, second = Transfer(0, 1, 4, 6), Transfer(2, 1, 0, 9), Transfer(0, 1, 2, 4, fresh=True)
+    apart, back = Transfer(0, 1, 7, 8), Transfer(1, 0, 6, 7)
+    assert messages((first, between, second, apart, back)) == (
+        Message(0, 1, 2, 6, (second, first)),
+        Message(0, 1, 7, 8, (apart,)),
+        Message(2, 1, 0, 9, (between,)),
+        Message(1, 0, 6, 7, (back,)),
+    )
+    assert messages(()) == ()
+
+
+def test_ranges_that_overlap_travel_as_one_message():
+    long, inside, over = Transfer(0, 1, 0, 6), Transfer(0, 1, 2, 4), Transfer(0, 1, 5, 8)
+    assert messages((over, inside, long)) == (Message(0, 1, 0, 8, (long, inside, over)),)
+
+
 def test_items_sent_are_counted_over_both_halves():
     plan = Plan("odd", ((Transfer(1, 0, 0, 3),),), ((Transfer(0, 1, 0, 2), Transfer(0, 1, 2, 3)),))
     assert [plan.sent_items(rank) for rank in (0, 1)] == [3, 3]
@@ -150,6 +186,36 @@ def test_gathering_on_a_ring_is_the_ring_all_gather(size):
     assert len(rounds) == size - 1, "the reduce half moves nothing"
     assert all(len(move.origins) == 1 for moves in rounds for move in moves)
     assert all(len(moves) == size for moves in rounds)
+
+
+def test_gathering_in_leaf_order_is_the_ring_all_gather_wherever_the_ranks_are():
+    topology = Topology.of_hosts(["a", "b", "a", "b", "a"])
+    plan = collectives.build("ring").plan(topology, 5)
+    assert plan is not None
+    rounds = gather_moves(plan, 5, topology.ranks)
+    assert len(rounds) == 4, "the reduce half moves nothing"
+    assert all(len(move.origins) == 1 for moves in rounds for move in moves)
+    assert len(gather_moves(plan, 5)) > 4, "items owned in another order travel twice"
+
+
+def test_gathering_sends_a_pair_one_move_per_round():
+    first, back = (Transfer(2, 0, 2, 3),), (Transfer(1, 0, 1, 2), Transfer(1, 2, 0, 2))
+    parts = (Transfer(0, 1, 0, 1), Transfer(0, 1, 2, 3))
+    assert gather_moves(Plan("parts", (first, parts), (back,)), 3) == (
+        (Move(2, 0, (2,)),),
+        (Move(0, 1, (0, 2)),),
+        (Move(1, 0, (1,)), Move(1, 2, (0, 1))),
+    )
+
+
+def test_gathering_takes_what_two_ranks_offer_from_the_first():
+    give, offer = (Transfer(0, 1, 0, 1),), (Transfer(0, 2, 0, 1), Transfer(1, 2, 0, 2))
+    back = (Transfer(2, 0, 1, 3), Transfer(2, 1, 2, 3))
+    assert gather_moves(Plan("offers", (give, offer), (back,)), 3) == (
+        (Move(0, 1, (0,)),),
+        (Move(0, 2, (0,)), Move(1, 2, (1,))),
+        (Move(2, 0, (1, 2)), Move(2, 1, (2,))),
+    )
 
 
 def test_gathering_on_a_tree_collects_at_the_root_first():

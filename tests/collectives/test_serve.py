@@ -27,7 +27,7 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int
 def serve_all(name: str, requests: Sequence[Request]) -> tuple[list[Any], list[Server]]:
     """Every rank's answer to its own request, and the servers."""
     size, collective = len(requests), collectives.build(name)
-    servers = [Server(Metered(c), collective, Topology(size)) for c in LocalHub(size).communicators]
+    servers = [Server(Metered(c), collective, Topology.flat(size)) for c in LocalHub(size).communicators]
     return run([server.serve(request) for server, request in zip(servers, requests, strict=True)]), servers
 
 
@@ -144,7 +144,7 @@ def test_merged_messages_may_be_strided_and_change_length(name):
 @pytest.mark.parametrize("name", ["ring", "tree"])
 def test_the_log_counts_what_the_plan_says(name, size):
     items = 7
-    plan = collectives.build(name).plan(Topology(size), items)
+    plan = collectives.build(name).plan(Topology.flat(size), items)
     assert plan is not None
     _, servers = serve_all(name, [Sum(torch.ones(items, dtype=torch.float16), values=3) for _ in range(size)])
     for rank, server in enumerate(servers):
@@ -191,7 +191,7 @@ def test_plans_are_made_once_per_size():
         def plan(self, topology: Topology, items: int) -> None:
             asked.append(items)
 
-    server = Server(Metered(LocalHub(2).communicators[0]), Counting(), Topology(2))
+    server = Server(Metered(LocalHub(2).communicators[0]), Counting(), Topology.flat(2))
     for numel in (3, 4, 3):
         next(server.serve(Sum(torch.ones(numel))))
     assert asked == [3, 4]
@@ -206,8 +206,8 @@ class Returned:
 
 
 def test_fresh_transfers_overwrite():
-    check(Returned().plan(Topology(2), 3), 2, 3)
+    check(Returned().plan(Topology.flat(2), 3), 2, 3)
     for request in (Sum, lambda tensor: Merge(tensor, torch.add)):
-        servers = [Server(Metered(c), Returned(), Topology(2)) for c in LocalHub(2).communicators]
+        servers = [Server(Metered(c), Returned(), Topology.flat(2)) for c in LocalHub(2).communicators]
         answers = run([server.serve(request(torch.full((3,), rank + 1.0))) for rank, server in enumerate(servers)])
         assert all(isinstance(answer, Tensor) and answer.tolist() == [3.0] * 3 for answer in answers)

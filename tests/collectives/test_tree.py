@@ -43,16 +43,16 @@ ROUNDS = {
 
 @pytest.mark.parametrize("size", range(1, 17))
 def test_the_pairs_are_those_of_the_paper(size):
-    plan = Tree().plan(Topology(size), 3)
+    plan = Tree().plan(Topology.flat(size), 3)
     assert [[(t.src, t.dst) for t in r] for r in plan.reduce] == ROUNDS[size]
     assert plan.rounds == 2 * (size - 1).bit_length()
 
 
 def test_every_message_is_whole():
-    plan = Tree().plan(Topology(6), 7)
+    plan = Tree().plan(Topology.flat(6), 7)
     assert {(t.start, t.stop) for r in (*plan.reduce, *plan.copy) for t in r} == {(0, 7)}
 
 
 def test_the_copy_half_is_the_broadcast_from_the_root():
-    plan = Tree().plan(Topology(4), 1)
+    plan = Tree().plan(Topology.flat(4), 1)
     assert [[(t.src, t.dst) for t in r] for r in plan.copy] == [[(0, 2)], [(0, 1), (2, 3)]]

@@ -12,15 +12,16 @@ TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
 @pytest.mark.parametrize(
     ("environment", "place"),
     [
-        ({}, Launch("local", 0, 1, 0, 1)),
-        (HOROVOD, Launch("horovod", 3, 4, 1, 2)),
-        (MPI, Launch("horovod", 3, 4, 1, 2)),
-        (TORCHRUN, Launch("torch", 3, 4, 1, 2)),
-        ({**HOROVOD, **TORCHRUN}, Launch("horovod", 3, 4, 1, 2)),
-        ({"RANK": "3"}, Launch("local", 0, 1, 0, 1)),
-        ({"HOROVOD_RANK": "0"}, Launch("local", 0, 1, 0, 1)),
-        ({"WORLD_SIZE": "4", "HOROVOD_FUSION_THRESHOLD": "0"}, Launch("local", 0, 1, 0, 1)),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, Launch("torch", 1, 2, 0, 1)),
+        ({}, Launch("local", 0, 1, 0, 1, 1)),
+        (HOROVOD, Launch("horovod", 3, 4, 1, 2, 2)),
+        (MPI, Launch("horovod", 3, 4, 1, 2, 2)),
+        (TORCHRUN, Launch("torch", 3, 4, 1, 2, 2)),
+        ({**HOROVOD, **TORCHRUN}, Launch("horovod", 3, 4, 1, 2, 2)),
+        ({"RANK": "3"}, Launch("local", 0, 1, 0, 1, 1)),
+        ({"HOROVOD_RANK": "0"}, Launch("local", 0, 1, 0, 1, 1)),
+        ({"WORLD_SIZE": "4", "HOROVOD_FUSION_THRESHOLD": "0"}, Launch("local", 0, 1, 0, 1, 1)),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, Launch("torch", 1, 2, 0, 1, 1)),
+        ({**TORCHRUN, "WIREBENCH_SHARED_BY": "4"}, Launch("torch", 3, 4, 1, 2, 4)),
     ],
 )
 def test_the_environment_names_the_launcher_and_the_place(environment, place):

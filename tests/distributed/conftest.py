@@ -1,4 +1,4 @@
-"""Runs that several tests compare theirs with; slow tests run when they are asked for (-m slow)."""
+"""Runs that several tests compare theirs with."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,18 +7,7 @@ import pytest
 
 from tests.distributed.launch import CONFIG, launch
 
-HERE = Path(__file__).parent
 RANKS = 3
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without -m, leave out this folder's slow tests: the whole matrix of engines takes minutes."""
-    if config.option.markexpr or config.option.keyword:
-        return
-    slow = [item for item in items if item.get_closest_marker("slow") and item.path.is_relative_to(HERE)]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,9 @@ from typing import Any
 from wirebench.collectives.plan import Collective
 from wirebench.plugins import Plugins
 
-PLUGINS = Plugins("wirebench.collectives", "collective", helpers=frozenset({"plan", "serve"}))
+PLUGINS = Plugins(
+    "wirebench.collectives", "collective", helpers=frozenset({"calls", "course", "groups", "plan", "segments", "serve"})
+)
 
 
 def available() -> list[str]:

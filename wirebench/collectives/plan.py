@@ -29,6 +29,19 @@ class Transfer(NamedTuple):
 Round = tuple[Transfer, ...]
 
 
+class Message(NamedTuple):
+    """What goes over the wire at once: items [start, stop) from `src` to `dst`, made of the transfers `parts`.
+
+    The parts are in ascending order of `start`.
+    """
+
+    src: int
+    dst: int
+    start: int
+    stop: int
+    parts: tuple[Transfer, ...]
+
+
 @dataclass(frozen=True)
 class Plan:
     """An all-reduce: afterwards every rank holds the sum of all ranks' items."""
@@ -59,6 +72,26 @@ def rounds_of(transfers: Iterable[Sequence[Transfer]]) -> tuple[Round, ...]:
     """Rounds without transfers of nothing, and without rounds of nothing."""
     kept = (tuple(t for t in transfers_of_round if t.stop > t.start) for transfers_of_round in transfers)
     return tuple(r for r in kept if r)
+
+
+def messages(transfers: Round) -> tuple[Message, ...]:
+    """The messages of a round: a pair's transfers whose ranges touch (or overlap) travel as one.
+
+    Pairs come in the order of their first transfers. A receiver adds in the order of the round, not of the messages:
+    a fresh part must come before what is added to it, whichever message brings it.
+    """
+    pairs: dict[tuple[int, int], list[Transfer]] = {}
+    for transfer in transfers:
+        pairs.setdefault((transfer.src, transfer.dst), []).append(transfer)
+    merged: list[Message] = []
+    for pair, parts in pairs.items():
+        for part in sorted(parts, key=lambda t: t.start):
+            last = merged[-1] if merged else None
+            if last and (last.src, last.dst) == pair and part.start <= last.stop:
+                merged[-1] = last._replace(stop=max(last.stop, part.stop), parts=(*last.parts, part))
+            else:
+                merged.append(Message(*pair, part.start, part.stop, (part,)))
+    return tuple(merged)
 
 
 def mirror(reduce: Sequence[Round]) -> tuple[Round, ...]:
@@ -107,23 +140,27 @@ class Move(NamedTuple):
     origins: tuple[int, ...]
 
 
-def gather_moves(plan: Plan, size: int) -> tuple[tuple[Move, ...], ...]:
-    """The all-gather inside an all-reduce plan over `size` items, item i standing for rank i's contribution.
+def gather_moves(plan: Plan, size: int, owners: Sequence[int] = ()) -> tuple[tuple[Move, ...], ...]:
+    """The all-gather inside an all-reduce plan over `size` items, item i standing for the contribution of owners[i].
 
     A transfer carries the items that its sender has and its receiver lacks, so a ring plan becomes the ring all-gather
-    (its reduce half moves nothing) and a tree plan a gather to the root and a broadcast.
+    (its reduce half moves nothing) and a tree plan a gather to the root and a broadcast. At most one move per pair and
+    round.
+
+    owners  a permutation of the ranks: the topology's leaf order suits its plans best; by default rank i owns item i
     """
+    owner = owners or range(size)
     has = [{rank} for rank in range(size)]
     rounds = []
     for transfers in (*plan.reduce, *plan.copy):
         before = [frozenset(h) for h in has]
-        moves = []
+        moves: dict[tuple[int, int], list[int]] = {}
         for t in transfers:
-            origins = tuple(i for i in range(t.start, t.stop) if i in before[t.src] and i not in has[t.dst])
+            origins = [o for o in owner[t.start : t.stop] if o in before[t.src] and o not in has[t.dst]]
             if origins:
-                moves.append(Move(t.src, t.dst, origins))
+                moves.setdefault((t.src, t.dst), []).extend(origins)
                 has[t.dst].update(origins)
         if moves:
-            rounds.append(tuple(moves))
+            rounds.append(tuple(Move(src, dst, tuple(origins)) for (src, dst), origins in moves.items()))
     assert all(len(h) == size for h in has), f"{plan.name}: not every contribution reaches every rank"
     return tuple(rounds)

@@ -4,20 +4,19 @@ Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of wor
 Rounds: 2(P-1). Bytes that a rank sends: 2(P-1)/P of the message.
 """
 
-from wirebench.collectives.plan import Plan, Transfer, mirror, rounds_of
+from wirebench.collectives.groups import even_bounds, ring_reduce_scatter
+from wirebench.collectives.plan import Plan, mirror, rounds_of
 from wirebench.topology import Topology
 
 
 class Ring:
-    """Rank r ends the reduce half with the sum of chunk r; the copy half runs the ring backwards."""
+    """The ring goes around in leaf order, so it enters and leaves every machine once.
+
+    The rank at place p of that order ends the reduce half with the sum of chunk p; the copy half runs the ring
+    backwards.
+    """
 
     def plan(self, topology: Topology, items: int) -> Plan:
         """Plan over `items` items, cut into one chunk per rank."""
-        size = topology.size
-        bound = [items * c // size for c in range(size + 1)]
-
-        def hop(rank: int, chunk: int) -> Transfer:
-            return Transfer(rank, (rank + 1) % size, bound[chunk], bound[chunk + 1])
-
-        reduce = rounds_of([hop(r, (r - step - 1) % size) for r in range(size)] for step in range(size - 1))
+        reduce = rounds_of(ring_reduce_scatter(topology.ranks, even_bounds(items, topology.size)))
         return Plan("ring", reduce, mirror(reduce))

@@ -4,7 +4,8 @@ Everything here is a generator that yields a handle per round and is sent what t
 code serves a process that waits in a thread, virtual workers in lockstep, and a simulator that only prices.
 """
 
-from collections.abc import Generator
+import time
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -12,8 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from wirebench.collectives.plan import Collective, Move, Plan, Round, Transfer, gather_moves
-from wirebench.comm.base import LENGTH_BYTES, Handle, Receive, as_bytes
+from wirebench.collectives.course import Course, Scratch, course_of, run_course
+from wirebench.collectives.plan import Collective, Move, Plan, gather_moves
+from wirebench.collectives.segments import cut, in_flight
+from wirebench.comm.base import LENGTH_BYTES, Handle, as_bytes
 from wirebench.comm.metered import Metered
 from wirebench.requests import Answer, Gather, Merge, Request, Sum, payload
 from wirebench.topology import Topology
@@ -27,10 +30,10 @@ class Served:
 
     kind           Sum, Gather or Merge
     plan           name of the plan, or what of the engine's own calls stood in for it
-    rounds         communication rounds
+    rounds         communication rounds; those of a sum's segments (segments.py) overlap, and each counts
     payload_bytes  what the compressor handed over; value_bytes: without indices, scales and bits
     wire_bytes     what this rank sent
-    seconds        in its rounds, each from its start to its completion
+    seconds        from the request to its answer
     """
 
     kind: str
@@ -50,7 +53,9 @@ class Server:
         self.log: list[Served] = []
         # Plans depend on sizes alone, and a run has few: plan once per size.
         self._plan = lru_cache(maxsize=4096)(lambda items: collective.plan(topology, items))
+        self._courses = lru_cache(maxsize=4096)(self._cut)
         self._gather_moves = lru_cache(maxsize=1)(gather_moves)
+        self._scratch = Scratch()
 
     def take_log(self) -> list[Served]:
         """What was served since the last call."""
@@ -59,14 +64,15 @@ class Server:
 
     def serve(self, request: Request) -> Generator[Handle, Any, Answer]:
         """Yield a handle per round; return the answer of the request."""
-        before, tensor = self.communicator.count, payload(request)
+        begin, before, tensor = time.perf_counter(), self.communicator.count, payload(request)
         handed, values = tensor.nbytes, tensor.nbytes
         if request.values is not None:
             values = request.values * tensor.element_size()
         name, answer = yield from self._by_kind(request)
         count = self.communicator.count.since(before)
+        seconds = time.perf_counter() - begin
         kind = type(request).__name__
-        self.log.append(Served(kind, name, count.calls, handed, values, count.wire_bytes, count.seconds))
+        self.log.append(Served(kind, name, count.calls, handed, values, count.wire_bytes, seconds))
         return answer
 
     def _by_kind(self, request: Request) -> Generator[Handle, Any, tuple[str, Answer]]:
@@ -79,23 +85,43 @@ class Server:
         return (yield from self._merge(request))
 
     def _sum(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, Tensor]]:
-        plan, tensor = self._plan(tensor.numel()), tensor.contiguous()
-        if plan is None:
+        tensor = tensor.contiguous()
+        segments = self._courses(tensor.numel(), tensor.element_size())
+        if not segments:
             return "native", (yield self.communicator.all_reduce(tensor))
-        yield from run_sum(plan, tensor, self.communicator)
-        return plan.name, tensor
+        flat = tensor.view(-1)
+        yield from in_flight(self._segment(course, flat[start:stop]) for start, stop, course in segments)
+        return segments[0][2].name, tensor
+
+    def _segment(self, course: Course, flat: Tensor) -> Rounds:
+        scratch = self._scratch.take(course.scratch_items, flat)
+        yield from run_course(course, flat, scratch, self.communicator)
+        self._scratch.give_back(scratch)
+
+    def _cut(self, items: int, item_bytes: int) -> list[tuple[int, int, Course]]:
+        """This rank's part of every segment of a sum: (start, stop, course); empty where the engine has its own."""
+        courses = []
+        for start, stop in cut(items, item_bytes, self.communicator.size):
+            plan = self._plan(stop - start)
+            if plan is None:
+                return []
+            courses.append((start, stop, course_of(plan, self.communicator.rank)))
+        return courses
 
     def _gather(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, list[Tensor]]]:
         size = self.communicator.size
         plan, tensor = self._plan(size), tensor.contiguous()
         if plan is None:
             return "native", (yield self.communicator.all_gather(tensor))
-        return plan.name, (yield from run_gather(self._gather_moves(plan, size), tensor, self.communicator))
+        return plan.name, (
+            yield from run_gather(self._gather_moves(plan, size, self.topology.ranks), tensor, self.communicator)
+        )
 
     def _merge(self, request: Merge) -> Generator[Handle, Any, tuple[str, Tensor]]:
         plan = self._plan(1)
         if plan is not None:
-            return plan.name, (yield from run_merge(plan, request, self.communicator))
+            position = self.topology.position
+            return plan.name, (yield from run_merge(plan, request, self.communicator, position))
         # Engines have no merge of their own: gather, then every rank folds the messages in rank order.
         first, *others = yield self.communicator.all_gather(request.message.contiguous())
         for message in others:
@@ -103,29 +129,14 @@ class Server:
         return "native gather, fold in rank order", first
 
 
-def run_sum(plan: Plan, tensor: Tensor, communicator: Metered) -> Rounds:
-    """Run an all-reduce plan over the elements of `tensor`, in place. Yields one handle per round."""
-    flat = tensor.view(-1)
-    for transfers in plan.reduce:
-        sends, mine = _my_part(transfers, flat, communicator.rank)
-        receives: list[Receive] = [(t.src, t.stop - t.start) for t in mine]
-        received = yield communicator.exchange(sends, receives, flat.dtype, device=flat.device)
-        for transfer, message in zip(mine, received, strict=True):
-            place = flat[transfer.start : transfer.stop]
-            place.copy_(message) if transfer.fresh else place.add_(message)
-    for transfers in plan.copy:
-        sends, mine = _my_part(transfers, flat, communicator.rank)
-        into: list[Receive] = [(t.src, flat[t.start : t.stop]) for t in mine]
-        yield communicator.exchange(sends, into, flat.dtype, device=flat.device)
+def run_merge(
+    plan: Plan, request: Merge, communicator: Metered, position: Mapping[int, int]
+) -> Generator[Handle, Any, Tensor]:
+    """Run a plan over one indivisible item, folding with `request.combine`; the answer is the same on all ranks.
 
-
-def _my_part(transfers: Round, flat: Tensor, rank: int) -> tuple[list[tuple[int, Tensor]], list[Transfer]]:
-    sends = [(t.dst, flat[t.start : t.stop]) for t in transfers if t.src == rank]
-    return sends, [t for t in transfers if t.dst == rank]
-
-
-def run_merge(plan: Plan, request: Merge, communicator: Metered) -> Generator[Handle, Any, Tensor]:
-    """Run a plan over one indivisible item, folding with `request.combine`; the answer is the same on all ranks."""
+    Of two messages the one of the rank with the lower `position` comes first: ranks that exchange theirs then fold the
+    two in the same order.
+    """
     message, rank = request.message, communicator.rank
     for phase, rounds in (("reduce", plan.reduce), ("copy", plan.copy)):
         for transfers in rounds:
@@ -134,8 +145,12 @@ def run_merge(plan: Plan, request: Merge, communicator: Metered) -> Generator[Ha
             receives = [(t.src, None) for t in mine]
             received = yield communicator.exchange(sends, receives, message.dtype, True, message.device)
             for transfer, theirs in zip(mine, received, strict=True):
-                overwrite = transfer.fresh or phase == "copy"
-                message = theirs if overwrite else request.combine(message, theirs)
+                if transfer.fresh or phase == "copy":
+                    message = theirs
+                elif position[transfer.src] < position[rank]:
+                    message = request.combine(theirs, message)
+                else:
+                    message = request.combine(message, theirs)
     return message
 
 

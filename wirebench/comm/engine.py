@@ -11,16 +11,18 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import psutil
 import torch
 import torch.distributed as dist
 
-from wirebench.comm.base import Communicator
+from wirebench.comm.counts import save_counts
 from wirebench.comm.hvd import HorovodCommunicator
 from wirebench.comm.launch import Launch, launched
 from wirebench.comm.local import LocalHub
+from wirebench.comm.metered import Metered
 from wirebench.comm.peers import Peer, any_dead, first_line, hang_up, introduce, linger, missing
 from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.config import EngineConfig
@@ -38,16 +40,17 @@ ENGINES = {
 class Engine:
     """A started engine.
 
-    ranks          the ranks that live in this process; communicators: theirs, in the same order
+    ranks          the ranks that live in this process; communicators: theirs, in the same order, counting
     store          key-value store that all processes reach; None on the local engine
     backend        what moves the bytes, for the record: nccl, gloo, mpi or memory
     module         Horovod itself on the horovod engine
+    uncounted      what moves gradients here passes our communicators by, so their counts are not the whole traffic
     """
 
     name: str
     size: int
     ranks: tuple[int, ...]
-    communicators: list[Communicator]
+    communicators: list[Metered]
     device: torch.device
     threads: int
     peers: list[Peer]
@@ -55,6 +58,7 @@ class Engine:
     store: dist.Store | None = None
     module: Any = None
     closers: list[Callable[[], None]] = field(default_factory=list)
+    uncounted: bool = False
 
     @property
     def distributed(self) -> bool:
@@ -86,7 +90,9 @@ class Engine:
         linger(self.peers, self.ranks[0], self.store)
 
     def close(self) -> None:
-        """Leave the job in good order."""
+        """Leave the job in good order; an emulated cluster (scripts/cluster.py) is told what was sent to whom."""
+        if folder := os.environ.get("WIREBENCH_COUNTS"):
+            save_counts(Path(folder), self.peers, self.communicators, complete=not self.uncounted)
         for closer in self.closers:
             closer()
 
@@ -103,7 +109,7 @@ def start(section: EngineConfig, fusion_mb: float | None) -> Engine:
     if name == "local":
         return _start_local(section)
     device = _device(section, launch)
-    threads = _set_threads(section, launch.local_size)
+    threads = _set_threads(section, launch.sharing)
     try:
         if name == "torch":
             return _start_torch(section, launch, device, threads)
@@ -131,7 +137,7 @@ def _start_local(section: EngineConfig) -> Engine:
     device, threads = _device(section, None), _set_threads(section, size)
     peer = (socket.gethostname(), os.getpid())
     peers = [Peer(rank, *peer) for rank in range(size)]
-    communicators: list[Communicator] = list(LocalHub(size).communicators)
+    communicators = [Metered(communicator) for communicator in LocalHub(size).communicators]
     return Engine("local", size, tuple(range(size)), communicators, device, threads, peers, "memory")
 
 
@@ -143,8 +149,9 @@ def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, th
     keeper = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = _store(section, address, keeper)
     _join(section, launch, device, store)
-    communicator = TorchCommunicator(staged=_staged(launch, device))
-    backend = "nccl" if device.type == "cuda" and not communicator.staged else "gloo"
+    inner = TorchCommunicator(staged=_staged(launch, device))
+    communicator = Metered(inner)
+    backend = "nccl" if device.type == "cuda" and not inner.staged else "gloo"
     peers = introduce(communicator)
     return Engine(
         "torch", launch.size, (launch.rank,), [communicator], device, threads, peers, backend, store,
@@ -179,7 +186,7 @@ def _start_horovod(
         _join(section, launch, device, store)
         beside = TorchCommunicator(staged=_staged(launch, device))
         closers.append(dist.destroy_process_group)
-    communicator = HorovodCommunicator(hvd, beside, section.timeout_seconds)
+    communicator = Metered(HorovodCommunicator(hvd, beside, section.timeout_seconds))
     nccl = device.type == "cuda" and hvd.nccl_built()
     backend = "nccl" if nccl else "mpi" if hvd.mpi_enabled() else "gloo"
     peers = introduce(communicator)
@@ -226,9 +233,9 @@ def _staged(launch: Launch, device: torch.device) -> bool:
     return device.type == "cuda" and launch.local_size > torch.cuda.device_count()
 
 
-def _set_threads(section: EngineConfig, local_size: int) -> int:
+def _set_threads(section: EngineConfig, sharing: int) -> int:
     """Processes that each take all cores of a shared machine slow each other down many times over."""
-    threads = section.threads or max(1, len(os.sched_getaffinity(0)) // local_size)
+    threads = section.threads or max(1, len(os.sched_getaffinity(0)) // sharing)
     torch.set_num_threads(threads)
     return threads
 

@@ -14,6 +14,9 @@ from wirebench.errors import PeerLost, UserError
 REDUCIBLE = (torch.int32, torch.int64, torch.float16, torch.float32, torch.float64)
 """What Horovod 0.28 can sum; bfloat16 is not among it."""
 
+ROUND_NAMES = 64
+"""More than the rounds that can be under way at once."""
+
 
 class HorovodCommunicator:
     """A rank of the Horovod job.
@@ -26,6 +29,7 @@ class HorovodCommunicator:
     def __init__(self, hvd: Any, beside: Communicator | None, timeout_seconds: float) -> None:
         self.hvd, self.beside, self.timeout_seconds = hvd, beside, timeout_seconds
         self.rank, self.size = hvd.rank(), hvd.size()
+        self._rounds = 0
 
     def exchange(
         self,
@@ -104,8 +108,11 @@ class HorovodCommunicator:
         nothing = torch.empty(0, dtype=torch.uint8, device=device)
         ordered = [parts.get(rank, nothing) for rank in range(self.size)]
         splits = torch.tensor([part.numel() for part in ordered], dtype=torch.int32)
+        # Several rounds may be under way, and Horovod tells them apart by name; few names, since it keeps them all.
+        self._rounds += 1
         with reporting_loss():
-            call = self.hvd.alltoall_async(torch.cat(ordered), splits, name="wirebench.round")
+            name = f"wirebench.round.{self._rounds % ROUND_NAMES}"
+            call = self.hvd.alltoall_async(torch.cat(ordered), splits, name=name)
 
         def result(answer: tuple[Tensor, Tensor]) -> list[Tensor]:
             pieces = answer[0].split(answer[1].tolist())

@@ -6,13 +6,18 @@ from typing import NamedTuple
 
 
 class Launch(NamedTuple):
-    """A process's place as its launcher names it: horovodrun, torchrun, or none (engine `local`)."""
+    """A process's place as its launcher names it: horovodrun, torchrun, or none (engine `local`).
+
+    sharing  ranks that share this machine's cores: those of its host, or, where the hosts are emulated on one machine
+             (scripts/cluster.py), those of all its hosts
+    """
 
     engine: str
     rank: int
     size: int
     local_rank: int
     local_size: int
+    sharing: int
 
 
 def launched(environment: Mapping[str, str] = os.environ) -> Launch:
@@ -24,5 +29,7 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch:
                 rank, size = int(environment[f"{prefix}RANK"]), int(environment[size_name])
                 local_rank = int(environment.get(f"{prefix}LOCAL_RANK", 0))
                 name = "LOCAL_WORLD_SIZE" if engine == "torch" else f"{prefix}LOCAL_SIZE"
-                return Launch(engine, rank, size, local_rank, int(environment.get(name, 1)))
-    return Launch("local", 0, 1, 0, 1)
+                local_size = int(environment.get(name, 1))
+                sharing = int(environment.get("WIREBENCH_SHARED_BY", local_size))
+                return Launch(engine, rank, size, local_rank, local_size, sharing)
+    return Launch("local", 0, 1, 0, 1, 1)

@@ -1,13 +1,14 @@
-"""A communicator that keeps count: bytes sent, calls made, seconds waited."""
+"""A communicator that keeps count: bytes sent, in all and to whom, calls made, seconds waited."""
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from wirebench.comm.base import Communicator, Handle, Receive
+from wirebench.comm.base import LENGTH_BYTES, Communicator, Handle, Receive, lengths_go_ahead
 
 
 class Count(NamedTuple):
@@ -23,12 +24,18 @@ class Count(NamedTuple):
 
 
 class Metered:
-    """Wraps `communicator` and counts what passes through; `count` holds the totals."""
+    """Wraps `communicator` and counts what passes through.
+
+    count    totals
+    sent_to  bytes by the rank they were sent to. Engines do not say where their own calls send to: all of it counts as
+             sent to the next rank, as in a ring
+    """
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
         self.rank, self.size = communicator.rank, communicator.size
         self.count = Count()
+        self.sent_to: Counter[int] = Counter()
 
     def exchange(
         self,
@@ -39,7 +46,9 @@ class Metered:
         device: torch.device | None = None,
     ) -> Handle:
         """One counted round."""
-        return _MeteredHandle(self, self.communicator.exchange(sends, receives, dtype, lengths_travel, device))
+        handle = self.communicator.exchange(sends, receives, dtype, lengths_travel, device)
+        head = LENGTH_BYTES if lengths_go_ahead(receives, lengths_travel) else 0
+        return _MeteredHandle(self, handle, {destination: tensor.nbytes + head for destination, tensor in sends})
 
     def all_reduce(self, tensor: Tensor) -> Handle:
         """Counted sum."""
@@ -57,12 +66,14 @@ class Metered:
 class _MeteredHandle:
     wire_bytes = 0
 
-    def __init__(self, meter: Metered, handle: Handle) -> None:
-        self.meter, self.handle, self.begin = meter, handle, time.perf_counter()
+    def __init__(self, meter: Metered, handle: Handle, sent_to: Mapping[int, int] | None = None) -> None:
+        self.meter, self.handle, self.sent_to, self.begin = meter, handle, sent_to, time.perf_counter()
 
     def wait(self) -> Any:
         result = self.handle.wait()
         self.wire_bytes = self.handle.wire_bytes
         total, seconds = self.meter.count, time.perf_counter() - self.begin
         self.meter.count = Count(total.wire_bytes + self.wire_bytes, total.calls + 1, total.seconds + seconds)
+        next_rank = (self.meter.rank + 1) % self.meter.size
+        self.meter.sent_to.update({next_rank: self.wire_bytes} if self.sent_to is None else self.sent_to)
         return result

@@ -1,0 +1,154 @@
+"""A replayed model: waits as long as a trace says instead of computing, and brings gradients of its sizes.
+
+Real hooks, real tensors, real communication, with the compute time of any hardware. Backward order is the reverse of
+the trace's layers, as in the model that was traced. Gradients are random numbers: what they are averaged to means
+nothing, and the loss stays at log(num_classes). How traces are made, and what a replay can tell: docs/traces.md.
+"""
+
+import functools
+import time
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from wirebench import trace as traces
+from wirebench.errors import UserError
+from wirebench.seeding import generator
+
+GRADIENT_DEVIATION = 1e-4
+PARAMETER_DEVIATION = 0.05
+SHIFTS = 2**16
+"""Places at which a step may begin to read the noise that its gradients are made of."""
+
+OVERSLEEP_SECONDS = 60e-6
+"""By about so much Linux wakes a sleeper late."""
+
+
+class Replay(nn.Module):
+    """Images (N, ...) -> logits (N, num_classes), all zero, after the trace's time for N images.
+
+    trace     name of a trace in configs/traces, or a path to one (.json)
+    dilation  factor on all times; network.dilation sets it
+    The host waits, also for a model on a GPU; its gradients are ready on the device's stream when the hooks fire.
+    """
+
+    dilation: float = 1.0
+
+    def __init__(self, num_classes: int, image_shape: tuple[int, int, int], trace: str = "resnet20_gtx1080ti") -> None:
+        super().__init__()
+        path = traces.find(trace)
+        self._trace = traces.load(path)
+        self._num_classes = num_classes
+        self._stops: list[_Stop] = []
+        start = 0
+        for layer in self._trace.layers:
+            self._stops.append(_Stop(layer, start, first=not self._stops))
+            start += layer.numel
+            if layer.numel:
+                shape = (layer.numel,) if layer.shape is None else layer.shape
+                parameter = nn.Parameter(PARAMETER_DEVIATION * torch.randn(shape))
+                _register(self, layer.name, parameter, f"{path}: layer {layer.name}: name")
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Zeros, after the trace's time; the backward pass takes the trace's time too."""
+        # A leaf that wants a gradient keeps layers without parameters in the graph.
+        token = images.new_zeros(len(images), self._num_classes).requires_grad_(torch.is_grad_enabled())
+        passing = _Pass(self.dilation * len(images) / self._trace.batch_size)
+        if torch.is_grad_enabled():
+            # From torch's generator, as dropout draws: the suite seeds it by rank and step, so both differ in it.
+            passing.draw(self._trace.numel, images.device)
+        parameters = dict(self.named_parameters())
+        for stop in self._stops:
+            token = _Wait.apply(token, parameters.get(stop.layer.name), stop, passing)
+        passing.reach()
+        return token
+
+
+class _Stop(NamedTuple):
+    """A layer on the way; `start` is its place among all parameters, `first` says that the backward pass ends here."""
+
+    layer: traces.TraceLayer
+    start: int
+    first: bool
+
+
+class _Pass:
+    """A forward pass and the backward pass that follows, on one clock.
+
+    Layers end at absolute times, counted from the start of the forward pass, so neither overhead nor oversleep adds
+    up: what comes late makes the next wait shorter. What happens between the two passes (the loss) is part of it.
+    `factor` multiplies the trace's times.
+    """
+
+    def __init__(self, factor: float) -> None:
+        self._deadline = time.perf_counter()
+        self._factor = factor
+        self._noise = torch.empty(0)
+        self._shift = 0
+
+    def draw(self, numel: int, device: torch.device) -> None:
+        """Choose the gradients of this pass, for a model of `numel` parameters."""
+        self._noise = _noise(numel + SHIFTS, device)
+        self._shift = int(torch.randint(SHIFTS, ()))
+
+    def wait(self, seconds: float) -> None:
+        """Sleep until about `seconds` of the trace after the layer before; spinning would take communication's core."""
+        self._deadline += seconds * self._factor
+        remaining = self._deadline - time.perf_counter() - OVERSLEEP_SECONDS
+        if remaining > 0:
+            time.sleep(remaining)
+
+    def reach(self) -> None:
+        """Wait for the rest of the time that the layers took: the end of a pass is exact."""
+        while time.perf_counter() < self._deadline:
+            continue
+
+    def gradient(self, start: int, parameter: Tensor) -> Tensor:
+        """A fresh gradient with the parameter's shape and strides, from the noise at `start`."""
+        begin = self._shift + start
+        made = torch.empty_like(parameter)
+        made.as_strided((made.numel(),), (1,)).copy_(self._noise[begin : begin + made.numel()])
+        return made
+
+
+class _Wait(torch.autograd.Function):
+    """One layer: passes the token on when the layer's time is over, in both directions."""
+
+    @staticmethod
+    def forward(ctx: Any, token: Tensor, parameter: Tensor | None, stop: _Stop, passing: _Pass) -> Tensor:
+        ctx.parameter, ctx.stop, ctx.passing = parameter, stop, passing
+        passing.wait(stop.layer.forward_seconds)
+        return token.view_as(token)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        # Made before the wait, so that its cost is hidden behind it, as far as it is shorter.
+        made = None if ctx.parameter is None else ctx.passing.gradient(ctx.stop.start, ctx.parameter)
+        ctx.passing.wait(ctx.stop.layer.backward_seconds)
+        if ctx.stop.first:
+            ctx.passing.reach()
+        return gradients[0], made, None, None
+
+
+@functools.lru_cache(maxsize=4)
+def _noise(numel: int, device: torch.device) -> Tensor:
+    """Random gradients, shape (numel,), the same in every process; all workers of a process read the same tensor.
+
+    Not a buffer of the model: a checkpoint would keep a copy for every rank.
+    """
+    return GRADIENT_DEVIATION * torch.randn(numel, generator=generator("replay")).to(device)
+
+
+def _register(model: nn.Module, name: str, parameter: nn.Parameter, where: str) -> None:
+    """Put the parameter where its dotted name says, so that it is called as in the model that was traced."""
+    *path, leaf = name.split(".")
+    holder = model
+    try:
+        for part in path:
+            if part not in dict(holder.named_children()):
+                holder.add_module(part, nn.Module())
+            holder = holder.get_submodule(part)
+        holder.register_parameter(leaf, parameter)
+    except KeyError as error:
+        raise UserError(f"{where}: cannot be a parameter's: {error.args[0]}") from error

@@ -1,0 +1,232 @@
+#!/usr/bin/env python3
+"""Estimate a trace: what a training step of a model would take, layer by layer, on a GPU that is not at hand.
+
+python scripts/estimate_trace.py --model resnet50 --gpu v100 --batch 32 --out configs/traces/resnet50_v100.json
+python scripts/estimate_trace.py --model vgg_cifar --option depth=16 --gpu v100 --batch 128 --image-size 32 --classes 10
+
+One step runs on tensors without data. Every operation, forward and backward, is priced by the roofline (Williams et al.
+2009): max(floating-point operations / attainable rate, bytes / memory bandwidth), where it reads its inputs and writes
+its outputs once. What the backward pass spends between two gradients belongs to the later one, so time without
+parameters goes to the next layer that has some. Without --out it prints the totals only.
+"""
+
+import argparse
+import json
+import sys
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import models
+from wirebench.errors import UserError
+from wirebench.loss import cross_entropy
+from wirebench.plugins import suggest
+from wirebench.trace import Trace, TraceLayer
+
+
+class Gpu(NamedTuple):
+    """A GPU in fp32 (no tensor cores, no TF32), by the vendor's data sheet.
+
+    peak_tflops  single precision, boost clock
+    memory_gbs   memory bandwidth in 10^9 bytes per second
+    efficiency   attainable share of the peak: assumed, not measured
+    """
+
+    label: str
+    peak_tflops: float
+    memory_gbs: float
+    source: str
+    efficiency: float = 0.5
+
+    def seconds(self, flops: float, moved_bytes: float) -> float:
+        """Of one operation, by the roofline."""
+        return max(flops / (self.peak_tflops * 1e12 * self.efficiency), moved_bytes / (self.memory_gbs * 1e9))
+
+
+GPUS = {
+    "k80": Gpu("NVIDIA Tesla K80, one of its two GPUs", 4.37, 240, "half of the board's 8.74 TFLOPS and 480 GB/s"),
+    "gtx1080ti": Gpu("NVIDIA GeForce GTX 1080 Ti", 11.34, 484, "3584 cores x 1.582 GHz x 2; 11 Gbit/s x 352 bit"),
+    "v100": Gpu("NVIDIA Tesla V100 SXM2", 15.7, 900, "data sheet of the V100, 2018"),
+    "a100": Gpu("NVIDIA A100 40GB", 19.5, 1555, "data sheet of the A100, 2020"),
+    "h200": Gpu("NVIDIA H200 SXM", 67, 4800, "data sheet of the H200, 2024"),
+}
+
+DIGITS = 4
+"""Significant digits of a time: an estimate has not more to say."""
+
+
+class Roofline(TorchDispatchMode):
+    """Adds the price of every operation inside to `seconds`."""
+
+    def __init__(self, gpu: Gpu) -> None:
+        super().__init__()
+        self.gpu, self.seconds = gpu, 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run the operation, then price it."""
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if not func.is_view:
+            formula = flop_registry.get(func.overloadpacket)
+            flops = formula(*args, **kwargs, out_val=out) if formula else 0
+            moved = sum(t.nbytes for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor))
+            self.seconds += self.gpu.seconds(flops, moved)
+        return out
+
+    def take(self) -> float:
+        """The seconds since the last call."""
+        seconds, self.seconds = self.seconds, 0.0
+        return seconds
+
+
+def estimate(
+    model_name: str,
+    options: dict[str, Any],
+    gpu: Gpu,
+    batch_size: int,
+    image_size: int,
+    num_classes: int,
+    name: str,
+) -> Trace:
+    """The trace of a step with 3-channel images; parameters that get no gradient are left out.
+
+    Raises UserError for what the model does not take.
+    """
+    with torch.device("meta"):
+        model = models.build(model_name, num_classes, (3, image_size, image_size), **options)
+    forward, backward = _step(model, gpu, (batch_size, 3, image_size, image_size))
+    parameters = dict(model.named_parameters())
+    layers = tuple(
+        TraceLayer(each, p.numel(), _round(forward.get(each, 0.0)), _round(backward[each]), tuple(p.shape))
+        for each, p in ((each, parameters[each]) for each in reversed(backward))
+    )
+    described = " ".join([model_name, *(f"{key}={json.dumps(value)}" for key, value in options.items())])
+    return Trace(
+        name,
+        f"{described}, 3x{image_size}x{image_size}, {num_classes} classes",
+        gpu.label,
+        batch_size,
+        True,
+        f"scripts/estimate_trace.py: per operation max(flops / ({gpu.efficiency:g} x {gpu.peak_tflops} TFLOPS), "
+        f"bytes read and written once / {gpu.memory_gbs} GB/s), fp32; peak and bandwidth: {gpu.source}; "
+        "the share of the peak is assumed",
+        torch.__version__.partition("+")[0],
+        layers,
+    )
+
+
+def _step(model: nn.Module, gpu: Gpu, batch_shape: tuple[int, ...]) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of one step by parameter: forward in order of use, backward in the order in which gradients come."""
+    roofline = Roofline(gpu)
+    forward: dict[str, float] = {}
+    backward: dict[str, float] = {}
+    _watch(model, roofline, forward, backward)
+    images = torch.empty(batch_shape, device="meta")
+    labels = torch.empty(len(images), dtype=torch.int64, device="meta")
+    with roofline:
+        loss = cross_entropy(model(images), labels)
+        if not forward:
+            raise UserError("--model: it computes nothing that could be estimated")
+        forward[next(reversed(forward))] += roofline.take()
+        loss.backward()
+    return forward, backward
+
+
+def _watch(model: nn.Module, roofline: Roofline, forward: dict[str, float], backward: dict[str, float]) -> None:
+    """Book what was spent so far whenever a module with parameters begins, and whenever a gradient is there.
+
+    What comes before the first module with parameters is its own; what comes after one, until the next, belongs to it.
+    """
+
+    def begin(first: str) -> None:
+        before = next(reversed(forward), first)
+        forward[before] = forward.get(before, 0.0) + roofline.take()
+        # Last in order from now on, also where it ran before.
+        forward[first] = forward.pop(first, 0.0)
+
+    def arrived(name: str) -> None:
+        backward[name] = roofline.take()
+
+    for prefix, module in model.named_modules():
+        for name, _ in list(module.named_parameters(prefix, recurse=False))[:1]:
+            module.register_forward_pre_hook(lambda _module, _inputs, name=name: begin(name))
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _parameter, name=name: arrived(name))
+
+
+def _round(seconds: float) -> float:
+    return float(f"{seconds:.{DIGITS}g}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line: 0, or 2 with one line on standard error."""
+    options = _parser().parse_args(arguments)
+    name = options.out.stem if options.out else f"{options.model}_{options.gpu}"
+    try:
+        for key in ("batch", "image_size"):
+            if getattr(options, key) < 1:
+                raise UserError(f"--{key.replace('_', '-')}: needs at least 1, got {getattr(options, key)}")
+        if options.classes < 2:
+            raise UserError(f"--classes: needs at least 2, got {options.classes}")
+        if options.gpu not in GPUS:
+            raise UserError(f"--gpu: no GPU {options.gpu!r}; {suggest(options.gpu, list(GPUS))}")
+        chosen = dict(_option(text) for text in options.option)
+        trace = estimate(
+            options.model, chosen, GPUS[options.gpu], options.batch, options.image_size, options.classes, name
+        )
+        if options.out:
+            _save(trace, options.out)
+    except UserError as error:
+        print(f"estimate_trace.py: {error}", file=sys.stderr)
+        return error.exit_code
+    print(
+        f"{trace.name}: {len(trace.layers)} layers, {trace.numel:,} parameters, "
+        f"forward {1e3 * trace.forward_seconds:.2f} ms, backward {1e3 * trace.backward_seconds:.2f} ms "
+        f"at batch size {trace.batch_size} (estimated, not measured)"
+    )
+    return 0
+
+
+def _option(text: str) -> tuple[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UserError(f"--option: needs KEY=VALUE, e.g. depth=20, got {text!r}")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except ValueError:
+        return key, value
+
+
+def _save(trace: Trace, path: Path) -> None:
+    try:
+        trace.save(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, rest = str(__doc__).partition("\n")
+    parser = argparse.ArgumentParser(
+        description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", required=True, help="a model of models/, e.g. resnet50")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
+    parser.add_argument("--gpu", required=True, help=f"one of {', '.join(GPUS)}")
+    parser.add_argument("--batch", type=int, required=True, help="images per step")
+    parser.add_argument("--image-size", type=int, default=224, help="height and width in pixels (%(default)s)")
+    parser.add_argument("--classes", type=int, default=1000, help="classes that the model tells apart (%(default)s)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="the trace to write (.json)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,62 @@
+"""Clusters of a test's own: their state in its folder, and nothing of them left at its end."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.running import CLUSTER
+from tests.distributed.launch import Ended, Job
+from wirebench.cluster import spaces
+from wirebench.errors import UserError
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without -m, leave out this folder's slow tests, which train."""
+    if config.option.markexpr or config.option.keyword:
+        return
+    slow = [item for item in items if item.get_closest_marker("slow") and item.path.is_relative_to(HERE)]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture(scope="session")
+def namespaces() -> None:
+    """Skip where the kernel or the system does not let anybody make namespaces."""
+    try:
+        spaces.check()
+    except UserError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture
+def begin(namespaces: None, tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """Start cluster.py with the given words; at the test's end nothing of it may live."""
+    jobs: list[Job] = []
+
+    def start(*words: object, within: tuple[str, ...] = ()) -> Job:
+        command = [*within, *CLUSTER, *map(str, words)]
+        jobs.append(Job(command, tmp_path / "logs", {"XDG_RUNTIME_DIR": str(tmp_path)}))
+        return jobs[-1]
+
+    yield start
+    left = {pid: words for job in jobs for pid, words in job.left_over(5.0).items()}
+    for job in jobs:
+        job.end()
+    assert not left, f"processes stay: {left}"
+    assert set(os.listdir(tmp_path / "wirebench")) <= {"lock", "counts"}
+    assert not list(tmp_path.glob("wirebench/counts/*"))
+
+
+@pytest.fixture
+def cluster(begin: Callable[..., Job]) -> Callable[..., Ended]:
+    """Run cluster.py with the given words to its end."""
+
+    def ended(*words: object, within: tuple[str, ...] = ()) -> Ended:
+        return begin(*words, within=within).wait(60.0)
+
+    return ended

@@ -1,0 +1,100 @@
+"""How jobs end, on a clock that the tests turn."""
+
+import signal
+from queue import Empty, Queue
+from typing import Any, cast
+
+import pytest
+
+from wirebench.cluster import ending
+from wirebench.cluster.ending import Abandoned, Asked, Ended, Event, conduct
+
+HOSTS = {0: "h0", 1: "h1", 2: "h1"}
+
+
+class Rank:
+    """Stands for a process that dies of some signals."""
+
+    def __init__(self, rank: int, world: "World", dies_of: tuple[int, ...]) -> None:
+        self.rank, self.world, self.dies_of = rank, world, dies_of
+
+    def send_signal(self, number: int) -> None:
+        self.world.sent.append((self.world.now, self.rank, signal.Signals(number)))
+        if number in self.dies_of:
+            self.world.put(Ended(self.rank, 128 + number))
+
+
+class World:
+    """Events at given times; time passes only while somebody waits."""
+
+    def __init__(self, script: list[tuple[float, Event]], dies_of: tuple[int, ...]) -> None:
+        self.now = 0.0
+        self.script = sorted(script, key=lambda item: item[0])
+        self.sent: list[tuple[float, int, signal.Signals]] = []
+        self.ranks = {rank: Rank(rank, self, dies_of) for rank in HOSTS}
+
+    def put(self, event: Event) -> None:
+        self.script.insert(0, (self.now, event))
+
+    def get(self, timeout: float | None = None) -> Event:
+        end = float("inf") if timeout is None else self.now + timeout
+        if not self.script or self.script[0][0] > end:
+            assert timeout is not None, "waits for ever"
+            self.now = end
+            raise Empty
+        self.now, event = max(self.now, self.script[0][0]), self.script.pop(0)[1]
+        return event
+
+
+def play(monkeypatch: pytest.MonkeyPatch, script: list[tuple[float, Event]], *dies_of: int) -> tuple[int, World]:
+    world = World(script, dies_of)
+    monkeypatch.setattr(ending.time, "monotonic", lambda: world.now)
+    code = conduct(cast(Any, world.ranks), cast("Queue[Event]", world), HOSTS)
+    return code, world
+
+
+def test_all_is_well(monkeypatch: pytest.MonkeyPatch):
+    code, world = play(monkeypatch, [(1.0, Ended(1, 0)), (2.0, Ended(0, 0)), (500.0, Ended(2, 0))])
+    assert (code, world.sent) == (0, [])
+
+
+def test_the_first_failure_counts(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
+    script: list[tuple[float, Event]] = [(1.0, Ended(1, 7)), (2.0, Ended(0, 1)), (3.0, Ended(2, 1))]
+    code, world = play(monkeypatch, script)
+    assert (code, world.sent) == (7, [])
+    assert capfd.readouterr().err == "cluster.py: rank 1 on h1 ended with exit code 7\n"
+
+
+def test_the_others_get_time_for_last_words(monkeypatch: pytest.MonkeyPatch):
+    code, world = play(monkeypatch, [(1.0, Ended(1, 9))], signal.SIGKILL)
+    assert code == 9
+    assert [(at, sent) for at, rank, sent in world.sent if rank == 0] == [
+        (16.0, signal.SIGTERM),
+        (21.0, signal.SIGKILL),
+    ]
+    assert not [rank for _, rank, _ in world.sent if rank == 1]
+
+
+def test_after_a_mistake_of_the_users_there_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch):
+    code, world = play(monkeypatch, [(1.0, Ended(0, 2))], signal.SIGTERM)
+    assert (code, world.now) == (2, 1.0)
+
+
+def test_a_wish_to_stop_is_passed_on(monkeypatch: pytest.MonkeyPatch):
+    script: list[tuple[float, Event]] = [(1.0, Asked(signal.SIGINT)), *((9.0, Ended(rank, 0)) for rank in HOSTS)]
+    code, world = play(monkeypatch, script)
+    assert code == 0
+    assert world.sent == [(1.0, rank, signal.SIGINT) for rank in HOSTS]
+
+
+def test_who_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch):
+    code, world = play(monkeypatch, [(1.0, Asked(signal.SIGTERM))], signal.SIGKILL)
+    assert (code, world.now) == (137, 61.0)
+    code, world = play(monkeypatch, [(1.0, Asked(signal.SIGINT)), (4.0, Asked(signal.SIGINT))], signal.SIGKILL)
+    assert (code, world.now) == (137, 9.0)
+
+
+def test_nothing_lives_without_its_command(monkeypatch: pytest.MonkeyPatch):
+    code, world = play(monkeypatch, [(1.0, Abandoned())])
+    assert code == 137
+    assert world.sent == [(1.0, rank, signal.SIGKILL) for rank in HOSTS]

@@ -1,0 +1,84 @@
+"""Rates, layouts and cables, from words to a plan."""
+
+import pytest
+
+from wirebench.cluster import plan
+from wirebench.cluster.network import shape
+from wirebench.cluster.plan import Cable, Host, make_plan
+from wirebench.cluster.rates import parse_rate, show_rate
+from wirebench.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("text", "rate"),
+    [("1gbit", 1e9), ("2.5Gbit", 2.5e9), ("200mbit", 2e8), ("100kbit", 1e5), ("9600bit", 9600.0), (" 10mbit", 1e7)],
+)
+def test_rates_are_bits_per_second(text: str, rate: float):
+    assert parse_rate(text) == rate
+    assert parse_rate(show_rate(rate)) == rate
+
+
+@pytest.mark.parametrize("text", ["", "1", "1g", "1mbps", "-1mbit", "0mbit", "1e3mbit", "fast", "1mbit 2mbit", "9tbit"])
+def test_other_rates_are_refused(text: str):
+    with pytest.raises(UserError, match="--link"):
+        parse_rate(text)
+
+
+def test_a_flat_layout():
+    planned = make_plan("2+3", "1gbit,200mbit")
+    assert planned.hosts == (Host("h0", "10.77.1.1", (0, 1)), Host("h1", "10.77.1.2", (2, 3, 4)))
+    assert planned.cables == (Cable("h0", "s0", 1e9), Cable("h1", "s0", 2e8))
+    assert (planned.size, planned.switches, planned.host_of[4]) == (5, ("s0",), "h1")
+    assert plan.load(planned.dump()) == planned
+
+
+def test_one_machine_has_a_link_too():
+    planned = make_plan("4", "1gbit")
+    assert [host.ranks for host in planned.hosts] == [(0, 1, 2, 3)]
+    assert planned.cables == (Cable("h0", "s0", 1e9),)
+
+
+def test_switches_below_the_root():
+    planned = make_plan("(2+1)+(2+2)", "1gbit;200mbit")
+    assert planned.cables == (
+        Cable("s1", "s0", 2e8),
+        Cable("h0", "s1", 1e9),
+        Cable("h1", "s1", 1e9),
+        Cable("s2", "s0", 2e8),
+        Cable("h2", "s2", 1e9),
+        Cable("h3", "s2", 1e9),
+    )
+    assert planned.switches == ("s0", "s1", "s2")
+
+
+def test_dilation_slows_the_cables():
+    planned = make_plan("1+1", "1gbit", 10.0)
+    assert [cable.bits_per_second for cable in planned.cables] == [1e8, 1e8]
+
+
+@pytest.mark.parametrize(
+    ("layout", "links", "dilation", "said"),
+    [
+        ("2+", "1gbit", 1.0, "layout"),
+        ("0+1", "1gbit", 1.0, "layout"),
+        ("1+1", "1gbit,1gbit,1gbit", 1.0, "3 rates for 2 hosts"),
+        ("1+1", "1gbit;1gbit", 1.0, "2 levels of rates, but the layout has 1"),
+        ("(1+1)+(1+1)", "1gbit,2gbit", 1.0, "semicolons"),
+        ("1+1", "1gbit", 0.5, "--dilation: must be at least 1"),
+        ("1+1", "1gbit", float("nan"), "--dilation: must be at least 1"),
+        ("1+1", "100kbit", 1000.0, "--dilation"),
+        ("+".join("1" * 251), "1gbit", 1.0, "at most 250 hosts"),
+    ],
+)
+def test_plans_that_do_not_fit(layout: str, links: str, dilation: float, said: str):
+    with pytest.raises(UserError, match=said):
+        make_plan(layout, links, dilation)
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst", "limit"),
+    # Three packets and 64 KB at least; 1 ms and 20 ms; 8 MB at most.
+    [(1e5, 4_800, 64_000), (1e8, 12_500, 250_000), (1e9, 125_000, 2_500_000), (1e10, 1_250_000, 8_000_000)],
+)
+def test_burst_and_queue_follow_the_rate(rate: float, burst: int, limit: int):
+    assert shape("eth0", rate) == f"qdisc add dev eth0 root tbf rate {rate:.0f}bit burst {burst} limit {limit}"

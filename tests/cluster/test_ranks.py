@@ -1,0 +1,61 @@
+"""What each rank is told, beside what the launchers themselves would say."""
+
+from wirebench.cluster.plan import make_plan
+from wirebench.cluster.ranks import environment
+from wirebench.comm.launch import launched
+
+UNEVEN = make_plan("2+3", "1gbit")
+
+
+def test_torch_ranks():
+    told = [environment({"HOME": "/h"}, "torch", UNEVEN, rank, 21_000, "/counts") for rank in range(5)]
+    assert [launched(one)[:5] for one in told] == [
+        ("torch", 0, 5, 0, 2),
+        ("torch", 1, 5, 1, 2),
+        ("torch", 2, 5, 0, 3),
+        ("torch", 3, 5, 1, 3),
+        ("torch", 4, 5, 2, 3),
+    ]
+    assert all(one["MASTER_ADDR"] == "10.77.1.1" and one["MASTER_PORT"] == "21000" for one in told)
+    assert all(one["GLOO_SOCKET_IFNAME"] == "eth0" and one["WIREBENCH_COUNTS"] == "/counts" for one in told)
+    assert all(one["HOME"] == "/h" and one["OMP_NUM_THREADS"] == "1" for one in told)
+
+
+def test_all_ranks_of_the_machine_share_its_cores():
+    assert all(launched(environment({}, "torch", UNEVEN, rank, 1, "")).sharing == 5 for rank in range(5))
+
+
+def test_horovod_ranks():
+    told = [environment({}, "horovod", UNEVEN, rank, 21_000, "/counts") for rank in range(5)]
+    assert [launched(one)[:5] for one in told] == [("horovod", *place) for place in PLACES]
+    cross = [(one["HOROVOD_CROSS_RANK"], one["HOROVOD_CROSS_SIZE"]) for one in told]
+    assert cross == [("0", "2"), ("0", "2"), ("1", "2"), ("1", "2"), ("0", "1")]
+    assert told[4]["HOROVOD_HOSTNAME"] == "h1" and told[4]["HOROVOD_GLOO_IFACE"] == "eth0"
+    assert told[4]["HOROVOD_GLOO_RENDEZVOUS_ADDR"] == "10.77.0.1"
+    assert told[4]["HOROVOD_GLOO_RENDEZVOUS_PORT"] == "21000"
+
+
+PLACES = [(0, 5, 0, 2), (1, 5, 1, 2), (2, 5, 0, 3), (3, 5, 1, 3), (4, 5, 2, 3)]
+
+
+def test_one_host_talks_to_itself():
+    told = environment({}, "horovod", make_plan("2", "1gbit"), 1, 21_000, "")
+    assert told["GLOO_SOCKET_IFNAME"] == told["HOROVOD_GLOO_IFACE"] == "lo"
+
+
+def test_another_launchers_words_are_not_kept():
+    base = {
+        "HOROVOD_RANK": "7",
+        "HOROVOD_SIZE": "8",
+        "OMPI_COMM_WORLD_RANK": "7",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "HOROVOD_CYCLE_TIME": "5",
+        "GLOO_SOCKET_IFNAME": "lo",
+        "OMP_NUM_THREADS": "3",
+    }
+    told = environment(base, "torch", UNEVEN, 0, 1, "")
+    assert launched(told).engine == "torch"
+    assert told["HOROVOD_CYCLE_TIME"] == "5" and told["OMP_NUM_THREADS"] == "3"
+    assert told["GLOO_SOCKET_IFNAME"] == "eth0" and "OMPI_COMM_WORLD_RANK" not in told
+    base = {"RANK": "7", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "elsewhere"}
+    assert not base.keys() & environment(base, "horovod", UNEVEN, 0, 1, "").keys()

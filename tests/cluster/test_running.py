@@ -1,0 +1,169 @@
+"""Clusters that run: who is where, what is shaped, what is counted, what is answered."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from scripts import cluster as script
+from tests.cluster.running import NOBODY, STREAMS, count, interfaces, rootless, table
+from tests.distributed.ends import record
+from tests.distributed.launch import CONFIG, PLUGINS, Ended, Job
+
+Run = Callable[..., Ended]
+SAY = "echo $(uname -n) $RANK of $WORLD_SIZE; echo trouble $RANK >&2"
+
+
+def test_ranks_are_in_their_hosts(cluster: Run):
+    before = interfaces()
+    ended = cluster("run", "--layout", "1+2", "--link", "100mbit", "--", "sh", "-c", SAY)
+    assert ended.code == 0, ended.said
+    assert sorted(ended.out.splitlines()) == ["[1] h1 1 of 3", "[2] h1 2 of 3", "h0 0 of 3"]
+    assert {"trouble 0", "[1] trouble 1", "[2] trouble 2"} < set(ended.err.splitlines())
+    assert table(ended.err) == {
+        "h0": ["0", "100mbit", "0", "0", "-", "-"],
+        "h1": ["1,2", "100mbit", "0", "0", "-", "-"],
+    }
+    assert interfaces() == before
+
+
+def test_hosts_know_each_other_and_nobody_else(cluster: Run):
+    program = (
+        "import socket; print(socket.gethostbyname('h0'), socket.gethostbyname('h1'), socket.gethostname(), "
+        "len(socket.if_nameindex()))"
+    )
+    ended = cluster("run", "--hosts", 2, "--", "python", "-c", program)
+    assert sorted(ended.out.splitlines()) == ["10.77.1.1 10.77.1.2 h0 2", "[1] 10.77.1.1 10.77.1.2 h1 2"], ended.said
+
+
+@pytest.mark.parametrize("shape", [("--hosts", 2), ("--hosts", 4), ("--layout", "(1+1)+(1+1)")])
+def test_a_link_carries_its_rate(shape: tuple[str, object], cluster: Run):
+    """Whether one stream or three: what arrives at a host comes through its link."""
+    ended = cluster("run", *shape, "--link", "40mbit", "--", "python", STREAMS, 1.5)
+    assert ended.code == 0, ended.said
+    # 1448 bytes of 1514 are payload: 95.6 %.
+    assert 0.85 * 40 < float(ended.out.split()[0]) < 0.96 * 40, ended.said
+    rows = table(ended.err)
+    others = sum(count(row[2]) for host, row in rows.items() if host != "h0")
+    # What a full queue drops has been sent all the same.
+    assert 0.85 * others < count(rows["h0"][3]) <= others
+    assert count(rows["h0"][3]) > 40e6 / 8 * 1.3
+
+
+def test_the_slower_link_of_two_counts(cluster: Run):
+    ended = cluster("run", "--hosts", 2, "--link", "1gbit,20mbit", "--", "python", STREAMS, 1.2)
+    assert 0.85 * 20 < float(ended.out.split()[0]) < 0.96 * 20, ended.said
+
+
+def test_ranks_of_one_host_do_not_use_its_link(cluster: Run):
+    ended = cluster("run", "--layout", "2", "--link", "1mbit", "--", "python", STREAMS, 0.7)
+    assert float(ended.out.split()[0]) > 100, ended.said
+    assert table(ended.err)["h0"][2:4] == ["0", "0"]
+
+
+def test_the_first_failing_rank_gives_the_code(cluster: Run):
+    ended = cluster("run", "--hosts", 3, "--", "sh", "-c", "sleep 0.$((RANK + 1)); exit $((RANK * 7))")
+    assert ended.code == 7, ended.said
+    assert "cluster.py: rank 1 on h1 ended with exit code 7" in ended.err
+
+
+def test_a_mistake_of_the_users_ends_all_at_once(cluster: Run):
+    ended = cluster("run", "--hosts", 2, "--", "sh", "-c", "test $RANK = 0 && exit 2; exec sleep 100")
+    assert (ended.code, ended.seconds < 6) == (2, True), ended.said
+
+
+def test_named_clusters_do_not_disturb_each_other(cluster: Run, begin: Callable[..., Job]):
+    assert cluster("up", "--name", "a", "--layout", "1+2", "--link", "10mbit", "--dilation", 2).code == 0
+    assert cluster("up", "--name", "b", "--hosts", 2).code == 0
+    again = cluster("up", "--name", "b", "--hosts", 2)
+    assert (again.code, "up already" in again.err) == (2, True), again.said
+    job = begin("run", "--name", "b", "--", "python", STREAMS, 1.2)
+    ended = cluster("run", "--name", "b", "--", "sh", "-c", "uname -n; exit $((RANK * 5))")
+    assert (ended.code, sorted(ended.out.splitlines())) == (5, ["[1] h1", "h0"]), ended.said
+    assert job.wait(30).code == 0
+    said = cluster("status").out
+    assert "cluster a: 1+2 ranks, 10mbit, 2 times slower" in said and "cluster b: 1+1 ranks, 1gbit, up for" in said
+    assert count(table(said)["h0"][3]) > 1e6
+    assert "cluster a is down" in cluster("down", "--name", "a").out
+    assert "cluster a:" not in cluster("status").out
+    job = begin("run", "--name", "b", "--", "sleep", 100)
+    job.until(lambda: sum(words["RANK"] != "" for words in job.processes().values() if "RANK" in words) == 2)
+    assert "cluster b is down" in cluster("down", "--all").out
+    assert (job.wait(5).code, job.wait(5).err) == (2, "cluster.py: the cluster has been taken down\n")
+    assert cluster("status").out == "no cluster is up\n"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="this user is without rights anyway")
+def test_without_rights(cluster: Run, tmp_path: Path):
+    for folder in (*tmp_path.parents[:2], tmp_path):
+        folder.chmod(folder.stat().st_mode | 0o755)
+    mine = tmp_path / "wirebench"
+    mine.mkdir(mode=0o700)
+    os.chown(mine, NOBODY, NOBODY)
+    ended = cluster("run", "--hosts", 2, "--link", "20mbit", "--", "python", STREAMS, 1.2, within=rootless())
+    assert ended.code == 0, ended.said
+    assert 0.85 * 20 < float(ended.out.split()[0]) < 0.96 * 20, ended.said
+    assert cluster("up", "--hosts", 2, within=rootless()).code == 0
+    ended = cluster("run", "--name", "cluster", "--", "uname", "-n", within=rootless())
+    assert sorted(ended.out.splitlines()) == ["[1] h1", "h0"], ended.said
+    assert cluster("down", within=rootless()).out == "cluster cluster is down\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("run --hosts 0 -- true", "--hosts: must be at least 1, got 0"),
+        ("run --hosts 2 --ranks-per-host 0 -- true", "--ranks-per-host: must be at least 1, got 0"),
+        ("run --hosts 2", "which command?"),
+        ("run -- true", "give either --hosts N or --layout"),
+        ("run --hosts 2 --layout 2+2 -- true", "give either --hosts N or --layout"),
+        ("run --hosts 2 --link 1g -- true", "cannot read the rate '1g'"),
+        ("run --hosts 2 -- no-such-program", "no such command: no-such-program"),
+        ("run --name nobody -- true", "no cluster 'nobody' is up; there is: none"),
+        ("run --name nobody --link 1gbit -- true", "--link: cluster 'nobody' has its shape from `up`"),
+        ("run --hosts 2 --dilation 4 -- true", "--dilation"),
+        ("run --hosts two -- true", "--hosts: invalid int value: 'two'"),
+        ("down --name nobody", "no cluster 'nobody' is up"),
+        ("down --name nobody --all", "not both"),
+        ("up --hosts 2 -- true", "a command after -- is for run"),
+        ("fly", "invalid choice: 'fly'"),
+    ],
+)
+def test_mistakes_are_one_line(words: str, said: str, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    assert script.main(words.split()) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("cluster.py: ") and said in line
+
+
+def test_dilation_reaches_the_run(cluster: Run, tmp_path: Path):
+    """It is appended, so train.py refuses it for a model that is not replayed."""
+    words = ["run", "--hosts", 1, "--dilation", 4, "--", "python", "train.py", "configs/synthetic/toy.toml"]
+    ended = cluster(*words)
+    assert ended.code == 2, ended.said
+    assert len(ended.errors) == 1 and "network.dilation: only a replayed model" in ended.errors[0], ended.said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
+def test_training(engine: str, cluster: Run, tmp_path: Path):
+    folder = tmp_path / "run"
+    shape = ("--layout", "1+2", "--link", "100mbit", "--engine", engine)
+    # env, since a rank finds the tests' own model there.
+    command = (
+        "env",
+        f"PYTHONPATH={PLUGINS}",
+        "python",
+        "train.py",
+        CONFIG,
+        f"output.dir={folder}",
+        "collective.name=ring",
+    )
+    ended = cluster("run", *shape, "--", *command)
+    assert ended.code == 0, ended.said
+    assert (record(folder)["status"], record(folder)["world_size"]) == ("finished", 3)
+    rows = table(ended.err)
+    # Rank 0 sends to rank 1 and rank 2 to rank 0: a third of what all sent crosses each link, in small packets here.
+    sent, counted = count(rows["h0"][2]), count(rows["h0"][4])
+    assert 0 < counted < sent, ended.said

@@ -1,0 +1,94 @@
+"""Files of named clusters, and processes that are not theirs any more."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from wirebench.cluster import spaces, state
+from wirebench.cluster.outside import Cluster
+from wirebench.cluster.plan import make_plan
+from wirebench.errors import UserError
+
+PLAN = make_plan("1+1", "1gbit")
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+
+@pytest.fixture
+def process():
+    with subprocess.Popen(["sleep", "100"]) as process:
+        yield process
+        process.kill()
+
+
+def test_found_again(process: subprocess.Popen):
+    cluster = Cluster(PLAN, process.pid, {"h0": 2, "h1": 3})
+    with state.reserve("lab"):
+        state.save("lab", cluster)
+    assert state.find("lab").cluster == cluster
+    with pytest.raises(UserError, match="no cluster 'lap' is up; there is: lab"):
+        state.find("lap")
+    with pytest.raises(UserError, match="up already"), state.reserve("lab"):
+        raise AssertionError("the name was had twice")
+    assert state.end(state.find("lab"))
+    assert process.wait(5) == -9
+    assert not state.every()
+
+
+def test_a_number_that_is_used_again_is_not_killed(process: subprocess.Popen):
+    state.save("lab", Cluster(PLAN, process.pid, {}))
+    file = state.folder() / "lab.json"
+    ticks = state.every()[0].started_ticks
+    file.write_text(file.read_text().replace(str(ticks), str(ticks - 1)))
+    [known] = state.every()
+    assert not known.alive
+    assert not state.end(known)
+    assert process.poll() is None
+    assert not state.every()
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a b", ".x", "x" * 33])
+def test_names_that_are_no_file_names(name: str):
+    with pytest.raises(UserError, match="--name"), state.reserve(name):
+        raise AssertionError("had")
+
+
+def test_a_file_of_another_version():
+    (state.folder() / "old.json").write_text('{"name": "old"}')
+    with pytest.raises(UserError, match=r"old\.json was written by another version"):
+        state.every()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_somebody_elses_folder(tmp_path: Path):
+    (tmp_path / "wirebench").mkdir()
+    os.chown(tmp_path / "wirebench", 65534, 65534)
+    with pytest.raises(UserError, match="not a folder of yours"):
+        state.folder()
+
+
+def test_a_missing_program(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(spaces.shutil, "which", lambda tool, path: None if tool == "tc" else tool)
+    with pytest.raises(UserError, match=r"^tc is missing: apt install iproute2$"):
+        spaces.check()
+
+
+def test_a_kernel_that_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    tool = tmp_path / "unshare"
+    tool.write_text("#!/bin/sh\necho 'unshare: unshare failed: Operation not permitted' >&2\nexit 1\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(UserError, match="unshare failed: Operation not permitted"):
+        spaces.check()
+
+
+def test_what_helps_depends_on_who_asks():
+    said = ["unshare: unshare failed: Operation not permitted"]
+    assert "kernel.unprivileged_userns_clone=1" in spaces.refusal(False, said)
+    assert "docker run --privileged" in spaces.refusal(True, said)
+    assert "docker run --privileged" in spaces.refusal(False, ["unshare: mount /proc failed: Operation not permitted"])

@@ -1,0 +1,59 @@
+"""Counters and counts, and the table that has them side by side."""
+
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from wirebench.cluster.plan import make_plan
+from wirebench.cluster.traffic import difference, read_counters, read_counts, traffic_table
+from wirebench.errors import UserError
+
+PLAN = make_plan("1+2", "200mbit")
+CARRIED = {"h0": (1_500, 2_000), "h1": (2_000, 1_500)}
+
+
+def shown(counts: dict[str, int] | None) -> list[list[str]]:
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(traffic_table(PLAN, CARRIED, counts))
+    return [line.split() for line in capture.get().splitlines()]
+
+
+def write(folder: Path, rank: int, sent_to: dict[str, int], complete: bool = True) -> None:
+    content = {"rank": rank, "host": "any", "sent_to": sent_to, "complete": complete}
+    (folder / f"rank-{rank}.json").write_text(json.dumps(content))
+
+
+def test_the_table():
+    assert shown({"h0": 1_000, "h1": 0})[1:] == [
+        ["h0", "0", "200mbit", "1,500", "2,000", "1,000", "1.500"],
+        ["h1", "1,2", "200mbit", "2,000", "1,500", "0", "-"],
+    ]
+    assert shown({})[1][-2:] == ["-", "-"]
+    assert shown(None)[0] == ["host", "ranks", "link", "sent", "received"]
+
+
+def test_what_stays_in_a_host_is_not_counted(tmp_path: Path):
+    write(tmp_path, 0, {"1": 10, "2": 20})
+    write(tmp_path, 1, {"0": 100, "2": 1_000})
+    write(tmp_path, 2, {"0": 200, "1": 2_000})
+    assert read_counts(tmp_path, PLAN) == {"h0": 30, "h1": 300}
+
+
+def test_counts_are_whole_or_none(tmp_path: Path):
+    write(tmp_path, 0, {"1": 10})
+    write(tmp_path, 1, {})
+    assert read_counts(tmp_path, PLAN) == {}
+    write(tmp_path, 2, {}, complete=False)
+    assert read_counts(tmp_path, PLAN) == {}
+
+
+def test_difference():
+    assert difference({"h0": (1, 2)}, {"h0": (11, 22)}) == {"h0": (10, 20)}
+
+
+def test_a_host_that_is_gone():
+    with pytest.raises(UserError, match="taken down"):
+        read_counters({"h0": 2**22 + 1})

@@ -1,0 +1,91 @@
+"""What `test_plans.py` runs on every rank of a job: each collective on each layout answers every kind of request.
+
+Exit code 0 and `good` from rank 0, or the traceback of what is wrong.
+"""
+
+import hashlib
+import sys
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from wirebench import collectives
+from wirebench.collectives.segments import cut
+from wirebench.collectives.serve import Server
+from wirebench.comm.engine import Engine, start
+from wirebench.comm.peers import gather_bytes
+from wirebench.config import EngineConfig
+from wirebench.exchange import run
+from wirebench.requests import Answer, Gather, Merge, Request, Sum
+from wirebench.topology import Topology
+
+SEGMENTED = 3_300_001
+"""Elements of a float32 sum that is cut into three segments."""
+
+
+def topologies(size: int) -> Iterator[Topology]:
+    """One machine; machines of 1 and the rest; two machines whose ranks alternate."""
+    yield Topology.flat(size)
+    yield Topology.parse(f"1+{size - 1}")
+    yield Topology.of_hosts([f"h{rank % 2}" for rank in range(size)])
+
+
+def serve(server: Server, request: Request) -> Answer:
+    answer: Answer = run([server.serve(request)])[0]
+    return answer
+
+
+def same_everywhere(engine: Engine, tensor: Tensor) -> bool:
+    digest = hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy().tobytes()).digest()
+    return len(set(gather_bytes(engine.communicators[0], digest))) == 1
+
+
+def sums(engine: Engine, server: Server, numel: int) -> None:
+    rank, size = engine.ranks[0], engine.size
+    base = torch.arange(numel) % 251
+    whole = serve(server, Sum(((base + 7 * rank) % 13 - 6).float()))
+    expected = sum((base + 7 * each) % 13 - 6 for each in range(size))
+    assert isinstance(whole, Tensor)
+    assert torch.equal(whole, torch.as_tensor(expected).float().reshape(numel))
+    generator = torch.Generator().manual_seed(rank)
+    rounded = serve(server, Sum(torch.randn(numel, generator=generator)))
+    assert isinstance(rounded, Tensor)
+    assert same_everywhere(engine, rounded)
+
+
+def gathers_and_merges(engine: Engine, server: Server) -> None:
+    rank, size = engine.ranks[0], engine.size
+    gathered = serve(server, Gather(torch.full((3 * rank,), rank, dtype=torch.int32)))
+    assert [part.tolist() for part in gathered] == [[each] * 3 * each for each in range(size)]
+    # The order in which messages are combined shows in this one, and must be the same on every rank.
+    merged = serve(server, Merge(torch.tensor([float(rank + 1)]), lambda mine, theirs: mine / 2 + theirs))
+    assert isinstance(merged, Tensor)
+    assert same_everywhere(engine, merged)
+    union = serve(server, Merge(torch.arange(rank + 1) + 100 * rank, lambda a, b: torch.cat([a, b]).sort().values))
+    assert isinstance(union, Tensor)
+    assert union.tolist() == sorted(i + 100 * each for each in range(size) for i in range(each + 1))
+
+
+def main() -> int:
+    engine = start(EngineConfig(rounds="alltoall" if sys.argv[1:] == ["alltoall"] else "p2p"), fusion_mb=0.0)
+    assert len(cut(SEGMENTED, 4, engine.size)) == 3
+    for topology in topologies(engine.size):
+        for name in collectives.available():
+            server = Server(engine.communicators[0], collectives.build(name), topology)
+            try:
+                for numel in (0, 1, 2, 1000):
+                    sums(engine, server, numel)
+                if topology.layout != str(engine.size):
+                    sums(engine, server, SEGMENTED)
+                gathers_and_merges(engine, server)
+            except Exception as error:
+                raise AssertionError(f"{name} on {topology.layout}") from error
+    if engine.is_first:
+        print("good")
+    engine.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""Every collective, on real processes of both engines, equals the exact sum and leaves all ranks with the same bits."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.launch import ROOT, launch
+
+SCRIPT = "tests/distributed/on_plans.py"
+
+
+def check(engine: str, size: int, logs: Path, *words: str) -> None:
+    ended = launch(engine, size, words, logs, {"PYTHONPATH": str(ROOT)}, script=SCRIPT)
+    assert ended.code == 0, ended.said
+    assert "good" in ended.out, ended.said
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_plans_on_torch(size: int, tmp_path: Path) -> None:
+    check("torch", size, tmp_path)
+
+
+def test_plans_beside_horovod(tmp_path: Path) -> None:
+    check("horovod", 3, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("engine", "size"), [("torch", 2), ("torch", 4), ("horovod", 2), ("horovod", 4), ("horovod", 5)]
+)
+def test_plans_on_other_numbers_of_processes(engine: str, size: int, tmp_path: Path) -> None:
+    check(engine, size, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [2, 3])
+def test_plans_in_horovods_own_calls(size: int, tmp_path: Path) -> None:
+    check("horovod", size, tmp_path, "alltoall")

@@ -1,0 +1,321 @@
+"""The replayed model: its times, its gradients, and the machinery that it must pass for a model in."""
+
+import copy
+import json
+import re
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file
+from torch.nn.parallel import DistributedDataParallel
+
+import compressors
+import models
+import schedulers
+import train
+from compose import resolve
+from wirebench import config
+from wirebench.errors import UserError
+from wirebench.layout import FlatGradient, backward_order
+from wirebench.loss import cross_entropy
+from wirebench.trace import SHIPPED, Trace, TraceLayer, load
+
+ROOT = Path(__file__).resolve().parents[2]
+IMAGE, CLASSES, BATCH = (1, 4, 4), 10, 8
+LAYERS = (
+    TraceLayer("start", 0, 0.05, 0.05),
+    TraceLayer("stem.conv.weight", 3 * 4 * 9, 0.15, 0.10, (3, 4, 3, 3)),
+    TraceLayer("stem.conv.bias", 3, 0.0, 0.2, (3,)),
+    TraceLayer("pool", 0, 0.05, 0.05),
+    TraceLayer("linear.weight", 500, 0.05, 0.3),
+)
+"""One second in all: 0.3 forward, 0.7 backward."""
+
+
+def write(folder: Path, seconds: float, layers: tuple[TraceLayer, ...] = LAYERS) -> str:
+    """A trace of `seconds` a step."""
+    scaled = tuple(
+        TraceLayer(x.name, x.numel, x.forward_seconds * seconds, x.backward_seconds * seconds, x.shape) for x in layers
+    )
+    path = folder / "given.json"
+    Trace("given", "none", "none", BATCH, True, "made up", "2", scaled).save(path)
+    return str(path)
+
+
+@pytest.fixture
+def replay(tmp_path):
+    """Makes a model whose step takes this many seconds."""
+    return lambda seconds=0.0: models.build("replay", CLASSES, IMAGE, trace=write(tmp_path, seconds))
+
+
+def batch(images: int = BATCH) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.ones(images, *IMAGE), torch.zeros(images, dtype=torch.int64)
+
+
+def gradients(model: torch.nn.Module, seed: int) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    torch.manual_seed(seed)
+    images, labels = batch()
+    cross_entropy(model(images), labels).backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def timed(call) -> float:
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def arguments(folder: Path, *overrides: str) -> list[str]:
+    """A run of the local engine on a trace in `folder`."""
+    short = ["train.max_steps=3", "train.warmup_steps=0", "engine.name=local", "output.tensorboard=false"]
+    name = next((word for word in overrides if word.startswith("output.dir=")), f"output.dir={folder}/run")
+    data = [f"data.batch_size={BATCH}", "data.test_size=16", "data.train_size=64", "optimizer.lr=0.1"]
+    config_file = str(ROOT / "configs/replay/resnet20.toml")
+    return [config_file, f"model.trace={folder}/given.json", *data, *short, name, *overrides]
+
+
+def test_a_step_takes_the_time_of_the_trace_in_a_plain_loop(replay):
+    model, (images, labels) = replay(0.1), batch()
+
+    def step() -> None:
+        model.zero_grad()
+        cross_entropy(model(images), labels).backward()
+
+    step()
+    seconds = [timed(step) for _ in range(8)]
+    assert min(seconds) >= 0.1, "never shorter"
+    assert min(seconds) < 0.102, f"within 2 % of 100 ms on a machine that lets it: {seconds}"
+
+
+def test_a_step_takes_the_time_of_the_trace_in_the_train_loop(tmp_path):
+    write(tmp_path, 0.2)
+    # One thread: to wake a second one costs more than this model's sums.
+    overrides = ["engine.workers=1", "engine.threads=1", "train.max_steps=8", "train.warmup_steps=1"]
+    assert train.main(arguments(tmp_path, *overrides)) == 0
+    lines = (tmp_path / "run/steps.jsonl").read_text().splitlines()
+    phases = [json.loads(line)["phases"] for line in lines]
+    seconds = [each["forward"] + each["backward"] for each in phases]
+    assert min(seconds) > 0.1995, "never shorter, but for what lies between the two phases"
+    assert min(seconds) < 0.204, f"within 2 % of 200 ms: {seconds}"
+
+
+def test_every_gradient_comes_at_its_time(replay):
+    model, (images, labels) = replay(0.1), batch()
+    arrivals: dict[str, float] = {}
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(
+            lambda _parameter, name=name: arrivals.update({name: time.perf_counter()})
+        )
+    rows = []
+    for _ in range(9):
+        model.zero_grad()
+        began = time.perf_counter()
+        cross_entropy(model(images), labels).backward()
+        rows.append([arrivals[name] - began for name in ("linear.weight", "stem.conv.bias", "stem.conv.weight")])
+    best = [min(column) for column in zip(*rows, strict=True)]
+    assert best == pytest.approx([0.06, 0.085, 0.095], abs=0.001)
+    assert best[0] > 0.0598, "a gradient is at most the clock's inaccuracy too early"
+
+
+def test_what_comes_late_makes_the_next_wait_shorter(replay):
+    model, (images, labels) = replay(0.1), batch()
+
+    def step() -> None:
+        loss = cross_entropy(model(images), labels)
+        time.sleep(0.03)
+        loss.backward()
+
+    seconds = [timed(step) for _ in range(5)]
+    assert 0.1 <= min(seconds) < 0.104
+
+
+def test_times_follow_batch_and_dilation_and_evaluation_only_goes_forward(replay):
+    model = replay(0.04)
+    images, _ = batch(BATCH * 2)
+    with torch.no_grad():
+        assert min(timed(lambda: model(images)) for _ in range(12)) == pytest.approx(0.024, abs=0.002)
+        model.dilation = 0.5
+        assert min(timed(lambda: model(images)) for _ in range(12)) == pytest.approx(0.012, abs=0.002)
+        assert timed(lambda: model(images[:0])) < 0.012
+
+
+def test_the_processor_is_free_while_it_waits(replay):
+    model, (images, labels) = replay(0.2), batch()
+    cross_entropy(model(images), labels).backward()
+    before = time.process_time()
+    cross_entropy(model(images), labels).backward()
+    assert time.process_time() - before < 0.05
+
+
+def test_gradients_have_the_trace_s_names_shapes_and_order(replay):
+    model, (images, labels) = replay(), batch()
+    shapes = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    assert shapes == {"stem.conv.weight": (3, 4, 3, 3), "stem.conv.bias": (3,), "linear.weight": (500,)}
+    order = backward_order(copy.deepcopy(model), lambda probe: cross_entropy(probe(images), labels))
+    assert order.names == ["linear.weight", "stem.conv.bias", "stem.conv.weight"]
+    assert order.unused == []
+    assert list(model.state_dict()) == list(shapes) and not list(model.buffers())
+
+
+def test_gradients_look_like_gradients(replay):
+    found = gradients(replay(), 1)
+    values = torch.cat([each.flatten() for each in found.values()])
+    assert values.std().item() == pytest.approx(1e-4, rel=0.15)
+    assert abs(values.mean().item()) < 2e-5
+    assert len(values.unique()) == len(values), "no two layers send the same numbers"
+
+
+def test_the_seed_decides_the_gradients_so_ranks_and_steps_differ(replay):
+    one, two, again = (gradients(replay(), seed) for seed in (1, 2, 1))
+    for name, gradient in one.items():
+        assert torch.equal(gradient, again[name])
+        assert not torch.equal(gradient, two[name])
+
+
+def test_gradients_are_nobody_else_s(replay):
+    """Whoever works on a gradient in place, as Horovod and DDP do, must not reach the noise it was made of."""
+    model = replay()
+    first = gradients(model, 1)
+    for parameter in model.parameters():
+        assert parameter.grad is not None
+        parameter.grad.fill_(7)
+    second = gradients(model, 1)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_micro_batches_add_up(replay):
+    model, (images, labels) = replay(), batch()
+    flat = FlatGradient(model, [name for name, _ in model.named_parameters()][::-1])
+    single = gradients(model, 1)["linear.weight"]
+    for part in range(2):
+        torch.manual_seed(1)
+        cross_entropy(model(images.chunk(2)[part]), labels.chunk(2)[part]).backward()
+    assert torch.allclose(flat.parameters[0].grad, 3 * single)  # type: ignore[arg-type]
+
+
+def test_channels_last_weights_get_channels_last_gradients(replay):
+    model = replay()
+    plain = gradients(model, 1)
+    model.to(memory_format=torch.channels_last)
+    gradients(model, 1)
+    weight = model.get_parameter("stem.conv.weight")
+    assert weight.grad is not None and weight.grad.stride() == weight.stride() != plain["stem.conv.weight"].stride()
+    assert torch.equal(weight.grad.flatten().sort().values, plain["stem.conv.weight"].flatten().sort().values)
+
+
+def test_the_backward_probe_waits_for_two_images_only(replay):
+    model, (images, labels) = replay(0.4), batch(2)
+    probe = copy.deepcopy(model)
+    probe(images)
+    assert timed(lambda: cross_entropy(probe(images), labels).backward()) < 0.15
+
+
+def test_distributed_data_parallel_takes_it(replay):
+    model, (images, labels) = replay(), batch()
+    alone = gradients(model, 5)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = DistributedDataParallel(model)
+        for _ in range(3):
+            model.zero_grad()
+            torch.manual_seed(5)
+            cross_entropy(wrapped(images), labels).backward()
+    finally:
+        dist.destroy_process_group()
+    assert all(torch.equal(alone[name], p.grad) for name, p in model.named_parameters() if p.grad is not None)
+
+
+def names_of(kind) -> list[str]:
+    return [name for name in kind.available() if not getattr(kind.PLUGINS.load(name), "native", False)]
+
+
+@pytest.mark.parametrize("override", [
+    *(f"compressor.name={name}" for name in names_of(compressors)),
+    *(f"scheduler.name={name}" for name in names_of(schedulers)),
+    "train.accumulation=2", "train.precision=bf16", "train.channels_last=true", "optimizer.weight_decay=0.1",
+])  # fmt: skip
+def test_it_runs_under_every_compressor_and_scheduler(tmp_path, override):
+    write(tmp_path, 0.001)
+    assert train.main(arguments(tmp_path, "engine.workers=2", override)) == 0
+    record = json.loads((tmp_path / "run/record.json").read_text())
+    assert (record["status"], record["steps_done"], record["parameters"]) == ("finished", 3, 611)
+    assert record["final"]["loss"] == pytest.approx(2.302585, rel=1e-5)
+
+
+def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path):
+    write(tmp_path, 0.001)
+    every = ["engine.workers=2", "compressor.name=topk", "optimizer.momentum=0.9", "train.checkpoint_every_steps=2"]
+    ends = []
+    for name, stops in (("whole", [4]), ("broken", [2, 4])):
+        for steps in stops:
+            more = [f"output.dir={tmp_path}/{name}", f"train.max_steps={steps}", "train.resume=auto"]
+            assert train.main(arguments(tmp_path, *every, *more)) == 0
+        ends.append(load_file(tmp_path / name / "checkpoints/step-00000004/model.safetensors"))
+    assert ends[0].keys() == ends[1].keys() and len(ends[0]) == 6
+    assert all(torch.equal(tensor, ends[1][name]) for name, tensor in ends[0].items())
+    rank = load_file(tmp_path / "whole/checkpoints/step-00000004/rank-0001.safetensors")
+    assert not [name for name in rank if name.startswith("buffer.")]
+
+
+def test_dilation_reaches_the_model(tmp_path):
+    write(tmp_path, 0.02)
+    assert train.main(arguments(tmp_path, "engine.workers=1", "engine.threads=1", "network.dilation=3")) == 0
+    steps = json.loads((tmp_path / "run/record.json").read_text())["step_seconds"]
+    assert 0.06 <= steps["p10"] < 0.07
+
+
+def test_only_a_replayed_model_can_be_slowed_down():
+    given = config.from_dict({"model": {"name": "toy"}, "network": {"dilation": 2}})
+    with pytest.raises(UserError) as caught:
+        resolve(given)
+    assert str(caught.value) == "network.dilation: only a replayed model can be slowed down; model.name is 'toy'"
+    assert (
+        resolve(config.from_dict({"model": {"name": "replay"}, "network": {"dilation": 0.1}})).network.dilation == 0.1
+    )
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs/replay").glob("*.toml")), ids=lambda path: path.stem)
+def test_examples_resolve_with_the_batch_size_of_their_traces(path):
+    settings = resolve(config.load(path))
+    trace = load(SHIPPED / f"{settings.model.options['trace']}.json")
+    head = path.read_text()
+    assert settings.data.batch_size == trace.batch_size
+    assert f"{settings.data.options['num_classes']} classes" in trace.model
+    assert f"configs/replay/{path.name}" in head
+    said = re.search(r"estimated: ([0-9.]+) ms a step", head)
+    assert said and float(said[1]) == pytest.approx(1e3 * (trace.forward_seconds + trace.backward_seconds), rel=0.01)
+
+
+def test_every_shipped_trace_has_an_example():
+    used = {config.load(path).model.options["trace"] for path in (ROOT / "configs/replay").glob("*.toml")}
+    assert used == {path.stem for path in SHIPPED.glob("*.json")}
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("forward.weight", "attribute 'forward' already exists"),
+        ("linear.weight.more", "attribute 'weight' already exists"),
+        ("stem", "attribute 'stem' already exists"),
+    ],
+)
+def test_a_name_that_no_parameter_can_have_is_refused(tmp_path, name, words):
+    path = write(tmp_path, 0.0, (*LAYERS, TraceLayer(name, 2, 0.0, 0.0)))
+    with pytest.raises(UserError) as caught:
+        models.build("replay", CLASSES, IMAGE, trace=path)
+    assert str(caught.value) == f"{path}: layer {name}: name: cannot be a parameter's: {words}"
+
+
+def test_a_trace_that_is_not_there_is_one_line():
+    with pytest.raises(UserError, match=r"^model.trace: no trace 'resnet20', .*; did you mean "):
+        models.build("replay", CLASSES, IMAGE, trace="resnet20")
+    with pytest.raises(UserError, match=r"^/nowhere/x.json: cannot be read"):
+        models.build("replay", CLASSES, IMAGE, trace="/nowhere/x.json")
+
+
+def test_the_default_trace_is_shipped():
+    assert sum(p.numel() for p in models.build("replay", CLASSES, IMAGE).parameters()) == 269_722

@@ -1,0 +1,17 @@
+"""Emulated clusters on one machine: hosts are network namespaces, links are shaped, and the kernel cleans up.
+
+A cluster is the first process of a process-number (PID) namespace; a job in it is the first process of another one
+below. When such a process ends, however it ends, the kernel kills all that run inside, and with the last of them the
+network namespaces and their interfaces are gone.
+
+rates.py     link rates in words
+plan.py      what is to be built: hosts, switches, cables
+spaces.py    namespaces: whether they can be had, the commands that make and enter them
+network.py   build the plan with ip and tc
+switch.py    the first process of a cluster: builds the network and keeps it
+outside.py   start a cluster, find its hosts, run a job in it
+ranks.py     what the environment tells each rank
+job.py       the first process of a job: starts the ranks, passes on what they say, ends them
+state.py     clusters with a name, which outlive the command that made them
+traffic.py   what the links carried, as tables
+"""

@@ -1,0 +1,105 @@
+"""Build a plan with ip and tc, in the network namespace of the switch."""
+
+import subprocess
+from collections.abc import Mapping, Sequence
+
+from wirebench.cluster.plan import PREFIX_BITS, ROOT_SWITCH, SWITCH_ADDRESS, Cable, Plan
+from wirebench.errors import UserError
+
+INTERFACE = "eth0"
+MTU = 9_000
+"""Bytes of a packet: jumbo frames, as clusters use them; with 1,500 headers would take 4.4 % of a link."""
+TCP = {
+    # Estimates of the bandwidth (BBR, where it is the kernel's default) fall while a rank waits for another, and a job
+    # that is held up a little is then held up more. Reno is the one algorithm that every host may choose.
+    "ipv4/tcp_congestion_control": "reno",
+    # What one connection may keep in the queue in front of a link, as a network card's own limit does: otherwise
+    # every short answer waits behind megabytes.
+    "ipv4/tcp_limit_output_bytes": "131072",
+}
+"""Settings of a host's network stack, below /proc/sys/net."""
+
+HINTS = {
+    "qdisc kind is unknown": "the kernel has no tbf: modprobe sch_tbf",
+    "Unknown device type": "the kernel has no bridge or no veth: modprobe bridge veth",
+}
+
+
+def shape(device: str, bits_per_second: float) -> str:
+    """The words for tc that hold what leaves `device` to a rate.
+
+    burst  What an idle link may send at once: 1 ms worth, so that a short message is early by 1 ms at most. At least
+           two packets, since a timer must not have to fire for each. From 64 KB on (above 500 Mbit/s) the kernel's
+           large TCP packets pass whole; below, tbf cuts them to packets of the MTU first.
+    limit  The queue in front of it: 20 ms worth, as a switch's. A queue too short for what several senders have under
+           way collapses when they send to one host at once, which all-reduces do (256 KB at 1 Gbit/s: 78 to 89 % of the
+           rate); a long one makes slow links answer after seconds. docs/clusters.md has the measurements.
+    """
+    bytes_per_second = bits_per_second / 8
+    burst = max(2 * MTU, round(bytes_per_second * 0.001))
+    limit = min(max(64_000, round(bytes_per_second * 0.020)), 8_000_000)
+    return f"qdisc add dev {device} root tbf rate {round(bits_per_second)}bit burst {burst} limit {limit}"
+
+
+def build(plan: Plan, holders: Mapping[str, int]) -> None:
+    """Lay all cables and start all interfaces; `holders`: a process number in each host's namespaces, by host.
+
+    Called in the switch's namespace. Raises UserError with what ip or tc said.
+    """
+    addresses = {host.name: host.address for host in plan.hosts}
+    _ip(["link set lo up", *(line for switch in plan.switches for line in _switch(switch))])
+    _ip([f"address add {SWITCH_ADDRESS}/{PREFIX_BITS} dev {ROOT_SWITCH}"])
+    for cable in plan.cables:
+        pid = holders.get(cable.child)
+        lower = INTERFACE if pid else f"up-{cable.child}"
+        away = f" netns {pid}" if pid else ""
+        _ip([f"link add {port(cable)} type veth peer name {lower}{away}", *_start(port(cable), cable.parent)])
+        _tc([shape(port(cable), cable.bits_per_second)])
+        if pid is None:
+            _ip(_start(lower, cable.child))
+            _tc([shape(lower, cable.bits_per_second)])
+        else:
+            inside = ("nsenter", f"--target={pid}", "--net")
+            address = f"address add {addresses[cable.child]}/{PREFIX_BITS} dev {lower}"
+            _ip(["link set lo up", address, *_start(lower)], inside)
+            _tc([shape(lower, cable.bits_per_second)], inside)
+            _set(TCP, inside)
+
+
+def port(cable: Cable) -> str:
+    """The interface at the upper end of a cable."""
+    return f"to-{cable.child}"
+
+
+def _switch(name: str) -> list[str]:
+    # No spanning tree, which would hold ports back for 30 s, and nothing that sends packets of its own.
+    return [f"link add {name} type bridge stp_state 0 forward_delay 0 mcast_snooping 0", *_start(name)]
+
+
+def _start(device: str, bridge: str = "") -> list[str]:
+    # Without IPv6 addresses, which announce themselves: the counters see the job's traffic only.
+    master = [f"link set {device} master {bridge}"] if bridge else []
+    return [f"link set {device} addrgenmode none mtu {MTU}", *master, f"link set {device} up"]
+
+
+def _set(settings: Mapping[str, str], inside: Sequence[str]) -> None:
+    script = "\n".join(f"echo {value} > /proc/sys/net/{path}" for path, value in settings.items())
+    done = subprocess.run([*inside, "sh", "-e", "-c", script], capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"the network cannot be built: {' '.join(done.stderr.split())}")
+
+
+def _ip(lines: Sequence[str], inside: Sequence[str] = ()) -> None:
+    _batch("ip", lines, inside)
+
+
+def _tc(lines: Sequence[str], inside: Sequence[str] = ()) -> None:
+    _batch("tc", lines, inside)
+
+
+def _batch(tool: str, lines: Sequence[str], inside: Sequence[str]) -> None:
+    done = subprocess.run([*inside, tool, "-batch", "-"], input="\n".join(lines) + "\n", capture_output=True, text=True)
+    if done.returncode:
+        said = " ".join(done.stderr.split())
+        hint = next((hint for text, hint in HINTS.items() if text in said), "")
+        raise UserError(f"the network cannot be built: {tool}: {said}{'; ' if hint else ''}{hint}")

@@ -1,0 +1,51 @@
+"""Ctrl-C, SIGTERM and a closed terminal: raised while a cluster is built, passed on while a job runs in it."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+
+CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupted(Exception):
+    """A signal came while there was no job to pass it on to."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + number
+
+
+class Relay:
+    """Catches the signals that ask for an end, in its own block."""
+
+    def __init__(self) -> None:
+        self._job: int | None = None
+
+    def __enter__(self) -> "Relay":
+        # What the caller ignores, as nohup does, stays ignored.
+        caught = [number for number in CAUGHT if signal.getsignal(number) is not signal.SIG_IGN]
+        self._before = {number: signal.signal(number, self._on_signal) for number in caught}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def to(self, job: int) -> Iterator[None]:
+        """Write signals into this descriptor, a line with the number each, while the block runs."""
+        self._job = job
+        try:
+            yield
+        finally:
+            self._job = None
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if self._job is None:
+            raise Interrupted(number)
+        # To the job a closed terminal is no more than a wish to stop.
+        passed_on = signal.SIGTERM if number == signal.SIGHUP else number
+        with suppress(BrokenPipeError):
+            os.write(self._job, f"{int(passed_on)}\n".encode())

@@ -1,0 +1,62 @@
+"""Namespaces: whether they can be had here, and the commands that make and enter them.
+
+Nothing is given a name in the file system and nothing is added to the machine's own network namespace, so nothing can
+be left there.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from wirebench.errors import UserError
+
+TOOLS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "nsenter": "util-linux"}
+"""Each program that is needed, and the package that has it."""
+
+# When unshare dies its child gets SIGKILL, and with that first process everything in the namespace.
+CLUSTER = ("unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
+JOB = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+HOST = ("unshare", "--net", "--uts")
+TOP = Path(__file__).resolve().parents[2]
+
+
+def as_user() -> tuple[str, ...]:
+    """Words for unshare where the caller is not root: root of a user namespace may do all that is needed here."""
+    return () if os.geteuid() == 0 else ("--user", "--map-root-user")
+
+
+def environment() -> dict[str, str]:
+    """This process's, with the folders of the system's tools on the PATH; users' often lack them."""
+    return {**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])}
+
+
+def program(module: str, argument: str) -> list[str]:
+    """The command that runs `main` of a module of this package, from any folder, without touching PYTHONPATH."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(TOP)!r}); from wirebench.cluster.{module} import main; sys.exit(main())"
+    )
+    return [sys.executable, "-c", code, argument]
+
+
+def check() -> None:
+    """Raise UserError, which says what to do, where a program or the kernel's leave is missing."""
+    for tool, package in TOOLS.items():
+        if shutil.which(tool, path=environment()["PATH"]) is None:
+            raise UserError(f"{tool} is missing: apt install {package}")
+    probe = (*CLUSTER, *as_user(), "true")
+    tried = subprocess.run(probe, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment())
+    if tried.returncode:
+        raise UserError(refusal(os.geteuid() == 0, tried.stderr.strip().splitlines()))
+
+
+def refusal(is_root: bool, said: list[str]) -> str:
+    """One line on what unshare's error means and what helps."""
+    reason = said[0] if said else "unshare failed"
+    if is_root or "mount" in reason:
+        return f"no namespaces can be made here ({reason}), as in a container: start it with docker run --privileged"
+    return (
+        f"the kernel allows no user namespaces for users ({reason}); run as root, or "
+        "sysctl kernel.unprivileged_userns_clone=1 (on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0)"
+    )

@@ -1,0 +1,77 @@
+"""What the links carried: the kernel's counters beside the plans' own count."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.table import Table
+
+from wirebench.cluster.network import INTERFACE
+from wirebench.cluster.plan import Plan
+from wirebench.cluster.rates import show_rate
+from wirebench.errors import UserError
+
+Counters = Mapping[str, tuple[int, int]]
+"""Bytes (sent, received) on each host's eth0."""
+MISSING = "-"
+
+
+def read_counters(holders: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Bytes that each host's eth0 has sent and received so far; `holders`: a process in its network namespace."""
+    try:
+        return {host: _interface(Path(f"/proc/{pid}/net/dev").read_text()) for host, pid in holders.items()}
+    except OSError as error:
+        raise UserError("the cluster has been taken down") from error
+
+
+def difference(before: Counters, after: Counters) -> dict[str, tuple[int, int]]:
+    """What was carried in between."""
+    return {host: (after[host][0] - before[host][0], after[host][1] - before[host][1]) for host in after}
+
+
+def read_counts(folder: Path, plan: Plan) -> dict[str, int]:
+    """Bytes that each host's ranks sent to other hosts by their own count; empty unless every rank left all of it."""
+    total = {host.name: 0 for host in plan.hosts}
+    for rank, host in plan.host_of.items():
+        file = folder / f"rank-{rank}.json"
+        content = json.loads(file.read_text()) if file.exists() else None
+        if content is None or not content["complete"]:
+            return {}
+        total[host] += sum(count for other, count in content["sent_to"].items() if plan.host_of[int(other)] != host)
+    return total
+
+
+def traffic_table(plan: Plan, carried: Counters, counts: Mapping[str, int] | None = None) -> Table:
+    """One row per host: link, bytes on eth0, headers and acknowledgements included, and bytes by the plans' own count.
+
+    counts  the last, by host; where a host is missing `-` is shown, where it is None there is no such column
+    """
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
+    for label in ("host", "ranks", "link"):
+        table.add_column(label, no_wrap=True)
+    shown = ("by the plans' own count", "sent / count") if counts is not None else ()
+    for label in ("sent", "received", *shown):
+        table.add_column(label, justify="right", no_wrap=True)
+    for host in plan.hosts:
+        sent, received = carried[host.name]
+        count = (counts or {}).get(host.name)
+        table.add_row(
+            host.name,
+            ",".join(map(str, host.ranks)),
+            show_rate(plan.cable_of(host.name).bits_per_second),
+            f"{sent:,}",
+            f"{received:,}",
+            *(
+                (MISSING if count is None else f"{count:,}", f"{sent / count:.3f}" if count else MISSING)
+                if shown
+                else ()
+            ),
+        )
+    return table
+
+
+def _interface(text: str) -> tuple[int, int]:
+    """(sent, received) of eth0 in the words of /proc/net/dev."""
+    line = next(line for line in text.splitlines() if line.strip().startswith(f"{INTERFACE}:"))
+    numbers = line.partition(":")[2].split()
+    return int(numbers[8]), int(numbers[0])

@@ -1,0 +1,71 @@
+"""BlueConnect: one reduce-scatter per level of a symmetric tree, then the all-gathers in opposite order.
+
+Cho, Finkler and Kung, "BlueConnect: Decomposing all-reduce for deep learning on heterogeneous network hierarchy", MLSys
+2019, as the FlexReduce paper (DAC 2020, section II-A and Eq. 3) describes it. Rounds: 2 times the sum of (factor - 1).
+"""
+
+import math
+from dataclasses import replace
+
+from wirebench.collectives.groups import Rounds, ring_reduce_scatter, side_by_side
+from wirebench.collectives.plan import Plan, mirror, rounds_of
+from wirebench.collectives.ring import Ring
+from wirebench.errors import UserError
+from wirebench.topology import Topology
+
+
+class BlueConnect:
+    """A rank is a number in mixed radix: its place in leaf order is i_0 + i_1 f_0 + i_2 f_0 f_1 + ...
+
+    factors  f_0, f_1, ..., the innermost first; their product is the number of ranks. Empty: the degrees of the
+             topology's levels
+
+    In level l the ranks that differ in i_l alone form a ring and share out the range that they hold. Where a topology
+    has no common degrees and no factors are given there is nothing to factor, and the plan is the ring of all ranks
+    under the name "blueconnect=ring".
+    """
+
+    def __init__(self, factors: tuple[int, ...] = ()) -> None:
+        if any(factor < 1 for factor in factors):
+            raise ValueError(f"factors are at least 1, got {list(factors)}")
+        self.factors = tuple(factors)
+
+    def plan(self, topology: Topology, items: int) -> Plan:
+        """Plan over `items` items; UserError where the factors do not multiply to the number of ranks."""
+        factors = self.factors or topology.degrees
+        if factors is None:
+            return replace(Ring().plan(topology, items), name="blueconnect=ring")
+        if math.prod(factors) != topology.size:
+            raise UserError(
+                f"collective.factors: {list(factors)} multiply to {math.prod(factors)}, "
+                f"but there are {topology.size} ranks"
+            )
+        rounds: Rounds = []
+        for level in range(len(factors)):
+            rounds += _level(topology.ranks, factors[: level + 1], items)
+        reduce = rounds_of(rounds)
+        return Plan("blueconnect", reduce, mirror(reduce))
+
+
+def _level(ranks: tuple[int, ...], factors: tuple[int, ...], items: int) -> Rounds:
+    """The reduce-scatters of the level that the last of `factors` belongs to."""
+    *inner, degree = factors
+    stride = math.prod(inner)
+    groups = []
+    for place in range(len(ranks)):
+        if place // stride % degree:
+            continue
+        # Exact fractions, rounded down once: part p of this level begins at item floor(items * p / parts).
+        first, parts = _part(place, inner) * degree, stride * degree
+        bounds = [items * (first + coordinate) // parts for coordinate in range(degree + 1)]
+        groups.append(ring_reduce_scatter(ranks[place : place + stride * degree : stride], bounds))
+    return side_by_side(groups)
+
+
+def _part(place: int, inner: list[int]) -> int:
+    """Which of the product of `inner` equal parts the rank at this place holds after the levels of `inner`."""
+    part = 0
+    for factor in inner:
+        place, coordinate = divmod(place, factor)
+        part = part * factor + coordinate
+    return part

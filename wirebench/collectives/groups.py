@@ -1,0 +1,55 @@
+"""Rounds within a group of ranks: what the collectives are put together from.
+
+A group lists its ranks in the order that the algorithm numbers them. Rounds may hold transfers of nothing;
+`plan.rounds_of` leaves those out.
+"""
+
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
+
+from wirebench.collectives.plan import Transfer
+
+Rounds = list[list[Transfer]]
+
+
+def even_bounds(items: int, parts: int) -> list[int]:
+    """Where `items` items are cut into `parts` parts that differ by at most one item; parts + 1 numbers."""
+    return [items * part // parts for part in range(parts + 1)]
+
+
+def strides(count: int) -> list[int]:
+    """1, 2, 4, ..., as long as they are below `count`."""
+    return [1 << exponent for exponent in range((count - 1).bit_length())]
+
+
+def ring_reduce_scatter(members: Sequence[int], bounds: Sequence[int]) -> Rounds:
+    """Member p ends with the sum of items [bounds[p], bounds[p + 1]); in each round all send one part to the next."""
+    count = len(members)
+
+    def hop(place: int, part: int) -> Transfer:
+        return Transfer(members[place], members[(place + 1) % count], bounds[part], bounds[part + 1])
+
+    return [[hop(place, (place - step - 1) % count) for place in range(count)] for step in range(count - 1)]
+
+
+def binomial_reduce(members: Sequence[int], items: int) -> Rounds:
+    """The first member ends with the sum of all items: in round s = 1, 2, 4, ... member q = s mod 2s sends to q - s."""
+    count = len(members)
+    return [[Transfer(members[q], members[q - s], 0, items) for q in range(s, count, 2 * s)] for s in strides(count)]
+
+
+def fold(members: Sequence[int], items: int) -> tuple[Rounds, list[int]]:
+    """Bring any number of members to a power of two: a round before, and the members that go on.
+
+    Of the first 2r members (r: how many there are too many) each second one hands everything to its neighbour, so that
+    the pairs tend to lie within a machine. (Thakur, Rabenseifner and Gropp, IJHPCA 2005, section 4.5.)
+    """
+    excess = len(members) - (1 << (len(members).bit_length() - 1))
+    pairs = [(members[2 * pair], members[2 * pair + 1]) for pair in range(excess)]
+    survivors = [stays for stays, _ in pairs] + list(members[2 * excess :])
+    return [[Transfer(leaves, stays, 0, items) for stays, leaves in pairs]], survivors
+
+
+def side_by_side(groups: Iterable[Rounds]) -> Rounds:
+    """The rounds of several groups run at the same time: the n-th rounds of all groups are one round."""
+    return [[t for transfers in rounds for t in transfers] for rounds in zip_longest(*groups, fillvalue=())]
