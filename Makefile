@@ -27,12 +27,13 @@ CIFAR ?= data/cifar10
 RESULTS ?= results/$(shell hostname)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all lint format clean bench-overhead bench-input bench-cifar bench-synthetic
+.PHONY: help setup run test test-all lint format clean bench-overhead bench-input bench-cifar bench-synthetic \
+	bench-collectives bench-flexreduce
 
 help: ## show this list
 	@echo 'Wirebench: what data-parallel training puts on the wire'
 	@echo
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-22s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-24s %s\n", $$1, $$2 }'
 	@echo
 	@echo 'make run takes NP (processes, $(NP)), CONFIG ($(CONFIG)) and ARGS (section.key=value ...).'
 
@@ -82,6 +83,19 @@ bench-synthetic: setup ## a few steps of every model on random images, 2 workers
 	@for config in configs/synthetic/*.toml; do $(RUN_ENV) $(call horovodrun,2) $(VENV)/python train.py \
 		$$config data.batch_size=4 train.max_steps=6 train.warmup_steps=2 train.eval_every=0 \
 		output.dir=$(RESULTS)/$$(basename $$config .toml) 2>&1 | $(PLAIN); done
+
+bench-collectives: setup ## all-reduce algorithms beside each other on 2+3 workers, 1 Gbit/s links (about 10 min)
+	@$(VENV)/python scripts/cluster.py run --layout 2+3 --link 1gbit -- python scripts/bench_collectives.py \
+		--json $(RESULTS)/collectives/2+3.jsonl
+	@$(VENV)/python scripts/plot_collectives.py $(RESULTS)/collectives/2+3.jsonl --link 1gbit \
+		--out $(RESULTS)/collectives
+
+# A layout that failed leaves the others to be reported, and is the failure of the whole.
+bench-flexreduce: setup ## FlexReduce's table and figures on nine emulated clusters, 100 Mbit/s links (about 45 min)
+	@failed=; \
+	$(VENV)/python scripts/bench_flexreduce.py || failed=yes; \
+	$(VENV)/python scripts/bench_flexreduce.py --end-to-end || failed=yes; \
+	$(VENV)/python scripts/flexreduce_report.py && test -z "$$failed"
 
 clean: ## remove caches and build output; keeps .venv and results
 	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

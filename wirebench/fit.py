@@ -120,6 +120,8 @@ def _fit_plans(topology: Topology, cases: Sequence[_Case]) -> Topology:
     breaks: Breaks = ((),) * (len(topology.levels) + 1)
     best, loss, found = _solve(topology, cases, breaks, None)
     for _ in range(MAX_BREAKS):
+        if all(abs(_price(best, case) / case.cell.median - 1) < TOLERANCE / 2 for case in cases):
+            break
         tries = []
         for number, line in enumerate(breaks):
             for candidate in CANDIDATES:

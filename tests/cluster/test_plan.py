@@ -3,7 +3,7 @@
 import pytest
 
 from wirebench.cluster import plan
-from wirebench.cluster.network import shape
+from wirebench.cluster.network import largest_packet, shape
 from wirebench.cluster.plan import Cable, Host, make_plan
 from wirebench.cluster.rates import parse_rate, show_rate
 from wirebench.errors import UserError
@@ -76,9 +76,19 @@ def test_plans_that_do_not_fit(layout: str, links: str, dilation: float, said: s
 
 
 @pytest.mark.parametrize(
-    ("rate", "burst", "limit"),
-    # Three packets and 64 KB at least; 1 ms and 20 ms; 8 MB at most.
-    [(1e5, 4_800, 64_000), (1e8, 12_500, 250_000), (1e9, 125_000, 2_500_000), (1e10, 1_250_000, 8_000_000)],
+    ("rate", "packet", "burst", "limit"),
+    [
+        (1e5, 3_000, 3_375, 64_000),
+        (1e7, 5_000, 5_625, 64_000),
+        (1e8, 16_384, 18_432, 250_000),
+        (1e9, 62_500, 70_312, 2_500_000),
+        (1e10, 65_536, 625_000, 8_000_000),
+    ],
 )
-def test_burst_and_queue_follow_the_rate(rate: float, burst: int, limit: int):
-    assert shape("eth0", rate) == f"qdisc add dev eth0 root tbf rate {rate:.0f}bit burst {burst} limit {limit}"
+def test_packets_bursts_and_queues_follow_the_rate(rate: float, packet: int, burst: int, limit: int):
+    assert largest_packet(make_plan("1+1", show_rate(rate))) == packet
+    assert shape("eth0", rate, packet) == f"qdisc add dev eth0 root tbf rate {rate:.0f}bit burst {burst} limit {limit}"
+
+
+def test_packets_suit_the_slowest_link():
+    assert largest_packet(make_plan("1+1", "1gbit,100mbit")) == 16_384

@@ -25,19 +25,30 @@ HINTS = {
 }
 
 
-def shape(device: str, bits_per_second: float) -> str:
+def largest_packet(plan: Plan) -> int:
+    """Bytes of the largest packets that TCP hands to a link: 0.5 ms worth of the slowest one, within limits.
+
+    The kernel's own, of 64 KB, are longer than what a slow link may send at once. tbf then cuts each into 45, which
+    costs 4 % of the rate at 100 Mbit/s and half of it at 1 Gbit/s. So hosts send shorter ones, down to 16 KB, and on
+    links below 32 Mbit/s shorter still: 4 ms worth, but two packets of the wire at least.
+    """
+    bytes_per_second = min(cable.bits_per_second for cable in plan.cables) / 8
+    usual = min(max(16_384, bytes_per_second * 0.0005), 65_536)
+    return round(max(3_000, min(usual, bytes_per_second * 0.004)))
+
+
+def shape(device: str, bits_per_second: float, packet_bytes: int) -> str:
     """The words for tc that hold what leaves `device` to a rate.
 
-    burst  What an idle link may send at once: 1 ms worth, so that a short message is early by 1 ms at most. At least
-           two packets, since a timer must not have to fire for each. From 64 KB on (above 500 Mbit/s) the kernel's
-           large TCP packets pass whole; below, tbf cuts them to packets of the MTU first.
-    limit  The queue in front of it: 20 ms worth, as a switch's. A queue too short for what several senders have under
-           way collapses when they send to one host at once, which all-reduces do (256 KB at 1 Gbit/s: 78 to 89 % of the
-           rate); a long one makes slow links answer after seconds. docs/clusters.md has the measurements.
+    burst  What an idle link may send at once, so the head start of a message: 0.5 ms worth, and at least one of the
+           largest packets with the headers that its parts get.
+    limit  The queue in front of it: 20 ms worth, as a switch's. If it is too short for what several senders have under
+           way, the rate collapses when they send to one host at once, as all-reduces do (256 KB at 1 Gbit/s: 78 to 89 %
+           of it is left); a long one makes slow links answer after seconds. docs/clusters.md has the measurements.
     """
     bytes_per_second = bits_per_second / 8
-    burst = max(2 * MTU, round(bytes_per_second * 0.001))
-    limit = min(max(64_000, round(bytes_per_second * 0.020)), 8_000_000)
+    burst = round(max(packet_bytes * 1.125, bytes_per_second * 0.0005))
+    limit = round(min(max(64_000, bytes_per_second * 0.020), 8_000_000))
     return f"qdisc add dev {device} root tbf rate {round(bits_per_second)}bit burst {burst} limit {limit}"
 
 
@@ -46,6 +57,7 @@ def build(plan: Plan, holders: Mapping[str, int]) -> None:
 
     Called in the switch's namespace. Raises UserError with what ip or tc said.
     """
+    packet_bytes = largest_packet(plan)
     addresses = {host.name: host.address for host in plan.hosts}
     _ip(["link set lo up", *(line for switch in plan.switches for line in _switch(switch))])
     _ip([f"address add {SWITCH_ADDRESS}/{PREFIX_BITS} dev {ROOT_SWITCH}"])
@@ -54,15 +66,16 @@ def build(plan: Plan, holders: Mapping[str, int]) -> None:
         lower = INTERFACE if pid else f"up-{cable.child}"
         away = f" netns {pid}" if pid else ""
         _ip([f"link add {port(cable)} type veth peer name {lower}{away}", *_start(port(cable), cable.parent)])
-        _tc([shape(port(cable), cable.bits_per_second)])
+        _tc([shape(port(cable), cable.bits_per_second, packet_bytes)])
         if pid is None:
             _ip(_start(lower, cable.child))
-            _tc([shape(lower, cable.bits_per_second)])
+            _tc([shape(lower, cable.bits_per_second, packet_bytes)])
         else:
             inside = ("nsenter", f"--target={pid}", "--net")
             address = f"address add {addresses[cable.child]}/{PREFIX_BITS} dev {lower}"
-            _ip(["link set lo up", address, *_start(lower)], inside)
-            _tc([shape(lower, cable.bits_per_second)], inside)
+            packets = f"link set {lower} gso_max_size {packet_bytes}"
+            _ip(["link set lo up", address, packets, *_start(lower)], inside)
+            _tc([shape(lower, cable.bits_per_second, packet_bytes)], inside)
             _set(TCP, inside)
 
 
