@@ -6,7 +6,14 @@ from itertools import pairwise
 import pytest
 
 from wirebench.collectives import segments
-from wirebench.collectives.segments import IN_FLIGHT, MIN_MESSAGE_BYTES, SEGMENT_BYTES, cut, in_flight
+from wirebench.collectives.segments import (
+    IN_FLIGHT,
+    LEAST_MESSAGE_BYTES,
+    LEAST_SEGMENT_BYTES,
+    SEGMENT_BYTES,
+    cut,
+    in_flight,
+)
 
 
 @pytest.mark.parametrize("items", [0, 1, 7, 1_000_000, 3_300_001, 14_700_000])
@@ -20,12 +27,13 @@ def test_segments_cover_a_sum_in_order(items: int, size: int, item_bytes: int) -
     lengths = [stop - start for start, stop in parts]
     assert max(lengths) - min(lengths) <= 1
     if len(parts) > 1:
-        assert min(lengths) * item_bytes >= max(SEGMENT_BYTES, size * MIN_MESSAGE_BYTES) - item_bytes
+        assert min(lengths) * item_bytes >= max(LEAST_SEGMENT_BYTES, size * LEAST_MESSAGE_BYTES) - item_bytes
 
 
 def test_a_small_sum_is_one_segment_and_a_large_one_is_not() -> None:
     assert cut(1000, 4, 4) == [(0, 1000)]
-    assert len(cut(14_700_000, 4, 4)) == 14_700_000 * 4 // max(SEGMENT_BYTES, 4 * MIN_MESSAGE_BYTES)
+    assert len(cut(14_700_000, 4, 4)) == 14_700_000 * 4 // SEGMENT_BYTES
+    assert len(cut(2_000_000, 4, 4)) == IN_FLIGHT
 
 
 def steps(name: str, rounds: int, log: list[str]) -> Generator[str, str, None]:
@@ -48,25 +56,27 @@ def drive(parts: Generator[str, str, None]) -> list[str]:
         answer = f"answer to {handle}"
 
 
-def test_rounds_are_waited_for_in_the_order_in_which_they_began(monkeypatch) -> None:
+def test_a_segment_starts_where_one_has_ended(monkeypatch) -> None:
     monkeypatch.setattr(segments, "IN_FLIGHT", 2)
     log: list[str] = []
-    assert drive(in_flight(steps(name, 2, log) for name in "abc")) == ["a0", "b0", "a1", "b1", "c0", "c1"]
-    # The second segment is under way before the first one's round is answered.
-    assert log[:3] == ["a0 begins", "b0 begins", "a0 ends"]
+    handles = drive(in_flight(steps(name, 3, log) for name in "abc"))
+    assert handles == ["a0", "b0", "a1", "b1", "a2", "b2", "c0", "c1", "c2"]
+    # A round is under way while another one is waited for.
+    assert log.index("b0 begins") < log.index("a0 ends")
 
 
-def test_no_more_are_under_way_than_allowed_and_each_is_driven_to_its_end() -> None:
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4, 8, 22])
+def test_no_more_are_under_way_than_allowed_and_each_is_driven_to_its_end(rounds: int) -> None:
     log: list[str] = []
     names = [chr(ord("a") + number) for number in range(10)]
-    drive(in_flight(steps(name, 3, log) for name in names))
+    drive(in_flight(steps(name, rounds, log) for name in names))
     open_now, most = 0, 0
     for line in log:
         open_now += 1 if line.endswith("begins") else -1
         most = max(most, open_now)
     assert most == IN_FLIGHT
     assert open_now == 0
-    assert len(log) == 2 * 3 * len(names)
+    assert len(log) == 2 * rounds * len(names)
 
 
 def test_segments_without_rounds_and_no_segments_at_all() -> None:

@@ -7,8 +7,8 @@ from wirebench.cluster.plan import PREFIX_BITS, ROOT_SWITCH, SWITCH_ADDRESS, Cab
 from wirebench.errors import UserError
 
 INTERFACE = "eth0"
-MTU = 9_000
-"""Bytes of a packet: jumbo frames, as clusters use them; with 1,500 headers would take 4.4 % of a link."""
+JUMBO, ETHERNET = 9_000, 1_500
+"""Bytes of a frame: jumbo frames, as clusters use them; with 1,500 headers take 4.4 % of a link."""
 TCP = {
     # Estimates of the bandwidth (BBR, where it is the kernel's default) fall while a rank waits for another, and a job
     # that is held up a little is then held up more. Reno is the one algorithm that every host may choose.
@@ -28,13 +28,18 @@ HINTS = {
 def largest_packet(plan: Plan) -> int:
     """Bytes of the largest packets that TCP hands to a link: 0.5 ms worth of the slowest one, within limits.
 
-    The kernel's own, of 64 KB, are longer than what a slow link may send at once. tbf then cuts each into 45, which
-    costs 4 % of the rate at 100 Mbit/s and half of it at 1 Gbit/s. So hosts send shorter ones, down to 16 KB, and on
-    links below 32 Mbit/s shorter still: 4 ms worth, but two packets of the wire at least.
+    The kernel's own, of 64 KB, are longer than what a slow link may send at once. tbf then cuts each into frames, which
+    costs a ring 4 % of the rate at 100 Mbit/s and half of it at 1 Gbit/s. So hosts send shorter ones, down to 16 KB,
+    and on links below 32 Mbit/s shorter still: 4 ms worth, but two small frames at least.
     """
     bytes_per_second = min(cable.bits_per_second for cable in plan.cables) / 8
     usual = min(max(16_384, bytes_per_second * 0.0005), 65_536)
     return round(max(3_000, min(usual, bytes_per_second * 0.004)))
+
+
+def frame_bytes(packet_bytes: int) -> int:
+    """The MTU: on slow links a jumbo frame would be longer than what may be sent at once, and never pass."""
+    return JUMBO if packet_bytes >= 16_384 else ETHERNET
 
 
 def shape(device: str, bits_per_second: float, packet_bytes: int) -> str:
@@ -42,13 +47,13 @@ def shape(device: str, bits_per_second: float, packet_bytes: int) -> str:
 
     burst  What an idle link may send at once, so the head start of a message: 0.5 ms worth, and at least one of the
            largest packets with the headers that its parts get.
-    limit  The queue in front of it: 20 ms worth, as a switch's. If it is too short for what several senders have under
-           way, the rate collapses when they send to one host at once, as all-reduces do (256 KB at 1 Gbit/s: 78 to 89 %
-           of it is left); a long one makes slow links answer after seconds. docs/clusters.md has the measurements.
+    limit  The queue in front of it: 50 ms worth. If it is too short for what several senders have under way, the rate
+           falls when they send to one host at once, as collectives do (three senders, 256 KB at 1 Gbit/s: 87 % of it is
+           left); a long one makes slow links answer late. docs/clusters.md has the measurements.
     """
     bytes_per_second = bits_per_second / 8
     burst = round(max(packet_bytes * 1.125, bytes_per_second * 0.0005))
-    limit = round(min(max(64_000, bytes_per_second * 0.020), 8_000_000))
+    limit = round(min(max(64_000, bytes_per_second * 0.050), 8_000_000))
     return f"qdisc add dev {device} root tbf rate {round(bits_per_second)}bit burst {burst} limit {limit}"
 
 
@@ -58,23 +63,24 @@ def build(plan: Plan, holders: Mapping[str, int]) -> None:
     Called in the switch's namespace. Raises UserError with what ip or tc said.
     """
     packet_bytes = largest_packet(plan)
+    mtu = frame_bytes(packet_bytes)
     addresses = {host.name: host.address for host in plan.hosts}
-    _ip(["link set lo up", *(line for switch in plan.switches for line in _switch(switch))])
+    _ip(["link set lo up", *(line for switch in plan.switches for line in _switch(switch, mtu))])
     _ip([f"address add {SWITCH_ADDRESS}/{PREFIX_BITS} dev {ROOT_SWITCH}"])
     for cable in plan.cables:
         pid = holders.get(cable.child)
         lower = INTERFACE if pid else f"up-{cable.child}"
         away = f" netns {pid}" if pid else ""
-        _ip([f"link add {port(cable)} type veth peer name {lower}{away}", *_start(port(cable), cable.parent)])
+        _ip([f"link add {port(cable)} type veth peer name {lower}{away}", *_start(port(cable), mtu, cable.parent)])
         _tc([shape(port(cable), cable.bits_per_second, packet_bytes)])
         if pid is None:
-            _ip(_start(lower, cable.child))
+            _ip(_start(lower, mtu, cable.child))
             _tc([shape(lower, cable.bits_per_second, packet_bytes)])
         else:
             inside = ("nsenter", f"--target={pid}", "--net")
             address = f"address add {addresses[cable.child]}/{PREFIX_BITS} dev {lower}"
             packets = f"link set {lower} gso_max_size {packet_bytes}"
-            _ip(["link set lo up", address, packets, *_start(lower)], inside)
+            _ip(["link set lo up", address, packets, *_start(lower, mtu)], inside)
             _tc([shape(lower, cable.bits_per_second, packet_bytes)], inside)
             _set(TCP, inside)
 
@@ -84,15 +90,15 @@ def port(cable: Cable) -> str:
     return f"to-{cable.child}"
 
 
-def _switch(name: str) -> list[str]:
+def _switch(name: str, mtu: int) -> list[str]:
     # No spanning tree, which would hold ports back for 30 s, and nothing that sends packets of its own.
-    return [f"link add {name} type bridge stp_state 0 forward_delay 0 mcast_snooping 0", *_start(name)]
+    return [f"link add {name} type bridge stp_state 0 forward_delay 0 mcast_snooping 0", *_start(name, mtu)]
 
 
-def _start(device: str, bridge: str = "") -> list[str]:
+def _start(device: str, mtu: int, bridge: str = "") -> list[str]:
     # Without IPv6 addresses, which announce themselves: the counters see the job's traffic only.
     master = [f"link set {device} master {bridge}"] if bridge else []
-    return [f"link set {device} addrgenmode none mtu {MTU}", *master, f"link set {device} up"]
+    return [f"link set {device} addrgenmode none mtu {mtu}", *master, f"link set {device} up"]
 
 
 def _set(settings: Mapping[str, str], inside: Sequence[str]) -> None:

@@ -90,7 +90,8 @@ class Server:
         if not segments:
             return "native", (yield self.communicator.all_reduce(tensor))
         flat = tensor.view(-1)
-        yield from in_flight(self._segment(course, flat[start:stop]) for start, stop, course in segments)
+        parts = (self._segment(course, flat[start:stop]) for start, stop, course in segments)
+        yield from in_flight(parts)
         return segments[0][2].name, tensor
 
     def _segment(self, course: Course, flat: Tensor) -> Rounds:
