@@ -21,7 +21,16 @@ from wirebench.comm.engine import ENGINES
 from wirebench.topology import Topology
 
 ROOT = Path(__file__).resolve().parents[1]
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "docs/running.md", "docs/record.md", "docs/topology.md", "docs/traces.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/running.md",
+    "docs/record.md",
+    "docs/topology.md",
+    "docs/traces.md",
+    "docs/clusters.md",
+    "docs/collectives.md",
+)
 RECIPES = "CONTRIBUTING.md"
 BLOCK = re.compile(r"^ *```(\S+)?(?: (\S+))?\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 SHORT = ("train.max_steps=2", "engine.name=local", "output.tensorboard=false")
