@@ -100,7 +100,7 @@ def measure(
 
 def cell_of(engine: Engine, name: str, trial: Trial, items: int, outcome: Any, ring: StandIn) -> Cell:
     """What a collective's turns at one size gave."""
-    repeats, plans = trial.take(), trial.plans(items, ITEM_BYTES)
+    repeats, plans = trial.take(), trial.segments(items, ITEM_BYTES).plans
     planned = planned_bytes(trial, items, ITEM_BYTES, ring)
     machines = None
     if repeats.interface is not None:

@@ -7,6 +7,7 @@ python scripts/topology.py configs/topologies/8x_10gbe_gtx1080ti.toml --collecti
 """
 
 import argparse
+import functools
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from wirebench import collectives, cost
 from wirebench.collectives.plan import Plan, messages
-from wirebench.collectives.segments import cut
+from wirebench.collectives.segments import segments
 from wirebench.errors import UserError
 from wirebench.topology import Path as Node
 from wirebench.topology import Topology
@@ -152,11 +153,9 @@ def _prices(plan: Plan, collective: collectives.Collective, topology: Topology, 
     """Milliseconds in one piece, and cut into the segments that a run cuts it into."""
     if not all(branch.links for branch in topology.branches.values()):
         return "-", "-"
-    sizes = [stop - start for start, stop in cut(items, ITEM_BYTES, topology.size)]
-    plans = {size: collective.plan(topology, size) for size in set(sizes)}
-    segments = [segment for size in sizes if (segment := plans[size]) is not None]
+    cut = segments(functools.partial(collective.plan, topology), topology, items, ITEM_BYTES)
     whole = cost.plan_seconds(plan, topology, ITEM_BYTES)
-    piped = cost.pipelined_seconds(segments, topology, ITEM_BYTES)
+    piped = cost.pipelined_seconds(cut.plans, topology, ITEM_BYTES, cut.apart)
     return f"{whole * 1e3:,.2f} ms", f"{piped * 1e3:,.2f} ms"
 
 

@@ -44,30 +44,41 @@ def plan_seconds(plan: Plan, topology: Topology, item_bytes: float) -> float:
     return sum(load.seconds for load in _loads(plan, topology, item_bytes))
 
 
-def pipelined_seconds(
-    plans: Sequence[Plan], topology: Topology, item_bytes: float, in_flight: int = IN_FLIGHT
-) -> float:
-    """Seconds of a sum that is cut into segments, one plan each, `in_flight` of them under way at once.
+def pipelined_seconds(plans: Sequence[Plan], topology: Topology, item_bytes: float, apart: int = 0) -> float:
+    """Seconds of a sum that is cut into segments, one plan each, several of them under way at once (segments.py).
 
     While one segment waits for a message, or adds it up, others use the wire. So the first segment fills the pipeline
     and costs its full price, and each further one ends when what it needs most is free again: it adds only the time
     for which it keeps its busiest resource busy, which is one direction of a link over all its rounds, a rank that
-    starts and adds messages, or what all messages share. A segment starts when one of the `in_flight` places is free,
-    and never takes less than its own price. Equal segments, none of which waits for a place, cost
-    price + (segments - 1) * busiest. Raises ValueError as `plan_seconds`.
+    starts and adds messages, or what all messages share. A segment starts when one of IN_FLIGHT places is free or,
+    where `apart` is not 0, when the one before has done so many rounds, and never takes less than its own price. Equal
+    segments, none of which waits to start, cost price + (segments - 1) * busiest. Raises ValueError as `plan_seconds`.
     """
-    assert in_flight >= 1, f"at least one segment is under way, got {in_flight}"
     # Segments differ by one item at most, so that few plans are distinct; several are the same object.
-    priced: dict[int, tuple[float, float]] = {}
+    priced = {id(plan): _price(list(_loads(plan, topology, item_bytes)), apart) for plan in plans}
+    starts: list[float] = []
     ends: list[float] = []
-    for number, plan in enumerate(plans):
-        if id(plan) not in priced:
-            loads = list(_loads(plan, topology, item_bytes))
-            priced[id(plan)] = sum(load.seconds for load in loads), _busiest_seconds(loads)
-        seconds, busy_seconds = priced[id(plan)]
-        start = ends[number - in_flight] if number >= in_flight else 0.0
-        ends.append(max(start + seconds, ends[-1] + busy_seconds if ends else 0.0))
+    for number, price in enumerate(priced[id(plan)] for plan in plans):
+        if apart:
+            start = starts[-1] + priced[id(plans[number - 1])].first_seconds if starts else 0.0
+        else:
+            start = ends[number - IN_FLIGHT] if number >= IN_FLIGHT else 0.0
+        starts.append(start)
+        ends.append(max(start + price.seconds, ends[-1] + price.busy_seconds if ends else 0.0))
     return ends[-1] if ends else 0.0
+
+
+class _Price(NamedTuple):
+    """Of a segment; first_seconds: of the rounds before the next one starts, where they start in turn."""
+
+    seconds: float
+    first_seconds: float
+    busy_seconds: float
+
+
+def _price(loads: Sequence["_Load"], apart: int) -> _Price:
+    seconds = [load.seconds for load in loads]
+    return _Price(sum(seconds), sum(seconds[:apart]), _busiest_seconds(loads))
 
 
 def native_seconds(topology: Topology, num_bytes: float) -> float:

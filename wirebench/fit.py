@@ -6,6 +6,7 @@ line. Where that leaves cells badly predicted, its line is broken in two at the 
 again, as long as breaking helps.
 """
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,7 @@ from scipy.optimize import least_squares
 from wirebench import collectives
 from wirebench.cells import Cell
 from wirebench.collectives.plan import Plan
-from wirebench.collectives.segments import cut
+from wirebench.collectives.segments import segments
 from wirebench.cost import native_seconds, pipelined_seconds
 from wirebench.topology import Link, Topology
 
@@ -68,6 +69,7 @@ class _Case:
 
     cell: Cell
     plans: tuple[Plan, ...] = field(repr=False)
+    apart: int
 
 
 def fit(topology: Topology, cells: Sequence[Cell]) -> Fit:
@@ -101,18 +103,16 @@ def judge(topology: Topology, cells: Sequence[Cell]) -> Fit:
 
 def _case(topology: Topology, cell: Cell) -> _Case:
     if cell.segments == 0:
-        return _Case(cell, ())
-    collective, known = collectives.build(cell.collective), dict[int, Plan | None]()
-    for start, stop in (parts := cut(cell.items, cell.item_bytes, topology.size)):
-        known.setdefault(stop - start, collective.plan(topology, stop - start))
-    plans = [known[stop - start] for start, stop in parts]
-    return _Case(cell, tuple(plan for plan in plans if plan is not None))
+        return _Case(cell, (), 0)
+    plan_of = functools.partial(collectives.build(cell.collective).plan, topology)
+    cut = segments(plan_of, topology, cell.items, cell.item_bytes)
+    return _Case(cell, tuple(cut.plans), cut.apart)
 
 
 def _price(topology: Topology, case: _Case) -> float:
     if not case.plans:
         return native_seconds(topology, case.cell.num_bytes)
-    return max(pipelined_seconds(case.plans, topology, case.cell.item_bytes), 1e-9)
+    return max(pipelined_seconds(case.plans, topology, case.cell.item_bytes, case.apart), 1e-9)
 
 
 def _fit_plans(topology: Topology, cases: Sequence[_Case]) -> Topology:

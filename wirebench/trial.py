@@ -4,6 +4,7 @@ nccl-tests' habits: warm up, check, repeat; a repeat is a loop of calls without 
 the clock needs, and counts for its slowest rank.
 """
 
+import functools
 import hashlib
 import json
 import math
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wirebench.collectives.plan import Collective, Plan
-from wirebench.collectives.segments import cut
+from wirebench.collectives.segments import Segments, segments
 from wirebench.collectives.serve import Server
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
@@ -59,15 +60,9 @@ class Trial:
         self._bytes: list[tuple[int, int]] = []
         self._calls = 0
 
-    def plans(self, items: int, item_bytes: int) -> list[Plan]:
-        """The plan of every segment; none for the engine's own collective."""
-        cache: dict[int, Plan | None] = {}
-        plans = []
-        for start, stop in cut(items, item_bytes, self.topology.size):
-            if stop - start not in cache:
-                cache[stop - start] = self.collective.plan(self.topology, stop - start)
-            plans.append(cache[stop - start])
-        return [plan for plan in plans if plan is not None]
+    def segments(self, items: int, item_bytes: int) -> Segments:
+        """How a sum is cut, with plans."""
+        return segments(functools.partial(self.collective.plan, self.topology), self.topology, items, item_bytes)
 
     def check(self, tensor: Tensor) -> Outcome:
         """Fill `tensor` with this rank's part, sum it once, compare with the exact sum."""
@@ -128,16 +123,16 @@ class Trial:
 
 def predicted_seconds(trial: Trial, items: int, item_bytes: int) -> float | None:
     """The cost model's price; None where the topology does not have the speeds for it."""
-    topology, plans = trial.topology, trial.plans(items, item_bytes)
-    if plans:
+    topology, cut = trial.topology, trial.segments(items, item_bytes)
+    if cut.plans:
         known = all(branch.links for branch in topology.branches.values())
-        return pipelined_seconds(plans, topology, item_bytes) if known else None
+        return pipelined_seconds(cut.plans, topology, item_bytes, cut.apart) if known else None
     return native_seconds(topology, items * item_bytes) if topology.native else None
 
 
 def planned_bytes(trial: Trial, items: int, item_bytes: int, stand_in: StandIn) -> list[tuple[float, float]]:
     """Bytes (sent, received) across each machine's interface, by the plan's own count."""
-    plans = trial.plans(items, item_bytes) or [stand_in(items)]
+    plans = trial.segments(items, item_bytes).plans or [stand_in(items)]
     distinct = {id(plan): plan for plan in plans}
     counts = {key: uplink_bytes(plan, trial.topology, item_bytes) for key, plan in distinct.items()}
     totals = zip(*(counts[id(plan)] for plan in plans), strict=True)

@@ -11,18 +11,6 @@ from tests.distributed.launch import Ended, Job
 from wirebench.cluster import spaces
 from wirebench.errors import UserError
 
-HERE = Path(__file__).parent
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without -m, leave out this folder's slow tests, which train."""
-    if config.option.markexpr or config.option.keyword:
-        return
-    slow = [item for item in items if item.get_closest_marker("slow") and item.path.is_relative_to(HERE)]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in slow]
-
 
 @pytest.fixture(scope="session")
 def namespaces() -> None:

@@ -1,39 +1,70 @@
 """Segments: the cut covers everything, and as many are under way at once as it says."""
 
+import functools
 from collections.abc import Generator
 from itertools import pairwise
 
 import pytest
 
-from wirebench.collectives import segments
+from wirebench.collectives import build, segments
+from wirebench.collectives.plan import check
 from wirebench.collectives.segments import (
     IN_FLIGHT,
+    IN_TURN,
     LEAST_MESSAGE_BYTES,
     LEAST_SEGMENT_BYTES,
     SEGMENT_BYTES,
     cut,
     in_flight,
 )
+from wirebench.topology import Topology
 
 
 @pytest.mark.parametrize("items", [0, 1, 7, 1_000_000, 3_300_001, 14_700_000])
 @pytest.mark.parametrize("size", [2, 5, 12, 40])
 @pytest.mark.parametrize("item_bytes", [2, 4, 8])
-def test_segments_cover_a_sum_in_order(items: int, size: int, item_bytes: int) -> None:
-    parts = cut(items, item_bytes, size)
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_segments_cover_a_sum_in_order(items: int, size: int, item_bytes: int, in_turn: bool) -> None:
+    parts = cut(items, item_bytes, size, in_turn)
     assert parts[0][0] == 0
     assert parts[-1][1] == items
     assert all(before[1] == after[0] for before, after in pairwise(parts))
     lengths = [stop - start for start, stop in parts]
     assert max(lengths) - min(lengths) <= 1
     if len(parts) > 1:
-        assert min(lengths) * item_bytes >= max(LEAST_SEGMENT_BYTES, size * LEAST_MESSAGE_BYTES) - item_bytes
+        least = max(LEAST_SEGMENT_BYTES, size * LEAST_MESSAGE_BYTES) / (2 if in_turn else 1)
+        assert min(lengths) * item_bytes >= least - item_bytes
 
 
 def test_a_small_sum_is_one_segment_and_a_large_one_is_not() -> None:
     assert cut(1000, 4, 4) == [(0, 1000)]
     assert len(cut(14_700_000, 4, 4)) == 14_700_000 * 4 // SEGMENT_BYTES
     assert len(cut(2_000_000, 4, 4)) == IN_FLIGHT
+    assert len(cut(2_000_000, 4, 4, in_turn=True)) == IN_TURN
+    assert len(cut(14_700_000, 4, 4, in_turn=True)) == 14_700_000 * 4 // SEGMENT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "apart"),
+    [
+        ("2+3", "flexreduce", 2),
+        ("(2+2)+(2+3)", "flexreduce", 3),
+        ("1+1+1+1", "flexreduce", 0),
+        ("5", "flexreduce", 0),
+        ("2+3", "ring", 0),
+        ("4+4", "blueconnect", 4),
+        ("2+2", "hierarchical", 2),
+        ("2+3", "native", 0),
+    ],
+)
+def test_segments_start_in_turn_where_rounds_leave_the_network_idle(layout: str, name: str, apart: int) -> None:
+    topology, items = Topology.parse(layout), 6_000_000
+    found = segments.segments(functools.partial(build(name).plan, topology), topology, items, 4)
+    assert found.apart == apart
+    assert (found.parts[0].start, found.parts[-1].stop) == (0, items)
+    assert len(found.plans) == (0 if name == "native" else len(found.parts))
+    if apart:
+        check(found.plans[0], topology.size, found.parts[0].stop)
 
 
 def steps(name: str, rounds: int, log: list[str]) -> Generator[str, str, None]:
@@ -63,6 +94,20 @@ def test_a_segment_starts_where_one_has_ended(monkeypatch) -> None:
     assert handles == ["a0", "b0", "a1", "b1", "a2", "b2", "c0", "c1", "c2"]
     # A round is under way while another one is waited for.
     assert log.index("b0 begins") < log.index("a0 ends")
+
+
+def test_segments_in_turn_are_so_many_rounds_apart() -> None:
+    log: list[str] = []
+    handles = drive(in_flight((steps(name, 4, log) for name in "abc"), apart=2))
+    assert handles == ["a0", "a1", "a2", "b0", "a3", "b1", "b2", "c0", "b3", "c1", "c2", "c3"]
+    assert log.index("b0 begins") > log.index("a1 ends")
+    assert log.index("b0 begins") < log.index("a2 ends")
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_segment_that_ends_early_lets_the_next_start(rounds: int) -> None:
+    handles = drive(in_flight((steps(name, rounds, []) for name in "abc"), apart=2))
+    assert handles == [f"{name}{number}" for name in "abc" for number in range(rounds)]
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3, 4, 8, 22])

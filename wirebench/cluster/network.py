@@ -9,6 +9,10 @@ from wirebench.errors import UserError
 INTERFACE = "eth0"
 JUMBO, ETHERNET = 9_000, 1_500
 """Bytes of a frame: jumbo frames, as clusters use them; with 1,500 headers take 4.4 % of a link."""
+QUEUE_BYTES = 2_000_000
+"""What waits in front of a link before packets are lost; docs/clusters.md has the measurements."""
+SWITCH_BURSTS = 4
+
 TCP = {
     # Estimates of the bandwidth (BBR, where it is the kernel's default) fall while a rank waits for another, and a job
     # that is held up a little is then held up more. Reno is the one algorithm that every host may choose.
@@ -39,22 +43,21 @@ def largest_packet(plan: Plan) -> int:
 
 def frame_bytes(packet_bytes: int) -> int:
     """The MTU: on slow links a jumbo frame would be longer than what may be sent at once, and never pass."""
-    return JUMBO if packet_bytes >= 16_384 else ETHERNET
+    return JUMBO if packet_bytes >= JUMBO else ETHERNET
 
 
 def shape(device: str, bits_per_second: float, packet_bytes: int) -> str:
     """The words for tc that hold what leaves `device` to a rate.
 
-    burst  What an idle link may send at once, so the head start of a message: 0.5 ms worth, and at least one of the
-           largest packets with the headers that its parts get.
-    limit  The queue in front of it: 50 ms worth. If it is too short for what several senders have under way, the rate
-           falls when they send to one host at once, as collectives do (three senders, 256 KB at 1 Gbit/s: 87 % of it is
-           left); a long one makes slow links answer late. docs/clusters.md has the measurements.
+    burst  What an idle link may send at once: at a host 0.5 ms worth, and at least one of the largest packets with the
+           headers that its parts get. It is a message's head start, but also what a late timer can make up for. A
+           switch's port, which only passes on what hosts have shaped, gets four times as much: if it ran slower than
+           the host, if only now and then, its queue would fill up behind a single sender until packets are lost.
+    limit  The queue in front of the link, in bytes whatever the rate, as a real port has them.
     """
-    bytes_per_second = bits_per_second / 8
-    burst = round(max(packet_bytes * 1.125, bytes_per_second * 0.0005))
-    limit = round(min(max(64_000, bytes_per_second * 0.050), 8_000_000))
-    return f"qdisc add dev {device} root tbf rate {round(bits_per_second)}bit burst {burst} limit {limit}"
+    own = round(max(packet_bytes * 1.125, bits_per_second / 8 * 0.0005))
+    burst = own if device == INTERFACE else own * SWITCH_BURSTS
+    return f"qdisc add dev {device} root tbf rate {round(bits_per_second)}bit burst {burst} limit {QUEUE_BYTES}"
 
 
 def build(plan: Plan, holders: Mapping[str, int]) -> None:

@@ -3,59 +3,113 @@
 While one segment's part of a round is added up, another's is on the wire; and a round need not wait until the slowest
 rank has finished the one before. Every segment is an all-reduce of its own with a plan of its own, so nothing but the
 order in which ranks own items depends on the cut, and that is the same on every rank and engine.
+
+Segments start side by side, or in turn: half a plan apart, for plans that leave the network idle while the ranks of
+each machine talk among themselves. docs/collectives.md has the measurements behind the sizes.
 """
 
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
+
+from wirebench.collectives.plan import Plan
+from wirebench.topology import Topology
 
 SEGMENT_BYTES = 2 << 20
+IN_FLIGHT = 3
 LEAST_SEGMENT_BYTES = 1 << 20
 LEAST_MESSAGE_BYTES = 128 << 10
-IN_FLIGHT = 3
+IN_TURN = 8
+"""As many segments a sum is cut into, if it is large enough, where they start in turn: the first and the last have
+nobody to share the wire with."""
 
 Steps = Generator[Any, Any, None]
 
 
-def cut(items: int, item_bytes: int, size: int) -> list[tuple[int, int]]:
+class Segment(NamedTuple):
+    """Items [start, stop) of a sum, and the plan for them; None where the engine has its own."""
+
+    start: int
+    stop: int
+    plan: Plan | None
+
+
+class Segments(NamedTuple):
+    """A sum, cut. `apart`: rounds of one segment before the next starts; 0: side by side, IN_FLIGHT of them."""
+
+    parts: tuple[Segment, ...]
+    apart: int
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The plan of every segment; none for the engine's own collective."""
+        return [part.plan for part in self.parts if part.plan is not None]
+
+
+def segments(plan_of: Callable[[int], Plan | None], topology: Topology, items: int, item_bytes: int) -> Segments:
+    """A sum of `items` items cut into segments; at least one. `plan_of`: the plan for a number of items."""
+    whole = plan_of(items)
+    if whole is None:
+        return Segments((Segment(0, items, None),), 0)
+    apart = rounds_apart(whole, topology)
+    bounds = cut(items, item_bytes, topology.size, apart > 0)
+    plans = {length: plan_of(length) for length in {stop - start for start, stop in bounds}}
+    return Segments(tuple(Segment(start, stop, plans[stop - start]) for start, stop in bounds), apart)
+
+
+def rounds_apart(plan: Plan, topology: Topology) -> int:
+    """The rounds of the plan's first half where the network would be idle in some of its rounds, else 0.
+
+    Then one segment uses the network while the next is summed within the machines, and a round has the links for
+    itself: of several at once, each takes a share that has little to do with what it still has to send.
+    """
+    machine_of = {rank: number for number, ranks in enumerate(topology.machines) for rank in ranks}
+    crosses = [any(machine_of[t.src] != machine_of[t.dst] for t in transfers) for transfers in plan.reduce]
+    return len(plan.reduce) if any(crosses) and not all(crosses) else 0
+
+
+def cut(items: int, item_bytes: int, size: int, in_turn: bool = False) -> list[tuple[int, int]]:
     """Bounds (start, stop) of the segments of a sum of `items` items among `size` ranks; at least one.
 
     Segments of SEGMENT_BYTES, or as many as can be under way where that would make fewer. They never have less than
     LEAST_SEGMENT_BYTES, nor than LEAST_MESSAGE_BYTES for every rank, since plans cut them into a part per rank: below
-    that a message's own cost is more than what the overlap wins (docs/collectives.md).
+    that a message's own cost is more than what the overlap wins. Those that start in turn may be half as long.
     """
     num_bytes = items * item_bytes
-    most = num_bytes // max(LEAST_SEGMENT_BYTES, size * LEAST_MESSAGE_BYTES)
-    count = max(1, min(most, max(IN_FLIGHT, num_bytes // SEGMENT_BYTES)))
+    least = max(LEAST_SEGMENT_BYTES, size * LEAST_MESSAGE_BYTES)
+    enough, most = (IN_TURN, 2 * num_bytes // least) if in_turn else (IN_FLIGHT, num_bytes // least)
+    count = max(1, min(most, max(enough, num_bytes // SEGMENT_BYTES)))
     bounds = [items * number // count for number in range(count + 1)]
     return list(pairwise(bounds))
 
 
-def in_flight(segments: Iterable[Steps]) -> Steps:
-    """Advance generators of handles, up to IN_FLIGHT of them with a round under way; yields the oldest handle.
+def in_flight(steps_of_segments: Iterable[Steps], apart: int = 0) -> Steps:
+    """Advance generators of handles, several with a round under way; yields the oldest handle.
 
-    A generator's next round begins as soon as it is sent the answer of the last; the next generator starts where one
-    has ended. The order is the same on every rank, so that the messages of a pair of ranks meet.
+    A generator's next round begins as soon as it is sent the answer of the last. `apart` is 0: up to IN_FLIGHT start
+    at once, and the next where one has ended. Else the next starts when the newest has done `apart` rounds, or ended.
+    The order is the same on every rank, so that the messages of a pair of ranks meet.
     """
-    waiting = iter(segments)
-    under_way: deque[tuple[Steps, Any]] = deque()
+    waiting = iter(steps_of_segments)
+    under_way: deque[tuple[Steps, Any, int]] = deque()
 
-    def advance(steps: Steps, answer: Any) -> bool:
+    def advance(steps: Steps, answer: Any, begun: int) -> bool:
         try:
-            under_way.append((steps, steps.send(answer)))
+            under_way.append((steps, steps.send(answer), begun + 1))
         except StopIteration:
             return False
         return True
 
     def start() -> None:
-        while (steps := next(waiting, None)) is not None and not advance(steps, None):
+        while (steps := next(waiting, None)) is not None and not advance(steps, None, 0):
             pass
 
-    for _ in range(IN_FLIGHT):
+    for _ in range(1 if apart else IN_FLIGHT):
         start()
     while under_way:
-        steps, handle = under_way.popleft()
+        steps, handle, begun = under_way.popleft()
         answer = yield handle
-        if not advance(steps, answer):
+        ended = not advance(steps, answer, begun)
+        if begun == apart or (ended and (begun < apart or not apart)):
             start()

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from wirebench.collectives.course import Course, Scratch, course_of, run_course
 from wirebench.collectives.plan import Collective, Move, Plan, gather_moves
-from wirebench.collectives.segments import cut, in_flight
+from wirebench.collectives.segments import in_flight, segments
 from wirebench.comm.base import LENGTH_BYTES, Handle, as_bytes
 from wirebench.comm.metered import Metered
 from wirebench.requests import Answer, Gather, Merge, Request, Sum, payload
@@ -86,28 +86,26 @@ class Server:
 
     def _sum(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, Tensor]]:
         tensor = tensor.contiguous()
-        segments = self._courses(tensor.numel(), tensor.element_size())
-        if not segments:
+        courses, apart = self._courses(tensor.numel(), tensor.element_size())
+        if not courses:
             return "native", (yield self.communicator.all_reduce(tensor))
         flat = tensor.view(-1)
-        parts = (self._segment(course, flat[start:stop]) for start, stop, course in segments)
-        yield from in_flight(parts)
-        return segments[0][2].name, tensor
+        parts = (self._segment(course, flat[start:stop]) for start, stop, course in courses)
+        yield from in_flight(parts, apart)
+        return courses[0][2].name, tensor
 
     def _segment(self, course: Course, flat: Tensor) -> Rounds:
         scratch = self._scratch.take(course.scratch_items, flat)
         yield from run_course(course, flat, scratch, self.communicator)
         self._scratch.give_back(scratch)
 
-    def _cut(self, items: int, item_bytes: int) -> list[tuple[int, int, Course]]:
-        """This rank's part of every segment of a sum: (start, stop, course); empty where the engine has its own."""
-        courses = []
-        for start, stop in cut(items, item_bytes, self.communicator.size):
-            plan = self._plan(stop - start)
-            if plan is None:
-                return []
-            courses.append((start, stop, course_of(plan, self.communicator.rank)))
-        return courses
+    def _cut(self, items: int, item_bytes: int) -> tuple[list[tuple[int, int, Course]], int]:
+        """This rank's part of every segment of a sum: (start, stop, course), none where the engine has its own.
+
+        And how many rounds apart they start (segments.py).
+        """
+        cut, rank = segments(self._plan, self.topology, items, item_bytes), self.communicator.rank
+        return [(s.start, s.stop, course_of(s.plan, rank)) for s in cut.parts if s.plan is not None], cut.apart
 
     def _gather(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, list[Tensor]]]:
         size = self.communicator.size
