@@ -72,7 +72,7 @@ def test_the_command_is_one_that_can_be_typed(tmp_path: Path) -> None:
     file = tmp_path / "cells" / "3+4.jsonl"
     assert bench_flexreduce.shown(command) == (
         "python scripts/cluster.py run --layout 3+4 --link 100mbit -- python scripts/bench_collectives.py "
-        "--collectives ring flexreduce blueconnect native --sizes 60kf 120kf 1200kf 6000kf --seconds 7.5 "
+        "--collectives ring flexreduce blueconnect native --sizes 60kf 120kf 1200kf 3000kf --seconds 7.5 "
         f"--json {file}"
     )
 

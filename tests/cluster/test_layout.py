@@ -85,6 +85,8 @@ def test_what_a_link_holds_at_once(rate: float):
     assert frame_bytes(packet) + 14 < packet <= 65_536
     assert burst > packet * 1.05, "a packet that is longer, headers of its parts included, is cut up"
     assert limit >= 3 * packet, "three senders at once"
+    port = shape("to-h0", rate, packet).split()
+    assert port[port.index("burst") + 1] == str(4 * burst), "the switch must never be the slower of the two"
     # A short message is early by so much; below 33 Mbit/s a packet takes longer.
     assert rate < 3e7 or burst * 8 / rate < 0.005
 
