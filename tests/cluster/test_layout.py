@@ -3,7 +3,7 @@
 import pytest
 
 from wirebench.cluster import plan
-from wirebench.cluster.network import frame_bytes, largest_packet, shape
+from wirebench.cluster.network import QUEUE_BYTES, frame_bytes, largest_packet, shape
 from wirebench.cluster.plan import Cable, Host, make_plan
 from wirebench.cluster.rates import parse_rate, show_rate
 from wirebench.errors import UserError
@@ -84,9 +84,9 @@ def test_what_a_link_holds_at_once(rate: float):
     assert value["rate"] == f"{rate:.0f}bit"
     assert frame_bytes(packet) + 14 < packet <= 65_536
     assert burst > packet * 1.05, "a packet that is longer, headers of its parts included, is cut up"
-    assert limit >= 3 * packet, "three senders at once"
+    assert limit == QUEUE_BYTES
     port = shape("to-h0", rate, packet).split()
-    assert port[port.index("burst") + 1] == str(4 * burst), "the switch must never be the slower of the two"
+    assert port[port.index("burst") + 1] == str(2 * burst), "the switch must never be the slower of the two"
     # A short message is early by so much; below 33 Mbit/s a packet takes longer.
     assert rate < 3e7 or burst * 8 / rate < 0.005
 

@@ -40,7 +40,7 @@ def test_a_small_sum_is_one_segment_and_a_large_one_is_not() -> None:
     assert cut(1000, 4, 4) == [(0, 1000)]
     assert len(cut(14_700_000, 4, 4)) == 14_700_000 * 4 // SEGMENT_BYTES
     assert len(cut(2_000_000, 4, 4)) == IN_FLIGHT
-    assert len(cut(2_000_000, 4, 4, in_turn=True)) == IN_TURN
+    assert len(cut(4_000_000, 4, 4, in_turn=True)) == IN_TURN
     assert len(cut(14_700_000, 4, 4, in_turn=True)) == 14_700_000 * 4 // SEGMENT_BYTES
 
 
@@ -54,6 +54,8 @@ def test_a_small_sum_is_one_segment_and_a_large_one_is_not() -> None:
         ("2+3", "ring", 0),
         ("4+4", "blueconnect", 4),
         ("2+2", "hierarchical", 2),
+        ("2+2", "recursive_doubling", 1),
+        ("2+3", "tree", 3),
         ("2+3", "native", 0),
     ],
 )

@@ -11,7 +11,7 @@ JUMBO, ETHERNET = 9_000, 1_500
 """Bytes of a frame: jumbo frames, as clusters use them; with 1,500 headers take 4.4 % of a link."""
 QUEUE_BYTES = 2_000_000
 """What waits in front of a link before packets are lost; docs/clusters.md has the measurements."""
-SWITCH_BURSTS = 4
+SWITCH_BURSTS = 2
 
 TCP = {
     # Estimates of the bandwidth (BBR, where it is the kernel's default) fall while a rank waits for another, and a job
@@ -51,8 +51,8 @@ def shape(device: str, bits_per_second: float, packet_bytes: int) -> str:
 
     burst  What an idle link may send at once: at a host 0.5 ms worth, and at least one of the largest packets with the
            headers that its parts get. It is a message's head start, but also what a late timer can make up for. A
-           switch's port, which only passes on what hosts have shaped, gets four times as much: if it ran slower than
-           the host, if only now and then, its queue would fill up behind a single sender until packets are lost.
+           switch's port gets twice as much: if it ran slower than the host, if only now and then, its queue would fill
+           up behind a single sender until packets are lost. Several senders into one idle port have that head start.
     limit  The queue in front of the link, in bytes whatever the rate, as a real port has them.
     """
     own = round(max(packet_bytes * 1.125, bits_per_second / 8 * 0.0005))

@@ -5,7 +5,7 @@ rank has finished the one before. Every segment is an all-reduce of its own with
 order in which ranks own items depends on the cut, and that is the same on every rank and engine.
 
 Segments start side by side, or in turn: half a plan apart, for plans that leave the network idle while the ranks of
-each machine talk among themselves. docs/collectives.md has the measurements behind the sizes.
+each machine talk among themselves.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ SEGMENT_BYTES = 2 << 20
 IN_FLIGHT = 3
 LEAST_SEGMENT_BYTES = 1 << 20
 LEAST_MESSAGE_BYTES = 128 << 10
-IN_TURN = 8
+IN_TURN = 16
 """As many segments a sum is cut into, if it is large enough, where they start in turn: the first and the last have
 nobody to share the wire with."""
 
@@ -59,14 +59,14 @@ def segments(plan_of: Callable[[int], Plan | None], topology: Topology, items: i
 
 
 def rounds_apart(plan: Plan, topology: Topology) -> int:
-    """The rounds of the plan's first half where the network would be idle in some of its rounds, else 0.
+    """Half the plan's rounds where the network would be idle in some of them, else 0.
 
     Then one segment uses the network while the next is summed within the machines, and a round has the links for
     itself: of several at once, each takes a share that has little to do with what it still has to send.
     """
     machine_of = {rank: number for number, ranks in enumerate(topology.machines) for rank in ranks}
     crosses = [any(machine_of[t.src] != machine_of[t.dst] for t in transfers) for transfers in plan.reduce]
-    return len(plan.reduce) if any(crosses) and not all(crosses) else 0
+    return plan.rounds // 2 if any(crosses) and not all(crosses) else 0
 
 
 def cut(items: int, item_bytes: int, size: int, in_turn: bool = False) -> list[tuple[int, int]]:
