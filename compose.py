@@ -232,13 +232,12 @@ def _own(
 
 def _topology(settings: Config, engine: Engine) -> Topology:
     """Where the ranks are: as network.topology says, else by the hosts they run on."""
-    if not settings.network.topology:
-        return Topology.of_hosts([peer.host for peer in engine.peers])
-    topology = topology_file.resolve(settings.network.topology)
-    if topology.size != engine.size:
-        raise UserError(
-            f"network.topology: {settings.network.topology} has {topology.size} ranks, but the job has {engine.size}"
-        )
+    hosts = [peer.host for peer in engine.peers]
+    topology = topology_file.of_job(settings.network.topology, hosts, "network.topology")
+    if engine.distributed and settings.network.topology.endswith(".toml"):
+        # A file of the same name may say something else on another host.
+        content = {"topology": f"{topology.layout}, ranks {topology.ranks}, {topology.root!r}"}
+        agree_on(engine.communicators[0], f"{settings.network.topology} differs", content)
     return topology
 
 

@@ -48,7 +48,7 @@ def main() -> int:
     engine = start(EngineConfig(device=options.device, timeout_seconds=options.timeout), fusion_mb=0.0)
     if engine.size == 1:
         raise UserError("bench_collectives: needs at least 2 ranks")
-    topology = topology_of(options, engine)
+    topology = topology_file.of_job(options.topology or "", [peer.host for peer in engine.peers], "--topology")
     nic = InterfaceCounter(find_interface(engine.ranks_on_this_host == engine.size))
     trials = {n: Trial(engine, collectives.build(n), topology, nic) for n in options.collectives}
     ring = functools.partial(Ring().plan, topology)
@@ -62,20 +62,10 @@ def main() -> int:
         if options.json:
             cells.save(Path(options.json), header(options, engine, topology), found)
     engine.close()
-    return 0
-
-
-def topology_of(options: argparse.Namespace, engine: Engine) -> Topology:
-    """The cluster: a file with speeds, or the hosts of the job."""
-    by_hosts = Topology.of_hosts([peer.host for peer in engine.peers])
-    if not options.topology:
-        return by_hosts
-    given = topology_file.resolve(options.topology)
-    if given.size != engine.size:
-        raise UserError(f"--topology: {options.topology} has {given.size} ranks, but the job has {engine.size}")
-    if given.machines != by_hosts.machines and len(by_hosts.machines) > 1:
-        raise UserError(f"--topology: {options.topology} reads {given.layout}, but the hosts make {by_hosts.layout}")
-    return given
+    wrong = [f"{cell.collective} of {size_text(cell.num_bytes)}" for cell in found if not cell.right]
+    if wrong and engine.is_first:
+        print(f"bench_collectives: wrong sums: {', '.join(wrong)}", file=sys.stderr)
+    return 1 if wrong else 0
 
 
 def measure(
@@ -151,7 +141,7 @@ def show(found: Sequence[Cell], topology: Topology) -> None:
             f"[{low * 1e3:.3f} - {high * 1e3:.3f}]",
             f"{cell.algbw / 1e6:.1f}",
             f"{cell.busbw / 1e6:.1f}",
-            f"{cell.max_error:.0e}" + ("" if cell.identical else " RANKS DIFFER"),
+            f"{cell.max_error:.0e}" + ("" if cell.identical else " RANKS DIFFER") + ("" if cell.right else " WRONG"),
             prediction_text(cell),
             wire_text(cell),
         )
@@ -176,7 +166,7 @@ def parse_size(text: str) -> int:
     """Floats in a size such as 4, 16k, 1mi, 60kf."""
     number = text.lower().rstrip("kmif")
     unit = text.lower()[len(number) :]
-    if not number.isdigit() or unit not in UNITS:
+    if not number.isdecimal() or unit not in UNITS:
         raise UserError(f"--sizes: cannot read {text!r}; bytes read 4, 16k, 4m, 1mi and floats 60kf, 120mf")
     num_bytes = int(number) * UNITS[unit]
     if num_bytes < ITEM_BYTES or num_bytes % ITEM_BYTES:
@@ -209,6 +199,8 @@ def parse() -> argparse.Namespace:
     options = parser.parse_args()
     if options.repeats < 1 or options.least_repeats < 1 or options.seconds <= 0:
         parser.error("--repeats, --least-repeats and --seconds are positive")
+    if options.least_repeats > options.repeats:
+        parser.error(f"--least-repeats {options.least_repeats} is more than --repeats {options.repeats}")
     return options
 
 

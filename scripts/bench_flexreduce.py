@@ -92,6 +92,8 @@ def train(plan: Plan, layout: str, launch: Launch) -> bool:
     Of a run's folder only KEPT stays, and nothing of a run that failed.
     """
     folder = plan.out / "end_to_end" / layout
+    # Turns of an earlier measurement, perhaps on other links, are none of this one's.
+    shutil.rmtree(folder, ignore_errors=True)
     well = True
     for turn in range(plan.turns):
         for name in TRAINED:

@@ -1,5 +1,6 @@
 """The benchmark of collectives: its cells, from real processes, what they say, and its mistakes."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -27,6 +28,18 @@ def test_what_a_cell_says() -> None:
     assert CELL.prediction_error == pytest.approx(-0.5)
     assert prediction_text(CELL) == "1.000 (-50%)"
     assert wire_text(CELL) == "1.050"
+
+
+def test_a_wrong_sum_is_not_right() -> None:
+    assert CELL.right
+    assert not dataclasses.replace(CELL, identical=False).right
+    assert not dataclasses.replace(CELL, max_error=2e-5).right
+
+
+def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="cannot be written"):
+        cells.save(tmp_path / "file" / "a.jsonl", {}, [CELL])
 
 
 def test_cells_are_read_back(tmp_path: Path) -> None:

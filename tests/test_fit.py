@@ -1,14 +1,16 @@
 """Fits: known speeds are found again, broken lines too, and what cannot be fitted is said."""
 
 import dataclasses
+import functools
 import math
 
 import pytest
 
 from wirebench import collectives
 from wirebench.cells import Cell
-from wirebench.collectives.segments import cut
+from wirebench.collectives.segments import segments
 from wirebench.cost import native_seconds, pipelined_seconds
+from wirebench.errors import UserError
 from wirebench.fit import Fit, fit, judge
 from wirebench.topology import Link, Topology
 
@@ -24,10 +26,9 @@ def cluster(*network: Link, gamma: float = 2e-10) -> Topology:
 
 def cell(topology: Topology, name: str, items: int, noise: float = 1.0) -> Cell:
     """What a cluster that is as the cost model says would measure."""
-    collective = collectives.build(name)
-    plans = [collective.plan(topology, stop - start) for start, stop in cut(items, 4, topology.size)]
-    planned = [plan for plan in plans if plan is not None]
-    seconds = pipelined_seconds(planned, topology, 4) if planned else native_seconds(topology, 4 * items)
+    cut = segments(functools.partial(collectives.build(name).plan, topology), topology, items, 4)
+    planned = cut.plans
+    seconds = pipelined_seconds(planned, topology, 4, cut.apart) if planned else native_seconds(topology, 4 * items)
     return Cell(
         name, name, items, 4, topology.size, topology.layout, "torch", "gloo", len(planned),
         planned[0].rounds if planned else 0, (seconds * noise,) * 3, 0.0, True, None, None,
@@ -86,3 +87,24 @@ def test_too_few_cells_and_cells_of_another_cluster_are_refused() -> None:
         fit(topology, [cell(truth, "ring", 1000), cell(truth, "native", 1000)])
     with pytest.raises(ValueError, match="do not belong"):
         fit(Topology.parse("2+2"), cells(truth))
+
+
+def test_cells_of_another_cut_are_refused() -> None:
+    topology = cluster(NETWORK)
+    other = dataclasses.replace(cell(topology, "flexreduce", 4_000_000), segments=3)
+    with pytest.raises(UserError, match="measured by another version"):
+        judge(topology, [other])
+
+
+def test_the_engines_own_costs_no_less_than_its_smallest_sum() -> None:
+    topology = Topology.parse("4").with_links([NETWORK])
+    measured = [
+        dataclasses.replace(cell(cluster(NETWORK), "native", n), seconds=(s,))
+        for n, s in ((250_000, 0.01), (1_000_000, 0.06))
+    ]
+    found = fit(
+        topology,
+        [cell(topology, "ring", n) for n in SIZES] + [dataclasses.replace(m, layout="4", ranks=4) for m in measured],
+    )
+    assert native_seconds(found.topology, 4) == pytest.approx(0.01)
+    assert native_seconds(found.topology, 2_000_000) == pytest.approx(0.01 + 0.05 / 3)

@@ -13,6 +13,8 @@ from wirebench.errors import UserError
 from wirebench.files import write_atomically
 
 KIND = "wirebench collectives"
+MAX_ERROR = 1e-5
+"""Of a sum of float32, relative to the sum of magnitudes; any order of adding stays far below."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ class Cell:
         return self.items * self.item_bytes
 
     @property
+    def right(self) -> bool:
+        """Whether it was an all-reduce: the exact sum but for rounding, and the same bits on every rank."""
+        return self.identical and self.max_error <= MAX_ERROR
+
+    @property
     def median(self) -> float:
         """Seconds of the median repeat."""
         return float(np.median(self.seconds))
@@ -87,10 +94,13 @@ class Measurement:
 
 
 def save(path: Path, header: dict[str, Any], cells: Iterable[Cell]) -> None:
-    """Write a header line and a line per cell, at once."""
+    """Write a header line and a line per cell, at once; UserError where that cannot be."""
     lines = [json.dumps({"kind": KIND, **header}), *(json.dumps(dataclasses.asdict(cell)) for cell in cells)]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, "\n".join(lines) + "\n")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, "\n".join(lines) + "\n")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def load(path: Path) -> Measurement:

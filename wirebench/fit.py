@@ -21,6 +21,7 @@ from wirebench.cells import Cell
 from wirebench.collectives.plan import Plan
 from wirebench.collectives.segments import segments
 from wirebench.cost import native_seconds, pipelined_seconds
+from wirebench.errors import UserError
 from wirebench.topology import Link, Topology
 
 Breaks = tuple[tuple[float, ...], ...]
@@ -106,6 +107,11 @@ def _case(topology: Topology, cell: Cell) -> _Case:
         return _Case(cell, (), 0)
     plan_of = functools.partial(collectives.build(cell.collective).plan, topology)
     cut = segments(plan_of, topology, cell.items, cell.item_bytes)
+    if (len(cut.plans), cut.plans[0].rounds) != (cell.segments, cell.rounds):
+        raise UserError(
+            f"{cell.collective} of {cell.items} floats ran in {cell.segments} segments of {cell.rounds} rounds, now it "
+            f"would be {len(cut.plans)} of {cut.plans[0].rounds}: measured by another version"
+        )
     return _Case(cell, tuple(cut.plans), cut.apart)
 
 
@@ -190,7 +196,7 @@ def _widened(old: Breaks, new: Breaks, logs: NDArray[np.float64]) -> NDArray[np.
 def _fit_native(size: int, cells: Sequence[Cell]) -> tuple[Link, ...]:
     """Straight lines through neighbouring sizes of the engine's own all-reduce: at every size what was measured there.
 
-    Its algorithm is not ours to know, and changes with the size.
+    Below the smallest size it costs what that one does. Its algorithm is not ours to know, and changes with the size.
     """
     by_size: dict[int, list[float]] = {}
     for cell in cells:
@@ -201,7 +207,7 @@ def _fit_native(size: int, cells: Sequence[Cell]) -> tuple[Link, ...]:
     factor = 2 * (size - 1) / size
     if len(points) == 1:
         points = [(0, points[0][1] / 2), *points]
-    links: list[Link] = []
+    links = [Link(points[0][1], factor / 1e-15)] if points[0][0] else []
     for (low, low_seconds), (high, high_seconds) in pairwise(points):
         # Measured times may fall where sizes rise; a rate must stay positive.
         slope = max((high_seconds - low_seconds) / (high - low), 1e-15)

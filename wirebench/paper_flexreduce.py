@@ -135,7 +135,7 @@ class Row:
     def link_use(self, name: str, bits_per_second: float) -> float | None:
         """The plan's bytes over the busiest machine's link and direction, over what the link could carry in that time.
 
-        Close to 1 (headers take some 5 % of Ethernet frames): the link is the limit, not the processors.
+        Close to 1 (headers take 0.7 % of jumbo frames): the link is the limit, not the processors.
         """
         machines = self.cells[name].machines if name in self.cells else None
         if machines is None:

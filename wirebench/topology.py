@@ -227,7 +227,7 @@ def _layout(branch: Branch, top: bool) -> str:
 
 
 def _count(layout: str, tokens: list[str]) -> int:
-    count = sum(int(token) for token in tokens if token.isdigit())
+    count = sum(int(token) for token in tokens if token.isdecimal())
     if not 1 <= count <= MAX_RANKS:
         raise _unreadable(layout)
     return count
@@ -250,7 +250,7 @@ def _sum(layout: str, tokens: list[str], ranks: Iterator[int]) -> tuple[Branch, 
 
 def _part(layout: str, tokens: list[str], ranks: Iterator[int]) -> tuple[Branch, list[str]]:
     first = tokens[0] if tokens else ""
-    if first.isdigit() and int(first):
+    if first.isdecimal() and int(first):
         return Branch(tuple(next(ranks) for _ in range(int(first)))), tokens[1:]
     if first != "(":
         raise _unreadable(layout)

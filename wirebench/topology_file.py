@@ -60,6 +60,22 @@ def resolve(text: str) -> Topology:
     return describe(text).topology
 
 
+def of_job(text: str, hosts: Sequence[str], where: str) -> Topology:
+    """The topology of a job whose ranks run on `hosts`: the one that a user names, if any, else by the hosts.
+
+    UserError, which begins with `where`, unless it has the job's ranks, on its machines where these are several.
+    """
+    by_hosts = Topology.of_hosts(hosts)
+    if not text:
+        return by_hosts
+    given = resolve(text)
+    if given.size != len(hosts):
+        raise UserError(f"{where}: {text} has {given.size} ranks, but the job has {len(hosts)}")
+    if given.machines != by_hosts.machines and len(by_hosts.machines) > 1:
+        raise UserError(f"{where}: {text} reads {given.layout}, but the hosts make {by_hosts.layout}")
+    return given
+
+
 def describe(text: str) -> Described:
     """As `resolve`, with all that the file says beside the topology."""
     return read(text) if FilePath(text).suffix == ".toml" else Described(Topology.parse(text))

@@ -144,6 +144,18 @@ def test_rounds_of_nothing_are_left_out():
     )
 
 
+def test_a_pair_needs_one_message_a_round():
+    plan = Plan("split", ((Transfer(0, 1, 0, 1), Transfer(0, 1, 2, 3)),), ())
+    with pytest.raises(ValueError, match="split, reduce round 0: 2 messages from rank 0 to 1"):
+        check(plan, 2, 3)
+
+
+def test_what_is_sent_must_not_be_overwritten_in_the_same_round():
+    swap = (Transfer(0, 1, 0, 4), Transfer(1, 0, 2, 6))
+    with pytest.raises(ValueError, match=r"swap, copy round 0: .* overwrites what"):
+        check(Plan("swap", (), (swap,)), 2, 6)
+
+
 def test_ranges_that_touch_travel_as_one_message():
     first, between, second = Transfer(0, 1, 4, 6), Transfer(2, 1, 0, 9), Transfer(0, 1, 2, 4, fresh=True)
     apart, back = Transfer(0, 1, 7, 8), Transfer(1, 0, 6, 7)

@@ -3,6 +3,7 @@
 Exit code 0 and `good` from rank 0, or the traceback of what is wrong.
 """
 
+import functools
 import hashlib
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from wirebench import collectives
-from wirebench.collectives.segments import cut
+from wirebench.collectives.segments import cut, segments
 from wirebench.collectives.serve import Server
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.peers import gather_bytes
@@ -21,7 +22,7 @@ from wirebench.requests import Answer, Gather, Merge, Request, Sum
 from wirebench.topology import Topology
 
 SEGMENTED = 3_300_001
-"""Elements of a float32 sum that is cut into three segments."""
+"""Elements of a float32 sum that is cut into several segments, also where these start in turn."""
 
 
 def topologies(size: int) -> Iterator[Topology]:
@@ -69,7 +70,9 @@ def gathers_and_merges(engine: Engine, server: Server) -> None:
 
 def main() -> int:
     engine = start(EngineConfig(rounds="alltoall" if sys.argv[1:] == ["alltoall"] else "p2p"), fusion_mb=0.0)
-    assert len(cut(SEGMENTED, 4, engine.size)) == 3
+    assert len(cut(SEGMENTED, 4, engine.size)) > 3
+    assert len(cut(SEGMENTED, 4, engine.size, in_turn=True)) > 6
+    in_turn = 0
     for topology in topologies(engine.size):
         for name in collectives.available():
             server = Server(engine.communicators[0], collectives.build(name), topology)
@@ -78,9 +81,12 @@ def main() -> int:
                     sums(engine, server, numel)
                 if topology.layout != str(engine.size):
                     sums(engine, server, SEGMENTED)
+                    plan_of = functools.partial(server.collective.plan, topology)
+                    in_turn += segments(plan_of, topology, SEGMENTED, 4).apart > 0
                 gathers_and_merges(engine, server)
             except Exception as error:
                 raise AssertionError(f"{name} on {topology.layout}") from error
+    assert in_turn or engine.size == 2
     if engine.is_first:
         print("good")
     engine.close()

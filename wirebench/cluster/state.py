@@ -88,7 +88,8 @@ def save(name: str, cluster: Cluster) -> None:
 
 def every() -> list[Named]:
     """All known clusters, dead ones too, by name."""
-    return [_load(path) for path in sorted(folder().glob("*.json"))]
+    loaded = (_load(path) for path in sorted(folder().glob("*.json")))
+    return [known for known in loaded if known is not None]
 
 
 def find(name: str) -> Named:
@@ -130,11 +131,13 @@ def _file(name: str) -> Path:
     return folder() / f"{name}.json"
 
 
-def _load(path: Path) -> Named:
+def _load(path: Path) -> Named | None:
     try:
         content = json.loads(path.read_text())
         cluster = Cluster(plan.load(content["plan"]), content["pid"], content["holders"])
         return Named(content["name"], cluster, content["started_ticks"], content["created"])
+    except FileNotFoundError:  # taken down since the folder was listed
+        return None
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} was written by another version; end its cluster, then remove the file") from error
 

@@ -4,6 +4,7 @@ An all-reduce plan has two halves. In the rounds of `reduce` a receiver adds wha
 rounds of `copy` it overwrites. All transfers of a round read what their senders held before the round.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -110,7 +111,10 @@ def check(plan: Plan, size: int, items: int) -> None:
         held[rank, :, rank] = 1
     for phase, rounds in (("reduce", plan.reduce), ("copy", plan.copy)):
         for number, transfers in enumerate(rounds):
-            _check_round(f"{plan.name}, {phase} round {number}", transfers, size, items)
+            where = f"{plan.name}, {phase} round {number}"
+            _check_round(where, transfers, size, items)
+            if phase == "copy":
+                _check_overwriting(where, transfers)
             sent = [held[t.src, t.start : t.stop].copy() for t in transfers]
             for transfer, content in zip(transfers, sent, strict=True):
                 place = held[transfer.dst, transfer.start : transfer.stop]
@@ -130,6 +134,21 @@ def _check_round(where: str, transfers: Round, size: int, items: int) -> None:
             raise ValueError(f"{where}: {t} is not between two of {size} ranks")
         if not 0 <= t.start < t.stop <= items:
             raise ValueError(f"{where}: {t} is not a part of {items} items")
+    pairs = Counter((m.src, m.dst) for m in messages(transfers))
+    for (src, dst), count in pairs.items():
+        if count > 1:
+            raise ValueError(f"{where}: {count} messages from rank {src} to {dst}; their ranges need to touch")
+
+
+def _check_overwriting(where: str, transfers: Round) -> None:
+    """Copies are received in place, so nothing that a rank sends may be overwritten in the same round."""
+    sent: dict[int, list[Transfer]] = {}
+    for t in transfers:
+        sent.setdefault(t.src, []).append(t)
+    for t in transfers:
+        for other in sent.get(t.dst, ()):
+            if t.start < other.stop and other.start < t.stop:
+                raise ValueError(f"{where}: {t} overwrites what {other} sends")
 
 
 class Move(NamedTuple):

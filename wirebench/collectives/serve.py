@@ -54,7 +54,7 @@ class Server:
         # Plans depend on sizes alone, and a run has few: plan once per size.
         self._plan = lru_cache(maxsize=4096)(lambda items: collective.plan(topology, items))
         self._courses = lru_cache(maxsize=4096)(self._cut)
-        self._gather_moves = lru_cache(maxsize=1)(gather_moves)
+        self._moves = lru_cache(maxsize=1)(self._gather_moves)
         self._scratch = Scratch()
 
     def take_log(self) -> list[Served]:
@@ -107,14 +107,17 @@ class Server:
         cut, rank = segments(self._plan, self.topology, items, item_bytes), self.communicator.rank
         return [(s.start, s.stop, course_of(s.plan, rank)) for s in cut.parts if s.plan is not None], cut.apart
 
+    def _gather_moves(self, size: int) -> tuple[tuple[Move, ...], ...]:
+        plan = self._plan(size)
+        assert plan is not None, "the engine's own collective has no moves"
+        return gather_moves(plan, size, self.topology.ranks)
+
     def _gather(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, list[Tensor]]]:
         size = self.communicator.size
         plan, tensor = self._plan(size), tensor.contiguous()
         if plan is None:
             return "native", (yield self.communicator.all_gather(tensor))
-        return plan.name, (
-            yield from run_gather(self._gather_moves(plan, size, self.topology.ranks), tensor, self.communicator)
-        )
+        return plan.name, (yield from run_gather(self._moves(size), tensor, self.communicator))
 
     def _merge(self, request: Merge) -> Generator[Handle, Any, tuple[str, Tensor]]:
         plan = self._plan(1)
