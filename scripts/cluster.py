@@ -119,7 +119,11 @@ def status(options: argparse.Namespace, relay: Relay) -> int:
         plan = known.cluster.plan
         slower = f", {plan.dilation:g} times slower" if plan.dilation != 1 else ""
         print(f"cluster {known.name}: {plan.layout} ranks, {plan.links}{slower}, up for {known.age_seconds:.0f} s")
-        carried = traffic.read_counters(known.cluster.find_hosts())
+        try:
+            carried = traffic.read_counters(known.cluster.find_hosts())
+        except UserError as error:  # one that is broken does not hide the others
+            print(f"  {error}")
+            continue
         _show(traffic.traffic_table(plan, carried), sys.stdout)
     return 0
 

@@ -9,7 +9,7 @@ from compose import resolve
 from scripts import bench_flexreduce
 from scripts.bench_flexreduce import ROOT, TIMED, TRAINED, main
 from scripts.flexreduce_report import load
-from tests.test_flexreduce_report import cell, layout_cells, put_cells, run_record
+from tests.flexreduce import cell, layout_cells, put_cells, run_record
 from wirebench import cells, config
 from wirebench.paper_flexreduce import COLLECTIVES, LAYOUTS
 

@@ -3,7 +3,8 @@
 python scripts/cluster.py run --hosts 2 --link 1gbit -- python tests/cluster/streams.py 5    one stream
 python scripts/cluster.py run --hosts 4 --link 1gbit -- python tests/cluster/streams.py 5    three into one
 
-Payload only, in Mbit/s, without each stream's first half second.
+Payload only, in Mbit/s, without each stream's first half second. Each sender says how many segments its host sent
+again.
 """
 
 import os
@@ -11,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 
 WARM_UP_SECONDS = 0.5
 
@@ -53,6 +55,14 @@ def send(address: str, port: int, seconds: float) -> None:
     with connection:
         while time.monotonic() < end:
             connection.sendall(block)
+    print(f"{sent_again()} segments sent again", flush=True)
+
+
+def sent_again() -> int:
+    """TCP segments that this host's namespace has sent a second time: those that a queue dropped."""
+    lines = Path("/proc/net/snmp").read_text().splitlines()
+    names, values = (line.split() for line in lines if line.startswith("Tcp:"))
+    return int(values[names.index("RetransSegs")])
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import cluster
 from wirebench.cluster import spaces, state
 from wirebench.cluster.outside import Cluster
 from wirebench.cluster.plan import make_plan
@@ -27,10 +28,10 @@ def process():
 
 
 def test_found_again(process: subprocess.Popen):
-    cluster = Cluster(PLAN, process.pid, {"h0": 2, "h1": 3})
+    given = Cluster(PLAN, process.pid, {"h0": 2, "h1": 3})
     with state.reserve("lab"):
-        state.save("lab", cluster)
-    assert state.find("lab").cluster == cluster
+        state.save("lab", given)
+    assert state.find("lab").cluster == given
     with pytest.raises(UserError, match="no cluster 'lap' is up; there is: lab"):
         state.find("lap")
     with pytest.raises(UserError, match="up already"), state.reserve("lab"):
@@ -50,6 +51,19 @@ def test_a_number_that_is_used_again_is_not_killed(process: subprocess.Popen):
     assert not state.end(known)
     assert process.poll() is None
     assert not state.every()
+
+
+def test_a_broken_cluster_does_not_hide_the_others(process: subprocess.Popen, capsys: pytest.CaptureFixture):
+    state.save("lab", Cluster(PLAN, process.pid, {"h0": 2, "h1": 3}))
+    state.save("map", Cluster(PLAN, process.pid, {"h0": 4, "h1": 5}))
+    assert cluster.main(["status"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(",")[0] for line in lines] == [
+        "cluster lab: 1+1 ranks",
+        "  the cluster has lost its host h0: take it down and up again",
+        "cluster map: 1+1 ranks",
+        "  the cluster has lost its host h0: take it down and up again",
+    ]
 
 
 @pytest.mark.parametrize("name", ["", "../x", "a b", ".x", "x" * 33])

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 import time
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from wirebench import config
 from wirebench.errors import UserError
 from wirebench.layout import FlatGradient, backward_order
 from wirebench.loss import cross_entropy
-from wirebench.trace import SHIPPED, Trace, TraceLayer, load
+from wirebench.trace import Trace, TraceLayer
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE, CLASSES, BATCH = (1, 4, 4), 10, 8
@@ -276,46 +275,3 @@ def test_only_a_replayed_model_can_be_slowed_down():
     assert (
         resolve(config.from_dict({"model": {"name": "replay"}, "network": {"dilation": 0.1}})).network.dilation == 0.1
     )
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "configs/replay").glob("*.toml")), ids=lambda path: path.stem)
-def test_examples_resolve_with_the_batch_size_of_their_traces(path):
-    settings = resolve(config.load(path))
-    trace = load(SHIPPED / f"{settings.model.options['trace']}.json")
-    head = path.read_text()
-    assert settings.data.batch_size == trace.batch_size
-    assert f"{settings.data.options['num_classes']} classes" in trace.model
-    assert f"configs/replay/{path.name}" in head
-    said = re.search(r"estimated: ([0-9.]+) ms a step", head)
-    assert said and float(said[1]) == pytest.approx(1e3 * (trace.forward_seconds + trace.backward_seconds), rel=0.01)
-
-
-def test_every_shipped_trace_has_an_example():
-    used = {config.load(path).model.options["trace"] for path in (ROOT / "configs/replay").glob("*.toml")}
-    assert used == {path.stem for path in SHIPPED.glob("*.json")}
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("forward.weight", "attribute 'forward' already exists"),
-        ("linear.weight.more", "attribute 'weight' already exists"),
-        ("stem", "attribute 'stem' already exists"),
-    ],
-)
-def test_a_name_that_no_parameter_can_have_is_refused(tmp_path, name, words):
-    path = write(tmp_path, 0.0, (*LAYERS, TraceLayer(name, 2, 0.0, 0.0)))
-    with pytest.raises(UserError) as caught:
-        models.build("replay", CLASSES, IMAGE, trace=path)
-    assert str(caught.value) == f"{path}: layer {name}: name: cannot be a parameter's: {words}"
-
-
-def test_a_trace_that_is_not_there_is_one_line():
-    with pytest.raises(UserError, match=r"^model.trace: no trace 'resnet20', .*; did you mean "):
-        models.build("replay", CLASSES, IMAGE, trace="resnet20")
-    with pytest.raises(UserError, match=r"^/nowhere/x.json: cannot be read"):
-        models.build("replay", CLASSES, IMAGE, trace="/nowhere/x.json")
-
-
-def test_the_default_trace_is_shipped():
-    assert sum(p.numel() for p in models.build("replay", CLASSES, IMAGE).parameters()) == 269_722
