@@ -4,7 +4,7 @@ While one segment's part of a round is added up, another's is on the wire; and a
 rank has finished the one before. Every segment is an all-reduce of its own with a plan of its own, so nothing but the
 order in which ranks own items depends on the cut, and that is the same on every rank and engine.
 
-Segments start side by side, or in turn: half a plan apart, for plans that leave the network idle while the ranks of
+Segments start side by side, or in turn: some rounds apart, for plans that leave the network idle while the ranks of
 each machine talk among themselves.
 """
 
@@ -59,14 +59,19 @@ def segments(plan_of: Callable[[int], Plan | None], topology: Topology, items: i
 
 
 def rounds_apart(plan: Plan, topology: Topology) -> int:
-    """Half the plan's rounds where the network would be idle in some of them, else 0.
+    """How many rounds one segment is ahead of the next: 0, side by side, where every round crosses machines, or none.
 
-    Then one segment uses the network while the next is summed within the machines, and a round has the links for
-    itself: of several at once, each takes a share that has little to do with what it still has to send.
+    Else as many as possible while at any time one of the segments under way has a round that crosses. Then the network
+    is never idle while the others' rounds stay within the machines, and a round has the links for itself, or nearly: of
+    several at once, each takes a share that has little to do with what it still has to send. With all crossing rounds
+    in a row, as in BlueConnect and FlexReduce, it is their number.
     """
     machine_of = {rank: number for number, ranks in enumerate(topology.machines) for rank in ranks}
-    crosses = [any(machine_of[t.src] != machine_of[t.dst] for t in transfers) for transfers in plan.reduce]
-    return plan.rounds // 2 if any(crosses) and not all(crosses) else 0
+    crosses = [any(machine_of[t.src] != machine_of[t.dst] for t in round_) for round_ in (*plan.reduce, *plan.copy)]
+    if all(crosses) or not any(crosses):
+        return 0
+    # Segments advance in step, one round each: at any time those rounds are under way that differ by multiples of it.
+    return max(apart for apart in range(1, len(crosses)) if all(any(crosses[r::apart]) for r in range(apart)))
 
 
 def cut(items: int, item_bytes: int, size: int, in_turn: bool = False) -> list[tuple[int, int]]:
