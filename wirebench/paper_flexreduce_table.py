@@ -23,9 +23,10 @@ Times are medians of repeats in which the collectives take turns. A saving is of
 brackets its 10th and 90th percentile. *ideal*: the saving that links alone allow, 1 - ((M-1)/M) / ((N-1)/N) for N
 learners on M machines. *saving / ideal* of at least {whole(paper.REACHED)} counts as reproduced; *ideal time / time* is
 how the paper counts its 90 to 99 %. *link use*: bytes by the plan over what the busiest link could carry in the time;
-headers take 0.7 %, so 99 % is a full link. Small all-reduces say
-less about the links: an idle one passes its first bytes at once (a host's 0.5 ms worth or 18 KB, a port of the switch
-twice that), and each round waits for the one before.
+headers take 0.7 %, so 99 % is a full link.
+
+Small all-reduces say less about the links: an idle one passes its first bytes at once (a host's 0.5 ms worth or 18 KB,
+a port of the switch twice that), and every round waits for the one before.
 """
 
 
