@@ -173,7 +173,7 @@ def _plan(options: argparse.Namespace) -> Plan:
     sizes = tuple(options.sizes or SIZES) + ((FULL_SIZE,) if options.full else ())
     for size in sizes:
         parse_size(size)
-    seconds = 20.0 if options.seconds is None else options.seconds
+    seconds = 25.0 if options.seconds is None else options.seconds
     turns = 2 if options.turns is None else options.turns
     if seconds <= 0 or turns < 1:
         raise UserError("--seconds and --turns: must be positive")
@@ -192,7 +192,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--layouts", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help=f"ranks per machine ({' '.join(LAYOUTS)})")
     add("--sizes", nargs="+", metavar="SIZE", help=f"sums; 60kf is 60,000 floats ({' '.join(SIZES)})")
     add("--full", action="store_true", default=None, help=f"{FULL_SIZE} too: a minute per call at 100mbit")
-    add("--seconds", type=float, help="time for a size (20)")
+    add("--seconds", type=float, help="time for a size (25)")
     add("--end-to-end", action="store_true", help=f"train {CONFIG} instead")
     add("--end-to-end-layouts", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help="where to train (2+3)")
     add("--turns", type=int, help="trainings of each collective (2)")
