@@ -117,6 +117,21 @@ def rounds_without_a_message(c: Communicator) -> Check:
 
 
 @check
+def the_next_rounds_messages_are_asked_for_ahead(c: Communicator) -> Check:
+    left, right = neighbours(c)
+    into = [torch.zeros(4) for _ in range(5)]
+    for number, buffer in enumerate(into):
+        # Now and then a round knows nothing of the next.
+        ahead: list[Receive] = [(left, into[number + 1])] if number in (0, 1, 3) else []
+        handle = c.exchange([(right, torch.full((4,), 10.0 * c.rank + number))], [(left, buffer)], ahead=ahead)
+        (got,) = yield handle
+        same(got, torch.full((4,), 10.0 * left + number))
+        assert got.data_ptr() == buffer.data_ptr()
+    (got,) = yield c.exchange([(right, message(c.rank, 3))], [(left, None)])
+    same(got, message(left, 3))
+
+
+@check
 def a_message_between_every_pair(c: Communicator) -> Check:
     others = [rank for rank in range(c.size) if rank != c.rank]
     sends = [(dst, message(10 * c.rank + dst, 2 + dst)) for dst in others]

@@ -1,6 +1,7 @@
 """Metering: what passes is counted after it is complete, and passed on unchanged."""
 
 import time
+from typing import Any
 
 import torch
 
@@ -51,5 +52,6 @@ def test_options_of_a_round_are_passed_on():
             seen.append(arguments)
 
     device = torch.device("meta")
-    Metered(Recorder()).exchange([], [(1, None)], torch.float64, True, device)  # type: ignore[arg-type]
-    assert seen == [([], [(1, None)], torch.float64, True, device)]
+    given: Any = ([], [(1, None)], torch.float64, True, device, [(1, torch.ones(2))])
+    Metered(Recorder()).exchange(*given)  # type: ignore[arg-type]
+    assert seen == [given]

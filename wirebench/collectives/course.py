@@ -1,6 +1,7 @@
 """A plan as one rank sees it: what it sends, receives and adds in each round, worked out once."""
 
 from collections.abc import Generator
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
@@ -29,28 +30,53 @@ class Arrival(NamedTuple):
 
 
 class Leg(NamedTuple):
-    """One rank's part of a round."""
+    """One rank's part of a round.
+
+    into   where what it receives begins in the scratch buffer; None in a copy round, which receives in place
+    early  whether its messages should be asked for while the round before it is under way
+    """
 
     sends: tuple[Span, ...]
     receives: tuple[Span, ...]
     arrivals: tuple[Arrival, ...]
+    into: int | None
+    early: bool
 
 
 class Course(NamedTuple):
-    """One rank's part of a plan; `scratch_items`: the most that it receives in a reduce round."""
+    """One rank's part of a plan; `scratch_items`: the most that it receives in two reduce rounds in a row."""
 
     name: str
-    reduce: tuple[Leg, ...]
-    copy: tuple[Leg, ...]
+    legs: tuple[Leg, ...]
     scratch_items: int
 
 
 def course_of(plan: Plan, rank: int) -> Course:
     """Rank `rank`'s part of `plan`."""
-    reduce = tuple(_leg(transfers, rank) for transfers in plan.reduce)
-    copy = tuple(_leg(transfers, rank) for transfers in plan.copy)
-    scratch = max((sum(s.stop - s.start for s in leg.receives) for leg in reduce), default=0)
-    return Course(plan.name, reduce, copy, scratch)
+    reduce = [_leg(transfers, rank) for transfers in plan.reduce]
+    # Two places by turns, so that one round's messages may come while the other's are added up.
+    sizes = [sum(span.stop - span.start for span in leg.receives) for leg in reduce]
+    places = (0, max(sizes[0::2], default=0))
+    legs = [leg._replace(into=places[number % 2]) for number, leg in enumerate(reduce)]
+    legs += [_leg(transfers, rank) for transfers in plan.copy]
+    early = [False, *(_early(leg, before) for before, leg in pairwise(legs))]
+    legs = [leg._replace(early=can) for leg, can in zip(legs, early, strict=False)]
+    return Course(plan.name, tuple(legs), places[1] + max(sizes[1::2], default=0))
+
+
+def _early(leg: Leg, before: Leg) -> bool:
+    """Whether a round's messages should be asked for during the round before it.
+
+    Only those of ranks that send in that round too: they queue up behind what is still to come. Another rank's would
+    take a share of a link from this round's. And not into what the round before adds, receives or passes on. What a
+    reduce round sends cannot be hit: whoever knows the sum has already received what this rank adds to it.
+    """
+    if not {span.peer for span in leg.receives} <= {span.peer for span in before.receives}:
+        return False
+    if leg.into is not None:
+        return True
+    in_use = before.arrivals if before.into is not None else (*before.sends, *before.receives)
+    return not any(mine.start < used.stop and used.start < mine.stop for mine in leg.receives for used in in_use)
 
 
 def _leg(transfers: Round, rank: int) -> Leg:
@@ -66,32 +92,47 @@ def _leg(transfers: Round, rank: int) -> Leg:
         tuple(Span(m.dst, m.start, m.stop) for m in travelling if m.src == rank),
         tuple(Span(m.src, m.start, m.stop) for m in incoming),
         tuple(Arrival(t.start, t.stop, begins[t], t.fresh) for t in transfers if t.dst == rank),
+        None,
+        False,
     )
 
 
-def run_course(course: Course, flat: Tensor, scratch: Tensor, communicator: Metered) -> Generator[Handle, Any, None]:
+def run_course(
+    course: Course, flat: Tensor, scratch: Tensor, communicator: Metered, alone: bool = False
+) -> Generator[Handle, Any, None]:
     """Sum `flat` over ranks in place; yields a handle per round.
 
     scratch  at least `course.scratch_items` elements of the same kind, free until the last round is done
+    alone    no other rounds are under way between this sum's: then its messages are asked for a round ahead, so that
+             they need not wait until the request has passed the link, behind what others of the same host send
     """
-    for leg in course.reduce:
-        receives: list[Receive] = []
-        offset = 0
-        for span in leg.receives:
-            receives.append((span.peer, scratch[offset : offset + span.stop - span.start]))
-            offset += span.stop - span.start
-        yield communicator.exchange(_outgoing(leg, flat), receives, flat.dtype, device=flat.device)
-        for arrival in leg.arrivals:
-            content = scratch[arrival.offset : arrival.offset + arrival.stop - arrival.start]
-            place = flat[arrival.start : arrival.stop]
-            place.copy_(content) if arrival.fresh else place.add_(content)
-    for leg in course.copy:
-        into: list[Receive] = [(span.peer, flat[span.start : span.stop]) for span in leg.receives]
-        yield communicator.exchange(_outgoing(leg, flat), into, flat.dtype, device=flat.device)
+    incoming = [_incoming(leg, flat, scratch) for leg in course.legs]
+    for number, leg in enumerate(course.legs):
+        follows = alone and number + 1 < len(incoming) and course.legs[number + 1].early
+        outgoing = [(span.peer, flat[span.start : span.stop]) for span in leg.sends]
+        yield communicator.exchange(
+            outgoing, incoming[number], flat.dtype, device=flat.device, ahead=incoming[number + 1] if follows else ()
+        )
+        if leg.into is not None:
+            _add(leg, flat, scratch[leg.into :])
 
 
-def _outgoing(leg: Leg, flat: Tensor) -> list[tuple[int, Tensor]]:
-    return [(span.peer, flat[span.start : span.stop]) for span in leg.sends]
+def _incoming(leg: Leg, flat: Tensor, scratch: Tensor) -> list[Receive]:
+    if leg.into is None:
+        return [(span.peer, flat[span.start : span.stop]) for span in leg.receives]
+    receives: list[Receive] = []
+    offset = leg.into
+    for span in leg.receives:
+        receives.append((span.peer, scratch[offset : offset + span.stop - span.start]))
+        offset += span.stop - span.start
+    return receives
+
+
+def _add(leg: Leg, flat: Tensor, received: Tensor) -> None:
+    for arrival in leg.arrivals:
+        content = received[arrival.offset : arrival.offset + arrival.stop - arrival.start]
+        place = flat[arrival.start : arrival.stop]
+        place.copy_(content) if arrival.fresh else place.add_(content)
 
 
 class Scratch:

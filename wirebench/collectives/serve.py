@@ -90,13 +90,13 @@ class Server:
         if not courses:
             return "native", (yield self.communicator.all_reduce(tensor))
         flat = tensor.view(-1)
-        parts = (self._segment(course, flat[start:stop]) for start, stop, course in courses)
+        parts = (self._segment(course, flat[start:stop], len(courses) == 1) for start, stop, course in courses)
         yield from in_flight(parts, apart)
         return courses[0][2].name, tensor
 
-    def _segment(self, course: Course, flat: Tensor) -> Rounds:
+    def _segment(self, course: Course, flat: Tensor, alone: bool) -> Rounds:
         scratch = self._scratch.take(course.scratch_items, flat)
-        yield from run_course(course, flat, scratch, self.communicator)
+        yield from run_course(course, flat, scratch, self.communicator, alone)
         self._scratch.give_back(scratch)
 
     def _cut(self, items: int, item_bytes: int) -> tuple[list[tuple[int, int, Course]], int]:

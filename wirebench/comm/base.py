@@ -33,6 +33,7 @@ class Communicator(Protocol):
         dtype: torch.dtype | None = None,
         lengths_travel: bool = False,
         device: torch.device | None = None,
+        ahead: Sequence[Receive] = (),
     ) -> Handle:
         """One round of point-to-point messages; EVERY rank calls it in EVERY round, also with nothing to send.
 
@@ -44,6 +45,8 @@ class Communicator(Protocol):
                   receives None; it may be left out where this rank receives None itself
         device    of the round's tensors, the same kind on every rank; default: that of the first tensor given, else
                   the CPU. A rank that gives none must say it where the others' tensors lie on a GPU
+        ahead     what the next round will receive, all of it tensors, untouched until then: an engine may ask for them
+                  now, so that they come as soon as they are sent
         The result is the received tensors, in the order of `receives`. Between one pair of ranks at most one message
         travels in each direction per round.
         """

@@ -38,10 +38,11 @@ class HorovodCommunicator:
         dtype: torch.dtype | None = None,
         lengths_travel: bool = False,
         device: torch.device | None = None,
+        ahead: Sequence[Receive] = (),
     ) -> Handle:
         """One round; see Communicator."""
         if self.beside is not None:
-            return self.beside.exchange(sends, receives, dtype, lengths_travel, device)
+            return self.beside.exchange(sends, receives, dtype, lengths_travel, device, ahead)
         return self._all_to_all(sends, receives, received_dtype(sends, dtype), device_of(sends, receives, device))
 
     def all_reduce(self, tensor: Tensor) -> Handle:

@@ -92,6 +92,7 @@ class LocalCommunicator:
         dtype: torch.dtype | None = None,
         lengths_travel: bool = False,
         device: torch.device | None = None,
+        ahead: Sequence[Receive] = (),
     ) -> LocalHandle:
         """One round; see Communicator."""
         expected = received_dtype(sends, dtype)

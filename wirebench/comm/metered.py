@@ -44,9 +44,10 @@ class Metered:
         dtype: torch.dtype | None = None,
         lengths_travel: bool = False,
         device: torch.device | None = None,
+        ahead: Sequence[Receive] = (),
     ) -> Handle:
         """One counted round."""
-        handle = self.communicator.exchange(sends, receives, dtype, lengths_travel, device)
+        handle = self.communicator.exchange(sends, receives, dtype, lengths_travel, device, ahead)
         head = LENGTH_BYTES if lengths_go_ahead(receives, lengths_travel) else 0
         return _MeteredHandle(self, handle, {destination: tensor.nbytes + head for destination, tensor in sends})
 

@@ -19,6 +19,7 @@ class TorchCommunicator:
 
     def __init__(self, staged: bool = False) -> None:
         self.rank, self.size, self.staged = dist.get_rank(), dist.get_world_size(), staged
+        self._ahead: list[Any] | None = None
 
     def exchange(
         self,
@@ -27,12 +28,22 @@ class TorchCommunicator:
         dtype: torch.dtype | None = None,
         lengths_travel: bool = False,
         device: torch.device | None = None,
+        ahead: Sequence[Receive] = (),
     ) -> "_Round":
         """One round; see Communicator."""
         device = device_of(sends, receives, device)
         wire = torch.device("cpu") if self.staged else device
         lengths = lengths_go_ahead(receives, lengths_travel)
-        return _Round(sends, receives, received_dtype(sends, dtype), lengths, device, wire)
+        begun = _Round(receives, received_dtype(sends, dtype), device, wire)
+        if lengths:
+            begun.start_with_lengths(sends)
+        elif wire.type == "cuda":
+            begun.start(sends)
+        else:
+            # Not with NCCL, which takes the messages of a pair, both ways, in the order in which both sides name them.
+            begun.start(sends, self._ahead, () if self.staged else ahead)
+            self._ahead = begun.ahead
+        return begun
 
     def all_reduce(self, tensor: Tensor) -> "TorchHandle":
         """Sum over ranks, in place."""
@@ -91,36 +102,56 @@ class TorchHandle:
 
 
 class _Round:
-    """One round of messages: receives are posted before sends, lengths before contents."""
+    """One round of messages: receives are posted before sends, lengths before contents.
+
+    ahead  works of the next round's receives, where they are posted already
+    """
 
     def __init__(
-        self,
-        sends: Sequence[tuple[int, Tensor]],
-        receives: Sequence[Receive],
-        dtype: torch.dtype,
-        lengths: bool,
-        device: torch.device,
-        wire: torch.device,
+        self, receives: Sequence[Receive], dtype: torch.dtype, device: torch.device, wire: torch.device
     ) -> None:
         self.receives, self.dtype, self.device, self.wire = receives, dtype, device, wire
-        outgoing = [(dst, tensor.to(wire)) for dst, tensor in sends]
-        self.kept = [tensor for _, tensor in outgoing]
-        self.wire_bytes = sum(t.nbytes for t in self.kept) + (LENGTH_BYTES * len(sends) if lengths else 0)
         self.lengths: list[Tensor] = []
+        self.buffers: list[Tensor] = []
         self.works: list[Any] = []
-        if lengths:
-            self.lengths = [torch.empty(1, dtype=torch.int64, device=wire) for _ in receives]
-            heads = [(dst, torch.tensor([t.numel()], dtype=torch.int64, device=wire)) for dst, t in outgoing]
-            self.kept += [head for _, head in heads]
-            self.works = _post([(src, head) for (src, _), head in zip(receives, self.lengths, strict=True)], heads)
-            # NCCL runs one call after the other: a send that starts before its own rank's receives would wait for ever.
-            self.late_sends = outgoing if wire.type == "cuda" else []
-            self.buffers: list[Tensor] = []
-            self.content_works = _post([], [] if self.late_sends else outgoing)
-        else:
-            self.late_sends = []
-            self.buffers = [self._buffer(what) for _, what in receives]
+        self.content_works: list[Any] = []
+        self.late_sends: list[tuple[int, Tensor]] = []
+        self.ahead: list[Any] | None = None
+
+    def start(
+        self,
+        sends: Sequence[tuple[int, Tensor]],
+        posted: list[Any] | None = None,
+        ahead: Sequence[Receive] = (),
+    ) -> None:
+        """Post what travels without lengths; `posted`: the receives' works, if the round before has posted them."""
+        outgoing = self._outgoing(sends, 0)
+        self.buffers = [self._buffer(what) for _, what in self.receives]
+        if ahead:
+            posted = _post(self._incoming(), []) if posted is None else posted
+            self.ahead = _post([(src, self._buffer(what)) for src, what in ahead], [])
+        if posted is None:
             self.content_works = _post(self._incoming(), outgoing)
+        else:
+            self.content_works = [*posted, *_post([], outgoing)]
+
+    def start_with_lengths(self, sends: Sequence[tuple[int, Tensor]]) -> None:
+        """Post lengths, and contents where they need not wait for them."""
+        outgoing = self._outgoing(sends, LENGTH_BYTES)
+        self.lengths = [torch.empty(1, dtype=torch.int64, device=self.wire) for _ in self.receives]
+        heads = [(dst, torch.tensor([t.numel()], dtype=torch.int64, device=self.wire)) for dst, t in outgoing]
+        self.kept += [head for _, head in heads]
+        sources = [src for src, _ in self.receives]
+        self.works = _post(list(zip(sources, self.lengths, strict=True)), heads)
+        # NCCL runs one call after the other: a send that starts before its own rank's receives would wait for ever.
+        self.late_sends = outgoing if self.wire.type == "cuda" else []
+        self.content_works = _post([], [] if self.late_sends else outgoing)
+
+    def _outgoing(self, sends: Sequence[tuple[int, Tensor]], head_bytes: int) -> list[tuple[int, Tensor]]:
+        outgoing = [(dst, tensor.to(self.wire)) for dst, tensor in sends]
+        self.kept = [tensor for _, tensor in outgoing]
+        self.wire_bytes = sum(tensor.nbytes + head_bytes for tensor in self.kept)
+        return outgoing
 
     def wait(self) -> list[Tensor]:
         for work in self.works:
