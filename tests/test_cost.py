@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from wirebench import closed_forms, collectives
 from wirebench.collectives.plan import Plan, Transfer
-from wirebench.collectives.segments import IN_FLIGHT
 from wirebench.cost import MachineBytes, link_bytes, pipelined_seconds, plan_seconds, uplink_bytes
 from wirebench.topology import Branch, Link, Topology
 
@@ -221,60 +220,6 @@ def test_machines_need_not_be_contiguous():
     assert link_bytes(plan, topology, 2) == {
         (0, "up"): 24, (2, "down"): 14, ((0,), "up"): 10, ((1,), "down"): 10, (3, "down"): 10
     }  # fmt: skip
-
-
-def test_one_segment_costs_its_price():
-    topology = two_levels((2, 3))
-    plan = planned("flexreduce", topology, 600)
-    assert pipelined_seconds([plan], topology, 4) == close(plan_seconds(plan, topology, 4))
-
-
-@pytest.mark.parametrize("count", [2, 3])
-def test_further_segments_cost_the_bottleneck(count):
-    """A tree of two ranks: each direction of a link is busy in one of its two rounds."""
-    topology = flat(2)
-    plan = planned("tree", topology, 1_000_000)
-    wire = 1_000_000 * ITEM_BYTES * BETA
-    first = 2 * ALPHA + 2 * wire + 1_000_000 * ITEM_BYTES * GAMMA
-    assert pipelined_seconds([plan] * count, topology, ITEM_BYTES) == close(first + (count - 1) * wire)
-
-
-def test_adding_can_be_the_bottleneck():
-    topology = flat(2, gamma=3 * BETA)
-    plan = planned("tree", topology, 1000)
-    price = plan_seconds(plan, topology, 1)
-    assert pipelined_seconds([plan] * 3, topology, 1) == close(price + 2 * (ALPHA + 3000 * BETA))
-
-
-def test_segments_in_turn_start_when_the_one_before_has_come_so_far():
-    """One crossing of a slow link in each half: it is never idle once the first segment has come to it."""
-    topology = two_levels((2, 3))
-    plan = planned("flexreduce", topology, 600_000)
-    price = plan_seconds(plan, topology, 4)
-    half = plan_seconds(Plan("half", plan.reduce, ()), topology, 4)
-    busy = pipelined_seconds([plan] * 2, topology, 4) - price
-    assert pipelined_seconds([plan] * 7, topology, 4, apart=2) == close(price + 6 * max(half, busy))
-    # So far apart that none overlap.
-    assert pipelined_seconds([plan] * 7, topology, 4, apart=4) == close(7 * price)
-
-
-def test_few_places_hold_back_what_waits_for_messages():
-    """Rounds that wait and carry nothing to speak of: as many at a time as there are places."""
-    topology = Topology(flat(2, link=Link(0.0, 1e12)).root, round_seconds=1.0)
-    plan = planned("tree", topology, 1)
-    assert pipelined_seconds([plan] * 9, topology, 4) == pytest.approx(3 * 2.0)
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(2, 12), st.integers(1, 6), st.integers(0, 6), st.sampled_from(["ring", "tree", "halving_doubling"]))
-def test_the_pipeline_lies_between_its_bounds(size, count, apart, name):
-    topology = flat(size)
-    plan = planned(name, topology, 5 * size)
-    price = plan_seconds(plan, topology, ITEM_BYTES)
-    piped = pipelined_seconds([plan] * count, topology, ITEM_BYTES, apart)
-    assert price * (1 - 1e-9) <= piped <= count * price * (1 + 1e-9)
-    if not apart:
-        assert count * price / IN_FLIGHT * (1 - 1e-9) <= piped
 
 
 def test_sixty_four_ranks_are_priced_quickly():

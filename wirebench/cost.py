@@ -47,38 +47,39 @@ def plan_seconds(plan: Plan, topology: Topology, item_bytes: float) -> float:
 def pipelined_seconds(plans: Sequence[Plan], topology: Topology, item_bytes: float, apart: int = 0) -> float:
     """Seconds of a sum that is cut into segments, one plan each, several of them under way at once (segments.py).
 
-    While one segment waits for a message, or adds it up, others use the wire. So the first segment fills the pipeline
-    and costs its full price, and each further one ends when what it needs most is free again: it adds only the time
-    for which it keeps its busiest resource busy, which is one direction of a link over all its rounds, a rank that
-    starts and adds messages, or what all messages share. A segment starts when one of IN_FLIGHT places is free or,
-    where `apart` is not 0, when the one before has done so many rounds, and never takes less than its own price. Equal
-    segments, none of which waits to start, cost price + (segments - 1) * busiest. Raises ValueError as `plan_seconds`.
+    Segments that start in turn, `apart` rounds after one another, advance in step. Each step takes as long as the
+    longest of the rounds that are under way, or as the resource that all of them together keep busy longest: one
+    direction of a link, a rank that starts and adds messages, or what all messages share.
+
+    Segments side by side (`apart` is 0) wait and add up while others use the wire. The first fills the pipeline and
+    costs its full price, and each further one ends when what it needs most is free again: it adds the time for which it
+    keeps its busiest resource busy over all its rounds. It starts when one of IN_FLIGHT places is free, and never takes
+    less than its own price. Equal segments, none of which waits to start, cost price + (segments - 1) * busiest.
+    Raises ValueError as `plan_seconds`.
     """
     # Segments differ by one item at most, so that few plans are distinct; several are the same object.
-    priced = {id(plan): _price(list(_loads(plan, topology, item_bytes)), apart) for plan in plans}
-    starts: list[float] = []
+    loads = {id(plan): list(_loads(plan, topology, item_bytes)) for plan in plans}
+    if apart:
+        return _in_turn_seconds([loads[id(plan)] for plan in plans], apart)
+    prices = {key: (sum(load.seconds for load in rounds), _busiest_seconds(rounds)) for key, rounds in loads.items()}
     ends: list[float] = []
-    for number, price in enumerate(priced[id(plan)] for plan in plans):
-        if apart:
-            start = starts[-1] + priced[id(plans[number - 1])].first_seconds if starts else 0.0
-        else:
-            start = ends[number - IN_FLIGHT] if number >= IN_FLIGHT else 0.0
-        starts.append(start)
-        ends.append(max(start + price.seconds, ends[-1] + price.busy_seconds if ends else 0.0))
+    for number, (seconds, busy_seconds) in enumerate(prices[id(plan)] for plan in plans):
+        start = ends[number - IN_FLIGHT] if number >= IN_FLIGHT else 0.0
+        ends.append(max(start + seconds, ends[-1] + busy_seconds if ends else 0.0))
     return ends[-1] if ends else 0.0
 
 
-class _Price(NamedTuple):
-    """Of a segment; first_seconds: of the rounds before the next one starts, where they start in turn."""
-
-    seconds: float
-    first_seconds: float
-    busy_seconds: float
-
-
-def _price(loads: Sequence["_Load"], apart: int) -> _Price:
-    seconds = [load.seconds for load in loads]
-    return _Price(sum(seconds), sum(seconds[:apart]), _busiest_seconds(loads))
+def _in_turn_seconds(segments: Sequence[Sequence["_Load"]], apart: int) -> float:
+    known: dict[tuple[int, ...], float] = {}
+    total = 0.0
+    for step in range(max((apart * number + len(rounds) for number, rounds in enumerate(segments)), default=0)):
+        places = ((rounds, step - apart * number) for number, rounds in enumerate(segments))
+        under_way = [rounds[place] for rounds, place in places if 0 <= place < len(rounds)]
+        key = tuple(id(load) for load in under_way)
+        if key not in known:
+            known[key] = max(max((load.seconds for load in under_way), default=0.0), _busiest_seconds(under_way))
+        total += known[key]
+    return total
 
 
 def native_seconds(topology: Topology, num_bytes: float) -> float:

@@ -4,14 +4,17 @@ While one segment's part of a round is added up, another's is on the wire; and a
 rank has finished the one before. Every segment is an all-reduce of its own with a plan of its own, so nothing but the
 order in which ranks own items depends on the cut, and that is the same on every rank and engine.
 
-Segments start side by side, or in turn: some rounds apart, for plans that leave the network idle while the ranks of
-each machine talk among themselves.
+Segments start side by side, or in turn: some rounds apart, for plans whose rounds leave links idle, because the ranks
+of each machine talk among themselves, or because all data flows one way.
 """
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from itertools import pairwise
 from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from wirebench.collectives.plan import Plan
 from wirebench.topology import Topology
@@ -23,6 +26,8 @@ LEAST_MESSAGE_BYTES = 128 << 10
 IN_TURN = 16
 """As many segments a sum is cut into, if it is large enough, where they start in turn: the first and the last have
 nobody to share the wire with."""
+WORTHWHILE = 0.95
+"""Less than a twentieth of the time is not worth more rounds at once."""
 
 Steps = Generator[Any, Any, None]
 
@@ -50,8 +55,8 @@ class Segments(NamedTuple):
 def segments(plan_of: Callable[[int], Plan | None], topology: Topology, items: int, item_bytes: int) -> Segments:
     """A sum of `items` items cut into segments; at least one. `plan_of`: the plan for a number of items."""
     whole = plan_of(items)
-    if whole is None:
-        return Segments((Segment(0, items, None),), 0)
+    if whole is None or len(cut(items, item_bytes, topology.size, in_turn=True)) == 1:
+        return Segments((Segment(0, items, whole),), 0)
     apart = rounds_apart(whole, topology)
     bounds = cut(items, item_bytes, topology.size, apart > 0)
     plans = {length: plan_of(length) for length in {stop - start for start, stop in bounds}}
@@ -59,19 +64,41 @@ def segments(plan_of: Callable[[int], Plan | None], topology: Topology, items: i
 
 
 def rounds_apart(plan: Plan, topology: Topology) -> int:
-    """How many rounds one segment is ahead of the next: 0, side by side, where every round crosses machines, or none.
+    """How many rounds one segment is ahead of the next; 0, side by side, where no round leaves a link idle.
 
-    Else as many as possible while at any time one of the segments under way has a round that crosses. Then the network
-    is never idle while the others' rounds stay within the machines, and a round has the links for itself, or nearly: of
-    several at once, each takes a share that has little to do with what it still has to send. With all crossing rounds
-    in a row, as in BlueConnect and FlexReduce, it is their number.
+    Else such that all links together are busy for the shortest time, the network never idle while rounds stay within
+    the machines, and no more rounds under way at once than that takes: of several, each gets a share of a link that
+    has little to do with what it still has to send. BlueConnect and FlexReduce: as many as have messages between
+    machines, so that one at a time uses the network. A tree: fewer, since half of its rounds go up and half go down.
     """
-    machine_of = {rank: number for number, ranks in enumerate(topology.machines) for rank in ranks}
-    crosses = [any(machine_of[t.src] != machine_of[t.dst] for t in round_) for round_ in (*plan.reduce, *plan.copy)]
-    if all(crosses) or not any(crosses):
+    carried = _carried(plan, topology)
+    crosses = carried.max(axis=1) > 0
+    if not crosses.any():
         return 0
     # Segments advance in step, one round each: at any time those rounds are under way that differ by multiples of it.
-    return max(apart for apart in range(1, len(crosses)) if all(any(crosses[r::apart]) for r in range(apart)))
+    one_by_one, at_best = carried.max(axis=1).sum(), carried.sum(axis=0).max()
+    if crosses.all() and at_best > WORTHWHILE * one_by_one:
+        return 0
+    busy = {
+        apart: sum(carried[first::apart].sum(axis=0).max() for first in range(apart))
+        for apart in range(1, len(carried))
+        if all(crosses[first::apart].any() for first in range(apart))
+    }
+    return max(apart for apart, items in busy.items() if WORTHWHILE * items <= min(busy.values()))
+
+
+def _carried(plan: Plan, topology: Topology) -> NDArray[np.int64]:
+    """Items that each round brings onto the links of each machine; columns: out of the machines, then into them."""
+    machine_of = {rank: number for number, ranks in enumerate(topology.machines) for rank in ranks}
+    rounds = (*plan.reduce, *plan.copy)
+    carried = np.zeros((len(rounds), 2 * len(topology.machines)), dtype=np.int64)
+    for row, transfers in zip(carried, rounds, strict=True):
+        for transfer in transfers:
+            src, dst = machine_of[transfer.src], machine_of[transfer.dst]
+            if src != dst:
+                row[src] += transfer.stop - transfer.start
+                row[len(topology.machines) + dst] += transfer.stop - transfer.start
+    return carried
 
 
 def cut(items: int, item_bytes: int, size: int, in_turn: bool = False) -> list[tuple[int, int]]:
@@ -115,6 +142,9 @@ def in_flight(steps_of_segments: Iterable[Steps], apart: int = 0) -> Steps:
     while under_way:
         steps, handle, begun = under_way.popleft()
         answer = yield handle
+        if begun == apart:
+            # First, so that what it receives is asked for before the older one's data fill the way to the same rank.
+            start()
         ended = not advance(steps, answer, begun)
-        if begun == apart or (ended and (begun < apart or not apart)):
+        if ended and (begun < apart or not apart):
             start()
