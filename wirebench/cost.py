@@ -57,10 +57,10 @@ def pipelined_seconds(plans: Sequence[Plan], topology: Topology, item_bytes: flo
     less than its own price. Equal segments, none of which waits to start, cost price + (segments - 1) * busiest.
     Raises ValueError as `plan_seconds`.
     """
-    # Segments differ by one item at most, so that few plans are distinct; several are the same object.
-    loads = {id(plan): list(_loads(plan, topology, item_bytes)) for plan in plans}
+    # Segments differ by one item at most, so that few plans are distinct, and the first stands for all in turn.
     if apart:
-        return _in_turn_seconds([loads[id(plan)] for plan in plans], apart)
+        return _in_turn_seconds(list(_loads(plans[0], topology, item_bytes)), len(plans), apart) if plans else 0.0
+    loads = {id(plan): list(_loads(plan, topology, item_bytes)) for plan in plans}
     prices = {key: (sum(load.seconds for load in rounds), _busiest_seconds(rounds)) for key, rounds in loads.items()}
     ends: list[float] = []
     for number, (seconds, busy_seconds) in enumerate(prices[id(plan)] for plan in plans):
@@ -69,16 +69,18 @@ def pipelined_seconds(plans: Sequence[Plan], topology: Topology, item_bytes: flo
     return ends[-1] if ends else 0.0
 
 
-def _in_turn_seconds(segments: Sequence[Sequence["_Load"]], apart: int) -> float:
-    known: dict[tuple[int, ...], float] = {}
+def _in_turn_seconds(loads: Sequence["_Load"], count: int, apart: int) -> float:
+    """`count` segments of these rounds, each `apart` steps after the one before."""
+    known: dict[range, float] = {}
     total = 0.0
-    for step in range(max((apart * number + len(rounds) for number, rounds in enumerate(segments)), default=0)):
-        places = ((rounds, step - apart * number) for number, rounds in enumerate(segments))
-        under_way = [rounds[place] for rounds, place in places if 0 <= place < len(rounds)]
-        key = tuple(id(load) for load in under_way)
-        if key not in known:
-            known[key] = max(max((load.seconds for load in under_way), default=0.0), _busiest_seconds(under_way))
-        total += known[key]
+    for step in range(len(loads) + apart * (count - 1)):
+        # The segment that started last is in round `newest`; those before it are multiples of `apart` further on.
+        newest = step - apart * min(step // apart, count - 1)
+        under_way = range(newest, min(step + 1, len(loads)), apart)
+        if under_way not in known:
+            rounds = [loads[number] for number in under_way]
+            known[under_way] = max(max((load.seconds for load in rounds), default=0.0), _busiest_seconds(rounds))
+        total += known[under_way]
     return total
 
 
