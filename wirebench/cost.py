@@ -10,7 +10,7 @@ to a tree of links. Rounds run one after another. A round costs
                counts
   + adding     for every rank the bytes that it adds to its own, times gamma; the busiest rank counts. Bytes that
                overwrite are not counted.
-  + round      the topology's own cost of a round
+  + round      what a round costs for every rank that receives in it: where ranks share cores, they are woken in turn
   + shared     where the topology has something that all messages share: their start-up times and bytes there, all
                added up
 
@@ -198,7 +198,8 @@ def _load(parcels: Sequence[_Parcel], topology: Topology, item_bytes: float) -> 
             carried[link] += size
             largest[link] = max(largest[link], size)
     wire = {link: b / network.above(link[0]).link(largest[link]).bytes_per_second for link, b in carried.items()}
-    return _Load(latency, wire, adding, _shared_seconds(parcels, topology, item_bytes), topology.round_seconds)
+    waking = topology.round_seconds * len({parcel.dst for parcel in parcels})
+    return _Load(latency, wire, adding, _shared_seconds(parcels, topology, item_bytes), waking)
 
 
 def _shared_seconds(parcels: Iterable[_Parcel], topology: Topology, item_bytes: float) -> float:

@@ -88,7 +88,7 @@ class Topology:
 
     root                     the topmost branch; its leaves are the ranks 0 to size - 1, in any order
     reduce_seconds_per_byte  gamma: seconds that a rank takes to add one received byte
-    round_seconds            what a round costs whatever it carries: calls, and waiting for who is late
+    round_seconds            what a round costs for every rank that receives in it, whatever it carries
     shared                   what all messages share, whatever their way: the cores of one machine that plays all hosts
                              of an emulated cluster. () on a real one
     native                   the engine's own all-reduce: start-up time of a call, and bus bandwidth, by size of the
