@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from compose import KINDS, compose
 from wirebench import catalog, config
 from wirebench.comm.engine import ENGINES
-from wirebench.comm.launch import launched
+from wirebench.comm.launch import end_process, launched
 from wirebench.data.base import Batch
 from wirebench.errors import Diverged, PeerLost, UserError
 from wirebench.guard import seed_of_backward
@@ -179,4 +179,4 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:]))

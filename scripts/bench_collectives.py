@@ -26,7 +26,7 @@ from wirebench import cells, collectives, topology_file
 from wirebench.cells import Cell
 from wirebench.collectives.ring import Ring
 from wirebench.comm.engine import Engine, start
-from wirebench.comm.launch import launched
+from wirebench.comm.launch import end_process, launched
 from wirebench.config import EngineConfig
 from wirebench.environment import capture
 from wirebench.errors import UserError
@@ -45,12 +45,13 @@ def main() -> int:
     sizes = [parse_size(text) for text in options.sizes]
     if launched().engine == "local":
         raise UserError("bench_collectives: start it with scripts/cluster.py, torchrun or horovodrun; see --help")
+    chosen = {name: collectives.build(name) for name in options.collectives}
     engine = start(EngineConfig(device=options.device, timeout_seconds=options.timeout), fusion_mb=0.0)
     if engine.size == 1:
         raise UserError("bench_collectives: needs at least 2 ranks")
     topology = topology_file.of_job(options.topology or "", [peer.host for peer in engine.peers], "--topology")
     nic = InterfaceCounter(find_interface(engine.ranks_on_this_host == engine.size))
-    trials = {n: Trial(engine, collectives.build(n), topology, nic) for n in options.collectives}
+    trials = {name: Trial(engine, collective, topology, nic) for name, collective in chosen.items()}
     ring = functools.partial(Ring().plan, topology)
     found: list[Cell] = []
     for items in sizes:
@@ -206,7 +207,8 @@ def parse() -> argparse.Namespace:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        code = main()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        code = 2
+    end_process(code)

@@ -30,7 +30,7 @@ from compose import compose
 from train import train_step
 from wirebench import config
 from wirebench.comm.engine import Engine, start
-from wirebench.comm.launch import launched
+from wirebench.comm.launch import end_process, launched
 from wirebench.config import EngineConfig
 from wirebench.environment import capture
 from wirebench.errors import UserError
@@ -188,6 +188,8 @@ def parse() -> argparse.Namespace:
 
 if __name__ == "__main__":
     try:
-        sys.exit(main())
+        code = main()
     except UserError as error:
-        sys.exit(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr)
+        code = 2
+    end_process(code)

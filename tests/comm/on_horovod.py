@@ -11,6 +11,7 @@ from tests.comm.contract import CHECKS
 from tests.lanes import Plain, check_gradients, images, loss_of, plain_gradients
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.hvd import HorovodCommunicator
+from wirebench.comm.launch import end_process
 from wirebench.comm.peers import gather_bytes
 from wirebench.config import EngineConfig
 from wirebench.errors import UserError
@@ -90,3 +91,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    end_process(0)

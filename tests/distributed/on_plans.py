@@ -15,6 +15,7 @@ from wirebench import collectives
 from wirebench.collectives.segments import cut, segments
 from wirebench.collectives.serve import Server
 from wirebench.comm.engine import Engine, start
+from wirebench.comm.launch import end_process
 from wirebench.comm.peers import gather_bytes
 from wirebench.config import EngineConfig
 from wirebench.exchange import run
@@ -94,4 +95,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end_process(main())

@@ -6,8 +6,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import train
-from wirebench.comm.launch import launched
+from wirebench.comm.launch import end_process, launched
 
 if __name__ == "__main__":
     extra, *arguments = sys.argv[1:]
-    sys.exit(train.main(arguments + [extra] * (launched().rank == 1)))
+    end_process(train.main(arguments + [extra] * (launched().rank == 1)))

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import models
 from wirebench import config, data
+from wirebench.comm.launch import end_process
 from wirebench.seeding import seed_of
 
 
@@ -51,3 +52,4 @@ def main(path: str, *overrides: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    end_process(0)
