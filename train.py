@@ -7,23 +7,20 @@ torchrun --nproc-per-node 4 train.py CONFIG.toml ...      torch.distributed
 """
 
 import argparse
-import os
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 
 from compose import KINDS, compose
 from wirebench import catalog, config
 from wirebench.comm.engine import ENGINES
-from wirebench.comm.launch import end_process, launched
+from wirebench.comm.launch import end_process, launched, let_rank_0_tell
 from wirebench.data.base import Batch
 from wirebench.errors import Diverged, PeerLost, UserError
 from wirebench.guard import seed_of_backward
 from wirebench.optim import apply_learning_rate, learning_rate
 from wirebench.run import Run
 
-SECONDS_FOR_RANK_0 = 3.0
 INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
 
@@ -134,9 +131,8 @@ def train_step(run: Run, epoch: int, batches: list[Iterator[Batch]]) -> None:
 def fail(message: object, code: int, run: Run | None) -> int:
     """Say what went wrong in one line, and leave."""
     place = launched()
-    if place.rank and code == UserError.exit_code:
-        # A mistake that all ranks see is rank 0's to tell: the launcher ends the others when it has.
-        time.sleep(SECONDS_FOR_RANK_0)
+    if code == UserError.exit_code:
+        let_rank_0_tell()
     if run is not None:
         run.progress.close()
     who = f"rank {place.rank}: " if place.size > 1 else ""
@@ -154,10 +150,8 @@ def leave(code: int, run: Run | None) -> int:
             run.engine.linger()
         # Not before: a launcher ends the others with SIGTERM as soon as one rank is gone.
         run.stopper.close()
-    sys.stdout.flush()
-    sys.stderr.flush()
     if launched().size > 1:
-        os._exit(code)
+        end_process(code, tidy=False)
     return code
 
 

@@ -26,10 +26,10 @@ from wirebench import cells, collectives, topology_file
 from wirebench.cells import Cell
 from wirebench.collectives.ring import Ring
 from wirebench.comm.engine import Engine, start
-from wirebench.comm.launch import end_process, launched
+from wirebench.comm.launch import end_process, launched, let_rank_0_tell
 from wirebench.config import EngineConfig
 from wirebench.environment import capture
-from wirebench.errors import UserError
+from wirebench.errors import PeerLost, UserError
 from wirebench.nic import InterfaceCounter, find_interface
 from wirebench.topology import Topology
 from wirebench.trial import StandIn, Trial, planned_bytes, predicted_seconds
@@ -208,7 +208,9 @@ def parse() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         code = main()
-    except UserError as error:
+    except (UserError, PeerLost) as error:
+        if isinstance(error, UserError):
+            let_rank_0_tell()
         print(f"error: {error}", file=sys.stderr)
-        code = 2
+        code = error.exit_code
     end_process(code)

@@ -30,10 +30,10 @@ from compose import compose
 from train import train_step
 from wirebench import config
 from wirebench.comm.engine import Engine, start
-from wirebench.comm.launch import end_process, launched
+from wirebench.comm.launch import end_process, launched, let_rank_0_tell
 from wirebench.config import EngineConfig
 from wirebench.environment import capture
-from wirebench.errors import UserError
+from wirebench.errors import PeerLost, UserError
 from wirebench.loss import cross_entropy
 from wirebench.native import native_sync
 from wirebench.optim import build_optimizer
@@ -189,7 +189,9 @@ def parse() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         code = main()
-    except UserError as error:
+    except (UserError, PeerLost) as error:
+        if isinstance(error, UserError):
+            let_rank_0_tell()
         print(f"error: {error}", file=sys.stderr)
-        code = 2
+        code = error.exit_code
     end_process(code)

@@ -47,6 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise UserError(f"cells: {error}") from error
     show(found, measured)
     print(topology_text.draw(found.topology))
+    if found.unseen:
+        print(f"too fast to be seen in these cells: {', '.join(found.unseen)}; levels count from the machines up")
     if options.out:
         note = f"fitted by scripts/fit_network.py to {', '.join(Path(path).name for path in options.cells)}"
         topology_file.save(found.topology, options.out, note, fit=found.numbers)

@@ -89,6 +89,16 @@ def test_too_few_cells_and_cells_of_another_cluster_are_refused() -> None:
         fit(Topology.parse("2+2"), cells(truth))
 
 
+def test_what_cells_cannot_show_is_named() -> None:
+    seen = Topology.parse("2+3").with_links([Link(1e-5, 1e9), Link(1e-4, 1e7)])
+    known = dataclasses.replace(seen, shared=(Link(1e-5, 1e9),), reduce_seconds_per_byte=1e-9)
+    assert not Fit(known, (), 1.0, 1.0).unseen
+    hidden = dataclasses.replace(seen.with_links([Link(1e-8, 1e12), Link(1e-4, 1e7)]), shared=(Link(1e-8, 1e9),))
+    assert Fit(hidden, (), 1.0, 1.0).unseen == [
+        "start-up time of level 0", "rate of level 0", "start-up time of shared", "cost of adding"
+    ]  # fmt: skip
+
+
 def test_cells_of_another_cut_are_refused() -> None:
     topology = cluster(NETWORK)
     other = dataclasses.replace(cell(topology, "flexreduce", 4_000_000), segments=3)

@@ -107,7 +107,9 @@ def load(path: Path) -> Measurement:
     """Read what `save` wrote; UserError, naming file and line, for anything else."""
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise UserError(f"{path}: cannot be read as measured cells ({error})") from error
     if not lines or not isinstance(lines[0], dict) or lines[0].get("kind") != KIND:
         raise UserError(f"{path}: is no file of scripts/bench_collectives.py: its first line names no {KIND!r}")

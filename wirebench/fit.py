@@ -31,6 +31,8 @@ CANDIDATES = (512.0, 2048.0, 8192.0, 32768.0, 131072.0, 524288.0)
 LATENCY_RANGE = (1e-8, 1.0)
 RATE_RANGE = (1e5, 1e12)
 GAMMA_RANGE = (1e-13, 1e-6)
+EDGE = 1.05
+"""So near to an edge of its range a parameter lies at it."""
 TOLERANCE = 0.1
 ROBUST_SCALE = 0.05
 WORTH_A_BREAK = 0.85
@@ -62,6 +64,20 @@ class Fit:
             "median_error": float(np.median(errors)),
             "largest_error": max(errors),
         }
+
+    @property
+    def unseen(self) -> list[str]:
+        """What the cells do not determine: speeds at the fast edge of the range that is tried, by level, in words."""
+        lines = {f"level {number}": level[0].links for number, level in enumerate(self.topology.levels)}
+        found = []
+        for name, line in {**lines, "shared": self.topology.shared}.items():
+            if any(link.latency_seconds < LATENCY_RANGE[0] * EDGE for link in line):
+                found.append(f"start-up time of {name}")
+            if any(link.bytes_per_second > RATE_RANGE[1] / EDGE for link in line):
+                found.append(f"rate of {name}")
+        if self.topology.reduce_seconds_per_byte < GAMMA_RANGE[0] * EDGE:
+            found.append("cost of adding")
+        return found
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def test_named_clusters_do_not_disturb_each_other(cluster: Run, begin: Callable[
     assert cluster("status").out == "no cluster is up\n"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="this user is without rights anyway")
+@pytest.mark.skipif(os.geteuid() != 0, reason="drops root's rights, which this user does not have")
 def test_without_rights(cluster: Run, tmp_path: Path):
     for folder in (*tmp_path.parents[:2], tmp_path):
         folder.chmod(folder.stat().st_mode | 0o755)

@@ -1,5 +1,9 @@
 """Launchers: what their environments say about this process."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 from wirebench.comm.launch import Launch, launched
@@ -32,3 +36,34 @@ def test_this_process_was_not_launched(monkeypatch):
     for key in (*HOROVOD, *MPI, *TORCHRUN):
         monkeypatch.delenv(key, raising=False)
     assert launched().engine == "local"
+
+
+ENDING = """
+import atexit
+from wirebench.comm.launch import end_process
+
+class Late:
+    def __del__(self):
+        print("the interpreter's end", flush=True)
+
+late = Late()
+late.itself = late
+atexit.register(print, "registered")
+print("said")
+end_process(7, tidy={tidy})
+"""
+
+
+@pytest.mark.parametrize(
+    ("rank", "tidy", "said"),
+    [
+        ("0", True, ["said", "registered"]),
+        ("0", False, ["said"]),
+        ("", True, ["said", "registered", "the interpreter's end"]),
+    ],
+)
+def test_a_rank_ends_before_the_interpreter_does(rank: str, tidy: bool, said: list[str]) -> None:
+    environment = {**os.environ, **({"RANK": rank, "WORLD_SIZE": "2"} if rank else {})}
+    command = [sys.executable, "-c", ENDING.format(tidy=tidy)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout.split("\n")[:-1]) == (7, said), ended.stderr

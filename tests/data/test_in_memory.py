@@ -111,7 +111,7 @@ def test_batches_are_the_callers_to_change() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_sees_the_same_images() -> None:
     data, index = dataset(), [torch.arange(30)]
     ((here, _),) = data.batches(index, train=True, key=KEY, device=CPU)

@@ -59,8 +59,7 @@ def course_of(plan: Plan, rank: int) -> Course:
     places = (0, max(sizes[0::2], default=0))
     legs = [leg._replace(into=places[number % 2]) for number, leg in enumerate(reduce)]
     legs += [_leg(transfers, rank) for transfers in plan.copy]
-    early = [False, *(_early(leg, before) for before, leg in pairwise(legs))]
-    legs = [leg._replace(early=can) for leg, can in zip(legs, early, strict=False)]
+    legs[1:] = [leg._replace(early=_early(leg, before)) for before, leg in pairwise(legs)]
     return Course(plan.name, tuple(legs), places[1] + max(sizes[1::2], default=0))
 
 

@@ -117,10 +117,11 @@ def cut(items: int, item_bytes: int, size: int, in_turn: bool = False) -> list[t
 
 
 def in_flight(steps_of_segments: Iterable[Steps], apart: int = 0) -> Steps:
-    """Advance generators of handles, several with a round under way; yields the oldest handle.
+    """Advance generators of handles, several with a round under way; yields the handle that has waited longest.
 
     A generator's next round begins as soon as it is sent the answer of the last. `apart` is 0: up to IN_FLIGHT start
-    at once, and the next where one has ended. Else the next starts when the newest has done `apart` rounds, or ended.
+    at once, and the next where one has ended. Else the next starts when the newest has done `apart` rounds, and before
+    that one goes on; or when it has ended.
     The order is the same on every rank, so that the messages of a pair of ranks meet.
     """
     waiting = iter(steps_of_segments)

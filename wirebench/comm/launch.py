@@ -3,8 +3,11 @@
 import atexit
 import os
 import sys
+import time
 from collections.abc import Mapping
 from typing import NamedTuple, NoReturn
+
+SECONDS_FOR_RANK_0 = 3.0
 
 
 class Launch(NamedTuple):
@@ -37,13 +40,22 @@ def launched(environment: Mapping[str, str] = os.environ) -> Launch:
     return Launch("local", 0, 1, 0, 1, 1)
 
 
-def end_process(code: int) -> NoReturn:
-    """End with this exit code. A rank of a job ends at once, after what Python itself has to do.
+def let_rank_0_tell() -> None:
+    """A mistake that all ranks see is rank 0's to tell: the launcher ends the others when it has."""
+    if launched().rank:
+        time.sleep(SECONDS_FOR_RANK_0)
 
-    The interpreter's own end now and then aborts (exit code 134) where C++ threads of Gloo or of the store still run.
+
+def end_process(code: int, tidy: bool = True) -> NoReturn:
+    """End with this exit code. A rank of a job does not come to the interpreter's own end.
+
+    That now and then aborts (exit code 134) where C++ threads of Gloo or of the store still run.
+
+    tidy  call what is registered with atexit; without, nothing waits for ranks that may be gone
     """
     if launched().engine != "local":
-        atexit._run_exitfuncs()
+        if tidy:
+            atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
