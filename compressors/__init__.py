@@ -7,7 +7,8 @@ from compressors.base import Compressor
 from compressors.wrappers import DenseBelow, Warmup
 from wirebench.plugins import Plugins
 
-PLUGINS = Plugins("compressors", "compressor", helpers=frozenset({"base", "feedback", "selection", "wrappers"}))
+HELPERS = frozenset({"base", "count_sketch", "encoding", "feedback", "selection", "thresholds", "wrappers"})
+PLUGINS = Plugins("compressors", "compressor", helpers=HELPERS)
 
 
 def available() -> list[str]:

@@ -5,13 +5,13 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from compressors.base import Exchange, Stateless
+from compressors.base import Exchange, Method
 from wirebench.layout import Bucket
 from wirebench.requests import Sum
 from wirebench.world import World
 
 
-class Cast(Stateless):
+class Cast(Method):
     """The gradient cast to `dtype`, summed in it on the wire, divided in the gradient's own type."""
 
     dtype: ClassVar[torch.dtype]

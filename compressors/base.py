@@ -1,19 +1,24 @@
 """The contract of a gradient compressor: one generator that asks for what must be agreed on, round by round."""
 
-from collections.abc import Generator, Mapping
-from typing import Any, ClassVar, Protocol
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
+from compressors.feedback import ErrorMemory
 from wirebench.layout import Bucket
+from wirebench.measures import Measures
 from wirebench.requests import Request
 from wirebench.world import World
 
 Exchange = Generator[Request, Any, Tensor]
+Keeps = Literal["exactly", "rounded", "nothing"]
 
 
 class Compressor(Protocol):
     """One rank's compressor; it lives as long as the run and owns its residuals.
+
+    A plugin needs what stands here. What more the suite can use, and its defaults, is in `Method`.
 
     owns_momentum  the method applies momentum itself, so the optimizer's own must be 0
     """
@@ -45,15 +50,59 @@ class Compressor(Protocol):
         ...
 
 
-class Stateless:
-    """Base of the methods that remember nothing between steps."""
+class Method:
+    """Base of the suite's methods: a method without memory, and what the suite asks of any.
 
-    owns_momentum: ClassVar[bool] = False
+    owns_momentum  see Compressor
+    keeps          what becomes of what is not sent: kept for later `exactly`; kept, but for `rounded` arithmetic; or
+                   `nothing` is kept (dense and unbiased methods)
+    dense_below    what its paper sends dense (the config's dense_below), used where the config does not say
+    collective     the collective that its paper runs it on, used where the config names none; "": the engine's own
+    whole_model    why it works only on the whole model in one bucket; "": on any bucket
+    bounded_by     the option to change where the residual grows without bound; "" for a method without a residual
+    memory         this rank's own state, of which every change of the world hands the sum on
+    shared         state that is the same on all ranks
+    measures       what it measured of itself; filled only while `world.measuring`
+    """
+
+    owns_momentum: bool = False
+    keeps: ClassVar[Keeps] = "nothing"
+    dense_below: ClassVar[int] = 0
+    collective: ClassVar[str] = ""
+    whole_model: str = ""
+    bounded_by: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        self.memory = ErrorMemory()
+        self.shared: dict[str, Tensor] = {}
+        self.measures = Measures()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Nothing to save."""
-        return {}
+        """This rank's memory, and what all ranks share as `shared.NAME`."""
+        return self.memory.state_dict() | {f"shared.{name}": tensor for name, tensor in self.shared.items()}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Accept the empty state only."""
-        assert not state, f"{type(self).__name__} has no state, got {sorted(state)}"
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        shared, own = _parted(state)
+        self.shared = {name: tensor.clone() for name, tensor in shared.items()}
+        self.memory.load_state_dict(own)
+
+    def take_over(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Begin with the sum of what several ranks of an earlier world held, so that no gradient is lost.
+
+        `states` are those ranks' state dictionaries, at least one; what is shared comes from the first. A rank that
+        joins takes over `only_shared` of any other's.
+        """
+        self.load_state_dict(states[0])
+        for state in states[1:]:
+            self.memory.add(_parted(state)[1])
+
+
+def only_shared(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What of a state dictionary is the same on all ranks: what a rank that joins begins with."""
+    return {name: tensor for name, tensor in state.items() if name.startswith("shared.")}
+
+
+def _parted(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    shared = {name.removeprefix("shared."): tensor for name, tensor in only_shared(state).items()}
+    return shared, {name: tensor for name, tensor in state.items() if not name.startswith("shared.")}

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from wirebench.errors import UserError
 from wirebench.layout import Bucket
+from wirebench.world import World
+
+RESIDUAL, VELOCITY = "residual", "velocity"
 
 
 class ErrorMemory:
@@ -20,10 +23,10 @@ class ErrorMemory:
     """
 
     def __init__(self, *names: str) -> None:
-        self.names = names or ("residual",)
+        self.names = names or (RESIDUAL,)
         self._flat: dict[str, Tensor] = {}
 
-    def slice(self, bucket: Bucket, name: str = "residual") -> Tensor:
+    def slice(self, bucket: Bucket, name: str = RESIDUAL) -> Tensor:
         """View of the memory `name` at the places of `bucket`, shape (numel,); write to it in place.
 
         Raises UserError where a restored memory has another length than the gradient.
@@ -50,3 +53,68 @@ class ErrorMemory:
         unknown = sorted(set(state) - set(self.names))
         assert not unknown, f"no memory {unknown} among {self.names}"
         self._flat = {name: flat.clone() for name, flat in state.items()}
+
+    def add(self, state: Mapping[str, Tensor]) -> None:
+        """Add another rank's memories to these."""
+        for name, flat in state.items():
+            self._flat[name] = self._flat[name] + flat if name in self._flat else flat.clone()
+
+
+class Feedback(ErrorMemory):
+    """Error feedback with DGC's momentum correction: v, what was not sent yet, and u, the momentum of what comes in.
+
+    Lin et al., "Deep Gradient Compression", ICLR 2018, section 3; gs-SGD (arXiv 2108.06004), Algorithm 1.
+      u <- m u + g,  v <- v + u                      Nesterov: u <- m (u + g),  v <- v + u + g
+      where it was sent: v <- 0, u <- 0 (momentum factor masking)
+    Without masking of u, and with everything sent, this is dense momentum SGD; with it, plain SGD.
+
+    momentum  m in [0, 1); 0: plain error feedback, no u
+    clip      largest Euclidean norm of the gradient of P ranks: each clips its own to clip / sqrt(P), each bucket to
+              its share by the root of its size; 0: off
+    masking   false: u is left as it is where v was sent
+    """
+
+    def __init__(self, momentum: float = 0.0, nesterov: bool = False, clip: float = 0.0, masking: bool = True) -> None:
+        super().__init__(*([RESIDUAL, VELOCITY] if momentum else [RESIDUAL]))
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum lies in [0, 1), got {momentum}")
+        if nesterov and not momentum:
+            raise ValueError("nesterov needs a momentum above 0")
+        if clip < 0:
+            raise ValueError(f"clip is a norm, or 0 for none, got {clip}")
+        self.momentum, self.nesterov, self.clip, self.masking = momentum, nesterov, clip, masking
+
+    def accumulate(self, bucket: Bucket, world: World) -> Tensor:
+        """Take in the gradient of `bucket`, which is left as it is unless clipped; returns v, a view (numel,)."""
+        grad, residual = bucket.grad, self.slice(bucket)
+        if self.clip:
+            self._clip(bucket, world.size)
+        if not self.momentum:
+            return residual.add_(grad)
+        velocity = self.slice(bucket, VELOCITY)
+        if self.nesterov:
+            velocity.add_(grad).mul_(self.momentum)
+            residual.add_(grad)
+        else:
+            velocity.mul_(self.momentum).add_(grad)
+        return residual.add_(velocity)
+
+    def sent(self, bucket: Bucket, index: Tensor, kept: Tensor | None = None) -> None:
+        """The places `index` (int64, or a mask) of v were sent; `kept` is what rounding left of them, if anything."""
+        self.slice(bucket)[index] = 0 if kept is None else kept
+        if self.momentum and self.masking:
+            self.slice(bucket, VELOCITY)[index] = 0
+
+    def sent_all(self, bucket: Bucket) -> None:
+        """All of v was sent."""
+        self.slice(bucket).zero_()
+        if self.momentum and self.masking:
+            self.slice(bucket, VELOCITY).zero_()
+
+    def _clip(self, bucket: Bucket, size: int) -> None:
+        """Scale the gradient down to its bucket's share of the limit; NaN stays NaN."""
+        limit = self.clip * (bucket.grad.numel() / bucket.model_numel / size) ** 0.5
+        norm = torch.linalg.vector_norm(bucket.grad)
+        # A tensor, so that the host need not wait for a GPU. An infinite norm must not turn what is finite into 0.
+        scale = (limit / norm).clamp(max=1.0)
+        bucket.grad.mul_(torch.where(norm.isinf(), torch.ones_like(scale), scale))

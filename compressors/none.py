@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from compressors.base import Exchange, Stateless
+from compressors.base import Exchange, Method
 from wirebench.layout import Bucket
 from wirebench.requests import Sum
 from wirebench.world import World
@@ -10,7 +10,7 @@ from wirebench.world import World
 BYTES_PER_ELEMENT = 4
 
 
-class NoCompression(Stateless):
+class NoCompression(Method):
     """The whole gradient, as it is."""
 
     def exchange(self, bucket: Bucket, world: World) -> Exchange:

@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor
 
-from compressors.base import Compressor, Exchange
+from compressors.base import Compressor, Exchange, Method
+from compressors.feedback import Feedback
 from wirebench.errors import UserError
 from wirebench.layout import Bucket, Layer
 from wirebench.requests import Sum
 from wirebench.world import World
 
 BYTES_PER_ELEMENT = 4
+VELOCITY_KEY = "shared.dense_velocity"
 
 
 class _HasDensity(Compressor, Protocol):
@@ -21,11 +23,17 @@ class _HasDensity(Compressor, Protocol):
 
 
 class _Wrapper:
-    """What a wrapper leaves to the compressor inside it."""
+    """What a wrapper leaves to the compressor inside it: all that it does not do itself."""
 
     def __init__(self, inner: Compressor) -> None:
         self.inner = inner
         self.owns_momentum = inner.owns_momentum
+
+    def __getattr__(self, name: str) -> Any:
+        """The inner compressor's."""
+        if name == "inner":  # not there yet, as while it is copied
+            raise AttributeError(name)
+        return getattr(self.inner, name)
 
     def state_dict(self) -> dict[str, Tensor]:
         """The inner compressor's state; the wrapper has none."""
@@ -71,12 +79,14 @@ class DenseBelow(_Wrapper):
 
     The dense layers of a bucket travel in one sum. The others are one bucket of `inner`, whose layers count their
     places among the compressed layers of the model alone: its memory has no gaps and does not depend on how buckets are
-    cut. A bucket of one kind only is not copied.
+    cut. A bucket of one kind only is not copied. Where the inner compressor owns the momentum, the dense layers get the
+    same one, applied to their average, as DGC does.
     """
 
     def __init__(self, inner: Compressor, numel: int) -> None:
         super().__init__(inner)
         self.numel = numel
+        self._velocity: Tensor | None = None
         self._model: tuple[Layer, ...] = ()
         self._places: dict[str, Layer] = {}
 
@@ -84,7 +94,8 @@ class DenseBelow(_Wrapper):
         """One sum for the dense layers, then the rounds of `inner` for the others, each where there are any."""
         sparse = [layer for layer in bucket.layers if not self._is_dense(layer)]
         if not sparse:
-            return (yield from _average(bucket.grad, world.size))
+            average = yield from _average(bucket.grad, world.size)
+            return self._with_momentum(average, [slice(bucket.start, bucket.stop)], bucket.model_numel)
         renumbered = self._renumber(bucket)
         layers = tuple(renumbered[layer.name] for layer in sparse)
         model = tuple(renumbered.values())
@@ -93,7 +104,8 @@ class DenseBelow(_Wrapper):
             return (yield from self.inner.exchange(whole, world))
         dense_places = _pieces(bucket, [layer for layer in bucket.layers if self._is_dense(layer)])
         dense = yield from _average(torch.cat(_at(bucket.grad, dense_places)), world.size)
-        _scatter(dense, bucket.grad, dense_places)
+        in_model = [slice(bucket.start + place.start, bucket.start + place.stop) for place in dense_places]
+        _scatter(self._with_momentum(dense, in_model, bucket.model_numel), bucket.grad, dense_places)
         sparse_places = _pieces(bucket, sparse)
         result = yield from self.inner.exchange(_Part(bucket, sparse_places, layers, model), world)
         return _scatter(result, bucket.grad, sparse_places)
@@ -101,6 +113,37 @@ class DenseBelow(_Wrapper):
     def wire_bytes(self, numel: int, size: int) -> int:
         """Dense bytes below the limit, the inner compressor's above: a bucket's layers are not known here."""
         return BYTES_PER_ELEMENT * numel if numel < self.numel else self.inner.wire_bytes(numel, size)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The inner compressor's state and the momentum of the dense layers, which is the same on all ranks."""
+        mine = {} if self._velocity is None else {VELOCITY_KEY: self._velocity}
+        return self.inner.state_dict() | mine
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        self.inner.load_state_dict(self._keep_mine(state))
+
+    def take_over(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """As Method.take_over."""
+        cast(Method, self.inner).take_over([self._keep_mine(state) for state in states])
+
+    def _keep_mine(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Restore the dense layers' momentum; the rest is the inner compressor's."""
+        velocity = state.get(VELOCITY_KEY)
+        self._velocity = None if velocity is None else velocity.clone()
+        return {name: tensor for name, tensor in state.items() if name != VELOCITY_KEY}
+
+    def _with_momentum(self, average: Tensor, places: Sequence[slice], model_numel: int) -> Tensor:
+        """`average`, of the flat gradient's `places`, as momentum SGD takes it."""
+        if not self.owns_momentum:
+            return average
+        if self._velocity is None:
+            self._velocity = average.new_zeros(model_numel)
+        self._velocity = self._velocity.to(average.device)  # checkpoints are read to the CPU
+        feedback = cast(Feedback, cast(Method, self.inner).memory)
+        velocity = torch.cat(_at(self._velocity, places)).mul_(feedback.momentum).add_(average)
+        _scatter(velocity, self._velocity, places)
+        return average.add_(velocity, alpha=feedback.momentum) if feedback.nesterov else velocity
 
     def _is_dense(self, layer: Layer) -> bool:
         return layer.ndim <= 1 or layer.numel < self.numel

@@ -72,7 +72,7 @@ def answer_all(exchanges: Exchanges, log: Log | None = None) -> list[Tensor]:
 
 def _copy(request: Request) -> Request:
     if isinstance(request, Merge):
-        return Merge(request.message.clone(), request.combine, request.values)
+        return Merge(request.message.clone(), request.combine, request.values, request.accounting)
     return type(request)(request.tensor.clone(), request.values)
 
 
@@ -86,7 +86,7 @@ def _answer(requests: Sequence[Request]) -> Tensor | list[Tensor]:
     total = tensors[0]
     for tensor in tensors[1:]:
         assert not isinstance(first, Sum) or tensor.shape == total.shape, "the ranks sum different shapes"
-        total = first.combine(total, tensor) if isinstance(first, Merge) else total.add_(tensor)
+        total = (first.accounting or first.combine)(total, tensor) if isinstance(first, Merge) else total.add_(tensor)
     return total
 
 

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+Combine = Callable[[Tensor, Tensor], Tensor]
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sum:
@@ -43,12 +45,14 @@ class Merge:
     `message` is one-dimensional, of one dtype everywhere and of any length. `combine(mine, theirs)` returns the merged
     message; it may change `mine` but not `theirs`. The answer is the combined message, the same on all ranks. Where
     `combine` is not associative the answer depends on the plan, which the record therefore names. `values` as in
-    `Gather`.
+    `Gather`. `accounting` gives the same as `combine`; it is called in its place on one rank for each merge, also where
+    a plan lets several ranks make the same one: what it notes of a merge adds up over ranks.
     """
 
     message: Tensor
-    combine: Callable[[Tensor, Tensor], Tensor]
+    combine: Combine
     values: int | None = None
+    accounting: Combine | None = None
 
 
 Request = Sum | Gather | Merge

@@ -53,5 +53,4 @@ def test_fp16_overflows_to_infinity_on_all_ranks_and_bf16_does_not():
 @pytest.mark.parametrize("method", [NoCompression(), Fp16(), Bf16()])
 def test_there_is_no_state(method):
     assert method.state_dict() == {}
-    with pytest.raises(AssertionError, match="has no state"):
-        method.load_state_dict({"residual": torch.zeros(1)})
+    method.load_state_dict({})

@@ -68,18 +68,18 @@ def test_the_result_is_written_into_the_gradient():
     assert grad.tolist() == [0.0, 2.0]
 
 
-def test_the_message_is_values_and_places_in_the_bucket():
+def test_the_message_is_places_in_the_bucket_and_values():
     layers, rank = lay_out([(4, 1), (2, 5)]), TopK(0.2)
     log: Log = []
     _, second = cut(torch.arange(14.0), layers, [range(0, 1), range(1, 2)])
     answer_all([rank.exchange(second, World(0, 1))], log)
     ((request,),) = log
     assert isinstance(request, Gather)
-    assert request.values == 2
+    assert request.values == 2 * 4
     message = payload(request)
-    assert message.dtype == torch.int32
-    assert message[:2].view(torch.float32).tolist() == [12.0, 13.0]
-    assert message[2:].tolist() == [8, 9]
+    assert message.dtype == torch.uint8
+    assert message[:8].view(torch.int32).tolist() == [8, 9]
+    assert message[8:].view(torch.float32).tolist() == [12.0, 13.0]
     assert message.nbytes == rank.wire_bytes(10, 1) == 16
 
 
@@ -88,7 +88,7 @@ def test_zeros_are_not_sent():
     exchange([TopK(0.5), TopK(0.5)], [torch.zeros(8), torch.tensor([0.0, 1.0] + [0.0] * 6)], log)
     ((first, second),) = log
     assert (first.values, payload(first).numel()) == (0, 0)
-    assert (second.values, payload(second).numel()) == (1, 2)
+    assert (second.values, payload(second).numel()) == (4, 8)
 
 
 def test_places_beyond_what_a_float_can_count_are_exact():

@@ -5,9 +5,8 @@ from typing import Any
 from wirebench.collectives.plan import Collective
 from wirebench.plugins import Plugins
 
-PLUGINS = Plugins(
-    "wirebench.collectives", "collective", helpers=frozenset({"calls", "course", "groups", "plan", "segments", "serve"})
-)
+HELPERS = frozenset({"calls", "course", "groups", "merging", "plan", "segments", "serve"})
+PLUGINS = Plugins("wirebench.collectives", "collective", helpers=HELPERS)
 
 
 def available() -> list[str]:

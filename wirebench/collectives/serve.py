@@ -5,7 +5,7 @@ code serves a process that waits in a thread, virtual workers in lockstep, and a
 """
 
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from wirebench.collectives.course import Course, Scratch, course_of, run_course
-from wirebench.collectives.plan import Collective, Move, Plan, gather_moves
+from wirebench.collectives.merging import Counted, accounted, fold_all, run_merge
+from wirebench.collectives.plan import Collective, Move, gather_moves
 from wirebench.collectives.segments import in_flight, segments
 from wirebench.comm.base import LENGTH_BYTES, Handle, as_bytes
 from wirebench.comm.metered import Metered
@@ -55,6 +56,7 @@ class Server:
         self._plan = lru_cache(maxsize=4096)(lambda items: collective.plan(topology, items))
         self._courses = lru_cache(maxsize=4096)(self._cut)
         self._moves = lru_cache(maxsize=1)(self._gather_moves)
+        self._counted: Counted | None = None
         self._scratch = Scratch()
 
     def take_log(self) -> list[Served]:
@@ -122,38 +124,13 @@ class Server:
     def _merge(self, request: Merge) -> Generator[Handle, Any, tuple[str, Tensor]]:
         plan = self._plan(1)
         if plan is not None:
-            position = self.topology.position
-            return plan.name, (yield from run_merge(plan, request, self.communicator, position))
+            if self._counted is None:
+                self._counted = accounted(plan, self.communicator.size)
+            merged = run_merge(plan, self._counted, request, self.communicator, self.topology.position)
+            return plan.name, (yield from merged)
         # Engines have no merge of their own: gather, then every rank folds the messages in rank order.
-        first, *others = yield self.communicator.all_gather(request.message.contiguous())
-        for message in others:
-            first = request.combine(first, message)
-        return "native gather, fold in rank order", first
-
-
-def run_merge(
-    plan: Plan, request: Merge, communicator: Metered, position: Mapping[int, int]
-) -> Generator[Handle, Any, Tensor]:
-    """Run a plan over one indivisible item, folding with `request.combine`; the answer is the same on all ranks.
-
-    Of two messages the one of the rank with the lower `position` comes first: ranks that exchange theirs then fold the
-    two in the same order.
-    """
-    message, rank = request.message, communicator.rank
-    for phase, rounds in (("reduce", plan.reduce), ("copy", plan.copy)):
-        for transfers in rounds:
-            sends = [(t.dst, message.contiguous()) for t in transfers if t.src == rank]
-            mine = [t for t in transfers if t.dst == rank]
-            receives = [(t.src, None) for t in mine]
-            received = yield communicator.exchange(sends, receives, message.dtype, True, message.device)
-            for transfer, theirs in zip(mine, received, strict=True):
-                if transfer.fresh or phase == "copy":
-                    message = theirs
-                elif position[transfer.src] < position[rank]:
-                    message = request.combine(theirs, message)
-                else:
-                    message = request.combine(message, theirs)
-    return message
+        messages = yield self.communicator.all_gather(request.message.contiguous())
+        return "native gather, fold in rank order", fold_all(messages, request, self.communicator.rank)
 
 
 def run_gather(
