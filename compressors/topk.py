@@ -9,6 +9,7 @@ from compressors.base import Exchange
 from compressors.encoding import Indices, Values
 from compressors.thresholds import Rule, choose
 from wirebench.layout import Bucket
+from wirebench.phases import phase
 from wirebench.requests import Gather
 from wirebench.world import World
 
@@ -39,8 +40,12 @@ class TopK(Sparse):
         """
         check_bucket(bucket)
         grad, numel = bucket.grad, bucket.grad.numel()
-        residual = self.feedback.accumulate(bucket, world)
-        index = choose(residual, self.count(numel), self.selection, world, bucket.start)
-        message = self.code.encode(index, self.take_out(bucket, index), numel)
+        with phase("update"):
+            residual = self.feedback.accumulate(bucket, world)
+        with phase("select"):
+            index = choose(residual, self.count(numel), self.selection, world, bucket.start)
+        with phase("encode"):
+            message = self.code.encode(index, self.take_out(bucket, index), numel)
         messages = yield Gather(message, values=index.numel() * self.code.value_bytes)
-        return average_of(grad, [self.code.decode(each, numel) for each in messages], world.size)
+        with phase("decode"):
+            return average_of(grad, [self.code.decode(each, numel) for each in messages], world.size)
