@@ -155,7 +155,7 @@ class DenseBelow(_Wrapper):
             places, start = {}, 0
             for layer in model:
                 if not self._is_dense(layer):
-                    places[layer.name] = Layer(layer.name, start, start + layer.numel, layer.ndim)
+                    places[layer.name] = layer._replace(start=start, stop=start + layer.numel)
                     start += layer.numel
             self._model, self._places = model, places
         return self._places

@@ -25,7 +25,7 @@ def lay_out(shapes: Sequence[tuple[int, ...]]) -> tuple[Layer, ...]:
     """Layers of these shapes, one after the other."""
     stops = list(accumulate(prod(shape) for shape in shapes))
     return tuple(
-        Layer(f"layer{i}", stop - prod(shape), stop, len(shape))
+        Layer(f"layer{i}", stop - prod(shape), stop, len(shape), shape[0])
         for i, (shape, stop) in enumerate(zip(shapes, stops, strict=True))
     )
 

@@ -16,12 +16,16 @@ from wirebench.errors import UserError
 
 
 class Layer(NamedTuple):
-    """One parameter tensor: its name, its slice [start, stop) of the flat gradient, its number of dimensions."""
+    """One parameter tensor: its name, its slice [start, stop) of the flat gradient, its number of dimensions.
+
+    rows  size of its first dimension: the slice is a matrix of so many rows, in every memory format
+    """
 
     name: str
     start: int
     stop: int
     ndim: int
+    rows: int = 1
 
     @property
     def numel(self) -> int:
@@ -139,7 +143,8 @@ def _check_alike(named: dict[str, nn.Parameter]) -> None:
 def _lay_out(order: Sequence[str], parameters: Sequence[nn.Parameter]) -> tuple[Layer, ...]:
     layers, start = [], 0
     for name, parameter in zip(order, parameters, strict=True):
-        layers.append(Layer(name, start, start + parameter.numel(), parameter.dim()))
+        rows = parameter.shape[0] if parameter.dim() else 1
+        layers.append(Layer(name, start, start + parameter.numel(), parameter.dim(), rows))
         start += parameter.numel()
     return tuple(layers)
 
