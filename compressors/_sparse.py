@@ -5,10 +5,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from compressors.base import Method
+from compressors.base import Exchange, Method
 from compressors.encoding import Indices, SparseCode, Values
 from compressors.feedback import Feedback
+from compressors.thresholds import Rule, choose
 from wirebench.layout import Bucket
+from wirebench.phases import phase
+from wirebench.requests import Gather
+from wirebench.world import World
 
 
 class Sparse(Method):
@@ -44,6 +48,34 @@ class Sparse(Method):
             None if arriving is exact else torch.where(arriving.isfinite(), exact - arriving, torch.zeros_like(exact)),
         )
         return arriving
+
+
+class SparseGather(Sparse):
+    """Base of the methods whose ranks each choose their largest entries and gather all ranks'."""
+
+    def __init__(
+        self, density: float, selection: Rule, values: Values, indices: Indices, feedback: Feedback | None = None
+    ) -> None:
+        super().__init__(density, values, indices, feedback)
+        self.selection = selection
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """One gather of indices and values.
+
+        Passes over the whole bucket: reading both and writing one for the sum with the residual, two readings for the
+        selection, one writing to clear the gradient. All else touches chosen entries only, the division too.
+        """
+        check_bucket(bucket)
+        grad, numel = bucket.grad, bucket.grad.numel()
+        with phase("update"):
+            residual = self.feedback.accumulate(bucket, world)
+        with phase("select"):
+            index = choose(residual, self.count(numel), self.selection, world, bucket.start)
+        with phase("encode"):
+            message = self.code.encode(index, self.take_out(bucket, index), numel)
+        messages = yield Gather(message, values=index.numel() * self.code.value_bytes)
+        with phase("decode"):
+            return average_of(grad, [self.code.decode(each, numel) for each in messages], world.size)
 
 
 def check_bucket(bucket: Bucket) -> None:

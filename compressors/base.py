@@ -12,7 +12,7 @@ from wirebench.requests import Request
 from wirebench.world import World
 
 Exchange = Generator[Request, Any, Tensor]
-Keeps = Literal["exactly", "rounded", "nothing"]
+Keeps = Literal["exactly", "rounded", "partly", "nothing"]
 
 
 class Compressor(Protocol):
@@ -54,8 +54,8 @@ class Method:
     """Base of the suite's methods: a method without memory, and what the suite asks of any.
 
     owns_momentum  see Compressor
-    keeps          what becomes of what is not sent: kept for later `exactly`; kept, but for `rounded` arithmetic; or
-                   `nothing` is kept (dense and unbiased methods)
+    keeps          what becomes of what is not sent: kept for later `exactly`; kept, but for `rounded` arithmetic; kept
+                   `partly`, the rest being lost and measured; or `nothing` is kept (dense and unbiased methods)
     dense_below    what its paper sends dense (the config's dense_below), used where the config does not say
     collective     the collective that its paper runs it on, used where the config names none; "": the engine's own
     whole_model    why it works only on the whole model in one bucket; "": on any bucket
@@ -66,7 +66,7 @@ class Method:
     """
 
     owns_momentum: bool = False
-    keeps: ClassVar[Keeps] = "nothing"
+    keeps: Keeps = "nothing"
     dense_below: ClassVar[int] = 0
     collective: ClassVar[str] = ""
     whole_model: str = ""

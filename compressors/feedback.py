@@ -112,9 +112,9 @@ class Feedback(ErrorMemory):
             self.slice(bucket, VELOCITY).zero_()
 
     def _clip(self, bucket: Bucket, size: int) -> None:
-        """Scale the gradient down to its bucket's share of the limit; NaN stays NaN."""
+        """Scale the gradient down to its bucket's share of the limit."""
         limit = self.clip * (bucket.grad.numel() / bucket.model_numel / size) ** 0.5
         norm = torch.linalg.vector_norm(bucket.grad)
-        # A tensor, so that the host need not wait for a GPU. An infinite norm must not turn what is finite into 0.
+        # A tensor, so that the host need not wait for a GPU. What is not finite stays alone, or it would not be chosen.
         scale = (limit / norm).clamp(max=1.0)
-        bucket.grad.mul_(torch.where(norm.isinf(), torch.ones_like(scale), scale))
+        bucket.grad.mul_(torch.where(norm.isfinite(), scale, torch.ones_like(scale)))

@@ -4,22 +4,19 @@ Lin et al., "Deep Gradient Compression", ICLR 2018 (the selection); Stich et al.
 NeurIPS 2018 (the memory). Nothing is merged on the way, so what a rank receives grows with the number of ranks.
 """
 
-from compressors._sparse import Sparse, average_of, check_bucket
-from compressors.base import Exchange
+from compressors._sparse import SparseGather
 from compressors.encoding import Indices, Values
-from compressors.thresholds import Rule, choose
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Gather
-from wirebench.world import World
+from compressors.thresholds import Rule
 
 
-class TopK(Sparse):
+class TopK(SparseGather):
     """Each rank sends the `density` of its entries (at least one per bucket) that are largest by magnitude.
 
     What it does not send stays in its residual and is added to its next gradient.
     selection        how the largest are found (thresholds.py)
     values, indices  how entries are coded (encoding.py)
+
+    Memory: the residual, 1 d.
     """
 
     def __init__(
@@ -29,23 +26,4 @@ class TopK(Sparse):
         values: Values = "fp32",
         indices: Indices = "int32",
     ) -> None:
-        super().__init__(density, values, indices)
-        self.selection = selection
-
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
-        """One gather of indices and values.
-
-        Passes over the whole bucket: reading both and writing one for the sum with the residual, two readings for the
-        selection, one writing to clear the gradient. All else touches chosen entries only, the division too.
-        """
-        check_bucket(bucket)
-        grad, numel = bucket.grad, bucket.grad.numel()
-        with phase("update"):
-            residual = self.feedback.accumulate(bucket, world)
-        with phase("select"):
-            index = choose(residual, self.count(numel), self.selection, world, bucket.start)
-        with phase("encode"):
-            message = self.code.encode(index, self.take_out(bucket, index), numel)
-        messages = yield Gather(message, values=index.numel() * self.code.value_bytes)
-        with phase("decode"):
-            return average_of(grad, [self.code.decode(each, numel) for each in messages], world.size)
+        super().__init__(density, selection, values, indices)

@@ -27,10 +27,10 @@ def image_loss(classes: int, shape: tuple[int, int, int]) -> Callable[[nn.Module
 def test_layers_follow_each_other_in_the_given_order():
     flat = FlatGradient(mlp(), ORDER)
     assert flat.layers == (
-        Layer("2.weight", 0, 6, 2),
-        Layer("2.bias", 6, 8, 1),
-        Layer("0.weight", 8, 20, 2),
-        Layer("0.bias", 20, 23, 1),
+        Layer("2.weight", 0, 6, 2, rows=2),
+        Layer("2.bias", 6, 8, 1, rows=2),
+        Layer("0.weight", 8, 20, 2, rows=3),
+        Layer("0.bias", 20, 23, 1, rows=3),
     )
     assert [layer.numel for layer in flat.layers] == [6, 2, 12, 3]
     assert flat.param.shape == flat.grad.shape == (23,)

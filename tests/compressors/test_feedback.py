@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from compressors.feedback import ErrorMemory
+from compressors.feedback import VELOCITY, ErrorMemory, Feedback
 from tests.helpers import cut, lay_out
 from wirebench.errors import UserError
+from wirebench.world import World
 
 LAYERS = lay_out([(2, 3), (4,), (5, 1)])
 NUMEL = 15
@@ -84,3 +85,111 @@ def test_a_restored_memory_follows_the_gradient_to_its_device():
     memory, (bucket,) = ErrorMemory(), buckets(range(0, 3), grad=torch.zeros(NUMEL, device="meta"))
     memory.load_state_dict({"residual": torch.zeros(NUMEL)})
     assert memory.slice(bucket).device.type == "meta"
+
+
+def one_layer(grad):
+    return cut(torch.tensor(grad), lay_out([(len(grad), 1)]), [range(0, 1)])[0]
+
+
+ALONE = World(0, 1)
+
+
+def test_momentum_correction_of_what_is_not_sent():
+    # Gradients 1, 2, 3 with m = 0.9: u 1, 2.9, 5.61; v 1, 3.9, 9.51, the displacement of dense momentum SGD.
+    feedback, velocity, displacement = Feedback(0.9), 0.0, 0.0
+    for grad in (1.0, 2.0, 3.0):
+        bucket = one_layer([grad])
+        residual = feedback.accumulate(bucket, ALONE)
+        velocity = 0.9 * velocity + grad
+        displacement += velocity
+        assert residual.item() == pytest.approx(displacement)
+        assert feedback.slice(bucket, VELOCITY).item() == pytest.approx(velocity)
+    assert displacement == pytest.approx(9.51)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_without_masking_and_with_all_sent_it_is_dense_momentum_sgd(nesterov):
+    grads = torch.randn(6, 5, generator=torch.Generator().manual_seed(3))
+    weight = torch.zeros(5, requires_grad=True)
+    sgd = torch.optim.SGD([weight], lr=1.0, momentum=0.9, nesterov=nesterov)
+    feedback, moved = Feedback(0.9, nesterov, masking=False), torch.zeros(5)
+    for grad in grads:
+        bucket = one_layer(grad.tolist())
+        moved -= feedback.accumulate(bucket, ALONE)
+        feedback.sent_all(bucket)
+        weight.grad = grad.clone()
+        sgd.step()
+        torch.testing.assert_close(moved, weight.detach())
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_with_masking_and_all_sent_it_is_sgd_without_momentum(nesterov):
+    feedback = Feedback(0.5, nesterov)
+    for grad in (4.0, -2.0, 8.0):
+        bucket = one_layer([grad])
+        assert feedback.accumulate(bucket, ALONE).item() == (1.5 * grad if nesterov else grad)
+        feedback.sent_all(bucket)
+
+
+def test_what_is_sent_leaves_both_memories_there_and_nowhere_else():
+    feedback, bucket = Feedback(0.5), one_layer([1.0, 2.0, 3.0])
+    feedback.accumulate(bucket, ALONE)
+    feedback.sent(bucket, torch.tensor([0, 2]), torch.tensor([0.25, 0.0]))
+    assert feedback.slice(bucket).tolist() == [0.25, 2.0, 0.0]
+    assert feedback.slice(bucket, VELOCITY).tolist() == [0.0, 2.0, 0.0]
+    kept = Feedback(0.5, masking=False)
+    kept.accumulate(bucket, ALONE)
+    kept.sent(bucket, torch.tensor([0, 2]))
+    assert kept.slice(bucket, VELOCITY).tolist() == [1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(("size", "expected"), [(1, 4.0), (4, 2.0), (100, 0.4)])
+def test_each_rank_clips_to_its_share(size, expected):
+    bucket = one_layer([3.0, 4.0])
+    Feedback(clip=4.0).accumulate(bucket, World(0, size))
+    assert bucket.grad.norm().item() == pytest.approx(expected)
+
+
+def test_small_gradients_and_zeros_are_not_clipped():
+    for grad in ([0.3, 0.4], [0.0, 0.0]):
+        bucket = one_layer(grad)
+        Feedback(clip=4.0).accumulate(bucket, ALONE)
+        assert bucket.grad.tolist() == torch.tensor(grad).tolist()
+
+
+def test_clipped_buckets_together_are_no_longer_than_the_limit():
+    feedback, grad = Feedback(clip=1.0), torch.full((NUMEL,), 9.0)
+    for bucket in buckets(range(0, 1), range(1, 3), grad=grad):
+        feedback.accumulate(bucket, ALONE)
+    assert grad.norm().item() == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_is_not_spread_by_clipping(bad):
+    bucket = one_layer([3.0, bad, 4.0])
+    residual = Feedback(clip=1.0).accumulate(bucket, ALONE)
+    assert residual.isfinite().tolist() == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"momentum": 1.0}, "momentum lies in"),
+        ({"momentum": -0.1}, "momentum lies in"),
+        ({"nesterov": True}, "nesterov needs"),
+        ({"clip": -1.0}, "clip is a norm"),
+    ],
+)
+def test_settings_that_make_no_sense(options, message):
+    with pytest.raises(ValueError, match=message):
+        Feedback(**options)
+
+
+def test_what_leaving_ranks_held_adds_up():
+    memory, other = ErrorMemory(), ErrorMemory()
+    (bucket,) = buckets(range(0, 3))
+    other.slice(bucket).fill_(2)
+    memory.add(other.state_dict())
+    memory.add(other.state_dict())
+    assert memory.slice(bucket).tolist() == [4.0] * NUMEL
+    assert other.slice(bucket).tolist() == [2.0] * NUMEL

@@ -1,0 +1,118 @@
+"""gTop-k: the top-k entries of all ranks are merged pair by pair on their way, and only k of them survive.
+
+Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for Low Bandwidth Networks", ICDCS
+2019, arXiv 1901.04359, Algorithm 4. A merge adds what both messages hold and keeps the k largest, so a message never
+grows, and the result depends on who merges with whom: on the plan. It is not the top-k of the sum.
+
+Put-back: what a rank sent for a place that did not survive goes back into its residual. A partial sum that was dropped
+on the way, of a place that survived elsewhere, is lost; how much is measured.
+"""
+
+import torch
+from torch import Tensor
+
+from compressors._sparse import Sparse, average_of, check_bucket
+from compressors.base import Exchange
+from compressors.encoding import Indices, Values
+from compressors.selection import top_k
+from compressors.thresholds import Rule, choose
+from wirebench.layout import Bucket
+from wirebench.phases import phase
+from wirebench.requests import Merge
+from wirebench.world import World
+
+
+class GTopK(Sparse):
+    """Each rank sends its top `density` of a bucket (at least one entry); as many survive.
+
+    conserve   true: the rank that drops a partial sum takes it into its own residual where the place survived; false:
+               the paper's way, it is lost
+    selection  how each rank finds its largest entries (thresholds.py)
+    values, indices  how entries are coded (encoding.py); what rounding cuts off at a merge counts as dropped
+
+    Memory: the residual, 1 d. Measures: lost_mass, the sum of the magnitudes lost; lost_share, of what was sent.
+    """
+
+    collective = "tree"
+
+    def __init__(
+        self,
+        density: float = 0.001,
+        conserve: bool = False,
+        selection: Rule = "exact",
+        values: Values = "fp32",
+        indices: Indices = "int32",
+    ) -> None:
+        super().__init__(density, values, indices)
+        self.conserve, self.selection = conserve, selection
+        self.keeps = "exactly" if conserve else "partly"
+        empty = torch.empty(0)
+        self.lost: tuple[Tensor, Tensor] = (empty.long(), empty)
+        """(int64 places, values) that this rank accounts for as lost in the last exchange; a place may come twice."""
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """One merge, then put-back."""
+        check_bucket(bucket)
+        grad, numel = bucket.grad, bucket.grad.numel()
+        with phase("update"):
+            residual = self.feedback.accumulate(bucket, world)
+        with phase("select"):
+            index = choose(residual, self.count(numel), self.selection, world, bucket.start)
+        with phase("encode"):
+            values = self.take_out(bucket, index)
+            message = self.code.encode(index, values, numel)
+        merger = _Merger(self, self.count(numel), numel)
+        merged = yield Merge(message, merger.merge, index.numel() * self.code.value_bytes, merger.merge_and_note)
+        with phase("decode"):
+            places, total = self.code.decode(merged, numel)
+            back = ~torch.isin(index, places, assume_unique=True)
+            residual[index[back]] += values[back]
+            self.lost = merger.lost_among(places)
+            if self.conserve:
+                residual.index_put_((self.lost[0],), self.lost[1], accumulate=True)
+            average = average_of(grad, [(places, total)], world.size)
+        if world.measuring:
+            mass = self.lost[1].abs().sum()
+            self.measures.total("lost_mass", 0.0 if self.conserve else mass)
+            self.measures.ratio("lost_share", 0.0 if self.conserve else mass, values.abs().sum())
+        return average
+
+
+class _Merger:
+    """The merges of one exchange on one rank, and what they drop."""
+
+    def __init__(self, method: GTopK, k: int, numel: int) -> None:
+        self.code, self.k, self.numel = method.code, k, numel
+        self.dropped: list[tuple[Tensor, Tensor]] = []
+
+    def merge(self, mine: Tensor, theirs: Tensor) -> Tensor:
+        """The k largest of the sum of two messages."""
+        index, values, kept = self._largest(mine, theirs)
+        return self.code.encode(index[kept], values[kept], self.numel)
+
+    def merge_and_note(self, mine: Tensor, theirs: Tensor) -> Tensor:
+        """The same, and a note of what does not go on."""
+        index, values, kept = self._largest(mine, theirs)
+        left = values.clone()
+        left[kept] -= self.code.rounded(values[kept])
+        rest = torch.nonzero(left).squeeze(1)
+        self.dropped.append((index[rest], left[rest]))
+        return self.code.encode(index[kept], values[kept], self.numel)
+
+    def lost_among(self, survivors: Tensor) -> tuple[Tensor, Tensor]:
+        """What was dropped at the places `survivors`; elsewhere every rank puts back what it sent."""
+        if not self.dropped:
+            return survivors[:0], torch.empty(0, device=survivors.device)
+        index, values = (torch.cat(parts) for parts in zip(*self.dropped, strict=True))
+        lost = torch.isin(index, survivors)
+        return index[lost], values[lost]
+
+    def _largest(self, mine: Tensor, theirs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Ascending places of both messages, the sums there, and which of them are the k largest."""
+        first, second = self.code.decode(mine, self.numel), self.code.decode(theirs, self.numel)
+        index, where = torch.unique(torch.cat([first[0], second[0]]), return_inverse=True)
+        values = torch.zeros(index.numel(), device=index.device)
+        # No place comes twice in one message.
+        values.index_add_(0, where[: first[0].numel()], first[1])
+        values.index_add_(0, where[first[0].numel() :], second[1])
+        return index, values, top_k(values, self.k)
