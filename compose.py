@@ -9,9 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-import compressors
 import models
-import schedulers
+from resolve import compressor_of, refuse_cut, resolve, scheduler_of
 from schedulers.base import LayerCost, Scheduler
 from wirebench import collectives, config, data, topology_file
 from wirebench.checkpoint import Checkpoints
@@ -23,7 +22,7 @@ from wirebench.comm.stop import Stopper
 from wirebench.config import Config
 from wirebench.earlier import set_aside
 from wirebench.environment import capture
-from wirebench.errors import PeerLost, UserError
+from wirebench.errors import PeerLost
 from wirebench.exchange import Synchroniser
 from wirebench.gpu import sampler
 from wirebench.guard import Guard
@@ -34,7 +33,7 @@ from wirebench.lockstep import Lockstep
 from wirebench.loss import cross_entropy
 from wirebench.native import native_sync
 from wirebench.nic import InterfaceCounter, find_interface
-from wirebench.optim import build_optimizer
+from wirebench.optim import Decay, build_optimizer
 from wirebench.progress import NullProgress, Progress
 from wirebench.record import NullRecord, RunRecord, run_directory
 from wirebench.run import Run, make_repeatable
@@ -46,42 +45,14 @@ from wirebench.trace import Paced
 from wirebench.traffic import Traffic
 from wirebench.worker import Worker
 
-KINDS = (models.PLUGINS, data.PLUGINS, compressors.PLUGINS, schedulers.PLUGINS, collectives.PLUGINS)
 MAY_DIFFER = ("output.dir", "data.root", "network.interface")
 """Keys that ranks on different hosts may set differently."""
-
-
-def resolve(given: Config) -> Config:
-    """The config with every plugin's options checked and written out, and combinations that make no sense refused."""
-    sections = {}
-    for kind in KINDS:
-        section = getattr(given, kind.kind)
-        kind.check(section.name, section.options)
-        options = {**kind.defaults(section.name), **section.options}
-        sections[kind.kind] = dataclasses.replace(section, options=options)
-    resolved = dataclasses.replace(given, **sections)
-    if resolved.train.resume == "auto" and not resolved.output.dir:
-        raise UserError("train.resume: auto looks into output.dir; set that too")
-    if resolved.network.dilation != 1 and not hasattr(models.PLUGINS.load(resolved.model.name), "dilation"):
-        raise UserError(
-            f"network.dilation: only a replayed model can be slowed down; model.name is {resolved.model.name!r}"
-        )
-    compressor = _compressor(resolved)
-    if _scheduler(resolved).native and (resolved.compressor.name, resolved.collective.name) != ("none", "native"):
-        raise UserError(
-            "scheduler.name: 'native' is the engine's own synchroniser, dense and with its own collective; "
-            f"it goes with compressor.name = none and collective.name = native, not {resolved.compressor.name} "
-            f"and {resolved.collective.name}"
-        )
-    if compressor.owns_momentum and resolved.optimizer.momentum:
-        raise UserError(f"optimizer.momentum: {resolved.compressor.name!r} applies momentum itself; set it to 0")
-    return resolved
 
 
 def compose(given: Config, engine: Engine | None = None) -> Run:
     """Start the engine, unless one is given, and build everything a run needs, up to its first step."""
     settings = resolve(given)
-    scheduler = _scheduler(settings)
+    scheduler = scheduler_of(settings)
     engine = engine or start(settings.engine, _fusion_mb(scheduler))
     try:
         return _compose(settings, scheduler, engine)
@@ -129,7 +100,7 @@ def _assemble(
     total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
     progress = Progress() if engine.is_first else NullProgress()
     identity = _identity(settings, workers[0])
-    states = [lane.compressor for lane in lanes] or [_compressor(settings)]
+    states = [lane.compressor for lane in lanes] or [compressor_of(settings)]
     checkpoints = Checkpoints(
         directory / "checkpoints", engine, workers, states, identity, settings.train.keep, progress.note
     )
@@ -169,7 +140,10 @@ def _record(settings: Config, engine: Engine, directory: Path, source: Path | No
 
 def _workers(settings: Config, engine: Engine) -> list[Worker]:
     dataset = data.build(settings.data.name, settings.data.root, **settings.data.options)
-    workers, order = [], None
+    workers, order, updates = [], None, settings.optimizer
+    if compressor_of(settings).owns_momentum:
+        # The decay goes with the momentum, into the gradient before it is compressed.
+        updates = dataclasses.replace(updates, weight_decay=0.0)
     for rank in engine.ranks:
         model = _model(settings, dataset, engine.device)
         order = order or _backward_order(model, dataset, engine.device)
@@ -178,7 +152,7 @@ def _workers(settings: Config, engine: Engine) -> list[Worker]:
             dataset, rank, engine.size, settings.data.batch_size, settings.data.eval_batch_size,
             settings.train.seed, engine.device,
         )  # fmt: skip
-        optimizer = build_optimizer(model, settings.optimizer)
+        optimizer = build_optimizer(model, updates)
         workers.append(Worker(rank, model, model, flat, optimizer, shard, settings.train, engine.device, order.unused))
     for communicator, worker in zip(engine.communicators, workers, strict=True):
         if engine.distributed:
@@ -216,13 +190,15 @@ def _own(
     collective.plan(topology, 0)  # what does not fit the cluster is said before anything is trained
     layers = [LayerCost(layer.name, layer.numel) for layer in workers[0].flat.layers]
     groups = scheduler.partition(layers, lambda numel: 0.0)
+    refuse_cut(settings, groups)
     lanes = []
     for worker, communicator in zip(workers, engine.communicators, strict=True):
         server = Server(communicator, collective, topology)
         seed = settings.train.seed
-        lane = Lane(
-            worker.rank, worker.flat, _compressor(settings), server, seed, lambda: clock.phase("compress", "compress")
-        )
+        compressor = compressor_of(settings)
+        lane = Lane(worker.rank, worker.flat, compressor, server, seed, lambda: clock.phase("compress", "compress"))
+        if compressor.owns_momentum:
+            lane.decay = Decay(settings.optimizer)
         lane.cut(groups)
         lanes.append(lane)
     if engine.distributed:
@@ -254,15 +230,6 @@ def _native(settings: Config, engine: Engine, scheduler: Any, worker: Worker) ->
     return synchroniser
 
 
-def _compressor(settings: Config) -> compressors.Compressor:
-    section = settings.compressor
-    return compressors.build(section.name, dense_below=section.dense_below, warmup=section.warmup, **section.options)
-
-
-def _scheduler(settings: Config) -> Scheduler:
-    return schedulers.build(settings.scheduler.name, **settings.scheduler.options)
-
-
 def _fusion_mb(scheduler: Any) -> float | None:
     """Horovod's own fusion is switched off, so that our schedule is the schedule, unless it is Horovod's turn."""
     if not scheduler.native:
@@ -273,14 +240,12 @@ def _fusion_mb(scheduler: Any) -> float | None:
 def _identity(settings: Config, worker: Worker) -> dict[str, Any]:
     """What a checkpoint and the run that resumes it must share for the resumed run to end as the unbroken one."""
     tables = config.to_dict(settings)
-    shared = {f"{section}.{key}": value for section in ("compressor",) for key, value in tables[section].items()}
-    keys = ("data.batch_size", "train.seed", "train.accumulation", "train.precision", "engine.workers")
-    for key in keys:
+    shared = {f"compressor.{key}": value for key, value in tables["compressor"].items()}
+    for key in ("data.batch_size", "train.seed", "train.accumulation", "train.precision"):
         section, _, name = key.partition(".")
         shared[key] = tables[section][name]
-    for section in (settings.model, settings.data):
-        kind = "model" if section is settings.model else "data"
-        shared |= {f"{kind}.name": section.name} | {f"{kind}.{key}": value for key, value in section.options.items()}
+    for kind, plugin in (("model", settings.model), ("data", settings.data)):
+        shared |= {f"{kind}.name": plugin.name} | {f"{kind}.{key}": value for key, value in plugin.options.items()}
     sizes = {"training images": worker.shard.dataset.train_size, "layers of the model": worker.flat.digest()}
     return shared | sizes
 

@@ -11,7 +11,8 @@ import sys
 import traceback
 from collections.abc import Iterator
 
-from compose import KINDS, compose
+from compose import compose
+from resolve import KINDS
 from wirebench import catalog, config
 from wirebench.comm.engine import ENGINES
 from wirebench.comm.launch import end_process, launched, let_rank_0_tell

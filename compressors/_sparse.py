@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from compressors.base import Exchange, Method
+from compressors.base import Exchange, Keeps, Method
 from compressors.encoding import Indices, SparseCode, Values
 from compressors.feedback import Feedback
 from compressors.thresholds import Rule, choose
@@ -18,7 +18,7 @@ from wirebench.world import World
 class Sparse(Method):
     """Base of methods that send `density` of a bucket's entries (at least one) and keep the rest for later."""
 
-    keeps = "exactly"
+    keeps: Keeps = "exactly"
     bounded_by = "density"
 
     def __init__(self, density: float, values: Values, indices: Indices, feedback: Feedback | None = None) -> None:

@@ -14,6 +14,8 @@ from wirebench.world import World
 Exchange = Generator[Request, Any, Tensor]
 Keeps = Literal["exactly", "rounded", "partly", "nothing"]
 
+SHARED = "shared."
+
 
 class Compressor(Protocol):
     """One rank's compressor; it lives as long as the run and owns its residuals.
@@ -79,7 +81,7 @@ class Method:
 
     def state_dict(self) -> dict[str, Tensor]:
         """This rank's memory, and what all ranks share as `shared.NAME`."""
-        return self.memory.state_dict() | {f"shared.{name}": tensor for name, tensor in self.shared.items()}
+        return self.memory.state_dict() | {f"{SHARED}{name}": tensor for name, tensor in self.shared.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
@@ -87,22 +89,19 @@ class Method:
         self.shared = {name: tensor.clone() for name, tensor in shared.items()}
         self.memory.load_state_dict(own)
 
-    def take_over(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
         """Begin with the sum of what several ranks of an earlier world held, so that no gradient is lost.
 
-        `states` are those ranks' state dictionaries, at least one; what is shared comes from the first. A rank that
-        joins takes over `only_shared` of any other's.
+        states  their state dictionaries, at least one; what is shared comes from the first
+        joins   this rank is new: only what is shared counts
         """
-        self.load_state_dict(states[0])
+        shared, own = _parted(states[0])
+        self.load_state_dict({f"{SHARED}{name}": tensor for name, tensor in shared.items()} | ({} if joins else own))
         for state in states[1:]:
             self.memory.add(_parted(state)[1])
 
 
-def only_shared(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What of a state dictionary is the same on all ranks: what a rank that joins begins with."""
-    return {name: tensor for name, tensor in state.items() if name.startswith("shared.")}
-
-
 def _parted(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    shared = {name.removeprefix("shared."): tensor for name, tensor in only_shared(state).items()}
-    return shared, {name: tensor for name, tensor in state.items() if not name.startswith("shared.")}
+    """What all ranks share, by its own names, and what is this rank's."""
+    shared = {name.removeprefix(SHARED): tensor for name, tensor in state.items() if name.startswith(SHARED)}
+    return shared, {name: tensor for name, tensor in state.items() if not name.startswith(SHARED)}

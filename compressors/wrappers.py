@@ -123,9 +123,9 @@ class DenseBelow(_Wrapper):
         """Restore what `state_dict` returned."""
         self.inner.load_state_dict(self._keep_mine(state))
 
-    def take_over(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
         """As Method.take_over."""
-        cast(Method, self.inner).take_over([self._keep_mine(state) for state in states])
+        cast(Method, self.inner).take_over([self._keep_mine(state) for state in states], joins)
 
     def _keep_mine(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Restore the dense layers' momentum; the rest is the inner compressor's."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from compose import resolve
+from resolve import resolve
 from scripts import bench_flexreduce
 from scripts.bench_flexreduce import ROOT, TIMED, TRAINED, main
 from scripts.flexreduce_report import load

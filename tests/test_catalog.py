@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from compose import KINDS
+from resolve import KINDS
 from wirebench import catalog
 from wirebench.comm.engine import ENGINES
 from wirebench.config import SECTIONS

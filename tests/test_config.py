@@ -155,7 +155,7 @@ def test_wrong_types_name_the_key_and_what_it_takes(section, key, value, words):
     [
         ("data", "batch_size", 0),
         ("data", "eval_batch_size", -1),
-        ("compressor", "dense_below", -1),
+        ("compressor", "dense_below", -2),
         ("compressor", "warmup", [0.5, 0.0]),
         ("compressor", "warmup", [1.5]),
         ("engine", "workers", -1),

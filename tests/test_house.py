@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from compose import KINDS
+from resolve import KINDS
 from wirebench.config import SECTIONS
 from wirebench.plugins import Plugins
 
 TOP = Path(__file__).parent.parent
 PLUGIN_FOLDERS = {"models", "compressors", "schedulers"}
-ENTRIES = {"train", "compose", "scripts", "tests"}
+ENTRIES = {"train", "compose", "resolve", "scripts", "tests"}
 FOLDERS = ("wirebench", *sorted(PLUGIN_FOLDERS), "scripts", "tests")
 FILES = sorted([*TOP.glob("*.py"), *(file for folder in FOLDERS for file in (TOP / folder).rglob("*.py"))])
 TREES = {file.relative_to(TOP): ast.parse(file.read_text(encoding="utf-8"), str(file)) for file in FILES}
@@ -54,7 +54,7 @@ def forbidden_roots(file: Path) -> set[str]:
 
 def test_the_walk_finds_the_house():
     rooms = {file.parts[0] for file in TREES}
-    assert rooms >= {"train.py", "compose.py", *FOLDERS}
+    assert rooms >= {"train.py", "compose.py", "resolve.py", *FOLDERS}
     assert len(PRODUCT) > 60
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import train
-from compose import KINDS, resolve
+from resolve import KINDS, resolve
 from schedulers.base import LayerCost
 from tests.compressors import test_contract as contract
 from wirebench import collectives, config

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from safetensors import SafetensorError
@@ -28,9 +28,10 @@ from wirebench.comm.engine import Engine
 from wirebench.comm.ship import collect, distribute
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
+from wirebench.handover import Estate, estates, from_bytes, own_step, to_bytes
 from wirebench.worker import Worker
 
-FORMAT = 1
+FORMAT = 2
 MODEL, STATE = "model.safetensors", "state.json"
 
 
@@ -46,11 +47,19 @@ class Stateful(Protocol):
         ...
 
 
+class Heir(Protocol):
+    """What a compressor offers that can be resumed by another number of ranks."""
+
+    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
+        """Begin with the sum of the residuals of several ranks, or with none, as a rank that joins."""
+        ...
+
+
 @dataclass
 class Checkpoints:
     """The checkpoints of one run, in `directory`.
 
-    identity  what a resumed run must share with the run that saved: name -> value (model layout, world size, data ...)
+    identity  what a resumed run must share with the run that saved: name -> value (model layout, data, seed ...)
     note      is told, on rank 0, what a person should know
     """
 
@@ -85,7 +94,10 @@ class Checkpoints:
             sums = {MODEL: _write(partial / MODEL, save_tensors(_of_model(self.workers[0])))}
             for rank, content in enumerate(parts):
                 sums[_rank_file(rank)] = _write(partial / _rank_file(rank), content)
-            state = {"format": FORMAT, "step": step, "identity": self.identity, "files": sums, "progress": progress}
+            state = {
+                "format": FORMAT, "step": step, "world": self._world(), "identity": self.identity, "files": sums,
+                "progress": progress,
+            }  # fmt: skip
             write_atomically(partial / STATE, json.dumps({**state, "checksum": _checksum(state)}, indent=1))
             shutil.rmtree(final, ignore_errors=True)
             os.rename(partial, final)
@@ -98,7 +110,8 @@ class Checkpoints:
 
         `auto` takes the newest good checkpoint of this run, and returns None where there is none yet. A path is a
         checkpoint or a run's folder. A damaged one is named, and the one before it is used. Returns state.json:
-        `step` and `progress`. UserError where nothing can be used.
+        `step`, counted in this run's steps, and `progress`. UserError where nothing can be used. Between epochs a run
+        may change its number of ranks (handover.py).
         """
         verdict: dict[str, Any] = {}
         content: list[bytes] = []
@@ -114,10 +127,11 @@ class Checkpoints:
         if verdict["state"] is None:
             return None
         shared = distribute(self.engine, content[:1] * self.engine.size)
-        own = distribute(self.engine, content[1:])
-        for worker, compressor, model, rank in zip(self.workers, self.compressors, shared, own, strict=True):
+        parts = estates(content[1:], self.engine.size) if content else []
+        own = distribute(self.engine, [to_bytes(each) for each in parts])
+        for worker, compressor, model, estate in zip(self.workers, self.compressors, shared, own, strict=True):
             _load_model(worker, load_tensors(model))
-            _load_rank(worker, compressor, load_tensors(rank))
+            _load_rank(worker, compressor, from_bytes(estate))
         self.newest = f"step-{verdict['state']['step']:08d}"
         return verdict["state"]
 
@@ -128,7 +142,12 @@ class Checkpoints:
             try:
                 state = _read_state(folder)
                 self._check_identity(folder, state["identity"])
-                files = _read_files(folder, state["files"], [MODEL, *map(_rank_file, range(self.engine.size))])
+                before, now = state["world"], self._world()
+                if before != now:
+                    heirs = all(hasattr(compressor, "take_over") for compressor in self.compressors)
+                    state["step"] = own_step(str(folder), state["step"], before, now, heirs)
+                    self.note(f"{before['size']} workers saved it, {now['size']} go on: no residual is lost")
+                files = _read_files(folder, state["files"], [MODEL, *map(_rank_file, range(before["size"]))])
             except _DamagedError as error:
                 self.note(f"{folder}: damaged ({error}); looking for the checkpoint before it")
                 continue
@@ -153,6 +172,9 @@ class Checkpoints:
         raise UserError(
             f"train.resume: {source}: no checkpoint there; it takes auto, a run's folder, or a step-... in it"
         )
+
+    def _world(self) -> dict[str, int]:
+        return {"size": self.engine.size, "steps_per_epoch": self.workers[0].shard.steps_per_epoch}
 
     def _check_identity(self, folder: Path, theirs: Mapping[str, Any]) -> None:
         for name, value in self.identity.items():
@@ -257,9 +279,18 @@ def _load_model(worker: Worker, tensors: Mapping[str, Tensor]) -> None:
 
 
 @torch.no_grad()
-def _load_rank(worker: Worker, compressor: Stateful, tensors: Mapping[str, Tensor]) -> None:
+def _load_rank(worker: Worker, compressor: Stateful, estate: Estate) -> None:
+    tensors, *others = [load_tensors(file) for file in estate.files]
     for name, buffer in worker.model.named_buffers():
         buffer.copy_(tensors[f"buffer.{name}"])
     worker.epoch_loss.copy_(tensors["epoch_loss"])
+    states = [_of_compressor(each, worker.device) for each in (tensors, *others)]
+    if others or estate.joins:
+        cast(Heir, compressor).take_over(states, estate.joins)
+    else:
+        compressor.load_state_dict(states[0])
+
+
+def _of_compressor(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     kept = {name.removeprefix("compressor."): t for name, t in tensors.items() if name.startswith("compressor.")}
-    compressor.load_state_dict({name: tensor.to(worker.device) for name, tensor in kept.items()})
+    return {name: tensor.to(device) for name, tensor in kept.items()}

@@ -17,6 +17,7 @@ from wirebench import limits
 from wirebench.errors import UserError
 from wirebench.plugins import check_type, suggest
 from wirebench.sections import (
+    AS_THE_PAPER,
     CollectiveConfig,
     CompressorConfig,
     Config,
@@ -32,6 +33,7 @@ from wirebench.sections import (
 )
 
 __all__ = [
+    "AS_THE_PAPER",
     "SECTIONS",
     "CollectiveConfig",
     "CompressorConfig",

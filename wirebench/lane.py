@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 
 from wirebench.collectives.serve import Server
 from wirebench.exchange import Exchange, Steps, advance
 from wirebench.layout import Bucket, FlatGradient
+from wirebench.optim import Decay
 from wirebench.world import World
 
 
@@ -32,6 +34,7 @@ class Lane:
     """Rank `rank`'s way from local to averaged gradients.
 
     compressing  opens around the compressor's own work, e.g. a clock's phase
+    decay        joins the gradient before it is compressed; None: the optimizer applies it
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Lane:
     ) -> None:
         self.flat, self.compressor, self.server, self.compressing = flat, compressor, server, compressing
         self.world = World(rank, server.communicator.size, seed=seed)
+        self.decay: Decay | None = None
         self.buckets: list[Bucket] = []
         self._ready = [False] * len(flat.layers)
 
@@ -92,6 +96,9 @@ class Lane:
 
     def exchange(self, bucket: Bucket) -> Steps:
         """Average one bucket over ranks, in place; yields a handle per round (see exchange.run)."""
+        if self.decay is not None:
+            with self.compressing(), torch.no_grad():
+                self.decay.join(bucket)
         steps = advance(self.compressor.exchange(bucket, self.world), self.server.serve, self.compressing)
         average: Tensor = yield from steps
         if average.data_ptr() != bucket.grad.data_ptr():

@@ -1,12 +1,12 @@
 """What the values of a config may be, beyond their types: least and greatest values, and keys that hang together."""
 
 from wirebench.errors import UserError
-from wirebench.sections import Config
+from wirebench.sections import AS_THE_PAPER, Config
 
 _LEAST = {
     "data.batch_size": 1,
     "data.eval_batch_size": 0,
-    "compressor.dense_below": 0,
+    "compressor.dense_below": AS_THE_PAPER,
     "engine.workers": 0,
     "engine.threads": 0,
     "optimizer.lr": 0,

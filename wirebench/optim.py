@@ -7,6 +7,7 @@ from torch import nn
 
 from wirebench.config import OptimizerConfig
 from wirebench.errors import UserError
+from wirebench.layout import Bucket
 
 _ONE_CYCLE_RISE = 0.3  # share of the run, where warmup_epochs does not say
 _ONE_CYCLE_START = 1 / 25  # of the peak
@@ -32,6 +33,26 @@ def build_optimizer(model: nn.Module, section: OptimizerConfig) -> torch.optim.S
     optimizer = torch.optim.SGD(groups, lr=section.lr, momentum=section.momentum, nesterov=section.nesterov, fused=True)
     optimizer.register_load_state_dict_post_hook(_restore_strides)
     return optimizer
+
+
+class Decay:
+    """Weight decay as part of the gradient, for a compressor that applies the momentum itself.
+
+    Without compression it is the decay of PyTorch's SGD: a gradient g + decay * w, which the momentum then accumulates.
+    """
+
+    def __init__(self, section: OptimizerConfig) -> None:
+        self.rate, self.all = section.weight_decay, section.decay_norm
+
+    def join(self, bucket: Bucket) -> None:
+        """Add the decay to `bucket.grad`, with decay_norm = false to tensors of more than one dimension only."""
+        if self.rate and self.all:
+            bucket.grad.add_(bucket.param, alpha=self.rate)
+        elif self.rate:
+            for layer in bucket.layers:
+                place = slice(layer.start - bucket.start, layer.stop - bucket.start)
+                if layer.ndim > 1:
+                    bucket.grad[place].add_(bucket.param[place], alpha=self.rate)
 
 
 def learning_rate(section: OptimizerConfig, epoch_fraction: float, epochs: float, workers: int) -> float:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+AS_THE_PAPER = -1
+
 
 @dataclass(frozen=True)
 class ModelConfig:
@@ -36,12 +38,13 @@ class DataConfig:
 class CompressorConfig:
     """[compressor]: the gradient compressor; its options follow.
 
-    dense_below  tensors with one dimension or with fewer elements than this are sent dense; 0: off
+    dense_below  tensors with one dimension or with fewer elements than this are sent dense; 0: off; -1: as the
+                 method's paper has it (dgc and iwp: 1, all others: off)
     warmup       densities of the first epochs, e.g. [0.25, 0.0625]; empty: off
     """
 
     name: str = "none"
-    dense_below: int = 0
+    dense_below: int = AS_THE_PAPER
     warmup: tuple[float, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -56,9 +59,12 @@ class SchedulerConfig:
 
 @dataclass(frozen=True)
 class CollectiveConfig:
-    """[collective]: the all-reduce algorithm; its options follow. `native` is the engine's own."""
+    """[collective]: the all-reduce algorithm; its options follow. `native` is the engine's own.
 
-    name: str = "native"
+    name  empty: what the compressor's paper uses (gs_sgd and gtopk: tree, sketched_sgd: star), native for all others
+    """
+
+    name: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -86,6 +92,8 @@ class EngineConfig:
 class OptimizerConfig:
     """[optimizer]: SGD and its learning-rate schedule.
 
+    momentum       a compressor that corrects the momentum (dgc, gs_sgd, iwp) takes it over, and the weight decay with
+                   it: that joins the gradient before it is compressed
     lr             base rate; multiplied by the number of workers if scale_lr
     decay_norm     false: weight decay leaves biases and normalisation (one-dimensional tensors) alone
     schedule       constant, step (times gamma at each epoch of milestones); cosine and one_cycle fall to 0 at the end

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import compressors
-from compressors.base import Compressor, Method, only_shared
+from compressors.base import Compressor, Method
 from tests.helpers import LocalEngine, cut, lay_out
 from wirebench.layout import Layer
 from wirebench.world import World
@@ -236,7 +236,7 @@ def test_residuals_of_ranks_that_leave_are_handed_on(variant):
     assert torch.equal(after.held(), before.held())
     grown = Ranks(variant, 6)
     for place, rank in enumerate(grown.ranks):
-        cast(Method, rank).take_over([states[place] if place < 5 else only_shared(states[0])])
+        cast(Method, rank).take_over([states[place % 5]], joins=place >= 5)
     assert torch.equal(grown.held(), before.held())
     for world, size in ((after, 2), (grown, 6)):
         same_bits(world.step(whole_numbers(size, 7), CUTS[1]))

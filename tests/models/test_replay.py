@@ -15,7 +15,7 @@ import compressors
 import models
 import schedulers
 import train
-from compose import resolve
+from resolve import resolve
 from wirebench import config
 from wirebench.errors import UserError
 from wirebench.layout import FlatGradient, backward_order

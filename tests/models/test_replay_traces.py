@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import models
-from compose import resolve
+from resolve import resolve
 from tests.models.test_replay import CLASSES, IMAGE, LAYERS, write
 from wirebench import config
 from wirebench.errors import UserError
