@@ -26,6 +26,7 @@ from wirebench.errors import PeerLost
 from wirebench.exchange import Synchroniser
 from wirebench.gpu import sampler
 from wirebench.guard import Guard
+from wirebench.health import Health
 from wirebench.journal import Journal
 from wirebench.lane import Lane
 from wirebench.layout import BackwardOrder, FlatGradient, backward_order
@@ -36,6 +37,7 @@ from wirebench.nic import InterfaceCounter, find_interface
 from wirebench.optim import Decay, build_optimizer
 from wirebench.progress import NullProgress, Progress
 from wirebench.record import NullRecord, RunRecord, run_directory
+from wirebench.residual_guard import ResidualGuard
 from wirebench.run import Run, make_repeatable
 from wirebench.seeding import generator, seed_of
 from wirebench.threaded import Threaded
@@ -109,10 +111,28 @@ def _assemble(
     record = _record(settings, engine, directory, checkpoints.restored_from)
     guard = Guard(workers[0].flat)
     journal = Journal(clock, guard, record, progress, engine.size)
+    warnings: list[str] = []
+    residuals = _residual_guard(settings, lanes, warnings, progress) if engine.is_first else None
     return Run(
-        settings, engine, directory, workers, lanes, synchroniser, guard, clock, timeline, traffic, record, progress,
-        journal, checkpoints, Stopper(engine.store), sampler(engine.device), total_steps, restored,
+        settings, engine, directory, workers, lanes, synchroniser, guard, Health(lanes), residuals, clock, timeline,
+        traffic, record, progress, journal, checkpoints, Stopper(engine.store), sampler(engine.device), total_steps,
+        restored, warnings,
     )  # fmt: skip
+
+
+def _residual_guard(
+    settings: Config, lanes: list[Lane], warnings: list[str], progress: Progress | NullProgress
+) -> ResidualGuard | None:
+    setting = getattr(lanes[0].compressor, "bounded_by", "") if lanes else ""
+    if not setting:
+        return None
+
+    def warn(text: str) -> None:
+        warnings.append(text)
+        progress.note(f"warning: {text}")
+
+    density = getattr(lanes[0].compressor, "density", None)
+    return ResidualGuard(settings.compressor.name, setting, density, warn)
 
 
 def _record(settings: Config, engine: Engine, directory: Path, source: Path | None) -> RunRecord | NullRecord:
@@ -199,6 +219,7 @@ def _own(
         lane = Lane(worker.rank, worker.flat, compressor, server, seed, lambda: clock.phase("compress", "compress"))
         if compressor.owns_momentum:
             lane.decay = Decay(settings.optimizer)
+        lane.measure_every = settings.output.health_every
         lane.cut(groups)
         lanes.append(lane)
     if engine.distributed:

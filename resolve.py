@@ -31,6 +31,8 @@ def resolve(given: Config) -> Config:
             "scheduler.name: 'native' is the engine's own synchroniser, dense and with its own collective; "
             f"it goes with compressor.name = none and collective.name = native, not {names[0]} and {names[1]}"
         )
+    if scheduler_of(resolved).native and resolved.output.health_every:
+        raise UserError("output.health_every: 'native' is the engine's own synchroniser, with nothing to look into")
     if compressor_of(resolved).owns_momentum and resolved.optimizer.momentum:
         raise UserError(f"optimizer.momentum: {resolved.compressor.name!r} applies momentum itself; set it to 0")
     return resolved

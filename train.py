@@ -120,7 +120,7 @@ def train_step(run: Run, epoch: int, batches: list[Iterator[Batch]]) -> None:
         worker.end_step()
     with clock.phase("exchange_exposed"):
         run.synchroniser.finish()
-    run.guard.note(step, run.workers[0].loss)
+    run.look()
     rate = learning_rate(run.config.optimizer, step / run.steps_per_epoch, run.epochs, run.engine.size)
     with clock.phase("update"), run.synchroniser.stepping():
         for worker in run.workers:

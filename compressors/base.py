@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-from compressors.feedback import ErrorMemory
+from compressors.feedback import RESIDUAL, ErrorMemory
 from wirebench.layout import Bucket
 from wirebench.measures import Measures
 from wirebench.requests import Request
@@ -14,7 +14,7 @@ from wirebench.world import World
 Exchange = Generator[Request, Any, Tensor]
 Keeps = Literal["exactly", "rounded", "partly", "nothing"]
 
-SHARED = "shared."
+SHARED, OWN = "shared.", "own."
 
 
 class Compressor(Protocol):
@@ -64,6 +64,7 @@ class Method:
     bounded_by     the option to change where the residual grows without bound; "" for a method without a residual
     memory         this rank's own state, of which every change of the world hands the sum on
     shared         state that is the same on all ranks
+    own            this rank's state that means nothing in another world: a change of the world drops it
     measures       what it measured of itself; filled only while `world.measuring`
     """
 
@@ -77,17 +78,22 @@ class Method:
     def __init__(self) -> None:
         self.memory = ErrorMemory()
         self.shared: dict[str, Tensor] = {}
+        self.own: dict[str, Tensor] = {}
         self.measures = Measures()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """This rank's memory, and what all ranks share as `shared.NAME`."""
-        return self.memory.state_dict() | {f"{SHARED}{name}": tensor for name, tensor in self.shared.items()}
+        """This rank's memory, what all ranks share as `shared.NAME`, and its own as `own.NAME`."""
+        shared = {f"{SHARED}{name}": tensor for name, tensor in self.shared.items()}
+        return self.memory.state_dict() | shared | {f"{OWN}{name}": tensor for name, tensor in self.own.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore what `state_dict` returned."""
-        shared, own = _parted(state)
-        self.shared = {name: tensor.clone() for name, tensor in shared.items()}
-        self.memory.load_state_dict(own)
+        self.shared, self.own = _under(SHARED, state), _under(OWN, state)
+        self.memory.load_state_dict(_memory(state))
+
+    def held_back(self, numel: int) -> Tensor | None:
+        """The residual in the places of the flat gradient of `numel` elements; None for a method without one."""
+        return self.memory.state_dict().get(RESIDUAL)
 
     def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
         """Begin with the sum of what several ranks of an earlier world held, so that no gradient is lost.
@@ -95,13 +101,16 @@ class Method:
         states  their state dictionaries, at least one; what is shared comes from the first
         joins   this rank is new: only what is shared counts
         """
-        shared, own = _parted(states[0])
-        self.load_state_dict({f"{SHARED}{name}": tensor for name, tensor in shared.items()} | ({} if joins else own))
+        shared = {name: tensor for name, tensor in states[0].items() if name.startswith(SHARED)}
+        self.load_state_dict(shared if joins else shared | _memory(states[0]))
         for state in states[1:]:
-            self.memory.add(_parted(state)[1])
+            self.memory.add(_memory(state))
 
 
-def _parted(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What all ranks share, by its own names, and what is this rank's."""
-    shared = {name.removeprefix(SHARED): tensor for name, tensor in state.items() if name.startswith(SHARED)}
-    return shared, {name: tensor for name, tensor in state.items() if not name.startswith(SHARED)}
+def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of what is named PREFIX.NAME, by NAME."""
+    return {name.removeprefix(prefix): tensor.clone() for name, tensor in state.items() if name.startswith(prefix)}
+
+
+def _memory(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in state.items() if not name.startswith((SHARED, OWN))}

@@ -127,6 +127,17 @@ class DenseBelow(_Wrapper):
         """As Method.take_over."""
         cast(Method, self.inner).take_over([self._keep_mine(state) for state in states], joins)
 
+    def held_back(self, numel: int) -> Tensor | None:
+        """As Method.held_back: nothing of the dense layers."""
+        packed = cast(Method, self.inner).held_back(sum(layer.numel for layer in self._places.values()))
+        if packed is None:
+            return None
+        return _scatter(packed, packed.new_zeros(numel), self.compressed(self._model))
+
+    def compressed(self, layers: Sequence[Layer]) -> list[slice]:
+        """Where in the flat gradient of these layers the compressed ones lie."""
+        return [slice(layer.start, layer.stop) for layer in layers if not self._is_dense(layer)]
+
     def _keep_mine(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Restore the dense layers' momentum; the rest is the inner compressor's."""
         velocity = state.get(VELOCITY_KEY)

@@ -179,6 +179,7 @@ def test_wrong_types_name_the_key_and_what_it_takes(section, key, value, words):
         ("network", "dilation", 0),
         ("network", "dilation", -1),
         ("output", "trace_steps", -1),
+        ("output", "health_every", -1),
     ],
 )
 def test_values_out_of_their_limits_are_refused(section, key, value):

@@ -56,7 +56,7 @@ def journal(late: Late, sink: Sink) -> Journal:
 def run_steps(late: Late, book: Journal, count: int) -> None:
     for step in range(count):
         late.close(step)
-        book.step(step, step // 3, 0.1 * step, 1000 * step)
+        book.step(step, step // 3, 0.1 * step, 1000 * step, {"seen": step})
 
 
 @pytest.mark.parametrize(("lag", "clock_lag", "known"), [(0, 0, 6), (2, 0, 4), (0, 3, 3), (2, 1, 4)])
@@ -79,7 +79,7 @@ def test_facts_stay_with_their_step():
     book.flush()
     for step, facts in sink.entries:
         expected = {"epoch": step // 3, "loss": step / 10, "learning_rate": 0.1 * step, "wire_bytes": 1000 * step}
-        assert facts == {**expected, "extra": {}}
+        assert facts == {**expected, "extra": {"seen": step}}
 
 
 def test_a_person_sees_the_worlds_images_and_one_ranks_megabytes_per_second():
@@ -97,7 +97,7 @@ def test_all_ranks_hear_of_a_bad_step_after_the_same_one():
     run_steps(late, book, 3)
     late.close(3)
     with pytest.raises(Diverged, match="step 1"):
-        book.step(3, 0, 0.1, 0)
+        book.step(3, 0, 0.1, 0, {})
 
 
 def test_flushing_looks_at_every_step():

@@ -3,6 +3,7 @@
 On a GPU times and losses become known some steps later; nothing here waits for them until the end.
 """
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from wirebench.clock import Clock
@@ -16,6 +17,7 @@ class _Facts(NamedTuple):
     epoch: int
     learning_rate: float
     wire_bytes: int
+    extra: Mapping[str, float]
 
 
 class Journal:
@@ -40,9 +42,12 @@ class Journal:
         self._losses: dict[int, float] = {}
         self._times: list[StepTimes] = []
 
-    def step(self, step: int, epoch: int, learning_rate: float, wire_bytes: int) -> None:
-        """Note the step that has just been closed, and pass on the steps that are complete; raises Diverged."""
-        self._facts[step] = _Facts(epoch, learning_rate, wire_bytes)
+    def step(self, step: int, epoch: int, learning_rate: float, wire_bytes: int, extra: Mapping[str, float]) -> None:
+        """Note the step that has just been closed, and pass on the steps that are complete; raises Diverged.
+
+        extra  further numbers of the step, by name
+        """
+        self._facts[step] = _Facts(epoch, learning_rate, wire_bytes, extra)
         self._losses.update(self.guard.losses(step - self.guard.lag))
         self._times += self.clock.completed()
         self._pass_on()
@@ -65,7 +70,7 @@ class Journal:
                 loss=loss,
                 learning_rate=facts.learning_rate,
                 wire_bytes=facts.wire_bytes,
-                extra={},
+                extra=facts.extra,
             )
             rate = self.world_size * times.images / times.seconds
             self.progress.step(times.step, facts.epoch, rate, loss, facts.wire_bytes / times.seconds / 1e6)

@@ -34,7 +34,9 @@ class Lane:
     """Rank `rank`'s way from local to averaged gradients.
 
     compressing  opens around the compressor's own work, e.g. a clock's phase
-    decay        joins the gradient before it is compressed; None: the optimizer applies it
+    decay          joins the gradient before it is compressed; None: the optimizer applies it
+    measure_every  steps between exchanges that are measured (health.py); 0: none is
+    given          the flat gradient of a measured step, as it was before its exchange
     """
 
     def __init__(
@@ -49,6 +51,8 @@ class Lane:
         self.flat, self.compressor, self.server, self.compressing = flat, compressor, server, compressing
         self.world = World(rank, server.communicator.size, seed=seed)
         self.decay: Decay | None = None
+        self.measure_every = 0
+        self.given = flat.grad.new_empty(0)
         self.buckets: list[Bucket] = []
         self._ready = [False] * len(flat.layers)
 
@@ -60,7 +64,10 @@ class Lane:
 
     def begin(self, step: int, epoch: int) -> None:
         """Forget the gradients of the step before."""
-        self.world = World(self.world.rank, self.world.size, step, epoch, self.world.seed)
+        measuring = bool(self.measure_every) and step % self.measure_every == 0
+        self.world = World(self.world.rank, self.world.size, step, epoch, self.world.seed, measuring)
+        if measuring:
+            self.given = torch.empty_like(self.flat.grad)
         self._ready = [False] * len(self._ready)
         for parameter in self.flat.parameters:
             parameter.grad = None
@@ -99,6 +106,8 @@ class Lane:
         if self.decay is not None:
             with self.compressing(), torch.no_grad():
                 self.decay.join(bucket)
+        if self.world.measuring:
+            self.given[bucket.start : bucket.stop] = bucket.grad
         steps = advance(self.compressor.exchange(bucket, self.world), self.server.serve, self.compressing)
         average: Tensor = yield from steps
         if average.data_ptr() != bucket.grad.data_ptr():

@@ -23,6 +23,7 @@ _LEAST = {
     "train.checkpoint_every_epochs": 0,
     "train.keep": 1,
     "output.trace_steps": 0,
+    "output.health_every": 0,
 }
 _GREATEST = {"train.label_smoothing": 1, "engine.timeout_seconds": 86_400}
 _POSITIVE = ("engine.timeout_seconds", "network.dilation")

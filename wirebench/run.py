@@ -20,10 +20,12 @@ from wirebench.errors import Diverged
 from wirebench.exchange import Synchroniser
 from wirebench.gpu import GpuSampler, NullSampler
 from wirebench.guard import Guard
+from wirebench.health import Health, held_back
 from wirebench.journal import Journal
 from wirebench.lane import Lane
 from wirebench.progress import NullProgress, Progress
 from wirebench.record import NullRecord, RunRecord
+from wirebench.residual_guard import ResidualGuard
 from wirebench.steps import summary
 from wirebench.timeline import Timeline
 from wirebench.traffic import Traffic
@@ -39,6 +41,7 @@ class Run:
     workers, lanes  of the ranks that live in this process, in the same order; no lanes where the engine synchronises
     total_steps     of the whole run, whatever was done before a resume
     restored        what the checkpoint that was loaded says of the run so far, None for a new run
+    warnings        what a person was warned of so far
     step            the next step to do
     """
 
@@ -49,6 +52,8 @@ class Run:
     lanes: list[Lane]
     synchroniser: Synchroniser
     guard: Guard
+    health: Health
+    residuals: ResidualGuard | None
     clock: Clock
     timeline: Timeline
     traffic: Traffic
@@ -60,9 +65,11 @@ class Run:
     gpu: GpuSampler | NullSampler
     total_steps: int
     restored: dict[str, Any] | None
+    warnings: list[str]
     step: int = 0
     first_step: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
+    _extra: dict[str, float] = field(default_factory=dict)
     _seconds_before: float = 0.0
     _look_every: int = 1
     _began: float = field(default_factory=time.perf_counter)
@@ -131,12 +138,19 @@ class Run:
         self.timeline.active = self.engine.is_first and begin <= self.step < begin + self.config.output.trace_steps
         self.synchroniser.begin(self.step, epoch)
 
+    def look(self) -> None:
+        """After the exchange of a step and before its update: loss, gradient and, where it is due, the compression."""
+        self.guard.note(self.step, self.workers[0].loss)
+        self._extra = self.health.read(self.step)
+        if self.residuals is not None:
+            self.residuals.look(self.step, lambda: held_back(self.lanes[0]))
+
     def end_step(self, epoch: int, rate: float) -> None:
         """Everything after the update; raises Diverged for this step or, on a GPU, for one just before."""
-        counted = self.step >= self.first_step + self.config.train.warmup_steps
+        counted = self.step >= self.first_step + self.config.train.warmup_steps and not self._extra
         self.clock.end_step(self.step, self.config.data.batch_size, counted)
         wire_bytes = self.traffic.step(self.synchroniser.take_log(), counted)
-        self.journal.step(self.step, epoch, rate, wire_bytes)
+        self.journal.step(self.step, epoch, rate, wire_bytes, self._extra)
         self.step += 1
         if self.step == self.first_step + SETTLED_STEPS and self.engine.distributed:
             self._agree_on_looks()
@@ -213,8 +227,18 @@ class Run:
             resumed_at=self.first_step or None,
             seconds_total=self.seconds,
             gpu=self.gpu.stop(),
+            health=self.health.summary(),
+            warnings=self.warnings,
+            compressor_state=self._compressor_state(),
             **measured,
         )
+
+    def _compressor_state(self) -> float | None:
+        """Memory that the compressor keeps between steps, as a multiple of the gradient's."""
+        if not self.lanes:
+            return None
+        kept = sum(tensor.nbytes for tensor in self.lanes[0].compressor.state_dict().values())
+        return kept / self.workers[0].flat.grad.nbytes
 
     def lost_by_native(self, error: Exception) -> bool:
         """Whether the engine's own synchroniser raised this because a rank is gone: it knows no PeerLost."""

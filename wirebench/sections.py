@@ -160,12 +160,15 @@ class NetworkConfig:
 class OutputConfig:
     """[output]: `dir` of this run (empty: results/runs/NAME-TIME-HASH) and what goes into it.
 
-    trace_steps  steps drawn in trace.json, counted after the warm-up
+    trace_steps   steps drawn in trace.json, counted after the warm-up
+    health_every  steps between readings of the compression's error, residual and choice (steps.jsonl); 0: none. Such a
+                  step sends the dense gradient as well, and counts for no throughput
     """
 
     dir: str = ""
     tensorboard: bool = True
     trace_steps: int = 10
+    health_every: int = 0
 
 
 @dataclass(frozen=True)
