@@ -37,12 +37,13 @@ def test_a_layer_that_one_worker_skips_still_gets_the_others_gradient():
         check_gradients(model, expected)
 
 
-def test_the_log_is_the_first_workers_and_all_are_emptied():
+def test_the_logs_are_all_workers_and_are_emptied():
     models, lanes = lanes_of(3, PAIRS)
     lockstep = Lockstep(lanes)
     train_one_step(lockstep, models, 0)
-    first = lanes[0].server.log
-    assert lockstep.take_log() == first
+    logs = [lane.server.log for lane in lanes]
+    first = logs[0]
+    assert lockstep.take_logs() == logs
     assert [served.payload_bytes for served in first] == [4 * (b.stop - b.start) for b in lanes[0].buckets]
     assert not any(lane.server.log for lane in lanes)
 

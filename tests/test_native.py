@@ -89,7 +89,7 @@ def test_ddp_takes_models_with_unused_parameters(two):
 def traffic_by_formula() -> None:
     """In every rank: the log is one dense sum."""
     model = Plain()
-    (served,) = synchroniser(model).take_log()
+    ((served,),) = synchroniser(model).take_logs()
     dense = sum(parameter.nbytes for parameter in model.parameters())
     assert (served.kind, served.plan) == ("Sum", "DistributedDataParallel")
     assert (served.payload_bytes, served.value_bytes, served.wire_bytes) == (dense, dense, dense)

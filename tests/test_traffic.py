@@ -30,30 +30,32 @@ def traffic(values: Sequence[int | None] = (), size: int = 4, here: int = 1) -> 
 
 def test_bytes_are_means_over_counted_steps():
     counted = traffic()
-    assert counted.step([DENSE, DENSE], counted=False) == 1200
-    assert counted.step([DENSE], counted=True) == 600
-    assert counted.step([SPARSE, SPARSE], counted=True) == 480
+    assert counted.step([[DENSE, DENSE]], counted=False) == 1200
+    assert counted.step([[DENSE]], counted=True) == 600
+    assert counted.step([[SPARSE, SPARSE]], counted=True) == 480
     found = counted.summary()
-    assert found["bytes_per_step"] == {"payload": 280.0, "dense": 400, "wire": 540.0, "nic": None}
+    assert found["bytes_per_step"] == {
+        "payload": 280.0, "dense": 400, "wire": 540.0, "wire_mean": None, "wire_max": None, "nic": None,
+    }  # fmt: skip
 
 
 def test_ratios_compare_with_the_dense_gradient_and_with_its_ring():
     counted = traffic()
-    counted.step([SPARSE], counted=True)
+    counted.step([[SPARSE]], counted=True)
     # A ring of 4 sends 2 * 3 / 4 of 400 bytes.
     assert counted.summary()["compression_ratio"] == {"values": 10.0, "with_indices": 5.0, "wire": 600 / 240}
 
 
 def test_the_dense_ring_has_ratio_one():
     counted = traffic()
-    counted.step([DENSE], counted=True)
+    counted.step([[DENSE]], counted=True)
     assert set(counted.summary()["compression_ratio"].values()) == {1.0}
 
 
 def test_requests_are_those_of_the_last_step():
     counted = traffic()
-    counted.step([SPARSE], counted=True)
-    counted.step([DENSE, SPARSE], counted=True)
+    counted.step([[SPARSE]], counted=True)
+    counted.step([[DENSE, SPARSE]], counted=True)
     assert counted.summary()["requests"] == [
         {"kind": "Sum", "plan": "ring", "rounds": 6, "bytes": 600, "payload_bytes": 400, "seconds": 0.5},
         {"kind": "Gather", "plan": "native", "rounds": 1, "bytes": 240, "payload_bytes": 80, "seconds": 0.25},
@@ -62,15 +64,16 @@ def test_requests_are_those_of_the_last_step():
 
 def test_without_counted_steps_nothing_is_known():
     counted = traffic()
-    counted.step([DENSE], counted=False)
+    counted.step([[DENSE]], counted=False)
     found = counted.summary()
-    assert found["bytes_per_step"] == {"payload": None, "dense": 400, "wire": None, "nic": None}
+    unknown = dict.fromkeys(("payload", "wire", "wire_mean", "wire_max", "nic"))
+    assert found["bytes_per_step"] == {**unknown, "dense": 400}
     assert set(found["compression_ratio"].values()) == {None}
 
 
 def test_a_single_worker_has_no_wire_ratio():
     counted = traffic(size=1)
-    counted.step([Served("Sum", "none", 0, 400, 400, 0, 0.0)], counted=True)
+    counted.step([[Served("Sum", "none", 0, 400, 400, 0, 0.0)]], counted=True)
     assert counted.summary()["compression_ratio"] == {"values": 1.0, "with_indices": 1.0, "wire": None}
 
 
@@ -81,7 +84,7 @@ def test_the_interfaces_bytes_leave_pauses_out_and_are_shared(here):
     for steps in (3, 1):
         counted.resume()
         for _ in range(steps):
-            counted.step([DENSE], counted=False)
+            counted.step([[DENSE]], counted=False)
         counted.pause()
     assert counted.summary()["bytes_per_step"]["nic"] == 1000 / here
 
@@ -89,7 +92,7 @@ def test_the_interfaces_bytes_leave_pauses_out_and_are_shared(here):
 def test_an_interface_that_cannot_be_read_says_nothing():
     counted = traffic([None, None])
     counted.resume()
-    counted.step([DENSE], counted=True)
+    counted.step([[DENSE]], counted=True)
     counted.pause()
     assert counted.summary()["bytes_per_step"]["nic"] is None
 
@@ -97,7 +100,18 @@ def test_an_interface_that_cannot_be_read_says_nothing():
 def test_pausing_twice_counts_nothing_twice():
     counted = traffic([0, 1000, 5000])
     counted.resume()
-    counted.step([DENSE], counted=True)
+    counted.step([[DENSE]], counted=True)
     counted.pause()
     counted.pause()
     assert counted.summary()["bytes_per_step"]["nic"] == 1000
+
+
+def test_what_all_ranks_sent_counts_for_the_ratio():
+    counted = traffic(size=4)
+    counted.step([[SPARSE], [DENSE]], counted=False)
+    counted.step([[SPARSE], [DENSE], [SPARSE], [SPARSE, SPARSE]], counted=True)
+    assert counted.sent == [240, 600, 240, 480]
+    counted.of_ranks = [float(count) for count in counted.sent]
+    found = counted.summary()
+    assert (found["bytes_per_step"]["wire_mean"], found["bytes_per_step"]["wire_max"]) == (390.0, 600.0)
+    assert found["compression_ratio"]["wire"] == 600 / 390

@@ -31,8 +31,8 @@ class Synchroniser(Protocol):
         """After that backward pass: return when every parameter's `.grad` is the average over ranks."""
         ...
 
-    def take_log(self) -> list[Served]:
-        """What was served since the last call, to the first rank of this process."""
+    def take_logs(self) -> list[list[Served]]:
+        """What was served since the last call, to each rank of this process."""
         ...
 
     def stepping(self) -> AbstractContextManager[None]:

@@ -30,10 +30,9 @@ class Lockstep:
         for buckets in zip(*(lane.buckets for lane in self.lanes), strict=True):
             run([lane.exchange(bucket) for lane, bucket in zip(self.lanes, buckets, strict=True)])
 
-    def take_log(self) -> list[Served]:
-        """The first lane's requests; the others' logs are emptied with it."""
-        logs = [lane.server.take_log() for lane in self.lanes]
-        return logs[0]
+    def take_logs(self) -> list[list[Served]]:
+        """Every lane's requests."""
+        return [lane.server.take_log() for lane in self.lanes]
 
     def stepping(self) -> AbstractContextManager[None]:
         """The optimizer steps as it is."""

@@ -55,9 +55,9 @@ class DdpSync:
     def finish(self) -> None:
         """DDP has already waited, at the end of the backward pass."""
 
-    def take_log(self) -> list[Served]:
+    def take_logs(self) -> list[list[Served]]:
         """One step's traffic, by formula."""
-        return [self.served]
+        return [[self.served]]
 
     def stepping(self) -> AbstractContextManager[None]:
         """The optimizer steps as it is."""
@@ -88,9 +88,9 @@ class HorovodSync:
         """Wait for the all-reduces."""
         self.optimizer.synchronize()
 
-    def take_log(self) -> list[Served]:
+    def take_logs(self) -> list[list[Served]]:
         """One step's traffic, by formula."""
-        return [self.served]
+        return [[self.served]]
 
     def stepping(self) -> AbstractContextManager[None]:
         """The gradients are synchronised already."""

@@ -10,6 +10,8 @@ from wirebench.steps import PHASES
 
 Record = dict[str, Any]
 MISSING = "-"
+HEALTH = {"health/compression_error": "compression error", "health/topk_overlap": "overlap with top-k"}
+"""Shown where a run took readings of them (output.health_every)."""
 
 
 def rows(record: Record) -> dict[str, str]:
@@ -27,9 +29,13 @@ def rows(record: Record) -> dict[str, str]:
         **{f"  {name}": _or_missing(record["phases"][name], _milliseconds) for name in PHASES},
     }
     for name, count in record["bytes_per_step"].items():
-        lines[f"{name} bytes/step"] = _or_missing(count, _bytes)
+        lines[f"{name.replace('_', ' ')} bytes/step"] = _or_missing(count, _bytes)
     for name, ratio in record["compression_ratio"].items():
         lines[f"ratio {name.replace('_', ' ')}"] = _or_missing(ratio, lambda value: f"{value:.4g}x")
+    for name, label in HEALTH.items():
+        found = (record.get("health") or {}).get(name)
+        if found:
+            lines[label] = _figure(found["mean"])
     lines["top1"] = _or_missing(record["final"]["top1"], _figure) + _beside(expected.get("top1"), _figure)
     lines["loss"] = _or_missing(record["final"]["loss"], _figure)
     lines["seconds"] = _or_missing(record["seconds_total"], _rate) + _beside(expected.get("seconds"), _rate)

@@ -149,7 +149,7 @@ class Run:
         """Everything after the update; raises Diverged for this step or, on a GPU, for one just before."""
         counted = self.step >= self.first_step + self.config.train.warmup_steps and not self._extra
         self.clock.end_step(self.step, self.config.data.batch_size, counted)
-        wire_bytes = self.traffic.step(self.synchroniser.take_log(), counted)
+        wire_bytes = self.traffic.step(self.synchroniser.take_logs(), counted)
         self.journal.step(self.step, epoch, rate, wire_bytes, self._extra)
         self.step += 1
         if self.step == self.first_step + SETTLED_STEPS and self.engine.distributed:
@@ -212,6 +212,8 @@ class Run:
         """Write record.json and trace.json; returns the record (empty on other ranks)."""
         if self.engine.is_first:
             self.timeline.save(self.directory / "trace.json")
+        if status != "diverged":
+            self.traffic.of_ranks = self._sent_by_all()
         measured = summary(self.journal.steps, self.engine.size) | self.traffic.summary()
         if not self.lanes:
             # The engine's own synchroniser hides its work inside backward.
@@ -263,6 +265,15 @@ class Run:
         self.stopper.close()
         self.synchroniser.close()
         self.engine.close()
+
+    def _sent_by_all(self) -> list[float]:
+        """Bytes on the wire per counted step of every rank; empty without a counted step."""
+        if not self.traffic.steps:
+            return []
+        sent = torch.zeros(len(self.engine.ranks), self.engine.size, dtype=torch.float64)
+        for row, rank, count in zip(sent, self.engine.ranks, self.traffic.sent, strict=False):
+            row[rank] = count / self.traffic.steps
+        return self._sum_over_ranks(list(sent)).tolist()
 
     def _sum_over_ranks(self, values: list[Tensor]) -> Tensor:
         """The sum of all ranks' small float64 tensors; `values` are those of this process's ranks."""

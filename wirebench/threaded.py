@@ -66,9 +66,9 @@ class Threaded:
         if self._last_event is not None:
             torch.cuda.current_stream(self.device).wait_event(self._last_event)
 
-    def take_log(self) -> list[Served]:
-        """The requests that the lane's server has served."""
-        return self.lane.server.take_log()
+    def take_logs(self) -> list[list[Served]]:
+        """The requests that the lane's server has served; of one rank."""
+        return [self.lane.server.take_log()]
 
     def stepping(self) -> AbstractContextManager[None]:
         """The optimizer steps as it is."""

@@ -11,7 +11,7 @@ BYTES_PER_ELEMENT = 4
 
 
 class Traffic:
-    """Rank 0's traffic over the counted steps.
+    """Traffic over the counted steps: rank 0's, and what each rank of this process sent.
 
     numel  elements of the gradient;  size  ranks;  ranks_on_this_host  those whose traffic the interface counts
     """
@@ -20,15 +20,21 @@ class Traffic:
         self.dense_bytes = numel * BYTES_PER_ELEMENT
         self.size, self.nic, self.ranks_on_this_host = size, nic, ranks_on_this_host
         self.steps = self.payload = self.values = self.wire = 0
+        self.sent: list[int] = []
+        """Bytes on the wire of each rank of this process."""
+        self.of_ranks: list[float] = []
+        """Bytes on the wire per step of all ranks, once the run has gathered them."""
         self.last: list[Served] = []
         self._nic_sent = 0
         self._nic_steps = 0
         self._nic_begin: int | None = None
 
-    def step(self, served: Sequence[Served], counted: bool) -> int:
-        """Take in one step's requests; returns its bytes on the wire."""
-        wire = sum(s.wire_bytes for s in served)
+    def step(self, logs: Sequence[Sequence[Served]], counted: bool) -> int:
+        """Take in one step's requests, a log for each rank of this process; returns the first's bytes on the wire."""
+        served, wires = logs[0], [sum(s.wire_bytes for s in log) for log in logs]
+        wire = wires[0]
         if counted:
+            self.sent = [total + more for total, more in zip(self.sent or [0] * len(wires), wires, strict=True)]
             self.steps += 1
             self.payload += sum(s.payload_bytes for s in served)
             self.values += sum(s.value_bytes for s in served)
@@ -60,12 +66,14 @@ class Traffic:
                 "payload": per_step["payload"],
                 "dense": self.dense_bytes,
                 "wire": per_step["wire"],
+                "wire_mean": sum(self.of_ranks) / len(self.of_ranks) if self.of_ranks else None,
+                "wire_max": max(self.of_ranks, default=None),
                 "nic": nic,
             },
             "compression_ratio": {
                 "values": _ratio(self.dense_bytes, per_step["values"]),
                 "with_indices": _ratio(self.dense_bytes, per_step["payload"]),
-                "wire": _ratio(dense_wire, per_step["wire"]),
+                "wire": _ratio(dense_wire, sum(self.of_ranks) / self.size if self.of_ranks else per_step["wire"]),
             },
             "requests": [_as_entry(served) for served in self.last],
         }
