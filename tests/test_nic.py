@@ -46,8 +46,8 @@ def test_loopback_counts_what_is_sent_over_it():
 
 
 def test_reads_sent_and_received(invented):
-    assert nic.InterfaceCounter("eth0").read() == (2000, 1000)
-    assert nic.InterfaceCounter("eth1").read() == (22, 18446744073709551000)
+    assert nic.InterfaceCounter("eth0").read() == (2000, 1000, 6)
+    assert nic.InterfaceCounter("eth1").read() == (22, 18446744073709551000, 1)
 
 
 def test_unknown_interface_is_one_clear_line(invented):

@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 
 from wirebench.collectives.serve import Served
-from wirebench.nic import InterfaceCounter
+from wirebench.nic import Counters, InterfaceCounter
 from wirebench.traffic import Traffic
 
 DENSE = Served("Sum", "ring", 6, 400, 400, 600, 0.5)
@@ -19,9 +19,9 @@ class Counter:
     def __init__(self, values: Sequence[int | None] = ()) -> None:
         self.values: Iterator[int | None] = iter(values)
 
-    def read(self) -> tuple[int, int] | None:
+    def read(self) -> Counters | None:
         value = next(self.values, None)
-        return None if value is None else (value, 0)
+        return None if value is None else Counters(value, 0, value // 1000)
 
 
 def traffic(values: Sequence[int | None] = (), size: int = 4, here: int = 1) -> Traffic:
@@ -36,6 +36,7 @@ def test_bytes_are_means_over_counted_steps():
     found = counted.summary()
     assert found["bytes_per_step"] == {
         "payload": 280.0, "dense": 400, "wire": 540.0, "wire_mean": None, "wire_max": None, "nic": None,
+        "nic_headers": None,
     }  # fmt: skip
 
 
@@ -66,7 +67,7 @@ def test_without_counted_steps_nothing_is_known():
     counted = traffic()
     counted.step([[DENSE]], counted=False)
     found = counted.summary()
-    unknown = dict.fromkeys(("payload", "wire", "wire_mean", "wire_max", "nic"))
+    unknown = dict.fromkeys(("payload", "wire", "wire_mean", "wire_max", "nic", "nic_headers"))
     assert found["bytes_per_step"] == {**unknown, "dense": 400}
     assert set(found["compression_ratio"].values()) == {None}
 
@@ -78,15 +79,19 @@ def test_a_single_worker_has_no_wire_ratio():
 
 
 @pytest.mark.parametrize("here", [1, 2])
-def test_the_interfaces_bytes_leave_pauses_out_and_are_shared(here):
-    # 0 to 3000 in three steps; 3000 to 9000 in a pause (evaluation, a checkpoint); 9000 to 10000 in one step.
-    counted = traffic([0, 3000, 9000, 10_000], here=here)
-    for steps in (3, 1):
-        counted.resume()
-        for _ in range(steps):
-            counted.step([[DENSE]], counted=False)
-        counted.pause()
-    assert counted.summary()["bytes_per_step"]["nic"] == 1000 / here
+def test_the_interfaces_bytes_are_those_of_counted_steps_and_are_shared(here):
+    # 0 to 3000 in warm-up; 3000 to 5000 in two steps; 5000 to 9000 in a pause; 9000 to 13000 in one step.
+    counted = traffic([0, 3000, 4000, 5000, 9000, 13_000], here=here)
+    counted.resume()
+    counted.step([[DENSE]], counted=False)
+    counted.step([[DENSE]], counted=True)
+    counted.step([[DENSE]], counted=True)
+    counted.pause()
+    counted.resume()
+    counted.step([[DENSE]], counted=True)
+    counted.pause()
+    found = counted.summary()["bytes_per_step"]
+    assert (found["nic"], found["nic_headers"]) == (2000 / here, 66 * 2 / here)
 
 
 def test_an_interface_that_cannot_be_read_says_nothing():

@@ -7,12 +7,24 @@ The counters are read from /proc/net/dev because that file follows the network n
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from wirebench.errors import UserError
+
+HEADER_BYTES = 14 + 20 + 32
+"""Ethernet, IPv4 and TCP with time stamps, of a packet; large ones that the card cuts up are counted once."""
 
 COUNTERS = Path("/proc/net/dev")
 ROUTES = Path("/proc/net/route")
 _VARIABLES = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
+
+
+class Counters(NamedTuple):
+    """Bytes sent and received and packets sent since the interface came up."""
+
+    sent: int
+    received: int
+    packets: int
 
 
 class InterfaceCounter:
@@ -28,8 +40,8 @@ class InterfaceCounter:
         if interface is not None and known is not None and interface not in known:
             raise UserError(f"network.interface: no interface {interface!r}; there is: {', '.join(known) or 'none'}")
 
-    def read(self) -> tuple[int, int] | None:
-        """Bytes (sent, received) since the interface came up; None where they cannot be read."""
+    def read(self) -> Counters | None:
+        """The counters now; None where they cannot be read."""
         counters = _counters()
         return counters.get(self.interface) if counters is not None and self.interface is not None else None
 
@@ -54,8 +66,8 @@ def find_interface(all_on_one_host: bool, environment: Mapping[str, str] | None 
     return _default_route()
 
 
-def _counters() -> dict[str, tuple[int, int]] | None:
-    """(sent, received) bytes by interface; None on a system without the file."""
+def _counters() -> dict[str, Counters] | None:
+    """The counters by interface; None on a system without the file."""
     try:
         lines = COUNTERS.read_text().splitlines()[2:]
     except OSError:
@@ -64,7 +76,7 @@ def _counters() -> dict[str, tuple[int, int]] | None:
     for line in lines:
         name, _, numbers = line.partition(":")
         received_first = numbers.split()
-        table[name.strip()] = (int(received_first[8]), int(received_first[0]))
+        table[name.strip()] = Counters(int(received_first[8]), int(received_first[0]), int(received_first[9]))
     return dict(sorted(table.items(), key=lambda item: (item[0] != "lo", item[0])))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from wirebench.collectives.serve import Served
 from wirebench.comm.base import ring_reduce_bytes
-from wirebench.nic import InterfaceCounter
+from wirebench.nic import HEADER_BYTES, Counters, InterfaceCounter
 
 BYTES_PER_ELEMENT = 4
 
@@ -25,9 +25,8 @@ class Traffic:
         self.of_ranks: list[float] = []
         """Bytes on the wire per step of all ranks, once the run has gathered them."""
         self.last: list[Served] = []
-        self._nic_sent = 0
-        self._nic_steps = 0
-        self._nic_begin: int | None = None
+        self._nic_sent = self._nic_packets = self._nic_steps = 0
+        self._nic_last: Counters | None = None
 
     def step(self, logs: Sequence[Sequence[Served]], counted: bool) -> int:
         """Take in one step's requests, a log for each rank of this process; returns the first's bytes on the wire."""
@@ -39,27 +38,33 @@ class Traffic:
             self.payload += sum(s.payload_bytes for s in served)
             self.values += sum(s.value_bytes for s in served)
             self.wire += wire
-        # The interface cannot tell warm-up from the rest, so its mean is over all steps.
-        self._nic_steps += self._nic_begin is not None
+        self._read_interface(counted)
         self.last = list(served)
         return wire
 
     def resume(self) -> None:
-        """Training traffic begins: remember the interface's counter."""
-        counters = self.nic.read()
-        self._nic_begin = None if counters is None else counters[0]
+        """Training traffic begins: remember the interface's counters."""
+        self._nic_last = self.nic.read()
 
     def pause(self) -> None:
-        """Training traffic ends (evaluation, checkpoint): add what the interface has sent."""
-        counters = self.nic.read()
-        if counters is not None and self._nic_begin is not None:
-            self._nic_sent += counters[0] - self._nic_begin
-        self._nic_begin = None
+        """Training traffic ends (evaluation, checkpoint)."""
+        self._nic_last = None
+
+    def _read_interface(self, counted: bool) -> None:
+        """Add what the interface has sent since the end of the step before, if this step counts."""
+        before, now = self._nic_last, self.nic.read()
+        if before is None or now is None:
+            return
+        self._nic_last = now
+        if counted:
+            self._nic_sent += now.sent - before.sent
+            self._nic_packets += now.packets - before.packets
+            self._nic_steps += 1
 
     def summary(self) -> dict[str, Any]:
         """The record's `bytes_per_step`, `compression_ratio` and `requests` (those of the last step)."""
         per_step = {name: self._mean(total) for name, total in self._totals().items()}
-        nic = self._nic_sent / (self._nic_steps * self.ranks_on_this_host) if self._nic_steps else None
+        share = 1 / (self._nic_steps * self.ranks_on_this_host) if self._nic_steps else None
         dense_wire = ring_reduce_bytes(self.dense_bytes, self.size)
         return {
             "bytes_per_step": {
@@ -68,7 +73,8 @@ class Traffic:
                 "wire": per_step["wire"],
                 "wire_mean": sum(self.of_ranks) / len(self.of_ranks) if self.of_ranks else None,
                 "wire_max": max(self.of_ranks, default=None),
-                "nic": nic,
+                "nic": None if share is None else self._nic_sent * share,
+                "nic_headers": None if share is None else self._nic_packets * HEADER_BYTES * share,
             },
             "compression_ratio": {
                 "values": _ratio(self.dense_bytes, per_step["values"]),
