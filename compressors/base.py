@@ -73,7 +73,7 @@ class Method:
     dense_below: ClassVar[int] = 0
     collective: ClassVar[str] = ""
     whole_model: str = ""
-    bounded_by: ClassVar[str] = ""
+    bounded_by: str = ""
 
     def __init__(self) -> None:
         self.memory = ErrorMemory()
