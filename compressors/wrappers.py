@@ -89,14 +89,15 @@ class DenseBelow(_Wrapper):
         self._velocity: Tensor | None = None
         self._model: tuple[Layer, ...] = ()
         self._places: dict[str, Layer] = {}
+        self._dense: dict[str, Layer] = {}
 
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """One sum for the dense layers, then the rounds of `inner` for the others, each where there are any."""
         sparse = [layer for layer in bucket.layers if not self._is_dense(layer)]
+        renumbered = self._renumber(bucket)
         if not sparse:
             average = yield from _average(bucket.grad, world.size)
-            return self._with_momentum(average, [slice(bucket.start, bucket.stop)], bucket.model_numel)
-        renumbered = self._renumber(bucket)
+            return self._with_momentum(average, bucket)
         layers = tuple(renumbered[layer.name] for layer in sparse)
         model = tuple(renumbered.values())
         if len(sparse) == len(bucket.layers):
@@ -104,8 +105,7 @@ class DenseBelow(_Wrapper):
             return (yield from self.inner.exchange(whole, world))
         dense_places = _pieces(bucket, [layer for layer in bucket.layers if self._is_dense(layer)])
         dense = yield from _average(torch.cat(_at(bucket.grad, dense_places)), world.size)
-        in_model = [slice(bucket.start + place.start, bucket.start + place.stop) for place in dense_places]
-        _scatter(self._with_momentum(dense, in_model, bucket.model_numel), bucket.grad, dense_places)
+        _scatter(self._with_momentum(dense, bucket), bucket.grad, dense_places)
         sparse_places = _pieces(bucket, sparse)
         result = yield from self.inner.exchange(_Part(bucket, sparse_places, layers, model), world)
         return _scatter(result, bucket.grad, sparse_places)
@@ -144,13 +144,15 @@ class DenseBelow(_Wrapper):
         self._velocity = None if velocity is None else velocity.clone()
         return {name: tensor for name, tensor in state.items() if name != VELOCITY_KEY}
 
-    def _with_momentum(self, average: Tensor, places: Sequence[slice], model_numel: int) -> Tensor:
-        """`average`, of the flat gradient's `places`, as momentum SGD takes it."""
+    def _with_momentum(self, average: Tensor, bucket: Bucket) -> Tensor:
+        """`average`, of the bucket's dense layers one after the other, as momentum SGD takes it."""
         if not self.owns_momentum:
             return average
         if self._velocity is None:
-            self._velocity = average.new_zeros(model_numel)
+            self._velocity = average.new_zeros(sum(layer.numel for layer in self._dense.values()))
         self._velocity = self._velocity.to(average.device)  # checkpoints are read to the CPU
+        dense = [self._dense[layer.name] for layer in bucket.layers if self._is_dense(layer)]
+        places = [slice(layer.start, layer.stop) for layer in dense]
         feedback = cast(Feedback, cast(Method, self.inner).memory)
         velocity = torch.cat(_at(self._velocity, places)).mul_(feedback.momentum).add_(average)
         _scatter(velocity, self._velocity, places)
@@ -160,16 +162,22 @@ class DenseBelow(_Wrapper):
         return layer.ndim <= 1 or layer.numel < self.numel
 
     def _renumber(self, bucket: Bucket) -> dict[str, Layer]:
-        """The model's compressed layers by name, one after the other from 0."""
+        """The model's compressed layers by name, one after the other from 0; `_dense` has the others likewise."""
         model = bucket.model or bucket.layers
         if model is not self._model:
-            places, start = {}, 0
-            for layer in model:
-                if not self._is_dense(layer):
-                    places[layer.name] = layer._replace(start=start, stop=start + layer.numel)
-                    start += layer.numel
-            self._model, self._places = model, places
+            self._places = _lay_out([layer for layer in model if not self._is_dense(layer)])
+            self._dense = _lay_out([layer for layer in model if self._is_dense(layer)])
+            self._model = model
         return self._places
+
+
+def _lay_out(layers: Sequence[Layer]) -> dict[str, Layer]:
+    """The layers by name, at places one after the other from 0."""
+    places, start = {}, 0
+    for layer in layers:
+        places[layer.name] = layer._replace(start=start, stop=start + layer.numel)
+        start += layer.numel
+    return places
 
 
 class _Part(Bucket):
