@@ -15,9 +15,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from wirebench import report, schema
+from wirebench import markers, report, schema
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
@@ -46,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if target is None:
             print(shown)
         elif options.write:
-            _write(target, _replaced(target, shown))
-        elif _replaced(target, shown) != _text(target):
+            markers.write(target, markers.replaced(target, shown, BEGIN, END))
+        elif markers.replaced(target, shown, BEGIN, END) != markers.text_of(target):
             print(f"{target}: the table is not that of {options.results}; {_command(target)}", file=sys.stderr)
             return 1
     except UserError as error:
@@ -59,9 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def table(results: Path, base: Path) -> str:
     """All records below `results` as a Markdown table, in order of their paths; links are relative to `base`.
 
-    What lies in results/runs is no result: every run writes there. Raises UserError, naming it, for a damaged record.
+    What lies in results/runs is no result: every run writes there. What lies below a folder with a table.md stands in
+    that table. Raises UserError, naming it, for a damaged record.
     """
-    paths = sorted(p for p in results.glob("*/**/record.json") if p.relative_to(results).parts[0] != "runs")
+    told = {path.parent for path in results.glob("**/table.md")}
+    paths = sorted(
+        path
+        for path in results.glob("*/**/record.json")
+        if path.relative_to(results).parts[0] != "runs" and told.isdisjoint(path.parents)
+    )
     if not paths:
         return EMPTY
     heads = ["run", "machine", *COLUMNS.values()]
@@ -94,28 +99,6 @@ def _row(path: Path, base: Path) -> list[str]:
 
 def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
-
-
-def _replaced(target: Path, shown: str) -> str:
-    """The file's text with the table in place of what stands between the markers."""
-    text = _text(target)
-    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise UserError(f"{target}: needs the line {BEGIN} once, and after it the line {END} once")
-    return f"{text.partition(BEGIN)[0]}{BEGIN}\n{shown}\n{END}{text.partition(END)[2]}"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        write_atomically(path, text)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
 
 
 def _command(target: Path) -> str:

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Train with every compressor on an emulated cluster, taking turns: time per step, phases, and bytes on the wire.
+
+python scripts/bench_methods.py --config configs/tables/methods_vgg16.toml       all methods, 4 hosts, 1 Gbit/s
+python scripts/bench_methods.py --config ... --methods dense gs_sgd sketched_sgd --turns 3
+python scripts/methods_report.py results/methods/vgg16                            afterwards: table.md and the figure
+
+The machine should have nothing else to do. A method that fails is reported and the others go on; exit code 1 then.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import compressors
+from scripts.bench_flexreduce import keep, shown
+from scripts.cluster import Parser
+from wirebench.cluster.rates import parse_rate
+from wirebench.errors import UserError
+from wirebench.files import write_atomically
+
+ROOT = Path(__file__).resolve().parents[1]
+Launch = Callable[[list[str]], int]
+"""Runs a command in the repository; returns its exit code."""
+
+FUSED = "scheduler.name=fused"
+BASELINES: dict[str, list[str]] = {
+    "dense": ["compressor.name=none", FUSED],
+    "dense, one message": ["compressor.name=none"],
+    "DDP": ["compressor.name=none", "scheduler.name=native"],
+}
+"""What every method is compared with, by label."""
+
+SETTINGS: dict[str, list[str]] = {
+    "fp16": [FUSED],
+    "bf16": [FUSED],
+    # Of the noise that a replay sends, normal with deviation 1e-4, 1 % lies beyond this.
+    "threshold": ["compressor.threshold=2.6e-4"],
+}
+"""What a compressor is run with; else `density` where it has that option, in one message per step."""
+
+
+def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -> int:
+    """Run the command line: 0; 1 where a method failed; 2 with one line for a mistake of the user's."""
+    try:
+        options = _parser().parse_args(arguments)
+        chosen = plan(options.methods, options.density)
+        parse_rate(options.link)
+        if options.turns < 1:
+            raise UserError("--turns: must be positive")
+        failed = measure(options, chosen, launch or _run)
+    except UserError as error:
+        print(f"bench_methods.py: {error}", file=sys.stderr)
+        return error.exit_code
+    if failed:
+        print(f"bench_methods.py: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:
+    """Overrides by label, in the order of their turns: baselines, then every compressor, or those that are named."""
+    known = dict(BASELINES)
+    for name in compressors.available():
+        if name != "none":
+            options = compressors.PLUGINS.options(name)
+            sparse = [f"compressor.density={density:g}"] if "density" in options else []
+            known[name] = [f"compressor.name={name}", *SETTINGS.get(name, sparse)]
+    for name in names or ():
+        if name not in known:
+            raise UserError(f"--methods: no {name!r}; there is: {', '.join(known)}")
+    return {name: known[name] for name in (dict.fromkeys(names) if names else known)}
+
+
+def measure(options: argparse.Namespace, chosen: dict[str, list[str]], launch: Launch) -> list[str]:
+    """Run all methods in turn, `options.turns` times; returns the labels of those that failed."""
+    out, failed = options.out.resolve(), []
+    for turn in range(options.turns):
+        for label, overrides in chosen.items():
+            folder = out / f"{label.replace(', ', '-').replace(' ', '_')}-{turn}"
+            shutil.rmtree(folder, ignore_errors=True)
+            command = _command(options, [*overrides, *options.set], folder)
+            if launch(command) == 0:
+                keep(folder)
+                _name(folder, label, options, command)
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+                failed.append(label)
+    return list(dict.fromkeys(failed))
+
+
+def _name(folder: Path, label: str, options: argparse.Namespace, command: list[str]) -> None:
+    """Beside the record: what the row is called, and on which cluster it ran."""
+    note = {"label": label, "hosts": options.hosts, "link": options.link, "launch": shown(command)}
+    write_atomically(folder / "method.json", json.dumps(note, indent=1) + "\n")
+
+
+def _command(options: argparse.Namespace, overrides: Sequence[str], folder: Path) -> list[str]:
+    where = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
+    cluster = [sys.executable, "scripts/cluster.py", "run", "--hosts", str(options.hosts), "--link", options.link]
+    return [*cluster, "--", "python", "train.py", str(options.config), *overrides, f"output.dir={where}"]
+
+
+def _run(command: list[str]) -> int:
+    print(f"+ {shown(command)}", file=sys.stderr, flush=True)
+    return subprocess.run(command, cwd=ROOT, check=False).returncode
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, examples = str(__doc__).partition("\n")
+    parser = Parser(
+        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    vgg16 = Path("configs/tables/methods_vgg16.toml")
+    add("--config", type=Path, default=vgg16, metavar="FILE", help="what is trained (%(default)s)")
+    add("--methods", nargs="+", metavar="NAME", help="compressors, or 'dense', 'DDP', ... (all)")
+    add("--density", type=float, default=0.01, help="of the sparse methods (%(default)s)")
+    add("--hosts", type=int, default=4, help="hosts of one worker each (%(default)s)")
+    add("--link", default="1gbit", help="rate of every host's link (%(default)s)")
+    add("--turns", type=int, default=2, help="runs of each method (%(default)s)")
+    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
+    add("--out", type=Path, default=ROOT / "results/methods/vgg16", metavar="FOLDER", help="where the results go")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

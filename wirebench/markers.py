@@ -1,0 +1,30 @@
+"""Text that a program keeps up to date inside a file that people write: it stands between two marker lines."""
+
+from pathlib import Path
+
+from wirebench.errors import UserError
+from wirebench.files import write_atomically
+
+
+def replaced(path: Path, shown: str, begin: str, end: str) -> str:
+    """The file's text with `shown` in place of what stands between the markers; UserError where they are missing."""
+    text = text_of(path)
+    if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
+        raise UserError(f"{path}: needs the line {begin} once, and after it the line {end} once")
+    return f"{text.partition(begin)[0]}{begin}\n{shown}\n{end}{text.partition(end)[2]}"
+
+
+def text_of(path: Path) -> str:
+    """The file's text; UserError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def write(path: Path, text: str) -> None:
+    """Write it in one piece; UserError where that cannot be."""
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
