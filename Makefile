@@ -28,7 +28,7 @@ RESULTS ?= results/$(shell hostname)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all lint format clean bench-overhead bench-input bench-cifar bench-synthetic \
-	bench-collectives bench-flexreduce
+	bench-collectives bench-flexreduce bench-compressors
 
 help: ## show this list
 	@echo 'Wirebench: what data-parallel training puts on the wire'
@@ -103,6 +103,10 @@ bench-flexreduce: setup ## FlexReduce's table and figures on nine emulated clust
 	$(VENV)/python scripts/bench_flexreduce.py || failed=yes; \
 	$(VENV)/python scripts/bench_flexreduce.py --end-to-end --link 400mbit || failed=yes; \
 	$(VENV)/python scripts/flexreduce_report.py && test -z "$$failed"
+
+bench-compressors: setup ## every compressor's own time and memory, in copies of the vector, on four models (about 30 min)
+	@$(VENV)/python scripts/bench_compressors.py --json $(RESULTS)/compressors/cells.jsonl \
+		--figures $(RESULTS)/compressors
 
 clean: ## remove caches and build output; keeps .venv and results
 	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

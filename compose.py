@@ -38,8 +38,8 @@ from wirebench.optim import Decay, build_optimizer
 from wirebench.progress import NullProgress, Progress
 from wirebench.record import NullRecord, RunRecord, run_directory
 from wirebench.residual_guard import ResidualGuard
-from wirebench.run import Run, make_repeatable
-from wirebench.seeding import generator, seed_of
+from wirebench.run import Run
+from wirebench.seeding import generator, make_repeatable, seed_of
 from wirebench.threaded import Threaded
 from wirebench.timeline import Timeline
 from wirebench.topology import Topology

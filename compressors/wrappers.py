@@ -79,7 +79,8 @@ class DenseBelow(_Wrapper):
 
     The dense layers of a bucket travel in one sum. The others are one bucket of `inner`, whose layers count their
     places among the compressed layers of the model alone: its memory has no gaps and does not depend on how buckets are
-    cut. A bucket of one kind only is not copied. Where the inner compressor owns the momentum, the dense layers get the
+    cut. A bucket of one kind only is not copied; of others a copy is kept, 1 d, and as much for a method that reads the
+    parameters. Where the inner compressor owns the momentum, the dense layers get the
     same one, applied to their average, as DGC does.
     """
 
@@ -87,6 +88,7 @@ class DenseBelow(_Wrapper):
         super().__init__(inner)
         self.numel = numel
         self._velocity: Tensor | None = None
+        self._scratch: dict[tuple[int, int], dict[str, Tensor]] = {}
         self._model: tuple[Layer, ...] = ()
         self._places: dict[str, Layer] = {}
         self._dense: dict[str, Layer] = {}
@@ -107,7 +109,8 @@ class DenseBelow(_Wrapper):
         dense = yield from _average(torch.cat(_at(bucket.grad, dense_places)), world.size)
         _scatter(self._with_momentum(dense, bucket), bucket.grad, dense_places)
         sparse_places = _pieces(bucket, sparse)
-        result = yield from self.inner.exchange(_Part(bucket, sparse_places, layers, model), world)
+        part = _Part(bucket, sparse_places, layers, model, self._scratch_of(bucket))
+        result = yield from self.inner.exchange(part, world)
         return _scatter(result, bucket.grad, sparse_places)
 
     def wire_bytes(self, numel: int, size: int) -> int:
@@ -158,6 +161,13 @@ class DenseBelow(_Wrapper):
         _scatter(velocity, self._velocity, places)
         return average.add_(velocity, alpha=feedback.momentum) if feedback.nesterov else velocity
 
+    def _scratch_of(self, bucket: Bucket) -> dict[str, Tensor]:
+        """Where this bucket's copies go; those of an earlier cut are given back."""
+        place = (bucket.start, bucket.stop)
+        if bucket.index == 0 and place not in self._scratch:
+            self._scratch.clear()
+        return self._scratch.setdefault(place, {})
+
     def _is_dense(self, layer: Layer) -> bool:
         return layer.ndim <= 1 or layer.numel < self.numel
 
@@ -183,15 +193,33 @@ def _lay_out(layers: Sequence[Layer]) -> dict[str, Layer]:
 class _Part(Bucket):
     """Some pieces of a bucket, copied together; the parameters only if they are asked for."""
 
-    def __init__(self, whole: Bucket, pieces: list[slice], layers: tuple[Layer, ...], model: tuple[Layer, ...]) -> None:
-        fields = {"index": whole.index, "grad": torch.cat(_at(whole.grad, pieces)), "layers": layers, "model": model}
+    def __init__(
+        self,
+        whole: Bucket,
+        pieces: list[slice],
+        layers: tuple[Layer, ...],
+        model: tuple[Layer, ...],
+        scratch: dict[str, Tensor],
+    ) -> None:
+        grad = _packed(whole.grad, pieces, scratch, "grad")
+        fields = {"index": whole.index, "grad": grad, "layers": layers, "model": model}
         # Not through Bucket's constructor: it would set `param`, which is found below when it is wanted.
-        self.__dict__.update(fields, _whole=whole, _pieces=pieces)
+        self.__dict__.update(fields, _whole=whole, _pieces=pieces, _scratch=scratch)
 
     @cached_property
     def param(self) -> Tensor:
         """The parameters of the pieces: a copy, for reading."""
-        return torch.cat(_at(self.__dict__["_whole"].param, self.__dict__["_pieces"]))
+        found = self.__dict__
+        return _packed(found["_whole"].param, found["_pieces"], found["_scratch"], "param")
+
+
+def _packed(flat: Tensor, pieces: Sequence[slice], scratch: dict[str, Tensor], name: str) -> Tensor:
+    """The pieces copied together, where those of the step before were: fresh memory costs more than the copy."""
+    numel = sum(piece.stop - piece.start for piece in pieces)
+    kept = scratch.get(name)
+    if kept is None or kept.numel() != numel or kept.device != flat.device:
+        kept = scratch[name] = flat.new_empty(numel)
+    return torch.cat(_at(flat, pieces), out=kept)
 
 
 def _average(dense: Tensor, size: int) -> Exchange:

@@ -71,6 +71,7 @@ class Run:
     history: list[dict[str, Any]] = field(default_factory=list)
     _extra: dict[str, float] = field(default_factory=dict)
     _seconds_before: float = 0.0
+    _wire_before: float = 0.0
     _look_every: int = 1
     _began: float = field(default_factory=time.perf_counter)
     _epoch_began: float = field(default_factory=time.perf_counter)
@@ -98,7 +99,7 @@ class Run:
             # A run that max_steps ended within an epoch has summed that one up already; it goes on now.
             whole = self.step // self.steps_per_epoch
             self.history = [entry for entry in progress["history"] if entry["epoch"] < whole]
-            self._seconds_before = progress["seconds"]
+            self._seconds_before, self._wire_before = progress["seconds"], progress["wire_bytes"]
         self.record.truncate(self.first_step)
         self.record.restore(self.history)
         self._began = self._epoch_began = time.perf_counter()
@@ -174,7 +175,9 @@ class Run:
     def save(self) -> None:
         """Save a checkpoint of the state after `step` steps; raises Diverged where it is not worth it."""
         self.guard.parameters(self.step - 1)
-        self.checkpoints.save(self.step, {"history": self.history, "seconds": self.seconds})
+        wire_bytes = self._wire_before + self.traffic.total
+        progress = {"history": self.history, "seconds": self.seconds, "wire_bytes": wire_bytes}
+        self.checkpoints.save(self.step, progress)
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """Sum up the epoch, evaluate where that is due (always after the last step); returns the evaluation or {}."""
@@ -194,6 +197,7 @@ class Run:
             "top5": found.get("top5"),
             "test_loss": found.get("loss"),
             "seconds_total": self.seconds,
+            "wire_bytes_total": self._wire_before + self.traffic.total,
         }
         self.history.append(entry)
         self.record.epoch(entry)
@@ -288,10 +292,3 @@ class Run:
         every = torch.tensor([steps_between_looks(seconds)])
         self.engine.communicators[0].broadcast([every]).wait()
         self._look_every = int(every.item())
-
-
-def make_repeatable(seed: int) -> None:
-    """Seed what draws without a key, and choose the GPU's repeatable kernels."""
-    torch.manual_seed(seed)
-    torch.backends.cudnn.deterministic = True
-    torch.backends.cudnn.benchmark = False

@@ -18,3 +18,10 @@ def seed_of(*key: int | str) -> int:
 def generator(*key: int | str, device: torch.device | str = "cpu") -> torch.Generator:
     """A fresh generator on `device`, seeded by the key alone."""
     return torch.Generator(device=device).manual_seed(seed_of(*key))
+
+
+def make_repeatable(seed: int) -> None:
+    """Seed what draws without a key, and choose the GPU's repeatable kernels."""
+    torch.manual_seed(seed)
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cudnn.benchmark = False

@@ -22,6 +22,8 @@ class Traffic:
         self.steps = self.payload = self.values = self.wire = 0
         self.sent: list[int] = []
         """Bytes on the wire of each rank of this process."""
+        self.total = 0.0
+        """Bytes on the wire of all steps so far, counted or not: the mean of this process's ranks."""
         self.of_ranks: list[float] = []
         """Bytes on the wire per step of all ranks, once the run has gathered them."""
         self.last: list[Served] = []
@@ -32,6 +34,7 @@ class Traffic:
         """Take in one step's requests, a log for each rank of this process; returns the first's bytes on the wire."""
         served, wires = logs[0], [sum(s.wire_bytes for s in log) for log in logs]
         wire = wires[0]
+        self.total += sum(wires) / len(wires)
         if counted:
             self.sent = [total + more for total, more in zip(self.sent or [0] * len(wires), wires, strict=True)]
             self.steps += 1

@@ -1,0 +1,68 @@
+"""ACP-SGD: PowerSGD that sends P in one step and Q in the next, so that a step needs one sum, known at once.
+
+Zhang et al., "Evaluation and Optimization of Gradient Compression for Distributed Deep Learning", ICDCS 2023
+(arXiv 2306.08881). For a layer's matrix M (n, m), its gradient and its residual:
+  even steps: Q^ <- an orthonormal basis of Q,  P <- average of M Q^,    applied: P Q^^T;  residual: M - M Q^ Q^^T
+  odd steps:  P^ <- an orthonormal basis of P,  Q <- average of M^T P^,  applied: P^ Q^T;  residual: M - P^ P^^T M
+"""
+
+import torch
+from torch import Tensor
+
+from compressors._low_rank import LowRank, dense_average
+from compressors.base import Exchange
+from wirebench.layout import Bucket
+from wirebench.phases import phase
+from wirebench.requests import Sum
+from wirebench.world import World
+
+
+class ACPSGD(LowRank):
+    """One sum for a bucket: all layers' P, or all Q, with what goes dense (vectors).
+
+    rank                  columns of P and Q; 4 is the authors'
+    error_feedback        see LowRank; without it nothing is kept of what is not sent
+    min_compression_rate  see LowRank: rank (n + m) / 2 times this is less than n m. At 1, as in the authors' code, all
+                          matrices are sent as factors that are larger than those
+    start_step            see LowRank; 0 is the authors'
+    The number of the step says which side is sent, the first of a run being P. Extra memory: a residual of d, and
+    4 rank (n + m) of each layer, small beside it.
+    """
+
+    sides = 1
+
+    def __init__(
+        self,
+        rank: int = 4,
+        error_feedback: bool = True,
+        min_compression_rate: float = 1.0,
+        start_step: int = 0,
+    ) -> None:
+        super().__init__(rank, min_compression_rate, error_feedback, start_step)
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """One sum. Passes over the whole bucket: M is made, read, lessened, and the result written."""
+        grad, plan = bucket.grad, self.plan(bucket, world)
+        if plan is None:
+            return (yield from dense_average(bucket, world))
+        sends_left = world.step % 2 == 0
+        sent, fixed = (plan.left, plan.right) if sends_left else (plan.right, plan.left)
+        with phase("update"):
+            bases = self.basis(fixed, world, grad.device)
+            message, factors = plan.message(grad, sent)
+            for run, basis, factor in zip(plan.runs, bases, factors, strict=True):
+                matrices = self.take_in(bucket, run, world)
+                torch.bmm(basis, matrices.mT if sends_left else matrices, out=factor)
+                self.hold_back(matrices, *_ordered(factor, basis, sends_left), world)
+        total = yield Sum(message)
+        with phase("decode"):
+            average = plan.settle(total, grad, world.size).div_(world.size)
+            self.keep(sent, average)
+            for run, basis, factor in zip(plan.runs, bases, sent.runs(average), strict=True):
+                self.write(bucket, run, *_ordered(factor, basis, sends_left))
+        return grad
+
+
+def _ordered(sent: Tensor, basis: Tensor, sends_left: bool) -> tuple[Tensor, Tensor]:
+    """Left and right factor."""
+    return (sent, basis) if sends_left else (basis, sent)

@@ -1,0 +1,253 @@
+"""Importance Weighted Pruning: a few ranks choose by |gradient / weight| what all ranks sum, without indices.
+
+Cheng and Xu, "Bandwidth Reduction using Importance Weighted Pruning on Ring AllReduce", arXiv 1901.01544, Algorithm 1,
+read so that nothing is lost: what is chosen is taken out of the accumulated gradient v, and of its momentum u, all else
+stays. The masks of `voters` ranks are gathered and united; since the union is known to all, the values in it are one
+dense sum. Biases and normalisation go dense.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from compressors._importance import Chooser, Luck, Moments, Piece, all_finite, least_divisors
+from compressors._importance_thresholds import Mode, Thresholds, due, note, typical_ratio
+from compressors._mask_code import MaskCode, Masks, Vote, places, runs
+from compressors._sparse import check_bucket
+from compressors.base import Exchange, Keeps, Method
+from compressors.feedback import Feedback
+from wirebench.layout import Bucket
+from wirebench.phases import phase
+from wirebench.requests import Gather, Sum
+from wirebench.seeding import generator
+from wirebench.world import World
+
+EXPECTED_SHARE = 1 / 64  # of coordinates that are sent: the paper's fixed threshold; for estimates of bytes only
+VALUE_BYTES = 4
+LAST_SENT = "last_sent"
+
+Draw = Literal["layer", "bucket"]
+
+
+class Iwp(Method):
+    """All ranks sum the coordinates that any of a few ranks finds important: |v| / |w| above a threshold.
+
+    mode       fixed: `threshold` for the whole run; schedule: that of the epoch; layerwise: the same, raised for layers
+               whose importance varies much and lowered for others (equation 4)
+    threshold  of mode fixed: a share of the weight. The learning rate is no part of it, so early in a run, on small
+               batches, most of a model exceeds 0.05; `density` is measured
+    schedule   thresholds of the other modes, the smallest first as a warm-up
+    schedule_epochs  the epochs from which on the second, third ... of them hold: end of the warm-up, then where the
+               learning rate drops
+    beta       layerwise: by what share the threshold of a layer moves whose variance over mean is the typical one
+    limit      layerwise: how many times larger or smaller a threshold may become
+    voters     ranks whose masks count, drawn anew in every step
+    draw       whether every layer has voters of its own, or all layers of a bucket the same
+    rho        how likely what is not important is chosen all the same: rho I / threshold. 1: as the paper writes it,
+               which sends several times as much; 0: never
+    epsilon    |w| counts as no less than this share of its layer's root mean square; 0: as it is, so that weights of
+               0 are infinitely important
+    masks      how they travel: bits, delta (gaps), or for each message the smaller
+    waiting    keep the step in which each coordinate was last sent, to measure how long it waits
+    momentum, nesterov, clip, masking  momentum correction (feedback.py); momentum replaces the optimizer's
+
+    Memory: residual and momentum, 2 d; 1 d with momentum = 0; another d (int32) with waiting. While it works: the
+    values sent, twice as much for their places, d / 32 for each mask, and at most 4.3 MB of scratch (a GPU: 68 MB).
+    Measures: density; mask_bytes, of all voters; ratio_with_masks, the compression ratio if each rank had sent the
+    values and all masks; waiting_mean and waiting_max, in steps; and of each layer importance_mean/LAYER and
+    importance_var/LAYER.
+    """
+
+    keeps: Keeps = "exactly"
+    bounded_by = "threshold"
+    dense_below = 1
+    collective = "ring"
+
+    def __init__(
+        self,
+        mode: Mode = "fixed",
+        threshold: float = 0.05,
+        schedule: Sequence[float] = (0.005, 0.01, 0.05, 0.1),
+        schedule_epochs: Sequence[int] = (5, 30, 60),
+        beta: float = 0.25,
+        limit: float = 4.0,
+        voters: int = 2,
+        draw: Draw = "layer",
+        rho: float = 0.05,
+        epsilon: float = 0.01,
+        masks: Masks = "bits",
+        waiting: bool = False,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        clip: float = 0.0,
+        masking: bool = True,
+    ) -> None:
+        super().__init__()
+        if voters < 1:
+            raise ValueError(f"voters are 1 or more, got {voters}")
+        if not 0 <= rho <= 1:
+            raise ValueError(f"rho lies in [0, 1], got {rho}")
+        if epsilon < 0:
+            raise ValueError(f"epsilon is 0 or more, got {epsilon}")
+        self.thresholds = Thresholds(mode, threshold, schedule, schedule_epochs, beta, limit)
+        self.voters, self.draw, self.rho, self.epsilon, self.waiting = voters, draw, rho, epsilon, waiting
+        self.code = MaskCode(masks)
+        self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking)
+        self.owns_momentum = momentum > 0
+
+        self._longest_wait = (-1, 0)
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """One gather of masks, then one sum of the values in them, where there are any.
+
+        Passes over the whole bucket of a rank that chooses for all of it: both vectors are read once, the parameters
+        once more for their size, and the gradient is cleared. Of a rank that chooses for none: one reading and the
+        clearing.
+        """
+        check_bucket(bucket)
+        grad, layers = bucket.grad, bucket.layers
+        with phase("update"):
+            residual = self.feedback.accumulate(bucket, world)
+        wanted = self._wanted(bucket, world)
+        with phase("select"):
+            vote, moments = self._vote(bucket, world, residual, wanted)
+        with phase("encode"):
+            message = self.code.encode(vote, layers, grad.device)
+        messages = yield Gather(message, values=0)
+        with phase("decode"):
+            read = self.code.decode(messages, layers, wanted)
+            if read is None:
+                return grad.fill_(torch.nan)
+            self._learn(bucket, world, wanted, read.numbers)
+            index = places(read.bits)
+        with phase("encode"):
+            values = residual.index_select(0, index)
+            self.feedback.sent(bucket, index)
+        if self.waiting:
+            self._note_sent(bucket, world, index)
+        if world.measuring:
+            self._measure(bucket, world, index.numel(), sum(each.numel() for each in messages), moments)
+        total = (yield Sum(values)) if index.numel() else values
+        with phase("decode"):
+            return grad.zero_().index_copy_(0, index, total.div_(world.size))
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """The values, and this rank's part of all voters' masks, if as much is sent as in the paper."""
+        masks = min(self.voters, size) * self.code.expected_bytes(EXPECTED_SHARE, numel)
+        return VALUE_BYTES * -(-numel // round(1 / EXPECTED_SHARE)) + -(-masks // size)
+
+    def _vote(
+        self, bucket: Bucket, world: World, residual: Tensor, wanted: Mapping[int, int]
+    ) -> tuple[Vote, dict[int, Moments]]:
+        """What this rank chooses, and the moments of the importance, by layer, where they are needed."""
+        layers = bucket.layers
+        chosen = [number for number, layer in enumerate(layers) if self._votes(bucket, world, layer.name)]
+        others = sorted(set(range(len(layers))) - set(chosen))
+        # What is not finite is chosen where this rank chooses, and so known to all.
+        if not all_finite([residual[start:stop] for start, stop in runs(layers, others)]):
+            return Vote(finite=False), {}
+        if not chosen:
+            return Vote(), {}
+        chooser = Chooser(residual, max(stop - start for start, stop in runs(layers, chosen)))
+        pieces, moments = self._pieces(bucket, world, residual, chosen, chooser)
+        luck = None
+        if self.rho:
+            rng = generator("iwp", world.seed, world.rank, world.step, bucket.start, device=residual.device)
+            luck = Luck(self.rho, rng, chooser.blocks(list(pieces.values())), chooser.block)
+        masks = [
+            chooser.mask(residual, [p for p in pieces.values() if start <= p.start < stop], luck)
+            for start, stop in runs(layers, chosen)
+        ]
+        numbers = [moments[number].ratio for number in chosen if number in wanted]
+        return Vote(chosen, masks, numbers), moments
+
+    def _pieces(
+        self, bucket: Bucket, world: World, residual: Tensor, chosen: Sequence[int], chooser: Chooser
+    ) -> tuple[dict[int, Piece], dict[int, Moments]]:
+        """The chosen layers with their thresholds, and the moments where they are needed."""
+        bounds = {i: (bucket.layers[i].start - bucket.start, bucket.layers[i].stop - bucket.start) for i in chosen}
+        weights = {number: bucket.param[start:stop] for number, (start, stop) in bounds.items()}
+        least = dict(zip(chosen, least_divisors(list(weights.values()), self.epsilon), strict=True))
+        adapts = self.thresholds.mode == "layerwise"
+        moments = {}
+        if adapts or world.measuring:
+            moments = {
+                number: chooser.moments(residual[start:stop], weights[number], least[number])
+                for number, (start, stop) in bounds.items()
+            }
+        typical = typical_ratio(self.shared, world.epoch, _model_layers(bucket)) if adapts else 0.0
+        pieces = {}
+        for number, (start, stop) in bounds.items():
+            threshold = self.thresholds.base(world.epoch)
+            if adapts:
+                threshold = self.thresholds.adapted(world.epoch, moments[number].ratio, typical)
+            pieces[number] = Piece(start, stop, weights[number], threshold, least[number])
+        return pieces, moments
+
+    def _votes(self, bucket: Bucket, world: World, layer: str) -> bool:
+        """Whether this rank chooses for a layer."""
+        if self.voters >= world.size:
+            return True
+        return world.rank in drawn(world, layer if self.draw == "layer" else bucket.start, self.voters)
+
+    def _wanted(self, bucket: Bucket, world: World) -> dict[int, int]:
+        """Layers of the bucket whose ratio of importance is to be told, and their places in the model."""
+        if self.thresholds.mode != "layerwise":
+            return {}
+        count = _model_layers(bucket)
+        typical_ratio(self.shared, world.epoch, count)  # on all ranks, before anything new is learnt
+        place = {layer.name: place for place, layer in enumerate(bucket.model or bucket.layers)}
+        mine = {number: place[layer.name] for number, layer in enumerate(bucket.layers)}
+        wanted = set(due(self.shared, list(mine.values()), world.epoch, count))
+        return {number: place for number, place in mine.items() if place in wanted}
+
+    def _learn(
+        self, bucket: Bucket, world: World, wanted: Mapping[int, int], numbers: Sequence[Mapping[int, float]]
+    ) -> None:
+        """Remember the ratios that were told, for the next epoch."""
+        for number, place in wanted.items():
+            ratios = [each[number] for each in numbers if number in each]
+            note(self.shared, place, ratios, world.epoch, _model_layers(bucket))
+
+    def _note_sent(self, bucket: Bucket, world: World, index: Tensor) -> None:
+        """Remember when each coordinate was sent."""
+        last = self.shared.get(LAST_SENT)
+        if last is None:
+            before = world.step - 1
+            last = torch.full((bucket.model_numel,), before, dtype=torch.int32, device=index.device)
+        self.shared[LAST_SENT] = last = last.to(index.device)  # checkpoints are read to the CPU
+        last[bucket.start : bucket.stop].index_fill_(0, index, world.step)
+
+    def _measure(
+        self, bucket: Bucket, world: World, sent: int, mask_bytes: int, moments: Mapping[int, Moments]
+    ) -> None:
+        numel = bucket.grad.numel()
+        self.measures.ratio("density", sent, numel)
+        self.measures.ratio("ratio_with_masks", VALUE_BYTES * numel, VALUE_BYTES * sent + mask_bytes)
+        self.measures.total("mask_bytes", mask_bytes)
+        if self.waiting:
+            last = self.shared[LAST_SENT][bucket.start : bucket.stop]
+            self.measures.ratio("waiting_mean", world.step * numel - last.sum(dtype=torch.int64), numel)
+            # Totals add up over buckets: each adds by how much it raises the longest of the step.
+            before = self._longest_wait[1] if self._longest_wait[0] == world.step else 0
+            longest = max(world.step - int(last.min()), before)
+            self.measures.total("waiting_max", longest - before)
+            self._longest_wait = (world.step, longest)
+        for number, layer in enumerate(bucket.layers):
+            of_layer = moments.get(number)
+            known = of_layer is not None and math.isfinite(of_layer.variance)
+            mean, variance = of_layer if of_layer is not None and known else (0.0, 0.0)
+            self.measures.ratio(f"importance_mean/{layer.name}", mean, float(known))
+            self.measures.ratio(f"importance_var/{layer.name}", variance, float(known))
+
+
+def drawn(world: World, key: int | str, count: int) -> list[int]:
+    """So many different ranks, the same on all of them; others in every step, and for every key."""
+    return torch.randperm(world.size, generator=world.shared_rng("iwp", key))[:count].tolist()
+
+
+def _model_layers(bucket: Bucket) -> int:
+    return len(bucket.model or bucket.layers)

@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+"""Time and memory of every compressor's own work on one rank, in copies of the vector that it compresses.
+
+  python scripts/bench_compressors.py                                        all of them on four models (about 30 min)
+  python scripts/bench_compressors.py --sizes 14.7m --compressors topk dgc:momentum=0.9 none
+  python scripts/bench_compressors.py --sizes 14.7m --json cells.jsonl --figures figures
+
+No network: what an exchange asks for is answered at once from the rank's own messages, as if all P workers had sent the
+same; answering is not counted. The parts are the phases of wirebench/phases.py; recover is what is selected again in a
+later round, merge the ceil(log2 P) merges of a tree's root, other all that lies outside. The whole model is one bucket.
+
+All methods take turns, and beside each turn the vector is copied: that is the unit. With one thread of a CPU the clock
+is the processor's, so what other processes do is not counted. The first steps (--warmup) are left out. Parts and copies
+are means of the middle half of the turns over the median copy; [p10 - p90] are turns over the copies beside them; least
+is the quickest turn over the quickest copy. Where the memories of all do not fit, methods take turns in groups.
+
+Memory is measured in steps of its own, as multiples of the vector (d), without gradient, parameters and what other
+ranks sent: state is what a checkpoint holds, peak all that is allocated at the height of a step, state included.
+"""
+
+import argparse
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+
+import compressors
+from scripts import plot_compressors
+from scripts._compressor_inputs import GRADIENTS, REAL, parse_size
+from scripts._compressor_rivals import rivals
+from scripts._compressor_table import show
+from scripts._compressor_turns import Bench, Contender
+from scripts.cluster import Parser
+from wirebench import compressor_cells
+from wirebench.compressor_cells import Budget
+from wirebench.compressor_trial import PARTS, Part
+from wirebench.environment import capture
+from wirebench.errors import UserError
+
+NAME = "bench_compressors.py"
+INTERRUPTED = 130
+LOCAL: tuple[Part, ...] = tuple(part for part in PARTS if part != "update")
+"""All but taking the gradient into the memory, which every method with a memory pays alike."""
+_SKETCH = (Budget(("select",), 5.0), Budget(("recover",), 15.0))
+BUDGETS = {
+    "topk": (Budget(LOCAL, 4.0),),
+    "dgc": (Budget(LOCAL, 4.0),),
+    "iwp": (Budget(LOCAL, 6.0),),
+    "terngrad": (Budget(LOCAL, 6.0),),
+    "gs_sgd": _SKETCH,
+    "sketched_sgd": _SKETCH,
+    "fetch_sgd": _SKETCH,
+}
+"""What they may take on one thread of a CPU."""
+LED = frozenset({"clt_k"})
+"""Here one rank does more, another at every step, and all wait for it: rank 0 is taken at the steps that it leads."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line: 0; 1 where a method failed; 2 with one line for a mistake of the user's."""
+    try:
+        options = _parser().parse_args(arguments)
+        _check(options)
+        return measure(options)
+    except UserError as error:
+        print(f"{NAME}: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+def measure(options: argparse.Namespace) -> int:
+    """Measure, show, write; what was measured before Ctrl-C too."""
+    torch.set_num_threads(options.threads)
+    sizes = [parse_size(text) for text in options.sizes]
+    contenders = choose(options.compressors, options.density, options.rivals)
+    bench = Bench(
+        torch.device(options.device),
+        options.workers,
+        options.warmup,
+        options.repeats,
+        _silent if options.quiet else _say,
+    )
+    code = 0
+    try:
+        for size in sizes:
+            bench.measure(size, contenders)
+            _write(options, bench)
+    except KeyboardInterrupt:
+        print(f"{NAME}: interrupted; what was measured stays", file=sys.stderr)
+        code = INTERRUPTED
+    note = plot_compressors.note_of(header(options, bench))
+    show(bench.cells, note)
+    _write(options, bench)
+    for path in plot_compressors.draw(bench.cells, options.figures, note) if options.figures else []:
+        print(path)
+    failed = [cell for cell in bench.cells if cell.error]
+    for cell in failed:
+        print(f"{NAME}: {cell.method} failed on {cell.model}: {cell.error}", file=sys.stderr)
+    return code or (1 if failed else 0)
+
+
+def choose(texts: Sequence[str] | None, density: float, with_rivals: bool) -> list[Contender]:
+    """The contenders: compressors by what was typed, all of them where nothing was, and the rivals.
+
+    Raises UserError for a compressor that was typed and does not exist, or does not take its options. What else goes
+    wrong with it is told where it is measured.
+    """
+    found = [parse_compressor(text, density) for text in texts or compressors.available()]
+    for contender in found if texts else []:
+        try:
+            contender.make()
+        except Exception as error:
+            if isinstance(error, UserError):
+                raise
+    if with_rivals:
+        found += [Contender(name, make, rival=True) for name, make in rivals(density).items()]
+    names = [contender.name for contender in found]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UserError(f"--compressors: named twice: {', '.join(twice)}")
+    return found
+
+
+def parse_compressor(text: str, density: float) -> Contender:
+    """`name:key=value:key=value`: options as in the section [compressor] of a config, dense_below and warmup too."""
+    name, *words = text.split(":")
+    given: dict[str, Any] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals or not key:
+            raise UserError(f"--compressors: cannot read {text!r}; it reads name:key=value:key=value")
+        given[key] = _value(value)
+
+    def make() -> Any:
+        takes_density = "density" in compressors.PLUGINS.options(name)
+        return compressors.build(name, **({"density": density} if takes_density else {}) | given)
+
+    return Contender(" ".join([name, *words]), make, budget=BUDGETS.get(name, ()), led=name in LED)
+
+
+def _value(text: str) -> Any:
+    """A TOML value where the text is one, else the text itself."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        return text
+
+
+def header(options: argparse.Namespace, bench: Bench) -> dict[str, Any]:
+    """How and where it was measured."""
+    return {
+        "workers": options.workers,
+        "density": options.density,
+        "warmup": options.warmup,
+        "repeats": options.repeats,
+        "threads": options.threads,
+        "device": torch.cuda.get_device_name() if options.device == "cuda" else "",
+        "clock": bench.watch.clock,
+        "gradients": GRADIENTS,
+        "environment": capture(bench.device),
+    }
+
+
+def _write(options: argparse.Namespace, bench: Bench) -> None:
+    """The file, anew: what was measured so far."""
+    if options.json is not None:
+        compressor_cells.save(options.json, header(options, bench), bench.cells)
+
+
+def _say(text: str) -> None:
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def _silent(text: str) -> None:
+    """--quiet."""
+
+
+def _check(options: argparse.Namespace) -> None:
+    least = {"workers": 1, "threads": 1, "repeats": 1, "warmup": 1}
+    for name, limit in least.items():
+        if getattr(options, name) < limit:
+            raise UserError(f"--{name}: at least {limit}, got {getattr(options, name)}")
+    if not 0 < options.density <= 1:
+        raise UserError(f"--density: lies in (0, 1], got {options.density}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device: there is no CUDA device here")
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, rest = str(__doc__).partition("\n")
+    parser = Parser(
+        description=summary, epilog="examples:" + rest, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add: Callable[..., Any] = parser.add_argument
+    add("--compressors", nargs="+", metavar="NAME[:KEY=VALUE...]", help="default: all, with their default options")
+    add("--density", type=float, default=0.01, help="of the methods that have one (%(default)s)")
+    sizes = ", ".join(f"{name} {entry[0]}" for name, entry in REAL.items())
+    add("--sizes", nargs="+", default=list(REAL), metavar="SIZE", help=f"floats: {sizes}; or any number (4k)")
+    add("--workers", type=int, default=4, help="ranks whose messages are decoded (%(default)s)")
+    add("--device", choices=["cpu", "cuda"], default="cpu")
+    add("--threads", type=int, default=1, help="of PyTorch (%(default)s)")
+    add("--warmup", type=int, default=3, help="steps of each method that are left out (%(default)s)")
+    add("--repeats", type=int, default=9, help="turns of each method (%(default)s)")
+    add("--rivals", action=argparse.BooleanOptionalAction, default=True, help="PyTorch's hooks and the obvious ways")
+    add("--json", type=Path, metavar="FILE", help="write a line of JSON for each method and size")
+    add("--figures", type=Path, metavar="FOLDER", help="draw one figure for each size (plot_compressors.py)")
+    add("--quiet", action="store_true", help="no progress")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
