@@ -40,7 +40,7 @@ class Sparse(Method):
 
     def take_out(self, bucket: Bucket, index: Tensor) -> Tensor:
         """Values of the residual at the ascending places `index`, as they arrive; what rounding cuts off stays."""
-        exact = self.feedback.slice(bucket)[index]
+        exact = self.feedback.slice(bucket).index_select(0, index)
         arriving = exact if self.code.values == "fp32" else self.code.rounded(exact)
         self.feedback.sent(
             bucket,
@@ -94,5 +94,4 @@ def average_of(grad: Tensor, entries: Sequence[tuple[Tensor, Tensor]], size: int
         grad.index_add_(0, index, values)
     # A place that several ranks sent comes up once for each, but all are read before any is written: the same quotient.
     touched = torch.cat([index for index, _ in entries])
-    grad[touched] = grad[touched] / size
-    return grad
+    return grad.index_copy_(0, touched, grad.index_select(0, touched).div_(size))

@@ -100,10 +100,14 @@ class Feedback(ErrorMemory):
         return residual.add_(velocity)
 
     def sent(self, bucket: Bucket, index: Tensor, kept: Tensor | None = None) -> None:
-        """The places `index` (int64, or a mask) of v were sent; `kept` is what rounding left of them, if anything."""
-        self.slice(bucket)[index] = 0 if kept is None else kept
+        """The places `index` (int64) of v were sent; `kept` is what rounding left of them, if anything."""
+        residual = self.slice(bucket)
+        if kept is None:
+            residual.index_fill_(0, index, 0)
+        else:
+            residual.index_copy_(0, index, kept)
         if self.momentum and self.masking:
-            self.slice(bucket, VELOCITY)[index] = 0
+            self.slice(bucket, VELOCITY).index_fill_(0, index, 0)
 
     def sent_all(self, bucket: Bucket) -> None:
         """All of v was sent."""

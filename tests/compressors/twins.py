@@ -16,3 +16,18 @@ def ranking(x: Tensor) -> list[int]:
     values = x.tolist()
     places = [i for i, value in enumerate(values) if value != 0]
     return sorted(places, key=lambda i: (not math.isnan(values[i]), -abs(values[i]), i))
+
+
+def sketch_reference(x: Tensor, rows: int, columns: int, cells: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The Count-Sketch of `x`, cell by cell; `cells` are every row's cells and signs of all elements."""
+    table = torch.zeros(rows, columns, dtype=torch.float64)
+    for row, (cell, sign) in zip(table, cells, strict=True):
+        for value, place, side in zip(x.tolist(), cell.tolist(), sign.tolist(), strict=True):
+            row[place] += side * value
+    return table.to(x.dtype)
+
+
+def estimates_reference(table: Tensor, cells: list[tuple[Tensor, Tensor]]) -> Tensor:
+    """The middle one of the sorted rows' estimates, for all elements."""
+    by_row = [(row[cell] * sign).tolist() for row, (cell, sign) in zip(table, cells, strict=True)]
+    return torch.tensor([sorted(each)[len(by_row) // 2] for each in zip(*by_row, strict=True)], dtype=table.dtype)

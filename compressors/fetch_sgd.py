@@ -1,0 +1,118 @@
+"""FetchSGD: momentum and error feedback live inside the summed Count-Sketch; no rank remembers anything of its own.
+
+Rothchild et al., "FetchSGD: Communication-Efficient Federated Learning with Sketching", ICML 2020, arXiv 2007.07682,
+Algorithm 1: S = sum of the ranks' sketches, u <- m u + S, e <- e + u, the update is the k largest estimates of e, which
+then leave e. No exact round: estimates are applied. The learning rate comes after, in the optimizer, so it multiplies
+what waits as well, while the paper multiplies u by it.
+"""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from compressors._heavymix import largest
+from compressors._sketched import Sketched, as_average
+from compressors._sparse import check_bucket
+from compressors.base import Exchange
+from compressors.count_sketch import CountSketch, Hash
+from compressors.feedback import Feedback
+from compressors.selection import top_k
+from wirebench.layout import Bucket
+from wirebench.phases import phase
+from wirebench.requests import Sum
+from wirebench.world import World
+
+
+class FetchSgd(Sketched):
+    """The k largest estimates of a sketch that holds the momentum and what was not applied yet, the same on all ranks.
+
+    density    share of the entries to apply, at least one
+    k          entries to apply, in place of density, but not of a warm-up's; 0: density counts
+    rows       of the table: odd, at most 15
+    columns    of the table; 0: 4 k
+    ratio      columns as a share of the entries, in place of columns
+    hash       `block` shifts, or the `reference` polynomials (count_sketch.py)
+    momentum   m of u
+    clear      what leaves the memory: the `cells` of e and u that the update has touched become 0 (the released code),
+               or the update's sketch is taken from e (`subtract`, the paper). An update that is all noise adds to e
+               what it subtracts, so the latter needs a wide table: with 4 k columns it diverges, with 33 k it does not
+
+    What waits is not kept entry by entry, only its sketch, which holds what was given less what was applied exactly
+    with clear = subtract. Where the table would not be smaller than the model, the vector takes its place; when the
+    table's size changes, as after a warm-up, the memory begins anew.
+
+    Memory: two tables, 0.4 d at the default sizes, hashes and scratch, 0.12 d; while it works another table, 0.2 d, and
+    its cells' codes, 0.3 d.
+    """
+
+    collective = "star"
+    whole_model = "its memory is one sketch of the whole model"
+
+    def __init__(
+        self,
+        density: float = 0.01,
+        k: int = 0,
+        rows: int = 5,
+        columns: int = 0,
+        ratio: float = 0.0,
+        hash: Hash = "block",
+        momentum: float = 0.9,
+        clear: Literal["cells", "subtract"] = "cells",
+    ) -> None:
+        super().__init__(density, k, rows, columns, ratio, hash)
+        self.clear = clear
+        self.memory = Feedback(momentum)  # stays empty; it tells the wrappers what momentum dense layers get
+        self.momentum, self.owns_momentum = momentum, momentum > 0
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """One sum of sketches."""
+        check_bucket(bucket)
+        self.note_model(bucket)
+        numel = bucket.grad.numel()
+        dense = self.is_dense(numel, bucket.model_numel)
+        with phase("select"):
+            sketch = None if dense else self.sketch_of(bucket, world)
+            table = sketch.sketch(bucket.grad) if sketch else bucket.grad.clone()
+        table = yield Sum(table)
+        with phase("update"):
+            velocity = self._held("momentum", bucket, table).mul_(self.momentum).add_(table)
+            waiting = self._held("error", bucket, table).add_(velocity)
+        if not bool(waiting.isfinite().all()):
+            return bucket.grad.fill_(math.nan)
+        k = self.entries(numel, bucket.model_numel)
+        with phase("select"):
+            index = largest(sketch, waiting, k) if sketch else top_k(waiting, k)
+            update = sketch.estimate(waiting, index) if sketch else waiting[index]
+        with phase("encode"):
+            self._clear(sketch, velocity, waiting, index, as_average(bucket.grad, index, update.clone(), 1))
+        with phase("decode"):
+            return as_average(bucket.grad, index, update, world.size)
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """The table."""
+        return self.bytes_of(numel, 0)
+
+    def _held(self, name: str, bucket: Bucket, like: Tensor) -> Tensor:
+        """What all ranks remember, shaped like the table `like`; zeros at first."""
+        key = f"{name}.{bucket.start}"
+        held = self.shared.get(key)
+        if held is None or held.shape != like.shape:
+            held = torch.zeros_like(like)
+        self.shared[key] = held = held.to(like.device)  # checkpoints are read to the CPU
+        return held
+
+    def _clear(
+        self, sketch: CountSketch | None, velocity: Tensor, waiting: Tensor, index: Tensor, update: Tensor
+    ) -> None:
+        """Take the dense vector `update`, nonzero at the places `index`, out of the memory."""
+        if self.clear == "subtract":
+            waiting.sub_(sketch.sketch(update) if sketch else update)
+            return
+        held = [waiting, velocity]
+        for each in held if sketch is None else []:
+            each[index] = 0
+        for row, (cell, _) in enumerate(sketch.hash.cells(index) if sketch else []):
+            for each in held:
+                each[row, cell] = 0

@@ -1,0 +1,169 @@
+"""gs-SGD: all ranks' Count-Sketches are summed, the sum tells which entries are large, and those are summed exactly.
+
+Dai, Diao, Li and Xu, "A Distributed SGD Algorithm with Global Sketching for Deep Learning Training Acceleration", arXiv
+2108.06004, Algorithm 1. Sketches add up, so what is found are the large entries of the sum, which top-k methods never
+see; two rounds, both on a tree: a table, then the values of the chosen entries. The paper gives no sizes.
+"""
+
+import math
+from collections.abc import Generator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from compressors._heavymix import heavy, heavymix, largest
+from compressors._sketched import BYTES_PER_FLOAT, Sketched, as_average
+from compressors._sparse import check_bucket
+from compressors.base import Exchange, Keeps
+from compressors.count_sketch import CountSketch, Hash
+from compressors.encoding import Indices, SparseCode
+from compressors.feedback import Feedback
+from compressors.selection import top_k
+from wirebench.layout import Bucket
+from wirebench.phases import phase
+from wirebench.requests import Gather, Request, Sum
+from wirebench.world import World
+
+SAMPLE = 4096
+"""Places at which a measuring step compares estimates with sums."""
+
+
+class GsSgd(Sketched):
+    """The entries of the sum that a sketch calls heavy, k of them, with exact values; the rest is kept for later.
+
+    density    share of a bucket's entries to send, at least one
+    k          entries to send of the whole model, in place of density, but not of a warm-up's; 0: density counts
+    rows       of the table: odd, at most 15
+    columns    of the table for the whole model; 0: 4 k
+    ratio      columns as a share of a bucket's entries, in place of columns
+    fill       what joins the heavy entries where they are fewer than k: `random` ones (the paper), or those with the
+               next largest `estimate`s (the released Sketched-SGD)
+    p2         with fill = estimate: p2 k entries are summed, of which the k largest sums are applied
+    broadcast  `sketch`: every rank looks into the sum of sketches; `indices`: rank 0 does, and tells the others
+    indices    how rank 0 tells them (encoding.py)
+    hash       `block` shifts, or the `reference` polynomials (count_sketch.py)
+    reseed     new hashes every step, so that no two entries share cells for the whole run
+    momentum, nesterov, clip, masking  of the memory (feedback.py); momentum = 0: plain error feedback
+
+    A bucket whose table would not be smaller than itself goes dense, as in the paper's warm-up.
+
+    Memory: residual and momentum, 2 d (1 d with momentum = 0); hashes and scratch, 0.12 d at the default sizes; while
+    it works the table, 0.2 d, and its cells' codes, 0.3 d.
+    Measures: heavy, the entries above the threshold; chosen; and at 4096 places, for one more sum: recall, the share of
+    the sum's largest entries that were chosen; sketch_error, the norm of the estimates' errors over that of the sums.
+    """
+
+    keeps: Keeps = "exactly"
+    collective = "tree"
+
+    def __init__(
+        self,
+        density: float = 0.01,
+        k: int = 0,
+        rows: int = 5,
+        columns: int = 0,
+        ratio: float = 0.0,
+        fill: Literal["random", "estimate"] = "random",
+        p2: int = 1,
+        broadcast: Literal["sketch", "indices"] = "sketch",
+        indices: Indices = "int32",
+        hash: Hash = "block",
+        reseed: bool = False,
+        momentum: float = 0.9,
+        nesterov: bool = False,
+        clip: float = 0.0,
+        masking: bool = True,
+    ) -> None:
+        super().__init__(density, k, rows, columns, ratio, hash, reseed)
+        if p2 < 1:
+            raise ValueError(f"p2 is at least 1, got {p2}")
+        if p2 > 1 and fill != "estimate":
+            raise ValueError(f"p2 = {p2} needs fill = estimate: entries drawn at random are not ranked")
+        self.fill, self.p2, self.broadcast = fill, p2, broadcast
+        self.code = SparseCode(indices=indices)
+        self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking)
+        self.owns_momentum = momentum > 0
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """A sum of sketches, rank 0's choice with broadcast = indices, and a sum of the chosen entries."""
+        check_bucket(bucket)
+        self.note_model(bucket)
+        with phase("update"):
+            waiting = self.feedback.accumulate(bucket, world)
+        if self.is_dense(waiting.numel(), bucket.model_numel):
+            return (yield from self._exchange_dense(bucket, world, waiting))
+        with phase("select"):
+            sketch = self.sketch_of(bucket, world)
+            table = sketch.sketch(waiting)
+        table = yield Sum(table)
+        with phase("select"):
+            energy = sketch.l2sq(table)
+        if not math.isfinite(energy):
+            return bucket.grad.fill_(math.nan)
+        index = yield from self._choose(bucket, world, sketch, table, energy)
+        total = waiting.index_select(0, index)
+        if index.numel():
+            total = yield Sum(total)
+        with phase("decode"):
+            if self.p2 > 1:
+                kept = top_k(total, self.entries(waiting.numel(), bucket.model_numel))
+                index, total = index[kept], total[kept]
+        if world.measuring:
+            yield from self._measure(bucket, world, sketch, table, energy, index)
+        with phase("decode"):
+            self.feedback.sent(bucket, index)
+            return as_average(bucket.grad, index, total, world.size)
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """The table, the values, and with broadcast = indices a rank's share of rank 0's message."""
+        total = self.bytes_of(numel, BYTES_PER_FLOAT * self.p2)
+        model_numel = max(self._model_numel, numel)
+        if self.broadcast == "indices" and not self.is_dense(numel, model_numel):
+            candidates = min(self.p2 * self.entries(numel, model_numel), numel)
+            total += self.code.expected_index_bytes(candidates, numel) // size
+        return total
+
+    def _exchange_dense(self, bucket: Bucket, world: World, waiting: Tensor) -> Exchange:
+        with phase("encode"):
+            bucket.grad.copy_(waiting)
+            self.feedback.sent_all(bucket)
+        total = yield Sum(bucket.grad)
+        assert isinstance(total, Tensor)
+        return total.div_(world.size)
+
+    def _choose(self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor, energy: float) -> Exchange:
+        """Places to sum exactly, int64 ascending, the same on all ranks."""
+        k = self.entries(sketch.numel, bucket.model_numel)
+        index = torch.empty(0, dtype=torch.int64, device=table.device)
+        if self.broadcast == "sketch" or world.rank == 0:
+            with phase("select"):
+                if self.fill == "random":
+                    index = heavymix(sketch, table, k, energy, world.shared_rng("heavymix", bucket.start))
+                else:
+                    index = largest(sketch, table, min(self.p2 * k, sketch.numel))
+        if self.broadcast == "sketch":
+            return index
+        with phase("encode"):
+            message = self.code.encode_indices(index, sketch.numel) if world.rank == 0 else index.view(torch.uint8)
+        messages = yield Gather(message, values=0)
+        with phase("decode"):
+            return self.code.decode_indices(messages[0], sketch.numel)
+
+    def _measure(
+        self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor, energy: float, index: Tensor
+    ) -> Generator[Request, Any, None]:
+        """Take the measures, by one sum of the memory at places drawn alike on all ranks."""
+        numel, k = sketch.numel, self.entries(sketch.numel, bucket.model_numel)
+        if numel <= SAMPLE:
+            places = torch.arange(numel)
+        else:
+            places = torch.randint(numel, (SAMPLE,), generator=world.shared_rng("sample", bucket.start)).unique()
+        places = places.to(table.device)
+        exact = yield Sum(self.feedback.slice(bucket)[places])
+        top = places[top_k(exact, max(round(k * places.numel() / numel), 1))]
+        error = sketch.estimate(table, places) - exact
+        self.measures.total("heavy", heavy(sketch, table, k, energy).numel())
+        self.measures.total("chosen", index.numel())
+        self.measures.ratio("recall", torch.isin(top, index).sum(), top.numel())
+        self.measures.ratio("sketch_error", error.norm(), exact.norm())
