@@ -1,0 +1,91 @@
+"""1-bit SGD: the sign of every element, and for each row of a layer two numbers that the signs stand for.
+
+Seide et al., "1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech
+DNNs", Interspeech 2014, section 3: threshold 0, the means of what lies on either side of it as the two numbers, and
+what that misses added to the next gradient (error feedback), without which it does not converge.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from compressors._bits import WORD_BYTES
+from compressors._blocks import Groups, by_layer, by_row, reduce, widths
+from compressors._signs import SIGN_PLACE, Signs
+from compressors.base import Exchange, Method
+from compressors.feedback import Feedback
+from wirebench.layout import Bucket
+from wirebench.phases import phase
+from wirebench.requests import Gather
+from wirebench.world import World
+
+LEAST_ROW = 64
+"""Elements of a row below which its two numbers would take more than its bits."""
+
+
+class OneBit(Method):
+    """Each rank sends a bit for every element of its gradient plus residual, and the two means of each group.
+
+    values_per  row: a group is what one output unit receives, a row of the layer's matrix (the paper's columns are
+                those of its transpose). Layers of one dimension and of rows shorter than 64 elements are one group.
+                layer: a group is a layer
+
+    One gather: an int32 for 32 elements, and 8 bytes for each group. What a rank receives grows with the number of
+    ranks. Memory: the residual, 1 d. Of itself it measures kept_energy: the squares of what stays in the residual by
+    the squares of what was to be sent.
+    """
+
+    keeps = "rounded"
+    bounded_by = "values_per"
+
+    def __init__(self, values_per: Literal["row", "layer"] = "row") -> None:
+        super().__init__()
+        self.values_per = values_per
+        self.memory = self.feedback = Feedback()
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """One gather of means and bits."""
+        grad = bucket.grad
+        groups = by_row(bucket, LEAST_ROW) if self.values_per == "row" else by_layer(bucket)
+        with phase("update"):
+            residual = self.feedback.accumulate(bucket, world)
+        energy = torch.dot(residual, residual) if world.measuring else 0.0
+        with phase("select"):
+            high, low = means(residual, groups)
+        with phase("encode"):
+            code = Signs(groups, grad.device)
+            words = code.encode(residual, (high, low))
+            message = torch.cat([high.view(torch.int32), low.view(torch.int32), words])
+        if world.measuring:
+            self.measures.ratio("kept_energy", torch.dot(residual, residual), energy)
+        messages = yield Gather(message, values=words.numel())
+        with phase("decode"):
+            sizes = [high.numel(), low.numel(), words.numel()]
+            parts = (
+                (w, h.view(torch.float32), b.view(torch.float32)) for h, b, w in (m.split(sizes) for m in messages)
+            )
+            return code.decode(list(parts), grad)
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """The bits, and one pair of means."""
+        return WORD_BYTES * (-(-numel // 32) + 2)
+
+
+def means(x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
+    """The means of every group's numbers without and with a minus, fp32; 0 where there are none."""
+    above, below, negative = reduce(x, groups, (_above, torch.add), (_below, torch.add), (_negative, torch.add))
+    positive = widths(groups, x.device).add_(negative)  # counted as -1 each
+    return above / positive.clamp_(min=1), below / negative.neg_().clamp_(min=1)
+
+
+def _above(rows: Tensor) -> Tensor:
+    return rows.clamp(min=0).sum(-1)
+
+
+def _below(rows: Tensor) -> Tensor:
+    return rows.clamp(max=0).sum(-1)
+
+
+def _negative(rows: Tensor) -> Tensor:
+    return (rows.view(torch.int32) >> SIGN_PLACE).sum(-1, dtype=torch.int32)

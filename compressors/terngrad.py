@@ -1,0 +1,77 @@
+"""TernGrad: every gradient is rounded at random to -s, 0 or s, with one s per layer for all workers; unbiased.
+
+Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning", NeurIPS 2017: ternary
+gradients (equations 1 and 2), layer-wise ternarizing, scaler sharing, and clipping (equation 12). There is no memory.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from compressors._bits import WORD_BITS, WORD_BYTES, width_for
+from compressors._blocks import HIGHEST, LOWEST, SQUARES, Groups, by_layer, largest, reduce, widths
+from compressors._levels import Levels
+from compressors.base import Exchange, Method
+from wirebench.layout import Bucket
+from wirebench.phases import phase
+from wirebench.requests import Gather, Merge, Sum
+from wirebench.seeding import generator
+from wirebench.world import World
+
+GATHER_BITS = 2
+
+
+class TernGrad(Method):
+    """Each rank sends s sign(g) b with b = 1 at probability |g| / s, 0 otherwise.
+
+    clip_factor  gradients are cut to this many standard deviations of their layer; 0: they are not. s is the largest
+                 magnitude after that, of all workers. The deviation is taken from 0, the mean that the paper assumes:
+                 else a layer of one element, or of equal ones, would be cut to nothing
+    form         sum: a field of ceil(log2(2 P + 1)) bits for every element, wide enough for the sum of P ranks, as many
+                 to an int32 as fit (4 bits each for 4 to 7 ranks, 8 for 32 to 127), added up by the network.
+                 gather: 2 bits for every element, 16 to an int32, all to all ranks. What arrives grows with P and
+                 at 32 ranks is as much as a dense ring moves, so sum is the default
+
+    A merge of one number per layer goes before: the maximum of s. Besides the words and two blocks there is no memory.
+    """
+
+    def __init__(self, clip_factor: float = 2.5, form: Literal["sum", "gather"] = "sum") -> None:
+        super().__init__()
+        if clip_factor < 0:
+            raise ValueError(f"clip_factor is a number of standard deviations, or 0 for none, got {clip_factor}")
+        self.clip_factor, self.form = clip_factor, form
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """One merge of the scales, then one sum or gather of the ternary values."""
+        grad, groups = bucket.grad, by_layer(bucket)
+        with phase("select"):
+            own = self._scales(grad, groups)
+        scales = yield Merge(own, torch.maximum, values=0)
+        with phase("encode"):
+            code = Levels(1, self._width(world.size), groups, grad.device)
+            rng = generator("terngrad", world.seed, world.rank, world.step, bucket.start, device=grad.device)
+            words = code.encode(grad, scales, rng)
+        answer = yield Sum(words) if self.form == "sum" else Gather(words)
+        with phase("decode"):
+            contributions = [answer] if isinstance(answer, Tensor) else answer
+            return code.decode_sum(contributions, scales / world.size, grad)
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """The words, and one scale."""
+        return WORD_BYTES * (-(-numel // (WORD_BITS // self._width(size))) + 1)
+
+    def _width(self, size: int) -> int:
+        return width_for(size) if self.form == "sum" else GATHER_BITS
+
+    def _scales(self, grad: Tensor, groups: Groups) -> Tensor:
+        """The largest magnitude of every layer after clipping, (layers,)."""
+        if not self.clip_factor:
+            return largest(grad, groups)
+        total, high, low = reduce(grad, groups, SQUARES, HIGHEST, LOWEST)
+        peaks, limits = (
+            torch.maximum(high, low.neg_()),
+            self.clip_factor * (total / widths(groups, grad.device)).sqrt_(),
+        )
+        # Squares of very small gradients are 0, and no limit.
+        return torch.where(limits > 0, torch.minimum(peaks, limits), peaks)
