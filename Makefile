@@ -28,7 +28,7 @@ RESULTS ?= results/$(shell hostname)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all lint format clean bench-overhead bench-input bench-cifar bench-synthetic \
-	bench-collectives bench-flexreduce bench-compressors
+	bench-collectives bench-flexreduce bench-compressors bench-methods bench-convergence
 
 help: ## show this list
 	@echo 'Wirebench: what data-parallel training puts on the wire'
@@ -107,6 +107,16 @@ bench-flexreduce: setup ## FlexReduce's table and figures on nine emulated clust
 bench-compressors: setup ## every compressor's own time and memory, in copies of the vector, on four models (about 30 min)
 	@$(VENV)/python scripts/bench_compressors.py --json $(RESULTS)/compressors/cells.jsonl \
 		--figures $(RESULTS)/compressors
+
+bench-methods: setup ## train with every compressor on 4 emulated hosts, 1 Gbit/s: time per step, bytes (about 40 min)
+	@failed=; for model in vgg16 resnet20; do \
+		$(VENV)/python scripts/bench_methods.py --config configs/tables/methods_$$model.toml \
+			--out results/methods/$$model || failed=yes; \
+		$(VENV)/python scripts/methods_report.py results/methods/$$model || failed=yes; \
+	done; test -z "$$failed"
+
+bench-convergence: setup ## ResNet-20 on CIFAR-10 with every compressor, 10 epochs each; CIFAR=FOLDER (about 5 h)
+	@$(VENV)/python scripts/convergence.py --data $(CIFAR)
 
 clean: ## remove caches and build output; keeps .venv and results
 	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

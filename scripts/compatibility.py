@@ -45,7 +45,7 @@ ROUNDING = 1e-4
 
 
 class Seen(NamedTuple):
-    """What a compressor did: its results by step, the kinds of its last requests, its state as a multiple of the gradient."""
+    """What a compressor did: its results by step, its last step's requests, its state as a multiple of the gradient."""
 
     results: list[Tensor]
     kinds: list[str]

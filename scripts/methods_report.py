@@ -23,8 +23,8 @@ from wirebench.files import write_atomically
 
 DENSE = "dense"
 HEAD = (
-    "method", "step ms [all turns]", "x dense", "compress", "exchange, exposed", "payload", "wire", "wire, mean of ranks",
-    "interface", "interface - headers / wire", "ratio on the wire", "state",
+    "method", "step ms [all turns]", "x dense", "compress", "exchange, exposed", "payload", "wire",
+    "wire, mean of ranks", "interface", "interface - headers / wire", "ratio on the wire", "state",
 )  # fmt: skip
 PARTS = {"compute": "0.75", "compress": "#d95f02", "communication": "#1f78b4"}
 
@@ -89,16 +89,17 @@ def document(rows: Sequence[Row]) -> str:
     """table.md."""
     first = rows[0].records[0]
     dense = next((row.step_seconds for row in rows if row.label == DENSE), None)
+    config, machine, note = first["config"], first["environment"]["cpu"], rows[0].note
+    commits = ", ".join(sorted({_commit(record) for row in rows for record in row.records}))
     lines = [
-        f"# Every method on {first['config']['model'].get('trace', first['config']['model']['name'])}",
+        f"# Every method on {config['model'].get('trace', config['model']['name'])}",
         "",
-        f"{first['parameters']:,} parameters, {first['world_size']} workers on {rows[0].note['hosts']} emulated hosts with "
-        f"links of {rows[0].note['link']}, all on one {first['environment']['cpu']['model']} with "
-        f"{first['environment']['cpu']['cores']} cores, which the workers share: `compress` is the time of a busy part of "
-        "a core. Times are milliseconds, bytes those of one step.",
+        f"{first['parameters']:,} parameters, {first['world_size']} workers on {note['hosts']} emulated hosts with links "
+        f"of {note['link']}, all on one {machine['model']} with {machine['cores']} cores. The workers share these, so "
+        "`compress` is the time of a busy part of a core. Times are milliseconds, bytes those of one step; `wire` and "
+        "the interface are rank 0's.",
         "",
-        f"Commits: {', '.join(sorted({_commit(record) for row in rows for record in row.records}))}. "
-        f"Made by `{rows[0].note['launch']}` and the like; `scripts/bench_methods.py` runs all.",
+        f"Commits: {commits}. Made by `scripts/bench_methods.py`, which runs `{note['launch']}` and the like.",
         "",
         "| " + " | ".join(HEAD) + " |",
         "|" + " --- |" * len(HEAD),
@@ -112,18 +113,15 @@ def claims(rows: Sequence[Row]) -> list[str]:
     """The gs-SGD paper's claims about these methods, each beside what was measured."""
     steps = {row.label: row.step_seconds for row in rows}
     model = "VGG-16" if "vgg16" in rows[0].records[0]["config"]["name"] else "ResNet-20"
-    lines = [
-        "| claim (arXiv 2108.06004, Table II) | paper | here | bytes of a step, ours | verdict |",
-        "|" + " --- |" * 5,
-    ]
+    heads = ("claim (arXiv 2108.06004, Table II)", "paper", "here", "bytes of a step, ours", "verdict")
+    lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     wires = {row.label: row.median("bytes_per_step", "wire_mean") for row in rows}
     for claim in paper_gs_sgd.SPEEDUPS[model]:
         if {"gs_sgd", claim.rival} <= steps.keys():
             ratio = steps[claim.rival] / steps["gs_sgd"]
             sizes = f"{_bytes(wires['gs_sgd'])} against {_bytes(wires[claim.rival])}"
-            lines.append(
-                f"| {model}: gs-SGD over {claim.rival} | {claim.ratio}x | {ratio:.2f}x | {sizes} | {claim.verdict(ratio)} |"
-            )
+            cells = (f"{model}: gs-SGD over {claim.rival}", f"{claim.ratio}x", f"{ratio:.2f}x", sizes)
+            lines.append("| " + " | ".join([*cells, claim.verdict(ratio)]) + " |")
     return lines if len(lines) > 2 else []
 
 
