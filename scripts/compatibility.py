@@ -13,7 +13,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -80,8 +80,8 @@ def matrix() -> str:
 def row(name: str) -> list[str]:
     """One compressor's line."""
     known = compressors.PLUGINS.options(name)
-    options = {key: value for key, value in OPTIONS.items() if key in known}
-    method: Method = compressors.build(name, **options)
+    options: dict[str, Any] = {key: value for key, value in OPTIONS.items() if key in known}
+    method = cast(Method, compressors.build(name, **options))
     seen = {collective: watch(name, options, collective) for collective in collectives.available()}
     reference = seen["native"]
     change = [c for c, other in seen.items() if not _alike(reference.results, other.results)]
@@ -100,7 +100,7 @@ def row(name: str) -> list[str]:
     ]
 
 
-def watch(name: str, options: dict[str, float], collective: str) -> Seen:
+def watch(name: str, options: dict[str, Any], collective: str) -> Seen:
     """Exchange STEPS steps of whole numbers on this collective."""
     topology, chosen = Topology.flat(SIZE), collectives.build(collective)
     servers = [Server(Metered(c), chosen, topology) for c in LocalHub(SIZE).communicators]

@@ -14,7 +14,7 @@ from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.exchange import advance, run
 from wirebench.layout import Bucket, Layer
-from wirebench.requests import Gather, Merge, Request, Sum, payload
+from wirebench.requests import Gather, Merge, Request, Route, Sum, payload
 from wirebench.topology import Topology
 
 Exchanges = Sequence[Generator[Request, Any, Tensor]]
@@ -67,21 +67,25 @@ def answer_all(exchanges: Exchanges, log: Log | None = None) -> list[Tensor]:
         copies = [_copy(request) for request in requests]
         if log is not None:
             log.append(copies)
-        answers = [_answer(copies) for _ in requests]
+        answers = [_answer(copies, rank) for rank in range(len(requests))]
 
 
 def _copy(request: Request) -> Request:
     if isinstance(request, Merge):
         return Merge(request.message.clone(), request.combine, request.values, request.accounting)
+    if isinstance(request, Route):
+        return Route([part.clone() for part in request.parts], request.values)
     return type(request)(request.tensor.clone(), request.values)
 
 
-def _answer(requests: Sequence[Request]) -> Tensor | list[Tensor]:
-    tensors = [payload(request).clone() for request in requests]
+def _answer(requests: Sequence[Request], rank: int) -> Tensor | list[Tensor]:
+    """What `rank` gets."""
+    tensors = [(r.parts[rank] if isinstance(r, Route) else payload(r)).clone() for r in requests]
     assert len({tensor.dtype for tensor in tensors}) == 1, "the ranks hand over different dtypes"
     first = requests[0]
-    if isinstance(first, Gather):
-        assert all(tensor.dim() == 1 for tensor in tensors), "only vectors are gathered"
+    if isinstance(first, Gather | Route):
+        assert all(tensor.dim() == 1 for tensor in tensors), "only vectors are gathered and routed"
+        assert not isinstance(first, Route) or len(first.parts) == len(requests), "every rank has a part"
         return tensors
     total = tensors[0]
     for tensor in tensors[1:]:

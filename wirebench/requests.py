@@ -4,7 +4,7 @@ A compressor's `exchange` is a generator. It yields one of these per communicati
 it never learns which collective or engine served it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -55,10 +55,29 @@ class Merge:
     accounting: Combine | None = None
 
 
-Request = Sum | Gather | Merge
+@dataclass(frozen=True, slots=True, eq=False)
+class Route:
+    """A tensor for each rank.
+
+    `parts` is one tensor for every rank, in rank order, this rank's own among them: one-dimensional, of one dtype
+    everywhere and of any length, which may be 0. The answer is a list of one tensor from every rank, in rank order.
+    `values` as in `Gather`, of all parts together.
+    """
+
+    parts: Sequence[Tensor]
+    values: int | None = None
+
+
+Request = Sum | Gather | Merge | Route
 Answer = Tensor | list[Tensor]
 
 
 def payload(request: Request) -> Tensor:
-    """The tensor that a request hands to the network."""
+    """The tensor that a request hands to the network; a route hands over several (`handed_over`)."""
+    assert not isinstance(request, Route), "a route has no single tensor"
     return request.message if isinstance(request, Merge) else request.tensor
+
+
+def handed_over(request: Request) -> list[Tensor]:
+    """All tensors that a request hands to the network."""
+    return list(request.parts) if isinstance(request, Route) else [payload(request)]

@@ -15,7 +15,7 @@ from wirebench.comm.base import LENGTH_BYTES
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.exchange import run
-from wirebench.requests import Gather, Merge, Request, Sum
+from wirebench.requests import Gather, Merge, Request, Route, Sum
 from wirebench.seeding import generator
 from wirebench.topology import Topology
 
@@ -140,6 +140,44 @@ def test_merged_messages_may_be_strided_and_change_length(name):
     assert all(torch.equal(answer, answers[0]) for answer in answers)
 
 
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", SIZES)
+def test_routes_bring_every_rank_its_own_parts_in_rank_order(name, size):
+    parts = [[whole_numbers(10 * src + dst, ((src + 2 * dst) % 5,)) for dst in range(size)] for src in range(size)]
+    answers, _ = serve_all(name, [Route([part.clone() for part in mine]) for mine in parts])
+    for dst, answer in enumerate(answers):
+        assert len(answer) == size
+        assert all(torch.equal(each, parts[src][dst]) for src, each in enumerate(answer))
+
+
+@pytest.mark.parametrize("dtype", [*DTYPES, torch.uint8, torch.bool])
+def test_routes_of_every_dtype_and_stride(dtype):
+    parts = [[whole_numbers(10 * src + dst, (dst + 1, 2), dtype)[:, 0] for dst in range(3)] for src in range(3)]
+    answers, _ = serve_all("native", [Route(mine) for mine in parts])
+    for dst, answer in enumerate(answers):
+        assert [each.dtype for each in answer] == [dtype] * 3
+        assert all(torch.equal(each, parts[src][dst]) for src, each in enumerate(answer))
+
+
+def test_all_routed_parts_may_be_empty():
+    answers, _ = serve_all("ring", [Route([torch.empty(0, dtype=torch.uint8)] * 3) for _ in range(3)])
+    assert all(part.shape == (0,) and part.dtype == torch.uint8 for answer in answers for part in answer)
+
+
+def test_a_part_for_every_rank_is_asked_for():
+    with pytest.raises(AssertionError, match="2 parts for 3 ranks"):
+        serve_all("native", [Route([torch.ones(1)] * 2) for _ in range(3)])
+
+
+def test_the_log_of_a_route_counts_all_parts_and_what_was_sent_to_others():
+    for name in ("ring", "native"):
+        _, servers = serve_all(name, [Route([torch.ones(n) for n in (1, 2, 4)], values=3) for _ in range(3)])
+        for rank, server in enumerate(servers):
+            (served,) = server.take_log()
+            sent = 4 * (7 - (1, 2, 4)[rank]) + 2 * LENGTH_BYTES
+            assert dataclasses.replace(served, seconds=0.0) == Served("Route", "pairs", 1, 28, 12, sent, 0.0)
+
+
 @pytest.mark.parametrize("size", [2, 3, 5])
 @pytest.mark.parametrize("name", ["ring", "tree"])
 def test_the_log_counts_what_the_plan_says(name, size):
@@ -178,7 +216,12 @@ def test_what_stands_in_for_a_native_merge_is_named():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_single_rank_sends_nothing(name):
-    for request in (Sum(torch.ones(3)), Gather(torch.ones(3)), Merge(torch.ones(3), union)):
+    for request in (
+        Sum(torch.ones(3)),
+        Gather(torch.ones(3)),
+        Merge(torch.ones(3), union),
+        Route([torch.ones(3)]),
+    ):
         _, servers = serve_all(name, [request])
         (served,) = servers[0].take_log()
         assert (served.plan, served.rounds, served.wire_bytes, served.payload_bytes) == ("none", 0, 0, 12)

@@ -26,13 +26,42 @@ DENSE_BELOW = 22  # leaves the first and the fifth layer to the compressor
 WARMUP = (0.5, 0.25)
 
 # How much a method still holds back, from its state, as a flat vector; without an entry: its residual.
-HELD: dict[str, Callable[[Mapping[str, Tensor]], Tensor]] = {}
+HELD: dict[str, Callable[[Mapping[str, Tensor]], Tensor]] = {
+    "oktopk": lambda state: state["residual"],  # beside its thresholds
+}
 
 # Beside density = 0.1 and no momentum: what makes a method do its work on a model as small as this one.
-OPTIONS: dict[str, dict[str, Any]] = {}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fetch_sgd": {"rows": 3, "columns": 12},
+    "gs_sgd": {"rows": 3, "columns": 12},
+    "sketched_sgd": {"rows": 3, "columns": 12},
+    "acp_sgd": {"rank": 1},
+    "powersgd": {"min_compression_rate": 1.0},
+    "threshold": {"threshold": 7.0},
+}
 # Further forms of a method, which must hold to the same contract.
 FORMS: dict[str, list[dict[str, Any]]] = {
+    "int8": [{"sum_bits": 16, "rounding": "nearest", "chunk": 7}, {"feedback": False}],
+    "onebit": [{"values_per": "layer"}],
+    "qsgd": [{"bits": 2, "norm": "l2", "chunk": 7}, {"bits": 8}],
+    "signsgd": [{"form": "vote", "feedback": False}, {"feedback": False, "scale": "one"}],
+    "terngrad": [{"form": "gather", "clip_factor": 0.0}],
+    "clt_k": [{"indices": "delta", "values": "fp16"}, {"indices": "bitmap"}, {"beta": 0.5}],
+    "fetch_sgd": [{"clear": "subtract", "hash": "reference"}],
+    "gs_sgd": [{"fill": "estimate", "p2": 2, "hash": "reference"}, {"reseed": True}],
     "gtopk": [{"conserve": True}, {"values": "fp16", "indices": "delta", "conserve": True}],
+    "acp_sgd": [{"rank": 2, "start_step": 1}],
+    "powersgd": [{"rank": 2, "start_step": 1}, {"warm_start": False}, {"error_feedback": False}],
+    "oktopk": [
+        {"reevaluate_every": 2, "rebalance_every": 3, "indices": "delta"},
+        {"values": "fp16", "indices": "bitmap", "dense_steps": 1},
+    ],
+    "randomk": [{"error_feedback": False}, {"values": "fp16"}],
+    "threshold": [{"values": "bf16", "indices": "delta"}],
+    "iwp": [
+        {"mode": "layerwise", "masks": "delta", "waiting": True},
+        {"masks": "smaller", "draw": "bucket", "voters": 1},
+    ],
     "topk": [{"values": "fp16", "indices": "delta"}, {"values": "bf16", "indices": "bitmap"}],
 }
 
@@ -184,7 +213,7 @@ def test_ranks_may_have_nothing_to_say(variant):
 def test_a_single_element_is_sent_at_once(variant, shape):
     ranks = Ranks(variant, 4, layers=lay_out([shape]))
     assert_conserves(ranks, [(whole_numbers(4, seed, numel=1), [range(0, 1)]) for seed in range(3)])
-    if keeps(ranks.variant) == "exactly":
+    if "density" in variant[1]:
         assert not ranks.held().any()
 
 
@@ -233,11 +262,13 @@ def test_residuals_of_ranks_that_leave_are_handed_on(variant):
     after.step_number = before.step_number
     for place, rank in enumerate(after.ranks):
         cast(Method, rank).take_over(states[place::2])
-    assert torch.equal(after.held(), before.held())
+    # Floats that are added in another order; whole numbers, that is exact methods, come out alike.
+    off = 1e-5 if keeps(variant) == "rounded" else 0.0
+    torch.testing.assert_close(after.held(), before.held(), rtol=off, atol=off)
     grown = Ranks(variant, 6)
     for place, rank in enumerate(grown.ranks):
         cast(Method, rank).take_over([states[place % 5]], joins=place >= 5)
-    assert torch.equal(grown.held(), before.held())
+    torch.testing.assert_close(grown.held(), before.held(), rtol=off, atol=off)
     for world, size in ((after, 2), (grown, 6)):
         same_bits(world.step(whole_numbers(size, 7), CUTS[1]))
 
@@ -294,5 +325,7 @@ def test_bytes_are_estimated_without_data(variant):
 def test_the_server_counts_no_more_values_than_were_handed_over(variant):
     ranks = Ranks(variant, 3)
     ranks.step(whole_numbers(3, 1), CUTS[1])
-    for served in ranks.engine.servers[0].log:
-        assert 0 < served.value_bytes <= served.payload_bytes
+    log = ranks.engine.servers[0].log
+    for served in log:
+        assert 0 <= served.value_bytes <= served.payload_bytes
+    assert sum(served.value_bytes for served in log) > 0

@@ -5,7 +5,7 @@ from typing import Any
 from wirebench.collectives.plan import Collective
 from wirebench.plugins import Plugins
 
-HELPERS = frozenset({"calls", "course", "groups", "merging", "plan", "segments", "serve"})
+HELPERS = frozenset({"calls", "course", "groups", "merging", "plan", "routing", "segments", "serve"})
 PLUGINS = Plugins("wirebench.collectives", "collective", helpers=HELPERS)
 
 

@@ -16,10 +16,11 @@ from torch import Tensor
 from wirebench.collectives.course import Course, Scratch, course_of, run_course
 from wirebench.collectives.merging import Counted, accounted, fold_all, run_merge
 from wirebench.collectives.plan import Collective, Move, gather_moves
+from wirebench.collectives.routing import run_route
 from wirebench.collectives.segments import in_flight, segments
 from wirebench.comm.base import LENGTH_BYTES, Handle, as_bytes
 from wirebench.comm.metered import Metered
-from wirebench.requests import Answer, Gather, Merge, Request, Sum, payload
+from wirebench.requests import Answer, Gather, Merge, Request, Route, Sum, handed_over, payload
 from wirebench.topology import Topology
 
 Rounds = Generator[Handle, Any, Any]
@@ -29,7 +30,7 @@ Rounds = Generator[Handle, Any, Any]
 class Served:
     """One request as it was served.
 
-    kind           Sum, Gather or Merge
+    kind           Sum, Gather, Merge or Route
     plan           name of the plan, or what of the engine's own calls stood in for it
     rounds         communication rounds; those of a sum's segments (segments.py) overlap, and each counts
     payload_bytes  what the compressor handed over; value_bytes: without indices, scales and bits
@@ -66,10 +67,10 @@ class Server:
 
     def serve(self, request: Request) -> Generator[Handle, Any, Answer]:
         """Yield a handle per round; return the answer of the request."""
-        begin, before, tensor = time.perf_counter(), self.communicator.count, payload(request)
-        handed, values = tensor.nbytes, tensor.nbytes
+        begin, before, tensors = time.perf_counter(), self.communicator.count, handed_over(request)
+        handed = values = sum(tensor.nbytes for tensor in tensors)
         if request.values is not None:
-            values = request.values * tensor.element_size()
+            values = request.values * tensors[0].element_size()
         name, answer = yield from self._by_kind(request)
         count = self.communicator.count.since(before)
         seconds = time.perf_counter() - begin
@@ -79,11 +80,13 @@ class Server:
 
     def _by_kind(self, request: Request) -> Generator[Handle, Any, tuple[str, Answer]]:
         if self.communicator.size == 1:
-            return "none", [request.tensor] if isinstance(request, Gather) else payload(request)
+            return "none", handed_over(request) if isinstance(request, Gather | Route) else payload(request)
         if isinstance(request, Sum):
             return (yield from self._sum(request.tensor))
         if isinstance(request, Gather):
             return (yield from self._gather(request.tensor))
+        if isinstance(request, Route):
+            return "pairs", (yield from run_route(request.parts, self.communicator))
         return (yield from self._merge(request))
 
     def _sum(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, Tensor]]:

@@ -1,0 +1,100 @@
+"""CLT-k (ScaleCom): one rank, another at each step, chooses its largest entries; all ranks send theirs at its places.
+
+Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed Training",
+NeurIPS 2020: the cyclic local top-k, and a low-pass filter on the memory. Since all send the same places, the values
+are added up on the way, and what a rank sends and receives does not grow with the number of ranks.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from compressors._places import keep_rest, poisoned, write_average
+from compressors._sparse import Sparse, check_bucket
+from compressors.base import Exchange
+from compressors.encoding import Indices, Values
+from compressors.thresholds import Rule, choose
+from wirebench.layout import Bucket
+from wirebench.phases import phase
+from wirebench.requests import Gather, Sum
+from wirebench.world import World
+
+
+class CltK(Sparse):
+    """The leader of step t, rank t mod P, chooses the `density` of its entries (at least one per bucket).
+
+    beta             the paper's filter m <- (1 - beta) m + beta (m + g - sent), 0 < beta <= 1; m + g is sent. 1: plain
+                     error feedback. The residual is held here as m / beta: it then takes in g - sent as it is, so no
+                     gradient is lost, and beta times it, plus g, is what is sent
+    selection        how the leader finds its largest (thresholds.py)
+    values           what the values travel as and are summed in. With fp16 or bf16, what a rank's rounding cuts off
+                     stays in its residual, what the sum rounds is lost; beyond 65504 (fp16) the run ends as diverged
+    indices          how the leader's places are coded (encoding.py). They reach all ranks as a sum to which the others
+                     give zeros, since an engine's own gather may pad every rank's message to the longest; `delta`, of
+                     which only the leader knows the length, is gathered
+    Extra memory: the residual, 1 d.
+    """
+
+    def __init__(
+        self,
+        density: float = 0.001,
+        beta: float = 1.0,
+        selection: Rule = "exact",
+        values: Values = "fp32",
+        indices: Indices = "int32",
+    ) -> None:
+        super().__init__(density, values, indices)
+        if not 0 < beta <= 1:
+            raise ValueError(f"beta lies in (0, 1], got {beta}")
+        self.beta, self.selection = beta, selection
+        if beta != 1 or values != "fp32":
+            self.keeps = "rounded"
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """The leader's places, then one sum of values at them.
+
+        Passes over the bucket: reading both and writing one for the sum with the residual (twice that with a filter),
+        a reading to see that all is finite, two readings for the leader's selection, one writing of the average.
+        """
+        check_bucket(bucket)
+        grad = bucket.grad
+        with phase("update"):
+            residual = self.feedback.accumulate(bucket, world)
+            # The residual is now m / beta + g, so this is (1 - beta) g + beta (m / beta + g) = m + g.
+            offered = residual if self.beta == 1 else grad.lerp_(residual, self.beta)
+        index = yield from self._places(offered, bucket, world)
+        with phase("encode"):
+            arriving = self.code.rounded(offered.index_select(0, index))
+            values = poisoned(arriving, offered).to(self.code.dtype)
+            keep_rest(residual, index, arriving)
+        total = yield Sum(values)
+        assert isinstance(total, Tensor)
+        with phase("decode"):
+            return write_average(grad, index, total, world.size)
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """A value and an index for each entry of the leader."""
+        return self.code.expected_bytes(self.count(numel), numel)
+
+    def _places(self, offered: Tensor, bucket: Bucket, world: World) -> Exchange:
+        """The leader's places, on every rank, int64, ascending; at least one."""
+        count, numel = self.count(offered.numel()), offered.numel()
+        if count >= numel:
+            return torch.arange(numel, device=offered.device)
+        leads = world.step % world.size == world.rank
+        code = torch.empty(0, dtype=torch.uint8, device=offered.device)
+        if leads:
+            with phase("select"):
+                index = choose(offered, count, self.selection, world, bucket.start)
+                # With nothing to say it names some place, so that the others' NaN has a way.
+                code = self.code.encode_indices(index if index.numel() else index.new_zeros(1), numel)
+        if self.code.indices == "delta":
+            messages = yield Gather(code, values=0)
+            return self.code.decode_indices(messages[world.step % world.size], numel)
+        # As many bytes on every rank. Fewer places than usual are followed by -1.
+        missing = self.code.expected_index_bytes(count, numel) - code.numel()
+        words = pad(code, (0, missing), value=255 if leads else 0).view(torch.int32)
+        words = yield Sum(words, values=0)
+        if self.code.indices == "int32":
+            words = words[words >= 0]
+        return self.code.decode_indices(words.view(torch.uint8), numel)

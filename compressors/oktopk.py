@@ -1,0 +1,245 @@
+"""Ok-Topk: a balanced sparse all-reduce of the largest entries, in which a rank sends fewer than 6 k words.
+
+Li and Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP 2022 (Algorithms 1 and 2). Each
+rank owns a region of the bucket. First each sends its own largest entries to the regions' owners, who add them up; then
+all gather those sums that lie above a global threshold. The average has about k entries, whatever the number of ranks.
+
+Thresholds and regions are found anew from time to time and used again in between. What of it the paper leaves open
+follows its authors' code: the factors below; and data are not balanced once more before the gather.
+"""
+
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from compressors._places import keep_rest
+from compressors._regions import Region, add_up, quantiles, regions, split
+from compressors._sparse import Sparse, check_bucket
+from compressors.base import Exchange
+from compressors.encoding import Indices, Values
+from compressors.selection import top_k
+from compressors.thresholds import above, floor_of
+from wirebench.layout import Bucket
+from wirebench.phases import phase
+from wirebench.requests import Gather, Request, Route, Sum
+from wirebench.world import World
+
+# Counts, as shares of k, outside of which a threshold moves by a factor for the next step.
+FEW, LOCAL_MANY, MANY = 2 / 3, 5 / 4, 4 / 3
+LOCAL_FACTOR, GLOBAL_FACTOR = 1.012, 1.008
+# While a rank has more than MANY, its threshold rises at once, so many times at most.
+JUMP_FACTOR, JUMPS = 1.03, 5
+# All regions give at most QUOTA k sums: EVEN of that evenly, the rest as they gave in the step before. So a rank sends
+# at most 2 (MANY + QUOTA) k = 6 k words. For the exact threshold they show SHOWN k magnitudes: 2 k + 2 k + SHOWN k.
+QUOTA, SHOWN, EVEN = 5 / 3, 2, 1 / 5
+
+
+class _Agreed(NamedTuple):
+    """What all ranks know of a bucket: the global threshold, the places between regions, sums that each gave last."""
+
+    threshold: float
+    bounds: list[int]
+    given: list[int]
+
+
+class OkTopK(Sparse):
+    """Each rank offers about the `density` of its entries, k; of their sums, about the k largest are applied.
+
+    An entry leaves the residual only where it was both offered by the rank and applied.
+    reevaluate_every  steps between exact thresholds: the k-th largest entry of each rank, and of all sums (exact if no
+                      region holds more of those than its share of 2 k, even at first, then as it gave before)
+    rebalance_every   steps between new regions: the mean over ranks of those that cut each one's entries evenly
+    dense_steps       at so many steps at the start everything is sent (the authors' code: 512; 0 here, so that short
+                      runs do what long ones do)
+    values, indices   how entries are coded (encoding.py); the words below are those of fp32 and int32
+    Words (of 4 bytes) that each of P ranks sends: about 4 k (P-1)/P, and 6 k (P-1)/P where thresholds are exact. The
+    code's factors alone lag behind a residual that grows, and would send several times as much for many steps. So a
+    rank with more than 4/3 k entries offers the k largest; a region gives no more than its share of 5/3 k sums, and
+    what is left waits in the residuals; and more than 4/3 k sums lift the global threshold at once.
+    Thresholds and regions are kept for each bucket as it is cut, and found anew where it is cut otherwise.
+    Extra memory: the residual, 1 d. Measures: `offered` and `applied`, as shares of k.
+    """
+
+    def __init__(
+        self,
+        density: float = 0.01,
+        reevaluate_every: int = 32,
+        rebalance_every: int = 64,
+        dense_steps: int = 0,
+        values: Values = "fp32",
+        indices: Indices = "int32",
+    ) -> None:
+        super().__init__(density, values, indices)
+        for name, steps in (("reevaluate_every", reevaluate_every), ("rebalance_every", rebalance_every)):
+            if steps < 1:
+                raise ValueError(f"{name} is a number of steps, at least 1, got {steps}")
+        if dense_steps < 0:
+            raise ValueError(f"dense_steps is a number of steps, or 0 for none, got {dense_steps}")
+        self.reevaluate_every, self.rebalance_every, self.dense_steps = reevaluate_every, rebalance_every, dense_steps
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """A route and a gather; before them a sum of bounds, between them a gather of sums, where it is time for that.
+
+        Passes over the bucket: reading both and writing one for the sum with the residual, two readings for the
+        selection, one writing to clear the gradient. All else touches chosen entries only.
+        """
+        check_bucket(bucket)
+        with phase("update"):
+            residual = self.feedback.accumulate(bucket, world)
+        count = self.count(residual.numel())
+        if count >= residual.numel() or world.step < self.dense_steps:
+            return (yield from self._dense(bucket, world))
+        agreed = self._recall(bucket, world, count)
+        exact = agreed is None or world.step % self.reevaluate_every == 0
+        with phase("select"):
+            index = self._offer(bucket, count, exact)
+        threshold, bounds, given = agreed or _Agreed(0.0, [], [0] * world.size)
+        if agreed is None or world.step % self.rebalance_every == 0:
+            bounds = yield from _common_bounds(index, bucket, world)
+        parts = regions(bounds, residual.numel())
+        with phase("encode"):
+            arriving = self.code.rounded(residual.index_select(0, index))
+            messages = split(index, arriving, parts, self.code)
+        messages = yield Route(messages, values=index.numel() * self.code.value_bytes)
+        with phase("decode"):
+            mine = parts[world.rank]
+            places, sums = add_up(messages, bucket.grad.zero_()[mine.start : mine.stop], self.code)
+        if exact:
+            shown = _share(SHOWN * count, given, world.rank)
+            threshold, given = yield from _common_threshold(sums, count, shown)
+        best = _best(sums, threshold, _share(QUOTA * count, given, world.rank))
+        applied, values, given = yield from self._gather(places[best], sums[best], parts, bucket, world)
+        self._agree(bucket, count, _Agreed(_moved(threshold, values, count), bounds, given))
+        self._measure(index, applied, count, world)
+        with phase("decode"):
+            hit = bucket.grad.index_fill_(0, applied, 1.0).index_select(0, index) > 0
+            keep_rest(residual, index[hit], arriving[hit])
+            return bucket.grad.index_copy_(0, applied, values.div_(world.size))
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """What a rank offers, and the sums of its region that are applied; dense where that is everything."""
+        count = self.count(numel)
+        if count >= numel:
+            return 4 * numel
+        return self.code.expected_bytes(count, numel) + self.code.expected_bytes(-(-count // size), -(-numel // size))
+
+    def _dense(self, bucket: Bucket, world: World) -> Exchange:
+        bucket.grad.copy_(self.feedback.slice(bucket))
+        self.feedback.sent_all(bucket)
+        total = yield Sum(bucket.grad)
+        assert isinstance(total, Tensor)
+        return total.div_(world.size)
+
+    def _recall(self, bucket: Bucket, world: World, count: int) -> _Agreed | None:
+        """What was agreed on; None if nothing was for this bucket, this k and so many ranks: on all ranks alike.
+
+        What belongs to another cut is then forgotten.
+        """
+        found, size = self.shared.get(_name(bucket)), world.size
+        if found is not None and found.numel() == 2 * size + 1:
+            known, threshold, *numbers = found.tolist()
+            if known == count:
+                whole = [int(number) for number in numbers]
+                return _Agreed(threshold, whole[: size - 1], whole[size - 1 :])
+        for state in (self.shared, self.own):
+            for name in list(state):
+                start, stop = map(int, name.split("-"))
+                if start < bucket.stop and bucket.start < stop:
+                    del state[name]
+        return None
+
+    def _agree(self, bucket: Bucket, count: int, on: _Agreed) -> None:
+        numbers = [count, on.threshold, *on.bounds, *on.given]
+        self.shared[_name(bucket)] = torch.tensor(numbers, dtype=torch.float64)
+
+    def _offer(self, bucket: Bucket, count: int, exact: bool) -> Tensor:
+        """This rank's largest entries; moves its threshold for the next step."""
+        residual, name = self.feedback.slice(bucket), _name(bucket)
+        if exact or name not in self.own:
+            index = top_k(residual, count)
+            threshold = floor_of(residual.index_select(0, index), count)
+        else:
+            threshold = self.own[name].item()
+            index = above(residual, threshold, count / residual.numel())
+            values = residual.index_select(0, index)
+            for _ in range(JUMPS):
+                if index.numel() <= MANY * count:
+                    break
+                threshold *= JUMP_FACTOR
+                kept = above(values, threshold)
+                index, values = index[kept], values[kept]
+            if index.numel() > MANY * count:
+                kept = top_k(values, count)
+                index, threshold = index[kept], floor_of(values[kept], count)
+            elif index.numel() > LOCAL_MANY * count:
+                threshold *= LOCAL_FACTOR
+            elif index.numel() < FEW * count:
+                threshold /= LOCAL_FACTOR
+        self.own[name] = torch.tensor([threshold], dtype=torch.float64)
+        return index
+
+    def _gather(
+        self, places: Tensor, sums: Tensor, parts: list[Region], bucket: Bucket, world: World
+    ) -> Generator[Request, Any, tuple[Tensor, Tensor, list[int]]]:
+        """All ranks' sums that are applied: places in the bucket, int64, ascending; values; how many each region gave.
+
+        `places` and `sums` are those of this rank's region.
+        """
+        mine = parts[world.rank]
+        with phase("encode"):
+            arriving = self.code.rounded(sums)
+            if self.code.values != "fp32":  # what rounding cuts off waits with the owner
+                rest = sums - arriving
+                self.feedback.slice(bucket)[mine.start + places] += torch.where(rest.isfinite(), rest, 0.0)
+            message = self.code.encode(places, arriving, mine.stop - mine.start)
+        messages = yield Gather(message, values=places.numel() * self.code.value_bytes)
+        with phase("decode"):
+            entries = [self.code.decode(m, p.stop - p.start) for m, p in zip(messages, parts, strict=True)]
+            index = torch.cat([index + part.start for (index, _), part in zip(entries, parts, strict=True)])
+            return index, torch.cat([values for _, values in entries]), [index.numel() for index, _ in entries]
+
+    def _measure(self, offered: Tensor, applied: Tensor, count: int, world: World) -> None:
+        if world.measuring:
+            self.measures.ratio("offered", offered.numel(), count)
+            self.measures.ratio("applied", applied.numel(), count)
+
+
+def _name(bucket: Bucket) -> str:
+    return f"{bucket.start}-{bucket.stop}"
+
+
+def _common_bounds(index: Tensor, bucket: Bucket, world: World) -> Generator[Request, Any, list[int]]:
+    """The mean over ranks of the bounds that would suit each."""
+    if world.size == 1:
+        return []
+    total = yield Sum(quantiles(index, bucket.grad.numel(), world.size).to(index.device), values=0)
+    return (total // world.size).tolist()
+
+
+def _common_threshold(sums: Tensor, count: int, shown: int) -> Generator[Request, Any, tuple[float, list[int]]]:
+    """What the `count` largest of the regions' `shown` largest sums lie above, and how many of each region do."""
+    found = yield Gather(sums[top_k(sums, min(shown, count))].abs())
+    threshold = floor_of(torch.cat(found), count)
+    return threshold, [above(each, threshold).numel() for each in found]
+
+
+def _share(total: float, given: list[int], rank: int) -> int:
+    """This rank's part of `total`, at least 1."""
+    even = 1 / len(given)
+    share = given[rank] / sum(given) if any(given) else even
+    return max(int(total * (EVEN * even + (1 - EVEN) * share)), 1)
+
+
+def _best(sums: Tensor, threshold: float, quota: int) -> Tensor:
+    """Which sums are applied: places among them, ascending."""
+    index = above(sums, threshold)
+    return index if index.numel() <= quota else index[top_k(sums[index], quota)]
+
+
+def _moved(threshold: float, values: Tensor, count: int) -> float:
+    """The global threshold of the next step, from what was applied in this one."""
+    if values.numel() > MANY * count:
+        return max(threshold * GLOBAL_FACTOR, floor_of(values, count))
+    return threshold / GLOBAL_FACTOR if values.numel() < FEW * count else threshold

@@ -1,0 +1,97 @@
+"""Random-k with error feedback: all ranks send the same places, drawn anew each step, so that no index travels.
+
+Stich, Cordonnier and Jaggi, "Sparsified SGD with Memory", NeurIPS 2018 (rand_k with memory); Wangni et al., "Gradient
+Sparsification for Communication-Efficient Distributed Optimization", NeurIPS 2018 (unbiased, without memory). The draw
+is named by the run's seed, the step and the bucket, so every rank makes it for itself.
+"""
+
+import torch
+from torch import Tensor
+
+from compressors._places import keep_rest, poisoned, write_average
+from compressors._sparse import Sparse, check_bucket
+from compressors.base import Exchange
+from compressors.encoding import Values
+from wirebench.layout import Bucket
+from wirebench.phases import phase
+from wirebench.requests import Sum
+from wirebench.world import World
+
+CROWDED = 1 / 32
+"""Above this share of places, marking them in a vector of flags is faster than sorting them."""
+
+
+class RandomK(Sparse):
+    """Sends the `density` of a bucket's entries (at least one), each set of so many places being equally likely.
+
+    error_feedback  what is not sent stays in the residual and is added to the next gradient. False: what is sent is
+                    multiplied by d / k, an unbiased estimate, and the rest is lost
+    values          what the values travel as and are summed in. With fp16 or bf16, what a rank's rounding cuts off
+                    stays in its residual, what the sum rounds is lost; beyond 65504 (fp16) the run ends as diverged
+    Extra memory: the residual, 1 d.
+    """
+
+    def __init__(self, density: float = 0.001, error_feedback: bool = True, values: Values = "fp32") -> None:
+        super().__init__(density, values, "int32")
+        self.error_feedback = error_feedback
+        if values != "fp32":
+            self.keeps = "rounded"
+        if not error_feedback:
+            self.keeps, self.bounded_by = "nothing", ""
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """One sum of k values.
+
+        Passes over the bucket: reading both and writing one for the sum with the residual, a reading to see that all is
+        finite, one writing of the average.
+        """
+        check_bucket(bucket)
+        grad, numel = bucket.grad, bucket.grad.numel()
+        count = self.count(numel)
+        with phase("update"):
+            offered = self.feedback.accumulate(bucket, world) if self.error_feedback else grad
+        with phase("select"):
+            index = draw(numel, count, world.shared_rng("randomk", bucket.start)).to(grad.device)
+        with phase("encode"):
+            arriving = self.code.rounded(offered.index_select(0, index))
+            values = poisoned(arriving, offered).to(self.code.dtype)
+            if self.error_feedback:
+                keep_rest(offered, index, arriving)
+        total = yield Sum(values)
+        assert isinstance(total, Tensor)
+        with phase("decode"):
+            # Scaled after the sum, so that a narrow type does not overflow.
+            return write_average(grad, index, total, world.size * (1 if self.error_feedback else count / numel))
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """A value for each drawn entry."""
+        return self.code.value_bytes * self.count(numel)
+
+
+def draw(numel: int, count: int, generator: torch.Generator) -> Tensor:
+    """`count` different places below `numel`, int64, ascending; each set of so many is equally likely.
+
+    On the CPU, where the same seed gives the same draw whatever GPUs the ranks have.
+    """
+    if 2 * count > numel:  # few are left out: those are drawn
+        out = torch.ones(numel, dtype=torch.bool)
+        out[draw(numel, numel - count, generator)] = False
+        return torch.nonzero(out).squeeze(1)
+    if count > CROWDED * numel:
+        return _marked(numel, count, generator)
+    # The first so many different ones of a sequence of draws: whatever comes twice is drawn again, one for one, so
+    # that the sequence ends at the draw that completes them.
+    found = torch.empty(0, dtype=torch.int64)
+    while found.numel() < count:
+        more = torch.randint(numel, (count - found.numel(),), generator=generator)
+        found = torch.cat([found, more]).unique()
+    return found
+
+
+def _marked(numel: int, count: int, generator: torch.Generator) -> Tensor:
+    """The same with flags."""
+    flags, missing = torch.zeros(numel, dtype=torch.bool), count
+    while missing:
+        flags[torch.randint(numel, (missing,), generator=generator)] = True
+        missing = count - int(flags.count_nonzero())
+    return torch.nonzero(flags).squeeze(1)

@@ -1,0 +1,72 @@
+"""Fixed threshold with error feedback: each rank sends every entry whose magnitude is above it, all ranks gather them.
+
+Strom, "Scalable Distributed DNN Training Using Commodity GPU Cloud Computing", Interspeech 2015 (the threshold and the
+residual; its messages carry signs only); Aji and Heafield, "Sparse Communication for Distributed Gradient Descent",
+EMNLP 2017 (the values are sent). How much travels depends on the model and the moment: a rank may send nothing.
+"""
+
+import math
+
+from compressors._places import keep_rest
+from compressors._sparse import average_of, check_bucket
+from compressors.base import Exchange, Method
+from compressors.encoding import Indices, SparseCode, Values
+from compressors.feedback import Feedback
+from compressors.thresholds import above
+from wirebench.layout import Bucket
+from wirebench.phases import phase
+from wirebench.requests import Gather
+from wirebench.world import World
+
+EXPECTED_SHARE = 0.01
+"""Nothing is known before the run, so planning counts on this share of the entries."""
+
+
+class Threshold(Method):
+    """Each rank sends the entries of its residual plus gradient that are larger than `threshold`, and keeps the others.
+
+    threshold        magnitude, in units of one rank's mean gradient over its batch. No value suits all models; 0 sends
+                     every entry that is not 0
+    values, indices  how entries are coded (encoding.py)
+    Extra memory: the residual, 1 d, none of it above the threshold. Measures: `density`, the share that is sent.
+    """
+
+    keeps = "exactly"
+    bounded_by = "threshold"
+
+    def __init__(self, threshold: float = 0.01, values: Values = "fp32", indices: Indices = "int32") -> None:
+        super().__init__()
+        if not 0 <= threshold < math.inf:
+            raise ValueError(f"threshold is a magnitude of at least 0, got {threshold}")
+        self.threshold = threshold
+        self.code = SparseCode(values, indices)
+        self.feedback = self.memory = Feedback()
+        self._share = 0.0
+
+    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+        """One gather of indices and values.
+
+        Passes over the bucket: reading both and writing one for the sum with the residual, two readings for the
+        selection, one writing to clear the gradient.
+        """
+        check_bucket(bucket)
+        grad, numel = bucket.grad, bucket.grad.numel()
+        with phase("update"):
+            residual = self.feedback.accumulate(bucket, world)
+        with phase("select"):
+            # What was sent last says how to look for it, not what is found.
+            index = above(residual, self.threshold, self._share)
+            self._share = index.numel() / numel
+        if world.measuring:
+            self.measures.ratio("density", index.numel(), numel)
+        with phase("encode"):
+            arriving = self.code.rounded(residual.index_select(0, index))
+            keep_rest(residual, index, arriving)
+            message = self.code.encode(index, arriving, numel)
+        messages = yield Gather(message, values=index.numel() * self.code.value_bytes)
+        with phase("decode"):
+            return average_of(grad, [self.code.decode(each, numel) for each in messages], world.size)
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """A value and an index for each entry that is sent, whose number is a guess."""
+        return self.code.expected_bytes(max(int(EXPECTED_SHARE * numel), 1), numel)
