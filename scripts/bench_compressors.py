@@ -44,6 +44,8 @@ from wirebench.errors import UserError
 
 NAME = "bench_compressors.py"
 INTERRUPTED = 130
+RIVALS_DENSITY = 0.001
+"""What `torch.topk` and the like choose where --density does not say."""
 LOCAL: tuple[Part, ...] = tuple(part for part in PARTS if part != "update")
 """All but taking the gradient into the memory, which every method with a memory pays alike."""
 _SKETCH = (Budget(("select",), 5.0), Budget(("recover",), 15.0))
@@ -57,6 +59,8 @@ BUDGETS = {
     "fetch_sgd": _SKETCH,
 }
 """What they may take on one thread of a CPU."""
+USUAL = {"iwp": "iwp:threshold=3"}
+"""Where a method's own default lets too much of these gradients through: this lets a few per cent."""
 LED = frozenset({"clt_k"})
 """Here one rank does more, another at every step, and all wait for it: rank 0 is taken at the steps that it leads."""
 
@@ -103,13 +107,14 @@ def measure(options: argparse.Namespace) -> int:
     return code or (1 if failed else 0)
 
 
-def choose(texts: Sequence[str] | None, density: float, with_rivals: bool) -> list[Contender]:
+def choose(texts: Sequence[str] | None, density: float | None, with_rivals: bool) -> list[Contender]:
     """The contenders: compressors by what was typed, all of them where nothing was, and the rivals.
 
     Raises UserError for a compressor that was typed and does not exist, or does not take its options. What else goes
     wrong with it is told where it is measured.
     """
-    found = [parse_compressor(text, density) for text in texts or compressors.available()]
+    usual = [USUAL.get(name, name) for name in compressors.available()]
+    found = [parse_compressor(text, density) for text in texts or usual]
     for contender in found if texts else []:
         try:
             contender.make()
@@ -117,7 +122,7 @@ def choose(texts: Sequence[str] | None, density: float, with_rivals: bool) -> li
             if isinstance(error, UserError):
                 raise
     if with_rivals:
-        found += [Contender(name, make, rival=True) for name, make in rivals(density).items()]
+        found += [Contender(name, make, rival=True) for name, make in rivals(density or RIVALS_DENSITY).items()]
     names = [contender.name for contender in found]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -125,7 +130,7 @@ def choose(texts: Sequence[str] | None, density: float, with_rivals: bool) -> li
     return found
 
 
-def parse_compressor(text: str, density: float) -> Contender:
+def parse_compressor(text: str, density: float | None) -> Contender:
     """`name:key=value:key=value`: options as in the section [compressor] of a config, dense_below and warmup too."""
     name, *words = text.split(":")
     given: dict[str, Any] = {}
@@ -136,7 +141,7 @@ def parse_compressor(text: str, density: float) -> Contender:
         given[key] = _value(value)
 
     def make() -> Any:
-        takes_density = "density" in compressors.PLUGINS.options(name)
+        takes_density = density is not None and "density" in compressors.PLUGINS.options(name)
         return compressors.build(name, **({"density": density} if takes_density else {}) | given)
 
     return Contender(" ".join([name, *words]), make, budget=BUDGETS.get(name, ()), led=name in LED)
@@ -184,7 +189,7 @@ def _check(options: argparse.Namespace) -> None:
     for name, limit in least.items():
         if getattr(options, name) < limit:
             raise UserError(f"--{name}: at least {limit}, got {getattr(options, name)}")
-    if not 0 < options.density <= 1:
+    if options.density is not None and not 0 < options.density <= 1:
         raise UserError(f"--density: lies in (0, 1], got {options.density}")
     if options.device == "cuda" and not torch.cuda.is_available():
         raise UserError("--device: there is no CUDA device here")
@@ -197,7 +202,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add: Callable[..., Any] = parser.add_argument
     add("--compressors", nargs="+", metavar="NAME[:KEY=VALUE...]", help="default: all, with their default options")
-    add("--density", type=float, default=0.01, help="of the methods that have one (%(default)s)")
+    add("--density", type=float, help="of all methods that have one (each method's own default)")
     sizes = ", ".join(f"{name} {entry[0]}" for name, entry in REAL.items())
     add("--sizes", nargs="+", default=list(REAL), metavar="SIZE", help=f"floats: {sizes}; or any number (4k)")
     add("--workers", type=int, default=4, help="ranks whose messages are decoded (%(default)s)")

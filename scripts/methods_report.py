@@ -96,8 +96,8 @@ def document(rows: Sequence[Row]) -> str:
         "",
         f"{first['parameters']:,} parameters, {first['world_size']} workers on {note['hosts']} emulated hosts with "
         f"links of {note['link']}, all on one {machine['model']} with {machine['cores']} cores. The workers share "
-        "these, so `compress` is the time of a busy part of a core. Times are milliseconds, bytes those of one step; `wire` and "
-        "the interface are rank 0's.",
+        "these, so `compress` is the time of a busy part of a core. Times are milliseconds, bytes those of one step; "
+        "`wire` and the interface are rank 0's.",
         "",
         f"Commits: {commits}. Made by `scripts/bench_methods.py`, which runs `{note['launch']}` and the like.",
         "",

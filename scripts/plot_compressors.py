@@ -61,7 +61,8 @@ def note_of(header: Mapping[str, Any]) -> str:
     """How it was measured, from the header of its file."""
     threads = header["threads"]
     where = header["device"] or ("1 thread" if threads == 1 else f"{threads} threads")
-    return f"{header['workers']} workers, density {header['density']:g}, {where}"
+    density = "each method's own density" if header["density"] is None else f"density {header['density']:g}"
+    return f"{header['workers']} workers, {density}, {where}"
 
 
 def draw(cells: Sequence[Cell], out: Path, note: str) -> list[Path]:

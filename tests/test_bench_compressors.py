@@ -317,7 +317,20 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     file = tmp_path / "cells.jsonl"
     names = ["topk", "topk:values=fp16:dense_below=100", "none", "fp16", "bf16"]
-    words = [*QUICK, "--sizes", "4k", "5k", "--json", str(file), "--figures", str(tmp_path), "--compressors", *names]
+    words = [
+        *QUICK,
+        "--density",
+        "0.01",
+        "--sizes",
+        "4k",
+        "5k",
+        "--json",
+        str(file),
+        "--figures",
+        str(tmp_path),
+        "--compressors",
+        *names,
+    ]
     assert main(words) == 0
     measured = compressor_cells.load(file)
     first = [cell for cell in measured.cells if cell.items == 4000]
