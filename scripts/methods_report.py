@@ -99,6 +99,7 @@ def document(rows: Sequence[Row]) -> str:
         "these, so `compress` is the time of a busy part of a core. Times are milliseconds, bytes those of one step; "
         "`wire` and the interface are rank 0's.",
         "",
+        *_slowed(config),
         f"Commits: {commits}. Made by `scripts/bench_methods.py`, which runs `{note['launch']}` and the like.",
         "",
         "| " + " | ".join(HEAD) + " |",
@@ -182,6 +183,19 @@ def _cells(row: Row, dense: float | None) -> list[str]:
 def _composition(row: Row) -> str:
     config = row.records[0]["config"]
     return f"{config['scheduler']['name']}, {config['collective']['name']}"
+
+
+def _slowed(config: dict[str, Any]) -> list[str]:
+    """What an emulation in slow motion means for the figures."""
+    factor = config["network"]["dilation"]
+    if factor == 1:
+        return []
+    return [
+        f"Everything but the compressors is slowed down {factor:g} times, links and computing alike: what stands here "
+        f"are {factor:g} times the times of links {factor:g} times as fast, with compressors that are {factor:g} times "
+        "as fast as this machine's.",
+        "",
+    ]
 
 
 def _commit(record: dict[str, Any]) -> str:

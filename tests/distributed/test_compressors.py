@@ -1,0 +1,51 @@
+"""Every compressor trains the main job on real processes, and to the same losses as in one process."""
+
+from pathlib import Path
+
+import pytest
+
+import compressors
+from tests.distributed.ends import losses, record
+from tests.distributed.launch import ROOT, here, launch
+
+STEPS = 12
+BASE = [
+    ROOT / "configs/smoke.toml", f"train.max_steps={STEPS}", "train.eval_every=0", "collective.name=tree",
+    "output.tensorboard=false", "output.health_every=5",
+]  # fmt: skip
+
+
+def settings(name: str) -> list[str]:
+    """A compressor at a density that leaves ResNet-20 something to send."""
+    density = ["compressor.density=0.05"] if "density" in compressors.PLUGINS.options(name) else []
+    whole = ["scheduler.name=sync_easgd"] if compressors.PLUGINS.load(name).whole_model else []  # type: ignore[attr-defined]
+    return [f"compressor.name={name}", *density, *whole]
+
+
+def agree(engine: str, size: int, name: str, folder: Path) -> None:
+    """The engine's losses, and its readings of the compression, are the local engine's."""
+    chosen = [*BASE, *settings(name)]
+    ended = launch(engine, size, [*chosen, f"output.dir={folder / engine}"], folder / "logs")
+    assert ended.code == 0, ended.said
+    assert here(size, [*chosen, f"output.dir={folder / 'local'}"]) == 0
+    assert len(losses(folder / engine)) == STEPS
+    # The processes and this one may sum with other numbers of threads.
+    assert losses(folder / engine) == pytest.approx(losses(folder / "local"), rel=1e-3)
+    theirs, ours = (record(folder / place) for place in (engine, "local"))
+    assert theirs["bytes_per_step"]["wire_mean"] == pytest.approx(ours["bytes_per_step"]["wire_mean"], rel=0.02)
+    assert theirs["health"].keys() == ours["health"].keys()
+
+
+@pytest.mark.parametrize(
+    ("engine", "size", "name"),
+    [("torch", 3, "gs_sgd"), ("horovod", 3, "oktopk"), ("torch", 4, "iwp"), ("horovod", 4, "terngrad")],
+)
+def test_engines_agree(engine: str, size: int, name: str, tmp_path: Path) -> None:
+    agree(engine, size, name, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
+@pytest.mark.parametrize("name", compressors.available())
+def test_every_compressor_trains_the_main_job(engine: str, name: str, tmp_path: Path) -> None:
+    agree(engine, 4, name, tmp_path)
