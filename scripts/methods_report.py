@@ -130,9 +130,10 @@ def figure(rows: Sequence[Row]) -> Any:
     """A bar for every method: what computes, what compresses, and the communication that is left."""
     drawn, axes = new_figure("", "milliseconds per step", "")
     drawn.set_size_inches(7.5, 0.28 * len(rows) + 1.2)
+    computing = min(_computing(row) for row in rows)
     for place, row in enumerate(reversed(rows)):
         start = 0.0
-        for (name, colour), seconds in zip(PARTS.items(), _parts(row), strict=True):
+        for (name, colour), seconds in zip(PARTS.items(), _parts(row, computing), strict=True):
             axes.barh(place, 1e3 * seconds, left=start, color=colour, label=name if place == 0 else None)
             start += 1e3 * seconds
     axes.set_yticks(range(len(rows)), [row.label for row in reversed(rows)], fontsize=8)
@@ -142,18 +143,23 @@ def figure(rows: Sequence[Row]) -> Any:
     axes.grid(axis="x", alpha=0.3)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    axes.legend(fontsize=8, frameon=False, loc="upper right")
     return drawn
 
 
-def _parts(row: Row) -> tuple[float, float, float]:
-    """Seconds of a step: computing, compressing that was not hidden, and all else."""
-    exposed = row.median("phases", "exchange_exposed") or 0.0
-    compress = min(row.median("phases", "compress") or 0.0, exposed)
-    computing = sum(row.median("phases", name) or 0.0 for name in ("data", "forward", "backward", "update"))
-    if row.median("phases", "compress") is None:  # DDP waits within the backward pass
-        trace = row.step_seconds - exposed
-        return min(computing, trace), 0.0, max(row.step_seconds - computing, 0.0)
+def _computing(row: Row) -> float:
+    """Seconds of a step that are neither compression nor the wait for other ranks."""
+    return sum(row.median("phases", name) or 0.0 for name in ("data", "forward", "backward", "update"))
+
+
+def _parts(row: Row, least: float) -> tuple[float, float, float]:
+    """Seconds of a step: computing, compressing that was not hidden, and all else.
+
+    least  computing of the methods that show it; DDP waits within the backward pass, so that its own cannot be told
+    """
+    compress = row.median("phases", "compress")
+    computing = least if compress is None else _computing(row)
+    compress = min(compress or 0.0, row.median("phases", "exchange_exposed") or 0.0)
     return computing, compress, max(row.step_seconds - computing - compress, 0.0)
 
 
