@@ -22,8 +22,11 @@ from compressors.feedback import Feedback
 from compressors.selection import top_k
 from wirebench.layout import Bucket
 from wirebench.phases import phase
-from wirebench.requests import Gather, Request, Sum
+from wirebench.requests import Gather, Reduce, Request, Sum
 from wirebench.world import World
+
+HEAD_BYTES = 4
+"""Of the message of the rank that chooses: whether the sum is finite, and room that aligns the code behind it."""
 
 SAMPLE = 4096
 """Places at which a measuring step compares estimates with sums."""
@@ -40,8 +43,9 @@ class GsSgd(Sketched):
     fill       what joins the heavy entries where they are fewer than k: `random` ones (the paper), or those with the
                next largest `estimate`s (the released Sketched-SGD)
     p2         with fill = estimate: p2 k entries are summed, of which the k largest sums are applied
-    broadcast  `sketch`: every rank looks into the sum of sketches; `indices`: rank 0 does, and tells the others
-    indices    how rank 0 tells them (encoding.py)
+    broadcast  `sketch`: every rank gets the sum of sketches and looks into it; `indices`: one rank does, and tells the
+               others. On a tree or a star the sum is not sent back then; other collectives know no half of a sum
+    indices    how it tells them (encoding.py)
     hash       `block` shifts, or the `reference` polynomials (count_sketch.py)
     reseed     new hashes every step, so that no two entries share cells for the whole run
     momentum, nesterov, clip, masking  of the memory (feedback.py); momentum = 0: plain error feedback
@@ -86,7 +90,7 @@ class GsSgd(Sketched):
         self.owns_momentum = momentum > 0
 
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
-        """A sum of sketches, rank 0's choice with broadcast = indices, and a sum of the chosen entries."""
+        """A sum of sketches and one of the entries that it shows; with broadcast = indices one rank chooses for all."""
         check_bucket(bucket)
         self.note_model(bucket)
         with phase("update"):
@@ -96,12 +100,14 @@ class GsSgd(Sketched):
         with phase("select"):
             sketch = self.sketch_of(bucket, world)
             table = sketch.sketch(waiting)
-        table = yield Sum(table)
-        with phase("select"):
-            energy = sketch.l2sq(table)
-        if not math.isfinite(energy):
+        # While measuring, all ranks need the table.
+        if self.broadcast == "indices" and not world.measuring:
+            index = yield from self._choose_at_one(bucket, world, sketch, table)
+        else:
+            table = yield Sum(table)
+            index = self._choose(bucket, world, sketch, table)
+        if index is None:
             return bucket.grad.fill_(math.nan)
-        index = yield from self._choose(bucket, world, sketch, table, energy)
         total = waiting.index_select(0, index)
         if index.numel():
             total = yield Sum(total)
@@ -110,13 +116,13 @@ class GsSgd(Sketched):
                 kept = top_k(total, self.entries(waiting.numel(), bucket.model_numel))
                 index, total = index[kept], total[kept]
         if world.measuring:
-            yield from self._measure(bucket, world, sketch, table, energy, index)
+            yield from self._measure(bucket, world, sketch, table, index)
         with phase("decode"):
             self.feedback.sent(bucket, index)
             return as_average(bucket.grad, index, total, world.size)
 
     def wire_bytes(self, numel: int, size: int) -> int:
-        """The table, the values, and with broadcast = indices a rank's share of rank 0's message."""
+        """The table, the values, and with broadcast = indices a rank's share of the message of the one that chooses."""
         total = self.bytes_of(numel, BYTES_PER_FLOAT * self.p2)
         model_numel = max(self._model_numel, numel)
         if self.broadcast == "indices" and not self.is_dense(numel, model_numel):
@@ -132,26 +138,39 @@ class GsSgd(Sketched):
         assert isinstance(total, Tensor)
         return total.div_(world.size)
 
-    def _choose(self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor, energy: float) -> Exchange:
-        """Places to sum exactly, int64 ascending, the same on all ranks."""
+    def _choose(self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor) -> Tensor | None:
+        """Places to sum exactly, int64 ascending, the same on all ranks that have the summed table.
+
+        None for a sum that is not finite.
+        """
         k = self.entries(sketch.numel, bucket.model_numel)
-        index = torch.empty(0, dtype=torch.int64, device=table.device)
-        if self.broadcast == "sketch" or world.rank == 0:
-            with phase("select"):
-                if self.fill == "random":
-                    index = heavymix(sketch, table, k, energy, world.shared_rng("heavymix", bucket.start))
-                else:
-                    index = largest(sketch, table, min(self.p2 * k, sketch.numel))
-        if self.broadcast == "sketch":
-            return index
-        with phase("encode"):
-            message = self.code.encode_indices(index, sketch.numel) if world.rank == 0 else index.view(torch.uint8)
+        with phase("select"):
+            energy = sketch.l2sq(table)
+            if not math.isfinite(energy):
+                return None
+            if self.fill == "random":
+                return heavymix(sketch, table, k, energy, world.shared_rng("heavymix", bucket.start))
+            return largest(sketch, table, min(self.p2 * k, sketch.numel))
+
+    def _choose_at_one(
+        self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor
+    ) -> Generator[Request, Any, Tensor | None]:
+        """The same, where one rank has the sum and tells the others; None for a sum that is not finite."""
+        total = yield Reduce(table)
+        message = torch.empty(0, dtype=torch.uint8, device=table.device)
+        if total is not None:
+            index = self._choose(bucket, world, sketch, total)
+            message = message.new_zeros(HEAD_BYTES)
+            if index is not None:
+                with phase("encode"):
+                    message = torch.cat([message.add_(1), self.code.encode_indices(index, sketch.numel)])
         messages = yield Gather(message, values=0)
         with phase("decode"):
-            return self.code.decode_indices(messages[0], sketch.numel)
+            (told,) = [each for each in messages if each.numel()]
+            return self.code.decode_indices(told[HEAD_BYTES:], sketch.numel) if bool(told[0]) else None
 
     def _measure(
-        self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor, energy: float, index: Tensor
+        self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor, index: Tensor
     ) -> Generator[Request, Any, None]:
         """Take the measures, by one sum of the memory at places drawn alike on all ranks."""
         numel, k = sketch.numel, self.entries(sketch.numel, bucket.model_numel)
@@ -163,7 +182,7 @@ class GsSgd(Sketched):
         exact = yield Sum(self.feedback.slice(bucket)[places])
         top = places[top_k(exact, max(round(k * places.numel() / numel), 1))]
         error = sketch.estimate(table, places) - exact
-        self.measures.total("heavy", heavy(sketch, table, k, energy).numel())
+        self.measures.total("heavy", heavy(sketch, table, k, sketch.l2sq(table)).numel())
         self.measures.total("chosen", index.numel())
         self.measures.ratio("recall", torch.isin(top, index).sum(), top.numel())
         self.measures.ratio("sketch_error", error.norm(), exact.norm())

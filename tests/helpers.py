@@ -14,7 +14,7 @@ from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.exchange import advance, run
 from wirebench.layout import Bucket, Layer
-from wirebench.requests import Gather, Merge, Request, Route, Sum, payload
+from wirebench.requests import Gather, Merge, Reduce, Request, Route, Sum, payload
 from wirebench.topology import Topology
 
 Exchanges = Sequence[Generator[Request, Any, Tensor]]
@@ -78,7 +78,7 @@ def _copy(request: Request) -> Request:
     return type(request)(request.tensor.clone(), request.values)
 
 
-def _answer(requests: Sequence[Request], rank: int) -> Tensor | list[Tensor]:
+def _answer(requests: Sequence[Request], rank: int) -> Tensor | list[Tensor] | None:
     """What `rank` gets."""
     tensors = [(r.parts[rank] if isinstance(r, Route) else payload(r)).clone() for r in requests]
     assert len({tensor.dtype for tensor in tensors}) == 1, "the ranks hand over different dtypes"
@@ -89,9 +89,9 @@ def _answer(requests: Sequence[Request], rank: int) -> Tensor | list[Tensor]:
         return tensors
     total = tensors[0]
     for tensor in tensors[1:]:
-        assert not isinstance(first, Sum) or tensor.shape == total.shape, "the ranks sum different shapes"
+        assert not isinstance(first, Sum | Reduce) or tensor.shape == total.shape, "the ranks sum different shapes"
         total = (first.accounting or first.combine)(total, tensor) if isinstance(first, Merge) else total.add_(tensor)
-    return total
+    return None if rank and isinstance(first, Reduce) else total
 
 
 class LocalEngine:

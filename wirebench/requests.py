@@ -26,6 +26,17 @@ class Sum:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Reduce:
+    """Elementwise sum over ranks, on one of them.
+
+    `tensor` and `values` as in `Sum`. The answer is the sum on one rank, which the plan chooses, and None elsewhere.
+    """
+
+    tensor: Tensor
+    values: int | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Gather:
     """Every rank's tensor, on every rank.
 
@@ -68,8 +79,8 @@ class Route:
     values: int | None = None
 
 
-Request = Sum | Gather | Merge | Route
-Answer = Tensor | list[Tensor]
+Request = Sum | Reduce | Gather | Merge | Route
+Answer = Tensor | list[Tensor] | None
 
 
 def payload(request: Request) -> Tensor:

@@ -15,7 +15,7 @@ from wirebench.comm.base import LENGTH_BYTES
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.exchange import run
-from wirebench.requests import Gather, Merge, Request, Route, Sum
+from wirebench.requests import Gather, Merge, Reduce, Request, Route, Sum
 from wirebench.seeding import generator
 from wirebench.topology import Topology
 
@@ -254,3 +254,36 @@ def test_fresh_transfers_overwrite():
         servers = [Server(Metered(c), Returned(), Topology.flat(2)) for c in LocalHub(2).communicators]
         answers = run([server.serve(request(torch.full((3,), rank + 1.0))) for rank, server in enumerate(servers)])
         assert all(isinstance(answer, Tensor) and answer.tolist() == [3.0] * 3 for answer in answers)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_reduce_leaves_the_sum_on_one_rank(name):
+    for size in SIZES:
+        for numel in (1, 7, 50):
+            inputs = [whole_numbers(rank, (numel,)) for rank in range(size)]
+            answers, servers = serve_all(name, [Reduce(each.clone()) for each in inputs])
+            (told,) = [answer for answer in answers if answer is not None]
+            assert torch.equal(told, torch.stack(inputs).sum(0))
+            assert {server.log[0].kind for server in servers} == {"Reduce"}
+
+
+@pytest.mark.parametrize(("name", "share"), [("tree", 0.5), ("star", 0.5), ("ring", 1.0)])
+def test_a_reduce_is_half_of_a_sum_where_the_plan_has_a_root(name, share):
+    sent = {}
+    for kind in (Sum, Reduce):
+        _, servers = serve_all(name, [kind(torch.ones(60)) for _ in range(5)])
+        sent[kind] = sum(server.log[0].wire_bytes for server in servers)
+    assert sent[Reduce] == share * sent[Sum]
+
+
+def test_a_long_reduce_is_cut_into_segments():
+    topology = Topology.parse("1+1+1+1")
+    numel = 4_000_000
+    servers = [Server(Metered(c), collectives.build("tree"), topology) for c in LocalHub(4).communicators]
+    inputs = [whole_numbers(rank, (numel,)) for rank in range(4)]
+    requests = [Reduce(each.clone()) for each in inputs]
+    answers = run([server.serve(request) for server, request in zip(servers, requests, strict=True)])
+    assert isinstance(answers[0], Tensor)
+    assert torch.equal(answers[0], torch.stack(inputs).sum(0))
+    assert answers[1:] == [None] * 3
+    assert servers[0].log[0].rounds > 2

@@ -4,7 +4,7 @@ Each check runs on every rank of a world of at least three and raises AssertionE
 """
 
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -200,7 +200,9 @@ def requests_on(name: str) -> Callable[[Communicator], Check]:
             inputs = [message(rank, numel) for rank in range(c.size)]
             same((yield from server.serve(Sum(inputs[c.rank].clone()))), torch.stack(inputs).sum(0))
         parts = [message(rank, 3 * rank, torch.float16) for rank in range(c.size)]
-        for mine, expected in zip((yield from server.serve(Gather(parts[c.rank]))), parts, strict=True):
+        for mine, expected in zip(
+            cast(list[Tensor], (yield from server.serve(Gather(parts[c.rank])))), parts, strict=True
+        ):
             same(mine, expected)
         merged = yield from server.serve(Merge(message(c.rank, c.rank), lambda a, b: torch.cat([a, b]).sort().values))
         same(merged, torch.cat([message(rank, rank) for rank in range(c.size)]).sort().values)

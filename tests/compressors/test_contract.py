@@ -48,7 +48,12 @@ FORMS: dict[str, list[dict[str, Any]]] = {
     "terngrad": [{"form": "gather", "clip_factor": 0.0}],
     "clt_k": [{"indices": "delta", "values": "fp16"}, {"indices": "bitmap"}, {"beta": 0.5}],
     "fetch_sgd": [{"clear": "subtract", "hash": "reference"}],
-    "gs_sgd": [{"fill": "estimate", "p2": 2, "hash": "reference"}, {"reseed": True}],
+    "gs_sgd": [
+        {"fill": "estimate", "p2": 2, "hash": "reference"},
+        {"reseed": True},
+        {"broadcast": "indices"},
+        {"broadcast": "indices", "indices": "delta", "fill": "estimate"},
+    ],
     "gtopk": [{"conserve": True}, {"values": "fp16", "indices": "delta", "conserve": True}],
     "acp_sgd": [{"rank": 2, "start_step": 1}],
     "powersgd": [{"rank": 2, "start_step": 1}, {"warm_start": False}, {"error_feedback": False}],

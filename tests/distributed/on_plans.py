@@ -59,6 +59,7 @@ def sums(engine: Engine, server: Server, numel: int) -> None:
 def gathers_and_merges(engine: Engine, server: Server) -> None:
     rank, size = engine.ranks[0], engine.size
     gathered = serve(server, Gather(torch.full((3 * rank,), rank, dtype=torch.int32)))
+    assert isinstance(gathered, list)
     assert [part.tolist() for part in gathered] == [[each] * 3 * each for each in range(size)]
     # The order in which messages are combined shows in this one, and must be the same on every rank.
     merged = serve(server, Merge(torch.tensor([float(rank + 1)]), lambda mine, theirs: mine / 2 + theirs))

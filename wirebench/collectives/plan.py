@@ -69,6 +69,14 @@ class Collective(Protocol):
         ...
 
 
+def root(plan: Plan) -> int | None:
+    """The rank that has the whole sum after the reduce half, of a tree or a star; None where it lies scattered."""
+    transfers = [transfer for transfers in plan.reduce for transfer in transfers]
+    whole = {(transfer.start, transfer.stop) for transfer in transfers}
+    never_sends = {transfer.dst for transfer in transfers} - {transfer.src for transfer in transfers}
+    return never_sends.pop() if len(whole) == 1 and len(never_sends) == 1 else None
+
+
 def rounds_of(transfers: Iterable[Sequence[Transfer]]) -> tuple[Round, ...]:
     """Rounds without transfers of nothing, and without rounds of nothing."""
     kept = (tuple(t for t in transfers_of_round if t.stop > t.start) for transfers_of_round in transfers)

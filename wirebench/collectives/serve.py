@@ -6,7 +6,7 @@ code serves a process that waits in a thread, virtual workers in lockstep, and a
 
 import time
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,12 +15,12 @@ from torch import Tensor
 
 from wirebench.collectives.course import Course, Scratch, course_of, run_course
 from wirebench.collectives.merging import Counted, accounted, fold_all, run_merge
-from wirebench.collectives.plan import Collective, Move, gather_moves
+from wirebench.collectives.plan import Collective, Move, Plan, gather_moves, root
 from wirebench.collectives.routing import run_route
 from wirebench.collectives.segments import in_flight, segments
 from wirebench.comm.base import LENGTH_BYTES, Handle, as_bytes
 from wirebench.comm.metered import Metered
-from wirebench.requests import Answer, Gather, Merge, Request, Route, Sum, handed_over, payload
+from wirebench.requests import Answer, Gather, Merge, Reduce, Request, Route, Sum, handed_over, payload
 from wirebench.topology import Topology
 
 Rounds = Generator[Handle, Any, Any]
@@ -83,15 +83,25 @@ class Server:
             return "none", handed_over(request) if isinstance(request, Gather | Route) else payload(request)
         if isinstance(request, Sum):
             return (yield from self._sum(request.tensor))
+        if isinstance(request, Reduce):
+            return (yield from self._reduce(request.tensor))
         if isinstance(request, Gather):
             return (yield from self._gather(request.tensor))
         if isinstance(request, Route):
             return "pairs", (yield from run_route(request.parts, self.communicator))
         return (yield from self._merge(request))
 
-    def _sum(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, Tensor]]:
+    def _reduce(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, Tensor | None]]:
+        """Half of a sum, if its plan brings all of it to one rank; else the sum, of which one rank is told."""
+        plan = self._plan(tensor.numel())
+        holder = None if plan is None else root(plan)
+        name, total = yield from self._sum(tensor, half=holder is not None)
+        holder = self.topology.ranks[0] if holder is None else holder
+        return name, total if self.communicator.rank == holder else None
+
+    def _sum(self, tensor: Tensor, half: bool = False) -> Generator[Handle, Any, tuple[str, Tensor]]:
         tensor = tensor.contiguous()
-        courses, apart = self._courses(tensor.numel(), tensor.element_size())
+        courses, apart = self._courses(tensor.numel(), tensor.element_size(), half)
         if not courses:
             return "native", (yield self.communicator.all_reduce(tensor))
         flat = tensor.view(-1)
@@ -104,13 +114,18 @@ class Server:
         yield from run_course(course, flat, scratch, self.communicator, alone)
         self._scratch.give_back(scratch)
 
-    def _cut(self, items: int, item_bytes: int) -> tuple[list[tuple[int, int, Course]], int]:
+    def _cut(self, items: int, item_bytes: int, half: bool) -> tuple[list[tuple[int, int, Course]], int]:
         """This rank's part of every segment of a sum: (start, stop, course), none where the engine has its own.
 
-        And how many rounds apart they start (segments.py).
+        And how many rounds apart they start (segments.py). `half`: without the rounds that copy the sum to all ranks.
         """
-        cut, rank = segments(self._plan, self.topology, items, item_bytes), self.communicator.rank
+        plan_of = self._reducing if half else self._plan
+        cut, rank = segments(plan_of, self.topology, items, item_bytes), self.communicator.rank
         return [(s.start, s.stop, course_of(s.plan, rank)) for s in cut.parts if s.plan is not None], cut.apart
+
+    def _reducing(self, items: int) -> Plan | None:
+        plan = self._plan(items)
+        return None if plan is None else replace(plan, copy=())
 
     def _gather_moves(self, size: int) -> tuple[tuple[Move, ...], ...]:
         plan = self._plan(size)
