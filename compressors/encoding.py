@@ -53,7 +53,7 @@ class SparseCode:
         else:
             head = self._head_bytes(message, numel)
         index = self.decode_indices(message[:head], numel)
-        return index, message[head:].view(self.dtype).float()
+        return index, _read(message[head:], self.dtype).float()
 
     def encode_indices(self, index: Tensor, numel: int) -> Tensor:
         """The indices alone, uint8, a multiple of 4 bytes."""
@@ -65,7 +65,7 @@ class SparseCode:
     def decode_indices(self, code: Tensor, numel: int) -> Tensor:
         """int64 indices of what `encode_indices` made."""
         if self.indices == "int32":
-            return code.view(torch.int32).long()
+            return _read(code, torch.int32).long()
         if self.indices == "bitmap":
             return torch.nonzero(unpack_bits(code, numel)).squeeze(1)
         return _from_gaps(code)
@@ -96,8 +96,13 @@ class SparseCode:
         """Bytes of the index part of a message."""
         if self.indices == "bitmap":
             return _padded(-(-numel // BITS))
-        count = int(message[:COUNT_BYTES].clone().view(torch.int32))
+        count = int(_read(message[:COUNT_BYTES], torch.int32))
         return message.numel() - count * self.value_bytes
+
+
+def _read(code: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bytes `code` as numbers; a message that was received among others may lie at any byte."""
+    return (code.clone() if code.storage_offset() % dtype.itemsize else code).view(dtype)
 
 
 def pack_bits(flags: Tensor) -> Tensor:
@@ -147,7 +152,7 @@ def _gaps(index: Tensor) -> Tensor:
 
 
 def _from_gaps(code: Tensor) -> Tensor:
-    count = int(code[:COUNT_BYTES].clone().view(torch.int32))
+    count = int(_read(code[:COUNT_BYTES], torch.int32))
     septets = code[COUNT_BYTES:].long()
     ends = torch.nonzero(septets < 1 << GAP_BITS).squeeze(1)[:count]  # what pads the end comes after them
     if not count:

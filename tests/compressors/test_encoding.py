@@ -29,6 +29,17 @@ def test_what_goes_in_comes_out(values, indices, numel, count):
     assert torch.equal(code.rounded(numbers), received)
 
 
+@pytest.mark.parametrize(("values", "indices"), CODES)
+def test_a_message_may_lie_at_any_byte(values, indices):
+    code, index = SparseCode(values, indices), places(1001, 7)
+    numbers = torch.arange(7.0)
+    message = code.encode(index, numbers, 1001)
+    for shift in range(5):
+        among_others = torch.cat([torch.zeros(shift, dtype=torch.uint8), message])[shift:]
+        found, received = code.decode(among_others, 1001)
+        assert torch.equal(found, index) and torch.equal(received, numbers)
+
+
 @given(st.lists(st.integers(0, 2**31 - 2), unique=True, max_size=50).map(sorted))
 def test_gaps_of_any_size(index):
     code, wanted = SparseCode("fp32", "delta"), torch.tensor(index, dtype=torch.int64)
