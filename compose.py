@@ -112,7 +112,8 @@ def _assemble(
     guard = Guard(workers[0].flat)
     journal = Journal(clock, guard, record, progress, engine.size)
     warnings: list[str] = []
-    residuals = _residual_guard(settings, lanes, warnings, progress) if engine.is_first else None
+    begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch
+    residuals = _residual_guard(settings, lanes, warnings, progress, begin) if engine.is_first else None
     return Run(
         settings, engine, directory, workers, lanes, synchroniser, guard, Health(lanes), residuals, clock, timeline,
         traffic, record, progress, journal, checkpoints, Stopper(engine.store), sampler(engine.device), total_steps,
@@ -121,7 +122,7 @@ def _assemble(
 
 
 def _residual_guard(
-    settings: Config, lanes: list[Lane], warnings: list[str], progress: Progress | NullProgress
+    settings: Config, lanes: list[Lane], warnings: list[str], progress: Progress | NullProgress, begin: int
 ) -> ResidualGuard | None:
     setting = getattr(lanes[0].compressor, "bounded_by", "") if lanes else ""
     if not setting:
@@ -131,8 +132,11 @@ def _residual_guard(
         warnings.append(text)
         progress.note(f"warning: {text}")
 
-    density = getattr(lanes[0].compressor, "density", None)
-    return ResidualGuard(settings.compressor.name, setting, density, warn)
+    compressor = lanes[0].compressor
+    density = getattr(compressor, "density", None)
+    if k := getattr(compressor, "k", 0):
+        density = k / lanes[0].flat.grad.numel()
+    return ResidualGuard(settings.compressor.name, setting, density, warn, begin)
 
 
 def _record(settings: Config, engine: Engine, directory: Path, source: Path | None) -> RunRecord | NullRecord:

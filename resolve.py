@@ -77,6 +77,8 @@ def _as_the_paper(given: Config) -> Config:
     takes = compressors.PLUGINS.options(section.name).keys() - section.options.keys()
     optimizer = given.optimizer
     if optimizer.momentum and "momentum" in takes and compressor_of(given).owns_momentum:
+        if optimizer.nesterov and "nesterov" not in compressors.PLUGINS.options(section.name):
+            raise UserError(f"optimizer.nesterov: {section.name!r} applies the momentum itself, and not Nesterov's")
         moved: dict[str, object] = {"momentum": optimizer.momentum}
         if "nesterov" in takes:
             moved["nesterov"] = optimizer.nesterov

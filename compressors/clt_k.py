@@ -72,6 +72,11 @@ class CltK(Sparse):
         with phase("decode"):
             return write_average(grad, index, total, world.size)
 
+    def held_back(self, numel: int) -> Tensor | None:
+        """As Method.held_back: the residual is kept over beta."""
+        held = super().held_back(numel)
+        return held if held is None or self.beta == 1 else held * self.beta
+
     def wire_bytes(self, numel: int, size: int) -> int:
         """A value and an index for each entry of the leader."""
         return self.code.expected_bytes(self.count(numel), numel)

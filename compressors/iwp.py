@@ -28,6 +28,7 @@ from wirebench.world import World
 EXPECTED_SHARE = 1 / 64  # of coordinates that are sent: the paper's fixed threshold; for estimates of bytes only
 VALUE_BYTES = 4
 LAST_SENT = "last_sent"
+FIXED = 0.05
 
 Draw = Literal["layer", "bucket"]
 
@@ -69,7 +70,7 @@ class Iwp(Method):
     def __init__(
         self,
         mode: Mode = "fixed",
-        threshold: float = 0.05,
+        threshold: float = FIXED,
         schedule: Sequence[float] = (0.005, 0.01, 0.05, 0.1),
         schedule_epochs: Sequence[int] = (5, 30, 60),
         beta: float = 0.25,
@@ -92,6 +93,9 @@ class Iwp(Method):
             raise ValueError(f"rho lies in [0, 1], got {rho}")
         if epsilon < 0:
             raise ValueError(f"epsilon is 0 or more, got {epsilon}")
+        if mode != "fixed" and threshold != FIXED:
+            raise ValueError(f"threshold is for mode = fixed; mode = {mode} takes it from schedule")
+        self.bounded_by = "threshold" if mode == "fixed" else "schedule"
         self.thresholds = Thresholds(mode, threshold, schedule, schedule_epochs, beta, limit)
         self.voters, self.draw, self.rho, self.epsilon, self.waiting = voters, draw, rho, epsilon, waiting
         self.code = MaskCode(masks)
@@ -214,11 +218,11 @@ class Iwp(Method):
 
     def _note_sent(self, bucket: Bucket, world: World, index: Tensor) -> None:
         """Remember when each coordinate was sent."""
-        last = self.shared.get(LAST_SENT)
+        last = self.own.get(LAST_SENT)
         if last is None:
             before = world.step - 1
             last = torch.full((bucket.model_numel,), before, dtype=torch.int32, device=index.device)
-        self.shared[LAST_SENT] = last = last.to(index.device)  # checkpoints are read to the CPU
+        self.own[LAST_SENT] = last = last.to(index.device)  # checkpoints are read to the CPU
         last[bucket.start : bucket.stop].index_fill_(0, index, world.step)
 
     def _measure(
@@ -229,7 +233,7 @@ class Iwp(Method):
         self.measures.ratio("ratio_with_masks", VALUE_BYTES * numel, VALUE_BYTES * sent + mask_bytes)
         self.measures.total("mask_bytes", mask_bytes)
         if self.waiting:
-            last = self.shared[LAST_SENT][bucket.start : bucket.stop]
+            last = self.own[LAST_SENT][bucket.start : bucket.stop]
             self.measures.ratio("waiting_mean", world.step * numel - last.sum(dtype=torch.int64), numel)
             # Totals add up over buckets: each adds by how much it raises the longest of the step.
             before = self._longest_wait[1] if self._longest_wait[0] == world.step else 0

@@ -86,6 +86,8 @@ class DenseBelow(_Wrapper):
 
     def __init__(self, inner: Compressor, numel: int) -> None:
         super().__init__(inner)
+        if inner.owns_momentum and not isinstance(getattr(inner, "memory", None), Feedback):
+            raise UserError("compressor.dense_below: this compressor applies a momentum, but its memory is no Feedback")
         self.numel = numel
         self._velocity: Tensor | None = None
         self._scratch: dict[tuple[int, int], dict[str, Tensor]] = {}
@@ -132,7 +134,8 @@ class DenseBelow(_Wrapper):
 
     def held_back(self, numel: int) -> Tensor | None:
         """As Method.held_back: nothing of the dense layers."""
-        packed = cast(Method, self.inner).held_back(sum(layer.numel for layer in self._places.values()))
+        held_back = getattr(self.inner, "held_back", lambda numel: None)
+        packed = held_back(sum(layer.numel for layer in self._places.values()))
         if packed is None:
             return None
         return _scatter(packed, packed.new_zeros(numel), self.compressed(self._model))

@@ -117,7 +117,7 @@ def test_the_report_has_medians_over_turns_and_judges_the_papers_claims(
     for turn, seconds in enumerate((0.8, 1.0, 1.2)):
         put(tmp_path, "dense", turn, record("none", seconds))
     put(tmp_path, "gs_sgd", 0, record("gs_sgd", 0.5))
-    put(tmp_path, "sketched_sgd", 0, record("sketched_sgd", 0.7))
+    put(tmp_path, "sketched_sgd", 0, record("sketched_sgd", 0.65))
     put(tmp_path, "gtopk", 0, record("gtopk", 0.25))
     assert methods_report.main([str(tmp_path)]) == 0
     table = (tmp_path / "table.md").read_text()
@@ -127,8 +127,8 @@ def test_the_report_has_medians_over_turns_and_judges_the_papers_claims(
     assert "| 1.010 |" in rows[1]  # (1.02 - 0.01) / 1 of the interface's bytes are no headers
     assert "Everything but the compressors is slowed down 10 times" in table
     sizes = "900 kB against 900 kB"
-    assert f"| VGG-16: gs-SGD over gtopk | 3.12x | 0.50x | {sizes} | not reproduced: 0.50x, not 3.12x |" in table
-    assert f"| VGG-16: gs-SGD over sketched_sgd | 1.23x | 1.40x | {sizes} | reproduced |" in table
+    assert f"| VGG-16: gs-SGD over gtopk | 3.12x | 0.50x | {sizes} | not reproduced: 0.50x, not 3.12x;" in table
+    assert f"| VGG-16: gs-SGD over sketched_sgd | 1.23x | 1.30x | {sizes} | reproduced;" in table
     assert (tmp_path / "steps.png").stat().st_size > 10_000
 
 

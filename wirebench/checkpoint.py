@@ -132,7 +132,7 @@ class Checkpoints:
         for worker, compressor, model, estate in zip(self.workers, self.compressors, shared, own, strict=True):
             _load_model(worker, load_tensors(model))
             _load_rank(worker, compressor, from_bytes(estate))
-        self.newest = f"step-{verdict['state']['step']:08d}"
+        self.newest = verdict["state"]["folder"]
         return verdict["state"]
 
     def _choose(self, source: str) -> tuple[dict[str, Any] | None, list[bytes]]:
@@ -142,9 +142,10 @@ class Checkpoints:
             try:
                 state = _read_state(folder)
                 self._check_identity(folder, state["identity"])
+                state["folder"] = folder.name
                 before, now = state["world"], self._world()
                 if before != now:
-                    heirs = all(hasattr(compressor, "take_over") for compressor in self.compressors)
+                    heirs = all(hasattr(getattr(each, "inner", each), "take_over") for each in self.compressors)
                     state["step"] = own_step(str(folder), state["step"], before, now, heirs)
                     self.note(f"{before['size']} workers saved it, {now['size']} go on: no residual is lost")
                 files = _read_files(folder, state["files"], [MODEL, *map(_rank_file, range(before["size"]))])

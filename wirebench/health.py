@@ -32,7 +32,7 @@ class Health:
         """Call it after the exchange and before the update; {} where the step is not measured (see Lane).
 
         With g the mean gradient over ranks as it was given, G the average as it was applied, e a rank's residual after
-        the step, and m = G + mean e what all ranks had to offer:
+        the step, and m = G + mean e what all ranks had to offer (g, for a method that shows no residual):
           health/compression_error  ||g - G|| / ||g||
           health/residual_norm      root of the mean over ranks of ||e||^2
           health/residual_share     ||mean e|| / ||m||
@@ -47,7 +47,7 @@ class Health:
         applied = first.flat.grad
         reading = {"health/compression_error": _share(given - applied, given)}
         residuals = [held_back(lane) for lane in self.lanes]
-        offered = applied
+        offered = given
         if all(residual is not None for residual in residuals):
             squares = self._mean([torch.sum(r.double() ** 2).view(1) for r in residuals if r is not None])
             waiting = self._mean([r.clone() for r in residuals if r is not None])

@@ -18,7 +18,8 @@ class Sum:
 
     `tensor` has the same shape and dtype on every rank. It is consumed: it may be overwritten, and the answer may be
     the same tensor. The answer has its shape and is bit-identical on all ranks.
-    `values` is how many of its elements are gradient values (None: all); it only serves the accounting.
+    `values` is how many of its elements stand for gradient values, be they quantised or sketched (None: all); the rest
+    are indices, scales and masks. It only serves the accounting.
     """
 
     tensor: Tensor

@@ -29,10 +29,13 @@ class ResidualGuard:
     name     of the compressor; setting: the option of it that bounds the residual; both go into the warning
     density  share of the entries that it sends, None where it knows none
     warn     is told, once
+    begin    the first step that counts: during a warm-up more is sent, and after it the residual grows
     """
 
-    def __init__(self, name: str, setting: str, density: float | None, warn: Callable[[str], None]) -> None:
-        self.name, self.setting, self.warn = name, setting, warn
+    def __init__(
+        self, name: str, setting: str, density: float | None, warn: Callable[[str], None], begin: int = 0
+    ) -> None:
+        self.name, self.setting, self.warn, self.begin = name, setting, warn, begin
         share = max(density or USUAL_DENSITY, LEAST_DENSITY)
         self.settled_steps = int(TURNOVERS / share)
         self.norms: dict[int, float] = {}
@@ -41,7 +44,7 @@ class ResidualGuard:
 
     def look(self, step: int, held_back: Callable[[], Tensor | None]) -> None:
         """After the exchange of `step`; nothing happens but at every fiftieth."""
-        if self.warned or step % EVERY or (residual := held_back()) is None:
+        if self.warned or step < self.begin or step % EVERY or (residual := held_back()) is None:
             return
         if self.first is None:
             self.first = step

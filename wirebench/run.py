@@ -100,6 +100,8 @@ class Run:
             whole = self.step // self.steps_per_epoch
             self.history = [entry for entry in progress["history"] if entry["epoch"] < whole]
             self._seconds_before, self._wire_before = progress["seconds"], progress["wire_bytes"]
+            self.health.history = {int(step): reading for step, reading in progress["health"].items()}
+            self.warnings += progress["warnings"]
         self.record.truncate(self.first_step)
         self.record.restore(self.history)
         self._began = self._epoch_began = time.perf_counter()
@@ -177,7 +179,7 @@ class Run:
         self.guard.parameters(self.step - 1)
         wire_bytes = self._wire_before + self.traffic.total
         progress = {"history": self.history, "seconds": self.seconds, "wire_bytes": wire_bytes}
-        self.checkpoints.save(self.step, progress)
+        self.checkpoints.save(self.step, progress | {"health": self.health.history, "warnings": self.warnings})
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """Sum up the epoch, evaluate where that is due (always after the last step); returns the evaluation or {}."""

@@ -3,6 +3,7 @@ import torch
 
 import compressors
 from compressors.base import Method
+from compressors.feedback import Feedback
 from compressors.none import NoCompression
 from compressors.topk import TopK
 from compressors.wrappers import DenseBelow, Warmup
@@ -166,6 +167,10 @@ class Owner(NoCompression):
     owns_momentum = True
     density = 0.5
 
+    def __init__(self):
+        super().__init__()
+        self.memory = Feedback(0.9)
+
 
 @pytest.mark.parametrize("wrap", [lambda inner: DenseBelow(inner, 8), lambda inner: Warmup(inner, [0.5])])
 def test_wrappers_hand_on_who_owns_momentum_and_the_state(wrap):
@@ -175,3 +180,10 @@ def test_wrappers_hand_on_who_owns_momentum_and_the_state(wrap):
     one_step(inner, [range(0, 5)])
     wrap(copy).load_state_dict(wrap(inner).state_dict())
     assert torch.equal(copy.state_dict()["residual"], inner.state_dict()["residual"])
+
+
+def test_a_momentum_that_dense_layers_cannot_follow_is_refused():
+    owner = Owner()
+    owner.memory = None
+    with pytest.raises(UserError, match="applies a momentum, but its memory is no Feedback"):
+        DenseBelow(owner, 8)
