@@ -3,7 +3,7 @@ import torch
 
 import compressors
 from compressors.base import Method
-from compressors.feedback import Feedback
+from compressors.feedback import ErrorMemory, Feedback
 from compressors.none import NoCompression
 from compressors.topk import TopK
 from compressors.wrappers import DenseBelow, Warmup
@@ -184,6 +184,6 @@ def test_wrappers_hand_on_who_owns_momentum_and_the_state(wrap):
 
 def test_a_momentum_that_dense_layers_cannot_follow_is_refused():
     owner = Owner()
-    owner.memory = None
+    owner.memory = ErrorMemory()
     with pytest.raises(UserError, match="applies a momentum, but its memory is no Feedback"):
         DenseBelow(owner, 8)
