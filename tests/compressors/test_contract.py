@@ -28,6 +28,7 @@ WARMUP = (0.5, 0.25)
 # How much a method still holds back, from its state, as a flat vector; without an entry: its residual.
 HELD: dict[str, Callable[[Mapping[str, Tensor]], Tensor]] = {
     "oktopk": lambda state: state["residual"],  # beside its thresholds
+    "iwp": lambda state: state["residual"],  # beside the steps in which coordinates were last sent
 }
 
 # Beside density = 0.1 and no momentum: what makes a method do its work on a model as small as this one.
