@@ -96,18 +96,13 @@ class BlockHash:
         again.copy_(once)
 
     def _add_slices(self, x: Tensor, table: Tensor) -> None:
-        doubled, rows, columns = self._doubled(x, 1), list(table), self.columns
-        twice = doubled[0]
-        once, again = twice[:columns], twice[columns:]
-        for part, shifts, negative in zip(x.split(columns), self.block_shifts, self.block_negative, strict=True):
-            if part.numel() == columns:
-                torch.mul(part, self.place_sign, out=once)
-                again.copy_(once)
-            else:
-                self._fill(doubled, part)
+        rows, scratch = list(table), x.new_empty(min(self.columns, x.numel()))
+        for part, shifts, negative in zip(x.split(self.columns), self.block_shifts, self.block_negative, strict=True):
+            signed = torch.mul(part, self.place_sign[: part.numel()], out=scratch[: part.numel()])
             for row, shift, minus in zip(rows, shifts, negative, strict=True):
-                rotated = twice[columns - shift : 2 * columns - shift]
-                row.sub_(rotated) if minus else row.add_(rotated)
+                before_wrap = self.columns - shift
+                _add_to(row[shift : shift + part.numel()], signed[:before_wrap], minus)
+                _add_to(row[: max(part.numel() - before_wrap, 0)], signed[before_wrap:], minus)
 
     def _add_windows(self, x: Tensor, table: Tensor) -> None:
         many = min(self._blocks_at_once(CPU_FLOATS, CUDA_FLOATS), self.blocks)
@@ -131,6 +126,13 @@ class BlockHash:
         starts = self.code_start[:, blocks.start : blocks.stop]
         shape = (3 * self.columns + 1, self.columns)
         _add_up([row.as_strided(shape, (1, 1))[s] for row, s in zip(list(rows), starts, strict=True)], out)
+
+
+def _add_to(cells: Tensor, values: Tensor, minus: bool) -> None:
+    if minus:
+        cells.sub_(values)
+    else:
+        cells.add_(values)
 
 
 def _add_up(parts: list[Tensor], out: Tensor) -> None:

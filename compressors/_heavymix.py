@@ -16,6 +16,7 @@ from compressors.selection import top_k
 SAMPLE_HITS, SAMPLE_LEAST, SAMPLE_SHARE = 64, 1 << 14, 1 / 16
 SAMPLE_SLACK = 3  # standard deviations
 LOWER, TRIES = 0.7, 8
+SPARE_DRAWS, PERMUTED = 16, 1 << 12
 LEAST = torch.finfo(torch.float32).tiny
 
 
@@ -71,15 +72,22 @@ def largest(sketch: CountSketch, table: Tensor, k: int) -> Tensor:
 def random_subset(numel: int, count: int, rng: torch.Generator) -> Tensor:
     """`count` different numbers below `numel`, int64 ascending; each such set is equally likely.
 
-    Without a permutation of all: draws are repeated until enough are different, of the fewer ones where more than half
-    are wanted.
+    Without a permutation of all where there are many: some more are drawn than are wanted, and of those that are
+    different as many are left out at random as there are too many. Of the fewer ones where more than half are wanted.
     """
+    if numel <= PERMUTED:
+        return torch.randperm(numel, generator=rng)[:count].sort().values
     if 2 * count > numel:
         chosen = torch.ones(numel, dtype=torch.bool)
         chosen[random_subset(numel, numel - count, rng)] = False
         return torch.nonzero(chosen).squeeze(1)
+    draws = count
     found = torch.empty(0, dtype=torch.int64)
     while found.numel() < count:
-        more = torch.randint(numel, (count - found.numel(),), generator=rng)
-        found = torch.unique(torch.cat([found, more]))
-    return found
+        # What is drawn twice counts once: that many more, and as many again for what those lack.
+        draws += 2 * draws * draws // numel + SPARE_DRAWS
+        found = torch.unique(torch.randint(numel, (draws,), generator=rng))
+    kept = torch.ones(found.numel(), dtype=torch.bool)
+    if found.numel() > count:
+        kept[random_subset(found.numel(), found.numel() - count, rng)] = False
+    return found[kept]

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from compressors._bits import Fields
-from compressors._blocks import Groups, Scales, cut
+from compressors._blocks import Block, Groups, Scales, cut
 from compressors._noise import Noise
 
+INSIDE = 1 - 2**-21
 LEAST_SCALE = 1e-36
 """Where even the scale is smaller, levels / scale may overflow: nothing is sent."""
 
@@ -29,10 +30,19 @@ class Levels:
         self.fields = Fields(width, device, base=1 << self.exponent)
         self.blocks = cut(groups, self.fields.block_numel)
 
-    def encode(self, x: Tensor, scales: Tensor, generator: torch.Generator | None, feedback: bool = False) -> Tensor:
+    def encode(
+        self,
+        x: Tensor,
+        scales: Tensor,
+        generator: torch.Generator | None,
+        feedback: bool = False,
+        limits: Tensor | None = None,
+    ) -> Tensor:
         """Words for `x`, rounded at random with `generator`, else to the nearest (halves up); clipped to the scales.
 
         feedback  leave in `x` what rounding and clipping cut off
+        limits    clip to these instead, not above the scales, of groups that are one run each, and less than a
+                  millionth inside them, so that nothing is rounded up beyond the highest level
         """
         per_scale = Scales(torch.where(scales > LEAST_SCALE, self.levels / scales, 0.0))
         steps = Scales(scales / -self.levels)
@@ -40,11 +50,14 @@ class Levels:
         size, shift = self.fields.block_numel, self.fields.base
         noise = generator and Noise(x.numel(), size, self.exponent, generator)
         numbers = self.fields.scratch(x.numel(), x.device)
+        clip = None if limits is None else _Clip(limits, min(size, x.numel()))
         for block, values, packed in zip(self.blocks, x.split(size), self.fields.split(words), strict=True):
             y = noise.block(block.number, block.numel) if noise else torch.full_like(values, shift + 0.5)
-            for rounded, rows, factor in zip(block.rows(y), block.rows(values), block.of(per_scale), strict=True):
+            parts = clip.rows(block, values) if clip else block.rows(values)
+            for rounded, rows, factor in zip(block.rows(y), parts, block.of(per_scale), strict=True):
                 rounded.addcmul_(rows, factor)
-            y.clamp_(shift - self.levels, shift + self.levels + 0.5)
+            if not clip:
+                y.clamp_(shift - self.levels, shift + self.levels + 0.5)
             self.fields.pack(y, packed, numbers)
             if feedback:
                 y.floor_().sub_(shift)
@@ -84,3 +97,21 @@ class Levels:
                 for rows, levels, factor in zip(block.rows(values), block.rows(read), block.of(step), strict=True):
                     rows.addcmul_(levels, factor)
         return out
+
+
+class _Clip:
+    """Blocks cut to a limit for every group, in scratch that stays in the cache."""
+
+    def __init__(self, limits: Tensor, block_numel: int) -> None:
+        # Two numbers are a faster operand than two tensors; a GPU would have to be waited for.
+        inside = limits * INSIDE
+        self.limits = inside.tolist() if inside.device.type == "cpu" else inside.unbind()
+        self.scratch = limits.new_empty(block_numel)
+
+    def rows(self, block: Block, values: Tensor) -> list[Tensor]:
+        """As `block.rows(values)`, clipped; valid until the next block."""
+        parts = zip(values.split(block.lengths), self.scratch[: block.numel].split(block.lengths), strict=True)
+        return [
+            torch.clamp(part, -self.limits[piece.first], self.limits[piece.first], out=out)
+            for (part, out), piece in zip(parts, block.pieces, strict=True)
+        ]

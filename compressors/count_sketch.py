@@ -130,8 +130,12 @@ def _median_of_3(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
 
 def _codes(table: Tensor, least: float) -> Tensor:
     """Whether cells are >= `least`, in the lower half of a byte, or <= -`least`, in the upper; then the other way."""
-    above, below = (table >= least).view(torch.uint8), (table <= -least).view(torch.uint8)
-    return torch.stack([torch.add(above, below, alpha=16), torch.add(below, above, alpha=16)])
+    codes = torch.empty(2, *table.shape, dtype=torch.uint8, device=table.device)
+    below = (table <= -least).view(torch.uint8)
+    above = torch.ge(table, least).view(torch.uint8)
+    torch.add(above, below, alpha=16, out=codes[0])
+    torch.add(below, above, alpha=16, out=codes[1])
+    return codes
 
 
 def _round_up(x: float, dtype: torch.dtype) -> float:

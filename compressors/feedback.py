@@ -96,7 +96,7 @@ class Feedback(ErrorMemory):
             velocity.add_(grad).mul_(self.momentum)
             residual.add_(grad)
         else:
-            velocity.mul_(self.momentum).add_(grad)
+            torch.add(grad, velocity, alpha=self.momentum, out=velocity)
         return residual.add_(velocity)
 
     def sent(self, bucket: Bucket, index: Tensor, kept: Tensor | None = None) -> None:

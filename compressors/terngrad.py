@@ -25,9 +25,9 @@ GATHER_BITS = 2
 class TernGrad(Method):
     """Each rank sends s sign(g) b with b = 1 at probability |g| / s, 0 otherwise.
 
-    clip_factor  gradients are cut to this many standard deviations of their layer; 0: they are not. s is the largest
-                 magnitude after that, of all workers. The deviation is taken from 0, the mean that the paper assumes:
-                 else a layer of one element, or of equal ones, would be cut to nothing
+    clip_factor  every worker's gradients are cut to this many of its standard deviations, layer by layer; 0: they are
+                 not. s is the largest magnitude after that, of all workers. The deviation is taken from 0, the mean
+                 that the paper assumes: else a layer of one element, or of equal ones, would be cut to nothing
     form         sum: a field of ceil(log2(2 P + 1)) bits for every element, wide enough for the sum of P ranks, as many
                  to an int32 as fit (4 bits each for 4 to 7 ranks, 8 for 32 to 127), added up by the network.
                  gather: 2 bits for every element, 16 to an int32, all to all ranks. What arrives grows with P and
@@ -51,7 +51,7 @@ class TernGrad(Method):
         with phase("encode"):
             code = Levels(1, self._width(world.size), groups, grad.device)
             rng = generator("terngrad", world.seed, world.rank, world.step, bucket.start, device=grad.device)
-            words = code.encode(grad, scales, rng)
+            words = code.encode(grad, scales, rng, limits=own if self.clip_factor else None)
         answer = yield Sum(words) if self.form == "sum" else Gather(words)
         with phase("decode"):
             contributions = [answer] if isinstance(answer, Tensor) else answer

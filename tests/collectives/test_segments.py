@@ -21,18 +21,19 @@ from wirebench.topology import Topology
 
 
 @pytest.mark.parametrize("items", [0, 1, 7, 1_000_000, 3_300_001, 14_700_000])
-@pytest.mark.parametrize("size", [2, 5, 12, 40])
+@pytest.mark.parametrize("shares", [1, 2, 5, 12, 40])
 @pytest.mark.parametrize("item_bytes", [2, 4, 8])
 @pytest.mark.parametrize("in_turn", [False, True])
-def test_segments_cover_a_sum_in_order(items: int, size: int, item_bytes: int, in_turn: bool) -> None:
-    parts = cut(items, item_bytes, size, in_turn)
+def test_segments_cover_a_sum_in_order(items: int, shares: int, item_bytes: int, in_turn: bool) -> None:
+    parts = cut(items, item_bytes, shares, in_turn)
     assert parts[0][0] == 0
     assert parts[-1][1] == items
     assert all(before[1] == after[0] for before, after in pairwise(parts))
     lengths = [stop - start for start, stop in parts]
     assert max(lengths) - min(lengths) <= 1
     if len(parts) > 1:
-        least = max(LEAST_SEGMENT_BYTES, size * LEAST_MESSAGE_BYTES) / (2 if in_turn else 1)
+        shorter = (4 if shares == 1 else 2) if in_turn else 1
+        least = max(LEAST_SEGMENT_BYTES, shares * LEAST_MESSAGE_BYTES) / shorter
         assert min(lengths) * item_bytes >= least - item_bytes
 
 
@@ -41,6 +42,7 @@ def test_a_small_sum_is_one_segment_and_a_large_one_is_not() -> None:
     assert len(cut(14_700_000, 4, 4)) == 14_700_000 * 4 // SEGMENT_BYTES
     assert len(cut(2_000_000, 4, 4)) == IN_FLIGHT
     assert len(cut(4_000_000, 4, 4, in_turn=True)) == IN_TURN
+    assert len(cut(4_000_000, 4, 1, in_turn=True)) == 2 * IN_TURN
     assert len(cut(14_700_000, 4, 4, in_turn=True)) == 14_700_000 * 4 // SEGMENT_BYTES
 
 
@@ -81,6 +83,14 @@ def test_segments_start_in_turn_where_rounds_leave_links_idle(layout: str, name:
             if any(machine[t.src] != machine[t.dst] for t in transfers)
         }
         assert len(crossing) == apart
+
+
+@pytest.mark.parametrize(("name", "finer"), [("tree", 2), ("star", 2), ("halving_doubling", 1), ("ring", 1)])
+def test_whole_messages_are_cut_finer(name: str, finer: int) -> None:
+    topology, items = Topology.parse("1+1+1+1"), 3_000_000
+    found = segments.segments(functools.partial(build(name).plan, topology), topology, items, 4)
+    assert len(found.parts) == (finer * IN_TURN if found.apart else items * 4 // SEGMENT_BYTES)
+    assert (found.apart > 0) == (finer == 2)
 
 
 def steps(name: str, rounds: int, log: list[str]) -> Generator[str, str, None]:

@@ -56,6 +56,17 @@ def test_clipping_by_hand():
     assert unclipped[50].item() == -100.0
 
 
+def test_every_worker_clips_to_its_own_deviation_before_the_scale_is_shared():
+    """The first worker's peak, 100, is cut to its 25.1, though the shared scale is 103: it says 25.1 on average."""
+    grads = [torch.ones(100), torch.full((100,), 10.0)]
+    grads[0][50], grads[1][0] = -100.0, 400.0
+    own, shared = (2.5 * float(grad.square().mean().sqrt()) for grad in grads)
+    sums = [2 * exchange(ranks(2), grads, step=step)[0][50].item() / shared for step in range(1000)]
+    shares = 10 / shared, own / shared
+    variance = sum(share * (1 - share) for share in shares)
+    assert abs(sum(sums) / len(sums) - (shares[0] - shares[1])) <= 4.5 * (variance / len(sums)) ** 0.5
+
+
 def test_a_scale_is_never_larger_than_the_largest_gradient():
     """So that a layer of equal gradients is sent whole, also one of a single element, whose deviation is 0."""
     layers = lay_out([(1, 1), (3, 2)])

@@ -55,10 +55,13 @@ class Segments(NamedTuple):
 def segments(plan_of: Callable[[int], Plan | None], topology: Topology, items: int, item_bytes: int) -> Segments:
     """A sum of `items` items cut into segments; at least one. `plan_of`: the plan for a number of items."""
     whole = plan_of(items)
-    if whole is None or len(cut(items, item_bytes, topology.size, in_turn=True)) == 1:
+    if whole is None:
+        return Segments((Segment(0, items, whole),), 0)
+    shares = 1 if _is_uncut(whole, items) else topology.size
+    if len(cut(items, item_bytes, shares, in_turn=True)) == 1:
         return Segments((Segment(0, items, whole),), 0)
     apart = rounds_apart(whole, topology)
-    bounds = cut(items, item_bytes, topology.size, apart > 0)
+    bounds = cut(items, item_bytes, shares, apart > 0)
     plans = {length: plan_of(length) for length in {stop - start for start, stop in bounds}}
     return Segments(tuple(Segment(start, stop, plans[stop - start]) for start, stop in bounds), apart)
 
@@ -101,16 +104,23 @@ def _carried(plan: Plan, topology: Topology) -> NDArray[np.int64]:
     return carried
 
 
-def cut(items: int, item_bytes: int, size: int, in_turn: bool = False) -> list[tuple[int, int]]:
-    """Bounds (start, stop) of the segments of a sum of `items` items among `size` ranks; at least one.
+def _is_uncut(plan: Plan, items: int) -> bool:
+    """Whether every message is a whole segment, as in a tree and a star."""
+    return all(transfer.stop - transfer.start == items for transfers in plan.reduce for transfer in transfers)
+
+
+def cut(items: int, item_bytes: int, shares: int, in_turn: bool = False) -> list[tuple[int, int]]:
+    """Bounds (start, stop) of the segments of a sum of `items` items, of which plans make `shares`; at least one.
 
     Segments of SEGMENT_BYTES, or as many as can be under way where that would make fewer. They never have less than
-    LEAST_SEGMENT_BYTES, nor than LEAST_MESSAGE_BYTES for every rank, since plans cut them into a part per rank: below
-    that a message's own cost is more than what the overlap wins. Those that start in turn may be half as long.
+    LEAST_SEGMENT_BYTES, nor than LEAST_MESSAGE_BYTES for every share: below that a message's own cost is more than what
+    the overlap wins. Those that start in turn may be half as long; of plans that make no shares a quarter, and there
+    are twice as many of them, as these have few messages.
     """
     num_bytes = items * item_bytes
-    least = max(LEAST_SEGMENT_BYTES, size * LEAST_MESSAGE_BYTES)
-    enough, most = (IN_TURN, 2 * num_bytes // least) if in_turn else (IN_FLIGHT, num_bytes // least)
+    least = max(LEAST_SEGMENT_BYTES, shares * LEAST_MESSAGE_BYTES)
+    finer = 2 if shares == 1 else 1
+    enough, most = (finer * IN_TURN, 2 * finer * num_bytes // least) if in_turn else (IN_FLIGHT, num_bytes // least)
     count = max(1, min(most, max(enough, num_bytes // SEGMENT_BYTES)))
     bounds = [items * number // count for number in range(count + 1)]
     return list(pairwise(bounds))
