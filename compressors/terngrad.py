@@ -4,13 +4,14 @@ Wen et al., "TernGrad: Ternary Gradients to Reduce Communication in Distributed 
 gradients (equations 1 and 2), layer-wise ternarizing, scaler sharing, and clipping (equation 12). There is no memory.
 """
 
+import math
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from compressors._bits import WORD_BITS, WORD_BYTES, width_for
-from compressors._blocks import HIGHEST, LOWEST, SQUARES, Groups, by_layer, largest, reduce, widths
+from compressors._blocks import SQUARES, Groups, block_numel, by_layer, largest, reduce, widths
 from compressors._levels import Levels
 from compressors.base import Exchange, Method
 from wirebench.layout import Bucket
@@ -68,10 +69,24 @@ class TernGrad(Method):
         """The largest magnitude of every layer after clipping, (layers,)."""
         if not self.clip_factor:
             return largest(grad, groups)
-        total, high, low = reduce(grad, groups, SQUARES, HIGHEST, LOWEST)
-        peaks, limits = (
-            torch.maximum(high, low.neg_()),
-            self.clip_factor * (total / widths(groups, grad.device)).sqrt_(),
-        )
+        (total,) = reduce(grad, groups, SQUARES)
+        limits = self.clip_factor * (total / widths(groups, grad.device)).sqrt_()
+        peaks = _peaks(grad, groups, limits) if grad.device.type == "cpu" else largest(grad, groups)
         # Squares of very small gradients are 0, and no limit.
         return torch.where(limits > 0, torch.minimum(peaks, limits), peaks)
+
+
+def _peaks(grad: Tensor, groups: Groups, limits: Tensor) -> Tensor:
+    """The largest magnitude of every layer, or the first that is found to reach the layer's limit: mostly at once."""
+    peaks = limits.clone()
+    layers = grad.split([run.width for run in groups])
+    for number, (layer, limit) in enumerate(zip(layers, limits.tolist(), strict=True)):
+        peak = 0.0
+        for part in layer.split(block_numel(grad.device)):
+            low, high = part.aminmax()
+            peak = max(peak, high.item(), -low.item())
+            if peak >= limit > 0:
+                break
+        if not math.isnan(limit):
+            peaks[number] = peak
+    return peaks

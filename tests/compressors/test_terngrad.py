@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 import compressors
+from compressors._blocks import Run
 from compressors.terngrad import TernGrad
 from tests.helpers import Log, answer_all, cut, lay_out
 from wirebench.errors import UserError
@@ -73,6 +74,27 @@ def test_a_scale_is_never_larger_than_the_largest_gradient():
     grad = torch.tensor([-0.5] + [3.0] * 6)
     (result,) = exchange(ranks(1), [grad], layers)
     assert torch.equal(result, grad)
+
+
+@pytest.mark.parametrize("clip_factor", [0.0, 2.5])
+def test_scales_of_layers_longer_than_a_block(clip_factor):
+    """Peaks anywhere, below the limit of their layer and above it."""
+    rng = torch.Generator().manual_seed(1)
+    layers = [torch.rand(numel, generator=rng) - 0.5 for numel in (300_000, 5, 140_000, 200_000)]
+    layers[2][139_999], layers[3][7] = -4.0, 3.0
+    grad = torch.cat(layers)
+    scales = TernGrad(clip_factor)._scales(grad, tuple(Run(layer.numel(), 1) for layer in layers))
+    for layer, scale in zip(layers, scales.tolist(), strict=True):
+        peak, limit = layer.abs().max().item(), 2.5 * layer.square().mean().sqrt().item()
+        assert scale == pytest.approx(min(peak, limit) if clip_factor else peak)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_the_scale_of_a_layer_that_is_not_finite_is_not(wrong):
+    grad = torch.ones(300_000)
+    grad[250_000] = wrong
+    scales = TernGrad()._scales(grad, (Run(200_000, 1), Run(100_000, 1)))
+    assert scales.isfinite().tolist() == [True, False]
 
 
 def test_gradients_whose_squares_vanish_are_sent_too():
