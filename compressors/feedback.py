@@ -80,6 +80,8 @@ class Feedback(ErrorMemory):
             raise ValueError(f"momentum lies in [0, 1), got {momentum}")
         if nesterov and not momentum:
             raise ValueError("nesterov needs a momentum above 0")
+        if not masking and not momentum:
+            raise ValueError("masking = false needs a momentum above 0: without one there is none to mask")
         if clip < 0:
             raise ValueError(f"clip is a norm, or 0 for none, got {clip}")
         self.momentum, self.nesterov, self.clip, self.masking = momentum, nesterov, clip, masking

@@ -84,6 +84,8 @@ class GsSgd(Sketched):
             raise ValueError(f"p2 is at least 1, got {p2}")
         if p2 > 1 and fill != "estimate":
             raise ValueError(f"p2 = {p2} needs fill = estimate: entries drawn at random are not ranked")
+        if broadcast == "sketch" and indices != "int32":
+            raise ValueError(f"indices = {indices} needs broadcast = indices: with a sketch none are sent")
         self.fill, self.p2, self.broadcast = fill, p2, broadcast
         self.code = SparseCode(indices=indices)
         self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking)

@@ -6,6 +6,7 @@ stays. The masks of `voters` ranks are gathered and united; since the union is k
 dense sum. Biases and normalisation go dense.
 """
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
@@ -28,7 +29,15 @@ from wirebench.world import World
 EXPECTED_SHARE = 1 / 64  # of coordinates that are sent: the paper's fixed threshold; for estimates of bytes only
 VALUE_BYTES = 4
 LAST_SENT = "last_sent"
-FIXED = 0.05
+SCHEDULED: tuple[Mode, ...] = ("schedule", "layerwise")
+MODES_OF: dict[str, tuple[Mode, ...]] = {
+    "threshold": ("fixed",),
+    "schedule": SCHEDULED,
+    "schedule_epochs": SCHEDULED,
+    "beta": ("layerwise",),
+    "limit": ("layerwise",),
+}
+"""Options that other modes do not read."""
 
 Draw = Literal["layer", "bucket"]
 
@@ -70,7 +79,7 @@ class Iwp(Method):
     def __init__(
         self,
         mode: Mode = "fixed",
-        threshold: float = FIXED,
+        threshold: float = 0.05,
         schedule: Sequence[float] = (0.005, 0.01, 0.05, 0.1),
         schedule_epochs: Sequence[int] = (5, 30, 60),
         beta: float = 0.25,
@@ -93,10 +102,10 @@ class Iwp(Method):
             raise ValueError(f"rho lies in [0, 1], got {rho}")
         if epsilon < 0:
             raise ValueError(f"epsilon is 0 or more, got {epsilon}")
-        if mode != "fixed" and threshold != FIXED:
-            raise ValueError(f"threshold is for mode = fixed; mode = {mode} takes it from schedule")
         self.bounded_by = "threshold" if mode == "fixed" else "schedule"
         self.thresholds = Thresholds(mode, threshold, schedule, schedule_epochs, beta, limit)
+        _refuse_unused(mode, threshold=threshold, schedule=schedule, schedule_epochs=schedule_epochs)
+        _refuse_unused(mode, beta=beta, limit=limit)
         self.voters, self.draw, self.rho, self.epsilon, self.waiting = voters, draw, rho, epsilon, waiting
         self.code = MaskCode(masks)
         self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking)
@@ -255,3 +264,13 @@ def drawn(world: World, key: int | str, count: int) -> list[int]:
 
 def _model_layers(bucket: Bucket) -> int:
     return len(bucket.model or bucket.layers)
+
+
+def _refuse_unused(mode: Mode, **options: float | Sequence[float]) -> None:
+    """Raise ValueError where an option was set that `mode` does not read."""
+    defaults = inspect.signature(Iwp.__init__).parameters
+    for name, value in options.items():
+        default = defaults[name].default
+        as_given = tuple(value) if isinstance(value, Sequence) else value
+        if mode not in MODES_OF[name] and as_given != default:
+            raise ValueError(f"{name} is for mode = {' or '.join(MODES_OF[name])}, not for mode = {mode}")

@@ -177,6 +177,7 @@ def test_what_is_not_finite_is_not_spread_by_clipping(bad):
         ({"momentum": 1.0}, "momentum lies in"),
         ({"momentum": -0.1}, "momentum lies in"),
         ({"nesterov": True}, "nesterov needs"),
+        ({"masking": False}, "masking = false needs"),
         ({"clip": -1.0}, "clip is a norm"),
     ],
 )

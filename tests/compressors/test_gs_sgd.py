@@ -378,6 +378,7 @@ def test_momentum_of_dense_layers_beside_it():
         ({"ratio": 1.5}, r"ratio lies in \[0, 1\]"),
         ({"p2": 0}, "p2 is at least 1"),
         ({"p2": 2}, "p2 = 2 needs fill = estimate"),
+        ({"indices": "delta"}, "indices = delta needs broadcast = indices"),
         ({"momentum": 1.0}, "momentum lies in"),
         ({"fill": "none"}, "needs one of random, estimate"),
         ({"broadcast": "all"}, "needs one of sketch, indices"),

@@ -196,8 +196,18 @@ def test_moments_of_the_importance():
         ({"schedule_epochs": (0, 30, 60)}, "schedule_epochs are rising epochs"),
         ({"beta": -1.0}, "beta is 0 or more"),
         ({"limit": 0.5}, "limit 1 or more"),
+        ({"mode": "schedule", "threshold": 0.1}, "threshold is for mode = fixed, not for mode = schedule"),
+        ({"schedule": (0.1, 0.1, 0.2, 0.2)}, "schedule is for mode = schedule or layerwise, not for mode = fixed"),
+        ({"schedule_epochs": [5, 30, 61]}, "schedule_epochs is for mode = schedule or layerwise"),
+        ({"mode": "schedule", "beta": 0.5}, "beta is for mode = layerwise"),
+        ({"limit": 5.0}, "limit is for mode = layerwise"),
     ],
 )
 def test_thresholds_that_make_no_sense_are_the_users_mistake(options, message):
     with pytest.raises(ValueError, match=message):
         Iwp(**options)
+
+
+def test_the_defaults_may_be_named_in_every_mode():
+    for mode in ("fixed", "schedule", "layerwise"):
+        Iwp(mode, 0.05, [0.005, 0.01, 0.05, 0.1], [5, 30, 60], 0.25, 4.0)
