@@ -46,6 +46,10 @@ SETTINGS: dict[str, list[str]] = {
 }
 """What a compressor is run with; else `density` where it has that option, in one message per step."""
 
+WIDER = ("gs_sgd", "sketched_sgd")
+WIDE_SUFFIX, WIDE_COLUMNS = " c=10k", 10
+"""These also with the columns of the released Sketched-SGD, ten for each entry; the default is four."""
+
 
 def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -> int:
     """Run the command line: 0; 1 where a method failed; 2 with one line for a mistake of the user's."""
@@ -72,6 +76,8 @@ def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:
             options = compressors.PLUGINS.options(name)
             sparse = [f"compressor.density={density:g}"] if "density" in options else []
             known[name] = [f"compressor.name={name}", *SETTINGS.get(name, sparse)]
+            if name in WIDER:
+                known[name + WIDE_SUFFIX] = [*known[name], f"compressor.ratio={WIDE_COLUMNS * density:g}"]
     for name in names or ():
         if name not in known:
             raise UserError(f"--methods: no {name!r}; there is: {', '.join(known)}")

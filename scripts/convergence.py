@@ -11,6 +11,7 @@ often as you like.
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -22,6 +23,7 @@ import compressors
 from scripts import convergence_report
 from scripts.bench_flexreduce import keep, shown
 from scripts.cluster import Parser
+from wirebench.cluster.signals import Interrupted, Relay
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
 
@@ -34,6 +36,7 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "threshold": ("compressor.name=threshold", "compressor.threshold=0.003"),
 }
 """Methods that are not simply a compressor's name at the density."""
+INTERRUPTED = 128 + signal.SIGINT
 Launch = Callable[[list[str]], int]
 
 
@@ -43,7 +46,7 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
         options = _parser().parse_args(arguments)
         failed = [] if options.report else train(options, launch or _run)
         convergence_report.write(options.out)
-    except UserError as error:
+    except (UserError, Interrupted) as error:
         print(f"convergence.py: {error}", file=sys.stderr)
         return error.exit_code
     if failed:
@@ -59,6 +62,7 @@ def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:
             known[name] = [f"compressor.name={name}"]
             if "density" in compressors.PLUGINS.options(name):
                 known[name].append(f"compressor.density={density:g}")
+    known["gs_sgd fill=estimate"] = [*known["gs_sgd"], "compressor.fill=estimate"]
     for overrides in known.values():
         plugin = overrides[0].partition("=")[2]
         if "density" in compressors.PLUGINS.options(plugin):
@@ -100,7 +104,15 @@ def _command(options: argparse.Namespace, overrides: Sequence[str], folder: Path
 
 def _run(command: list[str]) -> int:
     print(f"+ {shown(command)}", file=sys.stderr, flush=True)
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
+    with Relay(), subprocess.Popen(command, cwd=ROOT) as training:
+        try:
+            return training.wait()
+        except Interrupted as stop:
+            # It saves before it ends. A terminal's Ctrl-C has reached it already, and twice means at once.
+            if stop.exit_code != INTERRUPTED:
+                training.terminate()
+            training.wait()
+            raise
 
 
 def _parser() -> argparse.ArgumentParser:

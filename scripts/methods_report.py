@@ -5,6 +5,7 @@ python scripts/methods_report.py results/methods/vgg16
 """
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -15,6 +16,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scripts.bench_methods import WIDE_SUFFIX
 from scripts.cluster import Parser
 from scripts.plot_collectives import new_figure, save
 from wirebench import paper_gs_sgd, schema
@@ -117,11 +119,12 @@ def claims(rows: Sequence[Row]) -> list[str]:
     heads = ("claim (arXiv 2108.06004, Table II)", "paper", "here", "bytes of a step, ours", "verdict")
     lines = ["| " + " | ".join(heads) + " |", "|" + " --- |" * len(heads)]
     wires = {row.label: row.median("bytes_per_step", "wire_mean") for row in rows}
-    for claim in paper_gs_sgd.SPEEDUPS[model]:
-        if {"gs_sgd", claim.rival} <= steps.keys():
-            ratio = steps[claim.rival] / steps["gs_sgd"]
-            sizes = f"{_bytes(wires['gs_sgd'])} against {_bytes(wires[claim.rival])}"
-            cells = (f"{model}: gs-SGD over {claim.rival}", f"{claim.ratio}x", f"{ratio:.2f}x", sizes)
+    for claim, suffix in itertools.product(paper_gs_sgd.SPEEDUPS[model], ("", WIDE_SUFFIX)):
+        ours, rival = "gs_sgd" + suffix, claim.rival + suffix
+        if {ours, rival} <= steps.keys():
+            ratio = steps[rival] / steps[ours]
+            sizes = f"{_bytes(wires[ours])} against {_bytes(wires[rival])}"
+            cells = (f"{model}: gs-SGD over {rival}", f"{claim.ratio}x", f"{ratio:.2f}x", sizes)
             lines.append("| " + " | ".join([*cells, claim.verdict(ratio)]) + " |")
     return lines if len(lines) > 2 else []
 

@@ -55,7 +55,11 @@ def run(out: Path, *arguments: str, failing: str = "none of them") -> tuple[int,
 
 def test_every_compressor_has_a_row_and_the_baselines_stand_first():
     assert list(plan(None, 0.01))[: len(BASELINES)] == list(BASELINES)
-    assert set(plan(None, 0.01)) == {*BASELINES, *compressors.available()} - {"none"}
+    wider = {"gs_sgd c=10k", "sketched_sgd c=10k"}
+    assert set(plan(None, 0.01)) == {*BASELINES, *compressors.available(), *wider} - {"none"}
+    assert plan(["gs_sgd c=10k"], 0.01)["gs_sgd c=10k"] == [
+        "compressor.name=gs_sgd", "compressor.density=0.01", "compressor.ratio=0.1",
+    ]  # fmt: skip
     assert plan(["gtopk"], 0.05) == {"gtopk": ["compressor.name=gtopk", "compressor.density=0.05"]}
 
 
