@@ -45,11 +45,15 @@ run: setup ## train CONFIG on NP Horovod processes, then show the record
 		{ echo 'make run: Horovod is missing; run make setup without WIREBENCH_NO_HOROVOD' >&2; exit 2; }
 	@$(RUN_ENV) $(call horovodrun,$(NP)) $(VENV)/python train.py $(CONFIG) $(ARGS) 2>&1 | $(PLAIN)
 
-# Tests come last, so that a good run ends with pytest's summary; a failure of either is the failure of both.
+# Tests come last, so that a good run ends with pytest's summary; a failure of one is the failure of all. First those
+# that only compute, on several cores; then, one by one, those that start processes or look at the clock.
+COMPUTING = tests/compressors tests/collectives
+
 test: setup ## lint, then all tests
 	@failed=; \
 	$(MAKE) --no-print-directory lint || failed="$$failed lint"; \
-	$(VENV)/python -m pytest || failed="$$failed tests"; \
+	$(VENV)/python -m pytest -n auto --maxprocesses 4 $(COMPUTING) || failed="$$failed computing"; \
+	$(VENV)/python -m pytest $(addprefix --ignore=,$(COMPUTING)) || failed="$$failed tests"; \
 	test -z "$$failed" || { echo "make test: failed:$$failed" >&2; exit 1; }
 
 test-all: setup ## every test, the slow ones too: all engines against each other (about 15 min)
