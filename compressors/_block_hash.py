@@ -27,7 +27,8 @@ CUDA_FLOATS, CUDA_BYTES = 1 << 22, 1 << 24
 class BlockHash:
     """Cells and signs of `numel` elements in `rows` rows of `columns` cells.
 
-    Memory, in floats: 3 columns (signs of places, a block twice), and columns x rows while codes are counted.
+    Memory, in floats: `columns` for the signs of places; for adding, another `columns` on a CPU where blocks are long,
+    else room for the blocks that are handled at once, twice; 4 bytes x rows x columns while codes are counted.
     """
 
     def __init__(self, numel: int, rows: int, columns: int, seed: int, device: torch.device) -> None:

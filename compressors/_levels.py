@@ -13,6 +13,8 @@ from compressors._blocks import Block, Groups, Scales, cut
 from compressors._noise import Noise
 
 INSIDE = 1 - 2**-21
+"""Of a limit that is a scale: float32 rounds values / scale * levels by less, so none lands on the next level."""
+
 LEAST_SCALE = 1e-36
 """Where even the scale is smaller, levels / scale may overflow: nothing is sent."""
 
@@ -110,6 +112,7 @@ class _Clip:
 
     def rows(self, block: Block, values: Tensor) -> list[Tensor]:
         """As `block.rows(values)`, clipped; valid until the next block."""
+        assert all(piece.groups == 1 for piece in block.pieces), "a limit is for a group that is a run"
         parts = zip(values.split(block.lengths), self.scratch[: block.numel].split(block.lengths), strict=True)
         return [
             torch.clamp(part, -self.limits[piece.first], self.limits[piece.first], out=out)

@@ -43,8 +43,8 @@ class FetchSgd(Sketched):
     with clear = subtract. Where the table would not be smaller than the model, the vector takes its place; when the
     table's size changes, as after a warm-up, the memory begins anew.
 
-    Memory: two tables, 0.4 d at the default sizes, hashes and scratch, 0.12 d; while it works another table, 0.2 d, and
-    its cells' codes, 0.3 d.
+    Memory: two tables, 0.4 d at the default sizes, the hash, 0.04 d; while it works another table, 0.2 d, and its
+    cells' codes, 0.3 d.
     """
 
     collective = "star"

@@ -52,8 +52,8 @@ class GsSgd(Sketched):
 
     A bucket whose table would not be smaller than itself goes dense, as in the paper's warm-up.
 
-    Memory: residual and momentum, 2 d (1 d with momentum = 0); hashes and scratch, 0.12 d at the default sizes; while
-    it works the table, 0.2 d, and its cells' codes, 0.3 d.
+    Memory: residual and momentum, 2 d (1 d with momentum = 0); the hash, 0.04 d at the default sizes; while it
+    works the table, 0.2 d, and its cells' codes, 0.3 d.
     Measures: heavy, the entries above the threshold; chosen; and at 4096 places, for one more sum: recall, the share of
     the sum's largest entries that were chosen; sketch_error, the norm of the estimates' errors over that of the sums.
     """

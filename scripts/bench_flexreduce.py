@@ -12,33 +12,28 @@ The machine should have nothing else to do. A layout that fails is reported and 
 import argparse
 import dataclasses
 import json
-import shlex
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scripts._launching import ROOT, Command, Launch, keep, run, shown
 from scripts.bench_collectives import parse_size
 from scripts.cluster import Parser
 from wirebench import cells
 from wirebench.cluster.rates import parse_rate
+from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
 from wirebench.paper_flexreduce import LAYOUTS
 
-ROOT = Path(__file__).resolve().parents[1]
 CONFIG = "configs/tables/flexreduce_resnet18.toml"
 TIMED = ("ring", "flexreduce", "blueconnect", "native")
 TRAINED = ("ring", "blueconnect", "flexreduce", "native")
 SIZES, FULL_SIZE = ("60kf", "120kf", "1200kf", "3000kf"), "120mf"
-KEPT = ("record.json", "config.toml")
 LATENCY_ONLY, TRAINING_ONLY = ("layouts", "sizes", "full", "seconds"), ("turns", "end_to_end_layouts")
-Command = list[str]
-Launch = Callable[[Command], int]
-"""Runs a command in the repository; returns its exit code."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,8 +60,8 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
         plan = _plan(options)
         measure = train if options.end_to_end else time_collectives
         layouts = (options.end_to_end_layouts or ["2+3"]) if options.end_to_end else (options.layouts or LAYOUTS)
-        failed = [layout for layout in dict.fromkeys(layouts) if not measure(plan, layout, launch or _run)]
-    except UserError as error:
+        failed = [layout for layout in dict.fromkeys(layouts) if not measure(plan, layout, launch or run)]
+    except (UserError, Interrupted) as error:
         print(f"bench_flexreduce.py: {error}", file=sys.stderr)
         return error.exit_code
     if failed:
@@ -112,15 +107,6 @@ def train(plan: Plan, layout: str, launch: Launch) -> bool:
     return well
 
 
-def keep(directory: Path) -> None:
-    """Remove everything of a run's folder but KEPT."""
-    for path in directory.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name not in KEPT:
-            path.unlink()
-
-
 def timing_command(plan: Plan, layout: str, file: Path) -> Command:
     """All collectives at all sizes on one layout."""
     return [
@@ -148,18 +134,8 @@ def _cluster(plan: Plan, layout: str) -> Command:
     return [sys.executable, "scripts/cluster.py", "run", "--layout", layout, "--link", plan.link, "--"]
 
 
-def shown(command: Command) -> str:
-    """The command as one types it in the repository."""
-    return shlex.join(["python", *command[1:]])
-
-
 def _relative(path: Path) -> str:
     return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
-
-
-def _run(command: Command) -> int:
-    print(f"+ {shown(command)}", file=sys.stderr, flush=True)
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 def _plan(options: argparse.Namespace) -> Plan:

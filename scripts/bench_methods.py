@@ -11,23 +11,19 @@ The machine should have nothing else to do. A method that fails is reported and 
 import argparse
 import json
 import shutil
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import compressors
-from scripts.bench_flexreduce import keep, shown
+from scripts._launching import ROOT, Launch, keep, run, shown
 from scripts.cluster import Parser
 from wirebench.cluster.rates import parse_rate
+from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
-
-ROOT = Path(__file__).resolve().parents[1]
-Launch = Callable[[list[str]], int]
-"""Runs a command in the repository; returns its exit code."""
 
 FUSED = "scheduler.name=fused"
 BASELINES: dict[str, list[str]] = {
@@ -59,8 +55,8 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
         parse_rate(options.link)
         if options.turns < 1:
             raise UserError("--turns: must be positive")
-        failed = measure(options, chosen, launch or _run)
-    except UserError as error:
+        failed = measure(options, chosen, launch or run)
+    except (UserError, Interrupted) as error:
         print(f"bench_methods.py: {error}", file=sys.stderr)
         return error.exit_code
     if failed:
@@ -111,11 +107,6 @@ def _command(options: argparse.Namespace, overrides: Sequence[str], folder: Path
     where = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
     cluster = [sys.executable, "scripts/cluster.py", "run", "--hosts", str(options.hosts), "--link", options.link]
     return [*cluster, "--", "python", "train.py", str(options.config), *overrides, f"output.dir={where}"]
-
-
-def _run(command: list[str]) -> int:
-    print(f"+ {shown(command)}", file=sys.stderr, flush=True)
-    return subprocess.run(command, cwd=ROOT, check=False).returncode
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -11,23 +11,20 @@ often as you like.
 
 import argparse
 import json
-import signal
-import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import compressors
 from scripts import convergence_report
-from scripts.bench_flexreduce import keep, shown
+from scripts._launching import ROOT, Launch, keep, run, shown
 from scripts.cluster import Parser
-from wirebench.cluster.signals import Interrupted, Relay
+from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
 
-ROOT = Path(__file__).resolve().parents[1]
 CONFIG = "configs/tables/convergence_resnet20.toml"
 PAPERS_WARMUP = (0.25, 0.0625, 0.015625, 0.004)
 SETTINGS: dict[str, tuple[str, ...]] = {
@@ -36,15 +33,13 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     "threshold": ("compressor.name=threshold", "compressor.threshold=0.003"),
 }
 """Methods that are not simply a compressor's name at the density."""
-INTERRUPTED = 128 + signal.SIGINT
-Launch = Callable[[list[str]], int]
 
 
 def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -> int:
     """Run the command line: 0; 1 where a run failed; 2 with one line for a mistake of the user's."""
     try:
         options = _parser().parse_args(arguments)
-        failed = [] if options.report else train(options, launch or _run)
+        failed = [] if options.report else train(options, launch or run)
         convergence_report.write(options.out)
     except (UserError, Interrupted) as error:
         print(f"convergence.py: {error}", file=sys.stderr)
@@ -100,19 +95,6 @@ def _command(options: argparse.Namespace, overrides: Sequence[str], folder: Path
     again = ["train.resume=auto", "train.checkpoint_every_epochs=1", "train.keep=1"]
     place = [f"data.root={options.data}", f"output.dir={where}", f"train.epochs={options.epochs}"]
     return [sys.executable, "train.py", CONFIG, *overrides, *place, *again]
-
-
-def _run(command: list[str]) -> int:
-    print(f"+ {shown(command)}", file=sys.stderr, flush=True)
-    with Relay(), subprocess.Popen(command, cwd=ROOT) as training:
-        try:
-            return training.wait()
-        except Interrupted as stop:
-            # It saves before it ends. A terminal's Ctrl-C has reached it already, and twice means at once.
-            if stop.exit_code != INTERRUPTED:
-                training.terminate()
-            training.wait()
-            raise
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -144,7 +144,7 @@ def other_json(folder: Path) -> None:
 
 def newer_format(folder: Path) -> None:
     path = folder / "state.json"
-    path.write_text(path.read_text().replace('"format": 2', '"format": 99'))
+    path.write_text(path.read_text().replace('"format": 3', '"format": 99'))
 
 
 def lose_the_state(folder: Path) -> None:
@@ -179,7 +179,7 @@ DAMAGES = {
     change_a_digit_of_the_state: "state.json does not match its checksum",
     empty_the_state: "state.json is not a checkpoint's",
     other_json: "state.json is not a checkpoint's",
-    newer_format: "format 99, this version reads 2",
+    newer_format: "format 99, this version reads 3",
     lose_the_state: "state.json: No such file or directory",
     lose_a_rank: "rank-0001.safetensors: No such file or directory",
     forge: "model.safetensors: ",

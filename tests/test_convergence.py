@@ -1,11 +1,6 @@
 """scripts/convergence.py and its report: which runs are started, which are not repeated, and what the table says."""
 
 import json
-import os
-import signal
-import sys
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +11,6 @@ from scripts import convergence, convergence_report
 from scripts.convergence import plan
 from tests.flexreduce import run_record
 from wirebench import config
-from wirebench.cluster.signals import Interrupted
 
 
 def record(*accuracies: float, megabytes: float = 10.0) -> dict:
@@ -115,27 +109,3 @@ def test_mistakes_are_one_line(
     assert convergence.main(["--out", str(tmp_path), *arguments], lambda command: pytest.fail("started")) == 2
     said = capsys.readouterr().err
     assert said.startswith("convergence.py: ") and message in said and said.count("\n") == 1
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_stop_reaches_the_training_that_is_under_way(tmp_path: Path, number: int, code: int) -> None:
-    """No run goes on alone, into a folder that the next start would use too."""
-    child = tmp_path / "child.py"
-    ended, begun = tmp_path / "ended", tmp_path / "begun"
-    child.write_text(
-        "import signal, sys, time\n"
-        f"signal.signal(signal.SIGTERM, lambda *_: (open({str(ended)!r}, 'w').close(), sys.exit(3)))\n"
-        f"open({str(begun)!r}, 'w').close()\n"
-        "time.sleep(60)\n"
-    )
-
-    def stop_soon() -> None:
-        while not begun.exists():
-            time.sleep(0.01)
-        os.kill(os.getpid(), number)
-
-    threading.Thread(target=stop_soon, daemon=True).start()
-    with pytest.raises(Interrupted) as stopped:
-        convergence._run([sys.executable, str(child)])
-    assert stopped.value.exit_code == code
-    assert ended.exists()

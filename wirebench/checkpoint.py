@@ -31,7 +31,7 @@ from wirebench.files import write_atomically
 from wirebench.handover import Estate, estates, from_bytes, own_step, to_bytes
 from wirebench.worker import Worker
 
-FORMAT = 2
+FORMAT = 3
 MODEL, STATE = "model.safetensors", "state.json"
 
 

@@ -1,7 +1,6 @@
 """Measured compressors: one cell is one method at one size, one line of JSON in a file."""
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +8,9 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from wirebench import json_lines
 from wirebench.compressor_trial import PARTS, Part
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
 
 KIND = "wirebench compressors"
 ITEM_BYTES = 4
@@ -123,25 +122,13 @@ class Measurement:
 
 def save(path: Path, header: dict[str, Any], cells: Iterable[Cell]) -> None:
     """Write a header line and a line per cell, at once; UserError where that cannot be."""
-    lines = [json.dumps({"kind": KIND, **header}), *(json.dumps(dataclasses.asdict(cell)) for cell in cells)]
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, "\n".join(lines) + "\n")
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror})") from error
+    json_lines.save(path, {"kind": KIND, **header}, map(dataclasses.asdict, cells))
 
 
 def load(path: Path) -> Measurement:
     """Read what `save` wrote; UserError, naming file and line, for anything else."""
-    try:
-        lines = [json.loads(line) for line in path.read_text().splitlines()]
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise UserError(f"{path}: cannot be read as measured compressors ({error})") from error
-    if not lines or not isinstance(lines[0], dict) or lines[0].get("kind") != KIND:
-        raise UserError(f"{path}: is no file of scripts/bench_compressors.py: its first line names no {KIND!r}")
-    return Measurement(lines[0], tuple(_cell(path, number, line) for number, line in enumerate(lines[1:], 2)))
+    header, lines = json_lines.load(path, KIND, "scripts/bench_compressors.py")
+    return Measurement(header, tuple(_cell(path, number, line) for number, line in enumerate(lines, 2)))
 
 
 def _cell(path: Path, number: int, line: Any) -> Cell:

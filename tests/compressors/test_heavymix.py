@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from compressors import _heavymix
 from compressors._heavymix import heavy, heavymix, largest, random_subset
 from compressors.count_sketch import CountSketch
 from tests.compressors.test_count_sketch import VECTOR
@@ -81,7 +82,14 @@ def test_an_empty_sketch_gives_k_places_all_the_same():
     assert largest(sketch, torch.zeros(3, 4), 5).numel() == 0
 
 
-@pytest.mark.parametrize(("numel", "count"), [(5, 0), (5, 5), (1, 1), (6, 3), (6, 5), (1000, 400), (1000, 999)])
+PERMUTED = _heavymix.PERMUTED
+
+
+@pytest.mark.parametrize(
+    ("numel", "count"),
+    [(5, 0), (5, 5), (1, 1), (6, 3), (6, 5), (1000, 400), (1000, 999)]
+    + [(PERMUTED + 1, count) for count in (0, 1, 60, PERMUTED // 2, PERMUTED, PERMUTED + 1)],
+)
 def test_subsets_have_their_size_and_no_repeats(numel, count):
     for seed in range(20):
         chosen = random_subset(numel, count, rng(seed))
@@ -91,9 +99,12 @@ def test_subsets_have_their_size_and_no_repeats(numel, count):
         assert ((chosen >= 0) & (chosen < numel)).all()
 
 
+@pytest.mark.parametrize("permuted", [1, PERMUTED], ids=["drawn", "permuted"])
 @pytest.mark.parametrize("count", [2, 4])
-def test_every_subset_is_equally_likely(count):
+def test_every_subset_is_equally_likely(count, permuted, monkeypatch):
     """15 subsets of 6 places, 6000 draws, 400 each; chi square of 14 degrees of freedom beyond 36.1: 0.1 %."""
+    monkeypatch.setattr(_heavymix, "PERMUTED", permuted)
+    monkeypatch.setattr(_heavymix, "SPARE_DRAWS", 2)
     seen: dict[tuple[int, ...], int] = {}
     for seed in range(6000):
         key = tuple(random_subset(6, count, rng(seed)).tolist())

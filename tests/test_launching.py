@@ -1,0 +1,41 @@
+"""scripts/_launching.py: runs that a script starts."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from scripts._launching import run
+from wirebench.cluster.signals import Interrupted
+
+
+def test_the_exit_code_is_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([sys.executable, "-c", "raise SystemExit(7)"]) == 7
+    assert capsys.readouterr().err == "+ python -c 'raise SystemExit(7)'\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_stop_reaches_the_run_that_is_under_way(tmp_path: Path, number: int, code: int) -> None:
+    child = tmp_path / "child.py"
+    ended, begun = tmp_path / "ended", tmp_path / "begun"
+    child.write_text(
+        "import signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (open({str(ended)!r}, 'w').close(), sys.exit(3)))\n"
+        f"open({str(begun)!r}, 'w').close()\n"
+        "time.sleep(60)\n"
+    )
+
+    def stop_soon() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=stop_soon, daemon=True).start()
+    with pytest.raises(Interrupted) as stopped:
+        run([sys.executable, str(child)])
+    assert stopped.value.exit_code == code
+    assert ended.exists()
