@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 
 import models
-from resolve import compressor_of, refuse_cut, resolve, scheduler_of
-from schedulers.base import LayerCost, Scheduler
-from wirebench import collectives, config, data, topology_file
+from connect import Connected, connect
+from resolve import compressor_of, resolve, scheduler_of
+from schedulers.base import Scheduler
+from wirebench import config, data
+from wirebench.as_if import as_if_seconds
 from wirebench.checkpoint import Checkpoints
 from wirebench.clock import Clock
-from wirebench.collectives.serve import Server
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.peers import agree_on, gather_bytes
 from wirebench.comm.stop import Stopper
@@ -23,26 +24,21 @@ from wirebench.config import Config
 from wirebench.earlier import set_aside
 from wirebench.environment import capture
 from wirebench.errors import PeerLost
-from wirebench.exchange import Synchroniser
 from wirebench.gpu import sampler
 from wirebench.guard import Guard
 from wirebench.health import Health
 from wirebench.journal import Journal
 from wirebench.lane import Lane
 from wirebench.layout import BackwardOrder, FlatGradient, backward_order
-from wirebench.lockstep import Lockstep
 from wirebench.loss import cross_entropy
-from wirebench.native import native_sync
 from wirebench.nic import InterfaceCounter, find_interface
-from wirebench.optim import Decay, build_optimizer
+from wirebench.optim import build_optimizer
 from wirebench.progress import NullProgress, Progress
 from wirebench.record import NullRecord, RunRecord, run_directory
 from wirebench.residual_guard import ResidualGuard
 from wirebench.run import Run
 from wirebench.seeding import generator, make_repeatable, seed_of
-from wirebench.threaded import Threaded
 from wirebench.timeline import Timeline
-from wirebench.topology import Topology
 from wirebench.trace import Paced
 from wirebench.traffic import Traffic
 from wirebench.worker import Worker
@@ -72,23 +68,20 @@ def _compose(settings: Config, scheduler: Scheduler, engine: Engine) -> Run:
     timeline = Timeline(engine.ranks[0])
     clock = Clock(engine.device, timeline)
     workers = _workers(settings, engine)
-    lanes: list[Lane] = []
-    if scheduler.native:
-        synchroniser = _native(settings, engine, scheduler, workers[0])
-    else:
-        lanes, synchroniser = _own(settings, engine, scheduler, workers, clock, timeline)
-    return _assemble(settings, engine, workers, lanes, synchroniser, clock, timeline)
+    as_if = _as_if(settings, workers[0]) if scheduler.needs_profile and not engine.distributed else []
+    connected = connect(settings, engine, scheduler, workers, as_if, clock, timeline)
+    return _assemble(settings, engine, workers, connected, clock, timeline)
 
 
 def _assemble(
     settings: Config,
     engine: Engine,
     workers: list[Worker],
-    lanes: list[Lane],
-    synchroniser: Synchroniser,
+    connected: Connected,
     clock: Clock,
     timeline: Timeline,
 ) -> Run:
+    lanes, synchroniser, rehearsal = connected
     directory = run_directory(settings, datetime.now(UTC))
     if engine.distributed:
         # Its name has a time in it, and rank 0's is the one that counts.
@@ -115,9 +108,9 @@ def _assemble(
     begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch
     residuals = _residual_guard(settings, lanes, warnings, progress, begin) if engine.is_first else None
     return Run(
-        settings, engine, directory, workers, lanes, synchroniser, guard, Health(lanes), residuals, clock, timeline,
-        traffic, record, progress, journal, checkpoints, Stopper(engine.store), sampler(engine.device), total_steps,
-        restored, warnings,
+        settings, engine, directory, workers, lanes, synchroniser, guard, Health(lanes), residuals, rehearsal,
+        clock, timeline, traffic, record, progress, journal, checkpoints, Stopper(engine.store), sampler(engine.device),
+        total_steps, restored, warnings,
     )  # fmt: skip
 
 
@@ -194,6 +187,15 @@ def _model(settings: Config, dataset: data.Dataset, device: torch.device) -> nn.
     return model.to(device).to(memory_format=layout)
 
 
+def _as_if(settings: Config, worker: Worker) -> list[float]:
+    """Backward seconds of the worker's layers on the hardware that virtual workers stand for (wirebench/as_if.py)."""
+    names, dataset, batch = [layer.name for layer in worker.flat.layers], worker.shard.dataset, settings.data.batch_size
+    if isinstance(worker.model, Paced):
+        return [worker.model.backward_seconds(name, batch) for name in names]
+    images = torch.zeros(2, *dataset.image_shape, device=worker.device)
+    return as_if_seconds(copy.deepcopy(worker.model), names, images, batch)
+
+
 def _backward_order(model: nn.Module, dataset: data.Dataset, device: torch.device) -> BackwardOrder:
     """The order in which gradients come, from one pass of a copy over two random images."""
     rng = generator("backward order")
@@ -206,58 +208,9 @@ def _backward_order(model: nn.Module, dataset: data.Dataset, device: torch.devic
     return backward_order(copy.deepcopy(model), loss_of)
 
 
-def _own(
-    settings: Config, engine: Engine, scheduler: Scheduler, workers: list[Worker], clock: Clock, timeline: Timeline
-) -> tuple[list[Lane], Synchroniser]:
-    collective = collectives.build(settings.collective.name, **settings.collective.options)
-    topology = _topology(settings, engine)
-    collective.plan(topology, 0)  # what does not fit the cluster is said before anything is trained
-    layers = [LayerCost(layer.name, layer.numel) for layer in workers[0].flat.layers]
-    groups = scheduler.partition(layers, lambda numel: 0.0)
-    refuse_cut(settings, groups)
-    lanes = []
-    for worker, communicator in zip(workers, engine.communicators, strict=True):
-        server = Server(communicator, collective, topology)
-        seed = settings.train.seed
-        compressor = compressor_of(settings)
-        lane = Lane(worker.rank, worker.flat, compressor, server, seed, lambda: clock.phase("compress", "compress"))
-        if compressor.owns_momentum:
-            lane.decay = Decay(settings.optimizer)
-        lane.measure_every = settings.output.health_every
-        lane.cut(groups)
-        lanes.append(lane)
-    if engine.distributed:
-        return lanes, Threaded(lanes[0], timeline, scheduler.after_backward)
-    return lanes, Lockstep(lanes)
-
-
-def _topology(settings: Config, engine: Engine) -> Topology:
-    """Where the ranks are: as network.topology says, else by the hosts they run on."""
-    hosts = [peer.host for peer in engine.peers]
-    topology = topology_file.of_job(settings.network.topology, hosts, "network.topology")
-    if engine.distributed and settings.network.topology.endswith(".toml"):
-        # A file of the same name may say something else on another host.
-        content = {"topology": f"{topology.layout}, ranks {topology.ranks}, {topology.root!r}"}
-        agree_on(engine.communicators[0], f"{settings.network.topology} differs", content)
-    return topology
-
-
-def _native(settings: Config, engine: Engine, scheduler: Any, worker: Worker) -> Synchroniser:
-    synchroniser = native_sync(
-        engine,
-        worker.model,
-        worker.optimizer,
-        bucket_cap_mb=scheduler.bucket_cap_mb,
-        accumulation=settings.train.accumulation,
-        unused=worker.unused,
-    )
-    worker.module, worker.optimizer = synchroniser.module, synchroniser.optimizer
-    return synchroniser
-
-
 def _fusion_mb(scheduler: Any) -> float | None:
     """Horovod's own fusion is switched off, so that our schedule is the schedule, unless it is Horovod's turn."""
-    if not scheduler.native:
+    if scheduler.mode != "native":
         return 0.0
     return scheduler.bucket_cap_mb or None
 

@@ -26,12 +26,15 @@ def resolve(given: Config) -> Config:
             f"network.dilation: only a replayed model can be slowed down; model.name is {resolved.model.name!r}"
         )
     names = (resolved.compressor.name, resolved.collective.name)
-    if scheduler_of(resolved).native and names != ("none", ENGINES_OWN):
+    native = scheduler_of(resolved).mode == "native"
+    if native and names != ("none", ENGINES_OWN):
         raise UserError(
             "scheduler.name: 'native' is the engine's own synchroniser, dense and with its own collective; "
             f"it goes with compressor.name = none and collective.name = native, not {names[0]} and {names[1]}"
         )
-    if scheduler_of(resolved).native and resolved.output.health_every:
+    if resolved.scheduler.profile and not scheduler_of(resolved).needs_profile:
+        raise UserError(f"scheduler.profile: {resolved.scheduler.name!r} weighs no times")
+    if native and resolved.output.health_every:
         raise UserError("output.health_every: 'native' is the engine's own synchroniser, with nothing to look into")
     if compressor_of(resolved).owns_momentum and resolved.optimizer.momentum:
         raise UserError(f"optimizer.momentum: {resolved.compressor.name!r} applies momentum itself; set it to 0")

@@ -19,6 +19,7 @@ from wirebench.comm.launch import end_process, launched, let_rank_0_tell
 from wirebench.data.base import Batch
 from wirebench.errors import Diverged, PeerLost, UserError
 from wirebench.guard import seed_of_backward
+from wirebench.lost import describe, lost_by_native
 from wirebench.optim import apply_learning_rate, learning_rate
 from wirebench.run import Run
 
@@ -39,12 +40,12 @@ def main(arguments: list[str]) -> int:
     except (UserError, Diverged) as error:
         return fail(error, error.exit_code, run)
     except PeerLost as error:
-        return fail(run.describe(error) if run else error, error.exit_code, run)
+        return fail(describe(run, error) if run else error, error.exit_code, run)
     except KeyboardInterrupt:
         return fail("stopped at once", INTERRUPTED, run)
     except Exception as error:
-        if run is not None and run.lost_by_native(error):
-            return fail(run.describe(error), PeerLost.exit_code, run)
+        if run is not None and lost_by_native(run, error):
+            return fail(describe(run, error), PeerLost.exit_code, run)
         traceback.print_exc()
         return leave(1, run)
     return 0

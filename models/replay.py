@@ -50,6 +50,11 @@ class Replay(nn.Module):
                 parameter = nn.Parameter(PARAMETER_DEVIATION * torch.randn(shape))
                 _register(self, layer.name, parameter, f"{path}: layer {layer.name}: name")
 
+    def backward_seconds(self, name: str, images: int) -> float:
+        """Of the layer `name`, for so many images."""
+        layer = next(stop.layer for stop in self._stops if stop.layer.name == name)
+        return layer.backward_seconds * self.dilation * images / self._trace.batch_size
+
     def forward(self, images: Tensor) -> Tensor:
         """Zeros, after the trace's time; the backward pass takes the trace's time too."""
         # A leaf that wants a gradient keeps layers without parameters in the graph.

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers.base import Cost, LayerCost
+from schedulers.base import Cost, LayerCost, Mode
 
 BYTES_PER_ELEMENT = 4
 
@@ -17,8 +17,7 @@ class Fused:
     """
 
     needs_profile: ClassVar[bool] = False
-    after_backward: ClassVar[bool] = False
-    native: ClassVar[bool] = False
+    mode: ClassVar[Mode] = "overlapped"
 
     def __init__(self, bucket_cap_mb: float = 25.0, first_bucket_mb: float = 1.0) -> None:
         if bucket_cap_mb <= 0 or first_bucket_mb <= 0:

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers.base import Cost, LayerCost
+from schedulers.base import Cost, LayerCost, Mode
+from schedulers.fused import Fused
+
+DEFAULT_CAP_MB = 25.0
 
 
 class Native:
@@ -14,8 +17,7 @@ class Native:
     """
 
     needs_profile: ClassVar[bool] = False
-    after_backward: ClassVar[bool] = False
-    native: ClassVar[bool] = True
+    mode: ClassVar[Mode] = "native"
 
     def __init__(self, bucket_cap_mb: float = 0.0) -> None:
         if bucket_cap_mb < 0:
@@ -23,5 +25,5 @@ class Native:
         self.bucket_cap_mb = bucket_cap_mb
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
-        """One group: what the engine merges, it decides itself."""
-        return [range(len(layers))]
+        """What DistributedDataParallel would merge; the engine decides itself, and only predictions ask for it."""
+        return Fused(self.bucket_cap_mb or DEFAULT_CAP_MB).partition(layers, cost)

@@ -1,21 +1,20 @@
 """SyncEASGD as MG-WFBP reads it: the whole gradient in one message, after the backward pass.
 
-It is plain synchronous SGD: nothing elastic is averaged (PAPERS: MG-WFBP, arXiv 1811.11141, section II). The name is
-kept because the paper's tables use it.
+It is plain synchronous SGD: nothing elastic is averaged (MG-WFBP, arXiv 1811.11141, section II, which takes from Sync
+EASGD the single message alone). The name is kept because the paper's tables use it; elastic averaging is `easgd`.
 """
 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers.base import Cost, LayerCost
+from schedulers.base import Cost, LayerCost, Mode
 
 
 class SyncEasgd:
     """One message of all layers."""
 
     needs_profile: ClassVar[bool] = False
-    after_backward: ClassVar[bool] = True
-    native: ClassVar[bool] = False
+    mode: ClassVar[Mode] = "after_backward"
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """A single group."""

@@ -6,15 +6,14 @@ Zhang et al., "Poseidon", USENIX ATC 2017; the baseline of MG-WFBP (arXiv 1811.1
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers.base import Cost, LayerCost
+from schedulers.base import Cost, LayerCost, Mode
 
 
 class Wfbp:
     """One message per parameter tensor, in backward order."""
 
     needs_profile: ClassVar[bool] = False
-    after_backward: ClassVar[bool] = False
-    native: ClassVar[bool] = False
+    mode: ClassVar[Mode] = "overlapped"
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """One group per layer."""

@@ -16,13 +16,10 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -30,62 +27,11 @@ import models
 from wirebench.errors import UserError
 from wirebench.loss import cross_entropy
 from wirebench.plugins import suggest
+from wirebench.roofline import GPUS, Gpu, Roofline
 from wirebench.trace import Trace, TraceLayer
-
-
-class Gpu(NamedTuple):
-    """A GPU in fp32 (no tensor cores, no TF32), by the vendor's data sheet.
-
-    peak_tflops  single precision, boost clock
-    memory_gbs   memory bandwidth in 10^9 bytes per second
-    efficiency   attainable share of the peak: assumed, not measured
-    """
-
-    label: str
-    peak_tflops: float
-    memory_gbs: float
-    source: str
-    efficiency: float = 0.5
-
-    def seconds(self, flops: float, moved_bytes: float) -> float:
-        """Of one operation, by the roofline."""
-        return max(flops / (self.peak_tflops * 1e12 * self.efficiency), moved_bytes / (self.memory_gbs * 1e9))
-
-
-GPUS = {
-    "k80": Gpu("NVIDIA Tesla K80, one of its two GPUs", 4.37, 240, "half of the board's 8.74 TFLOPS and 480 GB/s"),
-    "gtx1080ti": Gpu("NVIDIA GeForce GTX 1080 Ti", 11.34, 484, "3584 cores x 1.582 GHz x 2; 11 Gbit/s x 352 bit"),
-    "v100": Gpu("NVIDIA Tesla V100 SXM2", 15.7, 900, "data sheet of the V100, 2018"),
-    "a100": Gpu("NVIDIA A100 40GB", 19.5, 1555, "data sheet of the A100, 2020"),
-    "h200": Gpu("NVIDIA H200 SXM", 67, 4800, "data sheet of the H200, 2024"),
-}
 
 DIGITS = 4
 """Significant digits of a time: an estimate has not more to say."""
-
-
-class Roofline(TorchDispatchMode):
-    """Adds the price of every operation inside to `seconds`."""
-
-    def __init__(self, gpu: Gpu) -> None:
-        super().__init__()
-        self.gpu, self.seconds = gpu, 0.0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation, then price it."""
-        kwargs = kwargs or {}
-        out = func(*args, **kwargs)
-        if not func.is_view:
-            formula = flop_registry.get(func.overloadpacket)
-            flops = formula(*args, **kwargs, out_val=out) if formula else 0
-            moved = sum(t.nbytes for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor))
-            self.seconds += self.gpu.seconds(flops, moved)
-        return out
-
-    def take(self) -> float:
-        """The seconds since the last call."""
-        seconds, self.seconds = self.seconds, 0.0
-        return seconds
 
 
 def estimate(

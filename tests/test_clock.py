@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import wirebench.clock
+import wirebench.marks
 from wirebench.clock import Clock
 from wirebench.steps import PHASES, StepTimes, summary
 from wirebench.timeline import Timeline
@@ -77,6 +78,7 @@ class HostTime:
 def host(monkeypatch) -> HostTime:
     fake = HostTime()
     monkeypatch.setattr(wirebench.clock, "time", fake)
+    monkeypatch.setattr(wirebench.marks, "time", fake)
     return fake
 
 

@@ -14,45 +14,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from wirebench.marks import marks_for
 from wirebench.steps import PHASES, StepTimes
 from wirebench.timeline import Timeline
-
-
-class _HostMarks:
-    """Points in time of the host: seconds."""
-
-    def mark(self) -> float:
-        return time.perf_counter()
-
-    def seconds(self, begin: float, end: float) -> float:
-        return end - begin
-
-    def reached(self, mark: float) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-
-class _CudaMarks:
-    """Points in time of the device: events, recorded on the current stream of the calling thread."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-
-    def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
-        return event
-
-    def seconds(self, begin: torch.cuda.Event, end: torch.cuda.Event) -> float:
-        return begin.elapsed_time(end) / 1000
-
-    def reached(self, mark: torch.cuda.Event) -> bool:
-        return mark.query()
-
-    def synchronize(self) -> None:
-        torch.cuda.synchronize(self._device)
 
 
 class _Phase(NamedTuple):
@@ -85,7 +49,7 @@ class Clock:
     """
 
     def __init__(self, device: torch.device, timeline: Timeline) -> None:
-        self._marks: Any = _CudaMarks(device) if device.type == "cuda" else _HostMarks()
+        self._marks = marks_for(device)
         self._timeline = timeline
         self._lock = threading.Lock()
         self._open: _Step | None = None

@@ -38,6 +38,13 @@ def capture(device: torch.device) -> dict[str, Any]:
     }
 
 
+def hardware(device: torch.device) -> str:
+    """What computes, in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"{_cpu_model() or 'CPU'}, {torch.get_num_threads()} threads"
+
+
 def _git() -> dict[str, Any] | None:
     """Commit and whether files differ from it (results aside); None unless this is a git checkout with a commit."""
     if not (ROOT / ".git").exists():

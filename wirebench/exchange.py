@@ -39,6 +39,10 @@ class Synchroniser(Protocol):
         """Around the optimizer's step."""
         ...
 
+    def settle(self) -> None:
+        """Before anything but a training step looks at the model: nothing of the last step is under way any more."""
+        ...
+
     def close(self) -> None:
         """After the last step: detach from the model, end threads."""
         ...

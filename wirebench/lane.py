@@ -62,6 +62,11 @@ class Lane:
         assert covered == list(range(len(self.flat.layers))), f"groups must cover the layers in order, got {groups}"
         self.buckets = [self.flat.bucket(index, group) for index, group in enumerate(groups)]
 
+    @property
+    def state_share(self) -> float:
+        """Memory that the compressor keeps between steps, as a multiple of the gradient's."""
+        return sum(tensor.nbytes for tensor in self.compressor.state_dict().values()) / self.flat.grad.nbytes
+
     def begin(self, step: int, epoch: int) -> None:
         """Forget the gradients of the step before."""
         measuring = bool(self.measure_every) and step % self.measure_every == 0

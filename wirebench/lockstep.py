@@ -38,6 +38,9 @@ class Lockstep:
         """The optimizer steps as it is."""
         return nullcontext()
 
+    def settle(self) -> None:
+        """Every exchange ends with its step."""
+
     def close(self) -> None:
         """Detach from the models."""
         for detach in self._detach:

@@ -63,6 +63,9 @@ class DdpSync:
         """The optimizer steps as it is."""
         return nullcontext()
 
+    def settle(self) -> None:
+        """The engine ends with the step."""
+
     def close(self) -> None:
         """Nothing of ours to detach."""
 
@@ -95,6 +98,9 @@ class HorovodSync:
     def stepping(self) -> AbstractContextManager[None]:
         """The gradients are synchronised already."""
         return self.optimizer.skip_synchronize()
+
+    def settle(self) -> None:
+        """The engine ends with the step."""
 
     def close(self) -> None:
         """Nothing of ours to detach."""

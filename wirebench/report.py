@@ -26,6 +26,7 @@ def rows(record: Record) -> dict[str, str]:
         "images/s [p10 - p90]": _spread(record["images_per_second"], _rate)
         + _beside(expected.get("images_per_second"), _rate),
         "step ms [p10 - p90]": _spread(record["step_seconds"], _milliseconds),
+        **_prediction(record.get("prediction")),
         **{f"  {name}": _or_missing(record["phases"][name], _milliseconds) for name in PHASES},
     }
     for name, count in record["bytes_per_step"].items():
@@ -40,6 +41,13 @@ def rows(record: Record) -> dict[str, str]:
     lines["loss"] = _or_missing(record["final"]["loss"], _figure)
     lines["seconds"] = _or_missing(record["seconds_total"], _rate) + _beside(expected.get("seconds"), _rate)
     return lines
+
+
+def _prediction(found: dict[str, float] | None) -> dict[str, str]:
+    """What the simulated step says beside the measured one."""
+    if not found:
+        return {}
+    return {"step ms predicted": f"{_milliseconds(found['step_seconds'])} ({found['error']:+.1%})"}
 
 
 def table(records: Sequence[Record]) -> Table:

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from wirebench.checkpoint import Checkpoints
 from wirebench.clock import Clock
 from wirebench.comm.engine import Engine
-from wirebench.comm.peers import first_line, gather_bytes, reporting_loss
+from wirebench.comm.peers import gather_bytes, reporting_loss
 from wirebench.comm.stop import Stopper, steps_between_looks
 from wirebench.config import Config
 from wirebench.errors import Diverged
@@ -25,6 +24,7 @@ from wirebench.journal import Journal
 from wirebench.lane import Lane
 from wirebench.progress import NullProgress, Progress
 from wirebench.record import NullRecord, RunRecord
+from wirebench.rehearsal import Rehearsal
 from wirebench.residual_guard import ResidualGuard
 from wirebench.steps import summary
 from wirebench.timeline import Timeline
@@ -42,7 +42,7 @@ class Run:
     total_steps     of the whole run, whatever was done before a resume
     restored        what the checkpoint that was loaded says of the run so far, None for a new run
     warnings        what a person was warned of so far
-    step            the next step to do
+    step            the next step to do; first_step: of this process; counted_from: the first that counts
     """
 
     config: Config
@@ -54,6 +54,7 @@ class Run:
     guard: Guard
     health: Health
     residuals: ResidualGuard | None
+    rehearsal: Rehearsal | None
     clock: Clock
     timeline: Timeline
     traffic: Traffic
@@ -68,6 +69,7 @@ class Run:
     warnings: list[str]
     step: int = 0
     first_step: int = 0
+    counted_from: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
     _extra: dict[str, float] = field(default_factory=dict)
     _seconds_before: float = 0.0
@@ -102,6 +104,11 @@ class Run:
             self._seconds_before, self._wire_before = progress["seconds"], progress["wire_bytes"]
             self.health.history = {int(step): reading for step, reading in progress["health"].items()}
             self.warnings += progress["warnings"]
+        self.counted_from = self.first_step + self.config.train.warmup_steps
+        if self.rehearsal is not None:
+            self.rehearsal.adopt(self.restored and self.restored["progress"]["cut"])
+            self.rehearsal.plan(self.first_step)
+            self.counted_from = self.rehearsal.counted_from
         self.record.truncate(self.first_step)
         self.record.restore(self.history)
         self._began = self._epoch_began = time.perf_counter()
@@ -123,6 +130,7 @@ class Run:
 
     def pause_clock(self) -> None:
         """What comes now (evaluation, a checkpoint) is no training time and no training traffic; raises Diverged."""
+        self.synchroniser.settle()
         self.journal.flush()
         self.clock.pause()
         self.traffic.pause()
@@ -137,8 +145,10 @@ class Run:
         """Everything before the first forward pass of a step."""
         with reporting_loss():
             self.stopper.before_step(self.step)
-        begin = self.first_step + self.config.train.warmup_steps
+        begin = self.counted_from
         self.timeline.active = self.engine.is_first and begin <= self.step < begin + self.config.output.trace_steps
+        if self.rehearsal is not None:
+            self.rehearsal.begin_step(self.step)
         self.synchroniser.begin(self.step, epoch)
 
     def look(self) -> None:
@@ -150,13 +160,25 @@ class Run:
 
     def end_step(self, epoch: int, rate: float) -> None:
         """Everything after the update; raises Diverged for this step or, on a GPU, for one just before."""
-        counted = self.step >= self.first_step + self.config.train.warmup_steps and not self._extra
+        counted = self.step >= self.counted_from and not self._extra
         self.clock.end_step(self.step, self.config.data.batch_size, counted)
         wire_bytes = self.traffic.step(self.synchroniser.take_logs(), counted)
         self.journal.step(self.step, epoch, rate, wire_bytes, self._extra)
+        if self.rehearsal is not None and self.rehearsal.end_step(self.step):
+            self._conclude(self.rehearsal)
         self.step += 1
         if self.step == self.first_step + SETTLED_STEPS and self.engine.distributed:
             self._agree_on_looks()
+
+    def _conclude(self, rehearsal: Rehearsal) -> None:
+        self.pause_clock()
+        with reporting_loss():
+            found = rehearsal.conclude()
+        if found:
+            self.progress.note(found)
+        if self.engine.is_first and rehearsal.profile is not None:
+            rehearsal.save(self.directory, rehearsal.profile, rehearsal.points)
+        self.start_clock()
 
     def asked_to_stop(self) -> bool:
         """Whether all ranks stop here, because one of them was told to."""
@@ -178,8 +200,10 @@ class Run:
         """Save a checkpoint of the state after `step` steps; raises Diverged where it is not worth it."""
         self.guard.parameters(self.step - 1)
         wire_bytes = self._wire_before + self.traffic.total
-        progress = {"history": self.history, "seconds": self.seconds, "wire_bytes": wire_bytes}
-        self.checkpoints.save(self.step, progress | {"health": self.health.history, "warnings": self.warnings})
+        progress: dict[str, Any] = {"history": self.history, "seconds": self.seconds, "wire_bytes": wire_bytes}
+        progress |= {"health": self.health.history, "warnings": self.warnings}
+        progress["cut"] = self.rehearsal.cut_known if self.rehearsal is not None else None
+        self.checkpoints.save(self.step, progress)
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """Sum up the epoch, evaluate where that is due (always after the last step); returns the evaluation or {}."""
@@ -190,7 +214,8 @@ class Run:
         if not math.isfinite(found.get("loss", 0.0)):
             raise Diverged(f"step {self.step - 1}: the loss on the test set is {found['loss']}")
         steps = self.step - epoch * self.steps_per_epoch
-        loss = self._sum_over_ranks([worker.epoch_loss for worker in self.workers]).item() / (steps * self.engine.size)
+        total = self.engine.sum_over_ranks([worker.epoch_loss for worker in self.workers]).item()
+        loss = total / (steps * self.engine.size)
         entry: dict[str, Any] = {
             "epoch": epoch,
             "seconds": time.perf_counter() - self._epoch_began,
@@ -208,7 +233,7 @@ class Run:
 
     def evaluate(self) -> dict[str, float]:
         """Mean loss, top-1 and top-5 over the whole test set, every image counted once; {} for a set without images."""
-        totals = self._sum_over_ranks([worker.evaluate() for worker in self.workers])
+        totals = self.engine.sum_over_ranks([worker.evaluate() for worker in self.workers])
         loss, top1, top5, images = totals.tolist()
         if not images:
             return {}
@@ -237,32 +262,10 @@ class Run:
             gpu=self.gpu.stop(),
             health=self.health.summary(),
             warnings=self.warnings,
-            compressor_state=self._compressor_state(),
+            compressor_state=self.lanes[0].state_share if self.lanes else None,
+            prediction=self.rehearsal.prediction(self.journal.steps) if self.rehearsal else None,
             **measured,
         )
-
-    def _compressor_state(self) -> float | None:
-        """Memory that the compressor keeps between steps, as a multiple of the gradient's."""
-        if not self.lanes:
-            return None
-        kept = sum(tensor.nbytes for tensor in self.lanes[0].compressor.state_dict().values())
-        return kept / self.workers[0].flat.grad.nbytes
-
-    def lost_by_native(self, error: Exception) -> bool:
-        """Whether the engine's own synchroniser raised this because a rank is gone: it knows no PeerLost."""
-        return isinstance(error, RuntimeError) and not self.lanes and self.engine.lost_a_neighbour()
-
-    def describe(self, error: Exception) -> str:
-        """Which rank is gone, and how a user goes on."""
-        gone = self.engine.who_is_gone()
-        what = f"lost {gone}" if gone else "the ranks could not go on together"
-        return f"{what} at step {self.step} ({first_line(error)}); {self._advice()}"
-
-    def _advice(self) -> str:
-        newest = self.checkpoints.newest
-        if newest is None:
-            return "no checkpoint was saved (train.checkpoint_every_steps)"
-        return f"resume with output.dir={self.directory} train.resume=auto (newest checkpoint: {newest})"
 
     def close(self) -> None:
         """Give everything back."""
@@ -279,14 +282,7 @@ class Run:
         sent = torch.zeros(len(self.engine.ranks), self.engine.size, dtype=torch.float64)
         for row, rank, count in zip(sent, self.engine.ranks, self.traffic.sent, strict=False):
             row[rank] = count / self.traffic.steps
-        return self._sum_over_ranks(list(sent)).tolist()
-
-    def _sum_over_ranks(self, values: list[Tensor]) -> Tensor:
-        """The sum of all ranks' small float64 tensors; `values` are those of this process's ranks."""
-        pairs = zip(self.engine.communicators, values, strict=True)
-        handles = [communicator.all_reduce(value.clone()) for communicator, value in pairs]
-        totals = [handle.wait() for handle in handles]
-        return totals[0]
+        return self.engine.sum_over_ranks(list(sent)).tolist()
 
     def _agree_on_looks(self) -> None:
         """Rank 0 says how often everybody looks whether to stop, from the time a step takes."""

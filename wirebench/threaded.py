@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
@@ -15,6 +16,8 @@ from wirebench.collectives.serve import Served
 from wirebench.exchange import run
 from wirebench.lane import Lane
 from wirebench.layout import Bucket
+from wirebench.marks import marks_for
+from wirebench.simulate_step import Duration
 from wirebench.timeline import Timeline
 
 Item = tuple[Bucket, torch.cuda.Event | None]
@@ -24,6 +27,7 @@ class Threaded:
     """Averages the gradients of one lane, overlapping the backward pass.
 
     after_backward  hold every exchange back until the backward pass is done
+    holding         do so in this step, whatever the schedule says, and keep how long each exchange takes
     """
 
     def __init__(self, lane: Lane, timeline: Timeline, after_backward: bool = False) -> None:
@@ -31,6 +35,9 @@ class Threaded:
         self.device = lane.flat.grad.device
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self.error: BaseException | None = None
+        self.holding = False
+        self._marks = marks_for(self.device)
+        self._timed: list[tuple[int, Any, Any]] = []
         self._armed = False
         self._missing: list[int] = []
         self._bucket_of: list[int] = []
@@ -74,6 +81,15 @@ class Threaded:
         """The optimizer steps as it is."""
         return nullcontext()
 
+    def settle(self) -> None:
+        """Every exchange ends with its step."""
+
+    def take_durations(self) -> list[Duration]:
+        """Of every bucket's exchange in the last step that was held back; waits for the device."""
+        self._marks.synchronize()
+        timed, self._timed = self._timed, []
+        return [Duration(self._marks.seconds(begin, end)) for _, begin, end in sorted(timed, key=lambda t: t[0])]
+
     def close(self) -> None:
         """Detach from the model, end the thread."""
         for detach in self._detach:
@@ -86,7 +102,7 @@ class Threaded:
         if not self._armed:
             return
         self._missing[self._bucket_of[layer]] -= 1
-        if not self.after_backward:
+        if not self.after_backward and not self.holding:
             self._launch_full()
 
     def _launch_full(self) -> None:
@@ -110,11 +126,17 @@ class Threaded:
     def _exchange(self, bucket: Bucket, ready: torch.cuda.Event | None) -> None:
         begin = time.perf_counter()
         if self.stream is None or ready is None:
-            run([self.lane.exchange(bucket)])
+            self._run(bucket)
         else:
             with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
                 self.stream.wait_event(ready)
-                run([self.lane.exchange(bucket)])
+                self._run(bucket)
                 self._last_event = self.stream.record_event()
         elements = bucket.stop - bucket.start
         self.timeline.span("exchange", f"bucket {bucket.index}", begin, time.perf_counter(), elements=elements)
+
+    def _run(self, bucket: Bucket) -> None:
+        begin = self._marks.mark() if self.holding else None
+        run([self.lane.exchange(bucket)])
+        if self.holding:
+            self._timed.append((bucket.index, begin, self._marks.mark()))

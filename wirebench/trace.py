@@ -25,6 +25,10 @@ class Paced(Protocol):
 
     dilation: float
 
+    def backward_seconds(self, name: str, images: int) -> float:
+        """Of the layer `name`, for so many images."""
+        ...
+
 
 @dataclass(frozen=True)
 class TraceLayer:

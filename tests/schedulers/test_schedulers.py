@@ -48,7 +48,7 @@ def test_wfbp_sends_every_layer_alone(layers):
 def test_sync_easgd_sends_one_message_after_the_backward_pass(layers):
     scheduler = schedulers.build("sync_easgd")
     assert scheduler.partition(layers, cost) == [range(0, len(layers))]
-    assert scheduler.after_backward
+    assert scheduler.mode == "after_backward"
 
 
 @given(layers=layer_lists, cap=st.floats(0.01, 30), first=st.floats(0.01, 30))
@@ -75,18 +75,19 @@ def test_fused_caps_are_more_than_nothing(options):
 def test_native_leaves_everything_to_the_engine():
     scheduler = schedulers.build("native", bucket_cap_mb=10.0)
     assert isinstance(scheduler, Native)
-    assert scheduler.native
+    assert scheduler.mode == "native"
     assert scheduler.bucket_cap_mb == 10.0
-    assert scheduler.partition(of_sizes(1, 2), cost) == [range(0, 2)]
+    assert scheduler.partition(of_sizes(1, 2), cost) == [range(0, 1), range(1, 2)]  # as DDP would
     with pytest.raises(UserError, match=r"^scheduler: bucket_cap_mb is at least 0"):
         schedulers.build("native", bucket_cap_mb=-1.0)
 
 
-def test_only_native_is_native_and_only_sync_easgd_waits():
-    flags = {name: schedulers.build(name) for name in ("wfbp", "fused", "sync_easgd", "native")}
-    assert [name for name, s in flags.items() if s.native] == ["native"]
-    assert [name for name, s in flags.items() if s.after_backward] == ["sync_easgd"]
-    assert not any(s.needs_profile for s in flags.values())
+def test_when_messages_go_and_who_needs_a_profile():
+    found = {name: schedulers.build(name) for name in schedulers.available()}
+    modes = {name: s.mode for name, s in found.items() if s.mode != "overlapped"}
+    assert modes == {"naive": "after_backward", "native": "native", "sync_easgd": "after_backward"}
+    profiled = {name for name, s in found.items() if s.needs_profile}
+    assert profiled == {"asc_wfbp", "mg_wfbp", "mg_wfbp_later", "optimal"}
 
 
 def test_a_misspelt_option_names_those_that_exist():

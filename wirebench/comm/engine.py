@@ -8,7 +8,7 @@ horovod  Horovod, one rank per process, started by horovodrun
 import importlib.util
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 import psutil
 import torch
 import torch.distributed as dist
+from torch import Tensor
 
 from wirebench.comm.counts import save_counts
 from wirebench.comm.hvd import HorovodCommunicator
@@ -88,6 +89,13 @@ class Engine:
     def linger(self) -> None:
         """After a failure, before this process ends: other ranks may need it to find out who is gone."""
         linger(self.peers, self.ranks[0], self.store)
+
+    def sum_over_ranks(self, values: Sequence[Tensor]) -> Tensor:
+        """The sum of all ranks' small tensors, which stay as they are; `values` are those of this process's ranks."""
+        pairs = zip(self.communicators, values, strict=True)
+        handles = [communicator.all_reduce(value.clone()) for communicator, value in pairs]
+        totals = [handle.wait() for handle in handles]
+        return totals[0]
 
     def close(self) -> None:
         """Leave the job in good order; an emulated cluster (scripts/cluster.py) is told what was sent to whom."""

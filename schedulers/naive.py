@@ -1,0 +1,17 @@
+"""No overlap at all: every layer is its own message, sent after the backward pass (MG-WFBP, Eq. 3)."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from schedulers.base import Cost, LayerCost, Mode
+
+
+class Naive:
+    """One message per parameter tensor, in backward order, once all gradients are there."""
+
+    needs_profile: ClassVar[bool] = False
+    mode: ClassVar[Mode] = "after_backward"
+
+    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
+        """One group per layer."""
+        return [range(i, i + 1) for i in range(len(layers))]

@@ -1,0 +1,46 @@
+"""The merging that ends first, by dynamic programming; nothing is assumed of the cost function.
+
+The only state is when the network becomes free, and earlier is never worse. With F(j) the end of the messages of the
+first j layers in backward order, R their ready times and P their elements added up:
+
+    F(j) = min over i < j of  max(F(i), R(j)) + cost(P(j) - P(i))
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import ClassVar
+
+from schedulers.base import Cost, LayerCost, Mode
+from wirebench.schedule import ready_times
+
+
+class Optimal:
+    """Never later than any other cut into messages that go one after the other; of equals the fewest messages."""
+
+    needs_profile: ClassVar[bool] = True
+    mode: ClassVar[Mode] = "overlapped"
+
+    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
+        """The groups; O(L^2), each cost asked for once."""
+        ready, sizes = ready_times(layers), [0, *accumulate(layer.numel for layer in layers)]
+        ends: list[tuple[float, int]] = [(0.0, 0)]
+        begins: list[int] = []
+        for j, (now, size) in enumerate(zip(ready, sizes[1:], strict=True)):
+            best, begin = (float("inf"), 0), 0
+            for i in range(j, -1, -1):
+                free, messages = ends[i]
+                end = ((free if free > now else now) + cost(size - sizes[i]), messages + 1)
+                if end < best:
+                    best, begin = end, i
+            ends.append(best)
+            begins.append(begin)
+        return _walk_back(begins)
+
+
+def _walk_back(begins: Sequence[int]) -> list[range]:
+    """From where the last group of each prefix begins, the groups of the whole."""
+    groups, stop = [], len(begins)
+    while stop:
+        groups.append(range(begins[stop - 1], stop))
+        stop = begins[stop - 1]
+    return groups[::-1]
