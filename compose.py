@@ -38,6 +38,7 @@ from wirebench.record import NullRecord, RunRecord, run_directory
 from wirebench.residual_guard import ResidualGuard
 from wirebench.run import Run
 from wirebench.seeding import generator, make_repeatable, seed_of
+from wirebench.split import Split
 from wirebench.timeline import Timeline
 from wirebench.trace import Paced
 from wirebench.traffic import Traffic
@@ -103,6 +104,8 @@ def _assemble(
     restored = checkpoints.restore(settings.train.resume) if settings.train.resume else None
     record = _record(settings, engine, directory, checkpoints.restored_from)
     guard = Guard(workers[0].flat)
+    if isinstance(synchroniser, Split):
+        guard.lag = max(guard.lag, 1)  # a step's gradient is looked at in the next one, on all ranks alike
     journal = Journal(clock, guard, record, progress, engine.size)
     warnings: list[str] = []
     begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch

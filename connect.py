@@ -26,6 +26,7 @@ from wirebench.native import native_sync
 from wirebench.optim import Decay
 from wirebench.piecewise import Piecewise
 from wirebench.rehearsal import Rehearsal
+from wirebench.split import Split
 from wirebench.threaded import Threaded
 from wirebench.timeline import Timeline
 from wirebench.topology import Topology
@@ -67,7 +68,10 @@ def connect(
         lane.cut(groups)
     if not engine.distributed:
         return Connected(lanes, Lockstep(lanes), None)
-    driver = Threaded(lanes[0], timeline, scheduler.mode == "after_backward")
+    if scheduler.mode == "split":
+        driver: Threaded = Split(lanes[0], timeline, workers[0].model, workers[0].optimizer, clock)
+    else:
+        driver = Threaded(lanes[0], timeline, scheduler.mode == "after_backward")
     costs = functools.partial(measure_exchange, engine, lanes[0], lambda: compressor_of(settings))
     rehearsal = _rehearsal(settings, engine, scheduler, workers[0], groups, driver, costs)
     rehearsal.cut = lanes[0].cut

@@ -32,6 +32,11 @@ def resolve(given: Config) -> Config:
             "scheduler.name: 'native' is the engine's own synchroniser, dense and with its own collective; "
             f"it goes with compressor.name = none and collective.name = native, not {names[0]} and {names[1]}"
         )
+    if scheduler_of(resolved).mode == "split" and resolved.collective.name == ENGINES_OWN:
+        raise UserError(
+            f"collective.name: {resolved.scheduler.name!r} runs the halves of a plan apart, and "
+            "the engine's own has none; ring is its default"
+        )
     if resolved.scheduler.profile and not scheduler_of(resolved).needs_profile:
         raise UserError(f"scheduler.profile: {resolved.scheduler.name!r} weighs no times")
     if native and resolved.output.health_every:
@@ -73,7 +78,8 @@ def _as_the_paper(given: Config) -> Config:
     compressors.PLUGINS.check(section.name, section.options)
     paper = compressors.PLUGINS.load(section.name)
     if not given.collective.name:
-        name = getattr(paper, "collective", Method.collective) or ENGINES_OWN
+        schedule = schedulers.PLUGINS.load(given.scheduler.name)
+        name = getattr(paper, "collective", Method.collective) or getattr(schedule, "collective", ENGINES_OWN)
         given = dataclasses.replace(given, collective=dataclasses.replace(given.collective, name=name))
     if section.dense_below == AS_THE_PAPER:
         section = dataclasses.replace(section, dense_below=getattr(paper, "dense_below", Method.dense_below))
