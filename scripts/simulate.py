@@ -36,6 +36,7 @@ from wirebench.files import write_atomically
 from wirebench.pricing import Pricer
 from wirebench.roofline import GPUS
 from wirebench.simulate import Simulated, Simulator, draw
+from wirebench.sizing import Sizes
 from wirebench.timeline import Timeline
 from wirebench.trace import Trace
 
@@ -118,7 +119,7 @@ def _simulator(options: argparse.Namespace, model: Trace, workers: int, gbit: fl
     pricer = Pricer(collectives.build(name), name, topology, options.call_us * 1e-6, options.formulas)
     rates = Rates() if options.gpu else None
     seconds = rates.on(options.compressor, GPUS[options.gpu].memory_gbs * 1e9) if rates else lambda numel: 0.0
-    return Simulator(model, make, seconds, pricer)
+    return Simulator(model, Sizes(make, workers), seconds, pricer)
 
 
 def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> None:

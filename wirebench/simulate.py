@@ -7,7 +7,6 @@ by the plan that would serve it, and the messages are laid beside the trace's co
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from wirebench.exchange_profile import spans
 from wirebench.layout import Layer
@@ -53,15 +52,16 @@ class Simulated:
 class Simulator:
     """Steps of one model, compressed in one way, on one network, under any schedule.
 
-    make         makes a compressor; compressing: seconds that it takes for a bucket of so many elements
+    sizes        what the compressor asks for; compressing: seconds that it takes for a bucket of so many elements
     pricer       the network with its collective
     Buckets are priced once, whichever schedules ask for them.
     """
 
-    def __init__(self, trace: Trace, make: Callable[[], Any], compressing: Compressing, pricer: Pricer) -> None:
+    def __init__(self, trace: Trace, sizes: Sizes, compressing: Compressing, pricer: Pricer) -> None:
+        assert sizes.size == pricer.topology.size, f"{sizes.size} workers, {pricer.topology.size} ranks"
         self.layers, self.passes = layers_of(trace), passes_of(trace)
         self.compressing, self.pricer = compressing, pricer
-        self._sizes = Sizes(make, pricer.topology.size)
+        self._sizes = sizes
         self._known: dict[tuple[int, int], list[Asked]] = {}
 
     def step(self, scheduler: Partitioner) -> Simulated:
