@@ -6,6 +6,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from scripts._convergence_runs import DENSE, TARGET, Method, history, load, wire_bytes
 from scripts._convergence_table import document
@@ -50,6 +51,10 @@ def curves(methods: Sequence[Method], across: str, place: Place, logarithmic: bo
         axis.axhline(TARGET, color="0.6", linestyle=":", linewidth=1)
         if scaled:
             axis.set_xscale("log")
+            # Over less than a decade or two, powers of ten say little and all minor ticks stand on each other.
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+            axis.xaxis.set_minor_formatter(NullFormatter())
         axis.grid(alpha=0.3)
         axis.spines[["top", "right"]].set_visible(False)
         axis.legend(fontsize=8, frameon=False, loc="lower right")
