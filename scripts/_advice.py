@@ -20,7 +20,7 @@ from wirebench.trace import Trace
 DENSE = "none"
 SCHEDULERS = ("wfbp", "fused", "sync_easgd", "mg_wfbp", "optimal", "dear")
 DENSE_COLLECTIVES = ("ring", "halving_doubling", "hierarchical", "blueconnect", "flexreduce")
-LOWEST_GBIT, HIGHEST_GBIT, STEPS, REFINED = 0.01, 1000.0, 18, 6
+LOWEST_GBIT, HIGHEST_GBIT, STEPS, REFINED = 0.01, 1000.0, 12, 7
 """Rates between which break-evens are looked for, and how finely."""
 
 
@@ -71,12 +71,18 @@ class Adviser:
         self.workers = topology(None).size
         self._sizes: dict[str, Sizes] = {}
 
-    def all(self, names: Sequence[str]) -> tuple[list[Advice], dict[str, str]]:
-        """Every composition of these compressors, the fastest first; and those left out, with the reason."""
+    def all(self, names: Sequence[str], named: bool) -> tuple[list[Advice], dict[str, str]]:
+        """Every composition of these compressors, the fastest first; and those left out, with the reason.
+
+        named  the user asked for them: also those of which noise says little
+        """
         found: list[Advice] = []
         left_out: dict[str, str] = {}
         for name in names:
             try:
+                if not named and name != DENSE and self._sizes_of(name).by_value:
+                    left_out[name] = "what it sends depends on how large gradients are; by name, it is shown on noise"
+                    continue
                 found += self._of(name, None)
             except (UserError, ValueError) as error:
                 left_out[name] = str(error)
@@ -123,13 +129,13 @@ class Adviser:
         return found
 
     def _collectives(self, name: str, topology: Topology, quick: bool) -> Sequence[str]:
-        """The compressor's own; of the dense sum all that may be fastest, those between machines where there are any."""
+        """The compressor's own; of the dense sum all that may be the fastest."""
         own = getattr(compressors.PLUGINS.load(name), "collective", "")
         if own or name != DENSE:
             return (own or "ring",)
         several = len(topology.machines) > 1 and len(topology.machines) < topology.size
         names = DENSE_COLLECTIVES if several else DENSE_COLLECTIVES[:2]
-        return names[:1] if quick and not several else names
+        return names
 
     def _make(self, name: str) -> Any:
         options = {"density": self.density} if "density" in compressors.PLUGINS.options(name) else {}
@@ -155,21 +161,19 @@ def sentence(best: Sequence[Advice], breaks: dict[str, float | None]) -> str:
         paying = {name: below for name, below in breaks.items() if below}
         if not paying:
             return f"On this network nothing beats {plain}, and at no rate that was tried does any compressor."
-        name, below = max(paying.items(), key=lambda item: item[1])
-        return (
-            f"On this network nothing beats {plain}. The first to pay on slower links is {name}, below {rate(below)}."
-        )
-    below = breaks.get(first.compressor)
-    until = f" It pays below {rate(below)}." if below else ""
+        name, most = max(paying.items(), key=lambda item: item[1])
+        return f"On this network nothing beats {plain}. The first to pay on slower links is {name}, below {rate(most)}."
+    limit = breaks.get(first.compressor)
+    until = "" if not limit else " It pays " + ("at any rate." if math.isinf(limit) else f"below {rate(limit)}.")
     return (
         f"{first.compressor} with {first.scheduler} on {first.collective} is {100 * gain:.0f} % faster than {plain} "
-        f"({first.images_per_second:.0f} against {dense.images_per_second:.0f} images/s).{until} It is lossy: see what it "
-        "does to the accuracy (results/convergence)."
+        f"({first.images_per_second:.0f} against {dense.images_per_second:.0f} images/s).{until} It is lossy: see what "
+        "it does to the accuracy (results/convergence)."
     )
 
 
 def rate(gbit: float) -> str:
     """A rate in words."""
     if math.isinf(gbit):
-        return f"more than {HIGHEST_GBIT:g} Gbit/s"
+        return "at any rate"
     return f"{gbit:.3g} Gbit/s" if gbit >= 1 else f"{1e3 * gbit:.3g} Mbit/s"

@@ -7,8 +7,9 @@ python scripts/advise.py --trace results/runs/mine/layers.json --topology fitted
 python scripts/advise.py --model resnet_cifar --option depth=20 --pixels 32 --classes 10 --batch 32 --probe --workers 4
 
 Computation comes from a trace, from an estimate for a GPU, or from this machine (--probe). Compressors take as many
-copies of the gradient as they were measured to take on a CPU, at the GPU's memory bandwidth: an estimate too. Break-even
-is the rate between machines below which a compressor beats the best dense composition. See docs/simulation.md.
+copies of the gradient as they were measured to take on a CPU, at the GPU's memory bandwidth: an estimate too.
+Break-even is the rate between machines below which a compressor beats the best dense composition by 1 % or more. See
+docs/simulation.md.
 """
 
 import argparse
@@ -52,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             bytes_per_second,
             options.density,
         )
-        found, left_out = adviser.all(names)
+        found, left_out = adviser.all(names, named=bool(options.compressors))
         best = list({each.compressor: each for each in reversed(found)}.values())
         best.sort(key=lambda each: each.found.step.seconds)
         breaks = {each.compressor: adviser.break_even(each.compressor) for each in best if each.compressor != DENSE}

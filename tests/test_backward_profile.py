@@ -147,7 +147,7 @@ def test_a_profile_of_another_model_is_refused(tmp_path):
 
 @pytest.mark.parametrize("sizes", [[5], [300], [10, 20, 30], [64, 64, 4096, 64, 128, 1_000_000, 7], [1] * 3000])
 def test_spans_of_layers_of_rising_size_up_to_all(sizes):
-    found = spans(sizes)
+    found = spans(tuple(sizes))
     totals = [sum(sizes[i] for i in span) for span in found]
     assert found[-1] == range(len(sizes))
     assert totals == sorted(set(totals))

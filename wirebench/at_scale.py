@@ -10,7 +10,7 @@ from collections.abc import Callable
 from wirebench import closed_forms
 from wirebench.topology import Topology
 
-MOST_RANKS = 64
+MOST_RANKS = 16
 
 
 def sum_seconds(plan: str, topology: Topology, num_bytes: float) -> float:

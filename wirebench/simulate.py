@@ -93,7 +93,7 @@ class Simulator:
     def _cost(self) -> Piecewise:
         """Of an exchange by its elements: that of the runs of layers that a job would try (exchange_profile.py)."""
         points = []
-        for group in spans([layer.numel for layer in self.layers]):
+        for group in spans(tuple(layer.numel for layer in self.layers)):
             duration = _together(self.pricer, self._asked(group), self.compressing(self._numel(group)))
             points.append((self._numel(group), duration.seconds + duration.copy_seconds))
         return Piecewise(points)

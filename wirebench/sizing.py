@@ -20,7 +20,7 @@ from wirebench.world import World
 SAMPLE = 1 << 16
 GRADIENT_DEVIATION, PARAMETER_DEVIATION = 1e-4, 0.05
 """Those of a replayed model (models/replay.py)."""
-FEW = 2
+FEW, MOST_TRIED = 2, 64
 """Ranks of the world in which requests are counted: how many there are does not depend on it."""
 
 
@@ -45,7 +45,7 @@ class Sizes:
         self._known: dict[Shapes, list[Asked]] = {}
 
     def of(self, layers: Sequence[Layer]) -> list[Asked]:
-        """The requests of one exchange of neighbouring layers, by rank 0."""
+        """The requests of one exchange of neighbouring layers, by one rank."""
         shapes = tuple((layer.numel, layer.ndim, layer.rows) for layer in layers)
         return self._once(shapes, META) if self._shaped else self._between(sum(numel for numel, _, _ in shapes))
 
@@ -56,6 +56,13 @@ class Sizes:
             one, other = (self._once(((SAMPLE, 2, rows),), META) for rows in (1, 256))
         except Exception:  # whatever a method does that wants to see what it sends
             return False
+        return one != other
+
+    @cached_property
+    def by_value(self) -> bool:
+        """Whether it matters how large the gradient is: then noise says nothing of what real gradients would cost."""
+        shapes = ((SAMPLE, 2, 256),)
+        one, other = (_asked(self.make, shapes, self.size, CPU, scale) for scale in (1.0, 1000.0))
         return one != other
 
     def _between(self, numel: int) -> list[Asked]:
@@ -77,16 +84,27 @@ class Sizes:
         return self._known[shapes]
 
 
-def _asked(make: Any, shapes: Shapes, size: int, device: torch.device) -> list[Asked]:
-    """Advance to the last request of a world of `size`; what is done with its answer is not waited for."""
-    bucket = _bucket(shapes, device)
+def _asked(make: Any, shapes: Shapes, size: int, device: torch.device, scale: float = 1.0) -> list[Asked]:
+    """Advance to the last request of a world of `size`; what is done with its answer is not waited for.
+
+    By the first rank that has something to say: where some vote, the others hand over a byte or nothing.
+    """
     # Answers of thousands of ranks are not worth reading after the last request.
-    count = len(_advance(make(), bucket, FEW, None))
-    return _advance(make(), _bucket(shapes, device), size, count)
+    count = len(_talking(make, shapes, FEW, device, scale, None))
+    return _talking(make, shapes, size, device, scale, count)
 
 
-def _advance(compressor: Exchanger, bucket: Bucket, size: int, most: int | None) -> list[Asked]:
-    exchange = compressor.exchange(bucket, World(0, size))
+def _talking(make: Any, shapes: Shapes, size: int, device: torch.device, scale: float, most: int | None) -> list[Asked]:
+    asked: list[Asked] = []
+    for rank in range(min(size, MOST_TRIED)):
+        asked = _advance(make(), _bucket(shapes, device, scale), rank, size, most)
+        if not asked or asked[0].num_bytes > 1:
+            break
+    return asked
+
+
+def _advance(compressor: Exchanger, bucket: Bucket, rank: int, size: int, most: int | None) -> list[Asked]:
+    exchange = compressor.exchange(bucket, World(rank, size))
     asked: list[Asked] = []
     answer: Answer = None
     with torch.no_grad():
@@ -96,20 +114,20 @@ def _advance(compressor: Exchanger, bucket: Bucket, size: int, most: int | None)
             except StopIteration:
                 break
             asked.append(Asked(type(request), float(sum(tensor.nbytes for tensor in handed_over(request)))))
-            answer = _answer(request, size)
+            answer = _answer(request, rank, size)
     return asked
 
 
-def _answer(request: Request, size: int) -> Answer:
+def _answer(request: Request, rank: int, size: int) -> Answer:
     """As if all ranks had brought the same."""
     if isinstance(request, Gather):
         return [request.tensor] * size
     if isinstance(request, Route):
-        return [request.parts[0]] * size
+        return [request.parts[rank]] * size
     return request.message if isinstance(request, Merge) else request.tensor
 
 
-def _bucket(shapes: Shapes, device: torch.device) -> Bucket:
+def _bucket(shapes: Shapes, device: torch.device, scale: float) -> Bucket:
     layers, start = [], 0
     for number, (numel, ndim, rows) in enumerate(shapes):
         layers.append(Layer(f"layer{number}", start, start + numel, ndim, rows))
@@ -118,9 +136,8 @@ def _bucket(shapes: Shapes, device: torch.device) -> Bucket:
         grad = torch.empty(start, device=device)
         return Bucket(0, grad, torch.empty_like(grad), tuple(layers), tuple(layers))
     noise, weights = _noise(SAMPLE), _noise(SAMPLE + 1)
-    return Bucket(
-        0, GRADIENT_DEVIATION * noise[:start], PARAMETER_DEVIATION * weights[:start], tuple(layers), tuple(layers)
-    )
+    grad, param = scale * GRADIENT_DEVIATION * noise[:start], PARAMETER_DEVIATION * weights[:start]
+    return Bucket(0, grad, param, tuple(layers), tuple(layers))
 
 
 @lru_cache(maxsize=4)
