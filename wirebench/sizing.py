@@ -17,11 +17,12 @@ from torch import Tensor
 
 from wirebench.lane import Exchanger
 from wirebench.layout import Bucket, Layer
-from wirebench.requests import Answer, Gather, Merge, Reduce, Request, Route, handed_over, payload
+from wirebench.requests import Answer, Gather, Merge, Reduce, Request, Route, Sum, handed_over, payload
 from wirebench.seeding import generator
 from wirebench.world import World
 
 SAMPLE, SMALL, TINY = 1 << 16, 1 << 12, 1 << 6
+FLOAT_BYTES = 4
 GRADIENT_DEVIATION, PARAMETER_DEVIATION = 1e-4, 0.05
 """Those of a replayed model (models/replay.py)."""
 FEW = 2
@@ -54,9 +55,15 @@ class Asked(NamedTuple):
 
 
 class Sizes:
-    """What one compressor asks for in a world of `size`, by the bucket; `make` makes a compressor."""
+    """What one compressor asks for in a world of `size`, by the bucket.
 
-    def __init__(self, make: Callable[[], Exchanger], size: int) -> None:
+    make         makes the compressor, without wrappers
+    dense_below  layers with one dimension or fewer elements than this go dense, in a sum of their own before all others
+                 (compressors/wrappers.py); 0: none do
+    """
+
+    def __init__(self, make: Callable[[], Exchanger], size: int, dense_below: int = 0) -> None:
+        self.dense_below = dense_below
         # A copy is made far faster than what a name and options stand for.
         fresh = make()
         self.make, self.size = lambda: copy.deepcopy(fresh), size
@@ -64,6 +71,13 @@ class Sizes:
 
     def of(self, layers: Sequence[Layer]) -> list[Asked]:
         """The requests of one exchange of neighbouring layers."""
+        limit = self.dense_below
+        sent = [layer for layer in layers if not limit or (layer.ndim > 1 and layer.numel >= limit)]
+        dense_bytes = FLOAT_BYTES * (sum(layer.numel for layer in layers) - sum(layer.numel for layer in sent))
+        dense = [Asked(Sum, dense_bytes, dense_bytes)] if len(sent) < len(layers) else []
+        return dense + (self._of(sent) if sent else [])
+
+    def _of(self, layers: Sequence[Layer]) -> list[Asked]:
         shapes = tuple((layer.numel, layer.ndim, layer.rows) for layer in layers)
         if self.by_shape:
             return self._added_up(shapes) if self._adds_up else self._asked(shapes, META)
