@@ -22,6 +22,7 @@ from wirebench.comm.peers import agree_on, gather_bytes
 from wirebench.comm.stop import Stopper
 from wirebench.config import Config
 from wirebench.earlier import set_aside
+from wirebench.elastic import Elastic
 from wirebench.environment import capture
 from wirebench.errors import PeerLost
 from wirebench.gpu import sampler
@@ -96,7 +97,9 @@ def _assemble(
     total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
     progress = Progress() if engine.is_first else NullProgress()
     identity = _identity(settings, workers[0])
-    states = [lane.compressor for lane in lanes] or [compressor_of(settings)]
+    states: list[Any] = [lane.compressor for lane in lanes] or [compressor_of(settings)]
+    if isinstance(synchroniser, Elastic):
+        states = list(synchroniser.pulls)
     checkpoints = Checkpoints(
         directory / "checkpoints", engine, workers, states, identity, settings.train.keep, progress.note
     )

@@ -37,6 +37,11 @@ def resolve(given: Config) -> Config:
             f"collective.name: {resolved.scheduler.name!r} runs the halves of a plan apart, and "
             "the engine's own has none; ring is its default"
         )
+    if scheduler_of(resolved).mode == "elastic" and (names[0] != "none" or resolved.output.health_every):
+        raise UserError(
+            f"scheduler.name: {resolved.scheduler.name!r} sends weights, not gradients; it goes with compressor.name = "
+            f"none and output.health_every = 0, not {names[0]} and {resolved.output.health_every}"
+        )
     if resolved.scheduler.profile and not scheduler_of(resolved).needs_profile:
         raise UserError(f"scheduler.profile: {resolved.scheduler.name!r} weighs no times")
     if native and resolved.output.health_every:

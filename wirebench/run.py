@@ -203,7 +203,8 @@ class Run:
         progress: dict[str, Any] = {"history": self.history, "seconds": self.seconds, "wire_bytes": wire_bytes}
         progress |= {"health": self.health.history, "warnings": self.warnings}
         progress["cut"] = self.rehearsal.cut_known if self.rehearsal is not None else None
-        self.checkpoints.save(self.step, progress)
+        with self.synchroniser.showing():
+            self.checkpoints.save(self.step, progress)
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """Sum up the epoch, evaluate where that is due (always after the last step); returns the evaluation or {}."""
@@ -233,7 +234,8 @@ class Run:
 
     def evaluate(self) -> dict[str, float]:
         """Mean loss, top-1 and top-5 over the whole test set, every image counted once; {} for a set without images."""
-        totals = self.engine.sum_over_ranks([worker.evaluate() for worker in self.workers])
+        with self.synchroniser.showing():
+            totals = self.engine.sum_over_ranks([worker.evaluate() for worker in self.workers])
         loss, top1, top5, images = totals.tolist()
         if not images:
             return {}
