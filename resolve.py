@@ -8,8 +8,8 @@ import models
 import schedulers
 from compressors.base import Compressor, Method
 from schedulers.base import Scheduler
-from wirebench import collectives, data
-from wirebench.config import AS_THE_PAPER, Config
+from wirebench import asked, collectives, data
+from wirebench.config import AS_THE_PAPER, Config, to_dict
 from wirebench.errors import UserError
 
 KINDS = (models.PLUGINS, data.PLUGINS, compressors.PLUGINS, schedulers.PLUGINS, collectives.PLUGINS)
@@ -48,7 +48,7 @@ def resolve(given: Config) -> Config:
         raise UserError("output.health_every: 'native' is the engine's own synchroniser, with nothing to look into")
     if compressor_of(resolved).owns_momentum and resolved.optimizer.momentum:
         raise UserError(f"optimizer.momentum: {resolved.compressor.name!r} applies momentum itself; set it to 0")
-    return resolved
+    return dataclasses.replace(resolved, asked=asked.difference(to_dict(given), to_dict(resolved)))
 
 
 def refuse_cut(settings: Config, groups: Sequence[range]) -> None:

@@ -188,7 +188,11 @@ class ExpectedConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """One run. `name` is the file's name without its ending."""
+    """One run. `name` is the file's name without its ending.
+
+    asked  by section and key, what a resolved config was given in place of its own values: a recorded run's config has
+           it, and `load` goes back to it for another compressor or scheduler
+    """
 
     name: str = "run"
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -202,3 +206,4 @@ class Config:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     expected: ExpectedConfig = field(default_factory=ExpectedConfig)
+    asked: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
