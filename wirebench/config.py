@@ -70,6 +70,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError(f"{path}: not a text file") from error
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         raise UserError(f"{path}: not valid TOML: {error}") from error
+    _refuse_twice(overrides)
     replaced = {text.partition(".")[0] for text in overrides if _replaces_plugin(table, text)}
     asked.go_back(table, replaced)
     if any(_leaves_momentum(text) for text in overrides):
@@ -141,6 +142,15 @@ def _frozen(value: Any, hint: Any) -> Any:
         item = typing.get_args(hint)[0] if typing.get_args(hint) else Any
         return tuple(_frozen(each, item) for each in value)
     return float(value) if hint is float else value
+
+
+def _refuse_twice(overrides: Sequence[str]) -> None:
+    given: dict[str, str] = {}
+    for text in overrides:
+        key, _, value = text.partition("=")
+        if key in given:
+            raise UserError(f"{key}: is given twice on the command line, as {given[key]!r} and as {value!r}")
+        given[key] = value
 
 
 def _replaces_plugin(table: Mapping[str, Any], text: str) -> bool:
