@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator
 
 from compose import compose
-from resolve import KINDS
+from resolve import KINDS, notes
 from wirebench import catalog, config
 from wirebench.comm.engine import ENGINES
 from wirebench.comm.launch import end_process, launched, let_rank_0_tell
@@ -36,7 +36,10 @@ def main(arguments: list[str]) -> int:
         if options.list is not None:
             print(catalog.explain(options.list, KINDS, ENGINES) if options.list else catalog.plugins(KINDS, ENGINES))
             return 0
-        run = compose(config.load(options.config, options.overrides))
+        given = config.load(options.config, options.overrides)
+        run = compose(given)
+        for line in notes(given):
+            run.progress.note(line)
         conduct(run)
     except (UserError, Diverged) as error:
         return fail(error, error.exit_code, run)
