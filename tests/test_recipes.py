@@ -29,6 +29,8 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     "docs/running.md",
     "docs/record.md",
+    "docs/compressors.md",
+    "docs/compatibility.md",
     "docs/topology.md",
     "docs/traces.md",
     "docs/clusters.md",

@@ -167,7 +167,7 @@ class OutputConfig:
 
     trace_steps   steps drawn in trace.json, counted after the warm-up
     health_every  steps between readings of the compression's error, residual and choice (steps.jsonl); 0: none. Such a
-                  step sends the dense gradient as well, and counts for no throughput
+                  step sends the dense gradient as well, and counts for no throughput and no mean of bytes
     """
 
     dir: str = ""
