@@ -8,7 +8,7 @@ import torch
 
 import compressors
 from compose import compose
-from resolve import refuse_cut, resolve
+from resolve import notes, refuse_cut, resolve
 from tests.distributed.launch import CONFIG, here
 from tests.helpers import cut, lay_out
 from train import conduct
@@ -162,3 +162,26 @@ def test_another_scheduler_chooses_its_collective(tmp_path: Path) -> None:
 def test_a_damaged_table_of_what_was_asked_is_refused(table: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         config.from_dict(table)
+
+
+@pytest.mark.parametrize(
+    ("compressor", "momentum", "said"),
+    [
+        ({"name": "dgc"}, 0.0, ["note: dgc applies its own momentum, 0.9, although optimizer.momentum = 0"]),
+        ({"name": "fetch_sgd"}, 0.0, ["note: fetch_sgd applies its own momentum, 0.9, although"]),
+        ({"name": "dgc"}, 0.9, []),
+        ({"name": "dgc", "momentum": 0.5}, 0.0, []),
+        ({"name": "dgc", "momentum": 0.0}, 0.0, []),
+        ({"name": "topk"}, 0.0, []),
+    ],
+)
+def test_a_momentum_that_nobody_asked_for_is_told(compressor: dict[str, Any], momentum: float, said: list[str]) -> None:
+    found = notes(config.from_dict({"compressor": compressor, "optimizer": {"momentum": momentum}}))
+    assert len(found) == len(said)
+    assert all(line.startswith(words) for line, words in zip(found, said, strict=True))
+
+
+def test_a_run_begins_with_its_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [f"output.dir={tmp_path}", "train.max_steps=1", "compressor.name=dgc"]
+    assert here(2, [CONFIG, *settings, "optimizer.momentum=0"]) == 0
+    assert capsys.readouterr().out.startswith("note: dgc applies its own momentum, 0.9")
