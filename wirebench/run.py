@@ -288,7 +288,8 @@ class Run:
         """Raise Diverged where they are not finite, UserError where the ranks' differ."""
         self.guard.parameters(self.step - 1)
         parameters = [worker.flat.param for worker in self.workers]
-        check_parameters(self.engine.communicators, parameters, self.step - 1, self.config)
+        with self.synchroniser.showing():
+            check_parameters(self.engine.communicators, parameters, self.step - 1, self.config)
 
     def _agree_on_looks(self) -> None:
         """Rank 0 says how often everybody looks whether to stop, from the time a step takes."""
