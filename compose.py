@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import models
 from connect import Connected, connect
-from resolve import compressor_of, resolve, scheduler_of
+from resolve import compressor_of, method_of, refuse_workers, resolve, scheduler_of
 from schedulers.base import Scheduler
 from wirebench import config, data
 from wirebench.as_if import as_if_seconds
@@ -43,6 +43,7 @@ from wirebench.split import Split
 from wirebench.timeline import Timeline
 from wirebench.trace import Paced
 from wirebench.traffic import Traffic
+from wirebench.tryout import try_out
 from wirebench.worker import Worker
 
 MAY_DIFFER = ("output.dir", "data.root", "network.interface")
@@ -66,12 +67,15 @@ def _compose(settings: Config, scheduler: Scheduler, engine: Engine) -> Run:
     settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, workers=engine.size))
     if engine.distributed:
         agree_on(engine.communicators[0], "the ranks' configs differ", _flat(settings))
+    refuse_workers(settings)
     make_repeatable(settings.train.seed)
     timeline = Timeline(engine.ranks[0])
     clock = Clock(engine.device, timeline)
     workers = _workers(settings, engine)
     as_if = _as_if(settings, workers[0]) if scheduler.needs_profile and not engine.distributed else []
     connected = connect(settings, engine, scheduler, workers, as_if, clock, timeline)
+    if connected.lanes:
+        try_out(connected.lanes, lambda: method_of(settings))
     return _assemble(settings, engine, workers, connected, clock, timeline)
 
 

@@ -103,9 +103,9 @@ class Iwp(Method):
         if epsilon < 0:
             raise ValueError(f"epsilon is 0 or more, got {epsilon}")
         self.bounded_by = "threshold" if mode == "fixed" else "schedule"
-        self.thresholds = Thresholds(mode, threshold, schedule, schedule_epochs, beta, limit)
         _refuse_unused(mode, threshold=threshold, schedule=schedule, schedule_epochs=schedule_epochs)
         _refuse_unused(mode, beta=beta, limit=limit)
+        self.thresholds = Thresholds(mode, threshold, schedule, schedule_epochs, beta, limit)
         self.voters, self.draw, self.rho, self.epsilon, self.waiting = voters, draw, rho, epsilon, waiting
         self.code = MaskCode(masks)
         self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking)
