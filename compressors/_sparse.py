@@ -70,7 +70,7 @@ class SparseGather(Sparse):
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
         with phase("select"):
-            index = choose(residual, self.count(numel), self.selection, world, bucket.start)
+            index = choose(residual, self.count(bucket.numel), self.selection, world, bucket.start)
         with phase("encode"):
             message = self.code.encode(index, self.take_out(bucket, index), numel)
         messages = yield Gather(message, values=index.numel() * self.code.value_bytes)

@@ -69,9 +69,7 @@ class FetchSgd(Sketched):
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """One sum of sketches."""
         check_bucket(bucket)
-        self.note_model(bucket)
-        numel = bucket.grad.numel()
-        dense = self.is_dense(numel, bucket.model_numel)
+        dense = self.is_dense(bucket.numel, self.model_numel(bucket))
         with phase("select"):
             sketch = None if dense else self.sketch_of(bucket, world)
             table = sketch.sketch(bucket.grad) if sketch else bucket.grad.clone()
@@ -81,7 +79,7 @@ class FetchSgd(Sketched):
             waiting = self._held("error", bucket, table).add_(velocity)
         if not bool(waiting.isfinite().all()):
             return bucket.grad.fill_(math.nan)
-        k = self.entries(numel, bucket.model_numel)
+        k = self.entries(bucket.numel, self.model_numel(bucket))
         with phase("select"):
             index = largest(sketch, waiting, k) if sketch else top_k(waiting, k)
             update = sketch.estimate(waiting, index) if sketch else waiting[index]

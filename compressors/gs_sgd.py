@@ -94,10 +94,9 @@ class GsSgd(Sketched):
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """A sum of sketches and one of the entries that it shows; with broadcast = indices one rank chooses for all."""
         check_bucket(bucket)
-        self.note_model(bucket)
         with phase("update"):
             waiting = self.feedback.accumulate(bucket, world)
-        if self.is_dense(waiting.numel(), bucket.model_numel):
+        if self.is_dense(bucket.numel, self.model_numel(bucket)):
             return (yield from self._exchange_dense(bucket, world, waiting))
         with phase("select"):
             sketch = self.sketch_of(bucket, world)
@@ -115,7 +114,7 @@ class GsSgd(Sketched):
             total = yield Sum(total)
         with phase("decode"):
             if self.p2 > 1:
-                kept = top_k(total, self.entries(waiting.numel(), bucket.model_numel))
+                kept = top_k(total, self.entries(bucket.numel, self.model_numel(bucket)))
                 index, total = index[kept], total[kept]
         if world.measuring:
             yield from self._measure(bucket, world, sketch, table, index)
@@ -145,14 +144,14 @@ class GsSgd(Sketched):
 
         None for a sum that is not finite.
         """
-        k = self.entries(sketch.numel, bucket.model_numel)
+        k = self.entries(bucket.numel, self.model_numel(bucket))
         with phase("select"):
             energy = sketch.l2sq(table)
             if not math.isfinite(energy):
                 return None
             if self.fill == "random":
                 return heavymix(sketch, table, k, energy, world.shared_rng("heavymix", bucket.start))
-            return largest(sketch, table, min(self.p2 * k, sketch.numel))
+            return largest(sketch, table, min(self.p2 * k, bucket.numel))
 
     def _choose_at_one(
         self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor
@@ -175,7 +174,7 @@ class GsSgd(Sketched):
         self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor, index: Tensor
     ) -> Generator[Request, Any, None]:
         """Take the measures, by one sum of the memory at places drawn alike on all ranks."""
-        numel, k = sketch.numel, self.entries(sketch.numel, bucket.model_numel)
+        numel, k = sketch.numel, self.entries(bucket.numel, self.model_numel(bucket))
         if numel <= SAMPLE:
             places = torch.arange(numel)
         else:

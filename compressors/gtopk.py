@@ -53,15 +53,15 @@ class GTopK(Sparse):
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """One merge, then put-back."""
         check_bucket(bucket)
-        grad, numel = bucket.grad, bucket.grad.numel()
+        grad, numel, count = bucket.grad, bucket.grad.numel(), self.count(bucket.numel)
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
         with phase("select"):
-            index = choose(residual, self.count(numel), self.selection, world, bucket.start)
+            index = choose(residual, count, self.selection, world, bucket.start)
         with phase("encode"):
             values = self.take_out(bucket, index)
             message = self.code.encode(index, values, numel)
-        merger = _Merger(self, self.count(numel), numel)
+        merger = _Merger(self, count, numel)
         merged = yield Merge(message, merger.merge, index.numel() * self.code.value_bytes, merger.merge_and_note)
         with phase("decode"):
             places, total = self.code.decode(merged, numel)

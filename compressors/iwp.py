@@ -237,12 +237,12 @@ class Iwp(Method):
     def _measure(
         self, bucket: Bucket, world: World, sent: int, mask_bytes: int, moments: Mapping[int, Moments]
     ) -> None:
-        numel = bucket.grad.numel()
+        numel = bucket.numel
         self.measures.ratio("density", sent, numel)
         self.measures.ratio("ratio_with_masks", VALUE_BYTES * numel, VALUE_BYTES * sent + mask_bytes)
         self.measures.total("mask_bytes", mask_bytes)
         if self.waiting:
-            last = self.own[LAST_SENT][bucket.start : bucket.stop]
+            last = torch.cat([self.own[LAST_SENT][layer.start : layer.stop] for layer in bucket.layers])
             self.measures.ratio("waiting_mean", world.step * numel - last.sum(dtype=torch.int64), numel)
             # Totals add up over buckets: each adds by how much it raises the longest of the step.
             before = self._longest_wait[1] if self._longest_wait[0] == world.step else 0

@@ -88,8 +88,8 @@ class OkTopK(Sparse):
         check_bucket(bucket)
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
-        count = self.count(residual.numel())
-        if count >= residual.numel() or world.step < self.dense_steps:
+        count = self.count(bucket.numel)
+        if count >= bucket.numel or world.step < self.dense_steps:
             return (yield from self._dense(bucket, world))
         agreed = self._recall(bucket, world, count)
         exact = agreed is None or world.step % self.reevaluate_every == 0
