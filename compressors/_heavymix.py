@@ -66,7 +66,7 @@ def largest(sketch: CountSketch, table: Tensor, k: int) -> Tensor:
         threshold = max(threshold * LOWER, LEAST)
     else:
         index = sketch.reaching(table, LEAST)
-    return index if index.numel() <= k else index[top_k(sketch.estimate(table, index), k)]
+    return index if index.numel() <= k else index.index_select(0, top_k(sketch.estimate(table, index), k))
 
 
 def random_subset(numel: int, count: int, rng: torch.Generator) -> Tensor:

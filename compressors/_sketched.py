@@ -2,8 +2,6 @@
 
 import math
 
-from torch import Tensor
-
 from compressors._gaps import places_of
 from compressors.base import Method
 from compressors.count_sketch import MAX_ROWS, CountSketch, Hash
@@ -92,10 +90,3 @@ class Sketched(Method):
         if layers is not self._model:
             self._model, self._model_numel = layers, sum(layer.numel for layer in layers)
         return self._model_numel
-
-
-def as_average(grad: Tensor, index: Tensor, total: Tensor, size: int) -> Tensor:
-    """Write `total` / `size` into `grad` at the places `index`, 0 elsewhere."""
-    grad.zero_()
-    grad[index] = total.div_(size)
-    return grad

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from compressors._heavymix import largest
-from compressors._sketched import Sketched, as_average
+from compressors._places import write_average
+from compressors._sketched import Sketched
 from compressors._sparse import check_bucket
 from compressors.base import Exchange
 from compressors.count_sketch import CountSketch, Hash
@@ -82,11 +83,15 @@ class FetchSgd(Sketched):
         k = self.entries(bucket.numel, self.model_numel(bucket))
         with phase("select"):
             index = largest(sketch, waiting, k) if sketch else top_k(waiting, k)
-            update = sketch.estimate(waiting, index) if sketch else waiting[index]
+            update = sketch.estimate(waiting, index) if sketch else waiting.index_select(0, index)
         with phase("encode"):
-            self._clear(sketch, velocity, waiting, index, as_average(bucket.grad, index, update.clone(), 1))
+            if self.clear == "subtract":
+                applied = write_average(bucket.grad, index, update.clone(), 1)
+                waiting.sub_(sketch.sketch(applied) if sketch else applied)
+            else:
+                _clear_cells(sketch, index, velocity, waiting)
         with phase("decode"):
-            return as_average(bucket.grad, index, update, world.size)
+            return write_average(bucket.grad, index, update, world.size)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The table."""
@@ -101,16 +106,13 @@ class FetchSgd(Sketched):
         self.shared[key] = held = held.to(like.device)  # checkpoints are read to the CPU
         return held
 
-    def _clear(
-        self, sketch: CountSketch | None, velocity: Tensor, waiting: Tensor, index: Tensor, update: Tensor
-    ) -> None:
-        """Take the dense vector `update`, nonzero at the places `index`, out of the memory."""
-        if self.clear == "subtract":
-            waiting.sub_(sketch.sketch(update) if sketch else update)
-            return
-        held = [waiting, velocity]
-        for each in held if sketch is None else []:
-            each[index] = 0
-        for row, (cell, _) in enumerate(sketch.hash.cells(index) if sketch else []):
-            for each in held:
-                each[row, cell] = 0
+
+def _clear_cells(sketch: CountSketch | None, index: Tensor, *held: Tensor) -> None:
+    """Set to 0 what these tables, or vectors without a sketch, hold for the elements `index`."""
+    if sketch is None:
+        for vector in held:
+            vector.index_fill_(0, index, 0)
+        return
+    for row, (cell, _) in enumerate(sketch.hash.cells(index)):
+        for table in held:
+            table[row].index_fill_(0, cell, 0)

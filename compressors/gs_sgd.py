@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from compressors._heavymix import heavy, heavymix, largest
-from compressors._sketched import BYTES_PER_FLOAT, Sketched, as_average
+from compressors._places import write_average
+from compressors._sketched import BYTES_PER_FLOAT, Sketched
 from compressors._sparse import check_bucket
 from compressors.base import Exchange, Keeps
 from compressors.count_sketch import CountSketch, Hash
@@ -115,12 +116,12 @@ class GsSgd(Sketched):
         with phase("decode"):
             if self.p2 > 1:
                 kept = top_k(total, self.entries(bucket.numel, self.model_numel(bucket)))
-                index, total = index[kept], total[kept]
+                index, total = index.index_select(0, kept), total.index_select(0, kept)
         if world.measuring:
             yield from self._measure(bucket, world, sketch, table, index)
         with phase("decode"):
             self.feedback.sent(bucket, index)
-            return as_average(bucket.grad, index, total, world.size)
+            return write_average(bucket.grad, index, total, world.size)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The table, the values, and with broadcast = indices a rank's share of the message of the one that chooses."""
@@ -180,7 +181,7 @@ class GsSgd(Sketched):
         else:
             places = torch.randint(numel, (SAMPLE,), generator=world.shared_rng("sample", bucket.start)).unique()
         places = places.to(table.device)
-        exact = yield Sum(self.feedback.slice(bucket)[places])
+        exact = yield Sum(self.feedback.slice(bucket).index_select(0, places))
         top = places[top_k(exact, max(round(k * places.numel() / numel), 1))]
         error = sketch.estimate(table, places) - exact
         self.measures.total("heavy", heavy(sketch, table, k, sketch.l2sq(table)).numel())

@@ -17,6 +17,7 @@ from torch import Tensor
 from compressors._importance import Chooser, Luck, Moments, Piece, all_finite, least_divisors
 from compressors._importance_thresholds import Mode, Thresholds, due, note, typical_ratio
 from compressors._mask_code import MaskCode, Masks, Vote, places, runs
+from compressors._places import write_average
 from compressors._sparse import check_bucket
 from compressors.base import Exchange, Keeps, Method
 from compressors.feedback import Feedback
@@ -145,7 +146,7 @@ class Iwp(Method):
             self._measure(bucket, world, index.numel(), sum(each.numel() for each in messages), moments)
         total = (yield Sum(values)) if index.numel() else values
         with phase("decode"):
-            return grad.zero_().index_copy_(0, index, total.div_(world.size))
+            return write_average(grad, index, total, world.size)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The values, and this rank's part of all voters' masks, if as much is sent as in the paper."""

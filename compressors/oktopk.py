@@ -192,7 +192,8 @@ class OkTopK(Sparse):
             arriving = self.code.rounded(sums)
             if self.code.values != "fp32":  # what rounding cuts off waits with the owner
                 rest = sums - arriving
-                self.feedback.slice(bucket)[mine.start + places] += torch.where(rest.isfinite(), rest, 0.0)
+                rest = torch.where(rest.isfinite(), rest, 0.0)
+                self.feedback.slice(bucket).index_add_(0, mine.start + places, rest)
             message = self.code.encode(places, arriving, mine.stop - mine.start)
         messages = yield Gather(message, values=places.numel() * self.code.value_bytes)
         with phase("decode"):
