@@ -189,7 +189,8 @@ def largest(x: Tensor, groups: Groups) -> Tensor:
     return torch.maximum(high, low.neg_())
 
 
+@lru_cache(maxsize=1024)
 def widths(groups: Groups, device: torch.device) -> Tensor:
-    """Elements of every group, fp32."""
+    """Elements of every group, fp32; the same tensor every time, for reading: to copy it makes a GPU wait."""
     counts = torch.tensor([run.groups for run in groups])
     return torch.repeat_interleave(torch.tensor([float(run.width) for run in groups]), counts).to(device)
