@@ -38,6 +38,8 @@ class Sketched(Method):
             raise ValueError(f"columns = {columns} and ratio = {ratio} both set the width: give one of them")
         # Not a density: what it is set to by a warm-up then stands out.
         self.density = 0.0 if k else density
+        if k:
+            self.bounded_by = "k"
         self.k, self.rows, self.columns, self.ratio = k, rows, columns, ratio
         self.hash, self.reseed = hash, reseed
         self._model: tuple[Layer, ...] = ()

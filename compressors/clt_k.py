@@ -35,6 +35,8 @@ class CltK(Sparse):
     Extra memory: the residual, 1 d.
     """
 
+    takes_turns = True
+
     def __init__(
         self,
         density: float = 0.001,

@@ -16,7 +16,7 @@ from compressors._heavymix import largest
 from compressors._places import write_average
 from compressors._sketched import Sketched
 from compressors._sparse import check_bucket
-from compressors.base import Exchange
+from compressors.base import Exchange, Keeps
 from compressors.count_sketch import CountSketch, Hash
 from compressors.feedback import Feedback
 from compressors.selection import top_k
@@ -24,6 +24,8 @@ from wirebench.layout import Bucket
 from wirebench.phases import phase
 from wirebench.requests import Sum
 from wirebench.world import World
+
+VELOCITY, ERROR = "momentum", "error"
 
 
 class FetchSgd(Sketched):
@@ -48,6 +50,7 @@ class FetchSgd(Sketched):
     cells' codes, 0.3 d.
     """
 
+    keeps: Keeps = "sketched"
     collective = "star"
     whole_model = "its memory is one sketch of the whole model"
 
@@ -64,6 +67,8 @@ class FetchSgd(Sketched):
     ) -> None:
         super().__init__(density, k, rows, columns, ratio, hash)
         self.clear = clear
+        if clear == "subtract":
+            self.bounded_by = "columns"
         self.memory = Feedback(momentum)  # stays empty; it tells the wrappers what momentum dense layers get
         self.momentum, self.owns_momentum = momentum, momentum > 0
 
@@ -76,8 +81,8 @@ class FetchSgd(Sketched):
             table = sketch.sketch(bucket.grad) if sketch else bucket.grad.clone()
         table = yield Sum(table)
         with phase("update"):
-            velocity = self._held("momentum", bucket, table).mul_(self.momentum).add_(table)
-            waiting = self._held("error", bucket, table).add_(velocity)
+            velocity = self._held(VELOCITY, bucket, table).mul_(self.momentum).add_(table)
+            waiting = self._held(ERROR, bucket, table).add_(velocity)
         if not bool(waiting.isfinite().all()):
             return bucket.grad.fill_(math.nan)
         k = self.entries(bucket.numel, self.model_numel(bucket))
@@ -92,6 +97,11 @@ class FetchSgd(Sketched):
                 _clear_cells(sketch, index, velocity, waiting)
         with phase("decode"):
             return write_average(bucket.grad, index, update, world.size)
+
+    def unsent(self, numel: int) -> Tensor | None:
+        """As Method.unsent: a row of the sketch; the mean of its squared norm over hashes is the vector's."""
+        held = [table for name, table in self.shared.items() if name.startswith(f"{ERROR}.")]
+        return torch.cat([table[0] if table.dim() > 1 else table for table in held]) if held else None
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The table."""
