@@ -10,6 +10,8 @@ from wirebench.seeding import seed_of
 from wirebench.world import World
 
 BYTES_PER_FLOAT = 4
+DENSITY = 0.01
+"""Where neither `density` nor `k` is given."""
 COLUMNS_PER_ENTRY = 4
 
 
@@ -30,6 +32,8 @@ class Sketched(Method):
             raise ValueError(f"density lies in (0, 1], got {density}")
         if k < 0 or columns < 0:
             raise ValueError(f"k and columns are positive, or 0 where others decide, got k = {k}, columns = {columns}")
+        if k and density != DENSITY:
+            raise ValueError(f"k = {k} and density = {density} both set how many entries are sent: give one of them")
         if rows % 2 == 0 or not 0 < rows <= MAX_ROWS:
             raise ValueError(f"rows is an odd number up to {MAX_ROWS}, got {rows}")
         if not 0 <= ratio <= 1:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from compressors._heavymix import largest
 from compressors._places import write_average
-from compressors._sketched import Sketched
+from compressors._sketched import DENSITY, Sketched
 from compressors._sparse import check_bucket
 from compressors.base import Exchange, Keeps
 from compressors.count_sketch import CountSketch, Hash
@@ -32,7 +32,7 @@ class FetchSgd(Sketched):
     """The k largest estimates of a sketch that holds the momentum and what was not applied yet, the same on all ranks.
 
     density    share of the entries to apply, at least one
-    k          entries to apply, in place of density, but not of a warm-up's; 0: density counts
+    k          entries to apply, in place of density (not of a warm-up's); 0: density counts. Of the two one is given
     rows       of the table: odd, at most 15
     columns    of the table; 0: 4 k
     ratio      columns as a share of the entries, in place of columns
@@ -56,7 +56,7 @@ class FetchSgd(Sketched):
 
     def __init__(
         self,
-        density: float = 0.01,
+        density: float = DENSITY,
         k: int = 0,
         rows: int = 5,
         columns: int = 0,

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from compressors._heavymix import heavy, heavymix, largest
 from compressors._places import write_average
-from compressors._sketched import BYTES_PER_FLOAT, Sketched
+from compressors._sketched import BYTES_PER_FLOAT, DENSITY, Sketched
 from compressors._sparse import check_bucket
 from compressors.base import Exchange, Keeps
 from compressors.count_sketch import CountSketch, Hash
@@ -37,7 +37,8 @@ class GsSgd(Sketched):
     """The entries of the sum that a sketch calls heavy, k of them, with exact values; the rest is kept for later.
 
     density    share of a bucket's entries to send, at least one
-    k          entries to send of the whole model, in place of density, but not of a warm-up's; 0: density counts
+    k          entries to send of the whole model, in place of density (not of a warm-up's); 0: density counts. Of the
+               two one is given
     rows       of the table: odd, at most 15
     columns    of the table for the whole model; 0: 4 k
     ratio      columns as a share of a bucket's entries, in place of columns
@@ -64,7 +65,7 @@ class GsSgd(Sketched):
 
     def __init__(
         self,
-        density: float = 0.01,
+        density: float = DENSITY,
         k: int = 0,
         rows: int = 5,
         columns: int = 0,
