@@ -28,7 +28,8 @@ class Sparse(Method):
         self.density = density
         self.code = SparseCode(values, indices)
         self.feedback = self.memory = feedback or Feedback()
-        self.owns_momentum, self.whole_model = self.feedback.momentum > 0, self.feedback.whole_model
+        self.owns_momentum = self.feedback.momentum > 0
+        self.whole_model = self.feedback.whole_model or self.whole_model
 
     def count(self, numel: int) -> int:
         """Entries to send of a bucket of `numel` elements."""

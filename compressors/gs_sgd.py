@@ -91,7 +91,8 @@ class GsSgd(Sketched):
         self.fill, self.p2, self.broadcast = fill, p2, broadcast
         self.code = SparseCode(indices=indices)
         self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking)
-        self.owns_momentum, self.whole_model = momentum > 0, self.feedback.whole_model
+        self.owns_momentum = momentum > 0
+        self.whole_model = self.feedback.whole_model or self.whole_model
 
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """A sum of sketches and one of the entries that it shows; with broadcast = indices one rank chooses for all."""

@@ -111,7 +111,8 @@ class Iwp(Method):
         self.voters, self.draw, self.rho, self.epsilon, self.waiting = voters, draw, rho, epsilon, waiting
         self.code = MaskCode(masks)
         self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking)
-        self.owns_momentum, self.whole_model = momentum > 0, self.feedback.whole_model
+        self.owns_momentum = momentum > 0
+        self.whole_model = self.feedback.whole_model or self.whole_model
 
         self._longest_wait = (-1, 0)
 
