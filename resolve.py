@@ -113,7 +113,7 @@ def _as_the_paper(given: Config) -> Config:
         name = getattr(paper, "collective", Method.collective) or getattr(schedule, "collective", ENGINES_OWN)
         given = dataclasses.replace(given, collective=dataclasses.replace(given.collective, name=name))
     if section.dense_below == AS_THE_PAPER:
-        section = dataclasses.replace(section, dense_below=getattr(paper, "dense_below", Method.dense_below))
+        section = dataclasses.replace(section, dense_below=compressors.dense_below_of(section.name))
     takes = compressors.PLUGINS.options(section.name).keys() - section.options.keys()
     optimizer = given.optimizer
     if optimizer.momentum and "momentum" in takes and compressor_of(given).owns_momentum:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 import compressors
-from compressors.base import Method
+from compressors.base import Keeps, Method
 from scripts import _refusals
 from wirebench import collectives, markers
 from wirebench.collectives.serve import Server
@@ -41,6 +41,13 @@ HEAD = (
     "compressor", "requests of a step", "summable", "collectives that change its result", "schedulers that cut",
     "what is not sent", "momentum", "state", "dense by default", "its paper's collective",
 )  # fmt: skip
+KEPT: dict[Keeps, str] = {
+    "exactly": "kept",
+    "rounded": "kept, rounded",
+    "partly": "kept in part",
+    "sketched": "kept in its sketch",
+    "nothing": "-",
+}
 SIZE, STEPS = 5, 2
 SHAPES = ((40, 64), (64,), (32, 8, 3, 3), (10, 128))
 OPTIONS = {"density": 0.01, "threshold": 3.0}
@@ -108,7 +115,7 @@ def row(name: str) -> list[str]:
         "yes" if reference.with_values == {"Sum"} else "no",
         ", ".join(change) or "none",
         f"refused: {method.whole_model}" if method.whole_model else "all",
-        {"exactly": "kept", "rounded": "kept, rounded", "partly": "kept in part", "nothing": "-"}[method.keeps],
+        KEPT[method.keeps],
         "its own" if method.owns_momentum else "the optimizer's",
         f"{reference.state:.2g} d" if reference.state >= 0.005 else "-",
         "one-dimensional tensors" if method.dense_below else "-",

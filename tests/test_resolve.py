@@ -67,6 +67,12 @@ def test_a_method_that_needs_the_whole_model_refuses_a_cut(monkeypatch: pytest.M
         refuse_cut(settings, [range(0, 1), range(1, 3)])
 
 
+def test_clipping_refuses_a_cut() -> None:
+    refuse_cut(resolved(compressor={"name": "dgc"}), [range(0, 1), range(1, 3)])
+    with pytest.raises(UserError, match="'dgc' needs it whole: clip limits the norm of the whole gradient"):
+        refuse_cut(resolved(compressor={"name": "dgc", "clip": 0.5}), [range(0, 1), range(1, 3)])
+
+
 @pytest.mark.parametrize("decay_norm", [True, False])
 def test_weight_decay_joins_the_gradient(decay_norm: bool) -> None:
     (bucket,) = cut(torch.zeros(5), lay_out([(3, 1), (2,)]), [range(0, 2)], param=torch.full((5,), 2.0))

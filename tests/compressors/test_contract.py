@@ -171,7 +171,8 @@ class Ranks:
             if own:
                 assert self.name in HELD or own == {"residual"}, f"HELD must say what {sorted(own)} hold"
                 flat = HELD.get(self.name, lambda s: s["residual"])(state)
-                total[self._compressed()] += flat
+                total[: flat.numel()] += flat
+        assert not total[~self._compressed()].any(), "something is kept of what goes dense"
         return total
 
     def _compressed(self) -> Tensor:

@@ -189,13 +189,19 @@ def test_moments_of_the_importance():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"threshold": -0.1}, "thresholds are 0 or more"),
-        ({"mode": "schedule", "schedule": (0.1, -0.1), "schedule_epochs": (5,)}, "thresholds are 0 or more"),
+        ({"threshold": -0.1}, r"a threshold lies in \[0, 1e\+06\], got"),
+        ({"threshold": 1e300}, r"a threshold lies in \[0, 1e\+06\], got"),
+        ({"threshold": math.nan}, r"a threshold lies in \[0, 1e\+06\], got"),
+        (
+            {"mode": "schedule", "schedule": (0.1, -0.1), "schedule_epochs": (5,)},
+            r"a threshold lies in \[0, 1e\+06\], got",
+        ),
         ({"mode": "schedule", "schedule": (0.1,)}, "schedule_epochs are rising epochs"),
         ({"mode": "schedule", "schedule_epochs": (5, 60, 30)}, "schedule_epochs are rising epochs"),
         ({"mode": "schedule", "schedule_epochs": (0, 30, 60)}, "schedule_epochs are rising epochs"),
-        ({"mode": "layerwise", "beta": -1.0}, "beta is 0 or more"),
-        ({"mode": "layerwise", "limit": 0.5}, "limit 1 or more"),
+        ({"mode": "layerwise", "beta": -1.0}, r"beta lies in \[0, 1e\+06\]"),
+        ({"mode": "layerwise", "limit": 0.5}, r"limit in \[1, 1e\+06\]"),
+        ({"mode": "layerwise", "limit": 1e300}, r"limit in \[1, 1e\+06\]"),
         ({"mode": "schedule", "threshold": 0.1}, "threshold is for mode = fixed, not for mode = schedule"),
         ({"schedule": (0.1,)}, "schedule is for mode = schedule or layerwise, not for mode = fixed"),
         ({"schedule": (0.1, 0.1, 0.2, 0.2)}, "schedule is for mode = schedule or layerwise, not for mode = fixed"),
