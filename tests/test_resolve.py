@@ -1,13 +1,16 @@
 """What a config leaves open is filled in as the compressor's paper has it, and what makes no sense is refused."""
 
+import inspect
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 
 import compressors
 from compose import compose
+from compressors.base import Method
 from resolve import notes, refuse_cut, resolve
 from tests.distributed.launch import CONFIG, here
 from tests.helpers import cut, lay_out
@@ -16,6 +19,7 @@ from wirebench import config
 from wirebench.config import OptimizerConfig
 from wirebench.errors import UserError
 from wirebench.optim import Decay
+from wirebench.sections import CollectiveConfig
 
 
 def resolved(**tables: Any) -> config.Config:
@@ -50,6 +54,14 @@ def test_a_method_that_corrects_the_momentum_takes_it_over() -> None:
     assert (without.compressor.options["momentum"], without.optimizer.momentum) == (0.0, 0.8)
     other = resolved(compressor={"name": "topk"}, optimizer={"momentum": 0.8})
     assert other.optimizer.momentum == 0.8
+
+
+@pytest.mark.parametrize("section", [CollectiveConfig, OptimizerConfig])
+def test_the_help_names_the_methods_that_bring_their_own(section: type) -> None:
+    methods = {name: cast(Method, compressors.build(name)) for name in compressors.available()}
+    bring = {name for name, each in methods.items() if each.collective} if section is CollectiveConfig else set()
+    bring = bring or {name for name, each in methods.items() if each.owns_momentum}
+    assert set(re.findall(r"\w+", inspect.getdoc(section) or "")) & methods.keys() - {"none"} == bring
 
 
 def test_momentum_in_both_places_is_refused() -> None:

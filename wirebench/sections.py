@@ -66,7 +66,8 @@ class SchedulerConfig:
 class CollectiveConfig:
     """[collective]: the all-reduce algorithm; its options follow. `native` is the engine's own.
 
-    name  empty: what the compressor's paper uses (gs_sgd and gtopk: tree, sketched_sgd: star), native for all others
+    name  empty: what the compressor's paper uses (gs_sgd and gtopk: tree, sketched_sgd and fetch_sgd: star, iwp: ring),
+          native for all others
     """
 
     name: str = ""
@@ -97,8 +98,8 @@ class EngineConfig:
 class OptimizerConfig:
     """[optimizer]: SGD and its learning-rate schedule.
 
-    momentum       a compressor that corrects the momentum (dgc, gs_sgd, iwp) takes it over, and the weight decay with
-                   it: that joins the gradient before it is compressed
+    momentum       a compressor that applies it itself (dgc, gs_sgd, sketched_sgd, fetch_sgd, iwp) takes it over, and
+                   the weight decay with it: that joins the gradient before it is compressed
     lr             base rate; multiplied by the number of workers if scale_lr
     decay_norm     false: weight decay leaves biases and normalisation (one-dimensional tensors) alone
     schedule       constant, step (times gamma at each epoch of milestones); cosine and one_cycle fall to 0 at the end
