@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from compressors.base import Compressor
+from compressors.base import Compressor, Method
 from compressors.wrappers import DenseBelow, Warmup
 from wirebench.plugins import Plugins
 
@@ -14,6 +14,11 @@ PLUGINS = Plugins("compressors", "compressor", helpers=HELPERS)
 def available() -> list[str]:
     """Names that `build` takes."""
     return PLUGINS.available()
+
+
+def dense_below_of(name: str) -> int:
+    """The `dense_below` that the method's paper asks for."""
+    return getattr(PLUGINS.load(name), "dense_below", Method.dense_below)
 
 
 def build(name: str, *, dense_below: int = 0, warmup: Sequence[float] = (), **options: Any) -> Compressor:

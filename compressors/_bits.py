@@ -8,6 +8,8 @@ The fields of a word lie far apart: field f of a block's words holds the f-th pa
 unpacking are a few operations on long vectors instead of one on every few elements.
 """
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -31,11 +33,8 @@ class Fields:
         assert 1 <= width <= WORD_BITS, "a field fits into a word"
         self.width, self.base, self.per_word = width, base, WORD_BITS // width
         self.block_numel = block_numel(device, self.per_word)
-        places = torch.arange(self.per_word, dtype=torch.int32, device=device)[:, None] * width
-        self._up, self._to_top = places, WORD_BITS - width - places
-        # Numbers on the device: in a call they cost less than Python's.
-        self._down = torch.tensor(WORD_BITS - width, dtype=torch.int32, device=device)
-        self._bases, self._halves = self._in_all(base, device), self._in_all(1 << (width - 1), device)
+        self._up, self._to_top, self._down = _shifts(width, device)
+        self._bases, self._halves = _in_all(base, width, device), _in_all(1 << (width - 1), width, device)
 
     def words(self, numel: int) -> int:
         """Words of `numel` numbers."""
@@ -75,12 +74,22 @@ class Fields:
         planes.bitwise_right_shift_(self._down)
         return flat
 
-    def _in_all(self, number: int, device: torch.device) -> Tensor:
-        """The word with `number` in every field, int32, without dimensions."""
-        word = sum(number << (self.width * place) for place in range(self.per_word))
-        signed = (word + (1 << (WORD_BITS - 1))) % (1 << WORD_BITS) - (1 << (WORD_BITS - 1))
-        return torch.tensor(signed, dtype=torch.int32, device=device)
-
     def _fitting(self, scratch: Tensor, words: Tensor) -> Tensor:
         needed = words.numel() * self.per_word
         return scratch if scratch.numel() == needed else scratch[:needed]
+
+
+# Numbers on the device: in a call they cost less than Python's. Made once, as to copy one there makes a GPU wait.
+@lru_cache(maxsize=1024)
+def _shifts(width: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Bits from each field's place to the bottom of a word, to its top; and from the top to the bottom."""
+    places = torch.arange(WORD_BITS // width, dtype=torch.int32, device=device)[:, None] * width
+    return places, WORD_BITS - width - places, torch.tensor(WORD_BITS - width, dtype=torch.int32, device=device)
+
+
+@lru_cache(maxsize=1024)
+def _in_all(number: int, width: int, device: torch.device) -> Tensor:
+    """The word with `number` in every field, int32, without dimensions."""
+    word = sum(number << (width * place) for place in range(WORD_BITS // width))
+    signed = (word + (1 << (WORD_BITS - 1))) % (1 << WORD_BITS) - (1 << (WORD_BITS - 1))
+    return torch.tensor(signed, dtype=torch.int32, device=device)

@@ -4,14 +4,14 @@ Of a vector that does not fit into the cache, ten elementwise operations one aft
 block by block they read it once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from wirebench.layout import Bucket
+from wirebench.layout import Bucket, Layer
 
 CPU_BLOCK, GPU_BLOCK = 1 << 18, 1 << 22
 """Elements of a block: on a CPU one vector of it fits into 1 MB of cache, and a call's own cost is small beside its
@@ -84,17 +84,27 @@ def _as_rows(values: Tensor, groups: int) -> Tensor:
 
 
 def by_layer(bucket: Bucket) -> Groups:
-    """Every layer is a group."""
-    return tuple(Run(layer.numel, 1) for layer in bucket.layers)
+    """Every layer is a group, and every gap between layers."""
+    return tuple(Run(layer.numel, 1) for layer in _with_gaps(bucket))
 
 
 def by_row(bucket: Bucket, least: int) -> Groups:
-    """Every row of a matrix is a group; where a row has fewer than `least` elements, the layer is one."""
+    """Every row of a matrix is a group; where a row has fewer than `least` elements, the layer is one, as is a gap."""
     runs = []
-    for layer in bucket.layers:
+    for layer in _with_gaps(bucket):
         width = layer.numel // layer.rows
         runs.append(Run(width, layer.rows) if layer.ndim > 1 and width >= least else Run(layer.numel, 1))
     return tuple(runs)
+
+
+def _with_gaps(bucket: Bucket) -> Iterator[Layer]:
+    """The bucket's layers, and as layers of one dimension the gaps between them: they cover it."""
+    place = bucket.start
+    for layer in bucket.layers:
+        if layer.start > place:
+            yield Layer("", place, layer.start, 1)
+        yield layer
+        place = layer.stop
 
 
 def by_chunk(bucket: Bucket, chunk: int) -> Groups:
@@ -179,7 +189,8 @@ def largest(x: Tensor, groups: Groups) -> Tensor:
     return torch.maximum(high, low.neg_())
 
 
+@lru_cache(maxsize=1024)
 def widths(groups: Groups, device: torch.device) -> Tensor:
-    """Elements of every group, fp32."""
+    """Elements of every group, fp32; the same tensor every time, for reading: to copy it makes a GPU wait."""
     counts = torch.tensor([run.groups for run in groups])
     return torch.repeat_interleave(torch.tensor([float(run.width) for run in groups]), counts).to(device)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from compressors._gaps import joined
 from wirebench.layout import Layer
 
 RUN_NUMEL = 1 << 20
@@ -113,7 +114,7 @@ class Plan:
         self.left = Pack(self.runs, [run.rows for run in self.runs], "left")
         self.right = Pack(self.runs, [run.columns for run in self.runs], "right")
         names = {layer.name for layer in sent}
-        self._dense = _joined([layer for layer in layers if layer.name not in names], layers[0].start)
+        self._dense = joined([layer for layer in layers if layer.name not in names], layers[0].start)
         self._dense_numel = sum(piece.stop - piece.start for piece in self._dense)
 
     def message(self, grad: Tensor, pack: Pack) -> tuple[Tensor, list[Tensor]]:
@@ -161,14 +162,3 @@ def _runs(layers: Sequence[Layer], rank: int) -> Iterator[Run]:
 def _continues(run: Sequence[Layer], layer: Layer) -> bool:
     even = len(run) == 1 or layer.start - run[-1].start == run[1].start - run[0].start
     return even and (len(run) + 1) * layer.numel <= RUN_NUMEL
-
-
-def _joined(layers: Sequence[Layer], start: int) -> list[slice]:
-    """The places of `layers`, counted from `start`; neighbours as one."""
-    pieces: list[slice] = []
-    for layer in layers:
-        here = slice(layer.start - start, layer.stop - start)
-        if pieces and pieces[-1].stop == here.start:
-            here = slice(pieces.pop().start, here.stop)
-        pieces.append(here)
-    return pieces

@@ -34,17 +34,17 @@ def heavymix(sketch: CountSketch, table: Tensor, k: int, energy: float, rng: tor
     Of more than `k` heavy ones, those with the largest estimates; ties to the smaller place. `rng` is a CPU generator,
     the same on all ranks.
     """
-    chosen = heavy(sketch, table, k, energy)
+    chosen, places = heavy(sketch, table, k, energy), sketch.places
     if chosen.numel() > k:
         return chosen.index_select(0, top_k(sketch.estimate(table, chosen), k))
-    wanted, rest = k - chosen.numel(), sketch.numel - chosen.numel()
+    wanted, rest = k - chosen.numel(), places.numel - chosen.numel()
     if wanted == 0:
         return chosen
     rank = random_subset(rest, wanted, rng).to(table.device)
     # The n-th place outside H has as many of H before it as lie below it once each is moved down by its own rank.
-    before = chosen - torch.arange(chosen.numel(), device=chosen.device)
+    before = places.ranks(chosen) - torch.arange(chosen.numel(), device=chosen.device)
     filled = rank + torch.searchsorted(before, rank, right=True)
-    return torch.cat([chosen, filled]).sort().values
+    return torch.cat([chosen, places.at(filled)]).sort().values
 
 
 def largest(sketch: CountSketch, table: Tensor, k: int) -> Tensor:
@@ -66,7 +66,7 @@ def largest(sketch: CountSketch, table: Tensor, k: int) -> Tensor:
         threshold = max(threshold * LOWER, LEAST)
     else:
         index = sketch.reaching(table, LEAST)
-    return index if index.numel() <= k else index[top_k(sketch.estimate(table, index), k)]
+    return index if index.numel() <= k else index.index_select(0, top_k(sketch.estimate(table, index), k))
 
 
 def random_subset(numel: int, count: int, rng: torch.Generator) -> Tensor:

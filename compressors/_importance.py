@@ -101,7 +101,8 @@ class Chooser:
         What is not a number is chosen, so that all ranks come to know.
         """
         start = pieces[0].start // BITS * BITS
-        bits = torch.empty(-(-pieces[-1].stop // BITS) - start // BITS, dtype=torch.uint8, device=v.device)
+        # A gap between pieces may be longer than a block, and stays 0.
+        bits = torch.zeros(-(-pieces[-1].stop // BITS) - start // BITS, dtype=torch.uint8, device=v.device)
         for low, parts in _in_blocks(pieces, start, self.block):
             flags = self._flags[: -(-(parts[-1].stop - low) // BITS) * BITS].zero_()
             for part in parts:

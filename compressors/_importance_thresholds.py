@@ -14,6 +14,8 @@ from torch import Tensor
 
 Mode = Literal["fixed", "schedule", "layerwise"]
 RATIOS, TYPICAL = "importance_ratios", "importance_typical"
+MOST = 1e6
+"""Of a threshold, of what multiplies it, and of what multiplies |w|: their product with any |w| is an fp32 number."""
 
 
 class Thresholds:
@@ -28,15 +30,16 @@ class Thresholds:
     def __init__(
         self, mode: Mode, threshold: float, schedule: Sequence[float], epochs: Sequence[int], beta: float, limit: float
     ) -> None:
-        if threshold < 0 or any(each < 0 for each in schedule):
-            raise ValueError(f"thresholds are 0 or more, got {[threshold, *schedule]}")
+        for each in (threshold, *schedule):
+            if not 0 <= each <= MOST:
+                raise ValueError(f"a threshold lies in [0, {MOST:g}], got {each}")
         if len(schedule) != len(epochs) + 1 or list(epochs) != sorted(set(epochs)) or any(e < 1 for e in epochs):
             raise ValueError(
                 f"schedule_epochs are rising epochs from 1 on, one fewer than schedule's thresholds: "
                 f"got {list(epochs)} for {list(schedule)}"
             )
-        if beta < 0 or limit < 1:
-            raise ValueError(f"beta is 0 or more and limit 1 or more, got {beta} and {limit}")
+        if not (0 <= beta <= MOST and 1 <= limit <= MOST):
+            raise ValueError(f"beta lies in [0, {MOST:g}] and limit in [1, {MOST:g}], got {beta} and {limit}")
         self.mode, self.threshold, self.beta, self.limit = mode, threshold, beta, limit
         self.schedule, self.epochs = tuple(schedule), tuple(epochs)
 

@@ -130,7 +130,10 @@ class MaskCode:
 
 
 def runs(layers: Sequence[Layer], chosen: Sequence[int]) -> list[Run]:
-    """Where the neighbours among the `chosen` layers lie, (start, stop) from the beginning of the first of `layers`."""
+    """Where the neighbours among the `chosen` layers lie, (start, stop) from the beginning of the first of `layers`.
+
+    Gaps between them are part of a run: its mask is 0 there.
+    """
     found: list[Run] = []
     begin = layers[0].start
     for place, number in enumerate(chosen):

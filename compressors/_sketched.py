@@ -2,15 +2,16 @@
 
 import math
 
-from torch import Tensor
-
+from compressors._gaps import places_of
 from compressors.base import Method
 from compressors.count_sketch import MAX_ROWS, CountSketch, Hash
-from wirebench.layout import Bucket
+from wirebench.layout import Bucket, Layer
 from wirebench.seeding import seed_of
 from wirebench.world import World
 
 BYTES_PER_FLOAT = 4
+DENSITY = 0.01
+"""Where neither `density` nor `k` is given."""
 COLUMNS_PER_ENTRY = 4
 
 
@@ -31,6 +32,8 @@ class Sketched(Method):
             raise ValueError(f"density lies in (0, 1], got {density}")
         if k < 0 or columns < 0:
             raise ValueError(f"k and columns are positive, or 0 where others decide, got k = {k}, columns = {columns}")
+        if k and density != DENSITY:
+            raise ValueError(f"k = {k} and density = {density} both set how many entries are sent: give one of them")
         if rows % 2 == 0 or not 0 < rows <= MAX_ROWS:
             raise ValueError(f"rows is an odd number up to {MAX_ROWS}, got {rows}")
         if not 0 <= ratio <= 1:
@@ -39,13 +42,16 @@ class Sketched(Method):
             raise ValueError(f"columns = {columns} and ratio = {ratio} both set the width: give one of them")
         # Not a density: what it is set to by a warm-up then stands out.
         self.density = 0.0 if k else density
+        if k:
+            self.bounded_by = "k"
         self.k, self.rows, self.columns, self.ratio = k, rows, columns, ratio
         self.hash, self.reseed = hash, reseed
+        self._model: tuple[Layer, ...] = ()
         self._model_numel = 0
         self._sketches: dict[int, tuple[tuple[object, ...], CountSketch]] = {}
 
     def entries(self, numel: int, model_numel: int) -> int:
-        """How many a bucket of `numel` of the model's elements sends."""
+        """How many a bucket of `numel` of the model's elements sends; of both, those that are compressed count."""
         return max(int(numel * self.density if self.density else numel * self.k / model_numel), 1)
 
     def width(self, numel: int, model_numel: int) -> int:
@@ -63,13 +69,13 @@ class Sketched(Method):
 
     def sketch_of(self, bucket: Bucket, world: World) -> CountSketch:
         """The bucket's hashes, the same on all ranks; new ones every step with `reseed`."""
-        numel = bucket.grad.numel()
-        columns = self.width(numel, bucket.model_numel)
+        numel, device, places = bucket.grad.numel(), bucket.grad.device, places_of(bucket)
+        columns = self.width(places.numel, self.model_numel(bucket))
         seed = seed_of("count sketch", world.seed, bucket.start, *([world.step] if self.reseed else []))
-        key = (numel, columns, seed, bucket.grad.device)
+        key = (numel, columns, seed, device, places)
         known = self._sketches.get(bucket.index)
         if known is None or known[0] != key:
-            sketch = CountSketch(numel, self.rows, columns, seed, self.hash, bucket.grad.device)
+            sketch = CountSketch(numel, self.rows, columns, seed, self.hash, device, places)
             known = self._sketches[bucket.index] = (key, sketch)
         return known[1]
 
@@ -84,13 +90,9 @@ class Sketched(Method):
         table = BYTES_PER_FLOAT * self.rows * self.width(numel, model_numel)
         return table + bytes_per_entry * self.entries(numel, model_numel)
 
-    def note_model(self, bucket: Bucket) -> None:
-        """Remember the model's size for `bytes_of`."""
-        self._model_numel = bucket.model_numel
-
-
-def as_average(grad: Tensor, index: Tensor, total: Tensor, size: int) -> Tensor:
-    """Write `total` / `size` into `grad` at the places `index`, 0 elsewhere."""
-    grad.zero_()
-    grad[index] = total.div_(size)
-    return grad
+    def model_numel(self, bucket: Bucket) -> int:
+        """Elements of the model that are compressed; remembered for `bytes_of`."""
+        layers = bucket.model or bucket.layers
+        if layers is not self._model:
+            self._model, self._model_numel = layers, sum(layer.numel for layer in layers)
+        return self._model_numel

@@ -29,6 +29,7 @@ class Sparse(Method):
         self.code = SparseCode(values, indices)
         self.feedback = self.memory = feedback or Feedback()
         self.owns_momentum = self.feedback.momentum > 0
+        self.whole_model = self.feedback.whole_model or self.whole_model
 
     def count(self, numel: int) -> int:
         """Entries to send of a bucket of `numel` elements."""
@@ -70,7 +71,7 @@ class SparseGather(Sparse):
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
         with phase("select"):
-            index = choose(residual, self.count(numel), self.selection, world, bucket.start)
+            index = choose(residual, self.count(bucket.numel), self.selection, world, bucket.start)
         with phase("encode"):
             message = self.code.encode(index, self.take_out(bucket, index), numel)
         messages = yield Gather(message, values=index.numel() * self.code.value_bytes)

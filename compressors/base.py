@@ -12,7 +12,7 @@ from wirebench.requests import Request
 from wirebench.world import World
 
 Exchange = Generator[Request, Any, Tensor]
-Keeps = Literal["exactly", "rounded", "partly", "nothing"]
+Keeps = Literal["exactly", "rounded", "partly", "sketched", "nothing"]
 
 SHARED, OWN = "shared.", "own."
 
@@ -57,11 +57,14 @@ class Method:
 
     owns_momentum  see Compressor
     keeps          what becomes of what is not sent: kept for later `exactly`; kept, but for `rounded` arithmetic; kept
-                   `partly`, the rest being lost and measured; or `nothing` is kept (dense and unbiased methods)
+                   `partly`, the rest being lost and measured; `sketched`, all ranks' together and not place by place;
+                   or `nothing` is kept (dense and unbiased methods)
     dense_below    what its paper sends dense (the config's dense_below), used where the config does not say
     collective     the collective that its paper runs it on, used where the config names none; "": the engine's own
     whole_model    why it works only on the whole model in one bucket; "": on any bucket
-    bounded_by     the option to change where the residual grows without bound; "" for a method without a residual
+    bounded_by     the option to change where what is held back grows without bound, and to what if that is not plain;
+                   "" for a method that holds nothing back
+    takes_turns    one rank, another at every step, does more than the others, which wait for it
     memory         this rank's own state, of which every change of the world hands the sum on
     shared         state that is the same on all ranks
     own            this rank's state that means nothing in another world: a change of the world drops it
@@ -74,6 +77,7 @@ class Method:
     collective: ClassVar[str] = ""
     whole_model: str = ""
     bounded_by: str = ""
+    takes_turns: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self.memory = ErrorMemory()
@@ -94,6 +98,10 @@ class Method:
     def held_back(self, numel: int) -> Tensor | None:
         """The residual in the places of the flat gradient of `numel` elements; None for a method without one."""
         return self.memory.state_dict().get(RESIDUAL)
+
+    def unsent(self, numel: int) -> Tensor | None:
+        """What the guard watches: a tensor with about the norm of what is held back; None where nothing is."""
+        return self.held_back(numel)
 
     def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
         """Begin with the sum of what several ranks of an earlier world held, so that no gradient is lost.

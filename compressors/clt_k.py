@@ -35,6 +35,8 @@ class CltK(Sparse):
     Extra memory: the residual, 1 d.
     """
 
+    takes_turns = True
+
     def __init__(
         self,
         density: float = 0.001,
@@ -83,8 +85,8 @@ class CltK(Sparse):
 
     def _places(self, offered: Tensor, bucket: Bucket, world: World) -> Exchange:
         """The leader's places, on every rank, int64, ascending; at least one."""
-        count, numel = self.count(offered.numel()), offered.numel()
-        if count >= numel:
+        count, numel = self.count(bucket.numel), offered.numel()
+        if count >= bucket.numel:
             return torch.arange(numel, device=offered.device)
         leads = world.step % world.size == world.rank
         code = torch.empty(0, dtype=torch.uint8, device=offered.device)

@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 
 from compressors._block_hash import BlockHash
+from compressors._gaps import Places
 from compressors._reference_hash import ReferenceHash
+from wirebench.layout import Layer
 
 Hash = Literal["block", "reference"]
 HASHES: dict[str, "type[BlockHash | ReferenceHash]"] = {"block": BlockHash, "reference": ReferenceHash}
@@ -55,8 +57,9 @@ class CellHash(Protocol):
 class CountSketch:
     """Sketches vectors of `numel` elements on `device` into tables of (rows, columns); `rows` is odd, at most 15.
 
-    hash  block      cuts the vector into blocks of `columns` elements, which are rotated (_block_hash.py)
-          reference  two polynomials per row (_reference_hash.py): the textbook's, portable, slow
+    places  of the vector that may be found, where it is known to be 0 at the others; None: all
+    hash    block      cuts the vector into blocks of `columns` elements, which are rotated (_block_hash.py)
+            reference  two polynomials per row (_reference_hash.py): the textbook's, portable, slow
     """
 
     def __init__(
@@ -67,11 +70,13 @@ class CountSketch:
         seed: int,
         hash: Hash = "block",
         device: torch.device | str = "cpu",
+        places: Places | None = None,
     ) -> None:
         assert rows % 2 and 0 < rows <= MAX_ROWS, f"rows are odd and at most {MAX_ROWS}, got {rows}"
         assert numel > 0 and columns > 0
         self.numel, self.rows, self.columns = numel, rows, columns
         self.hash: CellHash = HASHES[hash](numel, rows, columns, seed, torch.device(device))
+        self.places = places or Places((Layer("", 0, numel, 1),), torch.device(device))
 
     def sketch(self, x: Tensor) -> Tensor:
         """The table of the float vector `x`, shape (rows, columns), in its dtype."""
@@ -107,7 +112,7 @@ class CountSketch:
         codes = _codes(table, _round_up(threshold, table.dtype))
         codes[:, 0] += BOTH * (MARK - (self.rows + 1) // 2)  # a majority reaches the mark
         found = [_marked(counts).add_(first) for first, counts in self.hash.counts(codes)]
-        return torch.cat(found)
+        return self.places.without_gaps(torch.cat(found))
 
 
 def median(values: list[Tensor]) -> Tensor:

@@ -16,7 +16,8 @@ class Dgc(SparseGather):
 
     momentum   of the correction, u <- m u + g; replaces the optimizer's
     nesterov   its Nesterov form
-    clip       largest norm of the gradient of P ranks, each of which clips its own to clip / sqrt(P); 0: off
+    clip       largest norm of the gradient of P ranks, each of which clips its own to clip / sqrt(P); needs the whole
+               model in one bucket; 0: off
     masking    clear the momentum of what was sent
     selection  how the largest are found (thresholds.py): a strided sample, and exactly among what passes it
     values, indices  how entries are coded (encoding.py)

@@ -69,8 +69,8 @@ class Feedback(ErrorMemory):
     Without masking of u, and with everything sent, this is dense momentum SGD; with it, plain SGD.
 
     momentum  m in [0, 1); 0: plain error feedback, no u
-    clip      largest Euclidean norm of the gradient of P ranks: each clips its own to clip / sqrt(P), each bucket to
-              its share by the root of its size; 0: off
+    clip      largest Euclidean norm of the gradient of P ranks: each clips its own to clip / sqrt(P); 0: off. It is of
+              the whole gradient, which must come in one bucket; layers that a wrapper sends dense are no part of it
     masking   false: u is left as it is where v was sent
     """
 
@@ -85,6 +85,11 @@ class Feedback(ErrorMemory):
         if clip < 0:
             raise ValueError(f"clip is a norm, or 0 for none, got {clip}")
         self.momentum, self.nesterov, self.clip, self.masking = momentum, nesterov, clip, masking
+
+    @property
+    def whole_model(self) -> str:
+        """As Method.whole_model, of the method that has this memory."""
+        return "clip limits the norm of the whole gradient" if self.clip else ""
 
     def accumulate(self, bucket: Bucket, world: World) -> Tensor:
         """Take in the gradient of `bucket`, which is left as it is unless clipped; returns v, a view (numel,)."""
@@ -118,8 +123,9 @@ class Feedback(ErrorMemory):
             self.slice(bucket, VELOCITY).zero_()
 
     def _clip(self, bucket: Bucket, size: int) -> None:
-        """Scale the gradient down to its bucket's share of the limit."""
-        limit = self.clip * (bucket.grad.numel() / bucket.model_numel / size) ** 0.5
+        """Scale the gradient down to the limit of one of `size` ranks."""
+        assert len(bucket.layers) == len(bucket.model or bucket.layers), "clip needs the whole model in one bucket"
+        limit = self.clip / size**0.5
         norm = torch.linalg.vector_norm(bucket.grad)
         # A tensor, so that the host need not wait for a GPU. What is not finite stays alone, or it would not be chosen.
         scale = (limit / norm).clamp(max=1.0)

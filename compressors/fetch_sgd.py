@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from compressors._heavymix import largest
-from compressors._sketched import Sketched, as_average
+from compressors._places import write_average
+from compressors._sketched import DENSITY, Sketched
 from compressors._sparse import check_bucket
-from compressors.base import Exchange
+from compressors.base import Exchange, Keeps
 from compressors.count_sketch import CountSketch, Hash
 from compressors.feedback import Feedback
 from compressors.selection import top_k
@@ -24,12 +25,14 @@ from wirebench.phases import phase
 from wirebench.requests import Sum
 from wirebench.world import World
 
+VELOCITY, ERROR = "momentum", "error"
+
 
 class FetchSgd(Sketched):
     """The k largest estimates of a sketch that holds the momentum and what was not applied yet, the same on all ranks.
 
     density    share of the entries to apply, at least one
-    k          entries to apply, in place of density, but not of a warm-up's; 0: density counts
+    k          entries to apply, in place of density (not of a warm-up's); 0: density counts. Of the two one is given
     rows       of the table: odd, at most 15
     columns    of the table; 0: 4 k
     ratio      columns as a share of the entries, in place of columns
@@ -47,12 +50,13 @@ class FetchSgd(Sketched):
     cells' codes, 0.3 d.
     """
 
+    keeps: Keeps = "sketched"
     collective = "star"
     whole_model = "its memory is one sketch of the whole model"
 
     def __init__(
         self,
-        density: float = 0.01,
+        density: float = DENSITY,
         k: int = 0,
         rows: int = 5,
         columns: int = 0,
@@ -63,32 +67,41 @@ class FetchSgd(Sketched):
     ) -> None:
         super().__init__(density, k, rows, columns, ratio, hash)
         self.clear = clear
+        if clear == "subtract":
+            self.bounded_by = "columns"
         self.memory = Feedback(momentum)  # stays empty; it tells the wrappers what momentum dense layers get
         self.momentum, self.owns_momentum = momentum, momentum > 0
 
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """One sum of sketches."""
         check_bucket(bucket)
-        self.note_model(bucket)
-        numel = bucket.grad.numel()
-        dense = self.is_dense(numel, bucket.model_numel)
+        dense = self.is_dense(bucket.numel, self.model_numel(bucket))
         with phase("select"):
             sketch = None if dense else self.sketch_of(bucket, world)
             table = sketch.sketch(bucket.grad) if sketch else bucket.grad.clone()
         table = yield Sum(table)
         with phase("update"):
-            velocity = self._held("momentum", bucket, table).mul_(self.momentum).add_(table)
-            waiting = self._held("error", bucket, table).add_(velocity)
+            velocity = self._held(VELOCITY, bucket, table).mul_(self.momentum).add_(table)
+            waiting = self._held(ERROR, bucket, table).add_(velocity)
         if not bool(waiting.isfinite().all()):
             return bucket.grad.fill_(math.nan)
-        k = self.entries(numel, bucket.model_numel)
+        k = self.entries(bucket.numel, self.model_numel(bucket))
         with phase("select"):
             index = largest(sketch, waiting, k) if sketch else top_k(waiting, k)
-            update = sketch.estimate(waiting, index) if sketch else waiting[index]
+            update = sketch.estimate(waiting, index) if sketch else waiting.index_select(0, index)
         with phase("encode"):
-            self._clear(sketch, velocity, waiting, index, as_average(bucket.grad, index, update.clone(), 1))
+            if self.clear == "subtract":
+                applied = write_average(bucket.grad, index, update.clone(), 1)
+                waiting.sub_(sketch.sketch(applied) if sketch else applied)
+            else:
+                _clear_cells(sketch, index, velocity, waiting)
         with phase("decode"):
-            return as_average(bucket.grad, index, update, world.size)
+            return write_average(bucket.grad, index, update, world.size)
+
+    def unsent(self, numel: int) -> Tensor | None:
+        """As Method.unsent: a row of the sketch; the mean of its squared norm over hashes is the vector's."""
+        held = [table for name, table in self.shared.items() if name.startswith(f"{ERROR}.")]
+        return torch.cat([table[0] if table.dim() > 1 else table for table in held]) if held else None
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The table."""
@@ -103,16 +116,13 @@ class FetchSgd(Sketched):
         self.shared[key] = held = held.to(like.device)  # checkpoints are read to the CPU
         return held
 
-    def _clear(
-        self, sketch: CountSketch | None, velocity: Tensor, waiting: Tensor, index: Tensor, update: Tensor
-    ) -> None:
-        """Take the dense vector `update`, nonzero at the places `index`, out of the memory."""
-        if self.clear == "subtract":
-            waiting.sub_(sketch.sketch(update) if sketch else update)
-            return
-        held = [waiting, velocity]
-        for each in held if sketch is None else []:
-            each[index] = 0
-        for row, (cell, _) in enumerate(sketch.hash.cells(index) if sketch else []):
-            for each in held:
-                each[row, cell] = 0
+
+def _clear_cells(sketch: CountSketch | None, index: Tensor, *held: Tensor) -> None:
+    """Set to 0 what these tables, or vectors without a sketch, hold for the elements `index`."""
+    if sketch is None:
+        for vector in held:
+            vector.index_fill_(0, index, 0)
+        return
+    for row, (cell, _) in enumerate(sketch.hash.cells(index)):
+        for table in held:
+            table[row].index_fill_(0, cell, 0)

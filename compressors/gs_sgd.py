@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from compressors._heavymix import heavy, heavymix, largest
-from compressors._sketched import BYTES_PER_FLOAT, Sketched, as_average
+from compressors._places import write_average
+from compressors._sketched import BYTES_PER_FLOAT, DENSITY, Sketched
 from compressors._sparse import check_bucket
 from compressors.base import Exchange, Keeps
 from compressors.count_sketch import CountSketch, Hash
@@ -36,7 +37,8 @@ class GsSgd(Sketched):
     """The entries of the sum that a sketch calls heavy, k of them, with exact values; the rest is kept for later.
 
     density    share of a bucket's entries to send, at least one
-    k          entries to send of the whole model, in place of density, but not of a warm-up's; 0: density counts
+    k          entries to send of the whole model, in place of density (not of a warm-up's); 0: density counts. Of the
+               two one is given
     rows       of the table: odd, at most 15
     columns    of the table for the whole model; 0: 4 k
     ratio      columns as a share of a bucket's entries, in place of columns
@@ -63,7 +65,7 @@ class GsSgd(Sketched):
 
     def __init__(
         self,
-        density: float = 0.01,
+        density: float = DENSITY,
         k: int = 0,
         rows: int = 5,
         columns: int = 0,
@@ -90,14 +92,14 @@ class GsSgd(Sketched):
         self.code = SparseCode(indices=indices)
         self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking)
         self.owns_momentum = momentum > 0
+        self.whole_model = self.feedback.whole_model or self.whole_model
 
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """A sum of sketches and one of the entries that it shows; with broadcast = indices one rank chooses for all."""
         check_bucket(bucket)
-        self.note_model(bucket)
         with phase("update"):
             waiting = self.feedback.accumulate(bucket, world)
-        if self.is_dense(waiting.numel(), bucket.model_numel):
+        if self.is_dense(bucket.numel, self.model_numel(bucket)):
             return (yield from self._exchange_dense(bucket, world, waiting))
         with phase("select"):
             sketch = self.sketch_of(bucket, world)
@@ -115,13 +117,13 @@ class GsSgd(Sketched):
             total = yield Sum(total)
         with phase("decode"):
             if self.p2 > 1:
-                kept = top_k(total, self.entries(waiting.numel(), bucket.model_numel))
-                index, total = index[kept], total[kept]
+                kept = top_k(total, self.entries(bucket.numel, self.model_numel(bucket)))
+                index, total = index.index_select(0, kept), total.index_select(0, kept)
         if world.measuring:
             yield from self._measure(bucket, world, sketch, table, index)
         with phase("decode"):
             self.feedback.sent(bucket, index)
-            return as_average(bucket.grad, index, total, world.size)
+            return write_average(bucket.grad, index, total, world.size)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The table, the values, and with broadcast = indices a rank's share of the message of the one that chooses."""
@@ -145,14 +147,14 @@ class GsSgd(Sketched):
 
         None for a sum that is not finite.
         """
-        k = self.entries(sketch.numel, bucket.model_numel)
+        k = self.entries(bucket.numel, self.model_numel(bucket))
         with phase("select"):
             energy = sketch.l2sq(table)
             if not math.isfinite(energy):
                 return None
             if self.fill == "random":
                 return heavymix(sketch, table, k, energy, world.shared_rng("heavymix", bucket.start))
-            return largest(sketch, table, min(self.p2 * k, sketch.numel))
+            return largest(sketch, table, min(self.p2 * k, bucket.numel))
 
     def _choose_at_one(
         self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor
@@ -175,13 +177,13 @@ class GsSgd(Sketched):
         self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor, index: Tensor
     ) -> Generator[Request, Any, None]:
         """Take the measures, by one sum of the memory at places drawn alike on all ranks."""
-        numel, k = sketch.numel, self.entries(sketch.numel, bucket.model_numel)
+        numel, k = sketch.numel, self.entries(bucket.numel, self.model_numel(bucket))
         if numel <= SAMPLE:
             places = torch.arange(numel)
         else:
             places = torch.randint(numel, (SAMPLE,), generator=world.shared_rng("sample", bucket.start)).unique()
         places = places.to(table.device)
-        exact = yield Sum(self.feedback.slice(bucket)[places])
+        exact = yield Sum(self.feedback.slice(bucket).index_select(0, places))
         top = places[top_k(exact, max(round(k * places.numel() / numel), 1))]
         error = sketch.estimate(table, places) - exact
         self.measures.total("heavy", heavy(sketch, table, k, sketch.l2sq(table)).numel())

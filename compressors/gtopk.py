@@ -11,7 +11,8 @@ on the way, of a place that survived elsewhere, is lost; how much is measured.
 import torch
 from torch import Tensor
 
-from compressors._sparse import Sparse, average_of, check_bucket
+from compressors._places import write_average
+from compressors._sparse import Sparse, check_bucket
 from compressors.base import Exchange
 from compressors.encoding import Indices, Values
 from compressors.selection import top_k
@@ -53,24 +54,24 @@ class GTopK(Sparse):
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """One merge, then put-back."""
         check_bucket(bucket)
-        grad, numel = bucket.grad, bucket.grad.numel()
+        grad, numel, count = bucket.grad, bucket.grad.numel(), self.count(bucket.numel)
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
         with phase("select"):
-            index = choose(residual, self.count(numel), self.selection, world, bucket.start)
+            index = choose(residual, count, self.selection, world, bucket.start)
         with phase("encode"):
             values = self.take_out(bucket, index)
             message = self.code.encode(index, values, numel)
-        merger = _Merger(self, self.count(numel), numel)
+        merger = _Merger(self, count, numel)
         merged = yield Merge(message, merger.merge, index.numel() * self.code.value_bytes, merger.merge_and_note)
         with phase("decode"):
             places, total = self.code.decode(merged, numel)
             back = ~torch.isin(index, places, assume_unique=True)
-            residual[index[back]] += values[back]
+            residual.index_add_(0, index[back], values[back])
             self.lost = merger.lost_among(places)
-            if self.conserve:
+            if self.conserve:  # a place may come twice
                 residual.index_put_((self.lost[0],), self.lost[1], accumulate=True)
-            average = average_of(grad, [(places, total)], world.size)
+            average = write_average(grad, places, total, world.size)
         if world.measuring:
             mass = self.lost[1].abs().sum()
             self.measures.total("lost_mass", 0.0 if self.conserve else mass)

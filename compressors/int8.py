@@ -56,7 +56,7 @@ class Int8(Method):
         if self.feedback:
             self.memory = self.feedback
         else:
-            self.keeps = "nothing"
+            self.keeps, self.bounded_by = "nothing", ""
 
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """One merge of the scales, then one sum of the numbers."""

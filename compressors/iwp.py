@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from compressors._importance import Chooser, Luck, Moments, Piece, all_finite, least_divisors
-from compressors._importance_thresholds import Mode, Thresholds, due, note, typical_ratio
+from compressors._importance_thresholds import MOST, Mode, Thresholds, due, note, typical_ratio
 from compressors._mask_code import MaskCode, Masks, Vote, places, runs
+from compressors._places import write_average
 from compressors._sparse import check_bucket
 from compressors.base import Exchange, Keeps, Method
 from compressors.feedback import Feedback
@@ -27,6 +28,7 @@ from wirebench.seeding import generator
 from wirebench.world import World
 
 EXPECTED_SHARE = 1 / 64  # of coordinates that are sent: the paper's fixed threshold; for estimates of bytes only
+LEAST_RHO = 1e-9  # of one coordinate in 1 / rho some luck is drawn: a number of 32 bits
 VALUE_BYTES = 4
 LAST_SENT = "last_sent"
 SCHEDULED: tuple[Mode, ...] = ("schedule", "layerwise")
@@ -57,7 +59,7 @@ class Iwp(Method):
     voters     ranks whose masks count, drawn anew in every step
     draw       whether every layer has voters of its own, or all layers of a bucket the same
     rho        how likely what is not important is chosen all the same: rho I / threshold. 1: as the paper writes it,
-               which sends several times as much; 0: never
+               which sends several times as much; 0: never; else at least 1e-9
     epsilon    |w| counts as no less than this share of its layer's root mean square; 0: as it is, so that weights of
                0 are infinitely important
     masks      how they travel: bits, delta (gaps), or for each message the smaller
@@ -98,18 +100,19 @@ class Iwp(Method):
         super().__init__()
         if voters < 1:
             raise ValueError(f"voters are 1 or more, got {voters}")
-        if not 0 <= rho <= 1:
-            raise ValueError(f"rho lies in [0, 1], got {rho}")
-        if epsilon < 0:
-            raise ValueError(f"epsilon is 0 or more, got {epsilon}")
+        if rho and not LEAST_RHO <= rho <= 1:
+            raise ValueError(f"rho lies in [{LEAST_RHO:g}, 1], or is 0, got {rho}")
+        if not 0 <= epsilon <= MOST:
+            raise ValueError(f"epsilon lies in [0, {MOST:g}], got {epsilon}")
         self.bounded_by = "threshold" if mode == "fixed" else "schedule"
-        self.thresholds = Thresholds(mode, threshold, schedule, schedule_epochs, beta, limit)
         _refuse_unused(mode, threshold=threshold, schedule=schedule, schedule_epochs=schedule_epochs)
         _refuse_unused(mode, beta=beta, limit=limit)
+        self.thresholds = Thresholds(mode, threshold, schedule, schedule_epochs, beta, limit)
         self.voters, self.draw, self.rho, self.epsilon, self.waiting = voters, draw, rho, epsilon, waiting
         self.code = MaskCode(masks)
         self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking)
         self.owns_momentum = momentum > 0
+        self.whole_model = self.feedback.whole_model or self.whole_model
 
         self._longest_wait = (-1, 0)
 
@@ -145,7 +148,7 @@ class Iwp(Method):
             self._measure(bucket, world, index.numel(), sum(each.numel() for each in messages), moments)
         total = (yield Sum(values)) if index.numel() else values
         with phase("decode"):
-            return grad.zero_().index_copy_(0, index, total.div_(world.size))
+            return write_average(grad, index, total, world.size)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The values, and this rank's part of all voters' masks, if as much is sent as in the paper."""
@@ -237,12 +240,12 @@ class Iwp(Method):
     def _measure(
         self, bucket: Bucket, world: World, sent: int, mask_bytes: int, moments: Mapping[int, Moments]
     ) -> None:
-        numel = bucket.grad.numel()
+        numel = bucket.numel
         self.measures.ratio("density", sent, numel)
         self.measures.ratio("ratio_with_masks", VALUE_BYTES * numel, VALUE_BYTES * sent + mask_bytes)
         self.measures.total("mask_bytes", mask_bytes)
         if self.waiting:
-            last = self.own[LAST_SENT][bucket.start : bucket.stop]
+            last = torch.cat([self.own[LAST_SENT][layer.start : layer.stop] for layer in bucket.layers])
             self.measures.ratio("waiting_mean", world.step * numel - last.sum(dtype=torch.int64), numel)
             # Totals add up over buckets: each adds by how much it raises the longest of the step.
             before = self._longest_wait[1] if self._longest_wait[0] == world.step else 0

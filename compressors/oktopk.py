@@ -88,8 +88,8 @@ class OkTopK(Sparse):
         check_bucket(bucket)
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
-        count = self.count(residual.numel())
-        if count >= residual.numel() or world.step < self.dense_steps:
+        count = self.count(bucket.numel)
+        if count >= bucket.numel or world.step < self.dense_steps:
             return (yield from self._dense(bucket, world))
         agreed = self._recall(bucket, world, count)
         exact = agreed is None or world.step % self.reevaluate_every == 0
@@ -192,7 +192,8 @@ class OkTopK(Sparse):
             arriving = self.code.rounded(sums)
             if self.code.values != "fp32":  # what rounding cuts off waits with the owner
                 rest = sums - arriving
-                self.feedback.slice(bucket)[mine.start + places] += torch.where(rest.isfinite(), rest, 0.0)
+                rest = torch.where(rest.isfinite(), rest, 0.0)
+                self.feedback.slice(bucket).index_add_(0, mine.start + places, rest)
             message = self.code.encode(places, arriving, mine.stop - mine.start)
         messages = yield Gather(message, values=places.numel() * self.code.value_bytes)
         with phase("decode"):

@@ -75,7 +75,7 @@ class OneBit(Method):
 def means(x: Tensor, groups: Groups) -> tuple[Tensor, Tensor]:
     """The means of every group's numbers without and with a minus, fp32; 0 where there are none."""
     above, below, negative = reduce(x, groups, (_above, torch.add), (_below, torch.add), (_negative, torch.add))
-    positive = widths(groups, x.device).add_(negative)  # counted as -1 each
+    positive = widths(groups, x.device) + negative  # counted as -1 each
     return above / positive.clamp_(min=1), below / negative.neg_().clamp_(min=1)
 
 

@@ -8,6 +8,7 @@ is named by the run's seed, the step and the bucket, so every rank makes it for 
 import torch
 from torch import Tensor
 
+from compressors._gaps import places_of
 from compressors._places import keep_rest, poisoned, write_average
 from compressors._sparse import Sparse, check_bucket
 from compressors.base import Exchange
@@ -46,12 +47,13 @@ class RandomK(Sparse):
         finite, one writing of the average.
         """
         check_bucket(bucket)
-        grad, numel = bucket.grad, bucket.grad.numel()
-        count = self.count(numel)
+        grad = bucket.grad
+        count, numel = self.count(bucket.numel), bucket.numel
         with phase("update"):
             offered = self.feedback.accumulate(bucket, world) if self.error_feedback else grad
         with phase("select"):
-            index = draw(numel, count, world.shared_rng("randomk", bucket.start)).to(grad.device)
+            drawn = draw(numel, count, world.shared_rng("randomk", bucket.start)).to(grad.device)
+            index = places_of(bucket).at(drawn)
         with phase("encode"):
             arriving = self.code.rounded(offered.index_select(0, index))
             values = poisoned(arriving, offered).to(self.code.dtype)

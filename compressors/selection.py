@@ -67,7 +67,7 @@ def places_from(bits: "np.ndarray[Any, np.dtype[np.int32]]", least: int) -> "np.
         part = bits[start : start + PART]
         np.bitwise_and(part, SIGN_OFF, out=keys[: part.size])
         found.append(np.flatnonzero(keys[: part.size] >= least) + start)
-    return np.concatenate(found)
+    return np.concatenate(found) if found else np.empty(0, np.int64)
 
 
 def _pick_by_sample(x: Tensor, k: int) -> Tensor | None:

@@ -41,7 +41,7 @@ class SignSGD(Method):
     """
 
     keeps: Keeps = "rounded"
-    bounded_by = "feedback"
+    bounded_by = "name, to onebit: its numbers are of rows, not of whole layers"
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SignSGD(Method):
         if self.feedback:
             self.memory = self.feedback
         else:
-            self.keeps = "nothing"
+            self.keeps, self.bounded_by = "nothing", ""
 
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """The rounds of its form."""

@@ -12,7 +12,8 @@ class SketchedSgd(GsSgd):
     """Takes gs-SGD's options and does its work, on a star.
 
     density    share of a bucket's entries to send, at least one
-    k          entries to send of the whole model, in place of density, but not of a warm-up's; 0: density counts
+    k          entries to send of the whole model, in place of density (not of a warm-up's); 0: density counts. Of the
+               two one is given
     rows, columns, ratio    size of the table: columns of the whole model (0: 4 k), or as a share of a bucket
     fill, p2   `random` or `estimate`; p2 k candidates
     broadcast, indices      who looks into the sum of sketches, and how its choice is coded

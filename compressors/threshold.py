@@ -58,7 +58,7 @@ class Threshold(Method):
             index = above(residual, self.threshold, self._share)
             self._share = index.numel() / numel
         if world.measuring:
-            self.measures.ratio("density", index.numel(), numel)
+            self.measures.ratio("density", index.numel(), bucket.numel)
         with phase("encode"):
             arriving = self.code.rounded(residual.index_select(0, index))
             keep_rest(residual, index, arriving)

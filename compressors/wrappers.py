@@ -1,16 +1,18 @@
 """Wrappers around any compressor: what is compressed, and how strongly at the start."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
+from compressors._gaps import joined
 from compressors.base import Compressor, Exchange, Method
 from compressors.feedback import Feedback
 from wirebench.errors import UserError
 from wirebench.layout import Bucket, Layer
+from wirebench.phases import phase
 from wirebench.requests import Sum
 from wirebench.world import World
 
@@ -77,11 +79,12 @@ class Warmup(_Wrapper):
 class DenseBelow(_Wrapper):
     """Layers with one dimension or with fewer than `numel` elements go dense, the others through `inner`.
 
-    The dense layers of a bucket travel in one sum. The others are one bucket of `inner`, whose layers count their
-    places among the compressed layers of the model alone: its memory has no gaps and does not depend on how buckets are
-    cut. A bucket of one kind only is not copied; of others a copy is kept, 1 d, and as much for a method that reads the
-    parameters. Where the inner compressor owns the momentum, the dense layers get the
-    same one, applied to their average, as DGC does.
+    The dense layers of a bucket travel in one sum. `inner` gets the bucket as it lies, copied nowhere: they are gaps
+    between its layers, where the gradient is 0 and its memory stays 0. Densities, `k` and the widths of sketches are of
+    the elements in layers. What codes every element (casts, quantisers) sends the zeros of gaps with them. Where the
+    inner compressor owns the momentum, the dense layers get the same one, applied to their average, as DGC does.
+
+    Memory: the dense layers' average, and their momentum.
     """
 
     def __init__(self, inner: Compressor, numel: int) -> None:
@@ -90,30 +93,33 @@ class DenseBelow(_Wrapper):
             raise UserError("compressor.dense_below: this compressor applies a momentum, but its memory is no Feedback")
         self.numel = numel
         self._velocity: Tensor | None = None
-        self._scratch: dict[tuple[int, int], dict[str, Tensor]] = {}
         self._model: tuple[Layer, ...] = ()
-        self._places: dict[str, Layer] = {}
-        self._dense: dict[str, Layer] = {}
+        self._splits: dict[tuple[int, int], _Split] = {}
 
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """One sum for the dense layers, then the rounds of `inner` for the others, each where there are any."""
-        sparse = [layer for layer in bucket.layers if not self._is_dense(layer)]
-        renumbered = self._renumber(bucket)
-        if not sparse:
+        split = self._split(bucket)
+        part = split.part(bucket)
+        if part is None:
             average = yield from _average(bucket.grad, world.size)
-            return self._with_momentum(average, bucket)
-        layers = tuple(renumbered[layer.name] for layer in sparse)
-        model = tuple(renumbered.values())
-        if len(sparse) == len(bucket.layers):
-            whole = Bucket(bucket.index, bucket.grad, bucket.param, layers, model)
-            return (yield from self.inner.exchange(whole, world))
-        dense_places = _pieces(bucket, [layer for layer in bucket.layers if self._is_dense(layer)])
-        dense = yield from _average(torch.cat(_at(bucket.grad, dense_places)), world.size)
-        _scatter(self._with_momentum(dense, bucket), bucket.grad, dense_places)
-        sparse_places = _pieces(bucket, sparse)
-        part = _Part(bucket, sparse_places, layers, model, self._scratch_of(bucket))
+            return bucket.grad.copy_(self._with_momentum(average, split)) if self.owns_momentum else average
+        dense = [bucket.grad[piece] for piece in split.dense]
+        if not dense:
+            return (yield from self.inner.exchange(part, world))
+        with phase("encode"):
+            message = torch.cat(dense)
+        average = yield from _average(message, world.size)
+        with phase("decode"):
+            average = self._with_momentum(average, split)
+            for piece in dense:
+                piece.zero_()
         result = yield from self.inner.exchange(part, world)
-        return _scatter(result, bucket.grad, sparse_places)
+        with phase("decode"):
+            if result.data_ptr() != part.grad.data_ptr():
+                part.grad.copy_(result)
+            for piece, values in zip(dense, average.split([piece.numel() for piece in dense]), strict=True):
+                piece.copy_(values)
+        return bucket.grad
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """Dense bytes below the limit, the inner compressor's above: a bucket's layers are not known here."""
@@ -133,16 +139,22 @@ class DenseBelow(_Wrapper):
         cast(Method, self.inner).take_over([self._keep_mine(state) for state in states], joins)
 
     def held_back(self, numel: int) -> Tensor | None:
-        """As Method.held_back: nothing of the dense layers."""
-        held_back = getattr(self.inner, "held_back", lambda numel: None)
-        packed = held_back(sum(layer.numel for layer in self._places.values()))
-        if packed is None:
-            return None
-        return _scatter(packed, packed.new_zeros(numel), self.compressed(self._model))
+        """As Method.held_back: 0 for the dense layers; the memory ends with the last layer that is not."""
+        held = getattr(self.inner, "held_back", lambda numel: None)(numel)
+        return held if held is None or held.numel() == numel else pad(held, (0, numel - held.numel()))
 
     def compressed(self, layers: Sequence[Layer]) -> list[slice]:
         """Where in the flat gradient of these layers the compressed ones lie."""
-        return [slice(layer.start, layer.stop) for layer in layers if not self._is_dense(layer)]
+        return [slice(layer.start, layer.stop) for layer in layers if not _is_dense(layer, self.numel)]
+
+    def _split(self, bucket: Bucket) -> "_Split":
+        """As the function; kept for each bucket of a cut, as a step may have hundreds."""
+        model, place = bucket.model or bucket.layers, (bucket.start, bucket.stop)
+        if model is not self._model or (bucket.index == 0 and place not in self._splits):
+            self._model, self._splits = model, {}
+        if place not in self._splits:
+            self._splits[place] = _split(bucket.layers, model, self.numel)
+        return self._splits[place]
 
     def _keep_mine(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Restore the dense layers' momentum; the rest is the inner compressor's."""
@@ -150,99 +162,56 @@ class DenseBelow(_Wrapper):
         self._velocity = None if velocity is None else velocity.clone()
         return {name: tensor for name, tensor in state.items() if name != VELOCITY_KEY}
 
-    def _with_momentum(self, average: Tensor, bucket: Bucket) -> Tensor:
+    def _with_momentum(self, average: Tensor, split: "_Split") -> Tensor:
         """`average`, of the bucket's dense layers one after the other, as momentum SGD takes it."""
         if not self.owns_momentum:
             return average
         if self._velocity is None:
-            self._velocity = average.new_zeros(sum(layer.numel for layer in self._dense.values()))
+            self._velocity = average.new_zeros(split.model_dense_numel)
         self._velocity = self._velocity.to(average.device)  # checkpoints are read to the CPU
-        dense = [self._dense[layer.name] for layer in bucket.layers if self._is_dense(layer)]
-        places = [slice(layer.start, layer.stop) for layer in dense]
         feedback = cast(Feedback, cast(Method, self.inner).memory)
-        velocity = torch.cat(_at(self._velocity, places)).mul_(feedback.momentum).add_(average)
-        _scatter(velocity, self._velocity, places)
+        velocity = self._velocity[split.dense_place : split.dense_place + average.numel()]
+        velocity.mul_(feedback.momentum).add_(average)
         return average.add_(velocity, alpha=feedback.momentum) if feedback.nesterov else velocity
 
-    def _scratch_of(self, bucket: Bucket) -> dict[str, Tensor]:
-        """Where this bucket's copies go; those of an earlier cut are given back."""
-        place = (bucket.start, bucket.stop)
-        if bucket.index == 0 and place not in self._scratch:
-            self._scratch.clear()
-        return self._scratch.setdefault(place, {})
 
-    def _is_dense(self, layer: Layer) -> bool:
-        return layer.ndim <= 1 or layer.numel < self.numel
+class _Split(NamedTuple):
+    """A bucket's layers and its model's, those that are compressed; and where in the bucket the others lie.
 
-    def _renumber(self, bucket: Bucket) -> dict[str, Layer]:
-        """The model's compressed layers by name, one after the other from 0; `_dense` has the others likewise."""
-        model = bucket.model or bucket.layers
-        if model is not self._model:
-            self._places = _lay_out([layer for layer in model if not self._is_dense(layer)])
-            self._dense = _lay_out([layer for layer in model if self._is_dense(layer)])
-            self._model = model
-        return self._places
+    dense_place        where the bucket's dense layers begin among all of the model's, one after the other
+    model_dense_numel  elements of all of those
+    """
 
+    layers: tuple[Layer, ...]
+    model: tuple[Layer, ...]
+    dense: list[slice]
+    dense_place: int
+    model_dense_numel: int
 
-def _lay_out(layers: Sequence[Layer]) -> dict[str, Layer]:
-    """The layers by name, at places one after the other from 0."""
-    places, start = {}, 0
-    for layer in layers:
-        places[layer.name] = layer._replace(start=start, stop=start + layer.numel)
-        start += layer.numel
-    return places
+    def part(self, bucket: Bucket) -> Bucket | None:
+        """The bucket from its first compressed layer to its last one; None if there are none."""
+        if not self.layers:
+            return None
+        place = slice(self.layers[0].start - bucket.start, self.layers[-1].stop - bucket.start)
+        return Bucket(bucket.index, bucket.grad[place], bucket.param[place], self.layers, self.model)
 
 
-class _Part(Bucket):
-    """Some pieces of a bucket, copied together; the parameters only if they are asked for."""
-
-    def __init__(
-        self,
-        whole: Bucket,
-        pieces: list[slice],
-        layers: tuple[Layer, ...],
-        model: tuple[Layer, ...],
-        scratch: dict[str, Tensor],
-    ) -> None:
-        grad = _packed(whole.grad, pieces, scratch, "grad")
-        fields = {"index": whole.index, "grad": grad, "layers": layers, "model": model}
-        # Not through Bucket's constructor: it would set `param`, which is found below when it is wanted.
-        self.__dict__.update(fields, _whole=whole, _pieces=pieces, _scratch=scratch)
-
-    @cached_property
-    def param(self) -> Tensor:
-        """The parameters of the pieces: a copy, for reading."""
-        found = self.__dict__
-        return _packed(found["_whole"].param, found["_pieces"], found["_scratch"], "param")
+def _split(layers: tuple[Layer, ...], model: tuple[Layer, ...], limit: int) -> _Split:
+    dense = [layer for layer in model if _is_dense(layer, limit)]
+    return _Split(
+        tuple(layer for layer in layers if not _is_dense(layer, limit)),
+        tuple(layer for layer in model if not _is_dense(layer, limit)),
+        joined([layer for layer in layers if _is_dense(layer, limit)], layers[0].start),
+        sum(layer.numel for layer in dense if layer.start < layers[0].start),
+        sum(layer.numel for layer in dense),
+    )
 
 
-def _packed(flat: Tensor, pieces: Sequence[slice], scratch: dict[str, Tensor], name: str) -> Tensor:
-    """The pieces copied together, where those of the step before were: fresh memory costs more than the copy."""
-    numel = sum(piece.stop - piece.start for piece in pieces)
-    kept = scratch.get(name)
-    if kept is None or kept.numel() != numel or kept.device != flat.device:
-        kept = scratch[name] = flat.new_empty(numel)
-    return torch.cat(_at(flat, pieces), out=kept)
+def _is_dense(layer: Layer, limit: int) -> bool:
+    return layer.ndim <= 1 or layer.numel < limit
 
 
 def _average(dense: Tensor, size: int) -> Exchange:
     total = yield Sum(dense)
     assert isinstance(total, Tensor)
     return total.div_(size)
-
-
-def _pieces(bucket: Bucket, layers: Sequence[Layer]) -> list[slice]:
-    """Where `layers` lie within the bucket."""
-    return [slice(layer.start - bucket.start, layer.stop - bucket.start) for layer in layers]
-
-
-def _at(flat: Tensor, pieces: Sequence[slice]) -> list[Tensor]:
-    return [flat[piece] for piece in pieces]
-
-
-def _scatter(packed: Tensor, flat: Tensor, pieces: Sequence[slice]) -> Tensor:
-    """Write `packed` back to the pieces of `flat` that it was copied from; return `flat`."""
-    targets = _at(flat, pieces)
-    for target, values in zip(targets, packed.split([t.numel() for t in targets]), strict=True):
-        target.copy_(values)
-    return flat

@@ -25,6 +25,7 @@ from wirebench.world import World
 
 POWERSGD_RANK = 1
 """PyTorch's own default, and ours."""
+DDP_POWERSGD = f"DDP PowerSGD, rank {POWERSGD_RANK}"
 SKETCH_ROWS = 5
 COLUMNS_PER_ENTRY = 4
 
@@ -190,5 +191,5 @@ def rivals(density: float) -> dict[str, Callable[[], Subject]]:
         "torch.topk": partial(TopKOfTorch, density),
         "index_add_ sketch": partial(SketchOfTorch, density),
         "DDP fp16": partial(DdpHook, fp16_compress_hook, None),
-        f"DDP PowerSGD, rank {POWERSGD_RANK}": _powersgd,
+        DDP_POWERSGD: _powersgd,
     }

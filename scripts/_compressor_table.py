@@ -1,6 +1,6 @@
 """The table of scripts/bench_compressors.py."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rich.console import Console
 from rich.table import Table
@@ -13,11 +13,15 @@ WIDTH = 180
 """Characters: no number is cut, also where the terminal is narrower."""
 
 
-def show(cells: Sequence[Cell], title: str) -> None:
-    """Print one table for each size."""
+def show(cells: Sequence[Cell], title: str, remarks: Mapping[str, str]) -> None:
+    """Print one table for each size, and below the last what is to say of methods in it, by name."""
     console = Console(width=WIDTH)
     for items in dict.fromkeys(cell.items for cell in cells):
         console.print(table([cell for cell in cells if cell.items == items], title))
+    shown = {cell.method for cell in cells}
+    for method, text in remarks.items():
+        if method in shown:
+            console.print(f"{method}: {text}")
 
 
 def table(cells: Sequence[Cell], title: str) -> Table:
@@ -62,10 +66,12 @@ def multiple_text(multiple: float | None) -> str:
 
 
 def budget_text(cell: Cell) -> str:
-    """What was used of each budget."""
+    """What was used of each budget; where the update is no part of it, but all else is, the total with it."""
     words = []
     for budget in cell.budget:
         used = cell.used(budget)
         part = f"{budget.parts[0]} " if len(budget.parts) == 1 else ""
-        words.append(f"{part}{used:.2f}/{budget.copies:g}" + (" OVER" if used > budget.copies else ""))
+        words.append(f"{part}{used:.2f}/{budget.copies:.3g}" + (" OVER" if used > budget.copies else ""))
+        if {*PARTS} - {*budget.parts} == {"update"} and cell.copies["update"] >= LEAST_SHOWN:
+            words[-1] += f" ({cell.total:.2f} with update)"
     return ", ".join(words)

@@ -3,7 +3,7 @@
 import gc
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import psutil
 import torch
@@ -11,7 +11,7 @@ import torch
 from scripts._compressor_inputs import Inputs, Size
 from wirebench.compressor_cells import Budget, Cell
 from wirebench.compressor_memory import Memory, measure_memory
-from wirebench.compressor_trial import PARTS, Part, Stopwatch, Subject, run_exchange, seconds_of
+from wirebench.compressor_trial import PARTS, Earlier, Part, Stopwatch, Subject, run_exchange, seconds_of
 from wirebench.world import World
 
 SHARE_OF_MEMORY = 0.7
@@ -23,18 +23,19 @@ LEAST_OF_BUDGET = 10_000_000
 class Contender:
     """Something to time: its name, how it is made, whether it is a rival, what it may take.
 
-    led  only every P-th step is run, which is rank 0's to lead
+    no_slower_than  another one's name, whose total it may take
     """
 
     name: str
     make: Callable[[], Subject]
     rival: bool = False
     budget: tuple[Budget, ...] = ()
-    led: bool = False
+    no_slower_than: str = ""
 
-    def world(self, number: int, workers: int) -> World:
-        """Rank 0's view of the step that is run as the `number`-th."""
-        return World(0, workers, number * workers if self.led else number)
+
+def world_of(subject: Subject, number: int, workers: int) -> World:
+    """Rank 0's view of the step that is run as the `number`-th: where ranks take turns, always its own."""
+    return World(0, workers, number * workers if getattr(subject, "takes_turns", False) else number)
 
 
 @dataclass
@@ -47,6 +48,7 @@ class _Turns:
     seconds: dict[Part, list[float]] = field(default_factory=lambda: {part: [] for part in PARTS})
     copies: list[float] = field(default_factory=list)
     handed_over: list[int] = field(default_factory=list)
+    earlier: Earlier = field(default_factory=dict)
 
     def cell(self, size: Size) -> Cell:
         """All of it."""
@@ -99,8 +101,19 @@ class Bench:
         for number, group in enumerate(groups, 1):
             self._take_turns(inputs, group, memories, f"{size.name}: group {number}/{len(groups)}")
             gc.collect()
+        self._compare(size, contenders)
         order = [contender.name for contender in contenders]
         self.cells.sort(key=lambda cell: order.index(cell.method) if cell.items == size.numel else -1)
+
+    def _compare(self, size: Size, contenders: Sequence[Contender]) -> None:
+        """Give those that may be no slower than another one what that took, as a budget."""
+        mine = {cell.method: place for place, cell in enumerate(self.cells) if cell.items == size.numel}
+        for contender in contenders if size.numel >= LEAST_OF_BUDGET else []:
+            place, other = mine.get(contender.name), mine.get(contender.no_slower_than)
+            if place is None or other is None or self.cells[place].error or self.cells[other].error:
+                continue
+            budget = Budget(PARTS, self.cells[other].total)
+            self.cells[place] = replace(self.cells[place], budget=(*self.cells[place].budget, budget))
 
     def _take_turns(
         self, inputs: Inputs, group: Sequence[Contender], memories: dict[str, tuple[int, Memory]], where: str
@@ -123,7 +136,8 @@ class Bench:
         """One step, a copy before and a copy after it."""
         bucket = inputs.bucket(number)
         before = seconds_of(self.watch, inputs.copy)
-        work = run_exchange(turns.subject, bucket, turns.contender.world(number, self.workers), self.watch)
+        world = world_of(turns.subject, number, self.workers)
+        work = run_exchange(turns.subject, bucket, world, self.watch, turns.earlier)
         inputs.bucket(number)  # so that the caches are as they were before the first copy
         after = seconds_of(self.watch, inputs.copy)
         if number < self.warmup:
@@ -141,11 +155,12 @@ class Bench:
             subject = contender.make()
             kept.append(subject)
             numbers = itertools.count()
+            earlier: Earlier = {}
 
             def step() -> None:
                 number = next(numbers)
                 bucket = inputs.bucket(number)
-                work = run_exchange(subject, bucket, contender.world(number, self.workers), self.watch)
+                work = run_exchange(subject, bucket, world_of(subject, number, self.workers), self.watch, earlier)
                 if number == 0:
                     check_result(work.result, bucket.grad)
 

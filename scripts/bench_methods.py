@@ -11,7 +11,6 @@ earlier run, if there is one, stays. A method that diverges has not failed, its 
 
 import argparse
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,12 +18,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import compressors
-from resolve import resolve
-from scripts import _method_runs
-from scripts._launching import ROOT, Launch, attempt, keep, run, shown
+from scripts._cluster_runs import Planned, check, measure
+from scripts._launching import ROOT, Launch, run
 from scripts.cluster import Parser
 from wirebench import config
-from wirebench.cluster.rates import parse_rate
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
 
@@ -57,9 +54,14 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
         options = _parser().parse_args(arguments)
         chosen = plan(options.methods, options.density)
         given = config.load(ROOT / options.config, options.set)
-        check(options, chosen)
+        if options.turns < 1:
+            raise UserError(f"--turns: must be positive, got {options.turns}")
+        if not 0 < options.density <= 1:
+            raise UserError(f"--density: lies in (0, 1], got {options.density:g}")
+        runs = planned(options, chosen)
+        check(runs)
         out = options.out or RESULTS / _name(given.name)
-        failed = measure(options, chosen, out.resolve(), launch or run)
+        failed = measure(runs, out.resolve(), launch or run)
     except (UserError, Interrupted) as error:
         print(f"bench_methods.py: {error}", file=sys.stderr)
         return error.exit_code
@@ -84,56 +86,25 @@ def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:
     return {name: known[name] for name in (dict.fromkeys(names) if names else known)}
 
 
-def check(options: argparse.Namespace, chosen: dict[str, list[str]]) -> None:
-    """UserError for what would fail in all runs or in one of them: better now than after half an hour."""
-    parse_rate(options.link)
-    for name in ("hosts", "turns"):
-        if getattr(options, name) < 1:
-            raise UserError(f"--{name}: must be positive, got {getattr(options, name)}")
-    if not 0 < options.density <= 1:
-        raise UserError(f"--density: lies in (0, 1], got {options.density:g}")
-    for label, overrides in chosen.items():
-        try:
-            resolve(config.load(ROOT / options.config, [*overrides, *options.set]))
-        except UserError as error:
-            raise UserError(f"{label}: {error}") from error
-
-
-def measure(options: argparse.Namespace, chosen: dict[str, list[str]], out: Path, launch: Launch) -> list[str]:
-    """Run all methods in turn, `options.turns` times; returns the labels of those that failed.
-
-    A run is made in a folder beside its own, whose earlier content it replaces when it has left a result.
-    """
-    failed = []
-    for turn in range(options.turns):
-        for label, overrides in chosen.items():
-            folder = out / f"{label.replace(', ', '-').replace(' ', '_')}-{turn}"
-            made = folder.with_name(f".{folder.name}.part")
-            shutil.rmtree(made, ignore_errors=True)
-            settings = [*overrides, *options.set]
-            try:
-                if attempt(_command(options, settings, made), made, launch):
-                    keep(made)
-                    shutil.rmtree(folder, ignore_errors=True)
-                    made.rename(folder)
-                    note = {"label": label, "hosts": options.hosts, "link": options.link}
-                    _method_runs.write(folder, {**note, "launch": shown(_command(options, settings, folder))})
-                else:
-                    failed.append(label)
-            finally:
-                shutil.rmtree(made, ignore_errors=True)
-    return list(dict.fromkeys(failed))
+def planned(options: argparse.Namespace, chosen: dict[str, list[str]]) -> list[Planned]:
+    """All runs: every method once, then every method again."""
+    return [
+        Planned(
+            f"{label.replace(', ', '-').replace(' ', '_')}-{turn}",
+            label,
+            options.hosts,
+            options.link,
+            options.config,
+            (*overrides, *options.set),
+        )
+        for turn in range(options.turns)
+        for label, overrides in chosen.items()
+    ]
 
 
 def _name(config_name: str) -> str:
     """Of the folder of a config's results: methods-vgg16 has them in vgg16."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", config_name.removeprefix("methods-")).strip(".-") or "run"
-
-
-def _command(options: argparse.Namespace, overrides: Sequence[str], folder: Path) -> list[str]:
-    where = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
-    cluster = [sys.executable, "scripts/cluster.py", "run", "--hosts", str(options.hosts), "--link", options.link]
-    return [*cluster, "--", "python", "train.py", str(options.config), *overrides, f"output.dir={where}"]
 
 
 def _parser() -> argparse.ArgumentParser:

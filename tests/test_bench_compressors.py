@@ -14,9 +14,9 @@ import torch
 from compressors import build
 from scripts import _compressor_turns, bench_compressors
 from scripts._compressor_inputs import Inputs, Size, parse_size
-from scripts._compressor_rivals import DdpHook, SketchOfTorch, rivals
+from scripts._compressor_rivals import DDP_POWERSGD, DdpHook, SketchOfTorch, rivals
 from scripts._compressor_table import budget_text
-from scripts._compressor_turns import Bench, Contender, fitting
+from scripts._compressor_turns import Bench, Contender, fitting, world_of
 from scripts.bench_compressors import main, parse_compressor
 from scripts.plot_compressors import cut_at, figure_of
 from scripts.plot_compressors import main as plot
@@ -117,11 +117,39 @@ def test_requests_are_answered_as_if_all_ranks_had_sent_the_same() -> None:
     work = run_exchange(subject, whole(torch.ones(10)), World(1, 3), subject.clock)
     gathered, merged, routed, summed = subject.answers
     assert [each.tolist() for each in gathered] == [[0, 1, 2]] * 3
-    assert merged.tolist() == [1, 1]
+    assert merged.tolist() == [3, 3]
     assert [each.tolist() for each in subject.merged] == [[1, 1]] * 2
     assert [each.tolist() for each in routed] == [[1, 1]] * 3
     assert summed.tolist() == [1] * 5
     assert work.message_bytes == 4 * 3 + 4 * 2 + 4 * (1 + 2 + 3) + 5
+
+
+class Merging:
+    """Hands over the step's number to be merged."""
+
+    def exchange(self, bucket, world):
+        return (yield Merge(torch.tensor([float(world.step)]), lambda mine, theirs: torch.cat([mine, theirs])))
+
+    def state_dict(self):
+        return {}
+
+
+def test_a_message_is_merged_with_those_of_the_steps_before() -> None:
+    """They stand for other ranks': the newest first, and in their place the step's own where there are none yet."""
+    clock, earlier = Clock(), {}  # type: ignore[var-annotated]
+    results = [run_exchange(Merging(), whole(torch.ones(1)), World(0, 5, step), clock, earlier) for step in range(5)]
+    found = [work.result.tolist() for work in results]
+    assert found == [[0, 0, 0, 0], [1, 0, 1, 1], [2, 1, 0, 2], [3, 2, 1, 0], [4, 3, 2, 1]]
+
+
+def test_merging_with_other_places_leaves_entries_of_both() -> None:
+    inputs, earlier, method = Inputs(parse_size("100k"), CPU), {}, build("gtopk", density=0.01)  # type: ignore[var-annotated]
+    results = []
+    for step in range(3):
+        results.append(run_exchange(method, inputs.bucket(step), World(0, 4, step), Stopwatch(CPU), earlier).result)
+        results[-1] = results[-1].clone()
+    assert [result.count_nonzero() for result in results] == [1000] * 3
+    assert torch.isin(results[2].nonzero(), results[1].nonzero()).sum() > 100
 
 
 def test_one_thread_is_timed_by_the_processors_clock() -> None:
@@ -418,10 +446,61 @@ def test_options_are_those_of_a_config() -> None:
     assert parse_compressor("topk:warmup=[0.5]", 0.25).make().densities == (0.5,)  # type: ignore[attr-defined]
 
 
-def test_of_a_method_that_is_led_rank_0_leads_every_step() -> None:
-    led, other = parse_compressor("clt_k", 0.01), parse_compressor("topk", 0.01)
-    assert [led.world(number, 4).step for number in range(3)] == [0, 4, 8]
-    assert [other.world(number, 4).step for number in range(3)] == [0, 1, 2]
+@pytest.mark.parametrize("wrapped", ["", ":dense_below=1", ":warmup=[0.5]"])
+def test_of_a_method_whose_ranks_take_turns_rank_0_has_every_one(wrapped: str) -> None:
+    turns, other = (parse_compressor(name + wrapped, 0.01).make() for name in ("clt_k", "topk"))
+    assert [world_of(turns, number, 4).step for number in range(3)] == [0, 4, 8]
+    assert [world_of(other, number, 4).step for number in range(3)] == [0, 1, 2]
+
+
+def test_methods_are_measured_as_they_are_trained() -> None:
+    assert parse_compressor("dgc", None).make().numel == 1  # type: ignore[attr-defined]
+    assert not hasattr(parse_compressor("dgc:dense_below=0", None).make(), "inner")
+    assert not hasattr(parse_compressor("topk", None).make(), "inner")
+    assert [each.name for each in bench_compressors.choose(None, None, False) if "iwp" in each.name] == [
+        "iwp threshold=3"
+    ]
+    assert "iwp threshold=3" in bench_compressors.REMARKS
+
+
+def test_a_density_for_all_is_not_for_those_with_a_k() -> None:
+    assert parse_compressor("gs_sgd:k=10", 0.2).make().k == 10  # type: ignore[attr-defined]
+
+
+def test_a_rivals_time_is_a_budget() -> None:
+    large = Size("x", "a model", (Layer("w", 0, 10_000_000, 1),))
+    mine, other = parse_compressor("powersgd", None), Contender(DDP_POWERSGD, dict)  # type: ignore[arg-type]
+    both = [dataclasses.replace(each, items=large.numel) for each in (cell("powersgd", 4), cell(DDP_POWERSGD, 3))]
+
+    def compared(cells: list[Cell], contenders: list[Contender]) -> list[Cell]:
+        bench = Bench(CPU, 4, 1, 1, lambda _: None)
+        bench.cells = cells[:]
+        bench._compare(large, contenders)
+        return bench.cells
+
+    first, second = compared(both, [mine, other])
+    assert first.budget == (Budget(PARTS, 3.0),)
+    assert budget_text(first) == "4.00/3 OVER"
+    assert (first.over_budget, second.over_budget) == (True, False)
+    assert compared(both, [parse_compressor("powersgd:rank=2", None), other]) == both
+    assert compared(both[:1], [mine]) == both[:1]
+
+
+def test_what_is_over_budget_is_named_and_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(_compressor_turns, "LEAST_OF_BUDGET", 0)
+    monkeypatch.setitem(bench_compressors.BUDGETS, "topk", (Budget(("select",), 0.0),))
+    assert main([*QUICK, "--no-rivals", "--compressors", "topk", "iwp:threshold=3", "none"]) == 0
+    printed = capsys.readouterr()
+    assert "over budget: topk on 4k floats" in printed.err
+    assert "none" not in printed.err
+    assert "iwp threshold=3: these weights" in printed.out
+
+
+def test_a_budget_without_the_update_has_the_total_beside() -> None:
+    parts = tuple(part for part in PARTS if part != "update")
+    assert budget_text(dataclasses.replace(CELL, budget=(Budget(parts, 9.0),))) == "8.67/9 (10.00 with update)"
 
 
 def test_budgets_are_of_vectors_that_fill_no_cache() -> None:

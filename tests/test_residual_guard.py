@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 
+import compressors
+from compressors.base import Method
 from tests.distributed.launch import CONFIG, here
 from wirebench.residual_guard import ResidualGuard
 
@@ -63,6 +66,13 @@ def test_methods_without_a_residual_are_left_alone():
     guard = ResidualGuard("none", "", None, pytest.fail)
     for step in range(2000):
         guard.look(step, lambda: None)
+
+
+@pytest.mark.parametrize("name", compressors.available())
+def test_what_a_warning_advises_to_change_can_be_changed(name: str) -> None:
+    method = cast(Method, compressors.build(name))
+    advice = method.bounded_by.partition(",")[0]
+    assert advice in {*compressors.PLUGINS.options(name), "name"} if method.keeps != "nothing" else not advice
 
 
 @pytest.mark.slow

@@ -104,6 +104,11 @@ class Cell:
         """Copies that the parts of a budget took."""
         return sum(self.copies[part] for part in budget.parts)
 
+    @property
+    def over_budget(self) -> bool:
+        """Whether any of its budgets was exceeded."""
+        return any(self.used(budget) > budget.copies for budget in self.budget)
+
     def multiple(self, num_bytes: int | None) -> float | None:
         """Bytes as a multiple of the vector's."""
         return None if num_bytes is None else num_bytes / (ITEM_BYTES * self.items)

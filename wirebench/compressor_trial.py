@@ -2,7 +2,8 @@
 
 The exchange is advanced by hand. What it asks for is answered at once from its own message, as if every rank had sent
 the same, so it has as much to decode as among P ranks. The answering takes part in no number, but for merging: a rank
-that is the root of a tree merges ceil(log2 P) messages, and that is work of the method's own.
+that is the root of a tree merges ceil(log2 P) messages, and that is work of the method's own. To merge a message with
+itself is less work than with another's, which has entries at other places: it is merged with those of earlier steps.
 """
 
 import time
@@ -22,6 +23,9 @@ Part = Literal["update", "select", "encode", "recover", "decode", "merge", "othe
 PARTS: tuple[Part, ...] = ("update", "select", "encode", "recover", "decode", "merge", "other")
 """The phases (phases.py), where `recover` is what is selected again after another round, as from a summed sketch; what
 `Merge` combines; and what a method does outside of its phases."""
+
+Earlier = dict[int, list[Tensor]]
+"""What was handed over to be merged, by the round of a step; the newest first."""
 
 _WHOLE = "whole"
 
@@ -115,9 +119,15 @@ def seconds_of(watch: Stopwatch, work: Callable[[], object]) -> float:
     return watch.take()[_WHOLE]
 
 
-def run_exchange(subject: Subject, bucket: Bucket, world: World, watch: Stopwatch) -> Work:
-    """One exchange of rank `world.rank`, all of its requests answered from its own messages."""
+def run_exchange(
+    subject: Subject, bucket: Bucket, world: World, watch: Stopwatch, earlier: Earlier | None = None
+) -> Work:
+    """One exchange of rank `world.rank`, all of its requests answered from its own messages.
+
+    earlier  messages of the steps before, those of other ranks in what is merged; this step's are added
+    """
     watch.take()
+    earlier = {} if earlier is None else earlier
     exchange = subject.exchange(bucket, world)
     recorder = _Recorder(watch)
     answer: Any = None
@@ -130,7 +140,10 @@ def run_exchange(subject: Subject, bucket: Bucket, world: World, watch: Stopwatc
                 break
             recorder.round += 1
             message_bytes += sum(tensor.numel() * tensor.element_size() for tensor in handed_over(request))
-            answer = answer_alone(request, world, watch)
+            if isinstance(request, Merge):
+                answer = merge_alone(request, world, watch, earlier.setdefault(recorder.round, []))
+            else:
+                answer = answer_alone(request, world)
     found = watch.take()
     seconds = {part: found.get(part, 0.0) for part in PARTS}
     phases = sum(seconds.values()) - seconds["merge"]  # merging happens outside of what the exchange itself takes
@@ -165,16 +178,22 @@ def _next(exchange: Generator[Request, Any, Tensor], answer: Any) -> Request | T
         return result
 
 
-def answer_alone(request: Request, world: World, watch: Stopwatch) -> Any:
+def answer_alone(request: Request, world: World) -> Any:
     """What the network would answer if every rank had sent what this one does; for a sum, if the others had zeros."""
+    assert not isinstance(request, Merge), "a merge takes time"
     if isinstance(request, Gather):
         return [request.tensor] * world.size
     if isinstance(request, Route):
         return [request.parts[world.rank]] * world.size
-    if isinstance(request, Merge):
-        merged = request.message.clone()
-        for _ in range((world.size - 1).bit_length()):
-            with watch.span("merge"):
-                merged = request.combine(merged, request.message)
-        return request.message
     return request.tensor
+
+
+def merge_alone(request: Merge, world: World, watch: Stopwatch, earlier: list[Tensor]) -> Tensor:
+    """What a tree's root merges, if the others have sent what this rank did in the steps before; notes its message."""
+    merged, message = request.message.clone(), request.message.clone()
+    rounds = (world.size - 1).bit_length()
+    for theirs in [*earlier, *[message] * rounds][:rounds]:
+        with watch.span("merge"):
+            merged = request.combine(merged, theirs)
+    earlier[:] = [message, *earlier][:rounds]
+    return merged

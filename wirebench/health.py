@@ -46,7 +46,7 @@ class Health:
         given = self._mean([lane.given for lane in self.lanes])
         applied = first.flat.grad
         reading = {"health/compression_error": _share(given - applied, given)}
-        residuals = [held_back(lane) for lane in self.lanes]
+        residuals = [_residual(lane) for lane in self.lanes]
         offered = given
         if all(residual is not None for residual in residuals):
             squares = self._mean([torch.sum(r.double() ** 2).view(1) for r in residuals if r is not None])
@@ -83,8 +83,17 @@ class Health:
 
 
 def held_back(lane: Lane) -> Tensor | None:
+    """Something with about the norm of what a rank holds back, for the guard; None for a method that holds nothing."""
+    return _ask(lane, "unsent" if hasattr(lane.compressor, "unsent") else "held_back")
+
+
+def _residual(lane: Lane) -> Tensor | None:
     """The residual in the places of the flat gradient; None for a method that has none."""
-    found = getattr(lane.compressor, "held_back", lambda numel: None)(lane.flat.grad.numel())
+    return _ask(lane, "held_back")
+
+
+def _ask(lane: Lane, method: str) -> Tensor | None:
+    found = getattr(lane.compressor, method, lambda numel: None)(lane.flat.grad.numel())
     return None if found is None else found.to(lane.flat.grad.device)
 
 

@@ -38,10 +38,13 @@ class Bucket:
     """A slice of the flat gradient that is exchanged as one.
 
     index   position in launch order, from 0
-    grad    view of the flat gradient, shape (numel,)
+    grad    view of the flat gradient, from the first layer to the last
     param   view of the flat parameters, same shape
     layers  the layers it covers; their start and stop count from the beginning of the flat gradient
     model   all layers of the model, in the same coordinates (default: the bucket is the whole model)
+
+    The layers of what a compressor gets may have gaps between them, those that go another way: `grad` is 0 there, and
+    what is returned for them does not count.
     """
 
     index: int
@@ -59,6 +62,11 @@ class Bucket:
     def stop(self) -> int:
         """One past the last element's place in the flat gradient."""
         return self.layers[-1].stop
+
+    @property
+    def numel(self) -> int:
+        """Elements of its layers: as many as `grad` has, less those in gaps."""
+        return sum(layer.numel for layer in self.layers)
 
     @property
     def model_numel(self) -> int:

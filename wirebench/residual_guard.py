@@ -24,9 +24,9 @@ GROWTH = 1.3
 
 
 class ResidualGuard:
-    """Looks at one rank's residual.
+    """Looks at one rank's residual, or at the sketch that all ranks have of what waits.
 
-    name     of the compressor; setting: the option of it that bounds the residual; both go into the warning
+    name     of the compressor; setting: the option of it that bounds what is held back; both go into the warning
     density  share of the entries that it sends, None where it knows none
     warn     is told, once
     begin    the first step that counts: during a warm-up more is sent, and after it the residual grows

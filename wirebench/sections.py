@@ -66,7 +66,8 @@ class SchedulerConfig:
 class CollectiveConfig:
     """[collective]: the all-reduce algorithm; its options follow. `native` is the engine's own.
 
-    name  empty: what the compressor's paper uses (gs_sgd and gtopk: tree, sketched_sgd: star), native for all others
+    name  empty: what the compressor's paper uses (gs_sgd and gtopk: tree, sketched_sgd and fetch_sgd: star, iwp: ring),
+          native for all others
     """
 
     name: str = ""
@@ -97,8 +98,8 @@ class EngineConfig:
 class OptimizerConfig:
     """[optimizer]: SGD and its learning-rate schedule.
 
-    momentum       a compressor that corrects the momentum (dgc, gs_sgd, iwp) takes it over, and the weight decay with
-                   it: that joins the gradient before it is compressed
+    momentum       a compressor that applies it itself (dgc, gs_sgd, sketched_sgd, fetch_sgd, iwp) takes it over, and
+                   the weight decay with it: that joins the gradient before it is compressed
     lr             base rate; multiplied by the number of workers if scale_lr
     decay_norm     false: weight decay leaves biases and normalisation (one-dimensional tensors) alone
     schedule       constant, step (times gamma at each epoch of milestones); cosine and one_cycle fall to 0 at the end
@@ -167,7 +168,7 @@ class OutputConfig:
 
     trace_steps   steps drawn in trace.json, counted after the warm-up
     health_every  steps between readings of the compression's error, residual and choice (steps.jsonl); 0: none. Such a
-                  step sends the dense gradient as well, and counts for no throughput
+                  step sends the dense gradient as well, and counts for no throughput and no mean of bytes
     """
 
     dir: str = ""
@@ -188,7 +189,11 @@ class ExpectedConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """One run. `name` is the file's name without its ending."""
+    """One run. `name` is the file's name without its ending.
+
+    asked  by section and key, what a resolved config was given in place of its own values: a recorded run's config has
+           it, and `load` goes back to it for another compressor or scheduler
+    """
 
     name: str = "run"
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -202,3 +207,4 @@ class Config:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     expected: ExpectedConfig = field(default_factory=ExpectedConfig)
+    asked: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -99,6 +99,10 @@ class Threaded:
         timed.clear()
         return found
 
+    def showing(self) -> AbstractContextManager[None]:
+        """The model is what it is."""
+        return nullcontext()
+
     def close(self) -> None:
         """Detach from the model, end the thread."""
         for detach in self._detach:

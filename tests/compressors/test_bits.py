@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import compressors
 import compressors._blocks as blocks_module
 import compressors._noise as noise_module
 from compressors._bits import Fields, width_for
@@ -25,9 +26,10 @@ from compressors._blocks import (
 )
 from compressors._levels import Levels
 from compressors._noise import Noise
-from tests.helpers import lay_out, whole
+from tests.helpers import answer_all, lay_out, whole
 from wirebench.layout import Bucket
 from wirebench.seeding import generator
+from wirebench.world import World
 
 CPU = torch.device("cpu")
 FIVE_RUNS = (Run(3, 4), Run(50, 1), Run(1, 7), Run(16, 3), Run(29, 2))
@@ -91,6 +93,15 @@ def test_what_is_said_of_groups_is_what_a_loop_says():
     torch.testing.assert_close(found[2], torch.stack([each.square().sum() for each in wanted]))
     assert found[3].tolist() == [each.abs().sum() for each in wanted]
     assert widths(FIVE_RUNS, CPU).tolist() == [each.numel() for each in wanted]
+
+
+@pytest.mark.parametrize("name", ["signsgd", "onebit", "terngrad", "qsgd", "int8"])
+def test_constants_are_made_in_the_first_step_only(name, monkeypatch):
+    """On a GPU the host would wait for each of them, in every step."""
+    grad, compressor = torch.randn(200), compressors.build(name)
+    for step in range(3):
+        answer_all([compressor.exchange(whole(grad.clone()), World(0, 1, step))])
+        monkeypatch.setattr(torch, "tensor", lambda *_, **__: pytest.fail("a constant is made anew"))
 
 
 def test_groups_of_a_bucket():

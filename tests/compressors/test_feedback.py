@@ -1,8 +1,12 @@
+from typing import cast
+
 import pytest
 import torch
 
+import compressors
+from compressors.base import Method
 from compressors.feedback import VELOCITY, ErrorMemory, Feedback
-from tests.helpers import cut, lay_out
+from tests.helpers import answer_all, cut, lay_out
 from wirebench.errors import UserError
 from wirebench.world import World
 
@@ -157,11 +161,26 @@ def test_small_gradients_and_zeros_are_not_clipped():
         assert bucket.grad.tolist() == torch.tensor(grad).tolist()
 
 
-def test_clipped_buckets_together_are_no_longer_than_the_limit():
-    feedback, grad = Feedback(clip=1.0), torch.full((NUMEL,), 9.0)
-    for bucket in buckets(range(0, 1), range(1, 3), grad=grad):
-        feedback.accumulate(bucket, ALONE)
-    assert grad.norm().item() == pytest.approx(1.0)
+def test_a_norm_of_the_whole_gradient_cannot_be_judged_by_the_bucket():
+    feedback = Feedback(clip=1.0)
+    first, _ = buckets(range(0, 1), range(1, 3))
+    with pytest.raises(AssertionError, match="clip needs the whole model in one bucket"):
+        feedback.accumulate(first, ALONE)
+
+
+@pytest.mark.parametrize("name", ["dgc", "gs_sgd", "sketched_sgd", "iwp"])
+def test_methods_that_clip_need_the_whole_model(name):
+    for dense_below in (0, 1):
+        assert cast(Method, compressors.build(name, clip=0.5, dense_below=dense_below)).whole_model
+        assert not cast(Method, compressors.build(name, dense_below=dense_below)).whole_model
+
+
+def test_layers_that_go_dense_are_not_clipped():
+    wrapped, (bucket,) = compressors.build("dgc", density=1.0, clip=1.0, dense_below=1), buckets(range(0, 3))
+    bucket.grad.fill_(5.0)
+    (result,) = answer_all([wrapped.exchange(bucket, ALONE)])
+    assert result[6:10].tolist() == [5.0] * 4
+    assert result[[*range(6), *range(10, 15)]].norm().item() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

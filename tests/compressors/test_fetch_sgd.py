@@ -1,7 +1,8 @@
 """FetchSGD: nothing is kept entry by entry, so it is held to account in the sketch's own space."""
 
 import math
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -12,7 +13,10 @@ from compressors.fetch_sgd import FetchSgd
 from tests.compressors.twins import estimates_reference, top_k_reference
 from tests.helpers import Log, answer_all, cut, lay_out, whole
 from wirebench.errors import UserError
+from wirebench.health import held_back
+from wirebench.lane import Lane
 from wirebench.requests import payload
+from wirebench.residual_guard import ResidualGuard
 from wirebench.world import World
 
 NUMEL, K, ROWS, COLUMNS = 300, 12, 5, 48
@@ -118,10 +122,43 @@ def test_another_table_begins_anew():
 
 
 def test_it_says_that_it_wants_the_whole_model_and_keeps_nothing_by_place():
-    method = compressors.build("fetch_sgd")
-    assert method.whole_model  # type: ignore[attr-defined]
-    assert method.keeps == "nothing"  # type: ignore[attr-defined]
+    method = FetchSgd()
+    assert method.whole_model
+    assert method.keeps == "sketched"
     assert method.owns_momentum
+    assert method.held_back(NUMEL) is None
+
+
+def test_what_waits_can_be_weighed_without_its_places():
+    """A row's squared norm has the mean of the vector's, and with 48 columns a deviation of a fifth of it."""
+    rank, (grad,) = FetchSgd(**SIZES, momentum=0.0, clear="subtract"), whole_numbers(1, 3)
+    assert rank.unsent(NUMEL) is None
+    applied = exchange([rank], [grad])[0]
+    unsent = rank.unsent(NUMEL)
+    assert unsent is not None
+    assert unsent.norm().item() == pytest.approx((grad - applied).norm().item(), rel=0.5)
+
+
+def test_a_vector_in_place_of_the_table_is_weighed_as_it_is():
+    rank = FetchSgd(density=0.5, momentum=0.0)
+    answer_all([rank.exchange(whole(torch.tensor([4.0, 1.0, -3.0, 2.0])), World(0, 1))])
+    unsent = rank.unsent(4)
+    assert unsent is not None
+    assert unsent.tolist() == [0, 1, 0, 2]
+
+
+@pytest.mark.parametrize(("clear", "grows"), [("cells", False), ("subtract", True)])
+def test_the_guard_sees_a_memory_that_runs_away(clear, grows):
+    """Taking noise out of a narrow table puts as much into it; clearing its cells does not."""
+    said: list[str] = []
+    rank = FetchSgd(density=0.01, clear=clear)
+    lane = SimpleNamespace(compressor=rank, flat=SimpleNamespace(grad=torch.empty(5000)))
+    guard = ResidualGuard("fetch_sgd", rank.bounded_by, rank.density, said.append)
+    rng = torch.Generator().manual_seed(0)
+    for step in range(601):
+        answer_all([rank.exchange(whole(torch.randn(5000, generator=rng)), World(0, 1, step))])
+        guard.look(step, lambda: held_back(cast(Lane, lane)))
+    assert [text.partition("; ")[2] for text in said] == (["change compressor.columns"] if grows else [])
 
 
 def test_buckets_have_sketches_of_their_own():

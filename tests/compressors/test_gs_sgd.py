@@ -272,7 +272,7 @@ def test_a_bucket_takes_its_share_of_k_and_of_the_columns():
     assert GsSgd(k=12).width(95, 300) == 12
 
 
-@pytest.mark.parametrize("options", [{"k": 3}, {"density": 0.3}, {"k": 3, "density": 0.3}])
+@pytest.mark.parametrize("options", [{"k": 3}, {"density": 0.3}, {"k": 3, "density": 0.01}])
 @pytest.mark.parametrize("density", [0.04, 0.01])  # the second is the default
 def test_a_warm_up_goes_before_density_and_k(options, density):
     warm = Warmup(GsSgd(**options, columns=10, momentum=0.0), [density])
@@ -375,6 +375,7 @@ def test_momentum_of_dense_layers_beside_it():
         ({"columns": 10, "ratio": 0.1}, "give one of them"),
         ({"columns": -1}, "k and columns are positive"),
         ({"k": -1}, "k and columns are positive"),
+        ({"k": 3, "density": 0.3}, "k = 3 and density = 0.3 both set how many entries are sent: give one of them"),
         ({"ratio": 1.5}, r"ratio lies in \[0, 1\]"),
         ({"p2": 0}, "p2 is at least 1"),
         ({"p2": 2}, "p2 = 2 needs fill = estimate"),

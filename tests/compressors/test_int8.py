@@ -116,6 +116,7 @@ def test_layers_of_zeros_stay_zeros(size, rounding):
 def test_what_is_kept_is_said():
     assert Int8().keeps == "rounded"
     assert Int8(feedback=False).keeps == "nothing"
+    assert not Int8(feedback=False).bounded_by
     (rank,) = ranks(1, feedback=False)
     exchange([rank], [torch.randn(10)])
     assert not rank.state_dict()

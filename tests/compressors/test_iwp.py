@@ -17,7 +17,7 @@ from wirebench.world import World
 LAYERS = lay_out([(7, 9), (5, 4), (3, 3), (6, 11)])
 NUMEL = LAYERS[-1].stop
 CUTS = ([range(0, 4)], [range(0, 1), range(1, 3), range(3, 4)])
-NEVER = 1e30  # a threshold
+NEVER = 1e6  # a threshold
 
 
 def exchange(ranks, grads, param=None, groups=CUTS[0], step=0, epoch=0, log: Log | None = None, measuring=False):
@@ -409,15 +409,24 @@ def test_vectors_go_dense_in_runs():
     ("options", "message"),
     [
         ({"voters": 0}, "voters are 1 or more, got 0"),
-        ({"rho": 1.5}, r"rho lies in \[0, 1\], got 1.5"),
-        ({"rho": -0.1}, r"rho lies in \[0, 1\], got -0.1"),
-        ({"epsilon": -1.0}, "epsilon is 0 or more, got -1.0"),
+        ({"rho": 1.5}, r"rho lies in \[1e-09, 1\], or is 0, got 1.5"),
+        ({"rho": -0.1}, r"rho lies in \[1e-09, 1\], or is 0, got -0.1"),
+        ({"rho": 1e-30}, r"rho lies in \[1e-09, 1\], or is 0, got 1e-30"),
+        ({"epsilon": -1.0}, r"epsilon lies in \[0, 1e\+06\], got -1.0"),
+        ({"epsilon": 1e300}, r"epsilon lies in \[0, 1e\+06\], got 1e\+300"),
         ({"momentum": 1.0}, "momentum lies in"),
     ],
 )
 def test_options_that_make_no_sense_are_the_users_mistake(options, message):
     with pytest.raises(ValueError, match=message):
         Iwp(**options)
+
+
+def test_the_largest_and_smallest_options_still_work():
+    """With the largest weights too, whose mean square is a number."""
+    rank = Iwp(threshold=1e6, epsilon=1e6, rho=1e-9)
+    assert exchange([rank], [draws(0)], torch.full((NUMEL,), 1e18)).isfinite().all()
+    assert rank.state_dict()["residual"].any()
 
 
 def test_momentum_is_owned_where_there_is_some():

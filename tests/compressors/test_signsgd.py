@@ -140,6 +140,7 @@ def test_the_message_is_a_bit_for_each_element_and_a_scale(numel):
 def test_what_is_kept_is_said():
     assert SignSGD().keeps == "rounded"
     assert SignSGD(feedback=False).keeps == SignSGD(**VOTE).keeps == "nothing"
+    assert not SignSGD(feedback=False).bounded_by
 
 
 @pytest.mark.parametrize("options", [{"form": "vote"}, {"scale": "one"}, {"form": "vote", "scale": "one"}])

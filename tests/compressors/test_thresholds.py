@@ -1,4 +1,5 @@
 import math
+from contextlib import contextmanager
 from unittest.mock import patch
 
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from compressors import thresholds
+from compressors import selection, thresholds
 from compressors.thresholds import LARGEST, Rule, above, choose, floor_of
 from tests.compressors.twins import ranking, top_k_reference
 from wirebench.world import World
@@ -22,9 +23,11 @@ floats = st.one_of(values, st.floats(width=32))
 limits = st.one_of(st.sampled_from([0.0, 1e-45, 0.5, 1.0, 1e38, LARGEST, INF, NAN]), st.floats(0, 3))
 
 
+@contextmanager
 def small_parts():
-    """Few elements make many rows, words and blocks, and none are too few for an estimate."""
-    return patch.multiple(thresholds, SMALL=0, ROW_BITS=2, BLOCK=16)
+    """Few elements make many rows and parts, and none are too few for an estimate."""
+    with patch.multiple(thresholds, SMALL=0, ROW_BITS=2, IN_ROWS={"cpu"}), patch.object(selection, "PART", 16):
+        yield
 
 
 def is_above(value: float, limit: float) -> bool:
@@ -44,15 +47,19 @@ def test_above_finds_what_is_larger_and_what_is_not_finite(numbers, limit, share
     assert found.tolist() == [i for i, value in enumerate(x.tolist()) if is_above(value, fp32(limit))]
 
 
+@pytest.mark.parametrize("in_rows", ["cpu", "cuda"])
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.9])
 @pytest.mark.parametrize("limit", [0.0, 0.01, 2.0, 3.0, 4.0, 9.0])
-@pytest.mark.parametrize("numel", [LARGE, 2 * thresholds.BLOCK + 5])
-def test_above_in_all_densities(limit, share, numel):
+@pytest.mark.parametrize("numel", [LARGE, 2 * selection.PART + 5])
+def test_above_in_all_densities(limit, share, numel, in_rows, monkeypatch):
+    monkeypatch.setattr(thresholds, "IN_ROWS", {in_rows})
     x = torch.randn(numel, generator=torch.Generator().manual_seed(1))
     assert torch.equal(above(x, limit, share), torch.nonzero(x.abs() > limit).squeeze(1))
 
 
-def test_peaks_answer_again():
+@pytest.mark.parametrize("in_rows", ["cpu", "cuda"])
+def test_peaks_answer_again(in_rows, monkeypatch):
+    monkeypatch.setattr(thresholds, "IN_ROWS", {in_rows})
     x = torch.randn(LARGE, generator=torch.Generator().manual_seed(1))
     peaks = thresholds.Peaks(x)
     for limit in (3.0, 1.0, 3.5):

@@ -3,6 +3,7 @@ import torch
 
 import compressors
 from compressors.base import Method
+from compressors.dgc import Dgc
 from compressors.feedback import ErrorMemory, Feedback
 from compressors.none import NoCompression
 from compressors.topk import TopK
@@ -55,8 +56,9 @@ def test_dense_layers_travel_in_one_sum_and_the_others_in_one_bucket():
     (inner,), _, (dense, sparse) = recorded([range(0, 5)])
     flat = torch.arange(float(NUMEL))
     assert torch.equal(payload(dense), torch.cat([flat[0:3], flat[11:15], flat[24:44]]))
-    assert torch.equal(payload(sparse), torch.cat([flat[3:11], flat[15:24]]))
-    assert [(x.name, x.start, x.stop, x.ndim) for x in inner.layers] == [("layer1", 0, 8, 2), ("layer3", 8, 17, 2)]
+    assert torch.equal(payload(sparse), torch.cat([flat[3:11], torch.zeros(4), flat[15:24]]))
+    assert inner.layers == inner.model == (LAYERS[1], LAYERS[3])
+    assert inner.numel == 17
 
 
 def test_results_come_back_to_their_places():
@@ -71,27 +73,20 @@ def test_results_come_back_to_their_places():
 @pytest.mark.parametrize("groups", [[range(0, 2), range(2, 4), range(4, 5)], [range(0, 1), range(1, 3), range(3, 5)]])
 def test_places_of_the_inner_compressor_do_not_depend_on_the_buckets(groups):
     buckets, _, _ = recorded(groups)
-    assert [layer for bucket in buckets for layer in bucket.layers] == list(recorded([range(0, 5)])[0][0].layers)
-    assert all(bucket.model_numel == 17 for bucket in buckets)
-    assert [(b.start, b.stop) for b in buckets] == [(0, 8), (8, 17)]
+    assert [layer for bucket in buckets for layer in bucket.layers] == [LAYERS[1], LAYERS[3]]
+    assert all(bucket.model_numel == 24 for bucket in buckets)
+    assert [(b.start, b.stop) for b in buckets] == [(3, 11), (15, 24)]
 
 
-def test_a_bucket_of_one_kind_is_not_copied():
-    (inner, _), (_, sparse, _), _ = recorded([range(0, 1), range(1, 2), range(2, 5)])
-    assert inner.grad.data_ptr() == sparse.grad.data_ptr()
-    assert inner.param.data_ptr() == sparse.param.data_ptr()
+def test_what_is_compressed_is_not_copied():
+    (inner,), (bucket,), _ = recorded([range(0, 5)])
+    assert inner.grad.data_ptr() == bucket.grad[3:].data_ptr()
+    assert inner.param.data_ptr() == bucket.param[3:].data_ptr()
+    assert inner.index == 0
     (bucket,) = cut(torch.arange(float(NUMEL)), LAYERS, [range(0, 1)])
     request = next(DenseBelow(Recorder(), 8).exchange(bucket, World(0, 2)))
     assert isinstance(request, Sum)
     assert request.tensor.data_ptr() == bucket.grad.data_ptr()
-
-
-def test_parameters_are_at_hand_in_the_same_order():
-    param = torch.arange(float(NUMEL)) + 100
-    (inner,), _, _ = recorded([range(0, 5)], param)
-    assert "param" not in vars(inner), "parameters are copied before they are asked for"
-    assert torch.equal(inner.param, torch.cat([param[3:11], param[15:24]]))
-    assert inner.index == 0
 
 
 def test_one_wrapper_serves_one_model_after_another():
@@ -101,7 +96,7 @@ def test_one_wrapper_serves_one_model_after_another():
     other = lay_out([(9, 9), (3,)])
     (bucket,) = cut(torch.zeros(84), other, [range(0, 2)])
     answer_all([wrapper.exchange(bucket, World(0, 1))])
-    assert inner.buckets[-1].model_numel == 81
+    assert inner.buckets[-1].layers == inner.buckets[-1].model == other[:1]
 
 
 def test_equals_compressing_the_compact_model_by_itself():
@@ -115,7 +110,26 @@ def test_equals_compressing_the_compact_model_by_itself():
         (wanted,) = answer_all([bare.exchange(small, World(0, 1))])
         (result,) = answer_all([wrapped.exchange(large, World(0, 1))])
         assert torch.equal(result[kept], wanted)
-    assert torch.equal(wrapped.state_dict()["residual"], bare.state_dict()["residual"])
+    held, wanted = wrapped.held_back(NUMEL), torch.zeros(NUMEL)
+    wanted[kept] = bare.state_dict()["residual"]
+    assert held is not None
+    assert torch.equal(held, wanted)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("groups", [[range(0, 5)], [range(0, 2), range(2, 5)], [range(0, 3), range(3, 5)]])
+def test_dense_layers_get_the_momentum_that_sgd_would_give_them(groups, nesterov):
+    wrapped, weight = DenseBelow(Dgc(0.2, 0.5, nesterov), 8), torch.zeros(NUMEL, requires_grad=True)
+    sgd, moved = torch.optim.SGD([weight], lr=1.0, momentum=0.5, nesterov=nesterov), torch.zeros(NUMEL)
+    for step in range(4):
+        grad = torch.randn(NUMEL, generator=torch.Generator().manual_seed(step))
+        weight.grad = grad.clone()
+        sgd.step()
+        for bucket in cut(grad, LAYERS, groups):
+            piece = slice(bucket.start, bucket.stop)
+            moved[piece] -= answer_all([wrapped.exchange(bucket, World(0, 1, step))])[0]
+    dense = [*range(3), *range(11, 15), *range(24, NUMEL)]
+    torch.testing.assert_close(moved[dense], weight.detach()[dense])
 
 
 def test_bytes_of_a_mixed_plan():

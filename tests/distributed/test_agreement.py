@@ -53,6 +53,7 @@ def compare(engine: str, size: int, chosen: Sequence[str], folder: Path) -> None
         ("horovod", 2, "topk", "wfbp", "native"),
         ("horovod", 3, "none", "sync_easgd", "ring"),
         ("torch", 3, "none", "dear", "ring"),
+        ("torch", 2, "none", "easgd", "ring"),
         ("horovod", 2, "topk", "dear", "tree"),
         ("torch", 2, "none", "optimal", "native"),
     ],
