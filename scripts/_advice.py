@@ -101,8 +101,8 @@ class Adviser:
     def break_even(self, name: str) -> float | None:
         """Gbit/s below which the compressor needs less than WORTHWHILE of the best dense step, each at its best.
 
-        The highest such rate between LOWEST_GBIT and HIGHEST_GBIT; None: at no rate, inf: at the highest already. Looked
-        for in STEPS, then by halves. All compressors are tried at the same rates, so that the dense step is known.
+        The highest such rate between LOWEST_GBIT and HIGHEST_GBIT; None: at no rate, inf: at the highest already. It is
+        looked for in STEPS, then by halves: at the same rates for all compressors, so that the dense step is known.
         """
         pays = next((step for step in range(STEPS, -1, -1) if self._gain(name, step) > 0), None)
         if pays is None or pays == STEPS:

@@ -94,7 +94,7 @@ class Large:
         return {"reduce": half + adding, "copy": half, "whole": 2 * half + adding}[part]
 
     def _seconds(self, rounds: Sequence[Rounds], num_bytes: float) -> float:
-        return sum(each.times * self._round(each, each.share * num_bytes) for each in rounds)
+        return sum(each.times * self._round(each, each.share * num_bytes) for each in rounds if each.times)
 
     def _round(self, each: Rounds, message_bytes: float) -> float:
         links = [branch.link(message_bytes) for branch in self._local]

@@ -151,7 +151,7 @@ class Sizes:
 
     @cached_property
     def _of_few(self) -> list[Asked]:
-        """By so few ranks that all of an exchange can be waited for; from SMALL elements on their number is the same."""
+        """Of a whole exchange of few ranks; from SMALL elements on the number of requests is the same."""
         return _play(self.make, _buckets(((SMALL, 2, 64),), CPU, 1.0, FEW), range(FEW), FEW)
 
     @cached_property
