@@ -96,7 +96,7 @@ def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
         topology = topology_of(options, workers, gbit)
         if workers not in sizes:
             sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
-        simulator = _simulator(options, faster(model, speed), sizes[workers], topology)
+        simulator = _simulator(options, model.faster(speed), sizes[workers], topology)
         for name, scheduler in built.items():
             found = simulator.step(scheduler)
             if len(found.groups) > 1 and needs_whole(options.compressor):
@@ -117,17 +117,6 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
         return {"sync_easgd": schedulers.build("sync_easgd")}
     usual = {name: schedulers.build(name) for name in USUAL}
     return {name: each for name, each in usual.items() if each.mode != "split" or collective != "native"}
-
-
-def faster(model: Trace, speed: float) -> Trace:
-    """The trace of a GPU that is `speed` times as fast."""
-    layers = [
-        dataclasses.replace(
-            layer, forward_seconds=layer.forward_seconds / speed, backward_seconds=layer.backward_seconds / speed
-        )
-        for layer in model.layers
-    ]
-    return dataclasses.replace(model, layers=tuple(layers))
 
 
 def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology) -> Simulator:
