@@ -108,7 +108,7 @@ def real_figure(model: Model, found: Sequence[Cell]) -> Figure:
 
 def simulated_figure(model: Model, found: Efficiencies) -> Figure:
     """Fig. 8 and 9: speed-ups over one node, simulated."""
-    kind = "its authors' log" if model.measured else "a reconstructed trace"
+    kind = "the authors' log" if model.measured else "a reconstructed trace"
     figure, axes = new_figure(f"{model.label}, simulated from {kind}", "nodes", "speed-up over one node")
     for name in SHOWN:
         points = [(nodes, nodes * each[name]) for nodes, each in found.items()]

@@ -120,19 +120,23 @@ def layers_of(trace: Trace) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
-def passes_of(trace: Trace, factor: float = 1.0) -> Passes:
-    """The trace's computation, times `factor`. Layers without parameters belong to the next one that has some."""
+def passes_of(trace: Trace) -> Passes:
+    """The trace's computation.
+
+    The time of layers without parameters belongs to the gradient that comes next, in the forward pass to the layer
+    after them (at the end, to the one before).
+    """
     forward, ready, now, waiting = [], [], 0.0, 0.0
     for layer in reversed(trace.layers):
-        now += factor * layer.backward_seconds
+        now += layer.backward_seconds
         if layer.numel:
             ready.append(now)
-            forward.append(factor * layer.forward_seconds + waiting)
+            forward.append(layer.forward_seconds + waiting)
             waiting = 0.0
         elif forward:
-            forward[-1] += factor * layer.forward_seconds
+            forward[-1] += layer.forward_seconds
         else:
-            waiting += factor * layer.forward_seconds
+            waiting += layer.forward_seconds
     return Passes(tuple(forward), tuple(ready), now)
 
 
