@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import models
 from connect import Connected, connect
-from resolve import compressor_of, resolve, scheduler_of
+from resolve import compressor_of, method_of, refuse_workers, resolve, scheduler_of
 from schedulers.base import Scheduler
 from wirebench import config, data
 from wirebench.as_if import as_if_seconds
@@ -22,6 +22,7 @@ from wirebench.comm.peers import agree_on, gather_bytes
 from wirebench.comm.stop import Stopper
 from wirebench.config import Config
 from wirebench.earlier import set_aside
+from wirebench.elastic import Elastic
 from wirebench.environment import capture
 from wirebench.errors import PeerLost
 from wirebench.gpu import sampler
@@ -38,9 +39,11 @@ from wirebench.record import NullRecord, RunRecord, run_directory
 from wirebench.residual_guard import ResidualGuard
 from wirebench.run import Run
 from wirebench.seeding import generator, make_repeatable, seed_of
+from wirebench.split import Split
 from wirebench.timeline import Timeline
 from wirebench.trace import Paced
 from wirebench.traffic import Traffic
+from wirebench.tryout import try_out
 from wirebench.worker import Worker
 
 MAY_DIFFER = ("output.dir", "data.root", "network.interface")
@@ -64,12 +67,15 @@ def _compose(settings: Config, scheduler: Scheduler, engine: Engine) -> Run:
     settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, workers=engine.size))
     if engine.distributed:
         agree_on(engine.communicators[0], "the ranks' configs differ", _flat(settings))
+    refuse_workers(settings)
     make_repeatable(settings.train.seed)
     timeline = Timeline(engine.ranks[0])
     clock = Clock(engine.device, timeline)
     workers = _workers(settings, engine)
     as_if = _as_if(settings, workers[0]) if scheduler.needs_profile and not engine.distributed else []
     connected = connect(settings, engine, scheduler, workers, as_if, clock, timeline)
+    if connected.lanes:
+        try_out(connected.lanes, lambda: method_of(settings))
     return _assemble(settings, engine, workers, connected, clock, timeline)
 
 
@@ -95,7 +101,9 @@ def _assemble(
     total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
     progress = Progress() if engine.is_first else NullProgress()
     identity = _identity(settings, workers[0])
-    states = [lane.compressor for lane in lanes] or [compressor_of(settings)]
+    states: list[Any] = [lane.compressor for lane in lanes] or [compressor_of(settings)]
+    if isinstance(synchroniser, Elastic):
+        states = list(synchroniser.pulls)
     checkpoints = Checkpoints(
         directory / "checkpoints", engine, workers, states, identity, settings.train.keep, progress.note
     )
@@ -103,6 +111,8 @@ def _assemble(
     restored = checkpoints.restore(settings.train.resume) if settings.train.resume else None
     record = _record(settings, engine, directory, checkpoints.restored_from)
     guard = Guard(workers[0].flat)
+    if isinstance(synchroniser, Split):
+        guard.lag = max(guard.lag, 1)  # a step's gradient is looked at in the next one, on all ranks alike
     journal = Journal(clock, guard, record, progress, engine.size)
     warnings: list[str] = []
     begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch

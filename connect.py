@@ -17,6 +17,7 @@ from wirebench.collectives.serve import Server
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import agree_on
 from wirebench.config import Config
+from wirebench.elastic import Elastic
 from wirebench.environment import hardware
 from wirebench.exchange import Synchroniser
 from wirebench.exchange_profile import Points, measure_exchange, measure_native
@@ -26,6 +27,7 @@ from wirebench.native import native_sync
 from wirebench.optim import Decay
 from wirebench.piecewise import Piecewise
 from wirebench.rehearsal import Rehearsal
+from wirebench.split import Split
 from wirebench.threaded import Threaded
 from wirebench.timeline import Timeline
 from wirebench.topology import Topology
@@ -65,14 +67,26 @@ def connect(
     lanes = _lanes(settings, engine, workers, clock)
     for lane in lanes:
         lane.cut(groups)
-    if not engine.distributed:
-        return Connected(lanes, Lockstep(lanes), None)
-    driver = Threaded(lanes[0], timeline, scheduler.mode == "after_backward")
+    driver = _driver(engine, scheduler, lanes, workers, clock, timeline)
+    if isinstance(driver, Lockstep) or not engine.distributed:
+        return Connected(lanes, driver, None)
     costs = functools.partial(measure_exchange, engine, lanes[0], lambda: compressor_of(settings))
     rehearsal = _rehearsal(settings, engine, scheduler, workers[0], groups, driver, costs)
     rehearsal.cut = lanes[0].cut
     rehearsal.learns = not known
     return Connected(lanes, driver, rehearsal)
+
+
+def _driver(
+    engine: Engine, scheduler: Any, lanes: list[Lane], workers: list[Worker], clock: Clock, timeline: Timeline
+) -> Lockstep | Threaded | Elastic:
+    if scheduler.mode == "elastic":
+        return Elastic(lanes, [worker.optimizer for worker in workers], scheduler.beta, overlaps=engine.distributed)
+    if not engine.distributed:
+        return Lockstep(lanes)
+    if scheduler.mode == "split":
+        return Split(lanes[0], timeline, workers[0].model, workers[0].optimizer, clock)
+    return Threaded(lanes[0], timeline, scheduler.mode == "after_backward")
 
 
 def _first_cut(
@@ -114,7 +128,7 @@ def _rehearsal(
     scheduler: Scheduler,
     worker: Worker,
     groups: Sequence[range],
-    driver: Threaded | None,
+    driver: Threaded | Elastic | None,
     costs: Any,
 ) -> Rehearsal:
     layers, accumulation = worker.flat.layers, settings.train.accumulation

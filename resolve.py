@@ -8,8 +8,8 @@ import models
 import schedulers
 from compressors.base import Compressor, Method
 from schedulers.base import Scheduler
-from wirebench import collectives, data
-from wirebench.config import AS_THE_PAPER, Config
+from wirebench import asked, collectives, contract, data
+from wirebench.config import AS_THE_PAPER, Config, to_dict
 from wirebench.errors import UserError
 
 KINDS = (models.PLUGINS, data.PLUGINS, compressors.PLUGINS, schedulers.PLUGINS, collectives.PLUGINS)
@@ -32,13 +32,36 @@ def resolve(given: Config) -> Config:
             "scheduler.name: 'native' is the engine's own synchroniser, dense and with its own collective; "
             f"it goes with compressor.name = none and collective.name = native, not {names[0]} and {names[1]}"
         )
+    if scheduler_of(resolved).mode == "split" and resolved.collective.name == ENGINES_OWN:
+        raise UserError(
+            f"collective.name: {resolved.scheduler.name!r} runs the halves of a plan apart, and "
+            "the engine's own has none; ring is its default"
+        )
+    if scheduler_of(resolved).mode == "elastic" and (names[0] != "none" or resolved.output.health_every):
+        raise UserError(
+            f"scheduler.name: {resolved.scheduler.name!r} sends weights, not gradients; it goes with compressor.name = "
+            f"none and output.health_every = 0, not {names[0]} and {resolved.output.health_every}"
+        )
     if resolved.scheduler.profile and not scheduler_of(resolved).needs_profile:
         raise UserError(f"scheduler.profile: {resolved.scheduler.name!r} weighs no times")
     if native and resolved.output.health_every:
         raise UserError("output.health_every: 'native' is the engine's own synchroniser, with nothing to look into")
     if compressor_of(resolved).owns_momentum and resolved.optimizer.momentum:
         raise UserError(f"optimizer.momentum: {resolved.compressor.name!r} applies momentum itself; set it to 0")
-    return resolved
+    return dataclasses.replace(resolved, asked=asked.difference(to_dict(given), to_dict(resolved)))
+
+
+def notes(given: Config) -> list[str]:
+    """What a person may not expect of the way a config is completed, a line each."""
+    section = given.compressor
+    left_open = compressors.PLUGINS.defaults(section.name).keys() - section.options.keys()
+    if given.optimizer.momentum or "momentum" not in left_open or not compressor_of(given).owns_momentum:
+        return []
+    default = compressors.PLUGINS.defaults(section.name)["momentum"]
+    return [
+        f"note: {section.name} applies its own momentum, {default:g}, although optimizer.momentum = 0; "
+        "compressor.momentum=0 trains without"
+    ]
 
 
 def refuse_cut(settings: Config, groups: Sequence[range]) -> None:
@@ -51,12 +74,25 @@ def refuse_cut(settings: Config, groups: Sequence[range]) -> None:
         )
 
 
+def refuse_workers(settings: Config) -> None:
+    """UserError where the compressor asks for more workers than there are; `engine.workers` is their number."""
+    workers, voters = settings.engine.workers, getattr(compressor_of(settings), "voters", 0)
+    # One worker alone exchanges nothing, whoever votes.
+    if 1 < workers < voters:
+        raise UserError(f"compressor.voters: {voters} are more than the {workers} workers")
+
+
 def compressor_of(settings: Config) -> Compressor:
     """A fresh compressor, in its wrappers."""
     section = settings.compressor
     return compressors.build(
         section.name, dense_below=max(section.dense_below, 0), warmup=section.warmup, **section.options
     )
+
+
+def method_of(settings: Config) -> Compressor:
+    """A fresh compressor without wrappers."""
+    return compressors.build(settings.compressor.name, **settings.compressor.options)
 
 
 def scheduler_of(settings: Config) -> Scheduler:
@@ -70,10 +106,11 @@ def _as_the_paper(given: Config) -> Config:
     A method that corrects the momentum takes over the optimizer's, unless the config gives it one of its own.
     """
     section = given.compressor
-    compressors.PLUGINS.check(section.name, section.options)
+    contract.check(method_of(given))
     paper = compressors.PLUGINS.load(section.name)
     if not given.collective.name:
-        name = getattr(paper, "collective", Method.collective) or ENGINES_OWN
+        schedule = schedulers.PLUGINS.load(given.scheduler.name)
+        name = getattr(paper, "collective", Method.collective) or getattr(schedule, "collective", ENGINES_OWN)
         given = dataclasses.replace(given, collective=dataclasses.replace(given.collective, name=name))
     if section.dense_below == AS_THE_PAPER:
         section = dataclasses.replace(section, dense_below=compressors.dense_below_of(section.name))

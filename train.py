@@ -7,12 +7,13 @@ torchrun --nproc-per-node 4 train.py CONFIG.toml ...      torch.distributed
 """
 
 import argparse
+import re
 import sys
 import traceback
 from collections.abc import Iterator
 
 from compose import compose
-from resolve import KINDS
+from resolve import KINDS, notes
 from wirebench import catalog, config
 from wirebench.comm.engine import ENGINES
 from wirebench.comm.launch import end_process, launched, let_rank_0_tell
@@ -29,13 +30,16 @@ INTERRUPTED = 130
 
 def main(arguments: list[str]) -> int:
     """Run the command line; returns the exit code."""
-    options = parse(arguments)
-    if options.list:
-        print(catalog.plugins(KINDS, ENGINES))
-        return 0
     run = None
     try:
-        run = compose(config.load(options.config, options.overrides))
+        options = parse(arguments)
+        if options.list is not None:
+            print(catalog.explain(options.list, KINDS, ENGINES) if options.list else catalog.plugins(KINDS, ENGINES))
+            return 0
+        given = config.load(options.config, options.overrides)
+        run = compose(given)
+        for line in notes(given):
+            run.progress.note(line)
         conduct(run)
     except (UserError, Diverged) as error:
         return fail(error, error.exit_code, run)
@@ -158,7 +162,7 @@ def leave(code: int, run: Run | None) -> int:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line; --help also explains every key of a config."""
+    """The command line; --help also explains every key of a config. UserError for a setting with dashes."""
     parser = argparse.ArgumentParser(
         prog="train.py",
         description=__doc__,
@@ -167,9 +171,14 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("config", nargs="?", help="TOML file, e.g. configs/smoke.toml")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
-    parser.add_argument("--list", action="store_true", help="print what can be composed, with options and defaults")
+    listed = "print what can be composed, with options and defaults; with names: all about these"
+    parser.add_argument("--list", nargs="*", metavar="NAME", help=listed)
+    for word in arguments:
+        if re.match(r"--?\w+\.\w", word):
+            bare = word.lstrip("-")
+            raise UserError(f"{word}: settings are given without dashes: {bare if '=' in bare else f'{bare}=VALUE'}")
     options = parser.parse_args(arguments)
-    if options.config is None and not options.list:
+    if options.config is None and options.list is None:
         parser.error("which config? For example: python train.py configs/smoke.toml")
     return options
 

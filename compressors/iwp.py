@@ -105,9 +105,9 @@ class Iwp(Method):
         if not 0 <= epsilon <= MOST:
             raise ValueError(f"epsilon lies in [0, {MOST:g}], got {epsilon}")
         self.bounded_by = "threshold" if mode == "fixed" else "schedule"
-        self.thresholds = Thresholds(mode, threshold, schedule, schedule_epochs, beta, limit)
         _refuse_unused(mode, threshold=threshold, schedule=schedule, schedule_epochs=schedule_epochs)
         _refuse_unused(mode, beta=beta, limit=limit)
+        self.thresholds = Thresholds(mode, threshold, schedule, schedule_epochs, beta, limit)
         self.voters, self.draw, self.rho, self.epsilon, self.waiting = voters, draw, rho, epsilon, waiting
         self.code = MaskCode(masks)
         self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking)

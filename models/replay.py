@@ -65,9 +65,22 @@ class Replay(nn.Module):
             passing.draw(self._trace.numel, images.device)
         parameters = dict(self.named_parameters())
         for stop in self._stops:
-            token = _Wait.apply(token, parameters.get(stop.layer.name), stop, passing)
+            part, _, leaf = stop.layer.name.rpartition(".")
+            if part and stop.layer.numel:
+                token = self.get_submodule(part)(token, leaf, stop, passing)
+            else:
+                token = _Wait.apply(token, parameters.get(stop.layer.name), stop, passing)
         passing.reach()
         return token
+
+
+class _Part(nn.Module):
+    """A layer's place in the model: it is called, so that hooks on modules see the layer begin."""
+
+    def forward(self, token: Tensor, leaf: str, stop: "_Stop", passing: "_Pass") -> Tensor:
+        """Pass the token on when the time of the parameter `leaf` is over."""
+        waited: Tensor = _Wait.apply(token, getattr(self, leaf), stop, passing)
+        return waited
 
 
 class _Stop(NamedTuple):
@@ -152,7 +165,7 @@ def _register(model: nn.Module, name: str, parameter: nn.Parameter, where: str) 
     try:
         for part in path:
             if part not in dict(holder.named_children()):
-                holder.add_module(part, nn.Module())
+                holder.add_module(part, _Part())
             holder = holder.get_submodule(part)
         holder.register_parameter(leaf, parameter)
     except KeyError as error:

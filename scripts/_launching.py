@@ -1,4 +1,4 @@
-"""Runs that other scripts start one after the other: how they are shown, ended with their starter, and thinned out."""
+"""Runs that other scripts start one after the other: shown, ended with their starter, judged, and thinned out."""
 
 import shlex
 import shutil
@@ -8,7 +8,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from wirebench import schema
 from wirebench.cluster.signals import Interrupted, Relay
+from wirebench.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ("record.json", "config.toml")
@@ -35,6 +37,27 @@ def run(command: Command) -> int:
                 started.terminate()
             started.wait()
             raise
+
+
+def attempt(command: Command, folder: Path, launch: Launch) -> bool:
+    """Launch a training into `folder`; whether it left a result: a run to its end, or one that diverged.
+
+    Its record tells. A method that diverges is a result; train.py's exit code is 3 then, but that of a launcher around
+    it need not be, and a training that was told to stop ends with 0.
+    """
+    if _status(folder) not in (None, "finished"):
+        (folder / "record.json").unlink()  # of an earlier attempt: were it left, it would be taken for this one's
+    code = launch(command)
+    status = _status(folder)
+    return status == "diverged" or (status == "finished" and code == 0)
+
+
+def _status(folder: Path) -> str | None:
+    """How the run of `folder` ended; None where there is no record that can be read."""
+    try:
+        return str(schema.read(folder)["status"])
+    except UserError:
+        return None
 
 
 def shown(command: Command) -> str:

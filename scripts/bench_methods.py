@@ -5,12 +5,12 @@ python scripts/bench_methods.py --config configs/tables/methods_vgg16.toml      
 python scripts/bench_methods.py --config ... --methods dense gs_sgd sketched_sgd --turns 3
 python scripts/methods_report.py results/methods/vgg16                            afterwards: table.md and the figure
 
-The machine should have nothing else to do. A method that fails is reported and the others go on; exit code 1 then.
+The machine should have nothing else to do. A method that fails is reported and the others go on; exit code 1 then. Its
+earlier run, if there is one, stays. A method that diverges has not failed, its row says so.
 """
 
 import argparse
-import json
-import shutil
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,13 +18,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import compressors
-from scripts._launching import ROOT, Launch, keep, run, shown
+from scripts._cluster_runs import Planned, check, measure
+from scripts._launching import ROOT, Launch, run
 from scripts.cluster import Parser
-from wirebench.cluster.rates import parse_rate
+from wirebench import config
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
 
+RESULTS = ROOT / "results/methods"
 FUSED = "scheduler.name=fused"
 BASELINES: dict[str, list[str]] = {
     "dense": ["compressor.name=none", FUSED],
@@ -52,10 +53,15 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
     try:
         options = _parser().parse_args(arguments)
         chosen = plan(options.methods, options.density)
-        parse_rate(options.link)
+        given = config.load(ROOT / options.config, options.set)
         if options.turns < 1:
-            raise UserError("--turns: must be positive")
-        failed = measure(options, chosen, launch or run)
+            raise UserError(f"--turns: must be positive, got {options.turns}")
+        if not 0 < options.density <= 1:
+            raise UserError(f"--density: lies in (0, 1], got {options.density:g}")
+        runs = planned(options, chosen)
+        check(runs)
+        out = options.out or RESULTS / _name(given.name)
+        failed = measure(runs, out.resolve(), launch or run)
     except (UserError, Interrupted) as error:
         print(f"bench_methods.py: {error}", file=sys.stderr)
         return error.exit_code
@@ -80,33 +86,25 @@ def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:
     return {name: known[name] for name in (dict.fromkeys(names) if names else known)}
 
 
-def measure(options: argparse.Namespace, chosen: dict[str, list[str]], launch: Launch) -> list[str]:
-    """Run all methods in turn, `options.turns` times; returns the labels of those that failed."""
-    out, failed = options.out.resolve(), []
-    for turn in range(options.turns):
-        for label, overrides in chosen.items():
-            folder = out / f"{label.replace(', ', '-').replace(' ', '_')}-{turn}"
-            shutil.rmtree(folder, ignore_errors=True)
-            command = _command(options, [*overrides, *options.set], folder)
-            if launch(command) == 0:
-                keep(folder)
-                _name(folder, label, options, command)
-            else:
-                shutil.rmtree(folder, ignore_errors=True)
-                failed.append(label)
-    return list(dict.fromkeys(failed))
+def planned(options: argparse.Namespace, chosen: dict[str, list[str]]) -> list[Planned]:
+    """All runs: every method once, then every method again."""
+    return [
+        Planned(
+            f"{label.replace(', ', '-').replace(' ', '_')}-{turn}",
+            label,
+            options.hosts,
+            options.link,
+            options.config,
+            (*overrides, *options.set),
+        )
+        for turn in range(options.turns)
+        for label, overrides in chosen.items()
+    ]
 
 
-def _name(folder: Path, label: str, options: argparse.Namespace, command: list[str]) -> None:
-    """Beside the record: what the row is called, and on which cluster it ran."""
-    note = {"label": label, "hosts": options.hosts, "link": options.link, "launch": shown(command)}
-    write_atomically(folder / "method.json", json.dumps(note, indent=1) + "\n")
-
-
-def _command(options: argparse.Namespace, overrides: Sequence[str], folder: Path) -> list[str]:
-    where = folder.relative_to(ROOT) if folder.is_relative_to(ROOT) else folder
-    cluster = [sys.executable, "scripts/cluster.py", "run", "--hosts", str(options.hosts), "--link", options.link]
-    return [*cluster, "--", "python", "train.py", str(options.config), *overrides, f"output.dir={where}"]
+def _name(config_name: str) -> str:
+    """Of the folder of a config's results: methods-vgg16 has them in vgg16."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", config_name.removeprefix("methods-")).strip(".-") or "run"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -123,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--link", default="1gbit", help="rate of every host's link (%(default)s)")
     add("--turns", type=int, default=2, help="runs of each method (%(default)s)")
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
-    add("--out", type=Path, default=ROOT / "results/methods/vgg16", metavar="FOLDER", help="where the results go")
+    add("--out", type=Path, metavar="FOLDER", help="where the results go (results/methods, by the config's name)")
     return parser
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""What goes with what: the matrix of compressors against requests, collectives and schedulers, found by trying.
+"""What goes with what, found by trying: compressors against requests, collectives and schedulers, and what is refused.
 
 python scripts/compatibility.py                               print it, as Markdown
-python scripts/compatibility.py --write docs/compatibility.md put it between the markers of that file
-python scripts/compatibility.py --check docs/compatibility.md exit code 1 unless that file has it already
+python scripts/compatibility.py --write docs/compatibility.md put both between the markers of that file
+python scripts/compatibility.py --check docs/compatibility.md exit code 1 unless that file has them already
 
 Every compressor exchanges two steps of a small model between five virtual workers, on every collective. Nothing is
 declared but what cannot be seen: the last four columns.
@@ -22,6 +22,7 @@ from torch import Tensor
 
 import compressors
 from compressors.base import Keeps, Method
+from scripts import _refusals
 from wirebench import collectives, markers
 from wirebench.collectives.serve import Server
 from wirebench.comm.local import LocalHub
@@ -32,7 +33,10 @@ from wirebench.layout import Bucket, Layer
 from wirebench.topology import Topology
 from wirebench.world import World
 
-BEGIN, END = "<!-- matrix:begin -->", "<!-- matrix:end -->"
+MARKERS = {
+    "matrix": ("<!-- matrix:begin -->", "<!-- matrix:end -->"),
+    "refused": ("<!-- refused:begin -->", "<!-- refused:end -->"),
+}
 HEAD = (
     "compressor", "requests of a step", "summable", "collectives that change its result", "schedulers that cut",
     "what is not sent", "momentum", "state", "dense by default", "its paper's collective",
@@ -52,10 +56,14 @@ ROUNDING = 1e-4
 
 
 class Seen(NamedTuple):
-    """What a compressor did: its results by step, its last step's requests, its state as a multiple of the gradient."""
+    """What a compressor did: its results by step, its last step's requests, its state as a multiple of the gradient.
+
+    with_values  those requests that carry values of the gradient, not only scales, masks and indices
+    """
 
     results: list[Tensor]
     kinds: list[str]
+    with_values: set[str]
     state: float
 
 
@@ -64,13 +72,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     target: Path | None = options.write or options.check
     try:
-        shown = matrix()
+        if target is not None:
+            for begin, end in MARKERS.values():
+                markers.replaced(target, "", begin, end)  # before all the work: a page without markers
+        shown = {"matrix": matrix(), "refused": _refusals.table()}
         if target is None:
-            print(shown)
-        elif options.write:
-            markers.write(target, markers.replaced(target, shown, BEGIN, END))
-        elif markers.replaced(target, shown, BEGIN, END) != markers.text_of(target):
-            print(f"{target}: the matrix is another; python scripts/compatibility.py --write {target}", file=sys.stderr)
+            print("\n\n".join(shown.values()))
+            return 0
+        before = markers.text_of(target)
+        after = before
+        for name, text in shown.items():
+            after = markers.inserted(target, after, text, *MARKERS[name])
+        if options.write:
+            markers.write(target, after)
+        elif after != before:
+            print(f"{target}: is out of date; python scripts/compatibility.py --write {target}", file=sys.stderr)
             return 1
     except UserError as error:
         print(f"compatibility.py: {error}", file=sys.stderr)
@@ -96,7 +112,7 @@ def row(name: str) -> list[str]:
     return [
         f"`{name}`",
         ", ".join(kinds),
-        "yes" if set(kinds) == {"Sum"} else "no",
+        "yes" if reference.with_values == {"Sum"} else "no",
         ", ".join(change) or "none",
         f"refused: {method.whole_model}" if method.whole_model else "all",
         KEPT[method.keeps],
@@ -126,7 +142,8 @@ def watch(name: str, options: dict[str, Any], collective: str) -> Seen:
         results.append(run([advance(e, s.serve) for e, s in zip(exchanges, servers, strict=True)])[0].clone())
     logs = [server.take_log() for server in servers]
     state = sum(tensor.nbytes for tensor in ranks[0].state_dict().values()) / (4 * layers[-1].stop)
-    return Seen(results, [served.kind for served in logs[0]], state)
+    with_values = {served.kind for served in logs[0] if served.value_bytes}
+    return Seen(results, [served.kind for served in logs[0]], with_values, state)
 
 
 def _layers() -> tuple[Layer, ...]:
@@ -149,8 +166,8 @@ def _parser() -> argparse.ArgumentParser:
         description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     either = parser.add_mutually_exclusive_group()
-    either.add_argument("--write", type=Path, metavar="FILE", help="put the matrix between the markers of this file")
-    either.add_argument("--check", type=Path, metavar="FILE", help="exit code 1 unless this file has the matrix")
+    either.add_argument("--write", type=Path, metavar="FILE", help="put both between the markers of this file")
+    either.add_argument("--check", type=Path, metavar="FILE", help="exit code 1 unless this file has both")
     return parser
 
 

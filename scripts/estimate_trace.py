@@ -28,7 +28,7 @@ from wirebench.errors import UserError
 from wirebench.loss import cross_entropy
 from wirebench.plugins import suggest
 from wirebench.roofline import GPUS, Gpu, Roofline
-from wirebench.trace import Trace, TraceLayer
+from wirebench.trace import Paced, Trace, TraceLayer
 
 DIGITS = 4
 """Significant digits of a time: an estimate has not more to say."""
@@ -49,6 +49,8 @@ def estimate(
     """
     with torch.device("meta"):
         model = models.build(model_name, num_classes, (3, image_size, image_size), **options)
+    if isinstance(model, Paced):
+        raise UserError("--model: it computes nothing that could be estimated")
     forward, backward = _step(model, gpu, (batch_size, 3, image_size, image_size))
     parameters = dict(model.named_parameters())
     layers = tuple(
@@ -80,8 +82,6 @@ def _step(model: nn.Module, gpu: Gpu, batch_shape: tuple[int, ...]) -> tuple[dic
     labels = torch.empty(len(images), dtype=torch.int64, device="meta")
     with roofline:
         loss = cross_entropy(model(images), labels)
-        if not forward:
-            raise UserError("--model: it computes nothing that could be estimated")
         forward[next(reversed(forward))] += roofline.take()
         loss.backward()
     return forward, backward

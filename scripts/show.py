@@ -62,6 +62,9 @@ def _print(records: list[report.Record]) -> None:
         # A file or a pipe has no width: fold nothing.
         console.width = 60 + 60 * len(records)
     console.print(report.table(records))
+    for record in records:
+        for line in report.remarks(record):
+            console.print(f"{record['config'].get('name', report.MISSING)}: {line}", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,10 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         (["scheduler.name=wfb"], "scheduler.name: no scheduler 'wfb'; did you mean 'wfbp'?"),
         (["collective.name=rung"], "collective.name: no collective 'rung'; did you mean 'ring'?"),
         (["model.name=nowhere.at_all"], "model.name: no module 'nowhere.at_all' can be imported"),
+        (["compressor.name=DGC"], "compressor.name: no compressor 'DGC'; did you mean 'dgc'?"),
+        (["scheduler.nme=wfbp"], "did you mean 'name'? there is: name, profile"),
+        (["--compressor.name=dgc"], "--compressor.name=dgc: settings are given without dashes: compressor.name=dgc"),
+        (["-optimizer.lr", "0.1"], "-optimizer.lr: settings are given without dashes: optimizer.lr=VALUE"),
         (["compressor.densty=0.1"], "compressor.densty: 'topk' has no such option; did you mean 'density'?"),
         (["compressor.density=2"], "compressor: density lies in (0, 1], got 2"),
         (["compressor.density=x"], "compressor.density: needs a number, got 'x'"),
@@ -114,6 +118,22 @@ def test_a_config_that_cannot_be_read(content: bytes | None, words: str, refused
     if content is not None:
         config.write_bytes(content)
     assert words in refused(config=config)
+
+
+def test_a_key_that_is_given_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main([str(CONFIG), f"output.dir={tmp_path / 'run'}", "train.seed=1", "train.seed=1"]) == 2
+    said = capsys.readouterr()
+    assert said.err == "error: train.seed: is given twice on the command line, as '1' and as '1'\n"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_plugin_that_cannot_be_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main(["--list", "topk", "tokp"]) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith("error: --list: nothing is called 'tokp'; did you mean 'topk'?")
+    assert train.main(["--list", "topk"]) == 0
+    assert capsys.readouterr().out.startswith("compressor topk\n")
 
 
 def test_no_config_at_all(capsys: pytest.CaptureFixture[str]) -> None:

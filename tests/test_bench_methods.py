@@ -1,4 +1,4 @@
-"""scripts/bench_methods.py and its report: what is started, what is kept, and what the table says of it."""
+"""scripts/bench_methods.py: what is started, and what is kept of it."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from scripts import bench_methods, methods_report
 from scripts.bench_methods import BASELINES, plan
 from tests.flexreduce import run_record
 from wirebench import config
-from wirebench.paper_gs_sgd import SPEEDUPS
+from wirebench.cluster.signals import Interrupted
 
 CONFIGS = ("configs/tables/methods_vgg16.toml", "configs/tables/methods_resnet20.toml")
 
@@ -20,6 +20,7 @@ def record(name: str, seconds: float, wire: float = 1e6, nic: float = 1.02e6) ->
     """A run of this compressor, four workers."""
     made = run_record("2+2")
     made["config"]["name"] = "methods-vgg16"
+    made["config"]["model"] = {"name": "replay", "trace": "vgg16_cifar_gtx1080ti"}
     made["config"]["compressor"] = {"name": name}
     made["config"]["network"] = {"dilation": 10.0}
     made["step_seconds"] = {"median": seconds, "p10": 0.9 * seconds, "p90": 1.2 * seconds}
@@ -33,10 +34,10 @@ def record(name: str, seconds: float, wire: float = 1e6, nic: float = 1.02e6) ->
 
 
 class Fake:
-    """Stands in for the clusters: writes a record for every command, and fails for one compressor."""
+    """Stands in for the clusters: writes a record for every command; one compressor ends otherwise."""
 
-    def __init__(self, failing: str = "none of them") -> None:
-        self.failing = failing
+    def __init__(self, failing: str = "none of them", status: str = "finished") -> None:
+        self.failing, self.status = failing, status
         self.commands: list[list[str]] = []
 
     def __call__(self, command: list[str]) -> int:
@@ -44,12 +45,15 @@ class Fake:
         name = next(word for word in command if word.startswith("compressor.name=")).partition("=")[2]
         folder = Path(next(word for word in command if word.startswith("output.dir=")).partition("=")[2])
         (folder / "tb").mkdir(parents=True)
-        (folder / "record.json").write_text(json.dumps(record(name, 0.5)))
+        made = record(name, 0.5)
+        if name == self.failing:
+            made["status"] = self.status
+        (folder / "record.json").write_text(json.dumps(made))
         return 1 if name == self.failing else 0
 
 
-def run(out: Path, *arguments: str, failing: str = "none of them") -> tuple[int, Fake]:
-    fake = Fake(failing)
+def run(out: Path, *arguments: str, **ending: str) -> tuple[int, Fake]:
+    fake = Fake(**ending)
     return bench_methods.main(["--out", str(out), *arguments], fake), fake
 
 
@@ -76,12 +80,14 @@ def test_methods_take_turns_and_only_what_is_needed_is_kept(tmp_path: Path) -> N
     )
     assert code == 0
     assert [word.rpartition("/")[2] for command in fake.commands for word in command if "output.dir" in word] == [
-        "dense-0", "gs_sgd-0", "dense-1", "gs_sgd-1",
+        ".dense-0.part", ".gs_sgd-0.part", ".dense-1.part", ".gs_sgd-1.part",
     ]  # fmt: skip
     for command in fake.commands:
         assert command[command.index("--link") + 1] == "200mbit"
         assert "train.seed=1" in command
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["dense-0", "dense-1", "gs_sgd-0", "gs_sgd-1"]
     assert sorted(path.name for path in (tmp_path / "gs_sgd-1").iterdir()) == ["method.json", "record.json"]
+    assert f"output.dir={tmp_path}/gs_sgd-1" in json.loads((tmp_path / "gs_sgd-1/method.json").read_text())["launch"]
 
 
 def test_a_method_that_fails_leaves_the_others_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,66 +97,69 @@ def test_a_method_that_fails_leaves_the_others_and_is_named(tmp_path: Path, caps
     assert "failed: gtopk\n" in capsys.readouterr().err
 
 
+def test_a_run_that_fails_costs_the_earlier_one_nothing(tmp_path: Path) -> None:
+    old = put(tmp_path, "gtopk", 0, record("gtopk", 0.1))
+    assert run(tmp_path, "--methods", "gtopk", "--turns", "1", failing="gtopk")[0] == 1
+    assert json.loads((old / "record.json").read_text())["step_seconds"]["median"] == 0.1
+    assert run(tmp_path, "--methods", "gtopk", "--turns", "1")[0] == 0
+    assert json.loads((old / "record.json").read_text())["step_seconds"]["median"] == 0.5
+
+
+def test_a_stop_leaves_nothing_half_done(tmp_path: Path) -> None:
+    old = put(tmp_path, "gtopk", 0, record("gtopk", 0.1))
+
+    def stopped(command: list[str]) -> int:
+        Fake()(command)
+        raise Interrupted(2)
+
+    arguments = ["--out", str(tmp_path), "--methods", "gtopk", "topk"]
+    assert bench_methods.main(arguments, stopped) == 130
+    assert list(tmp_path.iterdir()) == [old]
+
+
+def test_a_method_that_diverges_has_a_row(tmp_path: Path) -> None:
+    code, _ = run(tmp_path, "--methods", "dense", "topk", "--turns", "1", failing="topk", status="diverged")
+    assert code == 0
+    assert methods_report.main([str(tmp_path)]) == 0
+    assert "| topk (diverged) (mg_wfbp, ring) |" in (tmp_path / "table.md").read_text()
+
+
+def test_results_go_by_the_configs_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench_methods, "RESULTS", tmp_path)
+    own = tmp_path / "own.toml"
+    own.write_text(Path(CONFIGS[0]).read_text().replace("methods-vgg16", "my vgg"))
+    for path in (*CONFIGS, str(own)):
+        assert bench_methods.main(["--config", path, "--methods", "dense", "--turns", "1"], Fake()) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"vgg16", "resnet20", "my-vgg", "own.toml"}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--methods", "gtopp"], "--methods: no 'gtopp'; there is: dense"),
-        (["--turns", "0"], "--turns: must be positive"),
+        (["--turns", "0"], "--turns: must be positive, got 0"),
+        (["--hosts", "0"], "--hosts: must be positive, got 0"),
         (["--link", "fast"], "fast"),
+        (["--density", "0"], "--density: lies in (0, 1], got 0"),
+        (["--density", "1.5", "--methods", "dense"], "--density: lies in (0, 1], got 1.5"),
+        (["--config", "configs/tables/none.toml"], "none.toml: cannot be read"),
+        (["--set", "train.epoch=3"], "train.epoch: no such key"),
+        (["--methods", "dense", "DDP", "--set", "collective.name=ring"], "DDP: scheduler.name: 'native' is"),
     ],
 )
 def test_mistakes_are_one_line(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(tmp_path, *arguments)[0] == 2
+    code, fake = run(tmp_path, *arguments)
+    assert code == 2 and not fake.commands
     said = capsys.readouterr().err
     assert said.startswith("bench_methods.py: ") and message in said and said.count("\n") == 1
 
 
-def put(folder: Path, label: str, turn: int, made: dict) -> None:
+def put(folder: Path, label: str, turn: int, made: dict, **more: object) -> Path:
     place = folder / f"{label}-{turn}"
     place.mkdir(parents=True)
     (place / "record.json").write_text(json.dumps(made))
-    note = {"label": label, "hosts": 4, "link": "1gbit", "launch": "python train.py"}
+    note = {"label": label, "hosts": 4, "link": "1gbit", "launch": "python train.py", **more}
     (place / "method.json").write_text(json.dumps(note))
-
-
-def test_the_report_has_medians_over_turns_and_judges_the_papers_claims(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for turn, seconds in enumerate((0.8, 1.0, 1.2)):
-        put(tmp_path, "dense", turn, record("none", seconds))
-    put(tmp_path, "gs_sgd", 0, record("gs_sgd", 0.5))
-    put(tmp_path, "sketched_sgd", 0, record("sketched_sgd", 0.65))
-    put(tmp_path, "gtopk", 0, record("gtopk", 0.25))
-    assert methods_report.main([str(tmp_path)]) == 0
-    table = (tmp_path / "table.md").read_text()
-    rows = [line for line in table.splitlines() if line.startswith("| ") and not line.startswith("| ---")]
-    assert [row.split()[1] for row in rows[1:5]] == ["gtopk", "gs_sgd", "sketched_sgd", "dense"]
-    assert "| 1000 [720 - 1440] | 1.00 |" in table
-    assert "| 1.010 |" in rows[1]  # (1.02 - 0.01) / 1 of the interface's bytes are no headers
-    assert "Everything but the compressors is slowed down 10 times" in table
-    sizes = "900 kB against 900 kB"
-    assert f"| VGG-16: gs-SGD over gtopk | 3.12x | 0.50x | {sizes} | not reproduced: 0.50x, not 3.12x;" in table
-    assert f"| VGG-16: gs-SGD over sketched_sgd | 1.23x | 1.30x | {sizes} | reproduced;" in table
-    assert (tmp_path / "steps.png").stat().st_size > 10_000
-
-
-def test_a_report_of_nothing_and_of_several_settings_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert methods_report.main([str(tmp_path)]) == 2
-    other = record("none", 1.0)
-    other["config"]["name"] = "methods-resnet20"
-    put(tmp_path, "dense", 0, record("none", 1.0))
-    put(tmp_path, "topk", 0, other)
-    assert methods_report.main([str(tmp_path)]) == 2
-    said = capsys.readouterr().err.splitlines()
-    assert "run bench_methods.py first" in said[0] and "mixes clusters or configs" in said[1]
-
-
-def test_the_papers_ratios():
-    assert {model: [claim.ratio for claim in claims] for model, claims in SPEEDUPS.items()} == {
-        "ResNet-20": [1.29, 1.06],
-        "VGG-16": [3.12, 1.23],
-    }
+    return place

@@ -9,6 +9,7 @@ from resolve import KINDS
 from wirebench import catalog
 from wirebench.comm.engine import ENGINES
 from wirebench.config import SECTIONS
+from wirebench.errors import UserError
 from wirebench.plugins import Plugins
 
 
@@ -61,5 +62,43 @@ def test_a_broken_plugin_does_not_hide_the_others(tmp_path, monkeypatch):
     (folder / "square.py").write_text('"""Four equal\nsides.\n\nMore."""\nclass Square:\n    """Draw."""\n')
     text = catalog.plugins([Plugins("broken_shapes", "shape")], {})
     assert text.startswith("shapes\n")
-    assert re.search(r"^  circle +cannot be loaded: No module named 'nowhere_to_be_found'$", text, re.MULTILINE)
+    assert re.search(r"^  circle +cannot be loaded: .*: No module named 'nowhere_to_be_found'$", text, re.MULTILINE)
     assert re.search(r"^  square +Four equal sides\.$", text, re.MULTILINE)
+
+
+def test_plugins_are_explained_by_name():
+    text = catalog.explain(["dgc", "ring", "torch"], KINDS, ENGINES)
+    assert text.startswith("compressor dgc\n\nDeep Gradient Compression: ")
+    assert "\nmasking    clear the momentum of what was sent\n" in text
+    assert "\noptions:\n  density = 0.001   (a number)\n  momentum = 0.9   (a number)\n" in text
+    assert "\n\n\ncollective ring\n\n" in text and "\n\noptions:\n  none\n" in text
+    assert text.endswith(f"\n\n\nengine torch\n\n{ENGINES['torch']}")
+
+
+def test_a_name_that_several_kinds_have_is_explained_for_each():
+    heads = re.findall(r"^(\w+) native$", catalog.explain(["native"], KINDS, ENGINES), re.MULTILINE)
+    assert sorted(heads) == ["collective", "scheduler"]
+
+
+def test_a_module_of_the_users_own_is_explained(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "my_own").mkdir()
+    (tmp_path / "my_own" / "disc.py").write_text(
+        '"""Round."""\nclass Disc:\n    """Filled.\n\n    radius  in m\n    """\n'
+        "    def __init__(self, num_classes: int, radius: float = 1.0): pass\n"
+    )
+    text = catalog.explain(["my_own.disc"], KINDS, ENGINES)
+    assert text == "plugin my_own.disc\n\nRound.\n\nFilled.\n\nradius  in m\n\noptions:\n  radius = 1.0   (a number)"
+
+
+def test_a_name_that_nothing_has_is_refused():
+    with pytest.raises(UserError, match=r"^--list: nothing is called 'TopKK'; did you mean 'topk'\? --list alone"):
+        catalog.explain(["topk", "TopKK"], KINDS, ENGINES)
+
+
+def test_every_plugin_can_be_explained():
+    names = [name for kind in KINDS for name in kind.available()]
+    text = catalog.explain(names, KINDS, ENGINES)
+    for kind in KINDS:
+        heads = re.findall(rf"^{'data set' if kind.kind == 'data' else kind.kind} (\w+)$", text, re.MULTILINE)
+        assert set(heads) == set(kind.available())

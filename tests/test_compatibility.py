@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import pytest
+
 import compressors
-from scripts.compatibility import HEAD, main, row
+from scripts import _refusals
+from scripts.compatibility import HEAD, MARKERS, main, row
 
 PAGE = Path(__file__).parent.parent / "docs/compatibility.md"
 
@@ -16,9 +19,29 @@ def test_the_page_is_up_to_date():
     assert main(["--check", str(PAGE)]) == 0
 
 
+def page() -> dict[str, dict[str, str]]:
+    """The matrix as the page has it, by compressor."""
+    begin, end = MARKERS["matrix"]
+    rows = PAGE.read_text().partition(begin)[2].partition(end)[0].strip().splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    return {each[0].strip("`"): dict(zip(HEAD, each, strict=True)) for each in cells}
+
+
 def test_every_compressor_has_its_line():
-    lines = [text.split("|")[1].strip() for text in PAGE.read_text().splitlines() if text.startswith("| `")]
-    assert lines == [f"`{name}`" for name in compressors.available()]
+    assert list(page()) == compressors.available()
+
+
+def test_every_refusal_has_its_line_and_nothing_is_composed():
+    settings = {line.split("|")[1].replace("`", "").strip() for line in _refusals.table().splitlines()[2:]}
+    assert settings == {*_refusals.REFUSED, _refusals.HOROVOD}
+    with pytest.raises(AssertionError, match=r"^not refused: scheduler\.name=wfbp$"):
+        _refusals.refusal("scheduler.name=wfbp")
+
+
+def test_summable_is_what_sums_all_values():
+    summable = {name for name, row in page().items() if row["summable"] == "yes"}
+    assert summable >= {"none", "fp16", "int8", "terngrad", "gs_sgd", "powersgd", "iwp"}
+    assert not summable & {"topk", "dgc", "gtopk", "oktopk", "qsgd", "signsgd", "onebit", "threshold"}
 
 
 def test_lines_by_hand():

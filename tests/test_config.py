@@ -100,9 +100,14 @@ def test_overrides_are_toml_or_plain_text(tmp_path, override, section, key, valu
     assert type(found) is type(value)
 
 
-def test_an_override_replaces_the_file_and_the_last_one_wins(tmp_path):
-    loaded = config.load(write(tmp_path, TEXT), ["model.depth=44", "model.depth=56", "model.extra=[1, 2]"])
+def test_an_override_replaces_the_file(tmp_path):
+    loaded = config.load(write(tmp_path, TEXT), ["model.depth=56", "model.extra=[1, 2]"])
     assert loaded.model.options == {"depth": 56, "extra": (1, 2)}
+
+
+def test_a_key_that_is_given_twice_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"^model\.depth: is given twice on the command line, as '44' and as '56'$"):
+        config.load(write(tmp_path, TEXT), ["model.depth=44", "train.seed=1", "model.depth=56"])
 
 
 @pytest.mark.parametrize("text", ["lr", "lr=1", "train=1", "train.=1", "=1", ".lr=1"])

@@ -134,4 +134,4 @@ def test_damaged_files_are_named(full: Path, capsys: pytest.CaptureFixture) -> N
     put_cells(full, "3+3", [cell("2+3")])
     assert "3+3.jsonl: has cells of another layout" in message()
     (full / "cells" / "2+2.jsonl").write_text("nothing")
-    assert "2+2.jsonl: cannot be read as measured cells" in message()
+    assert "2+2.jsonl: cannot be read as wirebench collectives" in message()

@@ -132,13 +132,17 @@ def test_a_run_writes_its_readings_and_leaves_those_steps_out_of_its_throughput(
 
 
 def test_readings_change_nothing(tmp_path: Path) -> None:
+    """Not the losses, nor what is counted of the wire: the reading's own sums are in no step and in no epoch."""
+    steps, totals = [], []
     for name, every in (("with", 2), ("without", 0)):
         assert here(2, [CONFIG, f"output.dir={tmp_path / name}", f"output.health_every={every}"]) == 0
-    losses = [
-        [json.loads(line)["loss"] for line in (tmp_path / name / "steps.jsonl").read_text().splitlines()]
-        for name in ("with", "without")
-    ]
-    assert losses[0] == losses[1]
+        lines = [json.loads(line) for line in (tmp_path / name / "steps.jsonl").read_text().splitlines()]
+        steps.append([(line["loss"], line["wire_bytes"]) for line in lines])
+        history = json.loads((tmp_path / name / "record.json").read_text())["history"]
+        totals.append([entry["wire_bytes_total"] for entry in history])
+        assert totals[-1][-1] == pytest.approx(sum(wire for _, wire in steps[-1]))
+    assert steps[0] == steps[1]
+    assert totals[0] == totals[1]
 
 
 def test_the_engines_own_synchroniser_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 """scripts/_launching.py: runs that a script starts."""
 
+import json
 import os
 import signal
 import sys
@@ -9,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from scripts._launching import run
+from scripts._launching import attempt, run
+from tests.flexreduce import run_record
 from wirebench.cluster.signals import Interrupted
 
 
@@ -39,3 +41,35 @@ def test_a_stop_reaches_the_run_that_is_under_way(tmp_path: Path, number: int, c
         run([sys.executable, str(child)])
     assert stopped.value.exit_code == code
     assert ended.exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "well"),
+    [
+        ("finished", 0, True),
+        ("finished", 1, False),
+        ("diverged", 3, True),
+        ("diverged", 1, True),  # a launcher's code for any rank that failed
+        ("interrupted", 0, False),
+        (None, 0, False),
+        (None, 3, False),
+    ],
+)
+def test_the_record_says_whether_a_run_left_a_result(tmp_path: Path, status: str, code: int, well: bool) -> None:
+    def launch(command: list[str]) -> int:
+        if status is not None:
+            (tmp_path / "record.json").write_text(json.dumps(run_record(status=status)))
+        return code
+
+    assert attempt(["python"], tmp_path, launch) is well
+
+
+@pytest.mark.parametrize("status", ["diverged", "interrupted"])
+def test_the_record_of_an_earlier_attempt_is_not_this_ones(tmp_path: Path, status: str) -> None:
+    (tmp_path / "record.json").write_text(json.dumps(run_record(status=status)))
+    assert not attempt(["python"], tmp_path, lambda command: 3)
+
+
+def test_a_run_that_had_finished_still_has(tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text(json.dumps(run_record()))
+    assert attempt(["python"], tmp_path, lambda command: 0)

@@ -112,16 +112,55 @@ def test_the_constructors_own_refusal_names_the_section(shapes):
     assert refusal(plugins.build, "circle") == "shape.radius: too small"
 
 
-def test_a_mistake_inside_a_plugin_is_not_the_users(shapes):
-    plugins = shapes(circle="import nowhere_to_be_found\nclass Circle: pass", square="""
+def test_a_mistake_inside_a_constructor_is_not_the_users(shapes):
+    plugins = shapes(square="""
         class Square:
             def __init__(self):
                 raise KeyError("side")
         """)  # fmt: skip
-    with pytest.raises(ModuleNotFoundError, match="nowhere_to_be_found"):
-        plugins.load("circle")
     with pytest.raises(KeyError):
         plugins.build("square")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("\nimport nowhere_to_be_found", "line 2: No module named 'nowhere_to_be_found'"),
+        ("from wirebench.errors import Eror", "line 1: cannot import name 'Eror' from 'wirebench.errors'"),
+        ("class Circle:\n    def __init__(self:\n", "line 2: '(' was never closed"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_named_with_its_line(shapes, tmp_path, text, words):
+    message = refusal(shapes(circle=text).load, "circle")
+    assert message.startswith(f"shape.name: 'circle' cannot be imported: {tmp_path}/shapes/circle.py, {words}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("side", "shape.side: 'circle' gives this option no type; annotate it"),
+        ("**rest: int", "shape.name: 'circle' takes **rest: int; a plugin names all its options"),
+        ("*sides: int", "shape.name: 'circle' takes *sides: int; a plugin names all its options"),
+        ("side: 'Sid'", "shape.name: 'circle' has a type that cannot be read: name 'Sid' is not defined"),
+    ],
+)
+def test_an_option_has_a_name_and_a_type(shapes, arguments, message):
+    plugins = shapes(circle=f"class Circle:\n    def __init__(self, {arguments}): pass\n")
+    assert refusal(plugins.check, "circle", {"side": 1}) == message
+
+
+def test_what_the_suite_passes_itself_needs_no_type(shapes):
+    plugins = shapes(circle="class Circle:\n    def __init__(self, given, side: int = 1): pass\n")
+    assert list(plugins.options("circle")) == ["side"]
+
+
+def test_a_sections_own_keys_are_among_what_there_is(shapes):
+    shapes(circle="class Circle:\n    def __init__(self, size: int = 1): pass\n")
+    plugins = Plugins("shapes", "compressor")
+    assert refusal(plugins.check, "circle", {"nme": 1}) == (
+        "compressor.nme: 'circle' has no such option; did you mean 'name'? there is: dense_below, name, size, warmup"
+    )
+    assert "there is: name, profile, size" in refusal(Plugins("shapes", "scheduler").check, "circle", {"x": 1})
 
 
 @pytest.mark.parametrize(("text", "count"), [("class A: pass\nclass B: pass", 2), ("class _A: pass", 0)])
@@ -181,5 +220,7 @@ def test_types_are_strict(value, expected, fits):
 
 
 def test_suggestions_need_not_be_near():
+    assert suggest("TOPK", ["topk", "dgc"]) == "did you mean 'topk'? there is: dgc, topk"
+    assert suggest("TopK", ["DGC", "topk"]) == "did you mean 'topk'? there is: DGC, topk"
     assert suggest("x", ["bb", "aa"]) == "there is: aa, bb"
     assert suggest("x", []) == "there is: none"

@@ -2,8 +2,10 @@
 
 import importlib
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ import train
 from resolve import KINDS, resolve
 from schedulers.base import LayerCost
 from tests.compressors import test_contract as contract
+from tests.distributed.launch import last_of_each
 from wirebench import collectives, config
 from wirebench.collectives.plan import check
 from wirebench.comm.engine import ENGINES
@@ -26,6 +29,8 @@ DOCUMENTS = (
     "CONTRIBUTING.md",
     "docs/running.md",
     "docs/record.md",
+    "docs/compressors.md",
+    "docs/compatibility.md",
     "docs/topology.md",
     "docs/traces.md",
     "docs/clusters.md",
@@ -90,7 +95,7 @@ def test_every_file_of_a_recipe_is_used() -> None:
 def test_a_recipe_trains(command: list[str], mine: Path, capsys: pytest.CaptureFixture) -> None:
     there = [word.replace("root=mine", f"root={mine}/mine") for word in command[1:]]
     directory = mine / "run"
-    code = train.main([str(ROOT / command[0]), *there, *SHORT, f"output.dir={directory}"])
+    code = train.main(last_of_each([ROOT / command[0], *there, *SHORT, f"output.dir={directory}"]))
     assert code == 0, capsys.readouterr().err
     record = json.loads((directory / "record.json").read_text())
     assert (record["status"], record["steps_done"]) == ("finished", 2)
@@ -104,6 +109,21 @@ def test_the_compressor_keeps_the_contract() -> None:
     contract.test_residuals_of_ranks_that_leave_are_handed_on(variant)
     contract.test_a_restored_run_goes_on_bit_for_bit(variant)
     contract.test_what_is_not_finite_reaches_all_ranks_at_once(variant, 25, float("nan"))
+
+
+def test_the_contract_is_tested_on_a_module_of_ones_own(mine: Path) -> None:
+    (line,) = [line for _, _, text in blocks(RECIPES) for line in text.splitlines() if "WIREBENCH_COMPRESSOR" in line]
+    setting, *command = shlex.split(line)
+    assert command[0] == "python"
+    environment = {**os.environ, "PYTHONPATH": str(mine), **dict([setting.split("=", 1)])}
+    done = subprocess.run(
+        [sys.executable, *command[1:], "-vv", "-n0", "-p", "no:cacheprovider", "-k", "zeros_give or restored_run"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    tested = re.findall(r"::test_\w+\[(\S+)\]", done.stdout)
+    assert tested
+    assert {name.split("-")[0] for name in tested} == {"mine.cyclic"}
 
 
 @pytest.mark.usefixtures("mine")

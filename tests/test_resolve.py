@@ -11,7 +11,7 @@ import torch
 import compressors
 from compose import compose
 from compressors.base import Method
-from resolve import refuse_cut, resolve
+from resolve import notes, refuse_cut, resolve
 from tests.distributed.launch import CONFIG, here
 from tests.helpers import cut, lay_out
 from train import conduct
@@ -113,3 +113,93 @@ def test_a_run_says_in_its_config_who_applied_the_momentum(tmp_path: Path) -> No
     assert here(2, [CONFIG, f"output.dir={tmp_path}", "compressor.name=dgc", "optimizer.momentum=0.9"]) == 0
     written = config.load(tmp_path / "config.toml")
     assert (written.compressor.options["momentum"], written.optimizer.momentum) == (0.9, 0.0)
+
+
+def recorded(folder: Path, *overrides: str, **tables: Any) -> config.Config:
+    """The config of a run of `tables` as its record has it, loaded with overrides and resolved again."""
+    path = folder / "config.toml"
+    path.write_text(config.dump(resolved(**tables)))
+    return resolve(config.load(path, overrides))
+
+
+TAKEN = {"compressor": {"name": "gs_sgd"}, "optimizer": {"momentum": 0.8, "nesterov": True}}
+
+
+def test_a_record_repeats_its_run_and_keeps_what_was_asked(tmp_path: Path) -> None:
+    first = resolved(**TAKEN)
+    assert first.asked == {
+        "compressor": {"dense_below": -1},
+        "collective": {"name": ""},
+        "optimizer": {"momentum": 0.8, "nesterov": True},
+    }
+    assert recorded(tmp_path, **TAKEN) == first
+    assert recorded(tmp_path, "train.seed=3", "compressor.name=gs_sgd", **TAKEN).asked == first.asked
+
+
+def test_another_compressor_gets_what_was_asked(tmp_path: Path) -> None:
+    dense = recorded(tmp_path, "compressor.name=none", **TAKEN)
+    assert (dense.optimizer.momentum, dense.optimizer.nesterov, dense.collective.name) == (0.8, True, "native")
+    dgc = recorded(tmp_path, "compressor.name=dgc", **TAKEN)
+    assert dgc == resolved(compressor={"name": "dgc"}, optimizer=TAKEN["optimizer"])
+    assert (dgc.compressor.dense_below, dgc.compressor.options["momentum"]) == (1, 0.8)
+    own = recorded(tmp_path, "compressor.momentum=0", "compressor.nesterov=false", **TAKEN)
+    assert (own.optimizer.momentum, own.compressor.options["momentum"]) == (0.8, 0)
+
+
+def test_what_is_given_anew_counts(tmp_path: Path) -> None:
+    overrides = ["compressor.name=none", "optimizer.momentum=0.5", "collective.name=ring"]
+    dense = recorded(tmp_path, *overrides, **TAKEN)
+    assert (dense.optimizer.momentum, dense.optimizer.nesterov, dense.collective.name) == (0.5, True, "ring")
+    assert dense.asked == {"compressor": {"dense_below": -1}}
+    small = recorded(tmp_path, "compressor.dense_below=7", **TAKEN)
+    assert (small.compressor.dense_below, "compressor" in small.asked) == (7, False)
+
+
+def test_what_was_set_by_hand_stays_with_another_compressor(tmp_path: Path) -> None:
+    tables = {"compressor": {"name": "gtopk", "dense_below": 5}, "collective": {"name": "star"}}
+    other = recorded(tmp_path, "compressor.name=topk", **tables)
+    assert (other.compressor.dense_below, other.collective.name) == (5, "star")
+
+
+def test_another_scheduler_chooses_its_collective(tmp_path: Path) -> None:
+    tables = {"scheduler": {"name": "dear"}}
+    assert resolved(**tables).collective.name == "ring"
+    assert recorded(tmp_path, "scheduler.name=wfbp", **tables).collective.name == "native"
+    set_by_hand = {**tables, "collective": {"name": "tree"}}
+    assert recorded(tmp_path, "scheduler.name=wfbp", **set_by_hand).collective.name == "tree"
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"asked": 3}, "asked: is a section"),
+        ({"asked": {"optimiser": {}}}, "optimiser: no such section; did you mean 'optimizer'?"),
+        ({"asked": {"optimizer": {"momentum": "x"}}}, "optimizer.momentum: needs a number"),
+    ],
+)
+def test_a_damaged_table_of_what_was_asked_is_refused(table: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        config.from_dict(table)
+
+
+@pytest.mark.parametrize(
+    ("compressor", "momentum", "said"),
+    [
+        ({"name": "dgc"}, 0.0, ["note: dgc applies its own momentum, 0.9, although optimizer.momentum = 0"]),
+        ({"name": "fetch_sgd"}, 0.0, ["note: fetch_sgd applies its own momentum, 0.9, although"]),
+        ({"name": "dgc"}, 0.9, []),
+        ({"name": "dgc", "momentum": 0.5}, 0.0, []),
+        ({"name": "dgc", "momentum": 0.0}, 0.0, []),
+        ({"name": "topk"}, 0.0, []),
+    ],
+)
+def test_a_momentum_that_nobody_asked_for_is_told(compressor: dict[str, Any], momentum: float, said: list[str]) -> None:
+    found = notes(config.from_dict({"compressor": compressor, "optimizer": {"momentum": momentum}}))
+    assert len(found) == len(said)
+    assert all(line.startswith(words) for line, words in zip(found, said, strict=True))
+
+
+def test_a_run_begins_with_its_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [f"output.dir={tmp_path}", "train.max_steps=1", "compressor.name=dgc"]
+    assert here(2, [CONFIG, *settings, "optimizer.momentum=0"]) == 0
+    assert capsys.readouterr().out.startswith("note: dgc applies its own momentum, 0.9")

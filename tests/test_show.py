@@ -82,6 +82,40 @@ def test_rows_of_a_record():
     assert rows["seconds"] == "12.0"
 
 
+READINGS = {
+    "health/compression_error": 0.5,
+    "health/residual_share": 0.25,
+    "health/residual_norm": 9.0,
+    "compressor/density": 0.01,
+    "compressor/importance_mean/conv1.weight": 3.0,
+}
+
+
+def test_readings_stand_under_a_heading_that_says_they_are_means():
+    health = {name: {"last": 7.0, "mean": mean} for name, mean in READINGS.items()}
+    rows = list(report.rows({**RECORD, "health": health}).items())
+    begin = rows.index(("health, means", ""))
+    assert rows[begin + 1 : begin + 5] == [
+        ("  compression error", "0.5"),
+        ("  residual share", "0.25"),
+        ("  density", "0.01"),
+        ("top1", "0.8765 (expected 0.9)"),
+    ]
+    assert "health, means" not in report.rows(RECORD)
+
+
+def test_the_last_steps_ratio_stands_beside_the_others():
+    ratios = {**RECORD["compression_ratio"], "wire_last_step": 80.0}
+    assert report.rows({**RECORD, "compression_ratio": ratios})["ratio wire, last step"] == "80x"
+
+
+def test_warnings_are_shown_with_their_run(runs):
+    path = runs / "ring" / "record.json"
+    path.write_text(json.dumps({**RECORD, "warnings": ["it [red]diverges"]}))
+    done = show(runs / "ring", runs / "tree")
+    assert done.stdout.splitlines()[-1] == "ring: warning: it [red]diverges"
+
+
 def test_runs_stand_side_by_side(runs):
     done = show(runs / "ring", runs / "tree" / "record.json")
     assert (done.returncode, done.stderr) == (0, "")

@@ -7,7 +7,7 @@ import pytest
 
 from wirebench.collectives.serve import Served
 from wirebench.nic import Counters, InterfaceCounter
-from wirebench.traffic import Traffic
+from wirebench.traffic import OfRanks, Traffic
 
 DENSE = Served("Sum", "ring", 6, 400, 400, 600, 0.5)
 SPARSE = Served("Gather", "native", 1, 80, 40, 240, 0.25)
@@ -115,8 +115,28 @@ def test_what_all_ranks_sent_counts_for_the_ratio():
     counted = traffic(size=4)
     counted.step([[SPARSE], [DENSE]], counted=False)
     counted.step([[SPARSE], [DENSE], [SPARSE], [SPARSE, SPARSE]], counted=True)
-    assert counted.sent == [240, 600, 240, 480]
-    counted.of_ranks = [float(count) for count in counted.sent]
+    assert counted.of_mine() == ([240, 600, 240, 480], [40, 400, 40, 80], [240, 600, 240, 480])
+    counted.of_ranks = counted.of_mine()
     found = counted.summary()
     assert (found["bytes_per_step"]["wire_mean"], found["bytes_per_step"]["wire_max"]) == (390.0, 600.0)
     assert found["compression_ratio"]["wire"] == 600 / 390
+    assert counted.values_sent == 560
+
+
+def test_the_last_step_has_a_ratio_of_its_own():
+    counted = traffic()
+    assert (counted.of_mine(), counted.last_ratio) == (None, None)
+    counted.step([[DENSE]], counted=True)
+    counted.step([[SPARSE]], counted=False)
+    assert counted.last_ratio == 600 / 240
+    counted.of_ranks = OfRanks([600.0] * 4, [400.0] * 4, [240.0, 240.0, 120.0, 120.0])
+    assert counted.last_ratio == 600 / 180
+    assert counted.summary()["compression_ratio"]["wire"] == 1.0
+
+
+def test_a_last_step_that_does_not_count_changes_no_mean():
+    counted = traffic()
+    counted.step([[DENSE]], counted=False)
+    counted.of_ranks = counted.of_mine()
+    assert counted.summary()["bytes_per_step"]["wire_mean"] is None
+    assert counted.summary()["compression_ratio"]["wire"] is None

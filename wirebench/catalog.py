@@ -1,4 +1,4 @@
-"""What can be composed, as text: for --list and --help."""
+"""What can be composed, as text: for --list, --list NAME and --help."""
 
 import dataclasses
 import inspect
@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from wirebench.config import SECTIONS
 from wirebench.errors import UserError
-from wirebench.plugins import Plugins, type_name
+from wirebench.plugins import Plugins, nearest, type_name
+
+HINT = "python train.py --list NAME [NAME ...] explains a plugin and its options"
 
 
 def sections() -> str:
@@ -31,20 +33,52 @@ def plugins(kinds: Sequence[Plugins], engines: Mapping[str, str]) -> str:
         lines.append("")
     lines.append("engines")
     lines += [f"  {name:16} {text}" for name, text in engines.items()]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", HINT])
+
+
+def explain(names: Sequence[str], kinds: Sequence[Plugins], engines: Mapping[str, str]) -> str:
+    """What each of these plugins is and takes; UserError for a name that nothing has.
+
+    names  of the plugins of any kind, or dotted, of a user's own modules
+    """
+    texts = []
+    for name in names:
+        found = [kind for kind in kinds if name in kind.available()]
+        if "." in name:
+            found = [Plugins("", "plugin", fixed=tuple(each for kind in kinds for each in kind.fixed))]
+        texts += [_explained(kind, name) for kind in found]
+        if name in engines:
+            texts.append(f"engine {name}\n\n{engines[name]}")
+        elif not found:
+            known = [*engines, *(each for kind in kinds for each in kind.available())]
+            raise UserError(f"--list: nothing is called {name!r}; {nearest(name, known)}--list alone shows all")
+    return "\n\n\n".join(texts)
+
+
+def _explained(kind: Plugins, name: str) -> str:
+    plugin = kind.load(name)
+    # The module's text says what the method is; the class's, what it takes. One that has none shows its base's.
+    texts = [inspect.getdoc(inspect.getmodule(plugin)), inspect.getdoc(plugin)]
+    options = _options(kind, name) or ["  none"]
+    head = f"{'data set' if kind.kind == 'data' else kind.kind} {name}"
+    return "\n\n".join([head, *(text for text in texts if text), "\n".join(["options:", *options])])
 
 
 def _plugin(kind: Plugins, name: str) -> list[str]:
     try:
         # The module's first paragraph says what the method is; the class's, what it takes.
         about = inspect.getdoc(inspect.getmodule(kind.load(name))) or ""
-        options = kind.options(name)
-    except (UserError, ImportError) as error:
+        options = _options(kind, name)
+    except UserError as error:
         return [f"  {name:16} cannot be loaded: {error}"]
     first_paragraph = " ".join(about.partition("\n\n")[0].split())
-    lines = [f"  {name:16} {first_paragraph}"]
-    types = kind.types(name)
-    for option, parameter in options.items():
+    return [f"  {name:16} {first_paragraph}", *(f"    {line}" for line in options)]
+
+
+def _options(kind: Plugins, name: str) -> list[str]:
+    """A line for each option, with its default and its type."""
+    types, lines = kind.types(name), []
+    for option, parameter in kind.options(name).items():
         default = "" if parameter.default is inspect.Parameter.empty else f" = {parameter.default!r}"
-        lines.append(f"      {option}{default}   ({type_name(types.get(option, str))})")
+        lines.append(f"  {option}{default}   ({type_name(types[option])})")
     return lines

@@ -13,7 +13,7 @@ from typing import Any
 
 import tomli_w
 
-from wirebench import limits
+from wirebench import asked, limits
 from wirebench.errors import UserError
 from wirebench.plugins import check_type, suggest
 from wirebench.sections import (
@@ -53,8 +53,9 @@ __all__ = [
     "to_dict",
 ]
 
+NO_SECTIONS = ("name", asked.ASKED)
 SECTIONS: dict[str, type] = {
-    f.name: typing.get_type_hints(Config)[f.name] for f in dataclasses.fields(Config) if f.name != "name"
+    name: kind for name, kind in typing.get_type_hints(Config).items() if name not in NO_SECTIONS
 }
 
 
@@ -69,7 +70,11 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
         raise UserError(f"{path}: not a text file") from error
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
         raise UserError(f"{path}: not valid TOML: {error}") from error
+    _refuse_twice(overrides)
     replaced = {text.partition(".")[0] for text in overrides if _replaces_plugin(table, text)}
+    asked.go_back(table, replaced)
+    if any(_leaves_momentum(text) for text in overrides):
+        asked.restore(table, "optimizer")
     for section in replaced:
         # The file's options are those of the plugin that the file names.
         table[section] = {key: value for key, value in table[section].items() if key in _hints(section)}
@@ -82,10 +87,12 @@ def from_dict(table: Mapping[str, Any], name: str = "run") -> Config:
     """A Config from nested tables, every key and type checked. `name` serves where the table has no name of its own."""
     sections: dict[str, Any] = {"name": table.get("name", name)}
     check_type("name", sections["name"], str)
-    for section in table.keys() - {"name"}:
-        if section not in SECTIONS:
-            raise UserError(f"{section}: no such section; {suggest(section, list(SECTIONS))}")
+    for section in table.keys() - set(NO_SECTIONS):
         sections[section] = _section(section, _is_table(section, table[section]))
+    before = _is_table(asked.ASKED, table.get(asked.ASKED, {}))
+    for section, keys in before.items():
+        _section(section, _is_table(section, keys))
+    sections[asked.ASKED] = {section: dict(keys) for section, keys in before.items()}
     config = Config(**sections)
     limits.check(config)
     return config
@@ -98,6 +105,8 @@ def to_dict(config: Config) -> dict[str, Any]:
         values = dataclasses.asdict(getattr(config, section))
         values.update(values.pop("options", {}))
         tables[section] = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+    if config.asked:
+        tables[asked.ASKED] = {section: dict(keys) for section, keys in config.asked.items()}
     return tables
 
 
@@ -107,6 +116,8 @@ def dump(config: Config) -> str:
 
 
 def _section(section: str, keys: Mapping[str, Any]) -> Any:
+    if section not in SECTIONS:
+        raise UserError(f"{section}: no such section; {suggest(section, list(SECTIONS))}")
     hints = _hints(section)
     takes_options = hints.pop("options", None) is not None
     known, options = {}, {}
@@ -133,12 +144,27 @@ def _frozen(value: Any, hint: Any) -> Any:
     return float(value) if hint is float else value
 
 
+def _refuse_twice(overrides: Sequence[str]) -> None:
+    given: dict[str, str] = {}
+    for text in overrides:
+        key, _, value = text.partition("=")
+        if key in given:
+            raise UserError(f"{key}: is given twice on the command line, as {given[key]!r} and as {value!r}")
+        given[key] = value
+
+
 def _replaces_plugin(table: Mapping[str, Any], text: str) -> bool:
     """Whether the override names another plugin than the file does."""
     key, _, value = text.partition("=")
     section, _, name = key.partition(".")
     given = table.get(section)
     return name == "name" and isinstance(given, Mapping) and "name" in given and given["name"] != value.strip("\"'")
+
+
+def _leaves_momentum(text: str) -> bool:
+    """Whether the override takes the momentum from the compressor, so that the optimizer has it."""
+    key, _, value = text.partition("=")
+    return key == "compressor.momentum" and _parse(value, None) == 0
 
 
 def _override(table: dict[str, Any], text: str) -> None:
@@ -148,6 +174,7 @@ def _override(table: dict[str, Any], text: str) -> None:
         raise UserError(f"{text!r}: an override is section.key=value, e.g. train.max_steps=20")
     _is_table(section, table.setdefault(section, {}))
     table[section][name] = _parse(value, _hints(section).get(name))
+    asked.forget(table, section, name)
 
 
 def _is_table(section: str, keys: Any) -> Mapping[str, Any]:

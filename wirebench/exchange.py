@@ -43,6 +43,10 @@ class Synchroniser(Protocol):
         """Before anything but a training step looks at the model: nothing of the last step is under way any more."""
         ...
 
+    def showing(self) -> AbstractContextManager[None]:
+        """While the model is evaluated or saved: its parameters are those that the run is about."""
+        ...
+
     def close(self) -> None:
         """After the last step: detach from the model, end threads."""
         ...

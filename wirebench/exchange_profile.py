@@ -5,8 +5,11 @@ what makes many small messages dearer than a network's start-up time says.
 """
 
 import json
+import math
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -40,7 +43,7 @@ def measure_exchange(engine: Engine, lane: Lane, fresh: Callable[[], Exchanger])
     noise *= flat.grad.std()
     points = []
     alike = World(world.rank, world.size, world.step, world.epoch, world.seed)
-    for layers in spans([layer.numel for layer in flat.layers]):
+    for layers in spans(tuple(layer.numel for layer in flat.layers)):
         model = flat.bucket(0, layers)
         bucket, compressor = Bucket(0, model.grad.clone(), model.param, model.layers, model.model), fresh()
 
@@ -76,14 +79,15 @@ def measure_native(engine: Engine, numels: Sequence[int]) -> Points:
     return points
 
 
-def spans(sizes: Sequence[int]) -> list[range]:
+@lru_cache(maxsize=64)
+def spans(sizes: tuple[int, ...]) -> list[range]:
     """Runs of neighbouring layers of about SMALLEST elements, FACTOR times as many and so on; the last is all."""
     ends = [0, *accumulate(sizes)]
     found: dict[int, range] = {}
     target = SMALLEST
     while target < ends[-1]:
         tries = (range(i, _nearest(ends, i, target)) for i in range(len(sizes)))
-        best = min(tries, key=lambda r: abs(np.log((ends[r.stop] - ends[r.start]) / target)))
+        best = min(tries, key=lambda r: abs(math.log((ends[r.stop] - ends[r.start]) / target)))
         found.setdefault(ends[best.stop] - ends[best.start], best)
         target *= FACTOR
     found[ends[-1]] = range(len(sizes))
@@ -92,7 +96,7 @@ def spans(sizes: Sequence[int]) -> list[range]:
 
 def _nearest(ends: Sequence[int], start: int, target: int) -> int:
     """The end of the run from layer `start` on whose elements come nearest to `target`; at least one layer."""
-    stop = int(np.searchsorted(ends, ends[start] + target))
+    stop = bisect_left(ends, ends[start] + target)
     stop = min(max(stop, start + 1), len(ends) - 1)
     shorter = stop - 1
     if shorter > start and ends[start] + target - ends[shorter] < ends[stop] - ends[start] - target:

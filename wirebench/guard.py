@@ -43,7 +43,9 @@ class Guard:
         found = {layer.name: parameter.grad for layer, parameter in pairs if parameter.grad is not None}
         layers, gradients = list(found), list(found.values())
         on_gpu = loss.device.type == "cuda"
-        if on_gpu:
+        if not gradients:
+            norms = torch.zeros_like(loss).view(1)  # a split schedule looks at them itself, when they are there
+        elif on_gpu:
             # One fused kernel for all layers: a late look could no longer tell which one it was.
             norms = torch.stack(torch._foreach_norm(gradients))
         elif self._is_flat(gradients):

@@ -7,6 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from wirebench import contract
 from wirebench.collectives.serve import Server
 from wirebench.exchange import Exchange, Steps, advance
 from wirebench.layout import Bucket, FlatGradient
@@ -113,7 +114,8 @@ class Lane:
                 self.decay.join(bucket)
         if self.world.measuring:
             self.given[bucket.start : bucket.stop] = bucket.grad
-        steps = advance(self.compressor.exchange(bucket, self.world), self.server.serve, self.compressing)
+        exchange = contract.exchange(self.compressor, bucket, self.world)
+        steps = advance(exchange, self.server.serve, self.compressing)
         average: Tensor = yield from steps
         if average.data_ptr() != bucket.grad.data_ptr():
             bucket.grad.copy_(average)

@@ -41,6 +41,10 @@ class Lockstep:
     def settle(self) -> None:
         """Every exchange ends with its step."""
 
+    def showing(self) -> AbstractContextManager[None]:
+        """The model is what it is."""
+        return nullcontext()
+
     def close(self) -> None:
         """Detach from the models."""
         for detach in self._detach:

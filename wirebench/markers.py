@@ -8,7 +8,11 @@ from wirebench.files import write_atomically
 
 def replaced(path: Path, shown: str, begin: str, end: str) -> str:
     """The file's text with `shown` in place of what stands between the markers; UserError where they are missing."""
-    text = text_of(path)
+    return inserted(path, text_of(path), shown, begin, end)
+
+
+def inserted(path: Path, text: str, shown: str, begin: str, end: str) -> str:
+    """The same in `text`, which is or will be that of the file."""
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise UserError(f"{path}: needs the line {begin} once, and after it the line {end} once")
     return f"{text.partition(begin)[0]}{begin}\n{shown}\n{end}{text.partition(end)[2]}"

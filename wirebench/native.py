@@ -66,6 +66,10 @@ class DdpSync:
     def settle(self) -> None:
         """The engine ends with the step."""
 
+    def showing(self) -> AbstractContextManager[None]:
+        """The model is what it is."""
+        return nullcontext()
+
     def close(self) -> None:
         """Nothing of ours to detach."""
 
@@ -101,6 +105,10 @@ class HorovodSync:
 
     def settle(self) -> None:
         """The engine ends with the step."""
+
+    def showing(self) -> AbstractContextManager[None]:
+        """The model is what it is."""
+        return nullcontext()
 
     def close(self) -> None:
         """Nothing of ours to detach."""

@@ -5,6 +5,7 @@ public class is built with the options, whose names and types its constructor de
 (`mypkg.mine`) loads a user's own module in the same way.
 """
 
+import dataclasses
 import importlib
 import inspect
 import math
@@ -16,6 +17,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from wirebench.errors import UserError
+from wirebench.import_faults import fault
+from wirebench.sections import Config
 
 
 class Plugins:
@@ -47,18 +50,25 @@ class Plugins:
             raise UserError(f"{self.kind}.name: {name!r} is no module's name; a module of your own reads mypkg.mine")
         try:
             module = importlib.import_module(path)
-        except ModuleNotFoundError as error:
-            if error.name is None or not (path + ".").startswith(error.name + "."):
-                raise
-            raise UserError(
-                f"{self.kind}.name: no module {path!r} can be imported (its folder on PYTHONPATH?)"
-            ) from error
+        except (ImportError, SyntaxError) as error:
+            absent = isinstance(error, ModuleNotFoundError) and error.name
+            if absent and (path + ".").startswith(f"{absent}."):
+                text = f"no module {path!r} can be imported (its folder on PYTHONPATH?)"
+            else:
+                text = f"{name!r} cannot be imported: {fault(error)}"
+            raise UserError(f"{self.kind}.name: {text}") from error
         return _public_class(module)
 
     def options(self, name: str) -> dict[str, inspect.Parameter]:
-        """The options that plugin `name` takes, by name."""
-        parameters = dict(inspect.signature(self.load(name)).parameters)
-        return {key: p for key, p in parameters.items() if key not in self.fixed}
+        """The options that plugin `name` takes, by name; UserError for one without a name of its own or a type."""
+        parameters = inspect.signature(self.load(name)).parameters
+        found = {key: p for key, p in parameters.items() if key not in self.fixed}
+        for key, parameter in found.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise UserError(f"{self.kind}.name: {name!r} takes {parameter}; a plugin names all its options")
+            if parameter.annotation is parameter.empty:
+                raise UserError(f"{self.kind}.{key}: {name!r} gives this option no type; annotate it")
+        return found
 
     def defaults(self, name: str) -> dict[str, Any]:
         """Default values of the plugin's options; options without a default are left out."""
@@ -72,7 +82,9 @@ class Plugins:
         allowed = self.options(name)
         for key in options:
             if key not in allowed:
-                raise UserError(f"{self.kind}.{key}: {name!r} has no such option; {suggest(key, list(allowed))}")
+                raise UserError(
+                    f"{self.kind}.{key}: {name!r} has no such option; {suggest(key, [*allowed, *own_keys(self.kind)])}"
+                )
         for key, parameter in allowed.items():
             if key not in options and parameter.default is inspect.Parameter.empty:
                 raise UserError(f"{self.kind}.{key}: {name!r} needs it ({type_name(self.types(name).get(key))})")
@@ -92,7 +104,10 @@ class Plugins:
 
     def types(self, name: str) -> dict[str, Any]:
         """The declared type of every constructor argument."""
-        parameters = inspect.signature(self.load(name), eval_str=True).parameters
+        try:
+            parameters = inspect.signature(self.load(name), eval_str=True).parameters
+        except NameError as error:
+            raise UserError(f"{self.kind}.name: {name!r} has a type that cannot be read: {error}") from error
         return {key: Any if p.annotation is p.empty else p.annotation for key, p in parameters.items()}
 
 
@@ -140,11 +155,22 @@ def type_name(expected: Any) -> str:
     return words.get(expected, getattr(expected, "__name__", str(expected)))
 
 
-def suggest(word: str, known: list[str]) -> str:
+def own_keys(section: str) -> list[str]:
+    """The keys of a config's section that stand beside its plugin's options; none where it is no section."""
+    kind = typing.get_type_hints(Config).get(section)
+    return [f.name for f in dataclasses.fields(kind) if f.name != "options"] if kind else []
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """The known word that was probably meant, as a question; '' where none is near. Case does not count."""
+    lower = {each.lower(): each for each in known}
+    near = get_close_matches(word.lower(), list(lower), 1)
+    return f"did you mean {lower[near[0]]!r}? " if near else ""
+
+
+def suggest(word: str, known: Sequence[str]) -> str:
     """The end of an error line: the nearest known word, if any, and all of them."""
-    near = get_close_matches(word, known, 1)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    return f"{hint}there is: {', '.join(sorted(known)) or 'none'}"
+    return f"{nearest(word, known)}there is: {', '.join(sorted(known)) or 'none'}"
 
 
 def _public_class(module: types.ModuleType) -> type:

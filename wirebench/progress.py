@@ -63,8 +63,10 @@ class Progress:
         self._print(text)
 
     def result(self, record: dict[str, Any]) -> None:
-        """Print the table of the run's own record."""
+        """Print the table of the run's own record, and what must be said beside it."""
         self._console.print(report.table([record]), soft_wrap=not self._on_terminal())
+        for line in report.remarks(record):
+            self._print(line)
 
     def close(self) -> None:
         """Leave the terminal as it was; may be called again."""

@@ -10,8 +10,15 @@ from wirebench.steps import PHASES
 
 Record = dict[str, Any]
 MISSING = "-"
-HEALTH = {"health/compression_error": "compression error", "health/topk_overlap": "overlap with top-k"}
-"""Shown where a run took readings of them (output.health_every)."""
+HEALTH = {
+    "health/compression_error": "compression error",
+    "health/topk_overlap": "overlap with top-k",
+    "health/residual_share": "residual share",
+}
+"""Shown where a run took readings of them (output.health_every), with all that the method measured of itself."""
+OWN = "compressor/"
+NOT_COUNTED = (("train", "warmup_steps"), ("output", "health_every"))
+RATIOS = {"wire_last_step": "ratio wire, last step"}
 
 
 def rows(record: Record) -> dict[str, str]:
@@ -32,15 +39,39 @@ def rows(record: Record) -> dict[str, str]:
     for name, count in record["bytes_per_step"].items():
         lines[f"{name.replace('_', ' ')} bytes/step"] = _or_missing(count, _bytes)
     for name, ratio in record["compression_ratio"].items():
-        lines[f"ratio {name.replace('_', ' ')}"] = _or_missing(ratio, lambda value: f"{value:.4g}x")
-    for name, label in HEALTH.items():
-        found = (record.get("health") or {}).get(name)
-        if found:
-            lines[label] = _figure(found["mean"])
+        label = RATIOS.get(name, f"ratio {name.replace('_', ' ')}")
+        lines[label] = _or_missing(ratio, lambda value: f"{value:.4g}x")
+    lines |= _health(record.get("health") or {})
     lines["top1"] = _or_missing(record["final"]["top1"], _figure) + _beside(expected.get("top1"), _figure)
     lines["loss"] = _or_missing(record["final"]["loss"], _figure)
     lines["seconds"] = _or_missing(record["seconds_total"], _rate) + _beside(expected.get("seconds"), _rate)
     return lines
+
+
+def remarks(record: Record) -> list[str]:
+    """What must be said beside the numbers, a line each: the run's warnings, and why nothing was counted."""
+    return [*(f"warning: {text}" for text in record.get("warnings", [])), *_uncounted(record)]
+
+
+def _uncounted(record: Record) -> list[str]:
+    if record["images_per_second"]["steps"] or "steps_done" not in record:
+        return []
+    done = record["steps_done"] - (record.get("resumed_at") or 0)
+    keys = {key: record["config"].get(section, {}).get(key, 0) for section, key in NOT_COUNTED}
+    why = f"train.warmup_steps = {keys['warmup_steps']} of {done} steps"
+    if done > keys["warmup_steps"] and keys["health_every"]:
+        why += f", and the rest were readings (output.health_every = {keys['health_every']})"
+    elif done > keys["warmup_steps"]:
+        why += ", and a scheduler that weighs times takes more to learn from"
+    return [f"no step was counted: {why}"]
+
+
+def _health(readings: dict[str, dict[str, float]]) -> dict[str, str]:
+    """The means under a heading; numbers of single layers are for the record alone."""
+    labels = {name: label for name, label in HEALTH.items() if name in readings}
+    labels |= {name: name.removeprefix(OWN) for name in readings if name.startswith(OWN) and name.count("/") == 1}
+    lines = {f"  {label}": _figure(readings[name]["mean"]) for name, label in labels.items()}
+    return {"health, means": "", **lines} if lines else {}
 
 
 def _prediction(found: dict[str, float] | None) -> dict[str, str]:
@@ -65,7 +96,7 @@ def table(records: Sequence[Record]) -> Table:
 def _plugin(config: dict[str, Any], section: str) -> str:
     """The plugin's name and its options; the wrappers of a compressor only where they are on."""
     keys = config.get(section, {})
-    off = {"name", *(key for key in ("dense_below", "warmup") if not keys.get(key))}
+    off = {"name", *(key for key in ("dense_below", "warmup", "profile") if not keys.get(key))}
     options = [f"{key}={value}" for key, value in keys.items() if key not in off]
     return " ".join([str(keys.get("name", MISSING)), *options])
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from wirebench import closing
+from wirebench.agreement import check_averages, check_parameters
 from wirebench.checkpoint import Checkpoints
 from wirebench.clock import Clock
 from wirebench.comm.engine import Engine
@@ -155,6 +157,8 @@ class Run:
         """After the exchange of a step and before its update: loss, gradient and, where it is due, the compression."""
         self.guard.note(self.step, self.workers[0].loss)
         self._extra = self.health.read(self.step)
+        if self._extra:
+            check_averages(self.lanes, [lane.flat.grad for lane in self.lanes], f"step {self.step}")
         if self.residuals is not None:
             self.residuals.look(self.step, lambda: held_back(self.lanes[0]))
 
@@ -198,16 +202,17 @@ class Run:
 
     def save(self) -> None:
         """Save a checkpoint of the state after `step` steps; raises Diverged where it is not worth it."""
-        self.guard.parameters(self.step - 1)
+        self._check_parameters()
         wire_bytes = self._wire_before + self.traffic.total
         progress: dict[str, Any] = {"history": self.history, "seconds": self.seconds, "wire_bytes": wire_bytes}
         progress |= {"health": self.health.history, "warnings": self.warnings}
         progress["cut"] = self.rehearsal.cut_known if self.rehearsal is not None else None
-        self.checkpoints.save(self.step, progress)
+        with self.synchroniser.showing():
+            self.checkpoints.save(self.step, progress)
 
     def end_epoch(self, epoch: int) -> dict[str, float]:
         """Sum up the epoch, evaluate where that is due (always after the last step); returns the evaluation or {}."""
-        self.guard.parameters(self.step - 1)
+        self._check_parameters()
         last = self.step >= self.total_steps
         every = self.config.train.eval_every
         found = self.evaluate() if last or (every and (epoch + 1) % every == 0) else {}
@@ -233,7 +238,8 @@ class Run:
 
     def evaluate(self) -> dict[str, float]:
         """Mean loss, top-1 and top-5 over the whole test set, every image counted once; {} for a set without images."""
-        totals = self.engine.sum_over_ranks([worker.evaluate() for worker in self.workers])
+        with self.synchroniser.showing():
+            totals = self.engine.sum_over_ranks([worker.evaluate() for worker in self.workers])
         loss, top1, top5, images = totals.tolist()
         if not images:
             return {}
@@ -244,8 +250,11 @@ class Run:
         if self.engine.is_first:
             self.timeline.save(self.directory / "trace.json")
         if status != "diverged":
-            self.traffic.of_ranks = self._sent_by_all()
+            closing.gather(self.engine, self.traffic)
         measured = summary(self.journal.steps, self.engine.size) | self.traffic.summary()
+        measured["compression_ratio"] |= closing.last_step(self.config, self.traffic)
+        bounded_by = getattr(self.lanes[0].compressor, "bounded_by", "") if self.lanes else ""
+        self.warnings += closing.warnings(self.config, bounded_by, self.traffic, self.step, self.steps_per_epoch)
         if not self.lanes:
             # The engine's own synchroniser hides its work inside backward.
             measured["phases"]["compress"] = None
@@ -275,14 +284,12 @@ class Run:
         self.synchroniser.close()
         self.engine.close()
 
-    def _sent_by_all(self) -> list[float]:
-        """Bytes on the wire per counted step of every rank; empty without a counted step."""
-        if not self.traffic.steps:
-            return []
-        sent = torch.zeros(len(self.engine.ranks), self.engine.size, dtype=torch.float64)
-        for row, rank, count in zip(sent, self.engine.ranks, self.traffic.sent, strict=False):
-            row[rank] = count / self.traffic.steps
-        return self.engine.sum_over_ranks(list(sent)).tolist()
+    def _check_parameters(self) -> None:
+        """Raise Diverged where they are not finite, UserError where the ranks' differ."""
+        self.guard.parameters(self.step - 1)
+        parameters = [worker.flat.param for worker in self.workers]
+        with self.synchroniser.showing():
+            check_parameters(self.engine.communicators, parameters, self.step - 1, self.config)
 
     def _agree_on_looks(self) -> None:
         """Rank 0 says how often everybody looks whether to stop, from the time a step takes."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Literal, NamedTuple, Protocol
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 Mode = Literal["overlapped", "after_backward", "split", "elastic", "native"]
 """When and by whom messages are sent.
@@ -31,8 +31,8 @@ Cost = Callable[[int], float]
 class Partitioner(Protocol):
     """What the machinery needs of a scheduler; schedulers/base.py has the whole contract."""
 
-    needs_profile: bool
-    mode: Mode
+    needs_profile: ClassVar[bool]
+    mode: ClassVar[Mode]
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """Contiguous groups of positions that cover `layers` (in backward order) in order."""

@@ -168,7 +168,7 @@ class OutputConfig:
 
     trace_steps   steps drawn in trace.json, counted after the warm-up
     health_every  steps between readings of the compression's error, residual and choice (steps.jsonl); 0: none. Such a
-                  step sends the dense gradient as well, and counts for no throughput
+                  step sends the dense gradient as well, and counts for no throughput and no mean of bytes
     """
 
     dir: str = ""
@@ -189,7 +189,11 @@ class ExpectedConfig:
 
 @dataclass(frozen=True)
 class Config:
-    """One run. `name` is the file's name without its ending."""
+    """One run. `name` is the file's name without its ending.
+
+    asked  by section and key, what a resolved config was given in place of its own values: a recorded run's config has
+           it, and `load` goes back to it for another compressor or scheduler
+    """
 
     name: str = "run"
     model: ModelConfig = field(default_factory=ModelConfig)
@@ -203,3 +207,4 @@ class Config:
     network: NetworkConfig = field(default_factory=NetworkConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     expected: ExpectedConfig = field(default_factory=ExpectedConfig)
+    asked: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

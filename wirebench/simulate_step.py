@@ -91,7 +91,7 @@ def _split(passes: Passes, groups: Sequence[range], durations: Sequence[Duration
             start = max(free, ready)
             free = start + duration.seconds
             spans.append(Span(number, "reduce", ready - begin, start - begin, free - begin))
-        end = now + passes.backward
+        end = max(now + passes.backward, free)
         for number in reversed(range(len(groups))):
             start = max(free, end)
             free = copied[number] = start + durations[number].copy_seconds

@@ -7,7 +7,9 @@ thread works it off. Every rank starts its exchanges in the same order, so nothi
 import queue
 import threading
 import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +22,9 @@ from wirebench.marks import marks_for
 from wirebench.simulate_step import Duration
 from wirebench.timeline import Timeline
 
-Item = tuple[Bucket, torch.cuda.Event | None]
+Work = Callable[[], object]
+Timed = tuple[int, Any, Any]
+"""A bucket's index, and the marks between which it was worked on."""
 
 
 class Threaded:
@@ -37,13 +41,13 @@ class Threaded:
         self.error: BaseException | None = None
         self.holding = False
         self._marks = marks_for(self.device)
-        self._timed: list[tuple[int, Any, Any]] = []
+        self._timed: list[Timed] = []
         self._armed = False
         self._missing: list[int] = []
         self._bucket_of: list[int] = []
         self._launched = 0
         self._last_event: torch.cuda.Event | None = None
-        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[Work, Callable[[], object]] | None] = queue.SimpleQueue()
         self._done = threading.Semaphore(0)
         self._detach = lane.attach(self._on_ready)
         self._thread = threading.Thread(target=self._work, name="exchange", daemon=True)
@@ -87,8 +91,17 @@ class Threaded:
     def take_durations(self) -> list[Duration]:
         """Of every bucket's exchange in the last step that was held back; waits for the device."""
         self._marks.synchronize()
-        timed, self._timed = self._timed, []
-        return [Duration(self._marks.seconds(begin, end)) for _, begin, end in sorted(timed, key=lambda t: t[0])]
+        return [Duration(seconds) for seconds in self._seconds(self._timed)]
+
+    def _seconds(self, timed: list[Timed]) -> list[float]:
+        """By bucket; `timed` is empty afterwards."""
+        found = [self._marks.seconds(begin, end) for _, begin, end in sorted(timed, key=lambda each: each[0])]
+        timed.clear()
+        return found
+
+    def showing(self) -> AbstractContextManager[None]:
+        """The model is what it is."""
+        return nullcontext()
 
     def close(self) -> None:
         """Detach from the model, end the thread."""
@@ -111,32 +124,41 @@ class Threaded:
             event = None
             if self.stream is not None:
                 event = torch.cuda.current_stream(self.device).record_event()
-            self._queue.put((self.lane.buckets[self._launched], event))
+            bucket, timed = self.lane.buckets[self._launched], self._timed if self.holding else None
+            self._queue.put((partial(self._exchange, bucket, event, timed), self._done.release))
             self._launched += 1
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:
+            work, done = item
             if self.error is None:
                 try:
-                    self._exchange(*item)
+                    work()
                 except BaseException as error:  # handed to the training thread, which raises it
                     self.error = error
-            self._done.release()
+            done()
 
-    def _exchange(self, bucket: Bucket, ready: torch.cuda.Event | None) -> None:
+    def _exchange(self, bucket: Bucket, ready: torch.cuda.Event | None, timed: list[Timed] | None) -> None:
+        self._on_stream(f"bucket {bucket.index}", bucket, ready, lambda: run([self.lane.exchange(bucket)]), timed)
+
+    def _on_stream(
+        self, name: str, bucket: Bucket, ready: torch.cuda.Event | None, work: Work, timed: list[Timed] | None
+    ) -> None:
+        """Do `work` for a bucket on the exchange's own stream; draw it, and put its time into `timed`."""
         begin = time.perf_counter()
-        if self.stream is None or ready is None:
-            self._run(bucket)
+        if self.stream is None:
+            self._do(bucket, work, timed)
         else:
             with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
-                self.stream.wait_event(ready)
-                self._run(bucket)
+                if ready is not None:
+                    self.stream.wait_event(ready)
+                self._do(bucket, work, timed)
                 self._last_event = self.stream.record_event()
         elements = bucket.stop - bucket.start
-        self.timeline.span("exchange", f"bucket {bucket.index}", begin, time.perf_counter(), elements=elements)
+        self.timeline.span("exchange", name, begin, time.perf_counter(), elements=elements)
 
-    def _run(self, bucket: Bucket) -> None:
-        begin = self._marks.mark() if self.holding else None
-        run([self.lane.exchange(bucket)])
-        if self.holding:
-            self._timed.append((bucket.index, begin, self._marks.mark()))
+    def _do(self, bucket: Bucket, work: Work, timed: list[Timed] | None) -> None:
+        begin = self._marks.mark() if timed is not None else None
+        work()
+        if timed is not None:
+            timed.append((bucket.index, begin, self._marks.mark()))

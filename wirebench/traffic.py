@@ -1,13 +1,21 @@
 """What a run put on the wire: requests as they were served, summed per step, and the interface's own counters."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from wirebench.collectives.serve import Served
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.nic import HEADER_BYTES, Counters, InterfaceCounter
 
 BYTES_PER_ELEMENT = 4
+
+
+class OfRanks(NamedTuple):
+    """By rank: bytes on the wire and bytes of gradient values per counted step, bytes on the wire of the last step."""
+
+    wire: list[float]
+    values: list[float]
+    last: list[float]
 
 
 class Traffic:
@@ -24,8 +32,12 @@ class Traffic:
         """Bytes on the wire of each rank of this process."""
         self.total = 0.0
         """Bytes on the wire of all steps so far, counted or not: the mean of this process's ranks."""
-        self.of_ranks: list[float] = []
-        """Bytes on the wire per step of all ranks, once the run has gathered them."""
+        self.handed: list[int] = []
+        """Bytes of gradient values that each rank of this process handed over."""
+        self.of_ranks: OfRanks | None = None
+        """Of all ranks, once the run has gathered it."""
+        self.last_wires: list[int] = []
+        """Bytes on the wire of the last step of each rank of this process."""
         self.last: list[Served] = []
         self._nic_sent = self._nic_packets = self._nic_steps = 0
         self._nic_last: Counters | None = None
@@ -36,14 +48,33 @@ class Traffic:
         wire = wires[0]
         self.total += sum(wires) / len(wires)
         if counted:
-            self.sent = [total + more for total, more in zip(self.sent or [0] * len(wires), wires, strict=True)]
+            values = [sum(s.value_bytes for s in log) for log in logs]
+            self.sent, self.handed = _added(self.sent, wires), _added(self.handed, values)
             self.steps += 1
             self.payload += sum(s.payload_bytes for s in served)
-            self.values += sum(s.value_bytes for s in served)
+            self.values += values[0]
             self.wire += wire
         self._read_interface(counted)
-        self.last = list(served)
+        self.last, self.last_wires = list(served), wires
         return wire
+
+    def of_mine(self) -> OfRanks | None:
+        """The same of the ranks of this process; None without a step."""
+        if not self.last_wires:
+            return None
+        nothing, steps = [0.0] * len(self.last_wires), max(self.steps, 1)
+        wire, values = ([total / steps for total in totals] for totals in (self.sent, self.handed))
+        return OfRanks(wire or nothing, values or nothing, [float(count) for count in self.last_wires])
+
+    @property
+    def values_sent(self) -> float:
+        """Bytes of gradient values that were handed over in the counted steps, as far as is known."""
+        return float(sum(self.of_ranks.values if self.of_ranks else self.handed))
+
+    @property
+    def last_ratio(self) -> float | None:
+        """`compression_ratio.wire` of the last step alone."""
+        return self._wire_ratio(self.of_ranks.last if self.of_ranks else self.last_wires)
 
     def resume(self) -> None:
         """Training traffic begins: remember the interface's counters."""
@@ -68,30 +99,39 @@ class Traffic:
         """The record's `bytes_per_step`, `compression_ratio` and `requests` (those of the last step)."""
         per_step = {name: self._mean(total) for name, total in self._totals().items()}
         share = 1 / (self._nic_steps * self.ranks_on_this_host) if self._nic_steps else None
-        dense_wire = ring_reduce_bytes(self.dense_bytes, self.size)
+        wires = self.of_ranks.wire if self.of_ranks and self.steps else []
         return {
             "bytes_per_step": {
                 "payload": per_step["payload"],
                 "dense": self.dense_bytes,
                 "wire": per_step["wire"],
-                "wire_mean": sum(self.of_ranks) / len(self.of_ranks) if self.of_ranks else None,
-                "wire_max": max(self.of_ranks, default=None),
+                "wire_mean": sum(wires) / len(wires) if wires else None,
+                "wire_max": max(wires, default=None),
                 "nic": None if share is None else self._nic_sent * share,
                 "nic_headers": None if share is None else self._nic_packets * HEADER_BYTES * share,
             },
             "compression_ratio": {
                 "values": _ratio(self.dense_bytes, per_step["values"]),
                 "with_indices": _ratio(self.dense_bytes, per_step["payload"]),
-                "wire": _ratio(dense_wire, sum(self.of_ranks) / self.size if self.of_ranks else per_step["wire"]),
+                "wire": self._wire_ratio(wires or [per_step["wire"] or 0.0]),
             },
             "requests": [_as_entry(served) for served in self.last],
         }
+
+    def _wire_ratio(self, wires: Sequence[float]) -> float | None:
+        """What a dense ring sends, over the mean of these."""
+        dense_wire = ring_reduce_bytes(self.dense_bytes, self.size)
+        return _ratio(dense_wire, sum(wires) / len(wires)) if wires else None
 
     def _totals(self) -> dict[str, int]:
         return {"payload": self.payload, "values": self.values, "wire": self.wire}
 
     def _mean(self, total: int) -> float | None:
         return total / self.steps if self.steps else None
+
+
+def _added(totals: Sequence[int], more: Sequence[int]) -> list[int]:
+    return [total + each for total, each in zip(totals or [0] * len(more), more, strict=True)]
 
 
 def _ratio(dense: float, compressed: float | None) -> float | None:

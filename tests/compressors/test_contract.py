@@ -4,6 +4,9 @@ Gradients are small whole numbers, so that every sum is exact in fp32, fp16 and 
 depends on its `keeps` (compressors/base.py): what is not sent is kept exactly, kept up to rounding, or not at all.
 """
 
+import os
+import shlex
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
@@ -16,6 +19,9 @@ from compressors.base import Compressor, Method
 from tests.helpers import LocalEngine, cut, lay_out
 from wirebench.layout import Layer
 from wirebench.world import World
+
+OWN = shlex.split(os.environ.get("WIREBENCH_COMPRESSOR", ""))
+"""A module of one's own, tested alone, and its options: "mine.cyclic density=0.1"."""
 
 COLLECTIVES = ("native", "ring", "tree", "star", "flexreduce")
 SIZES = range(1, 10)
@@ -73,13 +79,24 @@ FORMS: dict[str, list[dict[str, Any]]] = {
 }
 
 
+def own_options() -> dict[str, Any]:
+    """The options of OWN; words need no quotes."""
+    found = {}
+    for key, _, text in (word.partition("=") for word in OWN[1:]):
+        try:
+            found[key] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[key] = text
+    return found
+
+
 def forms() -> list[tuple[str, dict[str, Any]]]:
-    """(name, options) of every compressor in each of its forms."""
+    """(name, options) of every compressor in each of its forms, or of OWN."""
     found = []
-    for name in compressors.available():
+    for name in OWN[:1] or compressors.available():
         known = compressors.PLUGINS.options(name)
         usual = {key: value for key, value in {"density": 0.1, "momentum": 0.0}.items() if key in known}
-        usual |= OPTIONS.get(name, {})
+        usual |= OPTIONS.get(name, {}) | own_options()
         found += [(name, usual | form) for form in [{}, *FORMS.get(name, [])]]
     return found
 

@@ -142,7 +142,7 @@ def started(
     script: str = "train.py",
 ) -> Iterator[Job]:
     """A job of `size` ranks, or of `size` virtual workers where engine is local; at the end nothing of it lives."""
-    job = Job([*launcher(engine, size), script, *map(str, arguments)], logs, environment or {})
+    job = Job([*launcher(engine, size), script, *last_of_each(arguments)], logs, environment or {})
     try:
         yield job
     finally:
@@ -170,9 +170,19 @@ def here(size: int, arguments: Sequence[object], environment: Mapping[str, str] 
     threads = torch.get_num_threads()
     with patch.dict(os.environ, environment or {}):
         try:
-            return train.main([*map(str, arguments), f"engine.workers={size}"])
+            return train.main(last_of_each([*arguments, f"engine.workers={size}"]))
         finally:
             torch.set_num_threads(threads)
+
+
+def last_of_each(arguments: Sequence[object]) -> list[str]:
+    """The words of a command line; of settings that are given twice, which train.py refuses, the later one.
+
+    So a test can change what the settings it shares with others say.
+    """
+    words = [str(word) for word in arguments]
+    last = {word.partition("=")[0]: place for place, word in enumerate(words)}
+    return [word for place, word in enumerate(words) if last[word.partition("=")[0]] == place]
 
 
 def trouble(kind: str, step: int, rank: int = -1) -> dict[str, str]:

@@ -52,6 +52,10 @@ def compare(engine: str, size: int, chosen: Sequence[str], folder: Path) -> None
         ("torch", 3, "topk", "fused", "ring"),
         ("horovod", 2, "topk", "wfbp", "native"),
         ("horovod", 3, "none", "sync_easgd", "ring"),
+        ("torch", 3, "none", "dear", "ring"),
+        ("torch", 2, "none", "easgd", "ring"),
+        ("horovod", 2, "topk", "dear", "tree"),
+        ("torch", 2, "none", "optimal", "native"),
     ],
 )
 def test_engines_agree(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.launch import CONFIG, Ended, launch
+from tests.distributed.launch import CONFIG, Ended, here, launch
 
 DIFFERS = "tests/distributed/one_differs.py"
 
@@ -44,6 +44,17 @@ def test_rounds_that_differ(tmp_path: Path) -> None:
     ended = launch("horovod", 2, arguments, tmp_path, script=DIFFERS)
     mine = [line for line in ended.errors if line.startswith("error: rank 1")]
     assert mine == ["error: rank 1: engine.rounds: is 'p2p' on rank 0 but 'alltoall' on rank 1"], ended.said
+
+
+def test_a_type_that_horovod_cannot_sum_costs_an_earlier_run_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    assert here(2, [CONFIG, f"output.dir={folder}", "train.max_steps=2"]) == 0
+    before = sorted(folder.rglob("*")), (folder / "record.json").read_bytes()
+    arguments = [CONFIG, "compressor.name=bf16", "collective.name=native", "engine.rounds=alltoall"]
+    ended = launch("horovod", 2, [*arguments, f"output.dir={folder}"], tmp_path / "logs")
+    check_refused(ended, 'engine.rounds: Horovod cannot sum bfloat16; set engine.rounds = "p2p"')
+    assert len(ended.errors) == 1, ended.said
+    assert (sorted(folder.rglob("*")), (folder / "record.json").read_bytes()) == before
 
 
 def test_hosts_may_keep_data_in_different_places(tmp_path: Path) -> None:

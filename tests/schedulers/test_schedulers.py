@@ -85,7 +85,8 @@ def test_native_leaves_everything_to_the_engine():
 def test_when_messages_go_and_who_needs_a_profile():
     found = {name: schedulers.build(name) for name in schedulers.available()}
     modes = {name: s.mode for name, s in found.items() if s.mode != "overlapped"}
-    assert modes == {"naive": "after_backward", "native": "native", "sync_easgd": "after_backward"}
+    after = {"naive": "after_backward", "sync_easgd": "after_backward"}
+    assert modes == {"dear": "split", "easgd": "elastic", "native": "native", **after}
     profiled = {name for name, s in found.items() if s.needs_profile}
     assert profiled == {"asc_wfbp", "mg_wfbp", "mg_wfbp_later", "optimal"}
 

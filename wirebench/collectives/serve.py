@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,11 +19,13 @@ from wirebench.collectives.plan import Collective, Move, Plan, gather_moves, roo
 from wirebench.collectives.routing import run_route
 from wirebench.collectives.segments import in_flight, segments
 from wirebench.comm.base import LENGTH_BYTES, Handle, as_bytes
-from wirebench.comm.metered import Metered
+from wirebench.comm.metered import Count, Metered
 from wirebench.requests import Answer, Gather, Merge, Reduce, Request, Route, Sum, handed_over, payload
 from wirebench.topology import Topology
 
 Rounds = Generator[Handle, Any, Any]
+Part = Literal["whole", "reduce", "copy"]
+NATIVE = "native"
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,30 @@ class Served:
     seconds: float
 
 
+class _Halfway:
+    """Stands between the two halves of a sum: nothing to wait for, and where a driver may leave off."""
+
+    wire_bytes = 0
+
+    def wait(self) -> None:
+        """Nothing to wait for."""
+
+
+HALFWAY = _Halfway()
+
+
 class Server:
-    """Serves the requests of one rank; `log` collects what was served until the caller empties it."""
+    """Serves the requests of one rank; `log` collects what was served until the caller empties it.
+
+    halves  a sum yields HALFWAY when all of it is added up and nothing handed out yet; whoever advances it may turn to
+            other requests then
+    """
 
     def __init__(self, communicator: Metered, collective: Collective, topology: Topology) -> None:
         self.communicator, self.collective, self.topology = communicator, collective, topology
         self.log: list[Served] = []
+        self.halves = False
+        self._meanwhile = Count()
         # Plans depend on sizes alone, and a run has few: plan once per size.
         self._plan = lru_cache(maxsize=4096)(lambda items: collective.plan(topology, items))
         self._courses = lru_cache(maxsize=4096)(self._cut)
@@ -72,7 +92,8 @@ class Server:
         if request.values is not None:
             values = request.values * tensors[0].element_size()
         name, answer = yield from self._by_kind(request)
-        count = self.communicator.count.since(before)
+        count = self.communicator.count.since(before).since(self._meanwhile)
+        self._meanwhile = Count()
         seconds = time.perf_counter() - begin
         kind = type(request).__name__
         self.log.append(Served(kind, name, count.calls, handed, values, count.wire_bytes, seconds))
@@ -101,27 +122,48 @@ class Server:
 
     def _sum(self, tensor: Tensor, half: bool = False) -> Generator[Handle, Any, tuple[str, Tensor]]:
         tensor = tensor.contiguous()
-        courses, apart = self._courses(tensor.numel(), tensor.element_size(), half)
+        if half or not self.halves:
+            return (yield from self._run(tensor, "reduce" if half else "whole")), tensor
+        name = yield from self._run(tensor, "reduce")
+        if name == NATIVE:
+            return name, tensor
+        before = self.communicator.count
+        yield HALFWAY
+        meanwhile = self.communicator.count.since(before)
+        yield from self._run(tensor, "copy")
+        self._meanwhile = meanwhile
+        return name, tensor
+
+    def _run(self, tensor: Tensor, part: Part) -> Generator[Handle, Any, str]:
+        """One part of a sum, or the engine's own call for all of it; returns the plan's name."""
+        courses, apart = self._courses(tensor.numel(), tensor.element_size(), part)
         if not courses:
-            return "native", (yield self.communicator.all_reduce(tensor))
+            yield self.communicator.all_reduce(tensor)
+            return NATIVE
         flat = tensor.view(-1)
         parts = (self._segment(course, flat[start:stop], len(courses) == 1) for start, stop, course in courses)
         yield from in_flight(parts, apart)
-        return courses[0][2].name, tensor
+        return courses[0][2].name
 
     def _segment(self, course: Course, flat: Tensor, alone: bool) -> Rounds:
         scratch = self._scratch.take(course.scratch_items, flat)
         yield from run_course(course, flat, scratch, self.communicator, alone)
         self._scratch.give_back(scratch)
 
-    def _cut(self, items: int, item_bytes: int, half: bool) -> tuple[list[tuple[int, int, Course]], int]:
+    def _cut(self, items: int, item_bytes: int, part: Part) -> tuple[list[tuple[int, int, Course]], int]:
         """This rank's part of every segment of a sum: (start, stop, course), none where the engine has its own.
 
-        And how many rounds apart they start (segments.py). `half`: without the rounds that copy the sum to all ranks.
+        And how many rounds apart they start (segments.py). Both halves of a sum are cut alike: the second hands out
+        what the first has added up.
         """
-        plan_of = self._reducing if half else self._plan
+        plan_of = self._plan if part == "whole" else self._reducing
         cut, rank = segments(plan_of, self.topology, items, item_bytes), self.communicator.rank
-        return [(s.start, s.stop, course_of(s.plan, rank)) for s in cut.parts if s.plan is not None], cut.apart
+        plans = [(s.start, s.stop, self._half(s.plan, s.stop - s.start, part)) for s in cut.parts if s.plan is not None]
+        return [(start, stop, course_of(plan, rank)) for start, stop, plan in plans], cut.apart
+
+    def _half(self, plan: Plan, items: int, part: Part) -> Plan:
+        whole = self._plan(items)
+        return plan if part != "copy" or whole is None else replace(whole, reduce=())
 
     def _reducing(self, items: int) -> Plan | None:
         plan = self._plan(items)

@@ -1,0 +1,33 @@
+"""DeAR: sums are added up during the backward pass, and handed out under the next forward pass.
+
+Zhang et al., "DeAR: Accelerating Distributed Deep Learning with Fine-Grained All-Reduce Pipelining", ICDCS 2023 (arXiv
+2302.12445). An all-reduce is a reduce-scatter and an all-gather, and only a layer's next forward pass needs the second:
+each layer waits there for its own gradients, and is updated right before it is used.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from schedulers.base import Cost, LayerCost, Mode
+from schedulers.fused import Fused
+
+
+class Dear:
+    """Messages of at least `bucket_cap_mb` MiB of fp32 gradient, in the halves of the collective's plan.
+
+    Weights are those of any other schedule. Collectives whose plans have no two halves, `native` among them, are
+    refused; what a compressor gathers or merges goes whole, during the backward pass. Needs that the model uses its
+    parameters through their modules' own forward methods, and says so where it does not. Virtual workers, who overlap
+    nothing, exchange as ever.
+    """
+
+    needs_profile: ClassVar[bool] = False
+    mode: ClassVar[Mode] = "split"
+    collective: ClassVar[str] = "ring"
+
+    def __init__(self, bucket_cap_mb: float = 25.0) -> None:
+        self._fused = Fused(bucket_cap_mb, bucket_cap_mb)
+
+    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
+        """Groups closed as soon as their bytes reach the cap."""
+        return self._fused.partition(layers, cost)

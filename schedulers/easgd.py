@@ -1,0 +1,35 @@
+"""Elastic averaging: every worker keeps weights of its own, pulled towards a common centre that follows them all.
+
+Zhang, Choromanska and LeCun, "Deep learning with Elastic Averaging SGD", NeurIPS 2015; synchronous, with all layers in
+one message that travels under the forward and backward pass, as You, Buluc and Demmel, SC 2017 (arXiv 1708.02983; their
+Sync EASGD). This is another optimiser, not another order of the same messages: `sync_easgd` is the schedule that the
+MG-WFBP paper calls by that name.
+"""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from schedulers.base import Cost, LayerCost, Mode
+
+
+class Easgd:
+    """W_i <- W_i - eta g_i - (beta/P)(W_i - C), and the centre C <- C + (beta/P) sum_i (W_i - C), after every step.
+
+    beta  P eta rho, how strongly workers and centre pull at each other, in (0, 1]; 0.9 in Zhang et al.
+
+    eta g_i is the optimizer's own step, momentum included (You et al.'s Momentum EASGD). What is evaluated and saved as
+    the model is the centre, with rank 0's statistics of normalisation. Gradients do not travel, so there is no
+    compressor to go with it.
+    """
+
+    needs_profile: ClassVar[bool] = False
+    mode: ClassVar[Mode] = "elastic"
+
+    def __init__(self, beta: float = 0.9) -> None:
+        if not 0 < beta <= 1:
+            raise ValueError(f"beta lies in (0, 1], got {beta}")
+        self.beta = beta
+
+    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
+        """A single group."""
+        return [range(len(layers))]

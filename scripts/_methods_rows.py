@@ -1,0 +1,116 @@
+"""The runs of scripts/bench_methods.py, by method: what was measured over their turns, and what all of them share."""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from scripts import _method_runs
+from scripts._method_runs import MethodRun
+from wirebench.errors import UserError
+
+DENSE = ("dense", "dense, one message")
+DDP = "DDP"
+NEEDS = {"label": str, "hosts": int, "link": str, "launch": str}
+"""Of method.json."""
+
+MAY_DIFFER = ("compressor.", "scheduler.", "collective.", "output.", "train.seed", "optimizer.momentum",
+              "optimizer.nesterov")  # fmt: skip
+"""Begins of the keys that are a method's own; one that applies the momentum itself takes the optimizer's away."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method: its label, and the runs of its turns."""
+
+    label: str
+    runs: tuple[MethodRun, ...]
+
+    def median(self, *path: str) -> float | None:
+        """Median over turns of the number at `path` of the record; None where one has none."""
+        values = [run.has(*path) for run in self.runs]
+        return None if any(value is None for value in values) else statistics.median(values)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a turn did."""
+        return any(run.diverged for run in self.runs)
+
+    @property
+    def title(self) -> str:
+        """The label, and whether it diverged."""
+        return f"{self.label} (diverged)" if self.diverged else self.label
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Median over turns of the median step; None without a counted step."""
+        return self.median("step_seconds", "median")
+
+    @property
+    def steps_between(self) -> tuple[float, float] | None:
+        """The lowest 10th and the highest 90th percentile of the steps of any turn."""
+        lows = [run.has("step_seconds", "p10") for run in self.runs]
+        highs = [run.has("step_seconds", "p90") for run in self.runs]
+        return None if None in lows or None in highs else (min(lows), max(highs))
+
+    @property
+    def turns(self) -> dict[str, float]:
+        """The median step of each turn that has one, by the turn's number."""
+        found = {run.folder.name.rpartition("-")[2]: run.has("step_seconds", "median") for run in self.runs}
+        return {turn: seconds for turn, seconds in found.items() if seconds is not None}
+
+
+def load(folder: Path) -> list[Row]:
+    """All methods below `folder`, the fastest first; UserError where there is none, or of several settings."""
+    runs = _method_runs.read(folder, NEEDS)
+    if not runs:
+        raise UserError(f"{folder}: has no METHOD-TURN/method.json; run bench_methods.py first")
+    _method_runs.refuse_mixed(folder, {run.folder.name: _settings(run) for run in runs})
+    found: dict[str, list[MethodRun]] = {}
+    for run in runs:
+        found.setdefault(run.note["label"], []).append(run)
+    rows = [Row(label, tuple(turns)) for label, turns in found.items()]
+    return sorted(rows, key=lambda row: math.inf if row.step_seconds is None else row.step_seconds)
+
+
+def fastest(rows: Sequence[Row], labels: Sequence[str]) -> Row | None:
+    """The fastest of the rows with these labels; none that diverged or that has no counted step."""
+    timed = [row for row in rows if row.label in labels and row.step_seconds and not row.diverged]
+    return min(timed, key=lambda row: row.step_seconds or math.inf, default=None)
+
+
+def times_faster(row: Row, rival: Row) -> tuple[float, float, float] | None:
+    """How many times as fast as `rival` the row is: by the medians, at least, and at most; None for one without a time.
+
+    The spread is that of the ratios of turns, which ran one after the other; where the two do not have the same turns,
+    or one only, that of their slowest and fastest ones, or of the 10th and 90th percentile of the only turn's steps.
+    """
+    ours, theirs = row.step_seconds, rival.step_seconds
+    if not ours or not theirs:
+        return None
+    if len(row.turns) > 1 and row.turns.keys() == rival.turns.keys():
+        ratios = [rival.turns[turn] / seconds for turn, seconds in row.turns.items()]
+        return theirs / ours, min(ratios), max(ratios)
+    (fast, slow), (rival_fast, rival_slow) = _extremes(row), _extremes(rival)
+    return theirs / ours, rival_fast / slow, rival_slow / fast
+
+
+def _extremes(row: Row) -> tuple[float, float]:
+    between = row.steps_between if len(row.turns) == 1 else None
+    return between or (min(row.turns.values()), max(row.turns.values()))
+
+
+def _settings(run: MethodRun) -> dict[str, object]:
+    """What all runs of a table share: the cluster, and the config but for what is a method's own."""
+    shared = {key: value for key, value in _flat(run.record["config"]) if not key.startswith(MAY_DIFFER)}
+    return {**shared, "hosts": run.note["hosts"], "link": run.note["link"]}
+
+
+def _flat(table: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{within}{key}.")
+        else:
+            yield within + key, value

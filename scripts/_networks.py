@@ -1,0 +1,46 @@
+"""Where a simulated job runs: what simulate.py and advise.py ask for, and what they make of it."""
+
+import argparse
+from pathlib import Path
+
+from wirebench import networks, topology_file
+from wirebench.errors import UserError
+from wirebench.topology import Topology
+
+
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """The options that name a network."""
+    names = ", ".join(networks.NETWORKS)
+    parser.add_argument("--network", default="10gbe", metavar="NAME", help=f"{names} (%(default)s)")
+    parser.add_argument("--topology", metavar="FILE", help="instead: a file with link speeds (scripts/fit_network.py)")
+    parser.add_argument("--per-machine", type=int, default=1, metavar="N", help="workers of a machine (%(default)s)")
+
+
+def topology_of(options: argparse.Namespace, workers: int, gbit: float | None = None) -> Topology:
+    """The cluster of so many workers; `gbit` replaces the rate between machines, in Gbit/s."""
+    if workers < 1 or options.per_machine < 1:
+        raise UserError("--workers and --per-machine: need at least 1")
+    if options.topology:
+        described = topology_file.resolve(options.topology)
+        if not all(branch.links for branch in described.branches.values()):
+            raise UserError(f"--topology: {options.topology} has no link speeds; scripts/fit_network.py measures them")
+        if described.size != workers:
+            raise UserError(f"--topology: {options.topology} has {described.size} ranks, not {workers}")
+        return described if gbit is None else networks.rescaled(described, gbit / gbit_of(described))
+    network = networks.find(options.network)
+    if gbit is not None:
+        network = network._replace(bytes_per_second=gbit * 1e9 / 8)
+    return networks.cluster(network, workers, options.per_machine)
+
+
+def gbit_of(topology: Topology) -> float:
+    """Gbit/s of the links between machines, for large messages."""
+    return topology.root.link(1e9).bytes_per_second * 8 / 1e9
+
+
+def source_of(options: argparse.Namespace) -> str:
+    """Where the network's numbers come from, in words."""
+    if options.topology:
+        note = topology_file.describe(str(Path(options.topology))).note
+        return f"{options.topology}{': ' + note if note else ''}"
+    return f"{options.network}: {networks.find(options.network).source}"

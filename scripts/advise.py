@@ -1,0 +1,210 @@
+#!/usr/bin/env python3
+"""Does compression pay on your network? Ranks compositions by simulation, before anything is rented.
+
+python scripts/advise.py --model resnet50 --batch 32 --gpu v100 --network 10gbe --workers 32
+python scripts/advise.py --trace googlenet_k80 --network 1gbe --workers 8
+python scripts/advise.py --trace results/runs/mine/layers.json --topology fitted.toml --workers 4
+python scripts/advise.py --model resnet_cifar --option depth=20 --pixels 32 --classes 10 --batch 32 --probe --workers 4
+
+Computation comes from a trace, from an estimate for a GPU, or from this machine (--probe). Compressors take as many
+copies of the gradient as they were measured to take on a CPU, at the GPU's memory bandwidth: an estimate too.
+Break-even is the rate between machines below which a compressor beats the best dense composition by 1 % or more. See
+docs/simulation.md.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import compressors
+from scripts._advice import DENSE, Advice, Adviser, rate, sentence
+from scripts._networks import add_network, gbit_of, source_of, topology_of
+from scripts._probe import copy_bytes_per_second, probe
+from scripts.cluster import Parser
+from scripts.estimate_trace import _option, estimate
+from scripts.plot_collectives import new_figure, save
+from wirebench import trace
+from wirebench.compress_rates import SHIPPED, Rates
+from wirebench.errors import UserError
+from wirebench.files import write_atomically
+from wirebench.plugins import suggest
+from wirebench.roofline import GPUS
+from wirebench.trace import Trace
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line: 0, or 2 with one line on standard error."""
+    try:
+        options = _parser().parse_args(arguments)
+        model, bytes_per_second = _computation(options)
+        names = _chosen(options.compressors)
+        adviser = Adviser(
+            model,
+            lambda gbit: topology_of(options, options.workers, gbit),
+            Rates(options.rates),
+            bytes_per_second,
+            options.density,
+        )
+        found, left_out = adviser.all(names, named=bool(options.compressors))
+        best = list({each.compressor: each for each in reversed(found)}.values())
+        best.sort(key=lambda each: each.found.step.seconds)
+        breaks = {each.compressor: adviser.break_even(each.compressor) for each in best if each.compressor != DENSE}
+        _write(options, model, found if options.all else best, best, breaks, left_out)
+    except UserError as error:
+        print(f"advise.py: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"advise.py: {error.filename}: cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _computation(options: argparse.Namespace) -> tuple[Trace, float]:
+    """The trace, and the bytes per second of the memory that compresses."""
+    if options.gpu and options.gpu not in GPUS:
+        raise UserError(f"--gpu: no GPU {options.gpu!r}; {suggest(options.gpu, list(GPUS))}")
+    if sum(map(bool, (options.trace, options.model))) != 1:
+        raise UserError("--trace or --model: name one of them")
+    if options.trace:
+        given = [name for name in ("probe", "option", "batch") if getattr(options, name)]
+        if given:
+            raise UserError(f"--{given[0]}: goes with --model, not with --trace")
+        model = trace.load(trace.find(options.trace))
+        memory = GPUS[options.gpu].memory_gbs * 1e9 if options.gpu else copy_bytes_per_second()
+        return model, memory
+    if options.probe == bool(options.gpu):
+        raise UserError("--model: needs --gpu for an estimate, or --probe to measure this machine")
+    if (options.batch or 0) < 1:
+        raise UserError("--batch: needs at least 1 image per worker")
+    chosen = dict(_option(text) for text in options.option)
+    if options.probe:
+        found = probe(options.model, chosen, options.batch, options.pixels, options.classes, options.probe_seconds)
+        return found, copy_bytes_per_second()
+    gpu = GPUS[options.gpu]
+    name = f"{options.model}_{options.gpu}"
+    return estimate(options.model, chosen, gpu, options.batch, options.pixels, options.classes, name), (
+        gpu.memory_gbs * 1e9
+    )
+
+
+def _chosen(names: Sequence[str] | None) -> list[str]:
+    known = compressors.available()
+    for name in names or ():
+        if name not in known:
+            raise UserError(f"--compressors: no {name!r}; {suggest(name, known)}")
+    return list(dict.fromkeys([DENSE, *(names or known)]))
+
+
+def _write(
+    options: argparse.Namespace,
+    model: Trace,
+    shown: Sequence[Advice],
+    best: Sequence[Advice],
+    breaks: dict[str, float | None],
+    left_out: dict[str, str],
+) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    answer = sentence(best, breaks)
+    console.print(table(options, model, shown, breaks))
+    for name, reason in left_out.items():
+        console.print(f"left out: {name}: {reason}", markup=False)
+    console.print(f"\n{answer}", markup=False, soft_wrap=True)
+    if options.json:
+        content = {
+            "trace": {"name": model.name, "estimate": model.estimate, "source": model.source},
+            "network": source_of(options),
+            "workers": options.workers,
+            "answer": answer,
+            "rows": [_entry(each, breaks) for each in shown],
+            "left_out": left_out,
+        }
+        write_atomically(options.json, json.dumps(content, indent=1) + "\n")
+    if options.figure:
+        save(figure(best), options.figure)
+
+
+def _entry(each: Advice, breaks: dict[str, float | None]) -> dict[str, Any]:
+    below = breaks.get(each.compressor)
+    return {
+        "compressor": each.compressor, "scheduler": each.scheduler, "collective": each.collective,
+        "images_per_second": each.images_per_second, "step_seconds": each.found.step.seconds,
+        "efficiency": each.found.efficiency, "bytes_per_step": each.found.num_bytes,
+        "exposed_seconds": each.found.step.exposed, "compress_seconds": each.found.compress,
+        "communicate_seconds": each.found.communicate, "messages": len(each.found.groups),
+        "break_even_gbit": None if below is None else min(below, 1e9), "why": each.why,
+    }  # fmt: skip
+
+
+def table(options: argparse.Namespace, model: Trace, shown: Sequence[Advice], breaks: dict[str, float | None]) -> Table:
+    """The ranking."""
+    kind = "estimated" if model.estimate else "measured"
+    gbit = gbit_of(topology_of(options, options.workers))
+    title = (
+        f"{model.name} ({kind}, {model.hardware}), {options.workers} workers x {model.batch_size} images, "
+        f"{gbit:.4g} Gbit/s; {source_of(options)}"
+    )
+    made = Table(title=title, box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for head in ("", "compressor", "scheduler", "collective", "images/s", "efficiency", "MB/step", "exposed ms"):
+        made.add_column(head, justify="left" if head.islower() and "/" not in head and " " not in head else "right")
+    made.add_column("pays below", justify="right")
+    made.add_column("why")
+    for place, each in enumerate(shown, 1):
+        below = breaks.get(each.compressor)
+        made.add_row(
+            str(place), each.compressor, each.scheduler, each.collective, f"{each.images_per_second:.0f}",
+            f"{100 * each.found.efficiency:.1f} %", f"{each.found.num_bytes / 1e6:.4g}",
+            f"{1e3 * each.found.step.exposed:.2f}",
+            "" if each.compressor == DENSE else ("nowhere" if below is None else rate(below)), each.why,
+        )  # fmt: skip
+    return made
+
+
+def figure(best: Sequence[Advice]) -> Any:
+    """A bar for every compressor's best composition: what computes, and what the exchange adds."""
+    drawn, axes = new_figure("", "milliseconds per step", "")
+    drawn.set_size_inches(7.5, 0.28 * len(best) + 1.2)
+    for place, each in enumerate(reversed(best)):
+        alone, exposed = 1e3 * each.found.alone, 1e3 * each.found.step.exposed
+        axes.barh(place, alone, color="0.75", label="computing" if not place else None)
+        axes.barh(place, exposed, left=alone, color="#1f78b4", label="exchange, exposed" if not place else None)
+    axes.set_yticks(range(len(best)), [f"{e.compressor}, {e.scheduler}" for e in reversed(best)], fontsize=8)
+    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    return drawn
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, examples = str(__doc__).partition("\n")
+    parser = Parser(
+        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--trace", metavar="NAME", help="a trace in configs/traces, or a path to one")
+    add("--model", metavar="NAME", help="instead: a model of models/, with --batch, and --gpu or --probe")
+    add("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
+    add("--batch", type=int, metavar="N", help="images of a worker")
+    add("--pixels", type=int, default=224, help="height and width of an image (%(default)s)")
+    add("--classes", type=int, default=1000, help="(%(default)s)")
+    add("--gpu", metavar="NAME", help=f"{', '.join(GPUS)}; with --trace: whose memory compresses (this machine's)")
+    add("--probe", action="store_true", help="measure the model on this machine")
+    add("--probe-seconds", type=float, default=30.0, metavar="S", help="for so long (%(default)s)")
+    add_network(parser)
+    add("--workers", type=int, required=True, metavar="N")
+    add("--compressors", nargs="+", metavar="NAME", help="all")
+    add("--density", type=float, default=0.01, help="of compressors that have one (%(default)s)")
+    add("--rates", type=Path, default=SHIPPED, metavar="FILE", help="cells of scripts/bench_compressors.py (ours)")
+    add("--all", action="store_true", help="every composition, not each compressor's best")
+    add("--json", type=Path, metavar="FILE", help="write the numbers")
+    add("--figure", type=Path, metavar="FILE", help="draw them (.png)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

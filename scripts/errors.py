@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Predicted beside measured steps, of all runs below a folder: table.md and errors.png in it.
+
+python scripts/errors.py results/prediction
+python scripts/errors.py results --print              only the table, of whatever is there
+"""
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts import _markdown
+from scripts.cluster import Parser
+from scripts.plot_collectives import new_figure, save
+from wirebench import schema
+from wirebench.errors import UserError
+from wirebench.files import write_atomically
+
+NEAR = 0.1
+"""A prediction that is off by no more than this share is a good one."""
+HEAD = ("run", "engine", "scheduler", "compressor", "collective", "messages", "measured ms", "predicted ms", "error")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """One run: its folder, its record, and the prediction in it."""
+
+    name: str
+    record: dict[str, Any]
+
+    @property
+    def found(self) -> dict[str, float]:
+        """The record's prediction."""
+        found: dict[str, float] = self.record["prediction"]
+        return found
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.found["error"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line: 0, or 2 with one line on standard error."""
+    try:
+        options = _parser().parse_args(arguments)
+        runs = collect(options.folder)
+        text = document(runs)
+        if options.print:
+            print(text)
+            return 0
+        write_atomically(options.folder / "table.md", text)
+        save(figure(runs), options.folder / "errors.png")
+    except UserError as error:
+        print(f"errors.py: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"errors.py: {options.folder}: cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
+    print(f"{options.folder / 'table.md'}: {verdict(runs)}")
+    return 0
+
+
+def collect(folder: Path) -> list[Predicted]:
+    """All runs below `folder` whose record has a prediction, by name; UserError where there is none."""
+    found = []
+    for path in sorted(folder.rglob("record.json")):
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            record = schema.read(path)
+            if record.get("prediction"):
+                found.append(Predicted(str(path.parent.relative_to(folder)), record))
+    if not found:
+        raise UserError(f"{folder}: has no run with a prediction; runs of several processes have one")
+    return found
+
+
+def document(runs: Sequence[Predicted]) -> str:
+    """table.md."""
+    machine, commits = runs[0].record["environment"]["cpu"], {_commit(each.record) for each in runs}
+    lines = [
+        "# Predicted and measured steps",
+        "",
+        f"{verdict(runs)} Measured on {machine['model']} with {machine['cores']} cores; commits: "
+        f"{', '.join(sorted(commits))}. A prediction is a simulation of the schedule, with messages and computation "
+        "timed apart in the run's own uncounted steps (docs/record.md).",
+        "",
+        *_markdown.table(HEAD, [_cells(each) for each in runs]),
+        "![predicted against measured](errors.png)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def verdict(runs: Sequence[Predicted]) -> str:
+    """How many are near, in a sentence."""
+    errors = [abs(each.error) for each in runs]
+    near = sum(error <= NEAR for error in errors)
+    return (
+        f"{near} of {len(runs)} predictions are within {100 * NEAR:.0f} %; the median error is "
+        f"{100 * statistics.median(errors):.1f} %, the largest {100 * max(errors):.1f} %."
+    )
+
+
+def figure(runs: Sequence[Predicted]) -> Any:
+    """Predicted against measured, with the band that counts as near."""
+    drawn, axes = new_figure("measured ms per step", "predicted ms per step", "")
+    for name in dict.fromkeys(_name(each.record, "scheduler") for each in runs):
+        chosen = [each.found for each in runs if _name(each.record, "scheduler") == name]
+        axes.plot(
+            [1e3 * f["measured_seconds"] for f in chosen],
+            [1e3 * f["step_seconds"] for f in chosen],
+            linestyle="",
+            marker="o",
+            markersize=4,
+            label=name,
+        )
+    ends = [1e3 * extreme(each.found["measured_seconds"] for each in runs) for extreme in (min, max)]
+    axes.plot(ends, ends, color="0.5", linewidth=1)
+    axes.fill_between(ends, [(1 - NEAR) * e for e in ends], [(1 + NEAR) * e for e in ends], color="0.9")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.legend(fontsize=8, frameon=False)
+    return drawn
+
+
+def _cells(each: Predicted) -> list[str]:
+    record, found = each.record, each.found
+    return [
+        each.name,
+        f"{record['engine']} x {record['world_size']}",
+        *(_name(record, section) for section in ("scheduler", "compressor", "collective")),
+        f"{found['messages']:.0f}",
+        f"{1e3 * found['measured_seconds']:.2f}",
+        f"{1e3 * found['step_seconds']:.2f}",
+        f"{100 * each.error:+.1f} %",
+    ]
+
+
+def _name(record: dict[str, Any], section: str) -> str:
+    return str(record["config"].get(section, {}).get("name", "-"))
+
+
+def _commit(record: dict[str, Any]) -> str:
+    git = record["environment"].get("git")
+    return "unknown" if git is None else git["commit"][:10] + (" and changes" if git["dirty"] else "")
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, examples = str(__doc__).partition("\n")
+    parser = Parser(
+        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="runs lie below it")
+    parser.add_argument("--print", action="store_true", help="print the table, write nothing")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

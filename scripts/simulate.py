@@ -1,0 +1,208 @@
+#!/usr/bin/env python3
+"""Simulate training steps: schedules side by side, over numbers of workers, link rates and speeds of the GPU.
+
+python scripts/simulate.py --trace googlenet_k80 --network mgwfbp --formulas --workers 4 8 16 32 64 --figure fig.png
+python scripts/simulate.py --trace resnet50_v100 --gbit 1 5 10 25 --workers 16 --schedulers wfbp fused optimal dear
+python scripts/simulate.py --trace resnet50_v100 --compressor gtopk --density 0.001 --workers 32
+python scripts/simulate.py --trace vgg16_v100 --workers 8 --schedulers dear --timeline step.json
+
+Efficiency is the throughput of all workers over so many times that of one. How it is computed: docs/simulation.md.
+"""
+
+import argparse
+import dataclasses
+import functools
+import itertools
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import compressors
+import schedulers
+from scripts._networks import add_network, source_of, topology_of
+from scripts.cluster import Parser
+from scripts.plot_collectives import new_figure, save
+from wirebench import collectives, trace
+from wirebench.compress_rates import Rates
+from wirebench.errors import UserError
+from wirebench.files import write_atomically
+from wirebench.pricing import Pricer
+from wirebench.roofline import GPUS
+from wirebench.simulate import Simulated, Simulator, draw
+from wirebench.sizing import Sizes
+from wirebench.timeline import Timeline
+from wirebench.trace import Trace
+
+USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One schedule at one point of the sweep."""
+
+    workers: int
+    gbit: float | None
+    speed: float
+    scheduler: str
+    found: Simulated
+
+    def entry(self, batch: int) -> dict[str, Any]:
+        """As JSON; `batch`: images of a worker."""
+        seconds = self.found.step.seconds
+        return {
+            "workers": self.workers, "gbit": self.gbit, "speed": self.speed, "scheduler": self.scheduler,
+            "step_seconds": seconds, "exposed_seconds": self.found.step.exposed, "efficiency": self.found.efficiency,
+            "images_per_second": self.workers * batch / seconds, "messages": len(self.found.groups),
+            "message_elements": self.found.elements, "bytes": self.found.num_bytes,
+        }  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line: 0, or 2 with one line on standard error."""
+    try:
+        options = _parser().parse_args(arguments)
+        model = trace.load(trace.find(options.trace))
+        rows = sweep(options, model)
+        _write(options, model, rows)
+    except UserError as error:
+        print(f"simulate.py: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"simulate.py: {error.filename}: cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
+    """All schedules at all points."""
+    if any(speed <= 0 for speed in options.speed) or any(gbit <= 0 for gbit in options.gbit or ()):
+        raise UserError("--speed and --gbit: need to be positive")
+    rows = []
+    built = {name: schedulers.build(name) for name in dict.fromkeys(options.schedulers)}
+    for workers, gbit, speed in itertools.product(options.workers, options.gbit or [None], options.speed):
+        simulator = _simulator(options, faster(model, speed), workers, gbit)
+        for name, scheduler in built.items():
+            rows.append(Row(workers, gbit, speed, name, simulator.step(scheduler)))
+    return rows
+
+
+def faster(model: Trace, speed: float) -> Trace:
+    """The trace of a GPU that is `speed` times as fast."""
+    layers = [
+        dataclasses.replace(
+            layer, forward_seconds=layer.forward_seconds / speed, backward_seconds=layer.backward_seconds / speed
+        )
+        for layer in model.layers
+    ]
+    return dataclasses.replace(model, layers=tuple(layers))
+
+
+def make_of(name: str, density: float) -> Any:
+    """Makes the compressor `name`, at `density` where it has one, as its paper sends small tensors."""
+    options = {"density": density} if "density" in compressors.PLUGINS.options(name) else {}
+    return functools.partial(compressors.build, name, dense_below=0, warmup=(), **options)
+
+
+def _simulator(options: argparse.Namespace, model: Trace, workers: int, gbit: float | None) -> Simulator:
+    topology = topology_of(options, workers, gbit)
+    make = make_of(options.compressor, options.density)
+    make()  # a mistake in its options is said before anything is simulated
+    paper = getattr(compressors.PLUGINS.load(options.compressor), "collective", "")
+    name = options.collective or paper or "ring"
+    pricer = Pricer(collectives.build(name), name, topology, options.call_us * 1e-6, options.formulas)
+    rates = Rates() if options.gpu else None
+    seconds = rates.on(options.compressor, GPUS[options.gpu].memory_gbs * 1e9) if rates else lambda numel: 0.0
+    return Simulator(model, Sizes(make, workers), seconds, pricer)
+
+
+def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> None:
+    batch = model.batch_size
+    Console(width=None if sys.stdout.isatty() else 120).print(table(options, model, rows))
+    if options.json:
+        content = {"trace": options.trace, "network": source_of(options), "rows": [row.entry(batch) for row in rows]}
+        write_atomically(options.json, json.dumps(content, indent=1) + "\n")
+    if options.figure:
+        save(figure(rows), options.figure)
+    if options.timeline:
+        timeline = Timeline()
+        last = rows[-1]
+        simulator = _simulator(options, faster(model, last.speed), last.workers, last.gbit)
+        draw(last.found, simulator.passes, timeline)
+        timeline.save(options.timeline)
+
+
+def table(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> Table:
+    """A line for every schedule at every point."""
+    kind = "estimated" if model.estimate else "measured"
+    title = f"{model.name} ({kind}), {options.compressor}, {source_of(options)}"
+    shown = Table(title=title, box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for head in ("workers", "Gbit/s", "speed", "scheduler", "step ms", "exposed ms", "efficiency", "messages", "MB"):
+        shown.add_column(head, justify="left" if head == "scheduler" else "right")
+    for row in rows:
+        step = row.found.step
+        shown.add_row(
+            str(row.workers),
+            "-" if row.gbit is None else f"{row.gbit:g}",
+            f"{row.speed:g}",
+            row.scheduler,
+            f"{1e3 * step.seconds:.2f}",
+            f"{1e3 * step.exposed:.2f}",
+            f"{100 * row.found.efficiency:.1f} %",
+            str(len(row.found.groups)),
+            f"{row.found.num_bytes / 1e6:.4g}",
+        )
+    return shown
+
+
+def figure(rows: Sequence[Row]) -> Any:
+    """Speed-up over one worker by workers, or efficiency by whatever else is swept."""
+    key = next((k for k in ("workers", "gbit", "speed") if len({getattr(row, k) for row in rows}) > 1), "workers")
+    names = {"workers": "workers", "gbit": "Gbit/s", "speed": "GPU speed, times the trace's"}
+    drawn, axes = new_figure(names[key], "speed-up" if key == "workers" else "efficiency", "")
+    for name in dict.fromkeys(row.scheduler for row in rows):
+        points = [
+            (getattr(row, key), row.found.efficiency * (row.workers if key == "workers" else 1))
+            for row in rows
+            if row.scheduler == name
+        ]
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
+    if key == "workers":
+        axes.plot(*[sorted({row.workers for row in rows})] * 2, color="0.6", linestyle=":", label="linear")
+    axes.set_xscale("log", base=2)
+    axes.legend(fontsize=8, frameon=False)
+    return drawn
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, examples = str(__doc__).partition("\n")
+    parser = Parser(
+        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--trace", required=True, metavar="NAME", help="a trace in configs/traces, or a path to one")
+    add("--workers", type=int, nargs="+", default=[8], metavar="N", help="how many (%(default)s)")
+    add_network(parser)
+    add("--gbit", type=float, nargs="+", metavar="RATE", help="rates between machines, in place of the network's")
+    add("--speed", type=float, nargs="+", default=[1.0], metavar="X", help="GPUs so many times as fast (%(default)s)")
+    add("--schedulers", nargs="+", default=list(USUAL), metavar="NAME", help=f"{' '.join(USUAL)}")
+    add("--compressor", default="none", metavar="NAME", help="%(default)s")
+    add("--density", type=float, default=0.01, help="of compressors that have one (%(default)s)")
+    add("--collective", default="", metavar="NAME", help="the compressor's own, else ring")
+    add("--call-us", type=float, default=0.0, metavar="US", help="own cost of every request (%(default)s)")
+    add("--formulas", action="store_true", help="price by the papers' formulas instead of our own plans")
+    add("--gpu", choices=list(GPUS), help="whose memory compresses; without it compression is free")
+    add("--json", type=Path, metavar="FILE", help="write the numbers")
+    add("--figure", type=Path, metavar="FILE", help="draw them (.png)")
+    add("--timeline", type=Path, metavar="FILE", help="the last line's step, for ui.perfetto.dev")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""Schedules in real jobs: what is measured beforehand and what comes of it, and sums that are handed out later."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.ends import assert_same_end, checkpoints, record
+from tests.distributed.launch import CONFIG, ROOT, Ended, launch
+from wirebench import trace
+
+REPLAY = ROOT / "configs/replay/resnet20.toml"
+SHORT = ["train.eval_every=0", "output.tensorboard=false"]
+
+
+def trained(engine: str, size: int, folder: Path, *changes: str, config: Path = CONFIG) -> Ended:
+    """A run of at least 12 steps; its own words are for a failure."""
+    ended = launch(engine, size, [config, *SHORT, f"output.dir={folder}", *changes], folder.parent / "logs")
+    assert ended.code == 0, ended.said
+    return ended
+
+
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
+def test_a_scheduler_learns_and_its_profile_gives_the_same_cut_again(engine: str, tmp_path: Path) -> None:
+    steps = ["train.max_steps=14", "train.checkpoint_every_steps=14", "scheduler.name=optimal"]
+    ended = trained(engine, 2, tmp_path / "first", *steps)
+    assert "cut into" in ended.out + ended.err
+    found = record(tmp_path / "first")
+    assert found["images_per_second"]["steps"] == 14 - 9
+    assert found["prediction"]["step_seconds"] > 0
+    assert found["prediction"]["error"] == pytest.approx(
+        found["prediction"]["step_seconds"] / found["step_seconds"]["median"] - 1
+    )
+    layers = trace.load(tmp_path / "first" / "layers.json")
+    assert layers.numel == found["parameters"]
+    assert layers.backward_seconds > 0
+    points = json.loads((tmp_path / "first" / "exchange.json").read_text())["points"]
+    assert points[-1][0] == found["parameters"]
+    taken = [*steps, "train.warmup_steps=4", f"scheduler.profile={tmp_path / 'first'}"]
+    for name in ("second", "third"):
+        assert "cut into" not in trained(engine, 2, tmp_path / name, *taken).out
+    assert_same_end(tmp_path / "second", tmp_path / "third")
+    assert record(tmp_path / "second")["prediction"]["messages"] == found["prediction"]["messages"]
+
+
+def test_a_resumed_run_keeps_the_cut_that_was_learned(tmp_path: Path) -> None:
+    chosen = ["scheduler.name=mg_wfbp", "train.checkpoint_every_steps=4", f"output.dir={tmp_path / 'run'}"]
+    trained("torch", 2, tmp_path / "run", *chosen, "train.max_steps=8")
+    state = json.loads((checkpoints(tmp_path / "run")[-1] / "state.json").read_text())
+    bounds = state["progress"]["cut"]["bounds"]
+    ended = trained("torch", 2, tmp_path / "run", *chosen, "train.max_steps=16", "train.resume=auto")
+    assert "cut into" not in ended.out + ended.err
+    state = json.loads((checkpoints(tmp_path / "run")[-1] / "state.json").read_text())
+    assert state["progress"]["cut"]["bounds"] == bounds
+
+
+def spans(folder: Path) -> list[tuple[str, float, float]]:
+    """(name, begin, end) of everything drawn."""
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    return [(e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
+
+
+def test_sums_are_handed_out_under_the_next_forward_pass(tmp_path: Path) -> None:
+    chosen = ["scheduler.name=dear", "scheduler.bucket_cap_mb=0.1", "train.max_steps=20", "output.trace_steps=8"]
+    trained("torch", 2, tmp_path / "run", *chosen, config=REPLAY)
+    drawn = spans(tmp_path / "run")
+    forward = sorted((begin, end) for name, begin, end in drawn if name == "forward")
+    handed_out = [(begin, end) for name, begin, end in drawn if name.endswith("handed out")]
+    added_up = [(begin, end) for name, begin, end in drawn if name.startswith("bucket") and "handed" not in name]
+    backward = sorted((begin, end) for name, begin, end in drawn if name == "backward")
+    assert handed_out
+    assert len(handed_out) >= len(forward)
+    under = [any(b < end and begin < e for b, e in forward) for begin, end in handed_out]
+    assert sum(under) > len(under) / 2
+    assert not any(b < begin and end < e for b, e in forward for begin, end in added_up)
+    assert any(b < begin < e for b, e in backward for begin, _ in added_up)
+
+
+def test_the_engines_own_synchroniser_has_a_prediction_too(tmp_path: Path) -> None:
+    trained("torch", 2, tmp_path / "run", "scheduler.name=native", "train.max_steps=20", config=REPLAY)
+    assert record(tmp_path / "run")["prediction"]["messages"] == 1 + (269_722 * 4 > 2**20)
+
+
+def test_a_profile_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    changes = ["scheduler.name=optimal", "scheduler.profile=/nowhere", f"output.dir={tmp_path / 'run'}"]
+    ended = launch("torch", 2, [CONFIG, *changes], tmp_path)
+    assert ended.code != 0
+    [line] = ended.errors
+    assert "layers.json" in line

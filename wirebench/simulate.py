@@ -1,0 +1,164 @@
+"""A training step of any composition on any network, without running it.
+
+The scheduler's own rule cuts the model, the compressor's own generator asks for what it needs, every request is priced
+by the plan that would serve it, and the messages are laid beside the trace's computation (simulate_step.py).
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from wirebench.exchange_profile import spans
+from wirebench.layout import Layer
+from wirebench.piecewise import Piecewise
+from wirebench.pricing import Pricer
+from wirebench.schedule import LayerCost, Partitioner
+from wirebench.simulate_step import Duration, Passes, Step, simulate_step
+from wirebench.sizing import Asked, Sizes
+from wirebench.timeline import Timeline
+from wirebench.trace import Trace
+
+Compressing = Callable[[int], float]
+"""Seconds that a compressor works on so many elements."""
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """One composition on one network.
+
+    step        its time, and the messages' spans
+    groups      of layers, in backward order
+    elements    of every message
+    num_bytes   that a rank hands over in a step; requests: how many it makes
+    compress, communicate  seconds of all messages together, hidden or not
+    alone       seconds of a step that exchanges nothing
+    """
+
+    step: Step
+    groups: tuple[range, ...]
+    elements: tuple[int, ...]
+    num_bytes: float
+    requests: int
+    compress: float
+    communicate: float
+    alone: float
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the workers' throughput that is left: the step alone over the step (MG-WFBP, Eq. 4)."""
+        return self.alone / self.step.seconds
+
+
+class Simulator:
+    """Steps of one model, compressed in one way, on one network, under any schedule.
+
+    sizes        what the compressor asks for; compressing: seconds that it takes for a bucket of so many elements
+    pricer       the network with its collective
+    Buckets are priced once, whichever schedules ask for them.
+    """
+
+    def __init__(self, trace: Trace, sizes: Sizes, compressing: Compressing, pricer: Pricer) -> None:
+        assert sizes.size == pricer.topology.size, f"{sizes.size} workers, {pricer.topology.size} ranks"
+        self.layers, self.passes = layers_of(trace), passes_of(trace)
+        self.compressing, self.pricer = compressing, pricer
+        self._sizes = sizes
+        self._known: dict[tuple[int, int], list[Asked]] = {}
+
+    def step(self, scheduler: Partitioner) -> Simulated:
+        """One step under this schedule."""
+        layers = self.costs()
+        groups = scheduler.partition(layers, self._cost if scheduler.needs_profile else _free)
+        asked = [self._asked(group) for group in groups]
+        compress = [self.compressing(self._numel(group)) for group in groups]
+        durations = [_together(self.pricer, each, own) for each, own in zip(asked, compress, strict=True)]
+        step = simulate_step(self.passes, groups, scheduler.mode, _for_mode(durations, scheduler.mode))
+        return Simulated(
+            step,
+            tuple(groups),
+            tuple(self._numel(group) for group in groups),
+            sum(request.num_bytes for each in asked for request in each),
+            sum(len(each) for each in asked),
+            sum(compress),
+            sum(d.seconds + d.copy_seconds for d in durations) - sum(compress),
+            self.passes.seconds,
+        )
+
+    def costs(self) -> list[LayerCost]:
+        """The layers as a scheduler sees them."""
+        ready = (0.0, *self.passes.ready)
+        pairs = zip(self.layers, ready, self.passes.ready, strict=False)
+        return [LayerCost(layer.name, layer.numel, now - before) for layer, before, now in pairs]
+
+    @functools.cached_property
+    def _cost(self) -> Piecewise:
+        """Of an exchange by its elements: that of the runs of layers that a job would try (exchange_profile.py)."""
+        points = []
+        for group in spans(tuple(layer.numel for layer in self.layers)):
+            duration = _together(self.pricer, self._asked(group), self.compressing(self._numel(group)))
+            points.append((self._numel(group), duration.seconds + duration.copy_seconds))
+        return Piecewise(points)
+
+    def _numel(self, group: range) -> int:
+        return self.layers[group.stop - 1].stop - self.layers[group.start].start
+
+    def _asked(self, group: range) -> list[Asked]:
+        key = (group.start, group.stop)
+        if key not in self._known:
+            self._known[key] = self._sizes.of(self.layers[group.start : group.stop])
+        return self._known[key]
+
+
+def layers_of(trace: Trace) -> tuple[Layer, ...]:
+    """The trace's parameters in backward order."""
+    layers, start = [], 0
+    for layer in reversed(trace.layers):
+        if layer.numel:
+            shape = layer.shape or (layer.numel,)
+            layers.append(Layer(layer.name, start, start + layer.numel, len(shape), shape[0] if shape else 1))
+            start += layer.numel
+    return tuple(layers)
+
+
+def passes_of(trace: Trace, factor: float = 1.0) -> Passes:
+    """The trace's computation, times `factor`. Layers without parameters belong to the next one that has some."""
+    forward, ready, now, waiting = [], [], 0.0, 0.0
+    for layer in reversed(trace.layers):
+        now += factor * layer.backward_seconds
+        if layer.numel:
+            ready.append(now)
+            forward.append(factor * layer.forward_seconds + waiting)
+            waiting = 0.0
+        elif forward:
+            forward[-1] += factor * layer.forward_seconds
+        else:
+            waiting += factor * layer.forward_seconds
+    return Passes(tuple(forward), tuple(ready), now)
+
+
+def draw(simulated: Simulated, passes: Passes, timeline: Timeline) -> None:
+    """The step as a picture, in the format of a real run's."""
+    forward = sum(passes.forward)
+    timeline.draw("compute", "forward", 0.0, forward)
+    timeline.draw("compute", "backward", forward, forward + passes.backward)
+    for span in simulated.step.spans:
+        name = f"bucket {span.bucket}" + (" handed out" if span.half == "copy" else "")
+        timeline.draw("exchange", name, span.start, span.end, ready=span.ready)
+
+
+def _together(pricer: Pricer, asked: Sequence[Asked], compress: float) -> Duration:
+    """A bucket's requests, one after the other; only a sum at the end can be left half done."""
+    parts = [pricer.seconds(each) for each in asked]
+    last = parts[-1].copy_seconds if parts else 0.0
+    total = compress + sum(part.seconds + part.copy_seconds for part in parts)
+    return Duration(total - last, last)
+
+
+def _free(numel: int) -> float:
+    return 0.0
+
+
+def _for_mode(durations: Sequence[Duration], mode: str) -> list[Duration]:
+    """Halves for a split schedule, whole messages for the others."""
+    if mode == "split":
+        return list(durations)
+    return [Duration(d.seconds + d.copy_seconds) for d in durations]
