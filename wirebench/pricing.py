@@ -1,25 +1,26 @@
 """Prices of requests on a topology: the third way to answer what a compressor asks, without moving data.
 
-Up to at_scale.MOST_RANKS ranks every request is priced by the plan that would serve it, beyond by the papers' formulas.
-Prices are worked out at sizes a factor apart, and lie on straight lines in between.
+Up to MOST_RANKS ranks (at_scale.py) every request is priced by the plan that would serve it, beyond by its rounds.
 """
 
 import functools
 import math
 from dataclasses import replace
 
-from wirebench import at_scale
-from wirebench.collectives.plan import Collective, Plan, Transfer, gather_moves
+from wirebench.at_scale import MOST_RANKS, Large
+from wirebench.collectives.plan import Collective, Plan, Transfer, gather_moves, root
 from wirebench.collectives.ring import Ring
-from wirebench.collectives.segments import segments
+from wirebench.collectives.segments import SEGMENT_BYTES, segments
+from wirebench.collectives.serve import Part
 from wirebench.cost import native_seconds, pipelined_seconds, plan_seconds
-from wirebench.requests import Gather, Merge, Reduce, Request, Route
+from wirebench.requests import Gather, Merge, Reduce, Request, Route, Sum
 from wirebench.simulate_step import Duration
 from wirebench.sizing import Asked
 from wirebench.topology import Topology
 
-FACTOR = math.sqrt(2)
 LEAST_BYTES = 64.0
+EVENLY = (1, 12, 840)
+"""Numbers of parts that many numbers of segments divide."""
 
 
 class Pricer:
@@ -38,52 +39,94 @@ class Pricer:
         # The engines' own algorithm is not ours to know: where it was not measured, it is taken for a ring.
         self._collective: Collective = Ring() if self._native else collective
         self._name = "ring" if self._native else name
-        self._large = formulas or topology.size > at_scale.MOST_RANKS
-        self._known: dict[tuple[type[Request], int], Duration] = {}
+        self._large = Large(self._name, topology) if formulas or topology.size > MOST_RANKS else None
+        self._known: dict[tuple[type[Request], Part, float], float] = {}
 
-    def seconds(self, asked: Asked) -> Duration:
-        """Of one request; the second number is what of it hands out sums that are added up (all others: 0)."""
-        if self.topology.size == 1 or not asked.num_bytes:
-            return Duration(0.0 if self.topology.size == 1 else self.call_seconds)
-        place = max(0.0, math.log(asked.num_bytes / LEAST_BYTES, FACTOR))
-        below = math.floor(place)
-        low, high = self._at(asked.kind, below), self._at(asked.kind, below + 1)
-        share = (asked.num_bytes / (LEAST_BYTES * FACTOR**below) - 1) / (FACTOR - 1) if place else 0.0
-        first, second = (a + share * (b - a) for a, b in zip(low, high, strict=True))
-        return Duration(self.call_seconds + first, second)
+    def seconds(self, asked: Asked) -> float:
+        """Of one request."""
+        return self._seconds(asked, "whole")
 
-    def _at(self, kind: type[Request], step: int) -> Duration:
-        if (kind, step) not in self._known:
-            self._known[kind, step] = self._price(kind, LEAST_BYTES * FACTOR**step)
-        return self._known[kind, step]
+    def halves(self, asked: Asked) -> Duration:
+        """Of a request that may be left half done: until a sum is added up, and what then hands it out.
 
-    def _price(self, kind: type[Request], num_bytes: float) -> Duration:
+        Segments of a whole sum overlap from one half to the other, so that the two may take longer. All but sums, and
+        sums that the engine makes itself, have no halves.
+        """
+        if asked.kind is not Sum or self._is_measured:
+            return Duration(self.seconds(asked))
+        return Duration(self._seconds(asked, "reduce"), self._seconds(asked, "copy") - self.call_seconds)
+
+    def _seconds(self, asked: Asked, part: Part) -> float:
+        if self.topology.size == 1:
+            return 0.0
+        # Whoever gathers waits for the longest message.
+        num_bytes = max(asked.most_bytes if asked.kind is Gather else asked.num_bytes, LEAST_BYTES)
+        if asked.kind in (Sum, Reduce) and not self._large and not self._is_measured:
+            num_bytes = self._shared_out(num_bytes)
+        key = (asked.kind, part, num_bytes)
+        if key not in self._known:
+            self._known[key] = self._price(*key)
+        return self.call_seconds + self._known[key]
+
+    @property
+    def _is_measured(self) -> bool:
+        """Whether sums are the engine's own, and measured."""
+        return self._native and bool(self.topology.native)
+
+    def _shared_out(self, num_bytes: float) -> float:
+        """About as many bytes, in 4-byte items, which ranks and segments share without a rest: rounds are alike then.
+
+        The largest chunk counts in every round, so few items are rounded up.
+        """
+        items, size, pieces = num_bytes / 4, self.topology.size, int(num_bytes // SEGMENT_BYTES)
+        if pieces < EVENLY[-1]:
+            pieces = max((count for count in EVENLY if 256 * count * size <= items), default=1)
+        parts = size * pieces
+        return 4.0 * parts * (math.ceil(items / parts) if pieces == 1 else round(items / parts))
+
+    def _price(self, kind: type[Request], part: Part, num_bytes: float) -> float:
         if kind is Gather:
-            return Duration(self._gather(num_bytes))
+            return self._gather(num_bytes)
         if kind is Merge:
-            return Duration(self._merge(num_bytes))
+            return self._merge(num_bytes)
         if kind is Route:
-            return Duration(self._route(num_bytes))
-        if self._native and self.topology.native:
-            return Duration(native_seconds(self.topology, num_bytes))
-        whole, reduce = (self._sum(num_bytes, half) for half in (False, True))
-        return Duration(reduce) if kind is Reduce else Duration(reduce, max(whole - reduce, 0.0))
+            return self._route(num_bytes)
+        if self._is_measured:
+            return native_seconds(self.topology, num_bytes)
+        return self._sum(num_bytes, "reduce" if kind is Reduce and self._has_root else part)
 
-    def _sum(self, num_bytes: float, half: bool) -> float:
+    @functools.cached_property
+    def _has_root(self) -> bool:
+        """Whether one rank has the whole sum when it is added up; else all get it where one is to (serve.py)."""
+        few = self._collective.plan(Topology.flat(4), 64)
+        return few is not None and root(few) is not None
+
+    def _sum(self, num_bytes: float, part: Part) -> float:
         if self._large:
-            return at_scale.sum_seconds(self._name, self.topology, num_bytes) / (2 if half else 1)
+            return self._large.sum_seconds(num_bytes, part)
         items = max(1, round(num_bytes / 4))
 
-        def plan_of(count: int) -> Plan | None:
+        @functools.cache
+        def whole(count: int) -> Plan:
             plan = self._collective.plan(self.topology, count)
-            return replace(plan, copy=()) if plan is not None and half else plan
+            assert plan is not None, "a ring stands in for the engine's own"
+            return plan
 
-        cut = segments(plan_of, self.topology, items, 4)
-        return pipelined_seconds(cut.plans, self.topology, num_bytes / items, cut.apart)
+        def reduce(count: int) -> Plan:
+            return replace(whole(count), copy=())
+
+        # What hands out is cut as what adds up was (serve.py).
+        cut = segments(whole if part == "whole" else reduce, self.topology, items, 4)
+        plans = cut.plans
+        if part == "copy":
+            lengths = [segment.stop - segment.start for segment in cut.parts]
+            copies = {length: replace(whole(length), reduce=()) for length in set(lengths)}
+            plans = [copies[length] for length in lengths]
+        return pipelined_seconds(plans, self.topology, num_bytes / items, cut.apart)
 
     def _gather(self, num_bytes: float) -> float:
         if self._large:
-            return at_scale.gather_seconds(self._name, self.topology, num_bytes)
+            return self._large.gather_seconds(num_bytes)
         return plan_seconds(self._gathering, self.topology, num_bytes)
 
     @functools.cached_property
@@ -100,7 +143,7 @@ class Pricer:
         if self._native:
             return self._gather(num_bytes)  # engines have no merge of their own (collectives/serve.py)
         if self._large:
-            return at_scale.merge_seconds(self._name, self.topology, num_bytes)
+            return self._large.merge_seconds(num_bytes)
         plan = self._collective.plan(self.topology, 1)
         assert plan is not None
         return plan_seconds(plan, self.topology, num_bytes)
@@ -108,7 +151,7 @@ class Pricer:
     def _route(self, num_bytes: float) -> float:
         size = self.topology.size
         if self._large:
-            return at_scale.route_seconds(self.topology, num_bytes)
+            return self._large.route_seconds(num_bytes)
         pairs = [(src, dst) for src in range(size) for dst in range(size) if src != dst]
         rounds = (tuple(Transfer(src, dst, 0, 1) for src, dst in pairs),)
         return plan_seconds(Plan("pairs", (), rounds), self.topology, num_bytes / size)

@@ -70,8 +70,9 @@ class Simulator:
         groups = scheduler.partition(layers, self._cost if scheduler.needs_profile else _free)
         asked = [self._asked(group) for group in groups]
         compress = [self.compressing(self._numel(group)) for group in groups]
-        durations = [_together(self.pricer, each, own) for each, own in zip(asked, compress, strict=True)]
-        step = simulate_step(self.passes, groups, scheduler.mode, _for_mode(durations, scheduler.mode))
+        price = _in_halves if scheduler.mode == "split" else _whole
+        durations = [price(self.pricer, each, own) for each, own in zip(asked, compress, strict=True)]
+        step = simulate_step(self.passes, groups, scheduler.mode, durations)
         return Simulated(
             step,
             tuple(groups),
@@ -94,8 +95,8 @@ class Simulator:
         """Of an exchange by its elements: that of the runs of layers that a job would try (exchange_profile.py)."""
         points = []
         for group in spans(tuple(layer.numel for layer in self.layers)):
-            duration = _together(self.pricer, self._asked(group), self.compressing(self._numel(group)))
-            points.append((self._numel(group), duration.seconds + duration.copy_seconds))
+            duration = _whole(self.pricer, self._asked(group), self.compressing(self._numel(group)))
+            points.append((self._numel(group), duration.seconds))
         return Piecewise(points)
 
     def _numel(self, group: range) -> int:
@@ -145,20 +146,17 @@ def draw(simulated: Simulated, passes: Passes, timeline: Timeline) -> None:
         timeline.draw("exchange", name, span.start, span.end, ready=span.ready)
 
 
-def _together(pricer: Pricer, asked: Sequence[Asked], compress: float) -> Duration:
-    """A bucket's requests, one after the other; only a sum at the end can be left half done."""
-    parts = [pricer.seconds(each) for each in asked]
-    last = parts[-1].copy_seconds if parts else 0.0
-    total = compress + sum(part.seconds + part.copy_seconds for part in parts)
-    return Duration(total - last, last)
+def _whole(pricer: Pricer, asked: Sequence[Asked], compress: float) -> Duration:
+    """A bucket's requests, one after the other."""
+    return Duration(compress + sum(pricer.seconds(each) for each in asked))
+
+
+def _in_halves(pricer: Pricer, asked: Sequence[Asked], compress: float) -> Duration:
+    """The same; a sum at the end is left half done."""
+    *before, last = asked
+    first, second = pricer.halves(last)
+    return Duration(compress + sum(pricer.seconds(each) for each in before) + first, second)
 
 
 def _free(numel: int) -> float:
     return 0.0
-
-
-def _for_mode(durations: Sequence[Duration], mode: str) -> list[Duration]:
-    """Halves for a split schedule, whole messages for the others."""
-    if mode == "split":
-        return list(durations)
-    return [Duration(d.seconds + d.copy_seconds) for d in durations]

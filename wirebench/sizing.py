@@ -2,144 +2,240 @@
 
 Where the layers' shapes decide, tensors have no data (PyTorch's meta device), and the sizes are exact. Else the
 gradient is noise, as a replayed model's, and what is asked for is known at powers of four, and on lines in between.
+A few ranks are played in lockstep; all others are taken to bring what the last of them does.
 """
 
-from collections.abc import Sequence
+import copy
+import math
+from collections.abc import Callable, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from itertools import zip_longest
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from wirebench.lane import Exchanger
 from wirebench.layout import Bucket, Layer
-from wirebench.requests import Answer, Gather, Merge, Request, Route, handed_over
+from wirebench.requests import Answer, Gather, Merge, Reduce, Request, Route, Sum, handed_over, payload
 from wirebench.seeding import generator
 from wirebench.world import World
 
-SAMPLE = 1 << 16
+SAMPLE, SMALL, TINY = 1 << 16, 1 << 12, 1 << 6
+FLOAT_BYTES = 4
 GRADIENT_DEVIATION, PARAMETER_DEVIATION = 1e-4, 0.05
 """Those of a replayed model (models/replay.py)."""
-FEW, MOST_TRIED = 2, 64
-"""Ranks of the world in which requests are counted: how many there are does not depend on it."""
-
-
+FEW = 2
+"""Ranks of the world in which requests are counted: their number does not depend on it."""
+REGIONS = 8
+"""Ranks of the largest world that is played of a method in which each has a region: more would have next to nothing."""
+ALIKE, TRIED, PLAYED = 3, 8, 8
+"""Ranks that are played where all have a say; that are asked whether they have; that are played at most."""
 META, CPU = torch.device("meta"), torch.device("cpu")
 
 Shapes = tuple[tuple[int, int, int], ...]
 """Of a bucket's layers: elements, dimensions, rows."""
+PROBE: Shapes = ((SMALL, 2, 64), (TINY, 1, TINY), (2 * SMALL, 4, 32))
 
 
 class Asked(NamedTuple):
-    """One request of a rank: its kind, and the bytes that it hands over (of a route: to all ranks together)."""
+    """One request: its kind, and the bytes that a rank hands over (of a route: to all ranks together).
+
+    num_bytes   mean over ranks
+    most_bytes  of the rank that hands over most: where some vote, the others have a byte to say, or nothing
+    """
 
     kind: type[Request]
     num_bytes: float
+    most_bytes: float
+
+    def plus(self, other: "Asked", times: float = 1.0) -> "Asked":
+        """With so many times the other's bytes as well."""
+        return Asked(self.kind, self.num_bytes + times * other.num_bytes, self.most_bytes + times * other.most_bytes)
 
 
 class Sizes:
-    """What one compressor asks for in a world of `size`, by the bucket; `make` makes a compressor."""
+    """What one compressor asks for in a world of `size`, by the bucket.
 
-    def __init__(self, make: Any, size: int) -> None:
-        self.make, self.size = make, size
-        self._known: dict[Shapes, list[Asked]] = {}
+    make         makes the compressor, without wrappers
+    dense_below  layers with one dimension or fewer elements than this go dense, in a sum of their own before all others
+                 (compressors/wrappers.py); 0: none do
+    """
+
+    def __init__(self, make: Callable[[], Exchanger], size: int, dense_below: int = 0) -> None:
+        self.dense_below = dense_below
+        # A copy is made far faster than what a name and options stand for.
+        fresh = make()
+        self.make, self.size = lambda: copy.deepcopy(fresh), size
+        self._known: dict[tuple[Shapes, torch.device, float], list[Asked]] = {}
 
     def of(self, layers: Sequence[Layer]) -> list[Asked]:
-        """The requests of one exchange of neighbouring layers, by one rank."""
+        """The requests of one exchange of neighbouring layers."""
+        limit = self.dense_below
+        sent = [layer for layer in layers if not limit or (layer.ndim > 1 and layer.numel >= limit)]
+        dense_bytes = FLOAT_BYTES * (sum(layer.numel for layer in layers) - sum(layer.numel for layer in sent))
+        dense = [Asked(Sum, dense_bytes, dense_bytes)] if len(sent) < len(layers) else []
+        return dense + (self._of(sent) if sent else [])
+
+    def _of(self, layers: Sequence[Layer]) -> list[Asked]:
         shapes = tuple((layer.numel, layer.ndim, layer.rows) for layer in layers)
-        return self._once(shapes, META) if self._shaped else self._between(sum(numel for numel, _, _ in shapes))
+        if self.by_shape:
+            return self._added_up(shapes) if self._adds_up else self._asked(shapes, META)
+        found = self._between(sum(numel for numel, _, _ in shapes))
+        pairs = zip_longest(found, self._of_a_layer[: len(found)])
+        return [a.plus(more, len(shapes) - 1) if more and more.kind is a.kind else a for a, more in pairs]
 
     @cached_property
-    def _shaped(self) -> bool:
+    def by_shape(self) -> bool:
         """Whether layers of one size but other shapes ask for something else, as with matrices of low rank."""
-        try:
-            one, other = (self._once(((SAMPLE, 2, rows),), META) for rows in (1, 256))
-        except Exception:  # whatever a method does that wants to see what it sends
-            return False
-        return one != other
+        return self._asked(((SMALL, 2, 1),)) != self._asked(((SMALL, 2, 64),))
 
     @cached_property
     def by_value(self) -> bool:
         """Whether it matters how large the gradient is: then noise says nothing of what real gradients would cost."""
-        shapes = ((SAMPLE, 2, 256),)
-        one, other = (_asked(self.make, shapes, self.size, CPU, scale) for scale in (1.0, 1000.0))
-        return one != other
+        return self._asked(((SMALL, 2, 64),)) != self._asked(((SMALL, 2, 64),), scale=1000.0)
+
+    @cached_property
+    def _adds_up(self) -> bool:
+        """Whether a bucket asks for what its layers would ask for one by one, request by request."""
+        return self._added_up(PROBE) == self._asked(PROBE, META)
+
+    def _added_up(self, shapes: Shapes) -> list[Asked]:
+        total: list[Asked] = []
+        for shape in shapes:
+            pairs = zip_longest(total, self._asked((shape,), META))
+            total = [one.plus(other) if one and other else one or other for one, other in pairs]
+        return total
+
+    @cached_property
+    def _of_a_layer(self) -> list[Asked]:
+        """What each further layer of a bucket adds to every request, whatever its size: scales and the like."""
+        small, large = (
+            [two.plus(one, -1.0) for one, two in zip(*map(self._asked, (whole, halves)), strict=True)]
+            for whole, halves in ((((n, 2, 64),), ((n // 2, 2, 64),) * 2) for n in (SMALL, 4 * SMALL))
+        )
+        return [a if a == b else Asked(a.kind, 0.0, 0.0) for a, b in zip(small, large, strict=True)]
 
     def _between(self, numel: int) -> list[Asked]:
-        """On a line through two sizes of a single layer that were tried; beyond SAMPLE in proportion."""
-        if numel >= SAMPLE:
-            return [Asked(kind, numel / SAMPLE * num_bytes) for kind, num_bytes in self._of_numel(SAMPLE)]
-        low = 1 << 2 * ((max(numel, 1).bit_length() - 1) // 2)
-        share = (numel / low - 1) / 3
-        pairs = zip(self._of_numel(low), self._of_numel(4 * low), strict=True)
-        return [Asked(one.kind, (1 - share) * one.num_bytes + share * other.num_bytes) for one, other in pairs]
+        """On a line through two sizes of a single layer that were tried."""
+        low = min(1 << 2 * ((max(numel, 1).bit_length() - 1) // 2), SMALL)
+        high = 4 * low if numel < 4 * SMALL else SAMPLE
+        one, other = self._of_numel(low), self._of_numel(high)
+        if [asked.kind for asked in one] != [asked.kind for asked in other]:
+            return self._of_numel(numel)  # so few elements that a method sends them all, or none
+        share = (numel - low) / (high - low)
+        return [a.plus(a, -share).plus(b, share) for a, b in zip(one, other, strict=True)]
 
     def _of_numel(self, numel: int) -> list[Asked]:
-        rows = 1 << (numel.bit_length() // 2)
-        return self._once(((numel, 2, min(rows, numel)),), CPU)
+        return self._asked(((numel, 2, min(1 << (numel.bit_length() // 2), numel)),))
 
-    def _once(self, shapes: Shapes, device: torch.device) -> list[Asked]:
-        if shapes not in self._known:
-            self._known[shapes] = _asked(self.make, shapes, self.size, device)
-        return self._known[shapes]
+    def _asked(self, shapes: Shapes, device: torch.device = CPU, scale: float = 1.0) -> list[Asked]:
+        """The requests of a bucket of these layers, on noise of this deviation."""
+        key = (shapes, device, scale)
+        if key not in self._known:
+            self._known[key] = self._try(*key)
+        return self._known[key]
+
+    def _try(self, shapes: Shapes, device: torch.device, scale: float) -> list[Asked]:
+        def play(ranks: Sequence[int], size: int, most: int | None = None) -> list[Asked]:
+            return _play(self.make, _buckets(shapes, device, scale, len(ranks)), ranks, size, most)
+
+        counted = play(range(min(self.size, FEW)), min(self.size, FEW))
+        if self.size <= FEW:
+            return counted
+        if any(asked.kind is Route for asked in counted):
+            few, more = (play(range(size), size, len(counted)) for size in (REGIONS // 2, min(self.size, REGIONS)))
+            return [_grown(one, two, self.size) for one, two in zip(few, more, strict=True)]
+        return play((0,) if device == META else self._played, self.size, len(counted))
+
+    @cached_property
+    def _played(self) -> tuple[int, ...]:
+        """The ranks that are played; where not all have a say, those who have, and one of the others at the end."""
+
+        def has_a_say(rank: int) -> bool:
+            return _play(self.make, _buckets(((TINY, 2, 8),), CPU, 1.0, 1), (rank,), self.size, 1)[0].num_bytes > 1
+
+        if all(has_a_say(rank) for rank in range(min(self.size, TRIED))):
+            return tuple(range(min(self.size, ALIKE)))
+        talking = [rank for rank in range(self.size) if has_a_say(rank)][: PLAYED - 1]
+        quiet = next(rank for rank in range(self.size) if rank not in talking)
+        return (*talking, quiet) if talking else tuple(range(min(self.size, ALIKE)))
 
 
-def _asked(make: Any, shapes: Shapes, size: int, device: torch.device, scale: float = 1.0) -> list[Asked]:
-    """Advance to the last request of a world of `size`; what is done with its answer is not waited for.
+def _play(
+    make: Callable[[], Exchanger], buckets: Sequence[Bucket], ranks: Sequence[int], size: int, most: int | None = None
+) -> list[Asked]:
+    """Advance the exchanges of these ranks in a world of `size` together, to their end or for `most` requests.
 
-    By the first rank that has something to say: where some vote, the others hand over a byte or nothing.
+    The last request is not answered then: no more is asked for, and thousands of ranks' answers take long to read.
     """
-    # Answers of thousands of ranks are not worth reading after the last request.
-    count = len(_talking(make, shapes, FEW, device, scale, None))
-    return _talking(make, shapes, size, device, scale, count)
-
-
-def _talking(make: Any, shapes: Shapes, size: int, device: torch.device, scale: float, most: int | None) -> list[Asked]:
+    exchanges = [make().exchange(bucket, World(rank, size)) for bucket, rank in zip(buckets, ranks, strict=False)]
+    answers: list[Answer] = [None] * len(exchanges)
     asked: list[Asked] = []
-    for rank in range(min(size, MOST_TRIED)):
-        asked = _advance(make(), _bucket(shapes, device, scale), rank, size, most)
-        if not asked or asked[0].num_bytes > 1:
-            break
-    return asked
-
-
-def _advance(compressor: Exchanger, bucket: Bucket, rank: int, size: int, most: int | None) -> list[Asked]:
-    exchange = compressor.exchange(bucket, World(rank, size))
-    asked: list[Asked] = []
-    answer: Answer = None
     with torch.no_grad():
         while most is None or len(asked) < most:
             try:
-                request = exchange.send(answer)
-            except StopIteration:
+                requests = [exchange.send(answer) for exchange, answer in zip(exchanges, answers, strict=True)]
+            except StopIteration:  # all make as many requests
                 break
-            asked.append(Asked(type(request), float(sum(tensor.nbytes for tensor in handed_over(request)))))
-            answer = _answer(request, rank, size)
+            asked.append(_told(requests, size))
+            if most is None or len(asked) < most:
+                answers = _answers(requests, ranks, size)
     return asked
 
 
-def _answer(request: Request, rank: int, size: int) -> Answer:
-    """As if all ranks had brought the same."""
-    if isinstance(request, Gather):
-        return [request.tensor] * size
-    if isinstance(request, Route):
-        return [request.parts[rank]] * size
-    return request.message if isinstance(request, Merge) else request.tensor
+def _grown(one: Asked, two: Asked, size: int) -> Asked:
+    """A request of `size` ranks, from those of REGIONS / 2 and of REGIONS: it stays, or goes with their number, or
+    with one over it.
+    """
+    power = round(math.log2(two.num_bytes / one.num_bytes)) if size > REGIONS and one.num_bytes and two.num_bytes else 0
+    return Asked(two.kind, 0.0, 0.0).plus(two, (size / REGIONS) ** power)
 
 
-def _bucket(shapes: Shapes, device: torch.device, scale: float) -> Bucket:
+def _told(requests: Sequence[Request], size: int) -> Asked:
+    num_bytes = [sum(tensor.nbytes for tensor in handed_over(request)) for request in requests]
+    most, last = max(num_bytes), num_bytes[-1]
+    # All who are not played are like the last. Where that one has little to say, it is not one of many alike.
+    others = size - len(requests) if last < most / 2 else 0
+    return Asked(type(requests[0]), (sum(num_bytes) + others * last) / (len(requests) + others), float(most))
+
+
+def _answers(requests: Sequence[Request], ranks: Sequence[int], size: int) -> list[Answer]:
+    """What each of `ranks` gets; all others bring what the last one does."""
+    kind, brought = requests[0], dict(zip(ranks, requests, strict=False))
+    everyone = [brought.get(rank, requests[-1]) for rank in range(size)] if isinstance(kind, Gather | Route) else []
+    if isinstance(kind, Gather):
+        return [[payload(request) for request in everyone] for _ in requests]
+    if isinstance(kind, Route):
+        return [[request.parts[rank] for request in everyone if isinstance(request, Route)] for rank in brought]
+    first, *others = (payload(request) for request in requests)
+    if isinstance(kind, Merge):
+        total = first.clone()
+        for other in others:
+            total = kind.combine(total, other)
+    else:
+        total = payload(requests[-1]) * (size - len(others))
+        for other in (first, *others)[:-1]:
+            total += other
+    if isinstance(kind, Reduce):
+        return [total, *(None for _ in others)]
+    return [total.clone() for _ in requests]
+
+
+def _buckets(shapes: Shapes, device: torch.device, scale: float, count: int) -> list[Bucket]:
+    """The same layers on so many ranks."""
     layers, start = [], 0
     for number, (numel, ndim, rows) in enumerate(shapes):
         layers.append(Layer(f"layer{number}", start, start + numel, ndim, rows))
         start += numel
-    if device.type == "meta":
-        grad = torch.empty(start, device=device)
-        return Bucket(0, grad, torch.empty_like(grad), tuple(layers), tuple(layers))
-    noise, weights = _noise(SAMPLE), _noise(SAMPLE + 1)
-    grad, param = scale * GRADIENT_DEVIATION * noise[:start], PARAMETER_DEVIATION * weights[:start]
-    return Bucket(0, grad, param, tuple(layers), tuple(layers))
+    if device == META:
+        param = torch.empty(start, device=device)
+        return [Bucket(0, torch.empty_like(param), param, tuple(layers)) for _ in range(count)]
+    param = PARAMETER_DEVIATION * _noise("param")[:start]
+    grads = [scale * GRADIENT_DEVIATION * _noise(f"grad {place}")[:start] for place in range(count)]
+    return [Bucket(0, grad, param, tuple(layers)) for grad in grads]
 
 
-@lru_cache(maxsize=4)
-def _noise(numel: int) -> Tensor:
-    return torch.randn(numel, generator=generator("sizing", numel))
+@lru_cache(maxsize=PLAYED + 1)
+def _noise(key: str) -> Tensor:
+    return torch.randn(SAMPLE, generator=generator("sizing", key))
