@@ -28,7 +28,7 @@ RESULTS ?= results/$(shell hostname)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all lint format clean bench-overhead bench-input bench-cifar bench-synthetic \
-	bench-collectives bench-flexreduce bench-compressors bench-methods bench-convergence
+	bench-collectives bench-flexreduce bench-compressors bench-methods bench-convergence bench-mgwfbp
 
 help: ## show this list
 	@echo 'Wirebench: what data-parallel training puts on the wire'
@@ -121,6 +121,9 @@ bench-methods: setup ## train with every compressor on 4 emulated hosts, 1 Gbit/
 
 bench-convergence: setup ## ResNet-20 on CIFAR-10 with every compressor, 10 epochs each; CIFAR=FOLDER (about 5 h)
 	@$(VENV)/python scripts/convergence.py --data $(CIFAR)
+
+bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures (a few seconds)
+	@$(VENV)/python scripts/mgwfbp_report.py
 
 clean: ## remove caches and build output; keeps .venv and results
 	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

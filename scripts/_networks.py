@@ -7,30 +7,37 @@ from wirebench import networks, topology_file
 from wirebench.errors import UserError
 from wirebench.topology import Topology
 
+DEFAULT = "10gbe"
+WIDTH = 120
+"""Columns of what is printed where there is no terminal."""
+
 
 def add_network(parser: argparse.ArgumentParser) -> None:
     """The options that name a network."""
     names = ", ".join(networks.NETWORKS)
-    parser.add_argument("--network", default="10gbe", metavar="NAME", help=f"{names} (%(default)s)")
+    parser.add_argument("--network", metavar="NAME", help=f"{names} ({DEFAULT})")
     parser.add_argument("--topology", metavar="FILE", help="instead: a file with link speeds (scripts/fit_network.py)")
-    parser.add_argument("--per-machine", type=int, default=1, metavar="N", help="workers of a machine (%(default)s)")
+    parser.add_argument("--per-machine", type=int, metavar="N", help="workers of a machine (1)")
 
 
 def topology_of(options: argparse.Namespace, workers: int, gbit: float | None = None) -> Topology:
     """The cluster of so many workers; `gbit` replaces the rate between machines, in Gbit/s."""
-    if workers < 1 or options.per_machine < 1:
+    each = 1 if options.per_machine is None else options.per_machine
+    if workers < 1 or each < 1:
         raise UserError("--workers and --per-machine: need at least 1")
-    if options.topology:
-        described = topology_file.resolve(options.topology)
-        if not all(branch.links for branch in described.branches.values()):
-            raise UserError(f"--topology: {options.topology} has no link speeds; scripts/fit_network.py measures them")
-        if described.size != workers:
-            raise UserError(f"--topology: {options.topology} has {described.size} ranks, not {workers}")
-        return described if gbit is None else networks.rescaled(described, gbit / gbit_of(described))
-    network = networks.find(options.network)
-    if gbit is not None:
-        network = network._replace(bytes_per_second=gbit * 1e9 / 8)
-    return networks.cluster(network, workers, options.per_machine)
+    if not options.topology:
+        network = networks.find(options.network or DEFAULT)
+        rate = network.bytes_per_second if gbit is None else gbit * 1e9 / 8
+        return networks.cluster(network._replace(bytes_per_second=rate), workers, each)
+    for name in ("network", "per_machine"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name.replace('_', '-')}: goes without --topology, which says it already")
+    described = topology_file.resolve(options.topology)
+    if not all(branch.links for branch in described.branches.values()):
+        raise UserError(f"--topology: {options.topology} has no link speeds; scripts/fit_network.py measures them")
+    if described.size != workers:
+        raise UserError(f"--topology: {options.topology} has {described.size} ranks, not {workers}")
+    return described if gbit is None else networks.rescaled(described, gbit / gbit_of(described))
 
 
 def gbit_of(topology: Topology) -> float:
@@ -43,4 +50,5 @@ def source_of(options: argparse.Namespace) -> str:
     if options.topology:
         note = topology_file.describe(str(Path(options.topology))).note
         return f"{options.topology}{': ' + note if note else ''}"
-    return f"{options.network}: {networks.find(options.network).source}"
+    name = options.network or DEFAULT
+    return f"{name}: {networks.find(name).source}"

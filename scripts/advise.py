@@ -14,6 +14,7 @@ docs/simulation.md.
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,9 +26,10 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import compressors
-from scripts._advice import DENSE, Advice, Adviser, rate, sentence
-from scripts._networks import add_network, gbit_of, source_of, topology_of
+from scripts._advice import Advice, Adviser, rate, sentence
+from scripts._networks import WIDTH, add_network, gbit_of, source_of, topology_of
 from scripts._probe import copy_bytes_per_second, probe
+from scripts._simulators import DEFAULT_DENSITY, DENSE
 from scripts.cluster import Parser
 from scripts.estimate_trace import _option, estimate
 from scripts.plot_collectives import new_figure, save
@@ -111,12 +113,22 @@ def _write(
     breaks: dict[str, float | None],
     left_out: dict[str, str],
 ) -> None:
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
     answer = sentence(best, breaks)
-    console.print(table(options, model, shown, breaks))
-    for name, reason in left_out.items():
-        console.print(f"left out: {name}: {reason}", markup=False)
-    console.print(f"\n{answer}", markup=False, soft_wrap=True)
+    kind = "estimated" if model.estimate else "measured"
+    gbit = gbit_of(topology_of(options, options.workers))
+    alone = f"a step alone takes {1e3 * (model.forward_seconds + model.backward_seconds):.1f} ms"
+    lines = [
+        f"{model.name} ({kind}, {model.hardware}), {options.workers} workers x {model.batch_size} images: {alone}",
+        f"{gbit:.4g} Gbit/s ({source_of(options)})",
+        "Milliseconds of a step: compressing, all its messages, and what of both is exposed.",
+    ]
+    left = [f"left out: {name}: {reason}" for name, reason in left_out.items()]
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(table(shown, breaks))
+    for line in [*left, "", answer]:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     if options.json:
         content = {
             "trace": {"name": model.name, "estimate": model.estimate, "source": model.source},
@@ -139,30 +151,27 @@ def _entry(each: Advice, breaks: dict[str, float | None]) -> dict[str, Any]:
         "efficiency": each.found.efficiency, "bytes_per_step": each.found.num_bytes,
         "exposed_seconds": each.found.step.exposed, "compress_seconds": each.found.compress,
         "communicate_seconds": each.found.communicate, "messages": len(each.found.groups),
-        "break_even_gbit": None if below is None else min(below, 1e9), "why": each.why,
+        "break_even": None if below is None else rate(below),
+        "break_even_gbit": None if below is None or math.isinf(below) else below, "limit": each.limit,
     }  # fmt: skip
 
 
-def table(options: argparse.Namespace, model: Trace, shown: Sequence[Advice], breaks: dict[str, float | None]) -> Table:
-    """The ranking."""
-    kind = "estimated" if model.estimate else "measured"
-    gbit = gbit_of(topology_of(options, options.workers))
-    title = (
-        f"{model.name} ({kind}, {model.hardware}), {options.workers} workers x {model.batch_size} images, "
-        f"{gbit:.4g} Gbit/s; {source_of(options)}"
-    )
-    made = Table(title=title, box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for head in ("", "compressor", "scheduler", "collective", "images/s", "efficiency", "MB/step", "exposed ms"):
-        made.add_column(head, justify="left" if head.islower() and "/" not in head and " " not in head else "right")
-    made.add_column("pays below", justify="right")
-    made.add_column("why")
+def table(shown: Sequence[Advice], breaks: dict[str, float | None]) -> Table:
+    """The ranking. Milliseconds of all messages of a step together, of compressing, and of both what is not hidden."""
+    made = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    made.add_column("", justify="right", no_wrap=True)
+    for head in ("compressor", "scheduler", "collective"):
+        made.add_column(head, no_wrap=True)
+    for head in ("images/s", "eff.", "MB/step", "compress", "messages", "exposed", "pays below"):
+        made.add_column(head, justify="right", no_wrap=True)
+    made.add_column("limit", no_wrap=True)
     for place, each in enumerate(shown, 1):
-        below = breaks.get(each.compressor)
+        found, below = each.found, breaks.get(each.compressor)
         made.add_row(
             str(place), each.compressor, each.scheduler, each.collective, f"{each.images_per_second:.0f}",
-            f"{100 * each.found.efficiency:.1f} %", f"{each.found.num_bytes / 1e6:.4g}",
-            f"{1e3 * each.found.step.exposed:.2f}",
-            "" if each.compressor == DENSE else ("nowhere" if below is None else rate(below)), each.why,
+            f"{100 * found.efficiency:.1f} %", f"{found.num_bytes / 1e6:.4g}", f"{1e3 * found.compress:.1f}",
+            f"{1e3 * found.communicate:.1f}", f"{1e3 * found.step.exposed:.1f}",
+            "" if each.compressor == DENSE else ("nowhere" if below is None else rate(below)), each.limit,
         )  # fmt: skip
     return made
 
@@ -198,7 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     add_network(parser)
     add("--workers", type=int, required=True, metavar="N")
     add("--compressors", nargs="+", metavar="NAME", help="all")
-    add("--density", type=float, default=0.01, help="of compressors that have one (%(default)s)")
+    add("--density", type=float, help=f"of compressors that have one ({DEFAULT_DENSITY})")
     add("--rates", type=Path, default=SHIPPED, metavar="FILE", help="cells of scripts/bench_compressors.py (ours)")
     add("--all", action="store_true", help="every composition, not each compressor's best")
     add("--json", type=Path, metavar="FILE", help="write the numbers")

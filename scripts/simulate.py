@@ -11,7 +11,6 @@ Efficiency is the throughput of all workers over so many times that of one. How 
 
 import argparse
 import dataclasses
-import functools
 import itertools
 import json
 import sys
@@ -24,9 +23,10 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import compressors
 import schedulers
-from scripts._networks import add_network, source_of, topology_of
+from schedulers.base import Scheduler
+from scripts._networks import WIDTH, add_network, source_of, topology_of
+from scripts._simulators import DEFAULT_DENSITY, DENSE, check, collective_of, has_density, needs_whole, sizes_of
 from scripts.cluster import Parser
 from scripts.plot_collectives import new_figure, save
 from wirebench import collectives, trace
@@ -35,9 +35,11 @@ from wirebench.errors import UserError
 from wirebench.files import write_atomically
 from wirebench.pricing import Pricer
 from wirebench.roofline import GPUS
-from wirebench.simulate import Simulated, Simulator, draw
+from wirebench.simulate import Compressing, Simulated, Simulator, draw, free
+from wirebench.simulate_step import Passes
 from wirebench.sizing import Sizes
 from wirebench.timeline import Timeline
+from wirebench.topology import Topology
 from wirebench.trace import Trace
 
 USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
@@ -52,6 +54,7 @@ class Row:
     speed: float
     scheduler: str
     found: Simulated
+    passes: Passes
 
     def entry(self, batch: int) -> dict[str, Any]:
         """As JSON; `batch`: images of a worker."""
@@ -81,50 +84,57 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
-    """All schedules at all points."""
+    """All schedules at all points; UserError for what does not go together."""
     if any(speed <= 0 for speed in options.speed) or any(gbit <= 0 for gbit in options.gbit or ()):
         raise UserError("--speed and --gbit: need to be positive")
+    if options.density is not None and not has_density(options.compressor):
+        raise UserError(f"--density: {options.compressor!r} has none")
     rows = []
-    built = {name: schedulers.build(name) for name in dict.fromkeys(options.schedulers)}
+    built = _schedulers(options)
+    sizes: dict[int, Sizes] = {}
     for workers, gbit, speed in itertools.product(options.workers, options.gbit or [None], options.speed):
-        simulator = _simulator(options, faster(model, speed), workers, gbit)
+        topology = topology_of(options, workers, gbit)
+        if workers not in sizes:
+            sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
+        simulator = _simulator(options, model.faster(speed), sizes[workers], topology)
         for name, scheduler in built.items():
-            rows.append(Row(workers, gbit, speed, name, simulator.step(scheduler)))
+            found = simulator.step(scheduler)
+            if len(found.groups) > 1 and needs_whole(options.compressor):
+                raise UserError(f"--schedulers: {name!r} cuts the model, and {options.compressor!r} needs it whole")
+            rows.append(Row(workers, gbit, speed, name, found, simulator.passes))
     return rows
 
 
-def faster(model: Trace, speed: float) -> Trace:
-    """The trace of a GPU that is `speed` times as fast."""
-    layers = [
-        dataclasses.replace(
-            layer, forward_seconds=layer.forward_seconds / speed, backward_seconds=layer.backward_seconds / speed
-        )
-        for layer in model.layers
-    ]
-    return dataclasses.replace(model, layers=tuple(layers))
+def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
+    """Those that were named; else the usual ones that go with the compressor and the collective."""
+    collective = options.collective or collective_of(options.compressor)
+    if options.schedulers:
+        named = {name: schedulers.build(name) for name in dict.fromkeys(options.schedulers)}
+        for name, scheduler in named.items():
+            check(name, scheduler, options.compressor, collective)
+        return named
+    if needs_whole(options.compressor):
+        return {"sync_easgd": schedulers.build("sync_easgd")}
+    usual = {name: schedulers.build(name) for name in USUAL}
+    return {name: each for name, each in usual.items() if each.mode != "split" or collective != "native"}
 
 
-def make_of(name: str, density: float) -> Any:
-    """Makes the compressor `name`, at `density` where it has one, as its paper sends small tensors."""
-    options = {"density": density} if "density" in compressors.PLUGINS.options(name) else {}
-    return functools.partial(compressors.build, name, dense_below=0, warmup=(), **options)
-
-
-def _simulator(options: argparse.Namespace, model: Trace, workers: int, gbit: float | None) -> Simulator:
-    topology = topology_of(options, workers, gbit)
-    make = make_of(options.compressor, options.density)
-    make()  # a mistake in its options is said before anything is simulated
-    paper = getattr(compressors.PLUGINS.load(options.compressor), "collective", "")
-    name = options.collective or paper or "ring"
+def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology) -> Simulator:
+    name = options.collective or collective_of(options.compressor)
     pricer = Pricer(collectives.build(name), name, topology, options.call_us * 1e-6, options.formulas)
-    rates = Rates() if options.gpu else None
-    seconds = rates.on(options.compressor, GPUS[options.gpu].memory_gbs * 1e9) if rates else lambda numel: 0.0
-    return Simulator(model, Sizes(make, workers), seconds, pricer)
+    seconds: Compressing = free
+    if options.gpu:
+        seconds = Rates().on(options.compressor, GPUS[options.gpu].memory_gbs * 1e9)
+    return Simulator(model, sizes, seconds, pricer)
 
 
 def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> None:
     batch = model.batch_size
-    Console(width=None if sys.stdout.isatty() else 120).print(table(options, model, rows))
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    kind = "estimated" if model.estimate else "measured"
+    said = f"{model.name} ({kind}, {model.hardware}), {options.compressor}; {source_of(options)}"
+    console.print(said, markup=False, highlight=False, soft_wrap=True)
+    console.print(table(rows))
     if options.json:
         content = {"trace": options.trace, "network": source_of(options), "rows": [row.entry(batch) for row in rows]}
         write_atomically(options.json, json.dumps(content, indent=1) + "\n")
@@ -132,17 +142,13 @@ def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> No
         save(figure(rows), options.figure)
     if options.timeline:
         timeline = Timeline()
-        last = rows[-1]
-        simulator = _simulator(options, faster(model, last.speed), last.workers, last.gbit)
-        draw(last.found, simulator.passes, timeline)
+        draw(rows[-1].found, rows[-1].passes, timeline)
         timeline.save(options.timeline)
 
 
-def table(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> Table:
+def table(rows: Sequence[Row]) -> Table:
     """A line for every schedule at every point."""
-    kind = "estimated" if model.estimate else "measured"
-    title = f"{model.name} ({kind}), {options.compressor}, {source_of(options)}"
-    shown = Table(title=title, box=None, header_style="bold", padding=(0, 2, 0, 0))
+    shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for head in ("workers", "Gbit/s", "speed", "scheduler", "step ms", "exposed ms", "efficiency", "messages", "MB"):
         shown.add_column(head, justify="left" if head == "scheduler" else "right")
     for row in rows:
@@ -191,9 +197,9 @@ def _parser() -> argparse.ArgumentParser:
     add_network(parser)
     add("--gbit", type=float, nargs="+", metavar="RATE", help="rates between machines, in place of the network's")
     add("--speed", type=float, nargs="+", default=[1.0], metavar="X", help="GPUs so many times as fast (%(default)s)")
-    add("--schedulers", nargs="+", default=list(USUAL), metavar="NAME", help=f"{' '.join(USUAL)}")
-    add("--compressor", default="none", metavar="NAME", help="%(default)s")
-    add("--density", type=float, default=0.01, help="of compressors that have one (%(default)s)")
+    add("--schedulers", nargs="+", metavar="NAME", help=f"{' '.join(USUAL)}")
+    add("--compressor", default=DENSE, metavar="NAME", help="%(default)s")
+    add("--density", type=float, help=f"of a compressor that has one ({DEFAULT_DENSITY})")
     add("--collective", default="", metavar="NAME", help="the compressor's own, else ring")
     add("--call-us", type=float, default=0.0, metavar="US", help="own cost of every request (%(default)s)")
     add("--formulas", action="store_true", help="price by the papers' formulas instead of our own plans")

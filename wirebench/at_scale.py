@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from wirebench import closed_forms
 from wirebench.collectives.serve import Part
+from wirebench.errors import UserError
 from wirebench.topology import Branch, Topology
 
 MOST_RANKS = 16
@@ -48,11 +49,11 @@ class Shape(NamedTuple):
 
 
 class Large:
-    """Prices of a collective on a topology by its rounds; ValueError for a collective that has none here."""
+    """Prices of a collective on a topology by its rounds; UserError for a collective that has none here."""
 
     def __init__(self, plan: str, topology: Topology) -> None:
         if plan not in SUMS:
-            raise ValueError(f"no formula for what {plan!r} costs {topology.size} ranks; there is {', '.join(SUMS)}")
+            raise UserError(f"no price of {plan!r} for {topology.size} ranks: its plan is priced up to {MOST_RANKS}")
         self.plan, self.topology = plan, topology
         self.shape = Shape(topology.size, len(topology.machines), max(map(len, topology.machines)))
         branches = topology.branches.values()
@@ -93,7 +94,7 @@ class Large:
         return {"reduce": half + adding, "copy": half, "whole": 2 * half + adding}[part]
 
     def _seconds(self, rounds: Sequence[Rounds], num_bytes: float) -> float:
-        return sum(each.times * self._round(each, each.share * num_bytes) for each in rounds)
+        return sum(each.times * self._round(each, each.share * num_bytes) for each in rounds if each.times)
 
     def _round(self, each: Rounds, message_bytes: float) -> float:
         links = [branch.link(message_bytes) for branch in self._local]

@@ -60,7 +60,8 @@ def pipelined_seconds(plans: Sequence[Plan], topology: Topology, item_bytes: flo
     # Segments differ by one item at most, so that few plans are distinct, and the first stands for all in turn.
     if apart:
         return _in_turn_seconds(list(_loads(plans[0], topology, item_bytes)), len(plans), apart) if plans else 0.0
-    loads = {id(plan): list(_loads(plan, topology, item_bytes)) for plan in plans}
+    distinct = {id(plan): plan for plan in plans}
+    loads = {key: list(_loads(plan, topology, item_bytes)) for key, plan in distinct.items()}
     prices = {key: (sum(load.seconds for load in rounds), _busiest_seconds(rounds)) for key, rounds in loads.items()}
     ends: list[float] = []
     for number, (seconds, busy_seconds) in enumerate(prices[id(plan)] for plan in plans):

@@ -20,7 +20,7 @@ from wirebench.topology import Topology
 
 LEAST_BYTES = 64.0
 EVENLY = (1, 12, 840)
-"""Numbers of parts that many numbers of segments divide."""
+"""Numbers of parts that few segments share without a rest: all up to 8 of them, up to 4, or one alone."""
 
 
 class Pricer:
@@ -49,8 +49,8 @@ class Pricer:
     def halves(self, asked: Asked) -> Duration:
         """Of a request that may be left half done: until a sum is added up, and what then hands it out.
 
-        Segments of a whole sum overlap from one half to the other, so that the two may take longer. All but sums, and
-        sums that the engine makes itself, have no halves.
+        Segments of a long whole sum overlap from one half to the other, so that its halves may take up to twice as
+        long. All but sums, and sums that the engine makes itself, have no halves.
         """
         if asked.kind is not Sum or self._is_measured:
             return Duration(self.seconds(asked))
@@ -79,7 +79,7 @@ class Pricer:
         The largest chunk counts in every round, so few items are rounded up.
         """
         items, size, pieces = num_bytes / 4, self.topology.size, int(num_bytes // SEGMENT_BYTES)
-        if pieces < EVENLY[-1]:
+        if pieces <= 8:
             pieces = max((count for count in EVENLY if 256 * count * size <= items), default=1)
         parts = size * pieces
         return 4.0 * parts * (math.ceil(items / parts) if pieces == 1 else round(items / parts))

@@ -140,13 +140,19 @@ class Sizes:
         def play(ranks: Sequence[int], size: int, most: int | None = None) -> list[Asked]:
             return _play(self.make, _buckets(shapes, device, scale, len(ranks)), ranks, size, most)
 
-        counted = play(range(min(self.size, FEW)), min(self.size, FEW))
         if self.size <= FEW:
-            return counted
-        if any(asked.kind is Route for asked in counted):
-            few, more = (play(range(size), size, len(counted)) for size in (REGIONS // 2, min(self.size, REGIONS)))
-            return [_grown(one, two, self.size) for one, two in zip(few, more, strict=True)]
-        return play((0,) if device == META else self._played, self.size, len(counted))
+            return play(range(self.size), self.size)
+        many = device == CPU and sum(numel for numel, _, _ in shapes) >= SMALL
+        few = self._of_few if many else play(range(FEW), FEW)
+        if any(asked.kind is Route for asked in few):
+            worlds = (play(range(size), size, len(few)) for size in (REGIONS // 2, min(self.size, REGIONS)))
+            return [_grown(one, two, self.size) for one, two in zip(*worlds, strict=True)]
+        return play((0,) if device == META else self._played, self.size, len(few))
+
+    @cached_property
+    def _of_few(self) -> list[Asked]:
+        """Of a whole exchange of few ranks; from SMALL elements on the number of requests is the same."""
+        return _play(self.make, _buckets(((SMALL, 2, 64),), CPU, 1.0, FEW), range(FEW), FEW)
 
     @cached_property
     def _played(self) -> tuple[int, ...]:

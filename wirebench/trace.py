@@ -7,7 +7,7 @@ model (models/replay.py) waits as long as a trace says, and sends tensors of its
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Protocol, get_type_hints, runtime_checkable
 
@@ -81,6 +81,15 @@ class Trace:
     def backward_seconds(self) -> float:
         """Of one backward pass over the batch."""
         return math.fsum(layer.backward_seconds for layer in self.layers)
+
+    def faster(self, speed: float) -> "Trace":
+        """The same on hardware that is `speed` times as fast."""
+        assert speed > 0, f"a speed is positive, got {speed}"
+        layers = tuple(
+            replace(each, forward_seconds=each.forward_seconds / speed, backward_seconds=each.backward_seconds / speed)
+            for each in self.layers
+        )
+        return replace(self, layers=layers)
 
     def save(self, path: str | Path) -> None:
         """Write it as JSON, a line for each layer; the file is whole or not there. Raises OSError."""

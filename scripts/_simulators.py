@@ -1,0 +1,53 @@
+"""What simulate.py and advise.py put together: compressors as their papers have them, and what goes with what."""
+
+import functools
+
+import compressors
+from schedulers.base import Scheduler
+from wirebench.errors import UserError
+from wirebench.sizing import Sizes
+from wirebench.trace import Trace
+
+DEFAULT_DENSITY = 0.01
+DENSE = "none"
+
+
+def density_of(name: str, density: float | None) -> dict[str, float]:
+    """The option that sets the density of a compressor; none for one that has no density."""
+    return {"density": DEFAULT_DENSITY if density is None else density} if has_density(name) else {}
+
+
+def has_density(name: str) -> bool:
+    """Whether a density is among the compressor's options."""
+    return "density" in compressors.PLUGINS.options(name)
+
+
+def sizes_of(name: str, density: float | None, model: Trace, workers: int) -> Sizes:
+    """What the compressor asks for, with its paper's small tensors dense; UserError for a density out of range.
+
+    A trace without shapes does not say which tensors are vectors: of such a one everything is compressed.
+    """
+    below = compressors.dense_below_of(name) if any(layer.shape for layer in model.layers) else 0
+    make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **density_of(name, density))
+    return Sizes(make, workers, below)
+
+
+def collective_of(name: str) -> str:
+    """That of the compressor's paper, else a ring."""
+    return getattr(compressors.PLUGINS.load(name), "collective", "") or "ring"
+
+
+@functools.cache
+def needs_whole(name: str) -> bool:
+    """Whether the compressor works only on the whole model in one message."""
+    return bool(getattr(compressors.build(name), "whole_model", ""))
+
+
+def check(scheduler: str, built: Scheduler, compressor: str, collective: str) -> None:
+    """Raise UserError for what train.py would refuse to put together (resolve.py)."""
+    if built.mode in ("native", "elastic") and compressor != DENSE:
+        raise UserError(f"--schedulers: {scheduler!r} sends no gradients of ours, and goes with --compressor none")
+    if built.mode == "native" and collective != "native":
+        raise UserError(f"--schedulers: {scheduler!r} is the engine's own, and goes with --collective native")
+    if built.mode == "split" and collective == "native":
+        raise UserError(f"--schedulers: {scheduler!r} needs a collective with two halves, not native")
