@@ -28,7 +28,8 @@ class Threshold(Method):
     threshold        magnitude, in units of one rank's mean gradient over its batch. No value suits all models; 0 sends
                      every entry that is not 0
     values, indices  how entries are coded (encoding.py)
-    Extra memory: the residual, 1 d, none of it above the threshold. Measures: `density`, the share that is sent.
+    Memory: the residual, 1 d, none of it above the threshold; while it works 20 bytes for every entry of every rank:
+    0.4 d where 4 ranks send 2 % each. Measures: `density`, the share that is sent.
     """
 
     keeps = "exactly"
@@ -46,8 +47,8 @@ class Threshold(Method):
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """One gather of indices and values.
 
-        Passes over the bucket: reading both and writing one for the sum with the residual, two readings for the
-        selection, one writing to clear the gradient.
+        Passes over the bucket: reading both and writing one for the sum with the residual, a reading for the selection
+        (on a GPU two), one writing to clear the gradient.
         """
         check_bucket(bucket)
         grad, numel = bucket.grad, bucket.grad.numel()

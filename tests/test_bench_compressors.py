@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -599,3 +600,31 @@ def test_json_holds_numbers_only_once_each() -> None:
     line = json.loads(json.dumps(dataclasses.asdict(CELL)))
     assert set(line) == {each.name for each in dataclasses.fields(Cell)}
     assert line["budget"][0] == [["select", "decode"], 3.0]
+
+
+# The table of memory in docs/compressors.md -------------------------------------------------------------------------
+
+PAGE = Path(__file__).parent.parent / "docs/compressors.md"
+ROW = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \| ([\d.]+) \| ([\d.]+) \|", re.MULTILINE)
+
+
+def memory_table() -> dict[str, tuple[float, float]]:
+    """What the page says of each method: kept, at most."""
+    text = PAGE.read_text().partition("<!-- memory:begin -->")[2].partition("<!-- memory:end -->")[0]
+    rows = [(re.findall(r"\w+", names), float(kept), float(most)) for names, kept, most in ROW.findall(text)]
+    return {name: (kept, most) for names, kept, most in rows for name in names}
+
+
+def test_the_page_tells_the_memory_of_every_method() -> None:
+    assert sorted(memory_table()) == bench_compressors.compressors.available()
+
+
+@pytest.mark.slow
+def test_the_page_tells_the_memory_that_is_measured() -> None:
+    inputs, bench = Inputs(parse_size("14.7m"), CPU), Bench(CPU, 4, 3, 1, lambda _: None)
+    found = {}
+    for contender in bench_compressors.choose(None, None, False):
+        state, memory = bench._memory(inputs, contender)
+        multiples = [num_bytes / (4 * inputs.size.numel) for num_bytes in (state, memory.peak)]
+        found[contender.name.split()[0]] = pytest.approx(multiples, abs=0.06)
+    assert {name: list(each) for name, each in memory_table().items()} == found

@@ -35,6 +35,7 @@ DOCUMENTS = (
     "docs/traces.md",
     "docs/clusters.md",
     "docs/collectives.md",
+    "docs/compressors.md",
 )
 RECIPES = "CONTRIBUTING.md"
 BLOCK = re.compile(r"^ *```(\S+)?(?: (\S+))?\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)

@@ -16,6 +16,7 @@ import models
 import schedulers
 import train
 from resolve import resolve
+from tests.distributed.launch import last_of_each
 from wirebench import config
 from wirebench.errors import UserError
 from wirebench.layout import FlatGradient, backward_order
@@ -74,7 +75,7 @@ def arguments(folder: Path, *overrides: str) -> list[str]:
     name = next((word for word in overrides if word.startswith("output.dir=")), f"output.dir={folder}/run")
     data = [f"data.batch_size={BATCH}", "data.test_size=16", "data.train_size=64", "optimizer.lr=0.1"]
     config_file = str(ROOT / "configs/replay/resnet20.toml")
-    return [config_file, f"model.trace={folder}/given.json", *data, *short, name, *overrides]
+    return last_of_each([config_file, f"model.trace={folder}/given.json", *data, *short, name, *overrides])
 
 
 def test_a_step_takes_the_time_of_the_trace_in_a_plain_loop(replay):
