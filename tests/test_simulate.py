@@ -72,13 +72,18 @@ def test_one_node_waits_for_nobody(googlenet: dict[int, Simulator]):
         assert efficiency(googlenet[1], name) == pytest.approx(1, abs=1e-12), name
 
 
+def of_the_paper(numel: int) -> float:
+    """A ring of 64 nodes: MG-WFBP, Table II."""
+    slope = 63 / 64 * (2 / PAPER.bytes_per_second + PAPER.reduce_seconds_per_byte)
+    return 2 * 63 * PAPER.latency_seconds + slope * 4 * numel
+
+
 def test_the_step_is_the_papers_recurrence(googlenet: dict[int, Simulator]):
     made = googlenet[64]
     costs = made.costs()
     for name in ("wfbp", "mg_wfbp", "optimal"):
         found = made.step(schedulers.build(name))
-        line = 2 * 63 * PAPER.latency_seconds, 63 / 64 * (2 / PAPER.bytes_per_second + PAPER.reduce_seconds_per_byte)
-        end = finish_seconds(costs, found.groups, lambda numel, line=line: line[0] + line[1] * 4 * numel)
+        end = finish_seconds(costs, found.groups, of_the_paper)
         assert found.step.seconds == pytest.approx(sum(made.passes.forward) + end, rel=1e-6), name
 
 
@@ -145,9 +150,12 @@ def test_a_split_schedule_hands_sums_out_under_the_next_forward_pass():
 def test_buckets_are_priced_once_whichever_schedule_asks(monkeypatch):
     made, asked = simulator(), []
     of = made._sizes.of
-    monkeypatch.setattr(
-        made._sizes, "of", lambda layers: asked.append(tuple(each.name for each in layers)) or of(layers)
-    )
+
+    def noted(layers):
+        asked.append(tuple(each.name for each in layers))
+        return of(layers)
+
+    monkeypatch.setattr(made._sizes, "of", noted)
     for name in ("wfbp", "naive", "optimal", "mg_wfbp", "sync_easgd"):
         made.step(schedulers.build(name))
     assert len(asked) == len({tuple(names) for names in asked}) > 3
