@@ -42,8 +42,8 @@ def test_published_rates_are_steps():
 
 def test_the_fit_finds_what_it_is_given():
     """Steps that cost 20 messages each on top of a base; the rates of the model are those of 2 ms."""
-    made = {nodes: 32 / (0.4 + 20 * 0.002) for nodes in paper.REAL_NODES}
-    model = GOOGLENET._replace(rates={name: tuple(made.values()) for name in paper.SCHEDULES})
+    rate = 32 / (0.4 + 20 * 0.002)
+    model = GOOGLENET._replace(rates={name: (rate, rate, rate) for name in paper.SCHEDULES})
     assert paper.fit(model, lambda _nodes, _name, each: 0.4 + 20 * each) == pytest.approx(0.002, rel=0.01)
     assert paper.fit(model, lambda _nodes, _name, each: 1.0 + each) == 0.0, "nothing fits better than nothing"
 
