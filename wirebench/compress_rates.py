@@ -5,19 +5,17 @@ in copies. On a GPU that was not measured the same number of copies, at its memo
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 from wirebench import compressor_cells
 from wirebench.compressor_cells import Cell
+from wirebench.simulate import Compressing
 
 SHIPPED = Path(__file__).resolve().parents[1] / "results" / "cpu-2core" / "compressors" / "cells.jsonl"
 FLOAT_BYTES = 4
-
-Compressing = Callable[[int], float]
-"""Seconds that a compressor works on so many elements."""
 
 
 class _Cost(NamedTuple):
@@ -28,14 +26,16 @@ class _Cost(NamedTuple):
 
 
 class Rates:
-    """What every method takes, from a file of cells."""
+    """What every method takes, from a file of cells; of one that was measured with several options, the fewest."""
 
     def __init__(self, path: Path = SHIPPED) -> None:
         cells: dict[str, list[Cell]] = {}
         for cell in compressor_cells.load(path).cells:
             if not cell.rival and not cell.error:
-                cells.setdefault(_name(cell), []).append(cell)
-        self._costs = {name: _cost(sorted(found, key=lambda cell: cell.items)) for name, found in cells.items()}
+                cells.setdefault(cell.method, []).append(cell)
+        # Shortest last, so that it stays.
+        plainest = {_name(method): cells[method] for method in sorted(cells, key=len, reverse=True)}
+        self._costs = {name: _cost(sorted(found, key=lambda cell: cell.items)) for name, found in plainest.items()}
 
     def knows(self, compressor: str) -> bool:
         """Whether the method was measured."""
@@ -65,8 +65,8 @@ def _cost(cells: Sequence[Cell]) -> _Cost:
     return _Cost(fixed, tuple((cell.items, cell.total) for cell in rest))
 
 
-def _name(cell: Cell) -> str:
-    return cell.method.partition(":")[0].partition(" ")[0]
+def _name(method: str) -> str:
+    return method.partition(":")[0].partition(" ")[0]
 
 
 def _between(points: Sequence[tuple[int, float]], numel: int) -> float:

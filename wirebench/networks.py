@@ -58,13 +58,11 @@ def cluster(network: Network, workers: int, per_machine: int = 1) -> Topology:
     return Topology(root, reduce_seconds_per_byte=network.reduce_seconds_per_byte)
 
 
-def scaled(network: Network, factor: float) -> Network:
-    """The same with another rate."""
-    return network._replace(bytes_per_second=factor * network.bytes_per_second)
-
-
 def rescaled(topology: Topology, factor: float) -> Topology:
-    """A topology whose links between machines have `factor` times the rate; start-up times stay."""
+    """A topology whose links between machines have `factor` times the rate; start-up times stay.
+
+    So does the engine's own all-reduce, where it was measured. Of a single machine it is the links inside.
+    """
 
     def dressed(node: Branch) -> Branch:
         if all(isinstance(child, int) for child in node.children) and len(topology.machines) > 1:

@@ -7,9 +7,10 @@ import pytest
 
 import models
 from resolve import resolve
-from tests.models.test_replay import CLASSES, IMAGE, LAYERS, write
+from tests.models.test_replay import CLASSES, IMAGE, LAYERS, batch, timed, write
 from wirebench import config
 from wirebench.errors import UserError
+from wirebench.loss import cross_entropy
 from wirebench.trace import SHIPPED, TraceLayer, load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +27,25 @@ def test_examples_resolve_with_the_batch_size_of_their_traces(path):
     kind = "estimated" if trace.estimate else "measured"
     said = re.search(rf"(?:{kind}|reconstructed): ([0-9.]+) ms a step", head)
     assert said and float(said[1]) == pytest.approx(1e3 * (trace.forward_seconds + trace.backward_seconds), rel=0.01)
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.stem)
+def test_a_step_takes_the_time_of_a_shipped_trace(path):
+    trace = load(path)
+    model, (images, labels) = models.build("replay", CLASSES, IMAGE, trace=str(path)), batch(trace.batch_size)
+
+    def step() -> float:
+        model.zero_grad()
+        return timed(lambda: cross_entropy(model(images), labels).backward())
+
+    step()
+    expected = trace.forward_seconds + trace.backward_seconds
+    # 0.3 ms are what a small model's own calls take on a slow core. The best of some, and of more on a busy machine.
+    enough = max(1.02 * expected, expected + 3e-4)
+    seconds = [step(), step()]
+    while min(seconds) > enough and sum(seconds) < 5:
+        seconds.append(step())
+    assert expected <= min(seconds) <= enough
 
 
 def test_every_shipped_trace_has_an_example():
