@@ -68,6 +68,16 @@ def test_a_resumed_run_ends_as_the_unbroken_one(overrides: list[str], stops: lis
     assert record(tmp_path / "resumed")["resumed_at"] == stops[-1]
 
 
+def test_readings_of_the_health_are_kept_beyond_step_nine(tmp_path: Path) -> None:
+    """Their steps are keys: 2 comes before 10 as a number, after it as the text that a file holds."""
+    every = ["output.health_every=1", "train.checkpoint_every_steps=1"]
+    assert run(tmp_path / "unbroken", *every) == 0
+    assert run(tmp_path / "resumed", *every, "train.max_steps=11") == 0
+    assert run(tmp_path / "resumed", *every, "train.resume=auto") == 0
+    assert record(tmp_path / "resumed")["resumed_at"] == 11
+    assert record(tmp_path / "resumed")["health"] == record(tmp_path / "unbroken")["health"]
+
+
 def test_everything_is_in_a_checkpoint(unbroken: Path) -> None:
     newest = checkpoints(unbroken)[-1]
     assert sorted(path.name for path in newest.iterdir()) == [

@@ -244,7 +244,8 @@ def _read_files(folder: Path, sums: Mapping[str, str], names: Sequence[str]) -> 
 
 def _checksum(state: Mapping[str, Any]) -> str:
     """Of everything in state.json but the checksum itself."""
-    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
+    as_read = json.loads(json.dumps(state))  # numbers as keys (the health's steps) sort otherwise before than after
+    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
 
 
 def _of_model(worker: Worker) -> dict[str, Tensor]:
