@@ -17,6 +17,7 @@ from wirebench.collectives.serve import Server
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import agree_on
 from wirebench.config import Config
+from wirebench.data.base import Dataset
 from wirebench.elastic import Elastic
 from wirebench.environment import hardware
 from wirebench.exchange import Synchroniser
@@ -140,7 +141,7 @@ def _rehearsal(
     }
     about = {
         "name": settings.name,
-        "model": " ".join([settings.model.name, *(f"{k}={v}" for k, v in settings.model.options.items())]),
+        "model": _model(settings, worker.shard.dataset),
         "hardware": hardware(engine.device),
         "batch_size": settings.data.batch_size // accumulation,
         "source": f"train.py, {settings.train.precision}: medians of steps whose messages waited, then of ranks",
@@ -167,6 +168,12 @@ def _rehearsal(
         identity={"scheduler": tables["scheduler"], "world": engine.size},
         save=save,
     )
+
+
+def _model(settings: Config, dataset: Dataset) -> str:
+    """As a trace words it: the model, its options, what it looks at and how many classes it tells apart."""
+    words = " ".join([settings.model.name, *(f"{key}={value}" for key, value in settings.model.options.items())])
+    return f"{words}, {'x'.join(map(str, dataset.image_shape))}, {dataset.num_classes} classes"
 
 
 def _topology(settings: Config, engine: Engine) -> Topology:

@@ -1,5 +1,6 @@
 """A look at this machine, for advise.py: the layers' times of a model, and what its memory copies."""
 
+import math
 import time
 from typing import Any
 
@@ -33,10 +34,13 @@ def probe(name: str, options: dict[str, Any], batch_size: int, pixels: int, clas
         timer.disarm()
         steps += 1
     profile = median(timer.take()[1:])
-    numel = {each: parameter.numel() for each, parameter in model.named_parameters()}
+    shapes = {each: tuple(parameter.shape) for each, parameter in model.named_parameters()}
     before = (0.0, *profile.ready)
     pairs = zip(order.names, profile.forward, profile.ready, before, strict=False)
-    layers = [TraceLayer(each, numel[each], forward, ready - last) for each, forward, ready, last in pairs]
+    layers = [
+        TraceLayer(each, math.prod(shapes[each]), forward, ready - last, shapes[each])
+        for each, forward, ready, last in pairs
+    ]
     return Trace(
         f"{name}_probed", f"{name}, 3x{pixels}x{pixels}, {classes} classes", hardware(device), batch_size, False,
         f"scripts/advise.py --probe: medians of {steps - 1} steps", torch.__version__.partition("+")[0],

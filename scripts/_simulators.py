@@ -1,10 +1,12 @@
 """What simulate.py and advise.py put together: compressors as their papers have them, and what goes with what."""
 
 import functools
+from collections.abc import Sequence
 
 import compressors
 from schedulers.base import Scheduler
 from wirebench.errors import UserError
+from wirebench.plugins import suggest
 from wirebench.sizing import Sizes
 from wirebench.trace import Trace
 
@@ -15,6 +17,24 @@ DENSE = "none"
 def density_of(name: str, density: float | None) -> dict[str, float]:
     """The option that sets the density of a compressor; none for one that has no density."""
     return {"density": DEFAULT_DENSITY if density is None else density} if has_density(name) else {}
+
+
+def check_density(names: Sequence[str], density: float | None) -> None:
+    """Raise UserError for a density that none of these compressors takes."""
+    if density is None:
+        return
+    having = [name for name in names if has_density(name)]
+    if not having:
+        raise UserError(f"--density: {', '.join(map(repr, names))}: none has one")
+    for name in having:
+        compressors.build(name, density=density)
+
+
+def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise UserError for a name of `option` that is not among the known ones."""
+    for name in names:
+        if name not in known:
+            raise UserError(f"{option}: no {name!r}; {suggest(name, known)}")
 
 
 def has_density(name: str) -> bool:

@@ -4,7 +4,7 @@
 python scripts/advise.py --model resnet50 --batch 32 --gpu v100 --network 10gbe --workers 32
 python scripts/advise.py --trace googlenet_k80 --network 1gbe --workers 8
 python scripts/advise.py --trace results/runs/mine/layers.json --topology fitted.toml --workers 4
-python scripts/advise.py --model resnet_cifar --option depth=20 --pixels 32 --classes 10 --batch 32 --probe --workers 4
+python scripts/advise.py --model resnet_cifar --image-size 32 --classes 10 --batch 32 --probe --workers 4
 
 Computation comes from a trace, from an estimate for a GPU, or from this machine (--probe). Compressors take as many
 copies of the gradient as they were measured to take on a CPU, at the GPU's memory bandwidth: an estimate too.
@@ -29,29 +29,34 @@ import compressors
 from scripts._advice import Advice, Adviser, rate, sentence
 from scripts._networks import WIDTH, add_network, gbit_of, source_of, topology_of
 from scripts._probe import copy_bytes_per_second, probe
-from scripts._simulators import DEFAULT_DENSITY, DENSE
+from scripts._simulators import DEFAULT_DENSITY, DENSE, check_density, check_names
 from scripts.cluster import Parser
-from scripts.estimate_trace import _option, estimate
+from scripts.estimate_trace import check_sizes, estimate, gpu_of, model_options
 from scripts.plot_collectives import new_figure, save
 from wirebench import trace
 from wirebench.compress_rates import SHIPPED, Rates
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
-from wirebench.plugins import suggest
-from wirebench.roofline import GPUS
+from wirebench.roofline import GPUS, Gpu
 from wirebench.trace import Trace
+
+IMAGE_SIZE, CLASSES, PROBE_SECONDS = 224, 1000, 30.0
+OF_A_MODEL = ("probe", "option", "batch", "image_size", "classes", "probe_seconds")
+"""Options that say nothing beside a trace."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line: 0, or 2 with one line on standard error."""
     try:
         options = _parser().parse_args(arguments)
+        # Mistakes first, and then a look at the machine that may take half a minute.
+        names, rates = _chosen(options.compressors, options.density), Rates(options.rates)
+        topology_of(options, options.workers)
         model, bytes_per_second = _computation(options)
-        names = _chosen(options.compressors)
         adviser = Adviser(
             model,
             lambda gbit: topology_of(options, options.workers, gbit),
-            Rates(options.rates),
+            rates,
             bytes_per_second,
             options.density,
         )
@@ -71,38 +76,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _computation(options: argparse.Namespace) -> tuple[Trace, float]:
     """The trace, and the bytes per second of the memory that compresses."""
-    if options.gpu and options.gpu not in GPUS:
-        raise UserError(f"--gpu: no GPU {options.gpu!r}; {suggest(options.gpu, list(GPUS))}")
+    gpu = gpu_of(options.gpu) if options.gpu else None
     if sum(map(bool, (options.trace, options.model))) != 1:
         raise UserError("--trace or --model: name one of them")
     if options.trace:
-        given = [name for name in ("probe", "option", "batch") if getattr(options, name)]
+        given = [name for name in OF_A_MODEL if getattr(options, name) not in (None, False, [])]
         if given:
-            raise UserError(f"--{given[0]}: goes with --model, not with --trace")
+            raise UserError(f"--{given[0].replace('_', '-')}: goes with --model, not with --trace")
         model = trace.load(trace.find(options.trace))
-        memory = GPUS[options.gpu].memory_gbs * 1e9 if options.gpu else copy_bytes_per_second()
-        return model, memory
-    if options.probe == bool(options.gpu):
-        raise UserError("--model: needs --gpu for an estimate, or --probe to measure this machine")
-    if (options.batch or 0) < 1:
-        raise UserError("--batch: needs at least 1 image per worker")
-    chosen = dict(_option(text) for text in options.option)
-    if options.probe:
-        found = probe(options.model, chosen, options.batch, options.pixels, options.classes, options.probe_seconds)
-        return found, copy_bytes_per_second()
-    gpu = GPUS[options.gpu]
-    name = f"{options.model}_{options.gpu}"
-    return estimate(options.model, chosen, gpu, options.batch, options.pixels, options.classes, name), (
-        gpu.memory_gbs * 1e9
-    )
+        return model, _bytes_per_second(gpu)
+    if options.probe == bool(gpu):
+        raise UserError("--model: needs either --gpu for an estimate, or --probe to measure this machine")
+    if options.batch is None:
+        raise UserError("--batch: is missing, the images of a worker's step")
+    sizes = options.batch, _or(options.image_size, IMAGE_SIZE), _or(options.classes, CLASSES)
+    chosen = model_options(options.option)
+    if gpu:
+        model = estimate(options.model, chosen, gpu, *sizes, name=f"{options.model}_{options.gpu}")
+    else:
+        check_sizes(*sizes)
+        model = probe(options.model, chosen, *sizes, seconds=_or(options.probe_seconds, PROBE_SECONDS))
+    return model, _bytes_per_second(gpu)
 
 
-def _chosen(names: Sequence[str] | None) -> list[str]:
+def _or(given: Any, usual: Any) -> Any:
+    return usual if given is None else given
+
+
+def _bytes_per_second(gpu: Gpu | None) -> float:
+    return gpu.memory_gbs * 1e9 if gpu else copy_bytes_per_second()
+
+
+def _chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
     known = compressors.available()
-    for name in names or ():
-        if name not in known:
-            raise UserError(f"--compressors: no {name!r}; {suggest(name, known)}")
-    return list(dict.fromkeys([DENSE, *(names or known)]))
+    check_names("--compressors", names or (), known)
+    chosen = list(dict.fromkeys([DENSE, *(names or known)]))
+    check_density(chosen, density)
+    return chosen
 
 
 def _write(
@@ -199,11 +209,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", metavar="NAME", help="instead: a model of models/, with --batch, and --gpu or --probe")
     add("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
     add("--batch", type=int, metavar="N", help="images of a worker")
-    add("--pixels", type=int, default=224, help="height and width of an image (%(default)s)")
-    add("--classes", type=int, default=1000, help="(%(default)s)")
+    add("--image-size", type=int, metavar="N", help=f"height and width in pixels ({IMAGE_SIZE})")
+    add("--classes", type=int, metavar="N", help=f"that the model tells apart ({CLASSES})")
     add("--gpu", metavar="NAME", help=f"{', '.join(GPUS)}; with --trace: whose memory compresses (this machine's)")
     add("--probe", action="store_true", help="measure the model on this machine")
-    add("--probe-seconds", type=float, default=30.0, metavar="S", help="for so long (%(default)s)")
+    add("--probe-seconds", type=float, metavar="S", help=f"for so long ({PROBE_SECONDS:g})")
     add_network(parser)
     add("--workers", type=int, required=True, metavar="N")
     add("--compressors", nargs="+", metavar="NAME", help="all")

@@ -47,11 +47,16 @@ def estimate(
 
     Raises UserError for what the model does not take.
     """
+    check_sizes(batch_size, image_size, num_classes)
     with torch.device("meta"):
         model = models.build(model_name, num_classes, (3, image_size, image_size), **options)
     if isinstance(model, Paced):
         raise UserError("--model: it computes nothing that could be estimated")
-    forward, backward = _step(model, gpu, (batch_size, 3, image_size, image_size))
+    try:
+        forward, backward = _step(model, gpu, (batch_size, 3, image_size, image_size))
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        raise UserError(f"--image-size: {model_name!r} takes no images of {image_size} pixels: {reason}") from error
     parameters = dict(model.named_parameters())
     layers = tuple(
         TraceLayer(each, p.numel(), _round(forward.get(each, 0.0)), _round(backward[each]), tuple(p.shape))
@@ -118,17 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     name = options.out.stem if options.out else f"{options.model}_{options.gpu}"
     try:
-        for key in ("batch", "image_size"):
-            if getattr(options, key) < 1:
-                raise UserError(f"--{key.replace('_', '-')}: needs at least 1, got {getattr(options, key)}")
-        if options.classes < 2:
-            raise UserError(f"--classes: needs at least 2, got {options.classes}")
-        if options.gpu not in GPUS:
-            raise UserError(f"--gpu: no GPU {options.gpu!r}; {suggest(options.gpu, list(GPUS))}")
-        chosen = dict(_option(text) for text in options.option)
-        trace = estimate(
-            options.model, chosen, GPUS[options.gpu], options.batch, options.image_size, options.classes, name
-        )
+        chosen, gpu = model_options(options.option), gpu_of(options.gpu)
+        trace = estimate(options.model, chosen, gpu, options.batch, options.image_size, options.classes, name)
         if options.out:
             _save(trace, options.out)
     except UserError as error:
@@ -140,6 +136,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"at batch size {trace.batch_size} (estimated, not measured)"
     )
     return 0
+
+
+def check_sizes(batch_size: int, image_size: int, num_classes: int) -> None:
+    """Raise UserError for a size that no batch of images has."""
+    for option, value, least in (("batch", batch_size, 1), ("image-size", image_size, 1), ("classes", num_classes, 2)):
+        if value < least:
+            raise UserError(f"--{option}: needs at least {least}, got {value}")
+
+
+def gpu_of(name: str) -> Gpu:
+    """The GPU of this name; UserError lists those that are known."""
+    if name not in GPUS:
+        raise UserError(f"--gpu: no GPU {name!r}; {suggest(name, list(GPUS))}")
+    return GPUS[name]
+
+
+def model_options(given: Sequence[str]) -> dict[str, Any]:
+    """The options of a model, from KEY=VALUE with values as in TOML or plain words; UserError for anything else."""
+    return dict(_option(text) for text in given)
 
 
 def _option(text: str) -> tuple[str, Any]:

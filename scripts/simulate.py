@@ -23,11 +23,22 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import compressors
 import schedulers
 from schedulers.base import Scheduler
 from scripts._networks import WIDTH, add_network, source_of, topology_of
-from scripts._simulators import DEFAULT_DENSITY, DENSE, check, collective_of, has_density, needs_whole, sizes_of
+from scripts._simulators import (
+    DEFAULT_DENSITY,
+    DENSE,
+    check,
+    check_density,
+    check_names,
+    collective_of,
+    needs_whole,
+    sizes_of,
+)
 from scripts.cluster import Parser
+from scripts.estimate_trace import gpu_of
 from scripts.plot_collectives import new_figure, save
 from wirebench import collectives, trace
 from wirebench.compress_rates import Rates
@@ -87,8 +98,12 @@ def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
     """All schedules at all points; UserError for what does not go together."""
     if any(speed <= 0 for speed in options.speed) or any(gbit <= 0 for gbit in options.gbit or ()):
         raise UserError("--speed and --gbit: need to be positive")
-    if options.density is not None and not has_density(options.compressor):
-        raise UserError(f"--density: {options.compressor!r} has none")
+    if options.call_us < 0:
+        raise UserError(f"--call-us: needs at least 0, got {options.call_us:g}")
+    check_names("--schedulers", options.schedulers or (), schedulers.available())
+    check_names("--compressor", [options.compressor], compressors.available())
+    check_names("--collective", [options.collective] if options.collective else (), collectives.available())
+    check_density([options.compressor], options.density)
     rows = []
     built = _schedulers(options)
     sizes: dict[int, Sizes] = {}
@@ -124,7 +139,7 @@ def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology
     pricer = Pricer(collectives.build(name), name, topology, options.call_us * 1e-6, options.formulas)
     seconds: Compressing = free
     if options.gpu:
-        seconds = Rates().on(options.compressor, GPUS[options.gpu].memory_gbs * 1e9)
+        seconds = Rates().on(options.compressor, gpu_of(options.gpu).memory_gbs * 1e9)
     return Simulator(model, sizes, seconds, pricer)
 
 
@@ -203,7 +218,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--collective", default="", metavar="NAME", help="the compressor's own, else ring")
     add("--call-us", type=float, default=0.0, metavar="US", help="own cost of every request (%(default)s)")
     add("--formulas", action="store_true", help="price by the papers' formulas instead of our own plans")
-    add("--gpu", choices=list(GPUS), help="whose memory compresses; without it compression is free")
+    add("--gpu", metavar="NAME", help=f"{', '.join(GPUS)}: whose memory compresses; without it compression is free")
     add("--json", type=Path, metavar="FILE", help="write the numbers")
     add("--figure", type=Path, metavar="FILE", help="draw them (.png)")
     add("--timeline", type=Path, metavar="FILE", help="the last line's step, for ui.perfetto.dev")

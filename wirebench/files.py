@@ -1,5 +1,6 @@
 """Files that are whole or absent: what is read after a crash was written completely."""
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -17,6 +18,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        error.filename = str(path)  # the one that whoever reads the message knows
         raise

@@ -36,7 +36,7 @@ def save(
     """
     before = (0.0, *profile.ready)
     rows = [
-        TraceLayer(layer.name, layer.numel, forward, ready - last, shape)
+        TraceLayer(layer.name, layer.numel, round(forward, 9), round(ready - last, 9), shape)
         for (layer, shape), forward, ready, last in zip(layers, profile.forward, profile.ready, before, strict=False)
     ]
     known = {key: value for key, value in about.items() if key != "exchange"}

@@ -48,9 +48,27 @@ def test_a_step_takes_the_time_of_a_shipped_trace(path):
     assert expected <= min(seconds) <= enough
 
 
-def test_every_shipped_trace_has_an_example():
+def test_every_shipped_model_has_an_example():
     used = {config.load(path).model.options["trace"] for path in (ROOT / "configs/replay").glob("*.toml")}
-    assert used == {path.stem for path in SHIPPED.glob("*.json")}
+    shipped = {path.stem: load(path).model for path in SHIPPED.glob("*.json")}
+    assert used <= shipped.keys()
+    assert {shipped[name] for name in used} == set(shipped.values())
+
+
+def test_the_docs_list_every_shipped_trace():
+    """With its numbers; a number may be rounded to what is printed."""
+    listed = re.findall(
+        r"^\| `(\w+)` \| ([^|]+) \| (\d+) \| ([\d.]+) ms \| ([\d.]+) ms \| (measured|estimated|reconstructed) \|$",
+        (ROOT / "docs/traces.md").read_text(),
+        re.MULTILINE,
+    )
+    assert [name for name, *_ in listed] == sorted(path.stem for path in SHIPPED.glob("*.json"))
+    for name, model, batch_size, forward, backward, kind in listed:
+        trace = load(SHIPPED / f"{name}.json")
+        assert trace.model.startswith(model)
+        assert (int(batch_size), kind == "measured") == (trace.batch_size, not trace.estimate)
+        assert float(forward) == pytest.approx(1e3 * trace.forward_seconds, abs=0.006)
+        assert float(backward) == pytest.approx(1e3 * trace.backward_seconds, abs=0.006)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,167 @@
+"""scripts/advise.py: the ranking, what pays below which rate, the sentence; one line for mistakes."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from scripts import advise
+from scripts._advice import WORTHWHILE, Adviser
+from wirebench import networks
+from wirebench.compress_rates import Rates
+from wirebench.topology import Topology
+from wirebench.trace import SHIPPED, load
+
+ROOT = Path(__file__).resolve().parents[1]
+FEW = ["--compressors", "fp16", "topk", "gs_sgd"]
+
+
+def answer(tmp_path: Path, *arguments: str) -> dict:
+    path = tmp_path / "found.json"
+    assert advise.main([*arguments, "--json", str(path)]) == 0
+    return json.loads(path.read_text())
+
+
+def test_compositions_are_ranked_and_the_sentence_names_the_first(tmp_path, capsys):
+    found = answer(tmp_path, "--trace", "resnet50_v100", "--gpu", "v100", "--network", "1gbe", "--workers", "8", *FEW)
+    rows = found["rows"]
+    assert sorted(row["compressor"] for row in rows) == ["fp16", "gs_sgd", "none", "topk"]
+    assert [row["step_seconds"] for row in rows] == sorted(row["step_seconds"] for row in rows)
+    by = {row["compressor"]: row for row in rows}
+    assert by["none"]["limit"] == "messages" and by["none"]["break_even"] is None
+    assert by["topk"]["bytes_per_step"] < by["fp16"]["bytes_per_step"] < by["none"]["bytes_per_step"]
+    first, dense = rows[0], by["none"]
+    gain = 100 * (first["images_per_second"] / dense["images_per_second"] - 1)
+    assert found["answer"].startswith(
+        f"{first['compressor']} with {first['scheduler']} on {first['collective']} is {gain:.0f} % faster than dense "
+        f"with {dense['scheduler']} on {dense['collective']} "
+    )
+    assert f"It pays below {first['break_even']}." in found["answer"]
+    printed = capsys.readouterr().out
+    assert found["answer"] in printed
+    assert max(map(len, printed.splitlines()[3:-2])) <= 120
+    places = [line.split()[1] for line in printed.splitlines() if re.match(r" *\d+ \w+ ", line)]
+    assert places == [row["compressor"] for row in rows]
+
+
+def test_where_computing_takes_long_nothing_beats_dense(tmp_path):
+    found = answer(
+        tmp_path, "--trace", "googlenet_k80", "--gpu", "k80", "--network", "ib200", "--workers", "4", *FEW
+    )  # fmt: skip
+    dense = next(row for row in found["rows"] if row["compressor"] == "none")
+    assert found["answer"].startswith(
+        f"On this network nothing beats dense with {dense['scheduler']} on {dense['collective']}. "
+        "The first to pay on slower links is "
+    )
+    assert dense["limit"] == "computing"
+
+
+def test_where_nothing_pays_at_any_rate_it_says_so(tmp_path):
+    """gs-SGD sends sketches in many rounds; of a small model they cost more than they save."""
+    found = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "1", "--compressors", "fp16")
+    assert found["answer"].endswith("and at no rate that was tried does any compressor.")
+
+
+def test_a_compressor_pays_below_its_break_even_and_not_above():
+    trace, network = load(SHIPPED / "resnet50_v100.json"), networks.find("10gbe")
+
+    def at(gbit: float) -> Topology:
+        return networks.cluster(network._replace(bytes_per_second=gbit * 1e9 / 8), 8)
+
+    def adviser(usual: float) -> Adviser:
+        return Adviser(trace, lambda gbit: at(usual if gbit is None else gbit), Rates(), 900e9)
+
+    for name in ("fp16", "topk"):
+        limit = adviser(10).break_even(name)
+        assert limit is not None and 0.1 < limit < 100
+        for gbit, pays in ((0.95 * limit, True), (1.05 * limit, False)):
+            found, left_out = adviser(gbit).all(["none", name], named=True)
+            assert not left_out
+            best = {kind: min(f.found.step.seconds for f in found if f.compressor == kind) for kind in ("none", name)}
+            assert (best[name] < WORTHWHILE * best["none"]) == pays, (name, gbit)
+
+
+def test_an_estimate_for_a_gpu_needs_no_trace(tmp_path):
+    of_model = ["--model", "resnet50", "--batch", "32", "--gpu", "v100", "--network", "10gbe", "--workers", "16"]
+    shipped = ["--trace", "resnet50_v100", "--gpu", "v100", "--network", "10gbe", "--workers", "16"]
+    estimated, loaded = answer(tmp_path, *of_model, *FEW), answer(tmp_path, *shipped, *FEW)
+    assert estimated["trace"]["estimate"] and estimated["rows"] == loaded["rows"]
+
+
+def test_a_probe_measures_this_machine(tmp_path):
+    found = answer(
+        tmp_path, "--model", "lenet", "--image-size", "28", "--classes", "10", "--batch", "4", "--probe",
+        "--probe-seconds", "0.1", "--workers", "2", "--compressors", "powersgd",
+    )  # fmt: skip
+    assert not found["trace"]["estimate"] and found["trace"]["source"].startswith(
+        "scripts/advise.py --probe: medians of"
+    )
+    assert {row["compressor"] for row in found["rows"]} == {"none", "powersgd"}, "a probe knows the tensors' shapes"
+
+
+def test_what_cannot_be_known_is_left_out_with_the_reason(tmp_path, capsys):
+    found = answer(tmp_path, "--trace", "googlenet_k80", "--workers", "4", "--compressors", "powersgd", "fp16")
+    assert found["left_out"] == {
+        "powersgd": "what it sends depends on the tensors' shapes, which the trace does not have"
+    }
+    assert "left out: powersgd: what it sends" in capsys.readouterr().out
+
+
+def test_all_shows_every_composition_and_a_figure_is_drawn(tmp_path):
+    figure = tmp_path / "a.png"
+    found = answer(
+        tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "4", "--per-machine", "2", "--compressors", "fp16",
+        "--all", "--figure", str(figure),
+    )  # fmt: skip
+    dense = [(row["scheduler"], row["collective"]) for row in found["rows"] if row["compressor"] == "none"]
+    assert len(set(dense)) == len(dense) == 6 * 5, "six schedulers, and five collectives where machines have two ranks"
+    with Image.open(figure) as image:
+        assert image.size > (400, 150)
+
+
+def test_a_topologys_links_are_used(tmp_path):
+    uneven = ["--topology", str(ROOT / "configs/topologies/2+3_1gbit.toml"), "--workers", "5"]
+    slow = answer(tmp_path, "--trace", "resnet20_gtx1080ti", *uneven, "--compressors", "fp16")
+    fast = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "5", "--compressors", "fp16")
+    assert "2+3_1gbit.toml" in slow["network"]
+    assert slow["rows"][-1]["step_seconds"] > fast["rows"][-1]["step_seconds"]
+
+
+TRACE = ["--trace", "resnet20_gtx1080ti", "--workers", "4"]
+MODEL = ["--model", "resnet_cifar", "--workers", "4"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--workers", "4"], "--trace or --model: name one of them"),
+        ([*TRACE, *MODEL], "--trace or --model: name one of them"),
+        ([*TRACE, "--workers", "0"], "--workers and --per-machine: need at least 1"),
+        ([*TRACE, "--probe"], "--probe: goes with --model, not with --trace"),
+        ([*TRACE, "--image-size", "32"], "--image-size: goes with --model, not with --trace"),
+        ([*TRACE, "--compressors", "tpk"], "--compressors: no 'tpk'; did you mean 'topk'?"),
+        ([*TRACE, "--compressors", "topk", "--density", "3"], "density lies in (0, 1], got 3"),
+        ([*TRACE, "--compressors", "fp16", "--density", "0.3"], "--density: 'none', 'fp16': none has one"),
+        ([*TRACE, "--rates", "Makefile"], "Makefile: cannot be read as wirebench compressors"),
+        ([*TRACE, "--network", "10gb"], "--network: no '10gb'; did you mean '10gbe'?"),
+        ([*TRACE, "--json", "Makefile/found.json"], "Makefile/found.json: cannot be written: Not a directory"),
+        ([*MODEL], "--model: needs either --gpu for an estimate, or --probe"),
+        ([*MODEL, "--gpu", "v100", "--probe", "--batch", "1"], "--model: needs either --gpu"),
+        ([*MODEL, "--gpu", "v10", "--batch", "1"], "--gpu: no GPU 'v10'; did you mean 'v100'?"),
+        ([*MODEL, "--gpu", "v100"], "--batch: is missing"),
+        ([*MODEL, "--gpu", "v100", "--batch", "0"], "--batch: needs at least 1, got 0"),
+        ([*MODEL, "--gpu", "v100", "--batch", "8", "--image-size", "0"], "--image-size: needs at least 1, got 0"),
+        ([*MODEL, "--probe", "--batch", "8", "--classes", "1"], "--classes: needs at least 2, got 1"),
+        ([*MODEL, "--gpu", "v100", "--batch", "8", "--option", "depth"], "--option: needs KEY=VALUE"),
+        ([*MODEL, "--gpu", "v100", "--batch", "8", "--option", "dept=3"], "did you mean 'depth'?"),
+        (["--model", "resnet20", "--gpu", "v100", "--batch", "8", "--workers", "4"], "no model 'resnet20'"),
+        (["--model", "vgg16", "--image-size", "9", "--gpu", "k80", "--batch", "1", "--workers", "4"], "9"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, words, capsys):
+    assert advise.main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("advise.py: ") and error.count("\n") == 1
+    assert words in error

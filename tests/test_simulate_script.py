@@ -1,0 +1,121 @@
+"""scripts/simulate.py: what is printed, written and drawn; one line for mistakes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import schedulers
+from scripts import simulate
+from scripts._simulators import sizes_of
+from wirebench import collectives, networks
+from wirebench.pricing import Pricer
+from wirebench.simulate import Simulator, free
+from wirebench.trace import SHIPPED, load
+
+ROOT = Path(__file__).resolve().parents[1]
+TRACE = ["--trace", "resnet20_gtx1080ti"]
+
+
+def rows(tmp_path: Path, *arguments: str) -> list[dict]:
+    path = tmp_path / "found.json"
+    assert simulate.main([*TRACE, *arguments, "--json", str(path)]) == 0
+    return json.loads(path.read_text())["rows"]
+
+
+def test_a_line_for_every_schedule_at_every_point(tmp_path, capsys):
+    found = rows(
+        tmp_path, "--workers", "2", "4", "--gbit", "1", "10", "--speed", "1", "8", "--schedulers", "wfbp", "dear"
+    )
+    points = [(row["workers"], row["gbit"], row["speed"], row["scheduler"]) for row in found]
+    assert points == [(n, g, s, x) for n in (2, 4) for g in (1, 10) for s in (1, 8) for x in ("wfbp", "dear")]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith(
+        "resnet20_gtx1080ti (estimated, NVIDIA GeForce GTX 1080 Ti), none; 10gbe: nominal rate"
+    )
+    for row, line in zip(found, printed[2:], strict=True):
+        assert line.split()[:5] == [
+            str(row["workers"]), f"{row['gbit']:g}", f"{row['speed']:g}", row["scheduler"],
+            f"{1e3 * row['step_seconds']:.2f}",
+        ]  # fmt: skip
+        alone = row["step_seconds"] - row["exposed_seconds"]
+        assert row["efficiency"] == pytest.approx(alone / row["step_seconds"])
+        assert row["images_per_second"] == pytest.approx(row["workers"] * 128 / row["step_seconds"])
+    by = {point: row["step_seconds"] for point, row in zip(points, found, strict=True)}
+    assert by[4, 1, 1, "wfbp"] > by[4, 10, 1, "wfbp"] > by[4, 10, 8, "wfbp"]
+
+
+def test_a_line_is_the_simulators_step(tmp_path):
+    (row,) = rows(
+        tmp_path, "--workers", "6", "--network", "1gbe", "--per-machine", "2", "--compressor", "topk",
+        "--density", "0.05", "--collective", "tree", "--schedulers", "optimal", "--call-us", "30",
+    )  # fmt: skip
+    topology = networks.cluster(networks.find("1gbe"), 6, 2)
+    trace = load(SHIPPED / "resnet20_gtx1080ti.json")
+    pricer = Pricer(collectives.build("tree"), "tree", topology, 30e-6)
+    step = Simulator(trace, sizes_of("topk", 0.05, trace, 6), free, pricer).step(schedulers.build("optimal"))
+    assert row["step_seconds"] == step.step.seconds
+    assert (row["messages"], row["bytes"]) == (len(step.groups), step.num_bytes)
+    assert row["message_elements"] == list(step.elements)
+
+
+def test_a_topologys_links_are_used(tmp_path):
+    uneven = str(ROOT / "configs/topologies/2+3_1gbit.toml")
+    (slow,) = rows(tmp_path, "--topology", uneven, "--workers", "5", "--schedulers", "sync_easgd")
+    (fast,) = rows(tmp_path, "--topology", uneven, "--workers", "5", "--schedulers", "sync_easgd", "--gbit", "10")
+    assert slow["exposed_seconds"] > 1.5 * fast["exposed_seconds"]
+
+
+def test_compressing_takes_time_where_a_gpu_is_named(tmp_path):
+    (without,) = rows(tmp_path, "--compressor", "fp16", "--schedulers", "sync_easgd")
+    (named,) = rows(tmp_path, "--compressor", "fp16", "--schedulers", "sync_easgd", "--gpu", "k80")
+    assert named["step_seconds"] > without["step_seconds"]
+
+
+def test_schedules_that_do_not_fit_are_left_out_unless_named(tmp_path):
+    whole = rows(tmp_path, "--compressor", "fetch_sgd")
+    assert [row["scheduler"] for row in whole] == ["sync_easgd"]
+    native = rows(tmp_path, "--collective", "native")
+    assert [row["scheduler"] for row in native] == [name for name in simulate.USUAL if name != "dear"]
+
+
+def test_a_figure_and_a_timeline_are_written(tmp_path):
+    figure, timeline = tmp_path / "a.png", tmp_path / "step.json"
+    rows(tmp_path, "--workers", "2", "8", "--schedulers", "wfbp", "--figure", str(figure), "--timeline", str(timeline))
+    with Image.open(figure) as image:
+        assert image.size > (400, 300)
+    events = [event for event in json.loads(timeline.read_text())["traceEvents"] if event.get("ph") == "X"]
+    assert {"forward", "backward"} <= {event["name"] for event in events}
+    assert len(events) > 59, "a message for each of 59 layers, and the passes"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--trace", "nosuch"], "no trace 'nosuch'"),
+        (["--workers", "0"], "--workers and --per-machine: need at least 1"),
+        (["--network", "10gb"], "--network: no '10gb'; did you mean '10gbe'?"),
+        (["--schedulers", "wfb"], "--schedulers: no 'wfb'; did you mean 'wfbp'?"),
+        (["--schedulers", "native"], "goes with --collective native"),
+        (["--schedulers", "dear", "--collective", "native"], "needs a collective with two halves"),
+        (["--schedulers", "easgd", "--compressor", "topk"], "goes with --compressor none"),
+        (["--schedulers", "wfbp", "--compressor", "fetch_sgd"], "'fetch_sgd' needs it whole"),
+        (["--compressor", "tpk"], "--compressor: no 'tpk'; did you mean 'topk'?"),
+        (["--compressor", "topk", "--density", "2"], "density lies in (0, 1], got 2"),
+        (["--density", "0.1"], "--density: 'none': none has one"),
+        (["--collective", "rings"], "--collective: no 'rings'; did you mean 'ring'?"),
+        (["--topology", "nofile.toml"], "nofile.toml: cannot be read"),
+        (["--topology", "configs/topologies/2+3_1gbit.toml", "--workers", "4"], "has 5 ranks, not 4"),
+        (["--topology", "x.toml", "--network", "1gbe"], "--network: goes without --topology"),
+        (["--speed", "0"], "--speed and --gbit: need to be positive"),
+        (["--call-us", "-1"], "--call-us: needs at least 0, got -1"),
+        (["--json", "Makefile/found.json"], "Makefile/found.json: cannot be written: Not a directory"),
+        (["--gpu", "v10"], "--gpu: no GPU 'v10'; did you mean 'v100'?"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, words, capsys):
+    assert simulate.main([*TRACE, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("simulate.py: ") and error.count("\n") == 1
+    assert words in error
