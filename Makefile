@@ -28,7 +28,8 @@ RESULTS ?= results/$(shell hostname)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all lint format clean bench-overhead bench-input bench-cifar bench-synthetic \
-	bench-collectives bench-flexreduce bench-compressors bench-methods bench-convergence bench-mgwfbp
+	bench-collectives bench-flexreduce bench-compressors bench-methods bench-convergence bench-mgwfbp \
+	bench-prediction
 
 help: ## show this list
 	@echo 'Wirebench: what data-parallel training puts on the wire'
@@ -124,6 +125,9 @@ bench-convergence: setup ## ResNet-20 on CIFAR-10 with every compressor, 10 epoc
 
 bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures (a few seconds)
 	@$(VENV)/python scripts/mgwfbp_report.py
+
+bench-prediction: setup ## forty compositions on emulated clusters, each beside its prediction (about 40 min)
+	@$(VENV)/python scripts/bench_prediction.py && $(VENV)/python scripts/errors.py results/prediction
 
 clean: ## remove caches and build output; keeps .venv and results
 	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

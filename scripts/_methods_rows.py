@@ -66,7 +66,7 @@ def load(folder: Path) -> list[Row]:
     """All methods below `folder`, the fastest first; UserError where there is none, or of several settings."""
     runs = _method_runs.read(folder, NEEDS)
     if not runs:
-        raise UserError(f"{folder}: has no METHOD-TURN/method.json; run bench_methods.py first")
+        raise UserError(f"{folder}: has no METHOD-TURN/method.json of a run; measure first")
     _method_runs.refuse_mixed(folder, {run.folder.name: _settings(run) for run in runs})
     found: dict[str, list[MethodRun]] = {}
     for run in runs:

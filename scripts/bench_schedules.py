@@ -3,7 +3,7 @@
 
 python scripts/bench_schedules.py --config configs/tables/schedules_googlenet.toml --hosts 8 --link 1gbit
 python scripts/bench_schedules.py --config ... --schedulers wfbp mg_wfbp optimal --turns 3 --out results/schedules/mine
-python scripts/errors.py results/schedules/mine                        afterwards: table.md and the figure
+python scripts/schedules_report.py results/schedules/mine              afterwards: table.md and the figure
 
 The machine should have nothing else to do. A run that fails is reported and the others go on; exit code 1 then.
 """

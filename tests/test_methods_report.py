@@ -144,7 +144,7 @@ def test_a_report_of_several_clusters_or_of_nothing_is_refused(
     put(tmp_path, "topk", 0, record("topk", 1.0), link="100mbit")
     assert methods_report.main([str(tmp_path)]) == 2
     said = capsys.readouterr().err.splitlines()
-    assert "run bench_methods.py first" in said[0] and "link is '1gbit' in dense-0 and '100mbit' in topk-0" in said[1]
+    assert "measure first" in said[0] and "link is '1gbit' in dense-0 and '100mbit' in topk-0" in said[1]
 
 
 @pytest.mark.parametrize(

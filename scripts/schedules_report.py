@@ -1,0 +1,147 @@
+#!/usr/bin/env python3
+"""The table and the figure of what scripts/bench_schedules.py measured: table.md and steps.png in its folder.
+
+python scripts/schedules_report.py results/schedules/googlenet_8x1gbit
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts._markdown import table
+from scripts._methods_rows import Row, load, times_faster
+from scripts.cluster import Parser
+from scripts.plot_collectives import new_figure, save
+from wirebench import paper_mgwfbp
+from wirebench.errors import UserError
+from wirebench.files import write_atomically
+
+HEAD = ("schedule", "messages", "step ms [10 % - 90 % of all steps]", "exposed ms", "predicted ms", "error")
+PAIRS_HEAD = ("faster", "than", "here [spread]", "MG-WFBP paper, measured")
+PAIRS = (
+    ("mg_wfbp", "wfbp"),
+    ("mg_wfbp", "sync_easgd"),
+    ("optimal", "mg_wfbp"),
+    ("optimal", "wfbp"),
+    ("dear", "wfbp"),
+    ("optimal", "fused"),
+    ("optimal", "native"),
+)
+PAPERS_TRACE, PAPERS_NODES = paper_mgwfbp.GOOGLENET.trace, paper_mgwfbp.REAL_NODES
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line: 0, or 2 with one line on standard error."""
+    try:
+        options = _parser().parse_args(arguments)
+        rows = load(options.folder)
+        write_atomically(options.folder / "table.md", document(rows))
+        save(figure(rows), options.folder / "steps.png")
+    except UserError as error:
+        print(f"schedules_report.py: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"schedules_report.py: {error.filename}: cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
+    print(options.folder / "table.md")
+    return 0
+
+
+def document(rows: Sequence[Row]) -> str:
+    """The whole file."""
+    first = rows[0].runs[0]
+    model, dilation = first.record["config"]["model"], first.has("config", "network", "dilation") or 1
+    git = sorted({str((run.has("environment", "git") or {}).get("commit"))[:10] for row in rows for run in row.runs})
+    slowed = f" Computation is slowed down {dilation:g} times, as the links are." if dilation != 1 else ""
+    lines = [
+        f"# Schedules on {model.get('trace', model.get('name', '?'))}",
+        "",
+        f"{first.record['world_size']} workers on {first.note['hosts']} emulated hosts with links of "
+        f"{first.note['link']}, all on one {first.machine}; turns of each: {len(rows[0].runs)}.{slowed} "
+        "Exposed: what a step waits for messages when its backward pass is over. A prediction is a simulation of the "
+        "schedule, with messages and computation timed apart in the run's own uncounted steps (docs/record.md).",
+        "",
+        f"Commits: {', '.join(git)}. Made by `scripts/bench_schedules.py`, which runs `{first.note['launch']}` and the "
+        "like.",
+        "",
+        *table(HEAD, [_cells(row) for row in rows]),
+        *table(PAIRS_HEAD, _pairs(rows)),
+        "![time per step](steps.png)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def figure(rows: Sequence[Row]) -> Any:
+    """A bar for every schedule, with the prediction of each."""
+    timed = [row for row in reversed(rows) if row.step_seconds]
+    drawn, axes = new_figure("milliseconds per step", "", "")
+    drawn.set_size_inches(7.5, 0.3 * len(timed) + 1.2)
+    for place, row in enumerate(timed):
+        axes.barh(place, _ms(row.step_seconds), color="#a6cee3", label=None if place else "measured")
+        predicted = row.median("prediction", "step_seconds")
+        if predicted is not None:
+            axes.plot(
+                _ms(predicted), place, marker="|", markersize=14, color="black", label=None if place else "predicted"
+            )
+    axes.set_yticks(range(len(timed)), [row.label for row in timed], fontsize=8)
+    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    return drawn
+
+
+def _cells(row: Row) -> list[str]:
+    seconds, between = row.step_seconds, row.steps_between
+    exposed, predicted = row.median("phases", "exchange_exposed"), row.median("prediction", "step_seconds")
+    messages = row.median("prediction", "messages")
+    return [
+        row.title,
+        "-" if messages is None else f"{messages:g}",
+        "-" if seconds is None or between is None
+        else f"{_ms(seconds):.1f} [{_ms(between[0]):.1f} - {_ms(between[1]):.1f}]",
+        "-" if exposed is None else f"{_ms(exposed):.1f}",
+        "-" if predicted is None else f"{_ms(predicted):.1f}",
+        "-" if predicted is None or not seconds else f"{100 * (predicted / seconds - 1):+.1f} %",
+    ]  # fmt: skip
+
+
+def _pairs(rows: Sequence[Row]) -> list[list[str]]:
+    known = {row.label: row for row in rows if not row.diverged}
+    found = []
+    for name, other in PAIRS:
+        ratio = times_faster(known[name], known[other]) if {name, other} <= known.keys() else None
+        if ratio:
+            papers = _papers(rows[0].runs[0].record, name, other)
+            cells = [name, other, f"{ratio[0]:.2f}x [{ratio[1]:.2f} - {ratio[2]:.2f}]"]
+            found.append([*cells, "-" if papers is None else f"{papers:.2f}x"])
+    return found
+
+
+def _papers(record: dict[str, Any], name: str, other: str) -> float | None:
+    """The paper's ratio for as many nodes; None of another model, or of schedules that it did not measure."""
+    nodes, model = record["world_size"], paper_mgwfbp.GOOGLENET
+    if record["config"]["model"].get("trace") != PAPERS_TRACE or nodes not in PAPERS_NODES:
+        return None
+    if not {name, other} <= model.rates.keys():
+        return None
+    return model.seconds(nodes, other) / model.seconds(nodes, name)
+
+
+def _ms(seconds: float | None) -> float:
+    return 1e3 * (seconds or 0.0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    summary, _, examples = str(__doc__).partition("\n")
+    parser = Parser(
+        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of bench_schedules.py")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
