@@ -97,7 +97,7 @@ def _first_cut(
     if not scheduler.needs_profile:
         return scheduler.partition(layers, lambda numel: 0.0), True
     if settings.scheduler.profile:
-        timed, points = profile_files.load(Path(settings.scheduler.profile), layers)
+        timed, points = profile_files.load(Path(settings.scheduler.profile), layers, _exchange(settings, engine))
         return scheduler.partition(timed, Piecewise(points)), True
     if not engine.distributed:
         timed = [layer._replace(backward_seconds=s) for layer, s in zip(layers, as_if, strict=True)]
@@ -133,12 +133,6 @@ def _rehearsal(
     costs: Any,
 ) -> Rehearsal:
     layers, accumulation = worker.flat.layers, settings.train.accumulation
-    tables = config.to_dict(settings)
-    exchange = {key: tables[key] for key in ("compressor", "collective")} | {
-        "engine": engine.name,
-        "backend": engine.backend,
-        "workers": engine.size,
-    }
     about = {
         "name": settings.name,
         "model": _model(settings, worker.shard.dataset),
@@ -146,7 +140,7 @@ def _rehearsal(
         "batch_size": settings.data.batch_size // accumulation,
         "source": f"train.py, {settings.train.precision}: medians of steps whose messages waited, then of ranks",
         "torch": torch.__version__.partition("+")[0],
-        "exchange": exchange,
+        "exchange": _exchange(settings, engine),
     }
     shapes = [(layer, tuple(p.shape)) for layer, p in zip(layers, worker.flat.parameters, strict=True)]
 
@@ -165,9 +159,16 @@ def _rehearsal(
         warmup_steps=settings.train.warmup_steps,
         accumulation=accumulation,
         learns=False,
-        identity={"scheduler": tables["scheduler"], "world": engine.size},
+        identity={"scheduler": config.to_dict(settings)["scheduler"], "world": engine.size},
         save=save,
     )
+
+
+def _exchange(settings: Config, engine: Engine) -> dict[str, Any]:
+    """What is exchanged, and how: the costs of messages belong to it."""
+    tables = config.to_dict(settings)
+    of_engine = {"engine": engine.name, "backend": engine.backend, "workers": engine.size}
+    return {key: tables[key] for key in ("compressor", "collective")} | of_engine
 
 
 def _model(settings: Config, dataset: Dataset) -> str:

@@ -26,4 +26,6 @@ class Native:
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
         """What DistributedDataParallel would merge; the engine decides itself, and only predictions ask for it."""
-        return Fused(self.bucket_cap_mb or DEFAULT_CAP_MB).partition(layers, cost)
+        # A cap that is given holds for the first bucket too; else that one is smaller (as the default of Fused).
+        fused = Fused(self.bucket_cap_mb, self.bucket_cap_mb) if self.bucket_cap_mb else Fused(DEFAULT_CAP_MB)
+        return fused.partition(layers, cost)

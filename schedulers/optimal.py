@@ -15,7 +15,7 @@ from wirebench.schedule import ready_times
 
 
 class Optimal:
-    """Never later than any other cut into messages that go one after the other; of equals the fewest messages."""
+    """Never later than any other cut into messages that go one after the other."""
 
     needs_profile: ClassVar[bool] = True
     mode: ClassVar[Mode] = "overlapped"

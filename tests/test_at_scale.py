@@ -1,5 +1,6 @@
 """Rounds in place of plans: against the papers' formulas on one rank per machine, and against priced plans."""
 
+import dataclasses
 import time
 
 import pytest
@@ -13,7 +14,7 @@ from wirebench.at_scale import Large
 from wirebench.cost import plan_seconds
 from wirebench.errors import UserError
 from wirebench.pricing import Pricer
-from wirebench.requests import Gather, Merge, Route
+from wirebench.requests import Gather, Merge, Route, Sum
 from wirebench.simulate import Simulator, free
 from wirebench.sizing import Sizes
 from wirebench.topology import Link, Topology
@@ -83,6 +84,30 @@ def test_one_rank_per_machine_is_the_papers_formula(ranks: int):
         assert large.sum_seconds(1e6) == pytest.approx(expected), name
         halves = large.sum_seconds(1e6, "reduce") + large.sum_seconds(1e6, "copy")
         assert halves == pytest.approx(expected), name
+
+
+@pytest.mark.parametrize("cluster", [(8, 1), (16, 1), (8, 2), (16, 4)], ids=str)
+@pytest.mark.parametrize("name", ["tree", "star", "ring", "halving_doubling"])
+@pytest.mark.parametrize("num_bytes", [64e3, 4e6, 1e8])
+def test_segments_of_large_sums_count(name: str, cluster: tuple[int, int], num_bytes: float):
+    """Beyond 16 ranks nothing jumps: up to 16 both prices can be told."""
+    topology = networks.cluster(networks.find("10gbe"), *cluster)
+    plans, large = Pricer(collectives.build(name), name, topology), Large(name, topology, segmented=True)
+    assert large.sum_seconds(num_bytes) == pytest.approx(plans.seconds(asked(Sum, num_bytes)), rel=0.2)
+
+
+def test_rates_of_a_job_on_one_machine_are_not_known_of_many_ranks():
+    plain = networks.cluster(NETWORK, 32)
+    for more in ({"shared": (Link(0.0, 1e9),)}, {"round_seconds": 1e-4}):
+        with pytest.raises(UserError, match="no price for 32 ranks of a topology with `shared` or `round_seconds`"):
+            Large("ring", dataclasses.replace(plain, **more))
+
+
+@pytest.mark.parametrize("name", sorted(networks.NETWORKS))
+def test_a_networks_rate_is_reached(name: str):
+    network = networks.find(name)._replace(reduce_seconds_per_byte=0.0)
+    pricer = Pricer(collectives.build("ring"), "ring", networks.cluster(network, 4))
+    assert pricer.seconds(asked(Sum, 4e9)) == pytest.approx(1.5 * 4e9 / network.bytes_per_second, rel=0.01)
 
 
 def test_machines_share_their_link():

@@ -1,6 +1,7 @@
 """Times of layers off real passes, on a model whose layers take the time they are told to."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -95,9 +96,9 @@ def test_the_median_of_profiles():
     assert found == Profile((2.0, 4.0), (1.0, 2.0))
 
 
-ABOUT = {
+ABOUT: dict[str, Any] = {
     "name": "run", "model": "toy", "hardware": "CPU", "batch_size": 4, "source": "a test", "torch": "2",
-    "exchange": {"engine": "torch"},
+    "exchange": {"engine": "torch", "compressor": {"name": "topk"}, "collective": {"name": "ring"}, "workers": 2},
 }  # fmt: skip
 
 
@@ -117,9 +118,14 @@ def test_a_profile_is_a_trace_and_comes_back(tmp_path):
     assert found.forward_seconds == pytest.approx(1.0)
     assert found.backward_seconds == pytest.approx(3.0)
     assert found.layers[1].shape == (2, 3)
-    timed, points = profile_files.load(tmp_path, layers)
+    timed, points = profile_files.load(tmp_path, layers, {**ABOUT["exchange"], "engine": "horovod"})
     assert [layer.backward_seconds for layer in timed] == [0.5, 0.0, 1.5, 1.0]
     assert points == [(10, 0.1), (100, 0.2)]
+
+
+def saved_points(folder, points):
+    path = folder / "exchange.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "points": points}))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +133,7 @@ def test_a_profile_is_a_trace_and_comes_back(tmp_path):
     [
         (lambda folder: (folder / "exchange.json").unlink(), "cannot be read"),
         (lambda folder: (folder / "exchange.json").write_text("{}"), "not what a run writes"),
-        (lambda folder: (folder / "exchange.json").write_text('{"points": []}'), "at least one"),
+        (lambda folder: saved_points(folder, []), "at least one"),
         (lambda folder: (folder / "layers.json").unlink(), "cannot be read"),
     ],
 )
@@ -135,14 +141,27 @@ def test_a_damaged_profile_is_one_line(tmp_path, damage, says):
     layers = saved(tmp_path, [(10, 0.1)])
     damage(tmp_path)
     with pytest.raises(UserError, match=says):
-        profile_files.load(tmp_path, layers)
+        profile_files.load(tmp_path, layers, ABOUT["exchange"])
 
 
 def test_a_profile_of_another_model_is_refused(tmp_path):
     layers = saved(tmp_path, [(10, 0.1)])
     with pytest.raises(UserError, match=r"scheduler\.profile: .* is of another model"):
-        profile_files.load(tmp_path, layers[:-1])
-    json.loads((tmp_path / "exchange.json").read_text())
+        profile_files.load(tmp_path, layers[:-1], ABOUT["exchange"])
+
+
+@pytest.mark.parametrize("key", ["compressor", "collective", "workers"])
+def test_costs_of_another_exchange_are_refused(tmp_path, key):
+    layers = saved(tmp_path, [(10, 0.1)])
+    with pytest.raises(UserError, match=rf"is of another exchange: {key} was .*, here it is 'other'"):
+        profile_files.load(tmp_path, layers, {**ABOUT["exchange"], key: "other"})
+
+
+@pytest.mark.parametrize("points", [[(10, float("nan"))], [(10, -1.0)], [(0, 1.0)]])
+def test_costs_that_no_message_has_are_refused(tmp_path, points):
+    layers = saved(tmp_path, points)
+    with pytest.raises(UserError, match="points: need sizes above 0 and seconds from 0 on"):
+        profile_files.load(tmp_path, layers, ABOUT["exchange"])
 
 
 @pytest.mark.parametrize("sizes", [[5], [300], [10, 20, 30], [64, 64, 4096, 64, 128, 1_000_000, 7], [1] * 3000])

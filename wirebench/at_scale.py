@@ -5,7 +5,8 @@ rounds: how many, how much a message carries, and how many messages share a mach
 these are the papers' formulas (closed_forms.py); up to MOST_RANKS ranks the plans themselves are priced (pricing.py).
 
 All machines count as large as the largest, and deeper trees as machines on one network, that of their slowest links.
-Sums are not cut into segments. How near this comes to the plans' own prices is in tests/test_at_scale.py.
+Segments (collectives/segments.py) count where messages are whole sums, in a tree and a star: one segment goes up while
+others come down. How near this comes to the plans' own prices is in tests/test_at_scale.py.
 """
 
 import functools
@@ -13,11 +14,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from wirebench import closed_forms
+from wirebench.collectives.segments import cut
 from wirebench.collectives.serve import Part
 from wirebench.errors import UserError
 from wirebench.topology import Branch, Topology
 
 MOST_RANKS = 16
+WHOLE_MESSAGES = ("tree", "star")
+"""Collectives whose every message is a whole sum, so that one half uses the other direction of the links."""
 
 
 class Rounds(NamedTuple):
@@ -49,12 +53,20 @@ class Shape(NamedTuple):
 
 
 class Large:
-    """Prices of a collective on a topology by its rounds; UserError for a collective that has none here."""
+    """Prices of a collective on a topology by its rounds; UserError for a collective that has none here.
 
-    def __init__(self, plan: str, topology: Topology) -> None:
+    segmented  count segments, as our own plans are run; without it sums are those of the papers' formulas
+    """
+
+    def __init__(self, plan: str, topology: Topology, segmented: bool = False) -> None:
         if plan not in SUMS:
             raise UserError(f"no price of {plan!r} for {topology.size} ranks: its plan is priced up to {MOST_RANKS}")
-        self.plan, self.topology = plan, topology
+        if topology.shared or topology.round_seconds:
+            raise UserError(
+                f"no price for {topology.size} ranks of a topology with `shared` or `round_seconds`: these are known "
+                f"for up to {MOST_RANKS}"
+            )
+        self.plan, self.topology, self.segmented = plan, topology, segmented
         self.shape = Shape(topology.size, len(topology.machines), max(map(len, topology.machines)))
         branches = topology.branches.values()
         self._local = _kinds(each for each in branches if any(isinstance(child, int) for child in each.children))
@@ -65,7 +77,13 @@ class Large:
         if self.plan == "flexreduce" and self.topology.degrees is None:
             return self._uneven(num_bytes, part)
         rounds = _ring(self.shape) if self._is_ring else SUMS[self.plan](self.shape)
-        return self._seconds([each for each in rounds if part == "whole" or each.adds == (part == "reduce")], num_bytes)
+        halves = [self._seconds([each for each in rounds if each.adds == adds], num_bytes) for adds in (True, False)]
+        if part != "whole":
+            return halves[part == "copy"]
+        if not self.segmented or self.plan not in WHOLE_MESSAGES:
+            return sum(halves)
+        segments = len(cut(max(1, round(num_bytes / 4)), 4, 1, in_turn=True))
+        return max(halves) + min(halves) / segments
 
     def gather_seconds(self, num_bytes: float) -> float:
         """Of an all-gather of `num_bytes` from every rank."""

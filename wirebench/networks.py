@@ -39,6 +39,8 @@ NETWORKS = {
 }
 LOCAL = Link(5e-6, 12e9)
 """Between GPUs of a machine: PCIe 3 x16, nominal."""
+ALONE = Link(0.0, 1e15)
+"""Of the only rank of a machine: never the limit."""
 
 
 def find(name: str) -> Network:
@@ -52,7 +54,8 @@ def cluster(network: Network, workers: int, per_machine: int = 1) -> Topology:
     """`workers` ranks on machines of `per_machine` (the last may have fewer), all on one switch."""
     assert workers >= 1 and per_machine >= 1, f"{workers} workers on machines of {per_machine}"
     bounds = range(0, workers, per_machine)
-    machines = tuple(Branch(tuple(range(b, min(b + per_machine, workers))), (LOCAL,)) for b in bounds)
+    ranks = [tuple(range(b, min(b + per_machine, workers))) for b in bounds]
+    machines = tuple(Branch(each, (LOCAL if len(each) > 1 else ALONE,)) for each in ranks)
     link = Link(network.latency_seconds, network.bytes_per_second)
     root = Branch(machines, (link,)) if len(machines) > 1 else machines[0]
     return Topology(root, reduce_seconds_per_byte=network.reduce_seconds_per_byte)

@@ -7,9 +7,11 @@ from collections.abc import Sequence
 class Piecewise:
     """Seconds of a number of elements; rises with it.
 
-    points  (elements, seconds), of different sizes, at least one. Between two points it is a straight line, beyond the
-            largest the last line goes on. Below the smallest it costs what the line through the two smallest says, at
-            most what the smallest does, and at least half of that: the start-up time of an exchange.
+    points  (elements, seconds), of different sizes, at least one; where they fall they are averaged
+
+    Between two points it is a straight line, beyond the largest the last line goes on. Below the smallest it costs what
+    the line through the two smallest says, at most what the smallest does, and at least half of that: the start-up time
+    of an exchange.
     """
 
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
@@ -34,11 +36,16 @@ class Piecewise:
 
 
 def _rising(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The same sizes; no point is lower than one before it, which only noise can make it."""
-    risen: list[tuple[int, float]] = []
-    for size, seconds in points:
-        risen.append((size, max(seconds, risen[-1][1]) if risen else seconds))
-    return risen
+    """The same sizes; points that fall, which only noise can make them, share their mean (isotonic regression)."""
+    pools: list[tuple[float, int]] = []  # mean, and how many points it stands for
+    for _, seconds in points:
+        mean, count = seconds, 1
+        while pools and pools[-1][0] > mean:
+            before, others = pools.pop()
+            mean, count = (mean * count + before * others) / (count + others), count + others
+        pools.append((mean, count))
+    means = [mean for mean, count in pools for _ in range(count)]
+    return [(size, mean) for (size, _), mean in zip(points, means, strict=True)]
 
 
 def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:

@@ -39,7 +39,8 @@ class Pricer:
         # The engines' own algorithm is not ours to know: where it was not measured, it is taken for a ring.
         self._collective: Collective = Ring() if self._native else collective
         self._name = "ring" if self._native else name
-        self._large = Large(self._name, topology) if formulas or topology.size > MOST_RANKS else None
+        large = formulas or topology.size > MOST_RANKS
+        self._large = Large(self._name, topology, segmented=not formulas) if large else None
         self._known: dict[tuple[type[Request], Part, float], float] = {}
 
     def seconds(self, asked: Asked) -> float:
@@ -52,7 +53,7 @@ class Pricer:
         Segments of a long whole sum overlap from one half to the other, so that its halves may take up to twice as
         long. All but sums, and sums that the engine makes itself, have no halves.
         """
-        if asked.kind is not Sum or self._is_measured:
+        if asked.kind is not Sum or self._is_measured or self.topology.size == 1:
             return Duration(self.seconds(asked))
         return Duration(self._seconds(asked, "reduce"), self._seconds(asked, "copy") - self.call_seconds)
 

@@ -5,6 +5,7 @@ The trace is one like any other (docs/traces.md): the model `replay` takes it.
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from wirebench.schedule import LayerCost
 from wirebench.trace import Trace, TraceLayer
 
 LAYERS, EXCHANGE = "layers.json", "exchange.json"
+DECISIVE = ("compressor", "collective", "workers")
+"""What the costs of an exchange depend on. Engines may differ, so that their bits can be compared."""
 
 Points = list[tuple[int, float]]
 
@@ -36,7 +39,7 @@ def save(
     """
     before = (0.0, *profile.ready)
     rows = [
-        TraceLayer(layer.name, layer.numel, round(forward, 9), round(ready - last, 9), shape)
+        TraceLayer(layer.name, layer.numel, forward, ready - last, shape)
         for (layer, shape), forward, ready, last in zip(layers, profile.forward, profile.ready, before, strict=False)
     ]
     known = {key: value for key, value in about.items() if key != "exchange"}
@@ -46,8 +49,11 @@ def save(
         write_atomically(directory / EXCHANGE, json.dumps(table, indent=1) + "\n")
 
 
-def load(directory: Path, layers: Sequence[LayerCost]) -> tuple[list[LayerCost], Points]:
-    """The layers with their seconds, and the costs; UserError, naming scheduler.profile, where they do not fit."""
+def load(directory: Path, layers: Sequence[LayerCost], exchange: Mapping[str, Any]) -> tuple[list[LayerCost], Points]:
+    """The layers with their seconds, and the costs; UserError, naming scheduler.profile, where they do not fit.
+
+    exchange  what is exchanged, and how: in DECISIVE the file has to say the same
+    """
     where = "scheduler.profile"
     found = trace.load(directory / LAYERS)
     seconds = {layer.name: layer for layer in found.layers if layer.numel}
@@ -55,11 +61,20 @@ def load(directory: Path, layers: Sequence[LayerCost]) -> tuple[list[LayerCost],
         raise UserError(f"{where}: {directory / LAYERS} is of another model")
     path = directory / EXCHANGE
     try:
-        points = [(int(numel), float(cost)) for numel, cost in json.loads(path.read_text())["points"]]
+        table = json.loads(path.read_text())
+        points = [(int(numel), float(cost)) for numel, cost in table["points"]]
+        measured = {key: table[key] for key in DECISIVE}
     except OSError as error:
         raise UserError(f"{where}: {path} cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{where}: {path} is not what a run writes ({error})") from error
     if not points or len({numel for numel, _ in points}) < len(points):
         raise UserError(f"{where}: {path}: points: needs one for each size, at least one")
+    if not all(math.isfinite(cost) and cost >= 0 and numel > 0 for numel, cost in points):
+        raise UserError(f"{where}: {path}: points: need sizes above 0 and seconds from 0 on")
+    for key, value in measured.items():
+        if value != exchange[key]:
+            raise UserError(
+                f"{where}: {path} is of another exchange: {key} was {value!r}, here it is {exchange[key]!r}"
+            )
     return [layer._replace(backward_seconds=seconds[layer.name].backward_seconds) for layer in layers], points

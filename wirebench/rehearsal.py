@@ -47,7 +47,7 @@ class Rehearsal:
     costs    measures what an exchange costs, on all ranks together
     learns   the scheduler has still to learn its cut
     identity what a cut that was learned belongs to: scheduler, world
-    save     writes what was learned into the run's folder; on rank 0
+    save     writes what was found out into the run's folder, on rank 0: what a cut was made of, where it was learned
     """
 
     engine: Engine
@@ -76,7 +76,8 @@ class Rehearsal:
         if self.learns:
             begin = first_step + SETTLE
             self._lessons = range(begin, begin + LEARN)
-            self._tries = range(begin + LEARN, max(begin + LEARN + TRY, first_step + self.warmup_steps))
+            end = max(begin + LEARN + TRY, first_step + self.warmup_steps)
+            self._tries = range(end - TRY, end)
         elif self.warmup_steps > TRY:
             end = first_step + self.warmup_steps
             self._tries = range(end - TRY, end)
@@ -118,8 +119,16 @@ class Rehearsal:
                 self._seen.append(durations)
         return step in (self._tries.stop - 1, self._lessons.stop - 1)
 
-    def conclude(self) -> str:
+    def conclude(self, directory: Path) -> str:
         """All ranks agree on what they saw; a scheduler that learns cuts anew. Returns what there is to say."""
+        known = self.learned
+        said = self._conclude()
+        if self.engine.is_first and not known:
+            assert self.profile is not None
+            self.save(directory, self.profile, self.points)
+        return said
+
+    def _conclude(self) -> str:
         mine = median(self.timer.take())
         texts = gather_bytes(self.engine.communicators[0], json.dumps(mine).encode())
         self.profile = median([Profile(*json.loads(text)) for text in texts])
@@ -161,12 +170,12 @@ class Rehearsal:
 
     def _passes(self, profile: Profile, tried: Sequence[StepTimes]) -> Passes:
         """Computation as it is without messages beside it."""
-        exchange = self.driver is not None
-        base = float(np.median([t.seconds - exchange * t.phases["exchange_exposed"] for t in tried]))
+        base = float(np.median([t.seconds - t.phases["exchange_exposed"] for t in tried]))
         backward = profile.ready[-1]
-        if exchange and self.accumulation == 1:
+        if self.driver is not None and self.accumulation == 1:
             backward = max(backward, float(np.median([t.phases["backward"] for t in tried])))
-        elif not exchange:
+        elif self.driver is None:
+            # The engine's messages go beside this backward pass, and DDP waits for them at its end.
             base += backward - float(np.median([t.phases["backward"] for t in tried]))
         return Passes(profile.forward, profile.ready, backward, base - sum(profile.forward) - backward)
 

@@ -177,11 +177,9 @@ class Run:
     def _conclude(self, rehearsal: Rehearsal) -> None:
         self.pause_clock()
         with reporting_loss():
-            found = rehearsal.conclude()
+            found = rehearsal.conclude(self.directory)
         if found:
             self.progress.note(found)
-        if self.engine.is_first and rehearsal.profile is not None:
-            rehearsal.save(self.directory, rehearsal.profile, rehearsal.points)
         self.start_clock()
 
     def asked_to_stop(self) -> bool:

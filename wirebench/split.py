@@ -37,6 +37,7 @@ class Split(Threaded):
         self._events: dict[int, torch.cuda.Event] = {}
         self._copy_timed: list[Timed] = []
         self._logs: list[Served] = []
+        self._called: set[int] = set()
         self._late: set[int] = set()
         self._step = 0
         place = {name: number for number, name in enumerate(layer.name for layer in lane.flat.layers)}
@@ -45,7 +46,7 @@ class Split(Threaded):
     def begin(self, step: int, epoch: int) -> None:
         """Forget the gradients of the step before, but for those that are still handed out."""
         super().begin(step, epoch)
-        self._late = set()
+        self._called, self._late = set(), set()
 
     def finish(self) -> None:
         """Wait until all is added up, and begin to hand it out, the first layers' buckets first."""
@@ -101,14 +102,15 @@ class Split(Threaded):
 
     def _before(self, layers: list[int]) -> None:
         """The forward pass of a module is about to begin: its parameters' updates must be done."""
+        self._called.update(layers)
         if self._copied:
             for index in dict.fromkeys(self._bucket_of[layer] for layer in layers):
                 if index in self._copied:
                     self._apply(index)
 
     def _after_forward(self) -> None:
-        """What no module of the forward pass has asked for is not used by it, or not through its module."""
-        self._late |= {layer for layer, bucket in enumerate(self._bucket_of) if bucket in self._copied}
+        """A parameter whose own module has not begun was not used, or used before its update was sure to be done."""
+        self._late = set(range(len(self._bucket_of))) - self._called
         self.settle()
 
     def _apply(self, index: int) -> None:

@@ -77,7 +77,9 @@ def test_native_leaves_everything_to_the_engine():
     assert isinstance(scheduler, Native)
     assert scheduler.mode == "native"
     assert scheduler.bucket_cap_mb == 10.0
-    assert scheduler.partition(of_sizes(1, 2), cost) == [range(0, 1), range(1, 2)]  # as DDP would
+    # As DDP: its first bucket is smaller only where nobody has named a cap.
+    assert scheduler.partition(of_sizes(*[1] * 12), cost) == [range(0, 10), range(10, 12)]
+    assert schedulers.build("native").partition(of_sizes(*[1] * 12), cost) == [range(0, 1), range(1, 12)]
     with pytest.raises(UserError, match=r"^scheduler: bucket_cap_mb is at least 0"):
         schedulers.build("native", bucket_cap_mb=-1.0)
 
