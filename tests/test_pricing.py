@@ -158,7 +158,7 @@ def test_up_to_sixteen_ranks_plans_beyond_their_rounds():
     few, many = (pricer_of("tree", ranks).seconds(asked(Sum, 1e8)) for ranks in (16, 17))
     assert few < many < 1.4 * few, "the tree is one level deeper, and nothing jumps"
     formulas = pricer_of("tree", 16, formulas=True).seconds(asked(Sum, 1e8))
-    assert formulas > 1.4 * many, "the formulas know no segments, whose halves overlap"
+    assert formulas > 1.4 * few, "the formulas know no segments, whose halves overlap"
 
 
 def test_a_collective_of_ones_own_has_no_price_at_scale():
