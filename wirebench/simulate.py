@@ -12,6 +12,7 @@ from wirebench.exchange_profile import spans
 from wirebench.layout import Layer
 from wirebench.piecewise import Piecewise
 from wirebench.pricing import Pricer
+from wirebench.requests import Sum
 from wirebench.schedule import LayerCost, Partitioner
 from wirebench.simulate_step import Duration, Passes, Step, simulate_step
 from wirebench.sizing import Asked, Sizes
@@ -29,7 +30,7 @@ class Simulated:
     step        its time, and the messages' spans
     groups      of layers, in backward order
     elements    of every message
-    num_bytes   that a rank hands over in a step; requests: how many it makes
+    num_bytes   that a rank hands over in a step
     compress, communicate  seconds of all messages together, hidden or not
     alone       seconds of a step that exchanges nothing
     """
@@ -38,7 +39,6 @@ class Simulated:
     groups: tuple[range, ...]
     elements: tuple[int, ...]
     num_bytes: float
-    requests: int
     compress: float
     communicate: float
     alone: float
@@ -78,7 +78,6 @@ class Simulator:
             tuple(groups),
             tuple(self._numel(group) for group in groups),
             sum(request.num_bytes for each in asked for request in each),
-            sum(len(each) for each in asked),
             sum(compress),
             sum(d.seconds + d.copy_seconds for d in durations) - sum(compress),
             self.passes.seconds,
@@ -142,12 +141,15 @@ def passes_of(trace: Trace) -> Passes:
 
 def draw(simulated: Simulated, passes: Passes, timeline: Timeline) -> None:
     """The step as a picture, in the format of a real run's."""
-    forward = sum(passes.forward)
-    timeline.draw("compute", "forward", 0.0, forward)
-    timeline.draw("compute", "backward", forward, forward + passes.backward)
-    for span in simulated.step.spans:
-        name = f"bucket {span.bucket}" + (" handed out" if span.half == "copy" else "")
-        timeline.draw("exchange", name, span.start, span.end, ready=span.ready)
+    step = simulated.step
+    timeline.draw("compute", "forward", 0.0, step.backward)
+    timeline.draw("compute", "backward", step.backward, step.backward + passes.backward)
+    for span in step.spans:
+        # What is handed out under the next forward pass is drawn where the step before has left it: under this one.
+        name, shift = (" handed out", step.seconds) if span.half == "copy" else ("", 0.0)
+        begin, end, ready = (max(0.0, at - shift) for at in (span.start, span.end, span.ready))
+        elements = simulated.elements[span.bucket]
+        timeline.draw("exchange", f"bucket {span.bucket}{name}", begin, end, ready=ready, elements=elements)
 
 
 def _whole(pricer: Pricer, asked: Sequence[Asked], compress: float) -> Duration:
@@ -156,10 +158,16 @@ def _whole(pricer: Pricer, asked: Sequence[Asked], compress: float) -> Duration:
 
 
 def _in_halves(pricer: Pricer, asked: Sequence[Asked], compress: float) -> Duration:
-    """The same; a sum at the end is left half done."""
-    *before, last = asked
-    first, second = pricer.halves(last)
-    return Duration(compress + sum(pricer.seconds(each) for each in before) + first, second)
+    """The same; its first sum is left half done, and all that follows it waits too, as in a job (split.py).
+
+    What the compressor works is counted before, though some of it comes after that sum.
+    """
+    place = next((number for number, each in enumerate(asked) if each.kind is Sum), None)
+    if place is None:
+        return _whole(pricer, asked, compress)
+    first, second = pricer.halves(asked[place])
+    before, after = (sum(map(pricer.seconds, each)) for each in (asked[:place], asked[place + 1 :]))
+    return Duration(compress + before + first, second + after)
 
 
 def free(numel: int) -> float:

@@ -9,9 +9,6 @@ from typing import NamedTuple
 
 from wirebench.schedule import Mode
 
-SETTLED = 6
-"""Steps until a step that begins under the messages of the one before repeats itself."""
-
 
 class Passes(NamedTuple):
     """Computation of a step, in seconds; layers in backward order.
@@ -51,10 +48,16 @@ class Span(NamedTuple):
 
 
 class Step(NamedTuple):
-    """seconds of the step; exposed: what the exchange adds to it; spans in the order in which they start."""
+    """One step.
+
+    seconds   of it; exposed: what the exchange adds
+    backward  when the backward pass begins, with all that the forward pass waits for behind it
+    spans     in the order in which they start; what is handed out goes beyond the step, under the next one
+    """
 
     seconds: float
     exposed: float
+    backward: float
     spans: tuple[Span, ...]
 
 
@@ -74,15 +77,18 @@ def simulate_step(passes: Passes, groups: Sequence[range], mode: Mode, durations
         free = start + duration.seconds
         spans.append(Span(number, "all", 0.0 if mode == "elastic" else ready, start, free))
     exposed = max(0.0, free - forward - passes.backward)
-    return Step(passes.seconds + exposed, exposed, tuple(spans))
+    return Step(passes.seconds + exposed, exposed, forward, tuple(spans))
 
 
 def _split(passes: Passes, groups: Sequence[range], durations: Sequence[Duration]) -> Step:
-    """Sums are handed out under the next forward pass, the first layers' first; repeated until it does not change."""
+    """Sums are handed out under the next forward pass, the first layers' first.
+
+    The second step counts, which begins as every one after it: a forward pass ends after all that is handed out.
+    """
     bucket_of = [number for number, group in enumerate(groups) for _ in group]
     copied, free, begin = [0.0] * len(groups), 0.0, 0.0
     spans: list[Span] = []
-    for _ in range(SETTLED):
+    for _ in range(2):
         spans, now = [], begin
         for layer in reversed(range(len(bucket_of))):
             now = max(now, copied[bucket_of[layer]]) + passes.forward[layer]
@@ -96,5 +102,5 @@ def _split(passes: Passes, groups: Sequence[range], durations: Sequence[Duration
             start = max(free, end)
             free = copied[number] = start + durations[number].copy_seconds
             spans.append(Span(number, "copy", end - begin, start - begin, free - begin))
-        period, begin = end + passes.other - begin, end + passes.other
-    return Step(period, max(0.0, period - passes.seconds), tuple(spans))
+        period, backward, begin = end + passes.other - begin, now - begin, end + passes.other
+    return Step(period, max(0.0, period - passes.seconds), backward, tuple(spans))
