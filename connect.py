@@ -21,12 +21,12 @@ from wirebench.data.base import Dataset
 from wirebench.elastic import Elastic
 from wirebench.environment import hardware
 from wirebench.exchange import Synchroniser
-from wirebench.exchange_profile import Points, measure_exchange, measure_native
+from wirebench.exchange_profile import measure_exchange, measure_native
 from wirebench.lane import Lane
 from wirebench.lockstep import Lockstep
 from wirebench.native import native_sync
 from wirebench.optim import Decay
-from wirebench.piecewise import Piecewise
+from wirebench.piecewise import Piecewise, Points
 from wirebench.rehearsal import Rehearsal
 from wirebench.split import Split
 from wirebench.threaded import Threaded

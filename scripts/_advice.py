@@ -5,12 +5,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import schedulers
-from scripts._simulators import DENSE, collective_of, needs_whole, sizes_of
+from scripts._simulators import DENSE, collective_of, compressing, lacks_shapes, needs_whole, sizes_of
 from wirebench import collectives
 from wirebench.compress_rates import Rates
 from wirebench.errors import UserError
 from wirebench.pricing import Pricer
-from wirebench.simulate import Simulated, Simulator, free
+from wirebench.simulate import Compressing, Simulated, Simulator
 from wirebench.sizing import Sizes
 from wirebench.topology import Topology
 from wirebench.trace import Trace
@@ -50,7 +50,7 @@ class Adviser:
 
     topology(gbit)    the cluster; None: at its own rate
     bytes_per_second  of the memory that compresses
-    density           of compressors that have one; None: the suite's default
+    density           of compressors that have one; None: each one's own
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Adviser:
         self.workers = topology(None).size
         self._schedulers = {name: schedulers.build(name) for name in SCHEDULERS}
         self._sizes: dict[str, Sizes] = {}
+        self._known: dict[str, Compressing] = {}
         self._seconds: dict[tuple[str, float], float] = {}
 
     def all(self, names: Sequence[str], named: bool) -> tuple[list[Advice], dict[str, str]]:
@@ -92,8 +93,8 @@ class Adviser:
         if not self.rates.knows(name):
             return "how long it compresses was not measured (scripts/bench_compressors.py)"
         sizes = self._sizes_of(name)
-        if sizes.by_shape and not any(layer.shape for layer in self.trace.layers):
-            return "what it sends depends on the tensors' shapes, which the trace does not have"
+        if reason := lacks_shapes(sizes, self.trace):
+            return reason
         if sizes.by_value and not named:
             return "what it sends depends on how large gradients are; by name, it is shown on noise"
         return ""
@@ -126,15 +127,23 @@ class Adviser:
     def _of(self, name: str, gbit: float | None, quick: bool = False) -> list[Advice]:
         topology, sizes = self.topology(gbit), self._sizes_of(name)
         chosen = ("sync_easgd",) if needs_whole(name) else QUICK if quick else SCHEDULERS
-        compressing = free if name == DENSE else self.rates.on(name, self.bytes_per_second)
+        seconds = self._compressing(name)
         found = []
         for collective in _collectives(name, topology):
-            simulator = Simulator(self.trace, sizes, compressing, _pricer(collective, topology))
+            simulator = Simulator(self.trace, sizes, seconds, _pricer(collective, topology))
             for scheduler in chosen:
+                if collective == "native" and self._schedulers[scheduler].mode == "split":
+                    continue
                 step = simulator.step(self._schedulers[scheduler])
                 images = self.workers * self.trace.batch_size / step.step.seconds
                 found.append(Advice(name, scheduler, collective, step, images))
         return found
+
+    def _compressing(self, name: str) -> Compressing:
+        if name not in self._known:
+            made = compressing(self.rates, name, self._sizes_of(name), self.trace, self.bytes_per_second)
+            self._known[name] = made
+        return self._known[name]
 
     def _sizes_of(self, name: str) -> Sizes:
         if name not in self._sizes:
@@ -155,24 +164,26 @@ def _collectives(name: str, topology: Topology) -> Sequence[str]:
     if name != DENSE:
         return (collective_of(name),)
     several = 1 < len(topology.machines) < topology.size
-    return DENSE_COLLECTIVES if several else DENSE_COLLECTIVES[:2]
+    ours = DENSE_COLLECTIVES if several else DENSE_COLLECTIVES[:2]
+    return (*ours, "native") if topology.native else ours
 
 
 def sentence(best: Sequence[Advice], breaks: dict[str, float | None]) -> str:
-    """The plain answer. `best`: each compressor's best composition, the fastest first, dense among them."""
+    """The plain answer.
+
+    best    each compressor's best composition, the fastest first, dense among them
+    breaks  by compressor, where a rate between machines was looked for: below which it pays
+    """
     dense = next(each for each in best if each.compressor == DENSE)
+    if not dense.found.communicate:
+        return "One worker exchanges nothing: there is nothing to compress."
     plain = f"dense with {dense.scheduler} on {dense.collective}"
     gains = {each.compressor: each.images_per_second / dense.images_per_second - 1 for each in best}
+    if len(best) == 1:
+        return f"The fastest dense composition is {plain.removeprefix('dense with ')}; nothing else was asked for."
     first = best[0]
     if gains[first.compressor] < 1 / WORTHWHILE - 1:
-        paying = {name: below for name, below in breaks.items() if below}
-        if not paying:
-            return f"On this network nothing beats {plain}, and at no rate that was tried does any compressor."
-        name, most = max(paying.items(), key=lambda item: item[1])
-        return (
-            f"On this network nothing beats {plain}. The first to pay on slower links is {name}, below {rate(most)}, "
-            "and it is lossy."
-        )
+        return f"On this network nothing beats {plain}{_elsewhere(breaks)}"
     limit = breaks.get(first.compressor)
     until = "" if not limit else " It pays " + (rate(limit) if math.isinf(limit) else f"below {rate(limit)}") + "."
     milder = ""
@@ -183,6 +194,17 @@ def sentence(best: Sequence[Advice], breaks: dict[str, float | None]) -> str:
         f"faster than {plain} ({first.images_per_second:.0f} against {dense.images_per_second:.0f} images/s).{until} "
         f"It is lossy: see what it does to the accuracy (results/convergence) before you choose it.{milder}"
     )
+
+
+def _elsewhere(breaks: dict[str, float | None]) -> str:
+    """What is to be said of other rates where nothing pays at this one; the end of a sentence."""
+    if breaks and not any(breaks.values()):
+        return ", and at no rate that was tried does any compressor."
+    paying = {name: below for name, below in breaks.items() if below and not math.isinf(below)}
+    if not paying:
+        return "."
+    name, most = max(paying.items(), key=lambda item: item[1])
+    return f". The first to pay on slower links is {name}, below {rate(most)}, and it is lossy."
 
 
 def rate(gbit: float) -> str:

@@ -8,6 +8,7 @@ from wirebench.errors import UserError
 from wirebench.topology import Topology
 
 DEFAULT = "10gbe"
+LOCAL_SOURCE = "all workers in it: links inside, PCIe 3 x16 at its nominal rate"
 WIDTH = 120
 """Columns of what is printed where there is no terminal."""
 

@@ -1,22 +1,25 @@
 """What simulate.py and advise.py put together: compressors as their papers have them, and what goes with what."""
 
 import functools
+import math
 from collections.abc import Sequence
 
 import compressors
 from schedulers.base import Scheduler
+from wirebench.compress_rates import Rates
 from wirebench.errors import UserError
 from wirebench.plugins import suggest
+from wirebench.requests import Gather
+from wirebench.simulate import Compressing, free, layers_of
 from wirebench.sizing import Sizes
 from wirebench.trace import Trace
 
-DEFAULT_DENSITY = 0.01
 DENSE = "none"
 
 
 def density_of(name: str, density: float | None) -> dict[str, float]:
-    """The option that sets the density of a compressor; none for one that has no density."""
-    return {"density": DEFAULT_DENSITY if density is None else density} if has_density(name) else {}
+    """The option that sets the density of a compressor; none for its own, and for one that has none."""
+    return {"density": density} if density is not None and has_density(name) else {}
 
 
 def check_density(names: Sequence[str], density: float | None) -> None:
@@ -50,6 +53,39 @@ def sizes_of(name: str, density: float | None, model: Trace, workers: int) -> Si
     below = compressors.dense_below_of(name) if any(layer.shape for layer in model.layers) else 0
     make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **density_of(name, density))
     return Sizes(make, workers, below)
+
+
+def compressing(rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float) -> Compressing:
+    """Seconds that the compressor works, at the memory's rate and among so many workers as `sizes` are for."""
+    if name == DENSE:
+        return free
+    gathered = _gathered(sizes, model) / (_gathered(sizes.of_world(rates.workers), model) or 1.0)
+    return rates.on(name, bytes_per_second, gathered or 1.0)
+
+
+def _gathered(sizes: Sizes, model: Trace) -> float:
+    """Bytes that arrive at every rank by gathers, of the whole model."""
+    return sum(asked.num_bytes for asked in sizes.of(layers_of(model)) if asked.kind is Gather) * sizes.size
+
+
+def lacks_shapes(sizes: Sizes, model: Trace) -> str:
+    """Why nothing can be said of a method that works on matrices of a trace without shapes; "" where something can."""
+    if sizes.by_shape and not any(layer.shape for layer in model.layers):
+        return "what it sends depends on the tensors' shapes, which the trace does not have"
+    return ""
+
+
+def check_time(model: Trace) -> None:
+    """Raise UserError for a trace that takes no time: nothing can be said in relation to it."""
+    if not model.forward_seconds + model.backward_seconds > 0:
+        raise UserError(f"--trace: {model.name} takes no time at all")
+
+
+def check_positive(option: str, values: Sequence[float]) -> None:
+    """Raise UserError for anything but a number above 0."""
+    for value in values:
+        if not (math.isfinite(value) and value > 0):
+            raise UserError(f"{option}: needs a number above 0, got {value:g}")
 
 
 def collective_of(name: str) -> str:

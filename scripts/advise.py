@@ -27,9 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import compressors
 from scripts._advice import Advice, Adviser, rate, sentence
-from scripts._networks import WIDTH, add_network, gbit_of, source_of, topology_of
+from scripts._networks import LOCAL_SOURCE, WIDTH, add_network, gbit_of, source_of, topology_of
 from scripts._probe import copy_bytes_per_second, probe
-from scripts._simulators import DEFAULT_DENSITY, DENSE, check_density, check_names
+from scripts._simulators import DENSE, check_density, check_names, check_positive, check_time
 from scripts.cluster import Parser
 from scripts.estimate_trace import check_sizes, estimate, gpu_of, model_options
 from scripts.plot_collectives import new_figure, save
@@ -51,8 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         # Mistakes first, and then a look at the machine that may take half a minute.
         names, rates = _chosen(options.compressors, options.density), Rates(options.rates)
-        topology_of(options, options.workers)
+        between = len(topology_of(options, options.workers).machines) > 1
         model, bytes_per_second = _computation(options)
+        check_time(model)
         adviser = Adviser(
             model,
             lambda gbit: topology_of(options, options.workers, gbit),
@@ -63,7 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         found, left_out = adviser.all(names, named=bool(options.compressors))
         best = list({each.compressor: each for each in reversed(found)}.values())
         best.sort(key=lambda each: each.found.step.seconds)
-        breaks = {each.compressor: adviser.break_even(each.compressor) for each in best if each.compressor != DENSE}
+        lossy = [each.compressor for each in best if each.compressor != DENSE]
+        breaks = {name: adviser.break_even(name) for name in lossy} if between else {}
         _write(options, model, found if options.all else best, best, breaks, left_out)
     except UserError as error:
         print(f"advise.py: {error}", file=sys.stderr)
@@ -85,6 +87,7 @@ def _computation(options: argparse.Namespace) -> tuple[Trace, float]:
             raise UserError(f"--{given[0].replace('_', '-')}: goes with --model, not with --trace")
         model = trace.load(trace.find(options.trace))
         return model, _bytes_per_second(gpu)
+    check_positive("--probe-seconds", [_or(options.probe_seconds, PROBE_SECONDS)])
     if options.probe == bool(gpu):
         raise UserError("--model: needs either --gpu for an estimate, or --probe to measure this machine")
     if options.batch is None:
@@ -126,11 +129,13 @@ def _write(
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     answer = sentence(best, breaks)
     kind = "estimated" if model.estimate else "measured"
-    gbit = gbit_of(topology_of(options, options.workers))
+    topology = topology_of(options, options.workers)
+    inside = len(topology.machines) == 1 and not options.topology
+    where = f"one machine, {LOCAL_SOURCE}" if inside else source_of(options)
     alone = f"a step alone takes {1e3 * (model.forward_seconds + model.backward_seconds):.1f} ms"
     lines = [
         f"{model.name} ({kind}, {model.hardware}), {options.workers} workers x {model.batch_size} images: {alone}",
-        f"{gbit:.4g} Gbit/s ({source_of(options)})",
+        f"{gbit_of(topology):.4g} Gbit/s ({where})",
         "Milliseconds of a step: compressing, all its messages, and what of both is exposed.",
     ]
     left = [f"left out: {name}: {reason}" for name, reason in left_out.items()]
@@ -142,7 +147,7 @@ def _write(
     if options.json:
         content = {
             "trace": {"name": model.name, "estimate": model.estimate, "source": model.source},
-            "network": source_of(options),
+            "network": where,
             "workers": options.workers,
             "answer": answer,
             "rows": [_entry(each, breaks) for each in shown],
@@ -158,7 +163,8 @@ def _entry(each: Advice, breaks: dict[str, float | None]) -> dict[str, Any]:
     return {
         "compressor": each.compressor, "scheduler": each.scheduler, "collective": each.collective,
         "images_per_second": each.images_per_second, "step_seconds": each.found.step.seconds,
-        "efficiency": each.found.efficiency, "bytes_per_step": each.found.num_bytes,
+        "efficiency": each.found.efficiency,
+        "bytes_per_step": {"payload": each.found.num_bytes, "wire": each.found.wire_bytes},
         "exposed_seconds": each.found.step.exposed, "compress_seconds": each.found.compress,
         "communicate_seconds": each.found.communicate, "messages": len(each.found.groups),
         "break_even": None if below is None else rate(below),
@@ -172,16 +178,16 @@ def table(shown: Sequence[Advice], breaks: dict[str, float | None]) -> Table:
     made.add_column("", justify="right", no_wrap=True)
     for head in ("compressor", "scheduler", "collective"):
         made.add_column(head, no_wrap=True)
-    for head in ("images/s", "eff.", "MB/step", "compress", "messages", "exposed", "pays below"):
+    for head in ("images/s", "eff.", "wire MB", "compress", "messages", "exposed", "pays below"):
         made.add_column(head, justify="right", no_wrap=True)
     made.add_column("limit", no_wrap=True)
     for place, each in enumerate(shown, 1):
         found, below = each.found, breaks.get(each.compressor)
         made.add_row(
             str(place), each.compressor, each.scheduler, each.collective, f"{each.images_per_second:.0f}",
-            f"{100 * found.efficiency:.1f} %", f"{found.num_bytes / 1e6:.4g}", f"{1e3 * found.compress:.1f}",
+            f"{100 * found.efficiency:.1f} %", f"{found.wire_bytes / 1e6:.4g}", f"{1e3 * found.compress:.1f}",
             f"{1e3 * found.communicate:.1f}", f"{1e3 * found.step.exposed:.1f}",
-            "" if each.compressor == DENSE else ("nowhere" if below is None else rate(below)), each.limit,
+            "" if each.compressor not in breaks else ("nowhere" if below is None else rate(below)), each.limit,
         )  # fmt: skip
     return made
 
@@ -217,7 +223,7 @@ def _parser() -> argparse.ArgumentParser:
     add_network(parser)
     add("--workers", type=int, required=True, metavar="N")
     add("--compressors", nargs="+", metavar="NAME", help="all")
-    add("--density", type=float, help=f"of compressors that have one ({DEFAULT_DENSITY})")
+    add("--density", type=float, help="of compressors that have one (each one's own)")
     add("--rates", type=Path, default=SHIPPED, metavar="FILE", help="cells of scripts/bench_compressors.py (ours)")
     add("--all", action="store_true", help="every composition, not each compressor's best")
     add("--json", type=Path, metavar="FILE", help="write the numbers")

@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import itertools
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,12 +29,15 @@ import schedulers
 from schedulers.base import Scheduler
 from scripts._networks import WIDTH, add_network, source_of, topology_of
 from scripts._simulators import (
-    DEFAULT_DENSITY,
     DENSE,
     check,
     check_density,
     check_names,
+    check_positive,
+    check_time,
     collective_of,
+    compressing,
+    lacks_shapes,
     needs_whole,
     sizes_of,
 )
@@ -74,7 +78,8 @@ class Row:
             "workers": self.workers, "gbit": self.gbit, "speed": self.speed, "scheduler": self.scheduler,
             "step_seconds": seconds, "exposed_seconds": self.found.step.exposed, "efficiency": self.found.efficiency,
             "images_per_second": self.workers * batch / seconds, "messages": len(self.found.groups),
-            "message_elements": self.found.elements, "bytes": self.found.num_bytes,
+            "message_elements": self.found.elements,
+            "bytes_per_step": {"payload": self.found.num_bytes, "wire": self.found.wire_bytes},
         }  # fmt: skip
 
 
@@ -96,10 +101,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
     """All schedules at all points; UserError for what does not go together."""
-    if any(speed <= 0 for speed in options.speed) or any(gbit <= 0 for gbit in options.gbit or ()):
-        raise UserError("--speed and --gbit: need to be positive")
-    if options.call_us < 0:
-        raise UserError(f"--call-us: needs at least 0, got {options.call_us:g}")
+    check_positive("--speed", options.speed)
+    check_positive("--gbit", options.gbit or ())
+    if not (math.isfinite(options.call_us) and options.call_us >= 0):
+        raise UserError(f"--call-us: needs a number from 0 on, got {options.call_us:g}")
+    if options.figure and sum(len(set(each or ())) > 1 for each in (options.workers, options.gbit, options.speed)) > 1:
+        raise UserError("--figure: draws along one of --workers, --gbit and --speed; give the others one value")
+    check_time(model)
     check_names("--schedulers", options.schedulers or (), schedulers.available())
     check_names("--compressor", [options.compressor], compressors.available())
     check_names("--collective", [options.collective] if options.collective else (), collectives.available())
@@ -111,7 +119,11 @@ def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
         topology = topology_of(options, workers, gbit)
         if workers not in sizes:
             sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
+            if reason := lacks_shapes(sizes[workers], model):
+                raise UserError(f"--compressor: {options.compressor!r}: {reason}")
         simulator = _simulator(options, model.faster(speed), sizes[workers], topology)
+        if len(topology.machines) == 1 and not options.topology:
+            gbit = None  # nothing goes between machines
         for name, scheduler in built.items():
             found = simulator.step(scheduler)
             if len(found.groups) > 1 and needs_whole(options.compressor):
@@ -139,7 +151,7 @@ def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology
     pricer = Pricer(collectives.build(name), name, topology, options.call_us * 1e-6, options.formulas)
     seconds: Compressing = free
     if options.gpu:
-        seconds = Rates().on(options.compressor, gpu_of(options.gpu).memory_gbs * 1e9)
+        seconds = compressing(Rates(), options.compressor, sizes, model, gpu_of(options.gpu).memory_gbs * 1e9)
     return Simulator(model, sizes, seconds, pricer)
 
 
@@ -151,7 +163,12 @@ def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> No
     console.print(said, markup=False, highlight=False, soft_wrap=True)
     console.print(table(rows))
     if options.json:
-        content = {"trace": options.trace, "network": source_of(options), "rows": [row.entry(batch) for row in rows]}
+        given = ("trace", "compressor", "density", "per_machine", "call_us", "formulas", "gpu")
+        content = {key: getattr(options, key) for key in given} | {
+            "collective": options.collective or collective_of(options.compressor),
+            "network": source_of(options),
+            "rows": [row.entry(batch) for row in rows],
+        }
         write_atomically(options.json, json.dumps(content, indent=1) + "\n")
     if options.figure:
         save(figure(rows), options.figure)
@@ -164,7 +181,17 @@ def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> No
 def table(rows: Sequence[Row]) -> Table:
     """A line for every schedule at every point."""
     shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for head in ("workers", "Gbit/s", "speed", "scheduler", "step ms", "exposed ms", "efficiency", "messages", "MB"):
+    for head in (
+        "workers",
+        "Gbit/s",
+        "speed",
+        "scheduler",
+        "step ms",
+        "exposed ms",
+        "efficiency",
+        "messages",
+        "wire MB",
+    ):
         shown.add_column(head, justify="left" if head == "scheduler" else "right")
     for row in rows:
         step = row.found.step
@@ -177,7 +204,7 @@ def table(rows: Sequence[Row]) -> Table:
             f"{1e3 * step.exposed:.2f}",
             f"{100 * row.found.efficiency:.1f} %",
             str(len(row.found.groups)),
-            f"{row.found.num_bytes / 1e6:.4g}",
+            f"{row.found.wire_bytes / 1e6:.4g}",
         )
     return shown
 
@@ -214,7 +241,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--speed", type=float, nargs="+", default=[1.0], metavar="X", help="GPUs so many times as fast (%(default)s)")
     add("--schedulers", nargs="+", metavar="NAME", help=f"{' '.join(USUAL)}")
     add("--compressor", default=DENSE, metavar="NAME", help="%(default)s")
-    add("--density", type=float, help=f"of a compressor that has one ({DEFAULT_DENSITY})")
+    add("--density", type=float, help="of a compressor that has one (its own)")
     add("--collective", default="", metavar="NAME", help="the compressor's own, else ring")
     add("--call-us", type=float, default=0.0, metavar="US", help="own cost of every request (%(default)s)")
     add("--formulas", action="store_true", help="price by the papers' formulas instead of our own plans")

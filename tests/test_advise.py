@@ -9,6 +9,7 @@ from PIL import Image
 
 from scripts import advise
 from scripts._advice import WORTHWHILE, Adviser
+from scripts._simulators import compressing, sizes_of
 from wirebench import networks
 from wirebench.compress_rates import Rates
 from wirebench.topology import Topology
@@ -31,7 +32,8 @@ def test_compositions_are_ranked_and_the_sentence_names_the_first(tmp_path, caps
     assert [row["step_seconds"] for row in rows] == sorted(row["step_seconds"] for row in rows)
     by = {row["compressor"]: row for row in rows}
     assert by["none"]["limit"] == "messages" and by["none"]["break_even"] is None
-    assert by["topk"]["bytes_per_step"] < by["fp16"]["bytes_per_step"] < by["none"]["bytes_per_step"]
+    wire = {name: row["bytes_per_step"]["wire"] for name, row in by.items()}
+    assert wire["topk"] < wire["fp16"] == pytest.approx(wire["none"] / 2)
     first, dense = rows[0], by["none"]
     gain = 100 * (first["images_per_second"] / dense["images_per_second"] - 1)
     assert found["answer"].startswith(
@@ -59,9 +61,33 @@ def test_where_computing_takes_long_nothing_beats_dense(tmp_path):
 
 
 def test_where_nothing_pays_at_any_rate_it_says_so(tmp_path):
-    """gs-SGD sends sketches in many rounds; of a small model they cost more than they save."""
-    found = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "1", "--compressors", "fp16")
+    """QSGD's 4 bits an entry, gathered from 64 workers, are more than the dense sum sends."""
+    found = answer(
+        tmp_path, "--trace", "resnet20_gtx1080ti", "--gpu", "k80", "--network", "1gbe", "--workers", "64",
+        "--compressors", "qsgd",
+    )  # fmt: skip
+    assert [row["break_even"] for row in found["rows"]] == [None, None]
     assert found["answer"].endswith("and at no rate that was tried does any compressor.")
+
+
+def test_one_worker_and_one_machine_have_no_break_even(tmp_path, capsys):
+    alone = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "1", "--compressors", "fp16")
+    assert alone["answer"] == "One worker exchanges nothing: there is nothing to compress."
+    inside = ["--workers", "4", "--per-machine", "4", "--network", "1gbe", "--compressors", "fp16"]
+    found = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--gpu", "v100", *inside)
+    assert found["network"].startswith("one machine") and all(row["break_even"] is None for row in found["rows"])
+    assert re.fullmatch(r"On this network nothing beats dense with \w+ on \w+\.", found["answer"])
+    assert "96 Gbit/s (one machine" in capsys.readouterr().out
+
+
+def test_more_workers_take_longer_to_decode_what_they_gather():
+    trace, seconds = load(SHIPPED / "resnet50_v100.json"), {}
+    for name in ("qsgd", "fp16"):
+        for workers in (4, 32):
+            sizes = sizes_of(name, None, trace, workers)
+            seconds[name, workers] = compressing(Rates(), name, sizes, trace, 900e9)(25_000_000)
+    assert seconds["qsgd", 32] > 2 * seconds["qsgd", 4]
+    assert seconds["fp16", 32] == seconds["fp16", 4]
 
 
 def test_a_compressor_pays_below_its_break_even_and_not_above():
@@ -153,6 +179,7 @@ MODEL = ["--model", "resnet_cifar", "--workers", "4"]
         ([*MODEL, "--gpu", "v100"], "--batch: is missing"),
         ([*MODEL, "--gpu", "v100", "--batch", "0"], "--batch: needs at least 1, got 0"),
         ([*MODEL, "--gpu", "v100", "--batch", "8", "--image-size", "0"], "--image-size: needs at least 1, got 0"),
+        ([*MODEL, "--probe", "--batch", "8", "--probe-seconds", "inf"], "--probe-seconds: needs a number above 0"),
         ([*MODEL, "--probe", "--batch", "8", "--classes", "1"], "--classes: needs at least 2, got 1"),
         ([*MODEL, "--gpu", "v100", "--batch", "8", "--option", "depth"], "--option: needs KEY=VALUE"),
         ([*MODEL, "--gpu", "v100", "--batch", "8", "--option", "dept=3"], "did you mean 'depth'?"),

@@ -56,7 +56,8 @@ def test_a_line_is_the_simulators_step(tmp_path):
     pricer = Pricer(collectives.build("tree"), "tree", topology, 30e-6)
     step = Simulator(trace, sizes_of("topk", 0.05, trace, 6), free, pricer).step(schedulers.build("optimal"))
     assert row["step_seconds"] == step.step.seconds
-    assert (row["messages"], row["bytes"]) == (len(step.groups), step.num_bytes)
+    assert row["messages"] == len(step.groups)
+    assert row["bytes_per_step"] == {"payload": step.num_bytes, "wire": step.wire_bytes}
     assert row["message_elements"] == list(step.elements)
 
 
@@ -71,6 +72,31 @@ def test_compressing_takes_time_where_a_gpu_is_named(tmp_path):
     (without,) = rows(tmp_path, "--compressor", "fp16", "--schedulers", "sync_easgd")
     (named,) = rows(tmp_path, "--compressor", "fp16", "--schedulers", "sync_easgd", "--gpu", "k80")
     assert named["step_seconds"] > without["step_seconds"]
+
+
+def test_dense_gradients_take_no_time_to_compress(tmp_path):
+    (without,), (named,) = (rows(tmp_path, "--schedulers", "wfbp", *more) for more in ([], ["--gpu", "k80"]))
+    assert named == without
+
+
+def test_what_all_gather_is_sent_to_all_and_decoded_by_all(tmp_path):
+    """A rank's share is sent to every other one; a sum is shared out."""
+    found = {
+        (name, n): rows(
+            tmp_path, "--workers", str(n), "--compressor", name, "--schedulers", "sync_easgd", "--gpu", "k80"
+        )
+        for name in ("topk", "none")
+        for n in (4, 32)
+    }
+    for (name, n), (row,) in found.items():
+        payload, wire = row["bytes_per_step"]["payload"], row["bytes_per_step"]["wire"]
+        # Of topk, vectors go dense in a sum of their own.
+        assert wire == pytest.approx(2 * (n - 1) / n * payload) if name == "none" else wire > 0.5 * (n - 1) * payload
+
+
+def test_one_machine_has_no_rate_between_machines(tmp_path):
+    found = rows(tmp_path, "--workers", "4", "8", "--per-machine", "4", "--gbit", "1", "--schedulers", "wfbp")
+    assert [row["gbit"] for row in found] == [None, 1]
 
 
 def test_schedules_that_do_not_fit_are_left_out_unless_named(tmp_path):
@@ -108,8 +134,13 @@ def test_a_figure_and_a_timeline_are_written(tmp_path):
         (["--topology", "nofile.toml"], "nofile.toml: cannot be read"),
         (["--topology", "configs/topologies/2+3_1gbit.toml", "--workers", "4"], "has 5 ranks, not 4"),
         (["--topology", "x.toml", "--network", "1gbe"], "--network: goes without --topology"),
-        (["--speed", "0"], "--speed and --gbit: need to be positive"),
-        (["--call-us", "-1"], "--call-us: needs at least 0, got -1"),
+        (["--speed", "0"], "--speed: needs a number above 0, got 0"),
+        (["--speed", "inf"], "--speed: needs a number above 0, got inf"),
+        (["--gbit", "nan"], "--gbit: needs a number above 0, got nan"),
+        (["--call-us", "-1"], "--call-us: needs a number from 0 on, got -1"),
+        (["--call-us", "nan"], "--call-us: needs a number from 0 on, got nan"),
+        (["--trace", "googlenet_k80", "--compressor", "powersgd"], "'powersgd': what it sends depends on the tensors'"),
+        (["--workers", "2", "4", "--gbit", "1", "2", "--figure", "a.png"], "--figure: draws along one of --workers,"),
         (["--json", "Makefile/found.json"], "Makefile/found.json: cannot be written: Not a directory"),
         (["--gpu", "v10"], "--gpu: no GPU 'v10'; did you mean 'v100'?"),
     ],

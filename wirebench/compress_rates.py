@@ -19,18 +19,29 @@ FLOAT_BYTES = 4
 
 
 class _Cost(NamedTuple):
-    """fixed: seconds of an exchange whatever its size; copies: (elements, copies of so many), of rising size."""
+    """What a method takes.
+
+    fixed   seconds of an exchange whatever its size
+    copies  (elements, copies of so many), of rising size: all work but to decode what was gathered
+    decode  the same of that work
+    """
 
     fixed: float
     copies: tuple[tuple[int, float], ...]
+    decode: tuple[tuple[int, float], ...]
 
 
 class Rates:
-    """What every method takes, from a file of cells; of one that was measured with several options, the fewest."""
+    """What every method takes, from a file of cells; of one that was measured with several options, the fewest.
+
+    workers  of the world that was measured
+    """
 
     def __init__(self, path: Path = SHIPPED) -> None:
+        measured = compressor_cells.load(path)
+        self.workers = int(measured.header["workers"])
         cells: dict[str, list[Cell]] = {}
-        for cell in compressor_cells.load(path).cells:
+        for cell in measured.cells:
             if not cell.rival and not cell.error:
                 cells.setdefault(cell.method, []).append(cell)
         # Shortest last, so that it stays.
@@ -41,8 +52,10 @@ class Rates:
         """Whether the method was measured."""
         return compressor in self._costs
 
-    def on(self, compressor: str, bytes_per_second: float) -> Compressing:
+    def on(self, compressor: str, bytes_per_second: float, gathered: float = 1.0) -> Compressing:
         """Seconds on hardware whose memory moves so much; for a method that was not measured, 0.
+
+        gathered  times as much is gathered as among the measured workers: so much longer it takes to decode
 
         Copies lie on straight lines over the logarithm of the size. What an exchange of few elements takes beyond them
         is the calls' own cost, which the host pays on any hardware.
@@ -52,17 +65,18 @@ class Rates:
         def seconds(numel: int) -> float:
             if cost is None or not numel:
                 return 0.0
-            return cost.fixed + _between(cost.copies, numel) * 2 * FLOAT_BYTES * numel / bytes_per_second
+            copies = _between(cost.copies, numel) + gathered * _between(cost.decode, numel)
+            return cost.fixed + copies * 2 * FLOAT_BYTES * numel / bytes_per_second
 
         return seconds
 
 
 def _cost(cells: Sequence[Cell]) -> _Cost:
     first, *rest = cells
-    if not rest:
-        return _Cost(0.0, ((first.items, first.total),))
-    fixed = max(0.0, first.total - rest[0].total) * first.copy
-    return _Cost(fixed, tuple((cell.items, cell.total) for cell in rest))
+    fixed = max(0.0, first.total - rest[0].total) * first.copy if rest else 0.0
+    known = rest or [first]
+    decode = tuple((cell.items, cell.copies["decode"]) for cell in known)
+    return _Cost(fixed, tuple((cell.items, cell.total - cell.copies["decode"]) for cell in known), decode)
 
 
 def _name(method: str) -> str:

@@ -20,15 +20,13 @@ from wirebench.comm.peers import gather_bytes
 from wirebench.exchange import advance, run
 from wirebench.lane import Exchanger, Lane
 from wirebench.layout import Bucket
+from wirebench.piecewise import Points
 from wirebench.seeding import generator
 from wirebench.world import World
 
 SMALLEST, FACTOR = 256, 4
 """Sizes that are tried: about so many elements, and so many times more, up to the whole model."""
 SECONDS_EACH, MOST_REPEATS = 0.3, 10
-
-Points = list[tuple[int, float]]
-"""(elements, seconds), of rising size."""
 
 
 def measure_exchange(engine: Engine, lane: Lane, fresh: Callable[[], Exchanger]) -> Points:

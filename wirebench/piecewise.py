@@ -4,6 +4,10 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 
+Points = list[tuple[int, float]]
+"""(elements, seconds) of exchanges that were measured."""
+
+
 class Piecewise:
     """Seconds of a number of elements; rises with it.
 

@@ -15,14 +15,13 @@ from wirebench.backward_profile import Profile
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
 from wirebench.layout import Layer
+from wirebench.piecewise import Points
 from wirebench.schedule import LayerCost
 from wirebench.trace import Trace, TraceLayer
 
 LAYERS, EXCHANGE = "layers.json", "exchange.json"
 DECISIVE = ("compressor", "collective", "workers")
 """What the costs of an exchange depend on. Engines may differ, so that their bits can be compared."""
-
-Points = list[tuple[int, float]]
 
 
 def save(

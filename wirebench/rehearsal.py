@@ -16,15 +16,13 @@ import numpy as np
 from wirebench.backward_profile import LayerTimer, Profile, median
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
-from wirebench.piecewise import Piecewise
+from wirebench.piecewise import Piecewise, Points
 from wirebench.schedule import LayerCost, Mode, Partitioner
 from wirebench.simulate_step import Duration, Passes, simulate_step
 from wirebench.steps import StepTimes
 
 SETTLE, LEARN, TRY = 2, 4, 3
 """Steps that nothing is learned from; from which a scheduler learns; and of the cut that then stands."""
-
-Points = list[tuple[int, float]]
 
 
 class Holding(Protocol):

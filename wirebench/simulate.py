@@ -30,7 +30,7 @@ class Simulated:
     step        its time, and the messages' spans
     groups      of layers, in backward order
     elements    of every message
-    num_bytes   that a rank hands over in a step
+    num_bytes   that a rank hands over in a step; wire_bytes: that it sends, where nothing travels twice
     compress, communicate  seconds of all messages together, hidden or not
     alone       seconds of a step that exchanges nothing
     """
@@ -39,6 +39,7 @@ class Simulated:
     groups: tuple[range, ...]
     elements: tuple[int, ...]
     num_bytes: float
+    wire_bytes: float
     compress: float
     communicate: float
     alone: float
@@ -78,6 +79,7 @@ class Simulator:
             tuple(groups),
             tuple(self._numel(group) for group in groups),
             sum(request.num_bytes for each in asked for request in each),
+            sum(request.sent(self.pricer.topology.size) for each in asked for request in each),
             sum(compress),
             sum(d.seconds + d.copy_seconds for d in durations) - sum(compress),
             self.passes.seconds,

@@ -49,6 +49,12 @@ class Asked(NamedTuple):
     num_bytes: float
     most_bytes: float
 
+    def sent(self, size: int) -> float:
+        """Bytes that each of `size` ranks sends on average, by a collective in which nothing travels twice."""
+        if self.kind is Gather:
+            return (size - 1) * self.num_bytes
+        return (1 if self.kind in (Reduce, Route) else 2) * (size - 1) / size * self.num_bytes
+
     def plus(self, other: "Asked", times: float = 1.0) -> "Asked":
         """With so many times the other's bytes as well."""
         return Asked(self.kind, self.num_bytes + times * other.num_bytes, self.most_bytes + times * other.most_bytes)
@@ -68,6 +74,10 @@ class Sizes:
         fresh = make()
         self.make, self.size = lambda: copy.deepcopy(fresh), size
         self._known: dict[tuple[Shapes, torch.device, float], list[Asked]] = {}
+
+    def of_world(self, size: int) -> "Sizes":
+        """The same compressor in a world of another size."""
+        return Sizes(self.make, size, self.dense_below)
 
     def of(self, layers: Sequence[Layer]) -> list[Asked]:
         """The requests of one exchange of neighbouring layers."""
