@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Forty compositions on emulated clusters, each beside what the simulator predicts of it.
+"""Forty compositions on emulated clusters, each beside the prediction in its record.
 
 python scripts/bench_prediction.py                 all that are not there yet, into results/prediction
 python scripts/errors.py results/prediction        afterwards: table.md and the figure
 
-The machine should have nothing else to do: predictions are of the network, not of what disturbs it.
+The machine should have nothing else to do: a prediction is made of what is measured just before, and knows of nothing
+that disturbs the steps after it.
 """
 
 import argparse

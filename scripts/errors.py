@@ -82,13 +82,14 @@ def collect(folder: Path) -> list[Predicted]:
 
 def document(runs: Sequence[Predicted]) -> str:
     """table.md."""
-    machine, commits = runs[0].record["environment"]["cpu"], {_commit(each.record) for each in runs}
+    commits = {_commit(each.record) for each in runs}
     lines = [
         "# Predicted and measured steps",
         "",
-        f"{verdict(runs)} Measured on {machine['model']} with {machine['cores']} cores; commits: "
+        f"{verdict(runs)} Measured on {', '.join(sorted({_machine(each.record) for each in runs}))}; commits: "
         f"{', '.join(sorted(commits))}. A prediction is a simulation of the schedule, with messages and computation "
-        "timed apart in the run's own uncounted steps (docs/record.md).",
+        "timed apart in the run's own uncounted steps (docs/record.md). Where no message overlaps computation "
+        "(`naive`, `sync_easgd`) these steps are the schedule itself, and the error only says how steady they are.",
         "",
         *_markdown.table(HEAD, [_cells(each) for each in runs]),
         "![predicted against measured](errors.png)",
@@ -144,6 +145,11 @@ def _cells(each: Predicted) -> list[str]:
 
 def _name(record: dict[str, Any], section: str) -> str:
     return str(record["config"].get(section, {}).get("name", "-"))
+
+
+def _machine(record: dict[str, Any]) -> str:
+    cpu = record["environment"]["cpu"]
+    return f"{cpu['model']} with {cpu['cores']} cores"
 
 
 def _commit(record: dict[str, Any]) -> str:

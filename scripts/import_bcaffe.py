@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Make a trace of a layer log of B-Caffe, the MG-WFBP authors' code.
 
-python scripts/import_bcaffe.py tmpcomm.log --out configs/traces/googlenet_k80.json
+python scripts/import_bcaffe.py tmpcomm.log --model "GoogLeNet, 3x224x224, 1000 classes" --hardware "NVIDIA Tesla K80" \
+    --batch 64 --out googlenet_k80.json
 
 A line of the log names a parameter tensor in forward order, its elements, the microseconds of its layer's backward
 pass (the same on weight and bias) and those of its all-reduce. Weight and bias are one message there, so a layer of the
@@ -10,6 +11,7 @@ of the backward times.
 """
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Sequence
@@ -23,10 +25,9 @@ from wirebench.trace import Trace, TraceLayer
 
 LINE = re.compile(r"distributed\.cpp:\d+\] \[(\d+), (\d+), ([-+.\de]+), (\d+)(?:, \d+)?\]\s*$")
 FORWARD_SHARE = 0.5
-SOURCE = (
-    "{log} of github.com/shyhuai/B-Caffe at 1e8a70d84c (BSD-2), the log behind the MG-WFBP paper (arXiv 1811.11141): "
+HOW = (
     "backward times measured in the job, layers without parameters not timed; forward times are half of the backward "
-    "times, as in the authors' simulator. The authors' measured step of one node takes 0.392 s, of which this is 77 %"
+    "times, as in the authors' simulator"
 )
 
 
@@ -34,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line: 0, or 2 with one line on standard error."""
     try:
         options = _parser().parse_args(arguments)
-        trace = convert(options.log, options.out.stem)
+        trace = convert(options)
         try:
             trace.save(options.out)
         except OSError as error:
@@ -46,9 +47,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def convert(log: Path, name: str) -> Trace:
+def convert(options: argparse.Namespace) -> Trace:
     """The trace of a log's last pass; UserError names the file and the line that is wrong."""
-    rows = read(log)
+    if options.batch < 1:
+        raise UserError(f"--batch: needs at least 1, got {options.batch}")
+    log, rows = options.log, read(options.log)
     starts = [i for i, row in enumerate(rows) if row[0] == 0]
     rows = rows[starts[-1] :] if starts else rows
     layers = []
@@ -59,10 +62,10 @@ def convert(log: Path, name: str) -> Trace:
         seconds = round(pair[0][2] * 1e-6, 9)
         numel = pair[0][1] + pair[1][1]
         layers.append(TraceLayer(f"layer{number // 2 + 1:02d}", numel, round(FORWARD_SHARE * seconds, 9), seconds))
+    source = f"{options.source or f'{log.name} of B-Caffe'}: {HOW}"
     return Trace(
-        name, "GoogLeNet with both auxiliary heads, 3x224x224, 1000 classes", "NVIDIA Tesla K80", 64, False,
-        SOURCE.format(log=log.name), "none (Caffe)", tuple(layers),
-    )  # fmt: skip
+        options.out.stem, options.model, options.hardware, options.batch, False, source, "none (Caffe)", tuple(layers)
+    )
 
 
 def read(log: Path) -> list[tuple[int, int, float]]:
@@ -76,7 +79,13 @@ def read(log: Path) -> list[tuple[int, int, float]]:
         match = LINE.search(line)
         if match is None:
             raise UserError(f"{log}: line {number} is not a layer's: [tensor, elements, backward us, all-reduce us]")
-        found.append((int(match[1]), int(match[2]), float(match[3])))
+        try:
+            tensor, numel, microseconds = int(match[1]), int(match[2]), float(match[3])
+        except ValueError as error:
+            raise UserError(f"{log}: line {number}: {match[3]!r} is no number of microseconds") from error
+        if not math.isfinite(microseconds) or microseconds < 0:
+            raise UserError(f"{log}: line {number}: a backward pass takes 0 microseconds or more, not {match[3]}")
+        found.append((tensor, numel, microseconds))
     if not found:
         raise UserError(f"{log}: is empty")
     return found
@@ -86,6 +95,10 @@ def _parser() -> argparse.ArgumentParser:
     summary, _, rest = str(__doc__).partition("\n")
     parser = Parser(description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", type=Path, help="e.g. tmpcomm.log")
+    parser.add_argument("--model", required=True, metavar="WORDS", help="what was trained, with image size and classes")
+    parser.add_argument("--hardware", required=True, metavar="WORDS", help="on what")
+    parser.add_argument("--batch", type=int, required=True, metavar="N", help="images of a step and worker")
+    parser.add_argument("--source", default="", metavar="WORDS", help="where the log comes from (its name)")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the trace to write (.json)")
     return parser
 

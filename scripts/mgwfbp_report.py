@@ -143,10 +143,10 @@ def document(call_seconds: float, predicted: dict[str, list[Cell]], simulated: d
 def _about(model: Model) -> list[str]:
     if model.measured:
         return [f"The trace `{model.trace}` is the authors' log; forward times are half of the backward times.", ""]
+    source = trace.load(trace.find(model.trace)).source
     return [
-        f"The trace `{model.trace}` is reconstructed: the log was not published. 90 % of the backward time go by",
-        "multiply-adds, the rest to all 107 layers alike, and the step of 0.56 s is assumed, so that the efficiency of",
-        "SyncEASGD comes out as in the paper. What follows from it is no more than that.",
+        f"The trace `{model.trace}` is reconstructed, as the log was not published ({source}),",
+        "so that the efficiency of SyncEASGD comes out as in the paper. What follows from it is no more than that.",
         "",
     ]
 
@@ -188,8 +188,8 @@ def _predicted(model: Model, found: Sequence[Cell], call_seconds: float) -> list
         ]
     else:
         said += [
-            f"what GoogLeNet's do. Largest error: {100 * worst:.2f} %. Neither layer times that nobody measured nor",
-            "these constants bear predictions: the one message of 102 MB took half of what they say on 2 nodes.",
+            f"what GoogLeNet's do. Largest error: {100 * worst:.2f} %. Layer times that nobody measured, and constants",
+            "that were fitted to another job, do not bear predictions of steps.",
         ]
     return [*said, "", *table(("nodes", "schedule", "measured", "predicted", "error", "fitted"), rows)]
 

@@ -35,7 +35,7 @@ class Model(NamedTuple):
     """One of the paper's networks.
 
     trace          in configs/traces; measured says whether it was
-    images         of a node in a step; rate_images: those that the published rate counts
+    rate_images    images of a step that the published rate counts
     one_node       published rate of one node, images per second; rates: of more, by schedule, for REAL_NODES
     claims         simulated speed of MG-WFBP on 64 nodes over WFBP and SyncEASGD
     """

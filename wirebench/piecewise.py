@@ -3,7 +3,6 @@
 from bisect import bisect_right
 from collections.abc import Sequence
 
-
 Points = list[tuple[int, float]]
 """(elements, seconds) of exchanges that were measured."""
 
