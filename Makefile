@@ -127,7 +127,7 @@ bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures 
 	@$(VENV)/python scripts/mgwfbp_report.py
 
 bench-prediction: setup ## forty compositions on emulated clusters, each beside its prediction (about 40 min)
-	@$(VENV)/python scripts/bench_prediction.py && $(VENV)/python scripts/errors.py results/prediction
+	@$(VENV)/python scripts/bench_prediction.py && $(VENV)/python scripts/errors.py results/prediction --simulate
 
 clean: ## remove caches and build output; keeps .venv and results
 	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

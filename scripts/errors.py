@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Predicted beside measured steps, of all runs below a folder: table.md and errors.png in it.
 
-python scripts/errors.py results/prediction
+python scripts/errors.py results/prediction --simulate    also what the simulator says of each run, from outside
 python scripts/errors.py results --print              only the table, of whatever is there
 """
 
@@ -15,16 +15,20 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts import _markdown
+from scripts import _markdown, _method_runs
+from scripts._resimulated import Resimulated, fit
 from scripts.cluster import Parser
 from scripts.plot_collectives import new_figure, save
 from wirebench import schema
+from wirebench.compress_rates import Rates
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
 
+LEAST = 4
 NEAR = 0.1
 """A prediction that is off by no more than this share is a good one."""
 HEAD = ("run", "engine", "scheduler", "compressor", "collective", "messages", "measured ms", "predicted ms", "error")
+OUTSIDE_HEAD = ("simulated ms", "error", "fitted")
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
         runs = collect(options.folder)
-        text = document(runs)
+        text = document(runs, from_outside(options.folder, runs) if options.simulate else None)
         if options.print:
             print(text)
             return 0
@@ -80,7 +84,44 @@ def collect(folder: Path) -> list[Predicted]:
     return found
 
 
-def document(runs: Sequence[Predicted]) -> str:
+@dataclass(frozen=True)
+class Outside:
+    """Simulated steps by the run's name, whether each was one of those that the machine's numbers are fitted to."""
+
+    seconds: dict[str, tuple[float, bool]]
+    said: str
+
+    def cells(self, run: Predicted) -> list[str]:
+        """Of the table."""
+        if run.name not in self.seconds:
+            return ["-"] * len(OUTSIDE_HEAD)
+        seconds, fitted = self.seconds[run.name]
+        error = seconds / run.found["measured_seconds"] - 1
+        return [f"{1e3 * seconds:.2f}", f"{100 * error:+.1f} %", "yes" if fitted else ""]
+
+
+def from_outside(folder: Path, runs: Sequence[Predicted]) -> Outside:
+    """Every replayed run of an emulated cluster, simulated; UserError where there are fewer than four."""
+    rates = Rates()
+    notes = _method_runs.read(folder, {"hosts": int, "link": str})
+    known = {note.folder.name: note for note in notes if note.record["config"]["model"]["name"] == "replay"}
+    made = {run.name: Resimulated(known[run.name], rates) for run in runs if run.name in known}
+    if len(made) < LEAST:
+        raise UserError(f"--simulate: {folder}: needs {LEAST} replayed runs of emulated clusters, has {len(made)}")
+    fitted = set(list(made)[::2])
+    machine = fit([each for name, each in made.items() if name in fitted])
+    errors = {name: abs(each.error(machine)) for name, each in made.items() if name not in fitted}
+    near = sum(error <= NEAR for error in errors.values())
+    said = (
+        "Simulated from outside, with the trace, the links' rate and the copies that a compressor takes, and with two "
+        f"numbers fitted to every second run: a round costs {1e6 * machine.round_seconds:.0f} us for each rank that is "
+        f"woken in it, a request {1e6 * machine.call_seconds:.0f} us. Of the {len(errors)} others {near} are within "
+        f"{100 * NEAR:.0f} %, with a median error of {100 * statistics.median(errors.values()):.1f} %."
+    )
+    return Outside({name: (each.seconds(machine), name in fitted) for name, each in made.items()}, said)
+
+
+def document(runs: Sequence[Predicted], outside: Outside | None = None) -> str:
     """table.md."""
     commits = {_commit(each.record) for each in runs}
     lines = [
@@ -91,7 +132,11 @@ def document(runs: Sequence[Predicted]) -> str:
         "timed apart in the run's own uncounted steps (docs/record.md). Where no message overlaps computation "
         "(`naive`, `sync_easgd`) these steps are the schedule itself, and the error only says how steady they are.",
         "",
-        *_markdown.table(HEAD, [_cells(each) for each in runs]),
+        *([] if outside is None else [outside.said, ""]),
+        *_markdown.table(
+            (*HEAD, *(() if outside is None else OUTSIDE_HEAD)),
+            [[*_cells(each), *([] if outside is None else outside.cells(each))] for each in runs],
+        ),
         "![predicted against measured](errors.png)",
         "",
     ]
@@ -163,6 +208,7 @@ def _parser() -> argparse.ArgumentParser:
         description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="runs lie below it")
+    parser.add_argument("--simulate", action="store_true", help="simulate runs of emulated clusters from outside, too")
     parser.add_argument("--print", action="store_true", help="print the table, write nothing")
     return parser
 

@@ -34,12 +34,15 @@ class _Cost(NamedTuple):
 class Rates:
     """What every method takes, from a file of cells; of one that was measured with several options, the fewest.
 
-    workers  of the world that was measured
+    workers           of the world that was measured
+    bytes_per_second  that a copy of the largest vector read and wrote there
     """
 
     def __init__(self, path: Path = SHIPPED) -> None:
         measured = compressor_cells.load(path)
         self.workers = int(measured.header["workers"])
+        largest = max(measured.cells, key=lambda cell: cell.items if cell.turns else 0)
+        self.bytes_per_second = 2 * FLOAT_BYTES * largest.items / largest.copy if largest.turns else math.inf
         cells: dict[str, list[Cell]] = {}
         for cell in measured.cells:
             if not cell.rival and not cell.error:
