@@ -126,5 +126,5 @@ def test_shipped_traces_are_good(path):
     assert trace.name == path.stem
     assert trace.source
     assert trace.estimate == ("assumed" in trace.source)
-    assert 1.5 < trace.backward_seconds / trace.forward_seconds < 2.5
+    assert 1.4 < trace.backward_seconds / trace.forward_seconds < 2.5
     assert path.stat().st_size < 50_000
