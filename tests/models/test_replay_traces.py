@@ -11,7 +11,7 @@ from tests.models.test_replay import CLASSES, IMAGE, LAYERS, batch, timed, write
 from wirebench import config
 from wirebench.errors import UserError
 from wirebench.loss import cross_entropy
-from wirebench.trace import SHIPPED, TraceLayer, load
+from wirebench.trace import SHIPPED, Paced, TraceLayer, load
 
 CORE_BYTES_PER_SECOND = 3e9
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,14 +35,16 @@ def test_a_step_takes_the_time_of_a_shipped_trace(path):
     trace = load(path)
     model, (images, labels) = models.build("replay", CLASSES, IMAGE, trace=str(path)), batch(trace.batch_size)
     # A GPU may make gradients faster than a core here can write them: then in slow motion (docs/traces.md).
-    model.dilation = 4.0 if 4 * trace.numel / trace.backward_seconds > CORE_BYTES_PER_SECOND else 1.0
+    slowed = 4.0 if 4 * trace.numel / trace.backward_seconds > CORE_BYTES_PER_SECOND else 1.0
+    assert isinstance(model, Paced)
+    model.dilation = slowed
 
     def step() -> float:
         model.zero_grad()
         return timed(lambda: cross_entropy(model(images), labels).backward())
 
     step()
-    expected = model.dilation * (trace.forward_seconds + trace.backward_seconds)
+    expected = slowed * (trace.forward_seconds + trace.backward_seconds)
     # 0.3 ms are what a small model's own calls take on a slow core. The best of some, and of more on a busy machine.
     enough = max(1.02 * expected, expected + 3e-4)
     seconds = [step(), step()]
