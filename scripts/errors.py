@@ -155,7 +155,7 @@ def verdict(runs: Sequence[Predicted]) -> str:
 
 def figure(runs: Sequence[Predicted]) -> Any:
     """Predicted against measured, with the band that counts as near."""
-    drawn, axes = new_figure("measured ms per step", "predicted ms per step", "")
+    drawn, axes = new_figure("", "measured ms per step", "predicted ms per step")
     for name in dict.fromkeys(_name(each.record, "scheduler") for each in runs):
         chosen = [each.found for each in runs if _name(each.record, "scheduler") == name]
         axes.plot(

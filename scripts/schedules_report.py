@@ -79,7 +79,7 @@ def document(rows: Sequence[Row]) -> str:
 def figure(rows: Sequence[Row]) -> Any:
     """A bar for every schedule, with the prediction of each."""
     timed = [row for row in reversed(rows) if row.step_seconds]
-    drawn, axes = new_figure("milliseconds per step", "", "")
+    drawn, axes = new_figure("", "milliseconds per step", "")
     drawn.set_size_inches(7.5, 0.3 * len(timed) + 1.2)
     for place, row in enumerate(timed):
         axes.barh(place, _ms(row.step_seconds), color="#a6cee3", label=None if place else "measured")

@@ -171,7 +171,7 @@ def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> No
         }
         write_atomically(options.json, json.dumps(content, indent=1) + "\n")
     if options.figure:
-        save(figure(rows), options.figure)
+        save(figure(rows, f"{model.name}, {options.compressor}"), options.figure)
     if options.timeline:
         timeline = Timeline()
         draw(rows[-1].found, rows[-1].passes, timeline)
@@ -209,11 +209,12 @@ def table(rows: Sequence[Row]) -> Table:
     return shown
 
 
-def figure(rows: Sequence[Row]) -> Any:
+def figure(rows: Sequence[Row], title: str) -> Any:
     """Speed-up over one worker by workers, or efficiency by whatever else is swept."""
     key = next((k for k in ("workers", "gbit", "speed") if len({getattr(row, k) for row in rows}) > 1), "workers")
     names = {"workers": "workers", "gbit": "Gbit/s", "speed": "GPU speed, times the trace's"}
-    drawn, axes = new_figure(names[key], "speed-up" if key == "workers" else "efficiency", "")
+    up = "speed-up over one worker" if key == "workers" else "efficiency"
+    drawn, axes = new_figure(title, names[key], up)
     for name in dict.fromkeys(row.scheduler for row in rows):
         points = [
             (getattr(row, key), row.found.efficiency * (row.workers if key == "workers" else 1))
@@ -223,7 +224,13 @@ def figure(rows: Sequence[Row]) -> Any:
         axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
     if key == "workers":
         axes.plot(*[sorted({row.workers for row in rows})] * 2, color="0.6", linestyle=":", label="linear")
-    axes.set_xscale("log", base=2)
+    axes.set_xscale("log")
+    ticks = sorted({getattr(row, key) or 0.0 for row in rows})
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    if key == "workers":
+        axes.set_yscale("log")
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
     axes.legend(fontsize=8, frameon=False)
     return drawn
 
