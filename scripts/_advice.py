@@ -5,12 +5,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import schedulers
-from scripts._simulators import DENSE, collective_of, compressing, lacks_shapes, needs_whole, sizes_of
+from scripts._simulators import (
+    DENSE,
+    collective_of,
+    compressing,
+    has_own_collective,
+    lacks_shapes,
+    needs_whole,
+    sizes_of,
+)
 from wirebench import collectives
 from wirebench.compress_rates import Rates
 from wirebench.errors import UserError
 from wirebench.pricing import Pricer
-from wirebench.simulate import Compressing, Simulated, Simulator
+from wirebench.simulate import Compressing, Simulated, Simulator, layers_of
 from wirebench.sizing import Sizes
 from wirebench.topology import Topology
 from wirebench.trace import Trace
@@ -18,7 +26,7 @@ from wirebench.trace import Trace
 SCHEDULERS = ("wfbp", "fused", "sync_easgd", "mg_wfbp", "optimal", "dear")
 QUICK = ("optimal", "dear")
 """The best of all but a hundredth, where many rates are tried."""
-DENSE_COLLECTIVES = ("ring", "halving_doubling", "hierarchical", "blueconnect", "flexreduce")
+COLLECTIVES = ("ring", "halving_doubling", "hierarchical", "blueconnect", "flexreduce")
 LOWEST_GBIT, HIGHEST_GBIT, STEPS, HALVINGS = 0.01, 1000.0, 12, 5
 """Rates between which break-evens are looked for, in how many steps, and how often one of these is halved."""
 WORTHWHILE = 0.99
@@ -95,6 +103,8 @@ class Adviser:
         sizes = self._sizes_of(name)
         if reason := lacks_shapes(sizes, self.trace):
             return reason
+        if sizes.by_value and not sum(each.num_bytes for each in sizes.of(layers_of(self.trace))):
+            return "of noise it sends nothing; what it sends depends on how large gradients are"
         if sizes.by_value and not named:
             return "what it sends depends on how large gradients are; by name, it is shown on noise"
         return ""
@@ -160,11 +170,11 @@ def _pricer(collective: str, topology: Topology) -> Pricer:
 
 
 def _collectives(name: str, topology: Topology) -> Sequence[str]:
-    """The compressor's own; of the dense sum all that may be the fastest."""
-    if name != DENSE:
+    """The one that the compressor's paper names; of all others, dense ones too, those that may be the fastest."""
+    if has_own_collective(name):
         return (collective_of(name),)
     several = 1 < len(topology.machines) < topology.size
-    ours = DENSE_COLLECTIVES if several else DENSE_COLLECTIVES[:2]
+    ours = COLLECTIVES if several else COLLECTIVES[:2]
     return (*ours, "native") if topology.native else ours
 
 

@@ -88,6 +88,11 @@ def check_positive(option: str, values: Sequence[float]) -> None:
             raise UserError(f"{option}: needs a number above 0, got {value:g}")
 
 
+def has_own_collective(name: str) -> bool:
+    """Whether the compressor's paper names the collective that it goes with."""
+    return bool(getattr(compressors.PLUGINS.load(name), "collective", ""))
+
+
 def collective_of(name: str) -> str:
     """That of the compressor's paper, else a ring."""
     return getattr(compressors.PLUGINS.load(name), "collective", "") or "ring"

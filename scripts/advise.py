@@ -66,12 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         best.sort(key=lambda each: each.found.step.seconds)
         lossy = [each.compressor for each in best if each.compressor != DENSE]
         breaks = {name: adviser.break_even(name) for name in lossy} if between else {}
-        _write(options, model, found if options.all else best, best, breaks, left_out)
+        _write(options, model, bytes_per_second, found if options.all else best, best, breaks, left_out)
     except UserError as error:
         print(f"advise.py: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"advise.py: {error.filename}: cannot be written: {error.strerror}", file=sys.stderr)
+        print(f"advise.py: {error.filename or 'standard output'}: cannot be written: {error.strerror}", file=sys.stderr)
         return 2
     return 0
 
@@ -86,7 +86,7 @@ def _computation(options: argparse.Namespace) -> tuple[Trace, float]:
         if given:
             raise UserError(f"--{given[0].replace('_', '-')}: goes with --model, not with --trace")
         model = trace.load(trace.find(options.trace))
-        return model, _bytes_per_second(gpu)
+        return model, _bytes_per_second(gpu or next((g for g in GPUS.values() if g.label == model.hardware), None))
     check_positive("--probe-seconds", [_or(options.probe_seconds, PROBE_SECONDS)])
     if options.probe == bool(gpu):
         raise UserError("--model: needs either --gpu for an estimate, or --probe to measure this machine")
@@ -121,41 +121,51 @@ def _chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
 def _write(
     options: argparse.Namespace,
     model: Trace,
+    bytes_per_second: float,
     shown: Sequence[Advice],
     best: Sequence[Advice],
     breaks: dict[str, float | None],
     left_out: dict[str, str],
 ) -> None:
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    answer = sentence(best, breaks)
-    kind = "estimated" if model.estimate else "measured"
-    topology = topology_of(options, options.workers)
+    answer, topology = sentence(best, breaks), topology_of(options, options.workers)
+    each = max(map(len, topology.machines))
     inside = len(topology.machines) == 1 and not options.topology
     where = f"one machine, {LOCAL_SOURCE}" if inside else source_of(options)
-    alone = f"a step alone takes {1e3 * (model.forward_seconds + model.backward_seconds):.1f} ms"
-    lines = [
-        f"{model.name} ({kind}, {model.hardware}), {options.workers} workers x {model.batch_size} images: {alone}",
-        f"{gbit_of(topology):.4g} Gbit/s ({where})",
-        "Milliseconds of a step: compressing, all its messages, and what of both is exposed.",
-    ]
-    left = [f"left out: {name}: {reason}" for name, reason in left_out.items()]
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-    console.print(table(shown, breaks))
-    for line in [*left, "", answer]:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    # Files first: whoever reads the table may stop after its first line.
     if options.json:
         content = {
             "trace": {"name": model.name, "estimate": model.estimate, "source": model.source},
             "network": where,
             "workers": options.workers,
+            "workers_per_machine": each,
+            "memory_bytes_per_second": bytes_per_second,
+            "density": options.density,
             "answer": answer,
-            "rows": [_entry(each, breaks) for each in shown],
+            "rows": [_entry(row, breaks) for row in shown],
             "left_out": left_out,
         }
         write_atomically(options.json, json.dumps(content, indent=1) + "\n")
     if options.figure:
         save(figure(best), options.figure)
+    kind = "estimated" if model.estimate else "measured"
+    alone = f"a step alone takes {1e3 * (model.forward_seconds + model.backward_seconds):.1f} ms"
+    head = [
+        f"{model.name} ({kind}, {model.hardware}), {options.workers} workers x {model.batch_size} images: {alone}",
+        f"{gbit_of(topology):.4g} Gbit/s ({where}); workers of a machine: {each}",
+        f"Compressors work in memory of {bytes_per_second / 1e9:.4g} GB/s.",
+        "Milliseconds of a step: compressing, all its messages, and what of both is exposed.",
+    ]
+    left = [f"left out: {name}: {reason}" for name, reason in left_out.items()]
+    _print(head, table(shown, breaks), [*left, "", answer])
+
+
+def _print(head: Sequence[str], rows: Table, tail: Sequence[str]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    for line in head:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    console.print(rows)
+    for line in tail:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def _entry(each: Advice, breaks: dict[str, float | None]) -> dict[str, Any]:
@@ -181,13 +191,17 @@ def table(shown: Sequence[Advice], breaks: dict[str, float | None]) -> Table:
     for head in ("images/s", "eff.", "wire MB", "compress", "messages", "exposed", "pays below"):
         made.add_column(head, justify="right", no_wrap=True)
     made.add_column("limit", no_wrap=True)
+    seen: set[str] = set()
     for place, each in enumerate(shown, 1):
-        found, below = each.found, breaks.get(each.compressor)
+        # A break-even is that of the compressor's best composition, the first of it here.
+        known = breaks if each.compressor not in seen else {}
+        seen.add(each.compressor)
+        found, below = each.found, known.get(each.compressor)
         made.add_row(
             str(place), each.compressor, each.scheduler, each.collective, f"{each.images_per_second:.0f}",
             f"{100 * found.efficiency:.1f} %", f"{found.wire_bytes / 1e6:.4g}", f"{1e3 * found.compress:.1f}",
             f"{1e3 * found.communicate:.1f}", f"{1e3 * found.step.exposed:.1f}",
-            "" if each.compressor not in breaks else ("nowhere" if below is None else rate(below)), each.limit,
+            "" if each.compressor not in known else ("nowhere" if below is None else rate(below)), each.limit,
         )  # fmt: skip
     return made
 
@@ -217,7 +231,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--batch", type=int, metavar="N", help="images of a worker")
     add("--image-size", type=int, metavar="N", help=f"height and width in pixels ({IMAGE_SIZE})")
     add("--classes", type=int, metavar="N", help=f"that the model tells apart ({CLASSES})")
-    add("--gpu", metavar="NAME", help=f"{', '.join(GPUS)}; with --trace: whose memory compresses (this machine's)")
+    add(
+        "--gpu",
+        metavar="NAME",
+        help=f"{', '.join(GPUS)}; with --trace: whose memory compresses (the trace's, else this machine's)",
+    )
     add("--probe", action="store_true", help="measure the model on this machine")
     add("--probe-seconds", type=float, metavar="S", help=f"for so long ({PROBE_SECONDS:g})")
     add_network(parser)

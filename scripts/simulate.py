@@ -94,7 +94,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"simulate.py: {error}", file=sys.stderr)
         return error.exit_code
     except OSError as error:
-        print(f"simulate.py: {error.filename}: cannot be written: {error.strerror}", file=sys.stderr)
+        print(
+            f"simulate.py: {error.filename or 'standard output'}: cannot be written: {error.strerror}", file=sys.stderr
+        )
         return 2
     return 0
 
@@ -157,11 +159,7 @@ def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology
 
 def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> None:
     batch = model.batch_size
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
-    kind = "estimated" if model.estimate else "measured"
-    said = f"{model.name} ({kind}, {model.hardware}), {options.compressor}; {source_of(options)}"
-    console.print(said, markup=False, highlight=False, soft_wrap=True)
-    console.print(table(rows))
+    # Files first: whoever reads the table may stop after its first line.
     if options.json:
         given = ("trace", "compressor", "density", "per_machine", "call_us", "formulas", "gpu")
         content = {key: getattr(options, key) for key in given} | {
@@ -176,6 +174,11 @@ def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> No
         timeline = Timeline()
         draw(rows[-1].found, rows[-1].passes, timeline)
         timeline.save(options.timeline)
+    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    kind = "estimated" if model.estimate else "measured"
+    said = f"{model.name} ({kind}, {model.hardware}), {options.compressor}; {source_of(options)}"
+    console.print(said, markup=False, highlight=False, soft_wrap=True)
+    console.print(table(rows))
 
 
 def table(rows: Sequence[Row]) -> Table:

@@ -43,7 +43,7 @@ def test_compositions_are_ranked_and_the_sentence_names_the_first(tmp_path, caps
     assert f"It pays below {first['break_even']}." in found["answer"]
     printed = capsys.readouterr().out
     assert found["answer"] in printed
-    assert max(map(len, printed.splitlines()[3:-2])) <= 120
+    assert max(map(len, printed.splitlines()[4:-2])) <= 120
     places = [line.split()[1] for line in printed.splitlines() if re.match(r" *\d+ \w+ ", line)]
     assert places == [row["compressor"] for row in rows]
 
@@ -125,6 +125,24 @@ def test_a_probe_measures_this_machine(tmp_path):
         "scripts/advise.py --probe: medians of"
     )
     assert {row["compressor"] for row in found["rows"]} == {"none", "powersgd"}, "a probe knows the tensors' shapes"
+
+
+def test_compressors_are_tried_on_the_collectives_of_dense_sums(tmp_path):
+    """But for those whose paper names one: with several workers a machine it matters."""
+    found = answer(
+        tmp_path, "--trace", "vgg16_v100", "--workers", "8", "--per-machine", "4", "--compressors", "fp16", "gtopk", "--all"
+    )  # fmt: skip
+    tried = {
+        name: {row["collective"] for row in found["rows"] if row["compressor"] == name} for name in ("none", "fp16")
+    }
+    assert tried["fp16"] == tried["none"] and len(tried["none"]) == 5
+    assert {row["collective"] for row in found["rows"] if row["compressor"] == "gtopk"} == {"tree"}
+    assert found["memory_bytes_per_second"] == 900e9, "the trace's own GPU, unless another is named"
+
+
+def test_a_method_of_which_noise_passes_nothing_is_not_ranked(tmp_path):
+    found = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "4", "--compressors", "threshold")
+    assert found["left_out"]["threshold"].startswith("of noise it sends nothing")
 
 
 def test_what_cannot_be_known_is_left_out_with_the_reason(tmp_path, capsys):
