@@ -130,7 +130,8 @@ def test_a_probe_measures_this_machine(tmp_path):
 def test_compressors_are_tried_on_the_collectives_of_dense_sums(tmp_path):
     """But for those whose paper names one: with several workers a machine it matters."""
     found = answer(
-        tmp_path, "--trace", "vgg16_v100", "--workers", "8", "--per-machine", "4", "--compressors", "fp16", "gtopk", "--all"
+        tmp_path, "--trace", "vgg16_v100", "--workers", "8", "--per-machine", "4",
+        "--compressors", "fp16", "gtopk", "--all",
     )  # fmt: skip
     tried = {
         name: {row["collective"] for row in found["rows"] if row["compressor"] == name} for name in ("none", "fp16")
