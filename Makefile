@@ -126,7 +126,7 @@ bench-convergence: setup ## ResNet-20 on CIFAR-10 with every compressor, 10 epoc
 bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures (a few seconds)
 	@$(VENV)/python scripts/mgwfbp_report.py
 
-bench-prediction: setup ## forty compositions on emulated clusters, each beside its prediction (about 40 min)
+bench-prediction: setup ## forty compositions on emulated clusters, each beside its prediction
 	@$(VENV)/python scripts/bench_prediction.py && $(VENV)/python scripts/errors.py results/prediction --simulate
 
 clean: ## remove caches and build output; keeps .venv and results
