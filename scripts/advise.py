@@ -30,7 +30,7 @@ from scripts._advice import Advice, Adviser, rate, sentence
 from scripts._networks import LOCAL_SOURCE, WIDTH, add_network, gbit_of, source_of, topology_of
 from scripts._probe import copy_bytes_per_second, probe
 from scripts._simulators import DENSE, check_density, check_names, check_positive, check_time
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from scripts.estimate_trace import check_sizes, estimate, gpu_of, model_options
 from scripts.plot_collectives import new_figure, save
 from wirebench import trace
@@ -220,10 +220,7 @@ def figure(best: Sequence[Advice]) -> Any:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     add = parser.add_argument
     add("--trace", metavar="NAME", help="a trace in configs/traces, or a path to one")
     add("--model", metavar="NAME", help="instead: a model of models/, with --batch, and --gpu or --probe")

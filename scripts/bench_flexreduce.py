@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts._launching import ROOT, Command, Launch, keep, run, shown
 from scripts.bench_collectives import parse_size
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from wirebench import cells
 from wirebench.cluster.rates import parse_rate
 from wirebench.cluster.signals import Interrupted
@@ -157,10 +157,7 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     add = parser.add_argument
     out = ROOT / "results" / "flexreduce"
     add("--link", default="100mbit", help="rate of every machine's link (%(default)s)")

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import compressors
 from scripts._cluster_runs import Planned, check, measure
 from scripts._launching import ROOT, Launch, run
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from wirebench import config
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
@@ -108,10 +108,7 @@ def _name(config_name: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     add = parser.add_argument
     vgg16 = Path("configs/tables/methods_vgg16.toml")
     add("--config", type=Path, default=vgg16, metavar="FILE", help="what is trained (%(default)s)")

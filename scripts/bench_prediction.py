@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import compressors
 from scripts._cluster_runs import Planned, check, measure
 from scripts._launching import ROOT, Launch, run
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
 
@@ -77,10 +77,7 @@ def plan(config: Path) -> list[Planned]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     add = parser.add_argument
     add("--config", type=Path, default=CONFIG, metavar="FILE", help="what is trained (%(default)s)")
     add("--again", action="store_true", help="also those that are there already")

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import schedulers
 from scripts._cluster_runs import Planned, check, measure
 from scripts._launching import ROOT, Launch, run
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
 from wirebench.plugins import suggest
@@ -61,10 +61,7 @@ def plan(options: argparse.Namespace) -> list[Planned]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     add = parser.add_argument
     add("--config", type=Path, required=True, metavar="FILE", help="what is trained")
     add("--schedulers", nargs="+", metavar="NAME", help="all but easgd")

@@ -45,6 +45,14 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message}; see --help")
 
 
+def parser_of(doc: str) -> Parser:
+    """The parser of a script whose docstring says in its first line what it does, and then gives examples."""
+    summary, _, examples = doc.partition("\n")
+    return Parser(
+        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; the exit code of the first rank that failed, 2 for a mistake of the user's."""
     words = list(sys.argv[1:] if arguments is None else arguments)

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import compressors
 from scripts import _convergence_runs, _method_runs, convergence_report
 from scripts._launching import ROOT, Launch, attempt, keep, run, shown
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from wirebench import config
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
@@ -158,10 +158,7 @@ def _command(options: argparse.Namespace, task: Task) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help="folder that has cifar-10-batches-bin")
     add("--methods", nargs="+", metavar="NAME", help="compressors, 'dense' or 'gs_sgd k=10000' (all)")

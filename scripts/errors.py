@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts import _markdown, _method_runs
 from scripts._resimulated import Resimulated, fit
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from scripts.plot_collectives import new_figure, save
 from wirebench import schema
 from wirebench.compress_rates import Rates
@@ -203,10 +203,7 @@ def _commit(record: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="runs lie below it")
     parser.add_argument("--simulate", action="store_true", help="simulate runs of emulated clusters from outside, too")
     parser.add_argument("--print", action="store_true", help="print the table, write nothing")

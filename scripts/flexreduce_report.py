@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from matplotlib.figure import Figure
 
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from scripts.plot_collectives import finish, new_figure, save, style
 from wirebench import cells, schema
 from wirebench import paper_flexreduce as paper
@@ -245,10 +245,7 @@ def epochs_figure(runs: Sequence[Training]) -> Figure:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     where = ROOT / "results" / "flexreduce"
     parser.add_argument("--dir", type=Path, default=where, metavar="FOLDER", help="results (results/flexreduce)")
     parser.add_argument("--link", metavar="RATE", help="rate of the links of cells that do not say it")

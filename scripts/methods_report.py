@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from scripts._methods_rows import DENSE, Row, fastest, load
 from scripts._methods_table import document
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from scripts.plot_collectives import new_figure, save
 from wirebench import markers
 from wirebench.errors import UserError
@@ -77,10 +77,7 @@ def _parts(row: Row, least: float) -> tuple[float, float, float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="what bench_methods.py --out named")
     return parser
 

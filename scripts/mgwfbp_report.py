@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 import schedulers
 from scripts._markdown import table
 from scripts._simulators import DENSE, sizes_of
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from scripts.plot_collectives import finish, new_figure, save
 from wirebench import collectives, networks, trace
 from wirebench import paper_mgwfbp as paper
@@ -195,10 +195,7 @@ def _predicted(model: Model, found: Sequence[Cell], call_seconds: float) -> list
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     where = ROOT / "results" / "mg-wfbp"
     parser.add_argument("--dir", type=Path, default=where, metavar="FOLDER", help="results (results/mg-wfbp)")
     return parser

@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scripts.bench_collectives import ITEM_BYTES, parse_size, size_text
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from wirebench import cells
 from wirebench.cells import Cell
 from wirebench.cluster.rates import parse_rate
@@ -224,10 +224,7 @@ def _floats(items: int) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="cells of one cluster")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the figures go")
     parser.add_argument("--size", help="of the figure against learners: 60kf is 60,000 floats (the largest common one)")

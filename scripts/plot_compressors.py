@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from scripts.plot_collectives import save
 from wirebench import compressor_cells
 from wirebench.compressor_cells import Cell
@@ -164,10 +164,7 @@ def plot_memory(axes: Axes, cells: Sequence[Cell]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="cells of scripts/bench_compressors.py")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the figures go")
     return parser

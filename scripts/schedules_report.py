@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts._markdown import table
 from scripts._methods_rows import Row, load, times_faster
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from scripts.plot_collectives import new_figure, save
 from wirebench import paper_mgwfbp
 from wirebench.errors import UserError
@@ -135,10 +135,7 @@ def _ms(seconds: float | None) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="of bench_schedules.py")
     return parser
 

@@ -41,7 +41,7 @@ from scripts._simulators import (
     needs_whole,
     sizes_of,
 )
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from scripts.estimate_trace import gpu_of
 from scripts.plot_collectives import new_figure, save
 from wirebench import collectives, trace
@@ -239,10 +239,7 @@ def figure(rows: Sequence[Row], title: str) -> Any:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     add = parser.add_argument
     add("--trace", required=True, metavar="NAME", help="a trace in configs/traces, or a path to one")
     add("--workers", type=int, nargs="+", default=[8], metavar="N", help="how many (%(default)s)")
