@@ -6,6 +6,7 @@ nothing, and the loss stays at log(num_classes). How traces are made, and what a
 """
 
 import functools
+import math
 import time
 from typing import Any, NamedTuple
 
@@ -67,7 +68,9 @@ class Replay(nn.Module):
         for stop in self._stops:
             part, _, leaf = stop.layer.name.rpartition(".")
             if part and stop.layer.numel:
-                token = self.get_submodule(part)(token, leaf, stop, passing)
+                module = self.get_submodule(part)
+                passing.enter_hooks(waits=bool(module._forward_pre_hooks))
+                token = module(token, leaf, stop, passing)
             else:
                 token = _Wait.apply(token, parameters.get(stop.layer.name), stop, passing)
         passing.reach()
@@ -79,6 +82,7 @@ class _Part(nn.Module):
 
     def forward(self, token: Tensor, leaf: str, stop: "_Stop", passing: "_Pass") -> Tensor:
         """Pass the token on when the time of the parameter `leaf` is over."""
+        passing.leave_hooks()
         waited: Tensor = _Wait.apply(token, getattr(self, leaf), stop, passing)
         return waited
 
@@ -95,7 +99,8 @@ class _Pass:
     """A forward pass and the backward pass that follows, on one clock.
 
     Layers end at absolute times, counted from the start of the forward pass, so neither overhead nor oversleep adds
-    up: what comes late makes the next wait shorter. What happens between the two passes (the loss) is part of it.
+    up: what comes late makes the next wait shorter. What happens between the two passes (the loss) is part of it. But
+    what hooks wait for before a layer holds the layer up: a schedule that hands out sums under the forward pass.
     `factor` multiplies the trace's times.
     """
 
@@ -104,6 +109,7 @@ class _Pass:
         self._factor = factor
         self._noise = torch.empty(0)
         self._shift = 0
+        self._hooks_began = self._deadline
 
     def draw(self, numel: int, device: torch.device) -> None:
         """Choose the gradients of this pass, for a model of `numel` parameters."""
@@ -116,6 +122,19 @@ class _Pass:
         remaining = self._deadline - time.perf_counter() - OVERSLEEP_SECONDS
         if remaining > 0:
             time.sleep(remaining)
+
+    def enter_hooks(self, waits: bool) -> None:
+        """Hooks of the next layer's module are about to run, where it has any."""
+        self._hooks_began = time.perf_counter() if waits else math.inf
+
+    def leave_hooks(self) -> None:
+        """They are done: where they waited, the layer begins no earlier than now, but for what was late before."""
+        if math.isinf(self._hooks_began):
+            return
+        early = max(0.0, self._deadline - self._hooks_began)
+        waited = time.perf_counter() - self._hooks_began - early
+        if waited > OVERSLEEP_SECONDS:
+            self._deadline += waited
 
     def reach(self) -> None:
         """Wait for the rest of the time that the layers took: the end of a pass is exact."""

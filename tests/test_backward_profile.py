@@ -66,6 +66,7 @@ def passes(model, timer, parts=1):
     timer.arm()
     for _ in range(parts):
         model(torch.ones(1, 2)).sum().backward()
+    timer.keep()
     timer.disarm()
 
 
@@ -80,6 +81,19 @@ def test_forward_and_ready_times_by_layer():
         assert profile.ready == pytest.approx((0.03, 0.09))
         assert profile.forward == pytest.approx((0.04, 0.02))
     assert timer.take() == []
+
+
+def test_hooks_stay_over_steps_and_are_attached_once():
+    model = nn.Sequential(Sleeper(0, 0), Sleeper(1, 2))
+    timer = LayerTimer(model, ["1.weight", "0.weight"], CPU)
+    for _ in range(3):
+        timer.arm()
+        assert len(model._forward_pre_hooks) == 1
+        model(torch.ones(1, 2)).sum().backward()
+        timer.keep()
+    timer.disarm()
+    assert not model._forward_pre_hooks
+    assert [profile.ready for profile in timer.take()] == [pytest.approx((2.0, 2.0))] * 3
 
 
 def test_a_layer_without_a_gradient_is_ready_with_the_one_before():

@@ -6,7 +6,7 @@ import pytest
 
 import schedulers
 from wirebench.backward_profile import Profile
-from wirebench.rehearsal import LEARN, SETTLE, TRY, Rehearsal
+from wirebench.rehearsal import LEARN, MOST_TRIES, SETTLE, TRY, Rehearsal, typical
 from wirebench.schedule import LayerCost
 from wirebench.simulate_step import Duration
 from wirebench.steps import PHASES, StepTimes
@@ -32,10 +32,11 @@ def test_only_the_last_steps_before_the_counted_ones_are_held(warmup: int) -> No
     learner.plan(100)
     assert learner._lessons == range(100 + SETTLE, 100 + SETTLE + LEARN)
     assert learner.counted_from == 100 + max(warmup, SETTLE + LEARN + TRY)
-    assert learner._tries == range(learner.counted_from - TRY, learner.counted_from)
+    tries = min(MOST_TRIES, max(TRY, warmup - SETTLE - LEARN))
+    assert learner._tries == range(learner.counted_from - tries, learner.counted_from)
     other = rehearsal(warmup_steps=warmup)
     other.plan(100)
-    assert len(other._tries) == (TRY if warmup > TRY else 0)
+    assert len(other._tries) == {0: 0, 5: 3, 9: 7, 20: MOST_TRIES}[warmup]
     assert other.counted_from == 100 + warmup
 
 
@@ -66,6 +67,18 @@ def test_an_engines_own_messages_are_not_counted_twice(backward: float, exposed:
     assert found is not None
     assert found["step_seconds"] == pytest.approx(1.0 + 4.0 + 2.0)
     assert found["exposed_seconds"] == pytest.approx(2.0)
+
+
+def test_a_late_message_of_many_is_expected_again_and_a_disturbed_try_is_not() -> None:
+    """In each of three tries another message of three is late; a fourth try was slow all over."""
+    tries = [[Duration(9.0 if late == message else 1.0, 1.0) for message in range(3)] for late in range(3)]
+    durations = typical([*tries, [Duration(50.0, 1.0)] * 3])
+    assert sum(first + second for first, second in durations) == pytest.approx(14.0)
+    assert [round(first / durations[0][0], 6) for first, _ in durations] == [1.0, 1.0, 1.0]
+    assert typical([[Duration(0.0)]]) == [[0.0, 0.0]]
+    # A stall of one message in one try is no property of that message.
+    stalled = [[Duration(1.0)] * 6, [Duration(7.0), *[Duration(1.0)] * 5], [Duration(1.0)] * 6]
+    assert [first for first, _ in typical(stalled)] == pytest.approx([1.0] * 6)
 
 
 def test_nothing_is_predicted_where_nothing_was_tried_or_counted() -> None:

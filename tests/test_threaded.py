@@ -68,6 +68,26 @@ def step_of(driver: Threaded, model: nn.Module, step: int, parts: int = 1) -> No
     driver.finish()
 
 
+def test_a_held_step_says_how_long_each_exchange_took(opened):
+    model, lane = lane_of(Echo(0.02), WFBP)
+    opened.append(driver := Threaded(lane, Timeline()))
+    driver.holding = True
+    step_of(driver, model, 0)
+    durations = driver.take_durations()
+    assert len(durations) == len(lane.buckets)
+    assert all(each.seconds >= 0.02 and each.copy_seconds == 0 for each in durations)
+    assert driver.take_durations() == []
+
+
+def test_what_lies_between_exchanges_belongs_to_the_one_before(opened):
+    """The order of a split schedule's second halves: the last bucket first."""
+    _, lane = lane_of(Echo(), WFBP)
+    opened.append(driver := Threaded(lane, Timeline()))
+    timed = [(2, 0.0, 1.0), (1, 1.5, 2.0), (0, 4.0, 5.0)]
+    assert driver._seconds(timed) == [1.0, 2.5, 1.5]
+    assert timed == []
+
+
 @pytest.mark.parametrize("groups", [WFBP, PAIRS, [LAYERS]])
 @pytest.mark.parametrize("after_backward", [False, True])
 @pytest.mark.parametrize("parts", [1, 4])

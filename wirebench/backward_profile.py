@@ -41,7 +41,12 @@ class LayerTimer:
         self._detach: list[Callable[[], None]] = []
 
     def arm(self) -> None:
-        """Before the first forward pass of a step."""
+        """Before the first forward pass of a step: watch it, and those that follow.
+
+        To attach hooks takes milliseconds on a deep model, which a step that is timed as a whole should not have.
+        """
+        if self._detach:
+            return
         hooks = [
             self.model.register_forward_pre_hook(self._begin_forward, prepend=True),
             self.model.register_forward_hook(self._end_forward),
@@ -54,12 +59,15 @@ class LayerTimer:
                 hooks.append(parameter.register_post_accumulate_grad_hook(lambda _p, name=name: self._arrive(name)))
         self._detach = [hook.remove for hook in hooks]
 
+    def keep(self) -> None:
+        """After the last backward pass of a step: keep its marks."""
+        self.steps.append((self._entered, self._forward_end, self._arrived))
+
     def disarm(self) -> None:
-        """After the last backward pass of the step: keep its marks."""
+        """Watch no more."""
         for detach in self._detach:
             detach()
         self._detach = []
-        self.steps.append((self._entered, self._forward_end, self._arrived))
 
     def take(self) -> list[Profile]:
         """The steps since the last call; waits for the device."""

@@ -42,7 +42,8 @@ def hardware(device: torch.device) -> str:
     """What computes, in words."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{_cpu_model() or 'CPU'}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{_cpu_model() or 'CPU'}, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def _git() -> dict[str, Any] | None:

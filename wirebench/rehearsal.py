@@ -22,7 +22,11 @@ from wirebench.simulate_step import Duration, Passes, simulate_step
 from wirebench.steps import StepTimes
 
 SETTLE, LEARN, TRY = 2, 4, 3
-"""Steps that nothing is learned from; from which a scheduler learns; and of the cut that then stands."""
+"""Steps that nothing is learned from; from which a scheduler learns; and, at least, of the cut that then stands."""
+MOST_TRIES = 10
+"""Of that cut, where the warm-up has room for more: messages scatter."""
+DISTURBED = 1.5
+"""Times the tries' median total: what took longer was held up by more than a late message."""
 
 
 class Holding(Protocol):
@@ -71,14 +75,13 @@ class Rehearsal:
 
     def plan(self, first_step: int) -> None:
         """The run begins, or goes on, with this step."""
+        begin, end = first_step + SETTLE, first_step + self.warmup_steps
         if self.learns:
-            begin = first_step + SETTLE
             self._lessons = range(begin, begin + LEARN)
-            end = max(begin + LEARN + TRY, first_step + self.warmup_steps)
-            self._tries = range(end - TRY, end)
-        elif self.warmup_steps > TRY:
-            end = first_step + self.warmup_steps
-            self._tries = range(end - TRY, end)
+            begin += LEARN
+            end = max(end, begin + TRY)
+        if self.learns or self.warmup_steps > TRY:
+            self._tries = range(end - min(MOST_TRIES, max(TRY, end - begin)), end)
         self.counted_from = max(first_step + self.warmup_steps, self._tries.stop)
 
     counted_from: int = 0
@@ -110,12 +113,15 @@ class Rehearsal:
         """After the exchange of a step; whether `conclude` is due, with nothing else under way."""
         if step not in self._lessons and step not in self._tries:
             return False
-        self.timer.disarm()
+        self.timer.keep()
+        last = step in (self._tries.stop - 1, self._lessons.stop - 1)
+        if last:
+            self.timer.disarm()
         if self.driver is not None:
             durations = self.driver.take_durations()
             if step in self._tries:
                 self._seen.append(durations)
-        return step in (self._tries.stop - 1, self._lessons.stop - 1)
+        return last
 
     def conclude(self, directory: Path) -> str:
         """All ranks agree on what they saw; a scheduler that learns cuts anew. Returns what there is to say."""
@@ -178,13 +184,26 @@ class Rehearsal:
         return Passes(profile.forward, profile.ready, backward, base - sum(profile.forward) - backward)
 
     def _of_all(self) -> list[Duration]:
-        """Of each bucket: the median over the tries, then over ranks."""
-        mine = np.median(self._seen, axis=0).tolist()
-        texts = gather_bytes(self.engine.communicators[0], json.dumps(mine).encode())
-        return [Duration(*each) for each in np.median([json.loads(text) for text in texts], axis=0).tolist()]
+        """Of each bucket, the mean of all ranks' typical times."""
+        texts = gather_bytes(self.engine.communicators[0], json.dumps(typical(self._seen)).encode())
+        return [Duration(*each) for each in np.mean([json.loads(text) for text in texts], axis=0).tolist()]
 
     def _native_durations(self) -> list[Duration]:
         """The engine's own buckets, as its rule cuts them, by what its all-reduce costs at their sizes."""
         self.points = self.points or self.costs()
         cost = Piecewise(self.points)
         return [Duration(cost(sum(self.layers[i].numel for i in group))) for group in self.groups]
+
+
+def typical(tries: Sequence[Sequence[Duration]]) -> list[list[float]]:
+    """The tries' mean by bucket, scaled so that all together take what the tries' totals have as median.
+
+    Messages are late now and then. Of three hundred some are in every try, and a sum of medians would leave that out. A
+    try that took much longer than the others was disturbed by something else, and is left out.
+    """
+    seen = np.asarray(tries)
+    totals = seen.sum(axis=(1, 2))
+    usual = float(np.median(totals))
+    mean = seen[totals <= DISTURBED * usual].mean(axis=0)
+    scaled: list[list[float]] = (mean * (usual / mean.sum() if mean.sum() else 1.0)).tolist()
+    return scaled

@@ -94,10 +94,12 @@ class Threaded:
         return [Duration(seconds) for seconds in self._seconds(self._timed)]
 
     def _seconds(self, timed: list[Timed]) -> list[float]:
-        """By bucket; `timed` is empty afterwards."""
-        found = [self._marks.seconds(begin, end) for _, begin, end in sorted(timed, key=lambda each: each[0])]
+        """By bucket, each until the next one begins, as all of them waited in the queue; empties `timed`."""
+        ends = [*(begin for _, begin, _ in timed[1:]), *(end for *_, end in timed[-1:])]
+        found = {index: self._marks.seconds(begin, end) for (index, begin, _), end in zip(timed, ends, strict=True)}
+        assert len(found) == len(timed), "a bucket is exchanged once a step"
         timed.clear()
-        return found
+        return [found[index] for index in sorted(found)]
 
     def showing(self) -> AbstractContextManager[None]:
         """The model is what it is."""

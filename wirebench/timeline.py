@@ -5,7 +5,20 @@ import threading
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wirebench.errors import UserError
 from wirebench.files import write_atomically
+
+
+def timeline_spans(path: Path) -> list[tuple[str, float, float]]:
+    """(name, begin, end) of every span of a saved trace, in seconds; UserError for a file that is none."""
+    try:
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        drawn = [event for event in events if event["ph"] == "X"]
+        return [(each["name"], each["ts"] / 1e6, (each["ts"] + each["dur"]) / 1e6) for each in drawn]
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: is not a timeline that a run has saved: {error}") from error
 
 
 class _Span(NamedTuple):

@@ -17,6 +17,8 @@ from wirebench.plugins import check_type, suggest
 
 SHIPPED = Path(__file__).resolve().parents[1] / "configs" / "traces"
 """Where a trace without a path is looked for."""
+MOST_IMAGES, MOST_NUMEL, MOST_SECONDS = 10**9, 10**11, 10**5
+"""Of a batch, and of one layer. What is larger is a mistake, and would be cut into messages for hours."""
 
 
 @runtime_checkable
@@ -123,7 +125,7 @@ def load(path: str | Path) -> Trace:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not valid JSON: {error}") from error
     values = _checked(str(path), table, Trace, given=("layers",))
-    _at_least(f"{path}: batch_size", values["batch_size"], 1)
+    _check_between(f"{path}: batch_size", values["batch_size"], 1, MOST_IMAGES)
     rows = values["layers"]
     if not isinstance(rows, list) or not rows:
         raise UserError(f"{path}: layers: needs a list of at least one layer")
@@ -138,8 +140,8 @@ def _layer(where: str, row: Any) -> TraceLayer:
     if isinstance(row, Mapping) and isinstance(row.get("name"), str):
         where = f"{where} ({row['name']})"
     values = _checked(where, row, TraceLayer)
-    for key in ("numel", "forward_seconds", "backward_seconds"):
-        _at_least(f"{where}: {key}", values[key], 0)
+    for key, most in (("numel", MOST_NUMEL), ("forward_seconds", MOST_SECONDS), ("backward_seconds", MOST_SECONDS)):
+        _check_between(f"{where}: {key}", values[key], 0, most)
     shape = values.get("shape")
     if shape is not None:
         if math.prod(shape) != values["numel"] or min(shape, default=0) < 0:
@@ -174,6 +176,6 @@ def _checked(where: str, table: Any, kind: type, given: tuple[str, ...] = ()) ->
     return dict(table)
 
 
-def _at_least(where: str, value: float, least: int) -> None:
-    if value < least:
-        raise UserError(f"{where}: needs at least {least}, got {value}")
+def _check_between(where: str, value: float, least: int, most: int) -> None:
+    if not least <= value <= most:
+        raise UserError(f"{where}: needs {least} to {most}, got {value}")

@@ -133,6 +133,20 @@ def test_what_comes_late_makes_the_next_wait_shorter(replay):
     assert 0.1 <= min(seconds) < 0.104
 
 
+def test_a_layer_waits_for_what_its_hooks_wait_for(replay):
+    """50 ms before `linear`, of which nothing can be made up for; 30 ms before the pass begins are made up for."""
+    model, (images, labels) = replay(0.1), batch()
+    model.linear.register_forward_pre_hook(lambda _module, _inputs: time.sleep(0.05))
+
+    def step() -> None:
+        loss = cross_entropy(model(images), labels)
+        time.sleep(0.03)
+        loss.backward()
+
+    seconds = [timed(step) for _ in range(5)]
+    assert 0.1495 <= min(seconds) < 0.154
+
+
 def test_times_follow_batch_and_dilation_and_evaluation_only_goes_forward(replay):
     model = replay(0.04)
     images, _ = batch(BATCH * 2)

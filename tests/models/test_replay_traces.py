@@ -48,7 +48,7 @@ def test_a_step_takes_the_time_of_a_shipped_trace(path):
     # 0.3 ms are what a small model's own calls take on a slow core. The best of some, and of more on a busy machine.
     enough = max(1.02 * expected, expected + 3e-4)
     seconds = [step(), step()]
-    while min(seconds) > enough and sum(seconds) < 5:
+    while min(seconds) > enough and sum(seconds) < 20:
         seconds.append(step())
     assert expected <= min(seconds) <= enough
 

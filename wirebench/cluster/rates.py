@@ -9,14 +9,14 @@ LOWEST, HIGHEST = 8e3, 1e12
 """What a link can be shaped to; below, a single packet takes seconds."""
 
 
-def parse_rate(text: str) -> float:
+def parse_rate(text: str, option: str = "--link") -> float:
     """Bits per second of `1gbit`, `2.5gbit`, `200mbit`, `100kbit` or `9600bit`; UserError for anything else."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(bit|kbit|mbit|gbit)", text.strip().lower())
     if match is None:
-        raise UserError(f"--link: cannot read the rate {text!r}; bits per second read 1gbit, 200mbit or 100kbit")
+        raise UserError(f"{option}: cannot read the rate {text!r}; bits per second read 1gbit, 200mbit or 100kbit")
     rate = float(match[1]) * UNITS[match[2]]
     if not LOWEST <= rate <= HIGHEST:
-        raise UserError(f"--link: {text!r} is not between {show_rate(LOWEST)} and {show_rate(HIGHEST)}")
+        raise UserError(f"{option}: {text!r} is not between {show_rate(LOWEST)} and {show_rate(HIGHEST)}")
     return rate
 
 
