@@ -43,11 +43,13 @@ def check(planned: Iterable[Planned]) -> None:
             raise UserError(f"{each.label}: {error}") from error
 
 
-def measure(planned: Sequence[Planned], out: Path, launch: Launch, again: bool = True) -> list[str]:
+def measure(
+    planned: Sequence[Planned], out: Path, launch: Launch, again: bool = True, keeps: Sequence[str] = ()
+) -> list[str]:
     """Make all runs below `out`; returns the labels of those that failed.
 
     A run is made in a folder beside its own, whose earlier content it replaces when it has left a result.
-    again  also those that are there already
+    again  also those that are there already; keeps: files beside record and config
     """
     failed = []
     for each in planned:
@@ -58,7 +60,7 @@ def measure(planned: Sequence[Planned], out: Path, launch: Launch, again: bool =
         shutil.rmtree(made, ignore_errors=True)
         try:
             if attempt(each.command(made), made, launch):
-                keep(made)
+                keep(made, keeps)
                 shutil.rmtree(folder, ignore_errors=True)
                 made.rename(folder)
                 note = {"label": each.label, "hosts": each.hosts, "link": each.link}

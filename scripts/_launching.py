@@ -5,7 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from wirebench import schema
@@ -65,10 +65,10 @@ def shown(command: Command) -> str:
     return shlex.join(["python", *command[1:]])
 
 
-def keep(folder: Path) -> None:
-    """Remove everything of a run's folder but KEPT."""
+def keep(folder: Path, more: Sequence[str] = ()) -> None:
+    """Remove everything of a run's folder but KEPT, and `more`."""
     for path in folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
-        elif path.name not in KEPT:
+        elif path.name not in (*KEPT, *more):
             path.unlink()

@@ -9,6 +9,8 @@ from wirebench.topology import Topology
 
 DEFAULT = "10gbe"
 LOCAL_SOURCE = "all workers in it: links inside, PCIe 3 x16 at its nominal rate"
+MOST_WORKERS = 100_000
+"""Every one of them is a branch of the topology."""
 WIDTH = 120
 """Columns of what is printed where there is no terminal."""
 
@@ -24,8 +26,8 @@ def add_network(parser: argparse.ArgumentParser) -> None:
 def topology_of(options: argparse.Namespace, workers: int, gbit: float | None = None) -> Topology:
     """The cluster of so many workers; `gbit` replaces the rate between machines, in Gbit/s."""
     each = 1 if options.per_machine is None else options.per_machine
-    if workers < 1 or each < 1:
-        raise UserError("--workers and --per-machine: need at least 1")
+    if not (1 <= workers <= MOST_WORKERS and 1 <= each <= MOST_WORKERS):
+        raise UserError(f"--workers and --per-machine: need 1 to {MOST_WORKERS}")
     if not options.topology:
         network = networks.find(options.network or DEFAULT)
         rate = network.bytes_per_second if gbit is None else gbit * 1e9 / 8

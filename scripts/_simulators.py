@@ -1,7 +1,6 @@
 """What simulate.py and advise.py put together: compressors as their papers have them, and what goes with what."""
 
 import functools
-import math
 from collections.abc import Sequence
 
 import compressors
@@ -15,6 +14,8 @@ from wirebench.sizing import Sizes
 from wirebench.trace import Trace
 
 DENSE = "none"
+LEAST, MOST = 1e-6, 1e6
+"""Of rates, speeds and seconds: beyond, sums are of rounding errors."""
 
 
 def density_of(name: str, density: float | None) -> dict[str, float]:
@@ -82,10 +83,10 @@ def check_time(model: Trace) -> None:
 
 
 def check_positive(option: str, values: Sequence[float]) -> None:
-    """Raise UserError for anything but a number above 0."""
+    """Raise UserError for anything but a number above 0 that is neither tiny nor huge."""
     for value in values:
-        if not (math.isfinite(value) and value > 0):
-            raise UserError(f"{option}: needs a number above 0, got {value:g}")
+        if not LEAST <= value <= MOST:
+            raise UserError(f"{option}: needs a number from {LEAST:g} to {MOST:g}, got {value:g}")
 
 
 def has_own_collective(name: str) -> bool:

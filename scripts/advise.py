@@ -28,6 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import compressors
 from scripts._advice import Advice, Adviser, rate, sentence
 from scripts._networks import LOCAL_SOURCE, WIDTH, add_network, gbit_of, source_of, topology_of
+from scripts._outputs import check_outputs
 from scripts._probe import copy_bytes_per_second, probe
 from scripts._simulators import DENSE, check_density, check_names, check_positive, check_time
 from scripts.cluster import parser_of
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = _parser().parse_args(arguments)
         # Mistakes first, and then a look at the machine that may take half a minute.
         names, rates = _chosen(options.compressors, options.density), Rates(options.rates)
+        check_outputs(options.figure, json=options.json)
         between = len(topology_of(options, options.workers).machines) > 1
         model, bytes_per_second = _computation(options)
         check_time(model)
@@ -88,8 +90,12 @@ def _computation(options: argparse.Namespace) -> tuple[Trace, float]:
         model = trace.load(trace.find(options.trace))
         return model, _bytes_per_second(gpu or next((g for g in GPUS.values() if g.label == model.hardware), None))
     check_positive("--probe-seconds", [_or(options.probe_seconds, PROBE_SECONDS)])
-    if options.probe == bool(gpu):
-        raise UserError("--model: needs either --gpu for an estimate, or --probe to measure this machine")
+    if options.probe and gpu:
+        raise UserError("--gpu: estimates a GPU, and --probe measures this machine; name one of them")
+    if not options.probe and not gpu:
+        raise UserError("--model: needs --gpu for an estimate, or --probe to measure this machine")
+    if gpu and options.probe_seconds is not None:
+        raise UserError("--probe-seconds: goes with --probe")
     if options.batch is None:
         raise UserError("--batch: is missing, the images of a worker's step")
     sizes = options.batch, _or(options.image_size, IMAGE_SIZE), _or(options.classes, CLASSES)
@@ -215,7 +221,9 @@ def figure(best: Sequence[Advice]) -> Any:
         axes.barh(place, alone, color="0.75", label="computing" if not place else None)
         axes.barh(place, exposed, left=alone, color="#1f78b4", label="exchange, exposed" if not place else None)
     axes.set_yticks(range(len(best)), [f"{e.compressor}, {e.scheduler}" for e in reversed(best)], fontsize=8)
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    for each, label in zip(reversed(best), axes.get_yticklabels(), strict=True):
+        label.set_fontweight("bold" if each.compressor == DENSE else "normal")
+    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     return drawn
 
 

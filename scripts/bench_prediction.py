@@ -22,7 +22,7 @@ from scripts.cluster import parser_of
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
 
-CONFIG = Path("configs/tables/prediction_resnet110.toml")
+CONFIG = Path("configs/tables/prediction_resnet20.toml")
 LINKS = ("100mbit", "1gbit")
 HOSTS = (2, 3, 4, 8)
 COMPOSITIONS = (

@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
             raise UserError(f"--turns: must be positive, got {options.turns}")
         runs = plan(options)
         check(runs)
-        failed = measure(runs, options.out.resolve(), launch or run)
+        failed = measure(runs, options.out.resolve(), launch or run, keeps=("trace.json",))
     except (UserError, Interrupted) as error:
         print(f"bench_schedules.py: {error}", file=sys.stderr)
         return error.exit_code

@@ -73,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def collect(folder: Path) -> list[Predicted]:
     """All runs below `folder` whose record has a prediction, by name; UserError where there is none."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: is no folder")
     found = []
     for path in sorted(folder.rglob("record.json")):
         if not any(part.startswith(".") for part in path.relative_to(folder).parts):

@@ -24,6 +24,7 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import models
+from scripts.cluster import parser_of
 from wirebench.errors import UserError
 from wirebench.loss import cross_entropy
 from wirebench.plugins import suggest
@@ -120,9 +121,9 @@ def _round(seconds: float) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line: 0, or 2 with one line on standard error."""
-    options = _parser().parse_args(arguments)
-    name = options.out.stem if options.out else f"{options.model}_{options.gpu}"
     try:
+        options = _parser().parse_args(arguments)
+        name = options.out.stem if options.out else f"{options.model}_{options.gpu}"
         chosen, gpu = model_options(options.option), gpu_of(options.gpu)
         trace = estimate(options.model, chosen, gpu, options.batch, options.image_size, options.classes, name)
         if options.out:
@@ -175,10 +176,7 @@ def _save(trace: Trace, path: Path) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, rest = str(__doc__).partition("\n")
-    parser = argparse.ArgumentParser(
-        description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of(str(__doc__))
     parser.add_argument("--model", required=True, help="a model of models/, e.g. resnet50")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
     parser.add_argument("--gpu", required=True, help=f"one of {', '.join(GPUS)}")

@@ -4,10 +4,12 @@
 python scripts/import_bcaffe.py tmpcomm.log --model "GoogLeNet, 3x224x224, 1000 classes" --hardware "NVIDIA Tesla K80" \
     --batch 64 --out googlenet_k80.json
 
-A line of the log names a parameter tensor in forward order, its elements, the microseconds of its layer's backward
-pass (the same on weight and bias) and those of its all-reduce. Weight and bias are one message there, so a layer of the
-trace is both. The last pass of the log counts. Forward times are not logged: as in the authors' simulator they are half
-of the backward times.
+    I0207 16:23:08.165047 35803 distributed.cpp:112] [0, 9408, 14744.1, 408]
+
+A line of the log, such as this one, names a parameter tensor in forward order, its elements, the microseconds of its
+layer's backward pass (the same on weight and bias) and those of its all-reduce. Weight and bias are one message there,
+so a layer of the trace is both. The last pass of the log counts. Forward times are not logged: as in the authors'
+simulator they are half of the backward times.
 """
 
 import argparse
@@ -19,7 +21,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.cluster import Parser
+from scripts.cluster import parser_of
 from wirebench.errors import UserError
 from wirebench.trace import Trace, TraceLayer
 
@@ -78,7 +80,7 @@ def read(log: Path) -> list[tuple[int, int, float]]:
     for number, line in enumerate(lines, 1):
         match = LINE.search(line)
         if match is None:
-            raise UserError(f"{log}: line {number} is not a layer's: [tensor, elements, backward us, all-reduce us]")
+            raise UserError(f"{log}: line {number} is not a layer's: ... distributed.cpp:112] [0, 9408, 14744.1, 408]")
         try:
             tensor, numel, microseconds = int(match[1]), int(match[2]), float(match[3])
         except ValueError as error:
@@ -92,8 +94,7 @@ def read(log: Path) -> list[tuple[int, int, float]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, rest = str(__doc__).partition("\n")
-    parser = Parser(description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(str(__doc__))
     parser.add_argument("log", type=Path, help="e.g. tmpcomm.log")
     parser.add_argument("--model", required=True, metavar="WORDS", help="what was trained, with image size and classes")
     parser.add_argument("--hardware", required=True, metavar="WORDS", help="on what")

@@ -19,9 +19,10 @@ from scripts.plot_collectives import new_figure, save
 from wirebench import paper_mgwfbp
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
+from wirebench.timeline import timeline_spans
 
 HEAD = ("schedule", "messages", "step ms [10 % - 90 % of all steps]", "exposed ms", "predicted ms", "error")
-PAIRS_HEAD = ("faster", "than", "here [spread]", "MG-WFBP paper, measured")
+PAIRS_HEAD = ("faster", "than", "here [spread]", "MG-WFBP paper, with 10GbE")
 PAIRS = (
     ("mg_wfbp", "wfbp"),
     ("mg_wfbp", "sync_easgd"),
@@ -70,6 +71,7 @@ def document(rows: Sequence[Row]) -> str:
         "",
         *table(HEAD, [_cells(row) for row in rows]),
         *table(PAIRS_HEAD, _pairs(rows)),
+        *_handed_out(rows),
         "![time per step](steps.png)",
         "",
     ]
@@ -86,10 +88,11 @@ def figure(rows: Sequence[Row]) -> Any:
         predicted = row.median("prediction", "step_seconds")
         if predicted is not None:
             axes.plot(
-                _ms(predicted), place, marker="|", markersize=14, color="black", label=None if place else "predicted"
-            )
+                _ms(predicted), place, marker="|", markersize=14, color="black", linestyle="",
+                label=None if place else "predicted",
+            )  # fmt: skip
     axes.set_yticks(range(len(timed)), [row.label for row in timed], fontsize=8)
-    axes.legend(fontsize=8, frameon=False, loc="lower right")
+    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
     return drawn
 
 
@@ -118,6 +121,26 @@ def _pairs(rows: Sequence[Row]) -> list[list[str]]:
             cells = [name, other, f"{ratio[0]:.2f}x [{ratio[1]:.2f} - {ratio[2]:.2f}]"]
             found.append([*cells, "-" if papers is None else f"{papers:.2f}x"])
     return found
+
+
+def _handed_out(rows: Sequence[Row]) -> list[str]:
+    """How much of what split schedules hand out lies under forward passes, by the timelines of their first turns."""
+    lines = []
+    for row in rows:
+        folder = row.runs[0].folder
+        spans = timeline_spans(folder / "trace.json") if (folder / "trace.json").is_file() else []
+        handed = [(begin, end) for name, begin, end in spans if name.endswith("handed out")]
+        if handed:
+            forward = [(begin, end) for name, begin, end in spans if name == "forward"]
+            pairs = ((min(e, end) - max(b, begin)) for b, e in forward for begin, end in handed)
+            under = sum(max(0.0, both) for both in pairs)
+            total = sum(end - begin for begin, end in handed)
+            lines += [
+                f"`{row.label}`: {_ms(under):.0f} of the {_ms(total):.0f} ms in which sums are handed out, in the "
+                f"steps that {folder.name}/trace.json shows (ui.perfetto.dev), lie under a forward pass.",
+                "",
+            ]
+    return lines
 
 
 def _papers(record: dict[str, Any], name: str, other: str) -> float | None:

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Simulate training steps: schedules side by side, over numbers of workers, link rates and speeds of the GPU.
+"""Simulate training steps: schedules side by side, over numbers of workers, link rates, batches and GPU speeds.
 
 python scripts/simulate.py --trace googlenet_k80 --network mgwfbp --formulas --workers 4 8 16 32 64 --figure fig.png
 python scripts/simulate.py --trace resnet50_v100 --gbit 1 5 10 25 --workers 16 --schedulers wfbp fused optimal dear
 python scripts/simulate.py --trace resnet50_v100 --compressor gtopk --density 0.001 --workers 32
 python scripts/simulate.py --trace vgg16_v100 --workers 8 --schedulers dear --timeline step.json
 
-Efficiency is the throughput of all workers over so many times that of one. How it is computed: docs/simulation.md.
+Efficiency is the throughput of all workers over so many times that of one. Computation takes time in proportion to the
+batch. How it is computed: docs/simulation.md.
 """
 
 import argparse
@@ -27,7 +28,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import compressors
 import schedulers
 from schedulers.base import Scheduler
-from scripts._networks import WIDTH, add_network, source_of, topology_of
+from scripts._networks import WIDTH, add_network, gbit_of, source_of, topology_of
+from scripts._outputs import check_outputs
 from scripts._simulators import (
     DENSE,
     check,
@@ -55,7 +57,7 @@ from wirebench.simulate_step import Passes
 from wirebench.sizing import Sizes
 from wirebench.timeline import Timeline
 from wirebench.topology import Topology
-from wirebench.trace import Trace
+from wirebench.trace import MOST_IMAGES, Trace
 
 USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
 
@@ -66,19 +68,20 @@ class Row:
 
     workers: int
     gbit: float | None
+    batch: int
     speed: float
     scheduler: str
     found: Simulated
     passes: Passes
 
-    def entry(self, batch: int) -> dict[str, Any]:
-        """As JSON; `batch`: images of a worker."""
+    def entry(self) -> dict[str, Any]:
+        """As JSON."""
         seconds = self.found.step.seconds
         return {
-            "workers": self.workers, "gbit": self.gbit, "speed": self.speed, "scheduler": self.scheduler,
-            "step_seconds": seconds, "exposed_seconds": self.found.step.exposed, "efficiency": self.found.efficiency,
-            "images_per_second": self.workers * batch / seconds, "messages": len(self.found.groups),
-            "message_elements": self.found.elements,
+            "workers": self.workers, "gbit": self.gbit, "batch": self.batch, "speed": self.speed,
+            "scheduler": self.scheduler, "step_seconds": seconds, "exposed_seconds": self.found.step.exposed,
+            "efficiency": self.found.efficiency, "images_per_second": self.workers * self.batch / seconds,
+            "messages": len(self.found.groups), "message_elements": self.found.elements,
             "bytes_per_step": {"payload": self.found.num_bytes, "wire": self.found.wire_bytes},
         }  # fmt: skip
 
@@ -107,30 +110,40 @@ def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
     check_positive("--gbit", options.gbit or ())
     if not (math.isfinite(options.call_us) and options.call_us >= 0):
         raise UserError(f"--call-us: needs a number from 0 on, got {options.call_us:g}")
-    if options.figure and sum(len(set(each or ())) > 1 for each in (options.workers, options.gbit, options.speed)) > 1:
-        raise UserError("--figure: draws along one of --workers, --gbit and --speed; give the others one value")
+    for batch in options.batch or ():
+        if not 1 <= batch <= MOST_IMAGES:
+            raise UserError(f"--batch: needs 1 to {MOST_IMAGES}, got {batch}")
+    swept = (options.workers, options.gbit, options.batch, options.speed)
+    if options.figure and sum(len(set(each or ())) > 1 for each in swept) > 1:
+        raise UserError(
+            "--figure: draws along one of --workers, --gbit, --batch and --speed; give the others one value"
+        )
     check_time(model)
     check_names("--schedulers", options.schedulers or (), schedulers.available())
     check_names("--compressor", [options.compressor], compressors.available())
     check_names("--collective", [options.collective] if options.collective else (), collectives.available())
     check_density([options.compressor], options.density)
+    check_outputs(options.figure, json=options.json, timeline=options.timeline)
     rows = []
     built = _schedulers(options)
     sizes: dict[int, Sizes] = {}
-    for workers, gbit, speed in itertools.product(options.workers, options.gbit or [None], options.speed):
+    usual = (options.workers, options.gbit or [None], options.batch or [model.batch_size], options.speed)
+    for workers, gbit, batch, speed in itertools.product(*(dict.fromkeys(each) for each in usual)):
         topology = topology_of(options, workers, gbit)
         if workers not in sizes:
             sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
             if reason := lacks_shapes(sizes[workers], model):
                 raise UserError(f"--compressor: {options.compressor!r}: {reason}")
-        simulator = _simulator(options, model.faster(speed), sizes[workers], topology)
-        if len(topology.machines) == 1 and not options.topology:
-            gbit = None  # nothing goes between machines
+        computed = model.faster(speed * model.batch_size / batch)
+        simulator = _simulator(options, computed, sizes[workers], topology)
+        # Between the workers of one machine there is no such rate.
+        between = len(topology.machines) > 1 or bool(options.topology)
         for name, scheduler in built.items():
             found = simulator.step(scheduler)
             if len(found.groups) > 1 and needs_whole(options.compressor):
                 raise UserError(f"--schedulers: {name!r} cuts the model, and {options.compressor!r} needs it whole")
-            rows.append(Row(workers, gbit, speed, name, found, simulator.passes))
+            carried = gbit_of(topology) if between else None
+            rows.append(Row(workers, carried, batch, speed, name, found, simulator.passes))
     return rows
 
 
@@ -158,14 +171,13 @@ def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology
 
 
 def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> None:
-    batch = model.batch_size
     # Files first: whoever reads the table may stop after its first line.
     if options.json:
         given = ("trace", "compressor", "density", "per_machine", "call_us", "formulas", "gpu")
         content = {key: getattr(options, key) for key in given} | {
             "collective": options.collective or collective_of(options.compressor),
             "network": source_of(options),
-            "rows": [row.entry(batch) for row in rows],
+            "rows": [row.entry() for row in rows],
         }
         write_atomically(options.json, json.dumps(content, indent=1) + "\n")
     if options.figure:
@@ -184,23 +196,15 @@ def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> No
 def table(rows: Sequence[Row]) -> Table:
     """A line for every schedule at every point."""
     shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for head in (
-        "workers",
-        "Gbit/s",
-        "speed",
-        "scheduler",
-        "step ms",
-        "exposed ms",
-        "efficiency",
-        "messages",
-        "wire MB",
-    ):
+    for head in ("workers", "Gbit/s", "batch", "speed", "scheduler", "step ms", "exposed ms", "efficiency", "messages",
+                 "wire MB"):  # fmt: skip
         shown.add_column(head, justify="left" if head == "scheduler" else "right")
     for row in rows:
         step = row.found.step
         shown.add_row(
             str(row.workers),
-            "-" if row.gbit is None else f"{row.gbit:g}",
+            "-" if row.gbit is None else f"{row.gbit:.4g}",
+            str(row.batch),
             f"{row.speed:g}",
             row.scheduler,
             f"{1e3 * step.seconds:.2f}",
@@ -214,8 +218,13 @@ def table(rows: Sequence[Row]) -> Table:
 
 def figure(rows: Sequence[Row], title: str) -> Any:
     """Speed-up over one worker by workers, or efficiency by whatever else is swept."""
-    key = next((k for k in ("workers", "gbit", "speed") if len({getattr(row, k) for row in rows}) > 1), "workers")
-    names = {"workers": "workers", "gbit": "Gbit/s", "speed": "GPU speed, times the trace's"}
+    names = {
+        "workers": "workers",
+        "gbit": "Gbit/s",
+        "batch": "images of a worker",
+        "speed": "GPU speed, times the trace's",
+    }
+    key = next((each for each in names if len({getattr(row, each) for row in rows}) > 1), "workers")
     up = "speed-up over one worker" if key == "workers" else "efficiency"
     drawn, axes = new_figure(title, names[key], up)
     for name in dict.fromkeys(row.scheduler for row in rows):
@@ -245,6 +254,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--workers", type=int, nargs="+", default=[8], metavar="N", help="how many (%(default)s)")
     add_network(parser)
     add("--gbit", type=float, nargs="+", metavar="RATE", help="rates between machines, in place of the network's")
+    add("--batch", type=int, nargs="+", metavar="N", help="images of a worker (the trace's)")
     add("--speed", type=float, nargs="+", default=[1.0], metavar="X", help="GPUs so many times as fast (%(default)s)")
     add("--schedulers", nargs="+", metavar="NAME", help=f"{' '.join(USUAL)}")
     add("--compressor", default=DENSE, metavar="NAME", help="%(default)s")

@@ -34,7 +34,7 @@ def test_the_last_pass_of_a_log_is_a_trace(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.skipif(not LOG.exists(), reason="needs the B-Caffe logs")
+@pytest.mark.skipif(not LOG.exists(), reason="needs the B-Caffe logs, shared/data/b-caffe beside the checkout")
 def test_the_shipped_trace_comes_from_the_authors_log(tmp_path: Path) -> None:
     given = ["--model", "GoogLeNet", "--hardware", "K80", "--batch", "64", "--out", str(tmp_path / "a.json")]
     assert import_bcaffe.main([str(LOG), *given]) == 0

@@ -8,6 +8,7 @@ from PIL import Image
 
 from scripts import bench_schedules, schedules_report
 from tests.test_bench_methods import put, record
+from wirebench.timeline import Timeline
 
 CONFIG = "configs/tables/schedules_googlenet.toml"
 
@@ -49,6 +50,19 @@ def test_schedules_are_ranked_and_compared_with_the_paper(tmp_path: Path) -> Non
     assert ("mg_wfbp", "sync_easgd") not in pairs, "nothing is said of what was not measured"
     with Image.open(tmp_path / "steps.png") as image:
         assert image.size > (600, 200)
+
+
+def test_what_is_handed_out_under_the_forward_pass_is_told(tmp_path: Path) -> None:
+    """Of two messages of 100 and 50 ms the first lies under the forward pass by 60."""
+    run = put(tmp_path, "dear", 0, made(0.4, 0.4, 2))
+    drawn = Timeline()
+    drawn.draw("compute", "forward", 0.0, 0.06)
+    drawn.draw("exchange", "bucket 1 handed out", 0.0, 0.1)
+    drawn.draw("exchange", "bucket 0 handed out", 0.1, 0.15)
+    drawn.draw("exchange", "bucket 0", 0.0, 1.0)
+    drawn.save(run / "trace.json")
+    assert schedules_report.main([str(tmp_path)]) == 0
+    assert "`dear`: 60 of the 150 ms in which sums are handed out" in (tmp_path / "table.md").read_text()
 
 
 def test_another_models_steps_are_not_the_papers(tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ def test_a_line_for_every_schedule_at_every_point(tmp_path, capsys):
         "resnet20_gtx1080ti (estimated, NVIDIA GeForce GTX 1080 Ti), none; 10gbe: nominal rate"
     )
     for row, line in zip(found, printed[2:], strict=True):
-        assert line.split()[:5] == [
-            str(row["workers"]), f"{row['gbit']:g}", f"{row['speed']:g}", row["scheduler"],
+        assert line.split()[:6] == [
+            str(row["workers"]), f"{row['gbit']:g}", "128", f"{row['speed']:g}", row["scheduler"],
             f"{1e3 * row['step_seconds']:.2f}",
         ]  # fmt: skip
         alone = row["step_seconds"] - row["exposed_seconds"]
@@ -44,6 +44,17 @@ def test_a_line_for_every_schedule_at_every_point(tmp_path, capsys):
         assert row["images_per_second"] == pytest.approx(row["workers"] * 128 / row["step_seconds"])
     by = {point: row["step_seconds"] for point, row in zip(points, found, strict=True)}
     assert by[4, 1, 1, "wfbp"] > by[4, 10, 1, "wfbp"] > by[4, 10, 8, "wfbp"]
+
+
+def test_computation_takes_time_in_proportion_to_the_batch(tmp_path):
+    one = ["--workers", "4", "--schedulers", "sync_easgd"]
+    small, usual, large = rows(tmp_path, *one, "--batch", "32", "128", "512")
+    computed = [row["step_seconds"] - row["exposed_seconds"] for row in (small, usual, large)]
+    assert computed == pytest.approx([computed[1] / 4, computed[1], 4 * computed[1]])
+    assert small["exposed_seconds"] == pytest.approx(large["exposed_seconds"])
+    assert large["images_per_second"] == pytest.approx(4 * 512 / large["step_seconds"])
+    (faster,) = rows(tmp_path, *one, "--speed", "4")
+    assert faster["step_seconds"] == pytest.approx(small["step_seconds"])
 
 
 def test_a_line_is_the_simulators_step(tmp_path):
@@ -120,7 +131,7 @@ def test_a_figure_and_a_timeline_are_written(tmp_path):
     ("arguments", "words"),
     [
         (["--trace", "nosuch"], "no trace 'nosuch'"),
-        (["--workers", "0"], "--workers and --per-machine: need at least 1"),
+        (["--workers", "0"], "--workers and --per-machine: need 1 to 100000"),
         (["--network", "10gb"], "--network: no '10gb'; did you mean '10gbe'?"),
         (["--schedulers", "wfb"], "--schedulers: no 'wfb'; did you mean 'wfbp'?"),
         (["--schedulers", "native"], "goes with --collective native"),
@@ -134,9 +145,12 @@ def test_a_figure_and_a_timeline_are_written(tmp_path):
         (["--topology", "nofile.toml"], "nofile.toml: cannot be read"),
         (["--topology", "configs/topologies/2+3_1gbit.toml", "--workers", "4"], "has 5 ranks, not 4"),
         (["--topology", "x.toml", "--network", "1gbe"], "--network: goes without --topology"),
-        (["--speed", "0"], "--speed: needs a number above 0, got 0"),
-        (["--speed", "inf"], "--speed: needs a number above 0, got inf"),
-        (["--gbit", "nan"], "--gbit: needs a number above 0, got nan"),
+        (["--workers", "1000000"], "--workers and --per-machine: need 1 to 100000"),
+        (["--figure", "fig.pdf"], "--figure: draws .png, not 'fig.pdf'"),
+        (["--batch", "8", "0"], "--batch: needs 1 to 1000000000, got 0"),
+        (["--speed", "0"], "--speed: needs a number from 1e-06 to 1e+06, got 0"),
+        (["--speed", "inf"], "--speed: needs a number from 1e-06 to 1e+06, got inf"),
+        (["--gbit", "nan"], "--gbit: needs a number from 1e-06 to 1e+06, got nan"),
         (["--call-us", "-1"], "--call-us: needs a number from 0 on, got -1"),
         (["--call-us", "nan"], "--call-us: needs a number from 0 on, got nan"),
         (["--trace", "googlenet_k80", "--compressor", "powersgd"], "'powersgd': what it sends depends on the tensors'"),

@@ -1,0 +1,99 @@
+"""What bench_break_even.py predicts: each compressor's break-even, and both compositions on either side of it."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from scripts._advice import Advice, Adviser
+from scripts._simulators import DENSE
+from wirebench.errors import UserError
+from wirebench.files import write_atomically
+
+FILE = "predicted.json"
+
+
+@dataclass(frozen=True)
+class Side:
+    """A compressor at one rate.
+
+    break_even_gbit  below which it pays, by the planner
+    factor           times that rate is what the links have here
+    link             what the emulated links are shaped to, so that they carry so much, e.g. 1100mbit
+    dense, lossy     scheduler, collective and step of the best composition of either
+    """
+
+    compressor: str
+    break_even_gbit: float
+    factor: float
+    link: str
+    dense: dict[str, Any]
+    lossy: dict[str, Any]
+
+    @property
+    def pays(self) -> bool:
+        """What is predicted."""
+        return self.factor < 1
+
+    def folder(self, which: str, turn: int) -> str:
+        """Of the run of the dense or the lossy composition."""
+        return f"{self.compressor}-{self.factor:g}-{which}-{turn}"
+
+    def overrides(self, which: str, density: dict[str, float]) -> tuple[str, ...]:
+        """Of that run."""
+        chosen = self.dense if which == "dense" else self.lossy
+        name = DENSE if which == "dense" else self.compressor
+        options = [] if which == "dense" else [f"compressor.{key}={value:g}" for key, value in density.items()]
+        named = (f"scheduler.name={chosen['scheduler']}", f"collective.name={chosen['collective']}")
+        return (f"compressor.name={name}", *options, *named)
+
+
+def sides(adviser: Adviser, names: Sequence[str], factors: Sequence[float], bits_per_gbit: float) -> list[Side]:
+    """For every compressor at every factor; UserError for one without a break-even.
+
+    bits_per_gbit  what links have to be shaped to for a Gbit/s of the adviser's topology
+    """
+    found = []
+    for name in names:
+        limit = adviser.break_even(name)
+        if limit is None or math.isinf(limit):
+            where = "nowhere" if limit is None else "at any rate"
+            raise UserError(f"--compressors: {name!r} pays {where} by the planner, so there are no two sides to run")
+        for factor in factors:
+            gbit = factor * limit
+            both = [_composition(adviser.best(each, gbit)) for each in (DENSE, name)]
+            link = f"{round(gbit * bits_per_gbit / 1e3)}kbit"
+            found.append(Side(name, limit, factor, link, *both))
+    return found
+
+
+def save(folder: Path, found: Sequence[Side]) -> None:
+    """Write them beside the runs. Raises OSError."""
+    write_atomically(folder / FILE, json.dumps([asdict(side) for side in found], indent=1) + "\n")
+
+
+def load(folder: Path) -> list[Side]:
+    """What was predicted before the runs of `folder`; UserError where nothing can be read."""
+    path = folder / FILE
+    try:
+        return [_side(each) for each in json.loads(path.read_text(encoding="utf-8"))]
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path}: is not what bench_break_even.py writes: {error}") from error
+
+
+def _side(given: dict[str, Any]) -> Side:
+    def composition(each: dict[str, Any]) -> dict[str, Any]:
+        return {"scheduler": str(each["scheduler"]), "collective": str(each["collective"]),
+                "seconds": float(each["seconds"])}  # fmt: skip
+
+    numbers = float(given["break_even_gbit"]), float(given["factor"])
+    both = composition(given["dense"]), composition(given["lossy"])
+    return Side(str(given["compressor"]), *numbers, str(given["link"]), *both)
+
+
+def _composition(best: Advice) -> dict[str, Any]:
+    return {"scheduler": best.scheduler, "collective": best.collective, "seconds": best.found.step.seconds}

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""What scripts/bench_break_even.py measured on both sides of predicted break-evens: table.md in its folder.
+
+python scripts/break_even_report.py results/break_even
+"""
+
+import argparse
+import math
+import statistics
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from scripts import _break_even, _method_runs
+from scripts._advice import WORTHWHILE, rate
+from scripts._break_even import Side
+from scripts._markdown import table
+from scripts._method_runs import MethodRun
+from scripts.cluster import parser_of
+from wirebench.cluster.rates import parse_rate
+from wirebench.errors import UserError
+from wirebench.files import write_atomically
+
+HEAD = ("compressor", "links", "x", "dense ms", "predicted", "compressed ms", "predicted", "faster by", "predicted",
+        "as predicted")  # fmt: skip
+LIMITS_HEAD = ("compressor", "pays below, by the planner", "measured, on a line between two rates", "ratio")
+
+
+class Seen(NamedTuple):
+    """A side, and the seconds of a step that were measured: each turn's median."""
+
+    side: Side
+    dense_turns: list[float]
+    lossy_turns: list[float]
+
+    @property
+    def dense(self) -> float:
+        """The median of the turns."""
+        return statistics.median(self.dense_turns)
+
+    @property
+    def lossy(self) -> float:
+        """The median of the turns."""
+        return statistics.median(self.lossy_turns)
+
+    @property
+    def margin(self) -> float:
+        """By how much the compressed step is below what would pay, as a share of the dense one."""
+        return WORTHWHILE - self.lossy / self.dense
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether it pays where the planner says so, and does not where not."""
+        return (self.margin > 0) == self.side.pays
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line: 0, or 2 with one line on standard error."""
+    try:
+        options = _parser().parse_args(arguments)
+        runs = _method_runs.read(options.folder, {"hosts": int, "link": str, "launch": str})
+        found = match(_break_even.load(options.folder), runs)
+        if not found:
+            raise UserError(f"{options.folder}: no side of a break-even has both its runs; measure first")
+        write_atomically(options.folder / "table.md", document(found, runs))
+    except UserError as error:
+        print(f"break_even_report.py: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"break_even_report.py: {error.filename}: cannot be written: {error.strerror}", file=sys.stderr)
+        return 2
+    print(f"{options.folder / 'table.md'}: {verdict(found)}")
+    return 0
+
+
+def match(sides: Sequence[Side], runs: Sequence[MethodRun]) -> list[Seen]:
+    """The sides of which both compositions were measured, on the links that were meant."""
+    found = []
+    for side in sides:
+        both = [_seconds(side, which, runs) for which in ("dense", "lossy")]
+        if all(both):
+            found.append(Seen(side, *both))
+    return found
+
+
+def _seconds(side: Side, which: str, runs: Sequence[MethodRun]) -> list[float]:
+    begin = side.folder(which, 0).removesuffix("0")
+    chosen = [run for run in runs if run.folder.name.startswith(begin) and run.note["link"] == side.link]
+    return [run.record["step_seconds"]["median"] for run in chosen if run.has("step_seconds", "median")]
+
+
+def document(found: Sequence[Seen], runs: Sequence[MethodRun]) -> str:
+    """table.md."""
+    first = next(run for run in runs if run.folder.name.startswith(found[0].side.folder("dense", 0)[:-1]))
+    git = sorted({str((run.has("environment", "git") or {}).get("commit"))[:10] for run in runs})
+    names = dict.fromkeys(seen.side.compressor for seen in found)
+    lines = [
+        "# Below which rate compressors pay: predicted, and run on both sides",
+        "",
+        f"{verdict(found)} {first.has('config', 'model', 'trace')}, {first.record['world_size']} workers on "
+        f"{first.note['hosts']} emulated hosts, {first.machine}; commits: {', '.join(git)}. A compressor pays where "
+        f"its best composition needs less than {WORTHWHILE:g} of the best dense one's step, both the best by the "
+        "planner. Of several turns the extremes stand in brackets. Predictions are the planner's, from the trace, the "
+        "copies that a compressor was measured to take, and the speeds of the emulated links at another rate. They "
+        "leave out the optimizer's update, which is in all measured steps.",
+        "",
+        f"Made by `scripts/bench_break_even.py`, which runs `{first.note['launch']}` and the like. Column x: the "
+        "links' rate over the predicted break-even.",
+        "",
+        *table(HEAD, [_cells(seen) for seen in found]),
+        *table(LIMITS_HEAD, [_limit([seen for seen in found if seen.side.compressor == name]) for name in names]),
+    ]
+    return "\n".join(lines)
+
+
+def verdict(found: Sequence[Seen]) -> str:
+    """How many sides are as predicted, in a sentence."""
+    return f"{sum(seen.confirmed for seen in found)} of {len(found)} sides are as predicted."
+
+
+def measured_limit(found: Sequence[Seen]) -> float | None:
+    """Gbit/s at which the margin was measured to vanish, on a line over the logarithm of the rate; None outside."""
+    points = sorted((seen.side.factor * seen.side.break_even_gbit, seen.margin) for seen in found)
+    for (low, before), (high, after) in reversed(list(pairwise(points))):
+        if before > 0 >= after:
+            return math.exp(math.log(low) + before / (before - after) * math.log(high / low))
+    return None
+
+
+def _cells(seen: Seen) -> list[str]:
+    side = seen.side
+    predicted = side.dense["seconds"], side.lossy["seconds"]
+    names = [f"{each['scheduler']}, {each['collective']}" for each in (side.dense, side.lossy)]
+    return [
+        side.compressor,
+        rate(parse_rate(side.link) / 1e9),
+        f"{side.factor:g}",
+        f"{_turns(seen.dense_turns)} ({names[0]})",
+        f"{1e3 * predicted[0]:.1f}",
+        f"{_turns(seen.lossy_turns)} ({names[1]})",
+        f"{1e3 * predicted[1]:.1f}",
+        f"{100 * (seen.dense / seen.lossy - 1):+.1f} %",
+        f"{100 * (predicted[0] / predicted[1] - 1):+.1f} %",
+        "yes" if seen.confirmed else "no",
+    ]
+
+
+def _turns(seconds: Sequence[float]) -> str:
+    middle = f"{1e3 * statistics.median(seconds):.1f}"
+    between = f" [{1e3 * min(seconds):.1f} - {1e3 * max(seconds):.1f}]"
+    return middle + (between if len(seconds) > 1 else "")
+
+
+def _limit(found: Sequence[Seen]) -> list[str]:
+    predicted, measured = found[0].side.break_even_gbit, measured_limit(found)
+    cells = [found[0].side.compressor, rate(predicted)]
+    return [*cells, "not between these rates", "-"] if measured is None else [
+        *cells, rate(measured), f"{measured / predicted:.2f}"
+    ]  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of(str(__doc__))
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="of bench_break_even.py")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
