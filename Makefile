@@ -130,10 +130,10 @@ bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures 
 # adding on the CPU included (MG-WFBP's own fit, 3.6 Gbit/s); then a slower network at full speed; then layers made up.
 SCHEDULES = $(VENV)/python scripts/bench_schedules.py --turns $(TURNS) --config configs/tables/schedules_
 OF_SCHEDULES = results/schedules
-MOST_SCHEDULES = wfbp sync_easgd mg_wfbp optimal fused dear native
-TURNS ?= 1
+MOST_SCHEDULES = wfbp sync_easgd mg_wfbp optimal fused dear dear,bucket_cap_mb=4 native
+TURNS ?= 2
 
-bench-schedules: setup ## every schedule on emulated clusters, beside the MG-WFBP paper's speed-ups (about 35 min)
+bench-schedules: setup ## every schedule on emulated clusters, beside the MG-WFBP paper's speed-ups (about 70 min)
 	@failed=; \
 	$(SCHEDULES)googlenet.toml --hosts 8 --link 1gbit --schedulers $(MOST_SCHEDULES) \
 		--out $(OF_SCHEDULES)/googlenet_8x10gbit || failed=yes; \
@@ -142,7 +142,7 @@ bench-schedules: setup ## every schedule on emulated clusters, beside the MG-WFB
 	$(SCHEDULES)googlenet.toml --hosts 4 --link 1gbit --set network.dilation=1 --schedulers $(MOST_SCHEDULES) \
 		--out $(OF_SCHEDULES)/googlenet_4x1gbit || failed=yes; \
 	for link in 500mbit 1gbit; do \
-		$(SCHEDULES)alike.toml --hosts 8 --link $$link --schedulers wfbp sync_easgd mg_wfbp optimal dear \
+		$(SCHEDULES)alike.toml --hosts 8 --link $$link --schedulers wfbp sync_easgd mg_wfbp optimal dear dear,bucket_cap_mb=1 \
 			--out $(OF_SCHEDULES)/alike_8x$$link || failed=yes; \
 	done; \
 	for folder in $(OF_SCHEDULES)/*/; do $(VENV)/python scripts/schedules_report.py $$folder || failed=yes; done; \
@@ -151,14 +151,14 @@ bench-schedules: setup ## every schedule on emulated clusters, beside the MG-WFB
 BREAK_EVEN = results/break_even
 SIDES = $(VENV)/python scripts/bench_break_even.py --topology $(BREAK_EVEN)/2x1gbit.toml --measured-at 1gbit
 
-bench-break-even: setup ## compressors on both sides of their break-evens, by the planner: 2 emulated hosts (about 15 min)
+bench-break-even: setup ## compressors on both sides of their break-evens, by the planner: 2 emulated hosts (about 30 min)
 	@mkdir -p $(BREAK_EVEN)
 	@$(VENV)/python scripts/cluster.py run --hosts 2 --link 1gbit -- python scripts/bench_collectives.py \
 		--collectives ring halving_doubling native --sizes 4 1k 16k 256k 1m 4m 16m 59m --seconds 10 \
 		--json $(BREAK_EVEN)/2x1gbit.jsonl
 	@$(VENV)/python scripts/fit_network.py $(BREAK_EVEN)/2x1gbit.jsonl --out $(BREAK_EVEN)/2x1gbit.toml
 	@failed=; \
-	$(SIDES) --compressors fp16 gs_sgd --turns 1 --config configs/tables/break_even_vgg16.toml \
+	$(SIDES) --compressors fp16 gs_sgd --turns 3 --config configs/tables/break_even_vgg16.toml \
 		--out $(BREAK_EVEN)/vgg16_epyc || failed=yes; \
 	$(SIDES) --compressors gs_sgd sketched_sgd --turns 3 --config configs/tables/break_even_vgg16_gtx1080ti.toml \
 		--out $(BREAK_EVEN)/vgg16_gtx1080ti || failed=yes; \
@@ -166,7 +166,7 @@ bench-break-even: setup ## compressors on both sides of their break-evens, by th
 	test -z "$$failed"
 
 bench-prediction: setup ## forty compositions on emulated clusters, each beside its prediction (about 20 min)
-	@$(VENV)/python scripts/bench_prediction.py && $(VENV)/python scripts/errors.py results/prediction --simulate
+	@$(VENV)/python scripts/bench_prediction.py --again && $(VENV)/python scripts/errors.py results/prediction --simulate
 
 clean: ## remove caches and build output; keeps .venv and results
 	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

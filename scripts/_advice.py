@@ -86,7 +86,7 @@ class Adviser:
         left_out: dict[str, str] = {}
         for name in names:
             try:
-                reason = self._unknown(name, named)
+                reason = self.unknown(name, named)
                 found += [] if reason else self._of(name, None)
             except UserError as error:
                 reason = str(error)
@@ -94,7 +94,7 @@ class Adviser:
                 left_out[name] = reason
         return sorted(found, key=lambda each: each.found.step.seconds), left_out
 
-    def _unknown(self, name: str, named: bool) -> str:
+    def unknown(self, name: str, named: bool) -> str:
         """Why nothing can be said of a compressor; "" where something can."""
         if name == DENSE:
             return ""

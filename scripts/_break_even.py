@@ -5,10 +5,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scripts._advice import Advice, Adviser
 from scripts._simulators import DENSE
+from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
 
@@ -57,6 +58,9 @@ def sides(adviser: Adviser, names: Sequence[str], factors: Sequence[float], bits
     """
     found = []
     for name in names:
+        # By the values of noise no break-even can be told, also where the user asks for it.
+        if reason := adviser.unknown(name, named=False):
+            raise UserError(f"--compressors: {name!r}: {reason}")
         limit = adviser.break_even(name)
         if limit is None or math.isinf(limit):
             where = "nowhere" if limit is None else "at any rate"
@@ -65,20 +69,30 @@ def sides(adviser: Adviser, names: Sequence[str], factors: Sequence[float], bits
             gbit = factor * limit
             both = [_composition(adviser.best(each, gbit)) for each in (DENSE, name)]
             link = f"{round(gbit * bits_per_gbit / 1e3)}kbit"
+            parse_rate(link, f"--factors {factor:g}: the link of {name!r}")
             found.append(Side(name, limit, factor, link, *both))
     return found
 
 
-def save(folder: Path, found: Sequence[Side]) -> None:
-    """Write them beside the runs. Raises OSError."""
-    write_atomically(folder / FILE, json.dumps([asdict(side) for side in found], indent=1) + "\n")
+class Predicted(NamedTuple):
+    """The sides, and what the planner was given: the trace and the topology by name, rates, a density or None."""
+
+    sides: list[Side]
+    given: dict[str, Any]
 
 
-def load(folder: Path) -> list[Side]:
+def save(folder: Path, found: Predicted) -> None:
+    """Write it beside the runs. Raises OSError."""
+    text = json.dumps({"given": found.given, "sides": [asdict(side) for side in found.sides]}, indent=1)
+    write_atomically(folder / FILE, text + "\n")
+
+
+def load(folder: Path) -> Predicted:
     """What was predicted before the runs of `folder`; UserError where nothing can be read."""
     path = folder / FILE
     try:
-        return [_side(each) for each in json.loads(path.read_text(encoding="utf-8"))]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return Predicted([_side(each) for each in content["sides"]], dict(content["given"]))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError) as error:
@@ -86,11 +100,16 @@ def load(folder: Path) -> list[Side]:
 
 
 def _side(given: dict[str, Any]) -> Side:
+    def positive(value: Any) -> float:
+        if not 0 < float(value) < math.inf:
+            raise ValueError(f"{value} is not positive and finite")
+        return float(value)
+
     def composition(each: dict[str, Any]) -> dict[str, Any]:
         return {"scheduler": str(each["scheduler"]), "collective": str(each["collective"]),
-                "seconds": float(each["seconds"])}  # fmt: skip
+                "seconds": positive(each["seconds"])}  # fmt: skip
 
-    numbers = float(given["break_even_gbit"]), float(given["factor"])
+    numbers = positive(given["break_even_gbit"]), positive(given["factor"])
     both = composition(given["dense"]), composition(given["lossy"])
     return Side(str(given["compressor"]), *numbers, str(given["link"]), *both)
 

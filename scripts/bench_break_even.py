@@ -13,6 +13,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -21,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import compressors
 from scripts import _break_even
 from scripts._advice import Adviser
-from scripts._break_even import Side
+from scripts._break_even import Predicted, Side
 from scripts._cluster_runs import Planned, check, measure
 from scripts._launching import ROOT, Launch, run
 from scripts._networks import gbit_of
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
         found = _break_even.sides(adviser, names, factors, shaped / gbit_of(adviser.topology(None)))
         runs = plan(found, options, hosts)
         check(runs)
-        _break_even.save(options.out, found)
+        _break_even.save(options.out, Predicted(found, _given(adviser, options)))
         failed = measure(runs, options.out.resolve(), launch or run)
     except (UserError, Interrupted) as error:
         print(f"bench_break_even.py: {error}", file=sys.stderr)
@@ -84,6 +85,17 @@ def plan(found: Sequence[Side], options: argparse.Namespace, hosts: int) -> list
         for side in found
         for which in BOTH
     ]
+
+
+def _given(adviser: Adviser, options: argparse.Namespace) -> dict[str, Any]:
+    """What the planner's answers rest on."""
+    return {
+        "trace": adviser.trace.name,
+        "topology": str(options.topology),
+        "links_measured_at": options.measured_at,
+        "memory_bytes_per_second": round(adviser.bytes_per_second),
+        "density": options.density,
+    }
 
 
 def _adviser(options: argparse.Namespace) -> tuple[Adviser, int]:

@@ -2,7 +2,7 @@
 """Train under every schedule on an emulated cluster, taking turns: time per step beside its prediction.
 
 python scripts/bench_schedules.py --config configs/tables/schedules_googlenet.toml --hosts 8 --link 1gbit
-python scripts/bench_schedules.py --config ... --schedulers wfbp mg_wfbp optimal --turns 3 --out results/schedules/mine
+python scripts/bench_schedules.py --config ... --schedulers wfbp dear,bucket_cap_mb=2 --out results/schedules/mine
 python scripts/schedules_report.py results/schedules/mine              afterwards: table.md and the figure
 
 The machine should have nothing else to do. A run that fails is reported and the others go on; exit code 1 then.
@@ -47,16 +47,17 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
 def plan(options: argparse.Namespace) -> list[Planned]:
     """Every schedule once, then every one again."""
     known = [name for name in schedulers.available() if name not in LEFT_OUT]
-    for name in options.schedulers or ():
-        if name not in schedulers.available():
-            raise UserError(f"--schedulers: no {name!r}; {suggest(name, known)}")
-    chosen = list(dict.fromkeys(options.schedulers or known))
     runs = []
     for turn in range(options.turns):
-        for name in chosen:
+        for word in dict.fromkeys(options.schedulers or known):
+            name, *given = word.split(",")
+            if name not in schedulers.available():
+                raise UserError(f"--schedulers: no {name!r}; {suggest(name, known)}")
             own = (f"scheduler.name={name}", *(("collective.name=native",) if name == "native" else ()))
-            overrides = (*options.set, *own)
-            runs.append(Planned(f"{name}-{turn}", name, options.hosts, options.link, options.config, overrides))
+            overrides = (*options.set, *own, *(f"scheduler.{option}" for option in given))
+            label = " ".join((name, *given))
+            folder = f"{label.replace(' ', '-')}-{turn}"
+            runs.append(Planned(folder, label, options.hosts, options.link, options.config, overrides))
     return runs
 
 
@@ -64,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of(str(__doc__))
     add = parser.add_argument
     add("--config", type=Path, required=True, metavar="FILE", help="what is trained")
-    add("--schedulers", nargs="+", metavar="NAME", help="all but easgd")
+    add("--schedulers", nargs="+", metavar="NAME[,OPTION=VALUE]", help="all but easgd")
     add("--hosts", type=int, default=8, help="hosts of one worker each (%(default)s)")
     add("--link", default="1gbit", help="rate of every host's link (%(default)s)")
     add("--turns", type=int, default=2, help="runs of each schedule (%(default)s)")

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -55,7 +55,25 @@ class Seen(NamedTuple):
     @property
     def confirmed(self) -> bool:
         """Whether it pays where the planner says so, and does not where not."""
-        return (self.margin > 0) == self.side.pays
+        return not self.open and (self.margin > 0) == self.side.pays
+
+    @property
+    def ratios(self) -> list[float]:
+        """Of each turn: the dense step over the compressed one."""
+        return [dense / lossy for dense, lossy in zip(self.dense_turns, self.lossy_turns, strict=False)]
+
+    @property
+    def open(self) -> bool:
+        """Whether some turns say that it pays and others that it does not."""
+        return min(self.ratios) <= 1 / WORTHWHILE < max(self.ratios)
+
+    @property
+    def faster(self) -> str:
+        """By how much, with the extremes of the turns."""
+        between = [f"{100 * (each - 1):+.1f}" for each in (min(self.ratios), max(self.ratios))]
+        return f"{100 * (self.dense / self.lossy - 1):+.1f} %" + (
+            f" [{between[0]} - {between[1]}]" if len(self.ratios) > 1 else ""
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -63,10 +81,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options = _parser().parse_args(arguments)
         runs = _method_runs.read(options.folder, {"hosts": int, "link": str, "launch": str})
-        found = match(_break_even.load(options.folder), runs)
+        predicted = _break_even.load(options.folder)
+        found = match(predicted.sides, runs)
         if not found:
             raise UserError(f"{options.folder}: no side of a break-even has both its runs; measure first")
-        write_atomically(options.folder / "table.md", document(found, runs))
+        write_atomically(options.folder / "table.md", document(found, runs, predicted.given))
     except UserError as error:
         print(f"break_even_report.py: {error}", file=sys.stderr)
         return error.exit_code
@@ -93,7 +112,7 @@ def _seconds(side: Side, which: str, runs: Sequence[MethodRun]) -> list[float]:
     return [run.record["step_seconds"]["median"] for run in chosen if run.has("step_seconds", "median")]
 
 
-def document(found: Sequence[Seen], runs: Sequence[MethodRun]) -> str:
+def document(found: Sequence[Seen], runs: Sequence[MethodRun], given: dict[str, Any]) -> str:
     """table.md."""
     first = next(run for run in runs if run.folder.name.startswith(found[0].side.folder("dense", 0)[:-1]))
     git = sorted({str((run.has("environment", "git") or {}).get("commit"))[:10] for run in runs})
@@ -104,9 +123,11 @@ def document(found: Sequence[Seen], runs: Sequence[MethodRun]) -> str:
         f"{verdict(found)} {first.has('config', 'model', 'trace')}, {first.record['world_size']} workers on "
         f"{first.note['hosts']} emulated hosts, {first.machine}; commits: {', '.join(git)}. A compressor pays where "
         f"its best composition needs less than {WORTHWHILE:g} of the best dense one's step, both the best by the "
-        "planner. Of several turns the extremes stand in brackets. Predictions are the planner's, from the trace, the "
+        "planner. Of several turns the extremes stand in brackets; where they lie on both sides of what would pay, the "
+        "turns do not agree. Predictions are the planner's, from the trace, the "
         "copies that a compressor was measured to take, and the speeds of the emulated links at another rate. They "
-        "leave out the optimizer's update, which is in all measured steps.",
+        "leave out the optimizer's update, which is in all measured steps. The planner was given: "
+        f"{', '.join(f'{key} {value}' for key, value in given.items() if value is not None)}.",
         "",
         f"Made by `scripts/bench_break_even.py`, which runs `{first.note['launch']}` and the like. Column x: the "
         "links' rate over the predicted break-even.",
@@ -143,9 +164,9 @@ def _cells(seen: Seen) -> list[str]:
         f"{1e3 * predicted[0]:.1f}",
         f"{_turns(seen.lossy_turns)} ({names[1]})",
         f"{1e3 * predicted[1]:.1f}",
-        f"{100 * (seen.dense / seen.lossy - 1):+.1f} %",
+        seen.faster,
         f"{100 * (predicted[0] / predicted[1] - 1):+.1f} %",
-        "yes" if seen.confirmed else "no",
+        "turns disagree" if seen.open else "yes" if seen.confirmed else "no",
     ]
 
 

@@ -8,7 +8,7 @@ python scripts/errors.py results --print              only the table, of whateve
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts import _markdown, _method_runs
-from scripts._resimulated import Resimulated, fit
+from scripts._resimulated import Machine, Resimulated, fit
 from scripts.cluster import parser_of
 from scripts.plot_collectives import new_figure, save
 from wirebench import schema
@@ -24,6 +24,8 @@ from wirebench.compress_rates import Rates
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
 
+AFTERWARDS = ("naive", "sync_easgd")
+"""Schedules whose messages wait for the end of the backward pass."""
 LEAST = 4
 NEAR = 0.1
 """A prediction that is off by no more than this share is a good one."""
@@ -115,12 +117,20 @@ def from_outside(folder: Path, runs: Sequence[Predicted]) -> Outside:
     errors = {name: abs(each.error(machine)) for name, each in made.items() if name not in fitted}
     near = sum(error <= NEAR for error in errors.values())
     said = (
-        "Simulated from outside, with the trace, the links' rate and the copies that a compressor takes, and with two "
+        "Simulated from outside, with the trace, the links' rate, the copies that a compressor takes, and what the run "
+        "measured of loading and of the update; and with two "
         f"numbers fitted to every second run: a round costs {1e6 * machine.round_seconds:.0f} us for each rank that is "
         f"woken in it, a request {1e6 * machine.call_seconds:.0f} us. Of the {len(errors)} others {near} are within "
-        f"{100 * NEAR:.0f} %, with a median error of {100 * statistics.median(errors.values()):.1f} %."
+        f"{100 * NEAR:.0f} %, with a median error of {100 * statistics.median(errors.values()):.1f} %; the largest "
+        f"of all is {_largest(made, machine)}."
     )
     return Outside({name: (each.seconds(machine), name in fitted) for name, each in made.items()}, said)
+
+
+def _largest(made: Mapping[str, Resimulated], machine: Machine) -> str:
+    errors = {name: each.error(machine) for name, each in made.items()}
+    name = max(errors, key=lambda name: abs(errors[name]))
+    return f"{100 * errors[name]:+.0f} % ({name})"
 
 
 def document(runs: Sequence[Predicted], outside: Outside | None = None) -> str:
@@ -132,7 +142,8 @@ def document(runs: Sequence[Predicted], outside: Outside | None = None) -> str:
         f"{verdict(runs)} Measured on {', '.join(sorted({_machine(each.record) for each in runs}))}; commits: "
         f"{', '.join(sorted(commits))}. A prediction is a simulation of the schedule, with messages and computation "
         "timed apart in the run's own uncounted steps (docs/record.md). Where no message overlaps computation "
-        "(`naive`, `sync_easgd`) these steps are the schedule itself, and the error only says how steady they are.",
+        "(`naive`, `sync_easgd`, or a single message) these steps are the schedule itself, and the error only says how "
+        f"steady they are; {overlapping(runs)}",
         "",
         *([] if outside is None else [outside.said, ""]),
         *_markdown.table(
@@ -153,6 +164,13 @@ def verdict(runs: Sequence[Predicted]) -> str:
         f"{near} of {len(runs)} predictions are within {100 * NEAR:.0f} %; the median error is "
         f"{100 * statistics.median(errors):.1f} %, the largest {100 * max(errors):.1f} %."
     )
+
+
+def overlapping(runs: Sequence[Predicted]) -> str:
+    """How many of those are near in which messages and computation overlap."""
+    chosen = [each for each in runs if each.found["messages"] > 1 and _name(each.record, "scheduler") not in AFTERWARDS]
+    near = sum(abs(each.error) <= NEAR for each in chosen)
+    return f"of the {len(chosen)} others {near} are within {100 * NEAR:.0f} %."
 
 
 def figure(runs: Sequence[Predicted]) -> Any:

@@ -63,7 +63,10 @@ def convert(options: argparse.Namespace) -> Trace:
             raise UserError(f"{log}: tensors {number} and {number + 1} of its last pass are not one layer's two")
         seconds = round(pair[0][2] * 1e-6, 9)
         numel = pair[0][1] + pair[1][1]
-        layers.append(TraceLayer(f"layer{number // 2 + 1:02d}", numel, round(FORWARD_SHARE * seconds, 9), seconds))
+        # A parameter of a module: a split schedule updates it when the module begins.
+        layers.append(
+            TraceLayer(f"layer{number // 2 + 1:02d}.weight", numel, round(FORWARD_SHARE * seconds, 9), seconds)
+        )
     source = f"{options.source or f'{log.name} of B-Caffe'}: {HOW}"
     return Trace(
         options.out.stem, options.model, options.hardware, options.batch, False, source, "none (Caffe)", tuple(layers)

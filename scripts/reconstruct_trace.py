@@ -58,7 +58,8 @@ def reconstruct(options: argparse.Namespace, name: str) -> Trace:
     layers = []
     for layer, (numel, own_work) in work.items():
         own = backward * (BY_WORK * own_work / total + (1 - BY_WORK) / len(work))
-        layers.append(TraceLayer(layer, numel, round(FORWARD_SHARE * own, 9), round(own, 9)))
+        # A parameter of a module: a split schedule updates it when the module begins.
+        layers.append(TraceLayer(f"{layer}.weight", numel, round(FORWARD_SHARE * own, 9), round(own, 9)))
     strides = ", strides in the blocks' first convolutions" if options.stride_first else ""
     described = f"{options.model}, 3x{PIXELS}x{PIXELS}, {CLASSES} classes{strides}"
     return Trace(

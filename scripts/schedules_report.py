@@ -13,13 +13,18 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts._markdown import table
+from scripts._method_runs import MethodRun
 from scripts._methods_rows import Row, load, times_faster
 from scripts.cluster import parser_of
 from scripts.plot_collectives import new_figure, save
 from wirebench import paper_mgwfbp
+from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
+from wirebench.split import WAIT
 from wirebench.timeline import timeline_spans
+
+Interval = tuple[float, float]
 
 HEAD = ("schedule", "messages", "step ms [10 % - 90 % of all steps]", "exposed ms", "predicted ms", "error")
 PAIRS_HEAD = ("faster", "than", "here [spread]", "MG-WFBP paper, with 10GbE")
@@ -29,10 +34,14 @@ PAIRS = (
     ("optimal", "mg_wfbp"),
     ("optimal", "wfbp"),
     ("dear", "wfbp"),
+    ("dear bucket_cap_mb=4", "wfbp"),
+    ("dear bucket_cap_mb=1", "wfbp"),
     ("optimal", "fused"),
     ("optimal", "native"),
 )
 PAPERS_TRACE, PAPERS_NODES = paper_mgwfbp.GOOGLENET.trace, paper_mgwfbp.REAL_NODES
+PAPERS_LINK = 10e9
+"""Bits per second of its nodes' network cards."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -117,14 +126,14 @@ def _pairs(rows: Sequence[Row]) -> list[list[str]]:
     for name, other in PAIRS:
         ratio = times_faster(known[name], known[other]) if {name, other} <= known.keys() else None
         if ratio:
-            papers = _papers(rows[0].runs[0].record, name, other)
+            papers = _papers(rows[0].runs[0], name, other)
             cells = [name, other, f"{ratio[0]:.2f}x [{ratio[1]:.2f} - {ratio[2]:.2f}]"]
             found.append([*cells, "-" if papers is None else f"{papers:.2f}x"])
     return found
 
 
 def _handed_out(rows: Sequence[Row]) -> list[str]:
-    """How much of what split schedules hand out lies under forward passes, by the timelines of their first turns."""
+    """How much of what split schedules hand out is hidden by forward passes, by the timelines of their first turns."""
     lines = []
     for row in rows:
         folder = row.runs[0].folder
@@ -132,21 +141,30 @@ def _handed_out(rows: Sequence[Row]) -> list[str]:
         handed = [(begin, end) for name, begin, end in spans if name.endswith("handed out")]
         if handed:
             forward = [(begin, end) for name, begin, end in spans if name == "forward"]
-            pairs = ((min(e, end) - max(b, begin)) for b, e in forward for begin, end in handed)
-            under = sum(max(0.0, both) for both in pairs)
+            waits = [(begin, end) for name, begin, end in spans if name.startswith(WAIT)]
+            hidden = together(handed, forward) - together(handed, waits)
             total = sum(end - begin for begin, end in handed)
             lines += [
-                f"`{row.label}`: {_ms(under):.0f} of the {_ms(total):.0f} ms in which sums are handed out, in the "
-                f"steps that {folder.name}/trace.json shows (ui.perfetto.dev), lie under a forward pass.",
+                f"`{row.label}`: {_ms(hidden):.0f} of the {_ms(total):.0f} ms in which sums are handed out, in the "
+                f"steps that {folder.name}/trace.json shows (ui.perfetto.dev), are hidden under a forward pass; in the "
+                "others it waits for them, or has not begun.",
                 "",
             ]
     return lines
 
 
-def _papers(record: dict[str, Any], name: str, other: str) -> float | None:
-    """The paper's ratio for as many nodes; None of another model, or of schedules that it did not measure."""
-    nodes, model = record["world_size"], paper_mgwfbp.GOOGLENET
-    if record["config"]["model"].get("trace") != PAPERS_TRACE or nodes not in PAPERS_NODES:
+def together(some: Sequence[Interval], others: Sequence[Interval]) -> float:
+    """Seconds in which both are under way; neither overlaps itself."""
+    pairs = ((min(e, end) - max(b, begin)) for b, e in others for begin, end in some)
+    return sum(max(0.0, both) for both in pairs)
+
+
+def _papers(run: MethodRun, name: str, other: str) -> float | None:
+    """The paper's ratio for as many nodes; None of another model or network, or of schedules that it has not."""
+    nodes, model = run.record["world_size"], paper_mgwfbp.GOOGLENET
+    if run.record["config"]["model"].get("trace") != PAPERS_TRACE or nodes not in PAPERS_NODES:
+        return None
+    if parse_rate(run.note["link"]) * (run.has("config", "network", "dilation") or 1) != PAPERS_LINK:
         return None
     if not {name, other} <= model.rates.keys():
         return None

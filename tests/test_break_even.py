@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from scripts import _break_even, bench_break_even, break_even_report
-from scripts._break_even import Side
+from scripts._break_even import Predicted, Side
 from tests.test_bench_methods import put, record
 from tests.test_schedules_report import rows
 from wirebench import networks, topology_file
 from wirebench.cluster.rates import parse_rate
 
+GIVEN = {"trace": "made_up", "density": None}
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -44,7 +45,8 @@ def test_both_compositions_run_on_both_sides(tmp_path: Path, topology: Path) -> 
     fake, out = Fake(), tmp_path / "out"
     words = ["--topology", str(topology), "--measured-at", "1gbit", "--out", str(out), "--turns", "1"]
     assert bench_break_even.main([*words, "--compressors", "topk", "--density", "0.05"], fake) == 0
-    below, above = _break_even.load(out)
+    (below, above), given = _break_even.load(out)
+    assert given["trace"] == "vgg16_cifar_epyc" and given["memory_bytes_per_second"] > 1e8
     assert (below.factor, above.factor) == (0.85, 1.15) and below.pays and not above.pays
     # A link that was shaped to 1 Gbit/s carried 0.9.
     for side in (below, above):
@@ -77,7 +79,7 @@ def test_a_side_counts_where_it_pays_as_predicted_and_the_crossing_lies_between(
     sides = [side(0.5), side(2.0)]
     measured(tmp_path, sides[0], 1.0, 0.95)
     measured(tmp_path, sides[1], 1.0, 1.03)
-    _break_even.save(tmp_path, sides)
+    _break_even.save(tmp_path, Predicted(sides, GIVEN))
     assert break_even_report.main([str(tmp_path)]) == 0
     text = (tmp_path / "table.md").read_text()
     assert "2 of 2 sides are as predicted." in text
@@ -91,10 +93,34 @@ def test_a_side_counts_where_it_pays_as_predicted_and_the_crossing_lies_between(
 
 def test_what_does_not_pay_where_it_should_is_said(tmp_path: Path) -> None:
     measured(tmp_path, side(0.5), 1.0, 0.995)
-    _break_even.save(tmp_path, [side(0.5), side(2.0)])
+    _break_even.save(tmp_path, Predicted([side(0.5), side(2.0)], GIVEN))
     assert break_even_report.main([str(tmp_path)]) == 0
     text = (tmp_path / "table.md").read_text()
     assert "0 of 1 sides are as predicted." in text and "not between these rates" in text
+
+
+def test_turns_that_disagree_confirm_nothing(tmp_path: Path) -> None:
+    each = side(0.5)
+    for turn, (dense, lossy) in enumerate(((1.0, 0.95), (1.0, 0.97), (1.0, 1.01))):
+        for which, seconds in (("dense", dense), ("lossy", lossy)):
+            found = record("none", seconds)
+            found["config"]["model"] = {"name": "replay", "trace": "made_up"}
+            put(tmp_path, each.folder(which, turn)[:-2], turn, found)
+            note = tmp_path / each.folder(which, turn) / "method.json"
+            note.write_text(json.dumps({**json.loads(note.read_text()), "link": each.link}))
+    _break_even.save(tmp_path, Predicted([each], GIVEN))
+    assert break_even_report.main([str(tmp_path)]) == 0
+    [cells] = rows((tmp_path / "table.md").read_text(), "compressor")[:1]
+    assert cells[7] == "+3.1 % [-1.0 - +5.3]" and cells[9] == "turns disagree"
+
+
+def test_a_prediction_that_is_damaged_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    measured(tmp_path, side(0.5), 1.0, 0.9)
+    broken = dataclasses.replace(side(0.5), dense={**side(0.5).dense, "seconds": 0})
+    _break_even.save(tmp_path, Predicted([broken], GIVEN))
+    assert break_even_report.main([str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert "is not what bench_break_even.py writes: 0 is not positive" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -109,6 +135,11 @@ def test_what_does_not_pay_where_it_should_is_said(tmp_path: Path) -> None:
         (["--compressors", "topk", "--config", "configs/smoke.toml"], "names no trace to be replayed"),
         (["--compressors", "fp16", "--density", "0.05"], "--density: 'fp16': none has one"),
         (["--compressors", "topk", "--config", "SLOWED"], "needs the trace's 32 images and no dilation"),
+        (
+            ["--compressors", "threshold"],
+            "--compressors: 'threshold': of noise it sends nothing; what it sends depends",
+        ),
+        (["--compressors", "topk", "--factors", "1e-6"], "--factors 1e-06: the link of 'topk': '"),
         (["--compressors", "terngrad", "--turns", "0"], "--turns: must be positive"),
     ],
 )
@@ -120,7 +151,7 @@ def test_mistakes_are_one_line(tmp_path, topology, arguments, words, capsys) -> 
     assert bench_break_even.main([*usual, *arguments], Fake()) == 2
     error = capsys.readouterr().err
     assert error.startswith("bench_break_even.py: ") and error.count("\n") == 1 and words in error
-    assert not (tmp_path / "out").exists()
+    assert not list((tmp_path / "out").glob("*"))
 
 
 def test_a_folder_without_runs_is_one_line(tmp_path, capsys) -> None:

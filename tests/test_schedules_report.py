@@ -18,6 +18,7 @@ def made(seconds: float, predicted: float, messages: int, trace: str = "googlene
     found = record("none", seconds)
     found["config"]["model"] = {"name": "replay", "trace": trace}
     found["world_size"] = 8
+    found["config"]["network"] = {"dilation": 10.0}
     found["phases"]["exchange_exposed"] = seconds - 0.2
     found["prediction"] = {
         "step_seconds": predicted, "measured_seconds": seconds, "error": predicted / seconds - 1,
@@ -53,16 +54,27 @@ def test_schedules_are_ranked_and_compared_with_the_paper(tmp_path: Path) -> Non
 
 
 def test_what_is_handed_out_under_the_forward_pass_is_told(tmp_path: Path) -> None:
-    """Of two messages of 100 and 50 ms the first lies under the forward pass by 60."""
+    """Of two messages of 100 and 50 ms the first lies under the forward pass by 60, and for 20 of these that waits."""
     run = put(tmp_path, "dear", 0, made(0.4, 0.4, 2))
     drawn = Timeline()
     drawn.draw("compute", "forward", 0.0, 0.06)
+    drawn.draw("held up", "wait for bucket 1", 0.03, 0.05)
     drawn.draw("exchange", "bucket 1 handed out", 0.0, 0.1)
     drawn.draw("exchange", "bucket 0 handed out", 0.1, 0.15)
     drawn.draw("exchange", "bucket 0", 0.0, 1.0)
     drawn.save(run / "trace.json")
     assert schedules_report.main([str(tmp_path)]) == 0
-    assert "`dear`: 60 of the 150 ms in which sums are handed out" in (tmp_path / "table.md").read_text()
+    assert "`dear`: 40 of the 150 ms in which sums are handed out" in (tmp_path / "table.md").read_text()
+
+
+def test_another_networks_steps_are_not_the_papers(tmp_path: Path) -> None:
+    """The runs' links have 1 Gbit/s: with nothing slowed down ten times, that is not the paper's network."""
+    for name, seconds in (("wfbp", 0.5), ("mg_wfbp", 0.4)):
+        found = made(seconds, seconds, 3)
+        found["config"]["network"] = {"dilation": 1.0}
+        put(tmp_path, name, 0, found)
+    assert schedules_report.main([str(tmp_path)]) == 0
+    assert rows((tmp_path / "table.md").read_text(), "faster") == [["mg_wfbp", "wfbp", "1.25x [0.94 - 1.67]", "-"]]
 
 
 def test_another_models_steps_are_not_the_papers(tmp_path: Path) -> None:
@@ -85,15 +97,17 @@ def test_every_schedule_runs_in_turn(tmp_path: Path) -> None:
         started.append([word.partition("=")[2] for word in command if word.startswith(("scheduler.", "collective."))])
         return 1
 
-    arguments = ["--config", CONFIG, "--hosts", "2", "--schedulers", "wfbp", "native", "--out", str(tmp_path)]
+    chosen = ["wfbp", "native", "dear,bucket_cap_mb=2"]
+    arguments = ["--config", CONFIG, "--hosts", "2", "--schedulers", *chosen, "--out", str(tmp_path)]
     assert bench_schedules.main(arguments, launch) == 1, "every run failed"
-    assert started == [["wfbp"], ["native", "native"]] * 2
+    assert started == [["wfbp"], ["native", "native"], ["dear", "2"]] * 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["--schedulers", "wfb"], "--schedulers: no 'wfb'; did you mean 'wfbp'?"),
+        (["--schedulers", "dear,cap=2"], "scheduler.cap: 'dear' has no such option"),
         (["--turns", "0"], "--turns: must be positive, got 0"),
         (["--hosts", "0"], "--hosts: must be positive, got 0"),
         (["--link", "1gbyte"], "1gbyte"),

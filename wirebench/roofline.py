@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import flop_registry
 
 
 class Gpu(NamedTuple):
@@ -44,15 +43,19 @@ class Roofline(TorchDispatchMode):
     """Adds the price of every operation inside to `seconds`."""
 
     def __init__(self, gpu: Gpu) -> None:
+        # Imported where it is needed: it brings Triton along, a tenth of what every rank's start takes.
+        from torch.utils.flop_counter import flop_registry
+
         super().__init__()
         self.gpu, self.seconds = gpu, 0.0
+        self._formulas = flop_registry
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run the operation, then price it."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if not func.is_view:
-            formula = flop_registry.get(func.overloadpacket)
+            formula = self._formulas.get(func.overloadpacket)
             flops = formula(*args, **kwargs, out_val=out) if formula else 0
             moved = sum(t.nbytes for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor))
             self.seconds += self.gpu.seconds(flops, moved)

@@ -24,6 +24,9 @@ from wirebench.simulate_step import Duration
 from wirebench.threaded import Threaded, Timed
 from wirebench.timeline import Timeline
 
+WAIT = "wait"
+"""What a span of the timeline begins with in which a forward pass stands still for a bucket."""
+
 
 class Split(Threaded):
     """Averages the gradients of one lane, and updates its model with `optimizer` where they are needed next."""
@@ -119,6 +122,7 @@ class Split(Threaded):
         self._copied[index].wait()
         self._raise_error()
         waited = time.perf_counter() - begin
+        self.timeline.span("held up", f"{WAIT} for bucket {index}", begin, begin + waited)
         if index in self._events:
             torch.cuda.current_stream(self.device).wait_event(self._events.pop(index))
         del self._copied[index]

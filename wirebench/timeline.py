@@ -14,7 +14,7 @@ def timeline_spans(path: Path) -> list[tuple[str, float, float]]:
     try:
         events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
         drawn = [event for event in events if event["ph"] == "X"]
-        return [(each["name"], each["ts"] / 1e6, (each["ts"] + each["dur"]) / 1e6) for each in drawn]
+        return [(str(each["name"]), each["ts"] / 1e6, (each["ts"] + each["dur"]) / 1e6) for each in drawn]
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:

@@ -6,11 +6,13 @@ from pathlib import Path
 import pytest
 
 import schedulers
+from scripts.schedules_report import together
 from tests.distributed.ends import assert_same_end, checkpoints, record
 from tests.distributed.launch import CONFIG, ROOT, Ended, launch
 from wirebench import profile_files, trace
 from wirebench.piecewise import Piecewise
 from wirebench.schedule import LayerCost
+from wirebench.split import WAIT
 
 REPLAY = ROOT / "configs/replay/resnet20.toml"
 SHORT = ["train.eval_every=0", "output.tensorboard=false"]
@@ -78,6 +80,8 @@ def test_sums_are_handed_out_under_the_next_forward_pass(tmp_path: Path) -> None
     assert len(handed_out) >= len(forward)
     under = [any(b < end and begin < e for b, e in forward) for begin, end in handed_out]
     assert sum(under) > len(under) / 2
+    waits = [(begin, end) for name, begin, end in drawn if name.startswith(WAIT)]
+    assert together(handed_out, forward) > together(handed_out, waits), "nothing is hidden: the pass stands still"
     assert not any(b < begin and end < e for b, e in forward for begin, end in added_up)
     assert any(b < begin < e for b, e in backward for begin, _ in added_up)
 

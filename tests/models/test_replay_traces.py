@@ -14,6 +14,9 @@ from wirebench.loss import cross_entropy
 from wirebench.trace import SHIPPED, Paced, TraceLayer, load
 
 CORE_BYTES_PER_SECOND = 3e9
+CORE_LAYER_SECONDS = 200e-6
+"""What a slow core may take for one layer, in either direction: Python's part of autograd, and waking up."""
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -34,8 +37,11 @@ def test_examples_resolve_with_the_batch_size_of_their_traces(path):
 def test_a_step_takes_the_time_of_a_shipped_trace(path):
     trace = load(path)
     model, (images, labels) = models.build("replay", CLASSES, IMAGE, trace=str(path)), batch(trace.batch_size)
-    # A GPU may make gradients faster than a core here can write them: then in slow motion (docs/traces.md).
-    slowed = 4.0 if 4 * trace.numel / trace.backward_seconds > CORE_BYTES_PER_SECOND else 1.0
+    # A GPU may make gradients faster than a core here can write them, or pass layers faster than it can be told of
+    # them: then in slow motion (docs/traces.md).
+    writing = 4 * trace.numel / CORE_BYTES_PER_SECOND
+    passing = len(trace.layers) * CORE_LAYER_SECONDS
+    slowed = 10.0 if trace.backward_seconds < max(writing, passing) else 1.0
     assert isinstance(model, Paced)
     model.dilation = slowed
 
@@ -51,6 +57,22 @@ def test_a_step_takes_the_time_of_a_shipped_trace(path):
     while min(seconds) > enough and sum(seconds) < 20:
         seconds.append(step())
     assert expected <= min(seconds) <= enough
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.stem)
+def test_every_layer_of_a_shipped_trace_is_a_module_that_begins(path):
+    """Split schedules update layer by layer: a parameter of the model itself would be waited for before all others."""
+    begun = []
+    model, (images, _) = models.build("replay", CLASSES, IMAGE, trace=str(path)), batch()
+    assert isinstance(model, Paced)
+    model.dilation = 0.0
+    for name, module in model.named_modules():
+        own = [leaf for leaf, _ in module.named_parameters(recurse=False)]
+        if own:
+            module.register_forward_pre_hook(lambda _module, _inputs, name=name: begun.append(name))
+    model(images)
+    layers = [layer.name.rpartition(".")[0] for layer in load(path).layers if layer.numel]
+    assert list(dict.fromkeys(begun)) == list(dict.fromkeys(layers)) and "" not in layers
 
 
 def test_every_shipped_model_has_an_example():
