@@ -47,14 +47,16 @@ run: setup ## train CONFIG on NP Horovod processes, then show the record
 	@$(RUN_ENV) $(call horovodrun,$(NP)) $(VENV)/python train.py $(CONFIG) $(ARGS) 2>&1 | $(PLAIN)
 
 # Tests come last, so that a good run ends with pytest's summary; a failure of one is the failure of all. First those
-# that only compute, on several cores; then, one by one, those that start processes or look at the clock.
-COMPUTING = tests/compressors tests/collectives
+# that only compute, on several cores, a thread each; then, one by one, those that start processes or look at the clock.
+ALONE = $(addprefix tests/, cluster comm distributed models data/test_bench_input.py) $(addprefix tests/test_, \
+	backward_profile.py bench_collectives.py clock.py handover.py launching.py native.py peers.py rehearsal.py setup.py \
+	stop.py threaded.py)
 
 test: setup ## lint, then all tests
 	@failed=; \
 	$(MAKE) --no-print-directory lint || failed="$$failed lint"; \
-	$(VENV)/python -m pytest -n auto --maxprocesses 4 $(COMPUTING) || failed="$$failed computing"; \
-	$(VENV)/python -m pytest $(addprefix --ignore=,$(COMPUTING)) || failed="$$failed tests"; \
+	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n auto --maxprocesses 4 $(addprefix --ignore=,$(ALONE)) || failed="$$failed computing"; \
+	$(VENV)/python -m pytest $(ALONE) || failed="$$failed tests"; \
 	test -z "$$failed" || { echo "make test: failed:$$failed" >&2; exit 1; }
 
 test-all: setup ## every test, the slow ones too: all engines against each other (about 15 min)

@@ -145,7 +145,6 @@ def test_what_has_no_rounds_is_one_line():
         Large("mine", networks.cluster(NETWORK, 100))
 
 
-@pytest.mark.slow
 def test_all_schedulers_and_compressors_for_4096_workers_in_ten_seconds():
     model = trace.load(trace.SHIPPED / "resnet50_gtx1080ti.json")
     assert len(model.layers) == 161

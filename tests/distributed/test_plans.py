@@ -15,18 +15,14 @@ def check(engine: str, size: int, logs: Path, *words: str) -> None:
     assert "good" in ended.out, ended.said
 
 
-@pytest.mark.parametrize("size", [3, 5])
-def test_plans_on_torch(size: int, tmp_path: Path) -> None:
-    check("torch", size, tmp_path)
-
-
-def test_plans_beside_horovod(tmp_path: Path) -> None:
-    check("horovod", 3, tmp_path)
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
+def test_plans(engine: str, tmp_path: Path) -> None:
+    check(engine, 3, tmp_path)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("engine", "size"), [("torch", 2), ("torch", 4), ("horovod", 2), ("horovod", 4), ("horovod", 5)]
+    ("engine", "size"), [("torch", 2), ("torch", 4), ("torch", 5), ("horovod", 2), ("horovod", 4), ("horovod", 5)]
 )
 def test_plans_on_other_numbers_of_processes(engine: str, size: int, tmp_path: Path) -> None:
     check(engine, size, tmp_path)

@@ -20,7 +20,7 @@ def steps_done(folder: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-@pytest.mark.parametrize("engine", ["torch", "horovod"])
+@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=pytest.mark.slow)])
 def test_a_troubled_run_ends_as_the_unbroken_one(engine: str, unbroken: Callable[[str], Path], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     base = [CONFIG, f"output.dir={folder}", "train.resume=auto"]
