@@ -102,8 +102,8 @@ def test_a_run_on_real_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--sizes", "5"], "--sizes"),
-        (["--collectives", "rinq"], "rinq"),
+        pytest.param(["--sizes", "5"], "--sizes", marks=pytest.mark.slow),
+        pytest.param(["--collectives", "rinq"], "rinq", marks=pytest.mark.slow),
         (["--topology", "2+2"], "has 4 ranks, but the job has 2"),
     ],
 )

@@ -8,12 +8,14 @@ import compressors
 import schedulers
 from tests.test_sizing import make_of
 from wirebench import collectives, networks, trace
+from wirebench.errors import UserError
 from wirebench.pricing import Pricer
 from wirebench.requests import Sum
 from wirebench.schedule import finish_seconds
-from wirebench.simulate import Simulator, draw, free, layers_of, passes_of
+from wirebench.simulate import Simulator, draw, free, layers_of, passes_of, simulate
 from wirebench.sizing import Sizes
 from wirebench.timeline import Timeline
+from wirebench.topology import Topology
 from wirebench.trace import Trace, TraceLayer
 
 PAPER = networks.find("mgwfbp")
@@ -43,6 +45,29 @@ def simulator(
 
 def efficiency(made: Simulator, name: str) -> float:
     return made.step(schedulers.build(name)).efficiency
+
+
+def test_one_call_says_what_the_simulator_does():
+    parts = schedulers.build("optimal"), make_of("topk"), "ring"
+    found = simulate(SMALL, *parts, PAPER, 4, dense_below=compressors.dense_below_of("topk"))
+    assert found == simulator(SMALL, 4, "topk").step(schedulers.build("optimal"))
+    topology = networks.cluster(PAPER, 4)
+    assert simulate(SMALL, *parts, topology, 4).step.seconds == simulate(SMALL, *parts, topology).step.seconds
+    assert simulate(SMALL, *parts, topology, compressing=lambda numel: 1.0).step.seconds > 1
+
+
+@pytest.mark.parametrize(
+    ("network", "workers", "words"),
+    [
+        (PAPER, None, "workers: None; a network needs to be told how many"),
+        (PAPER, 0, "workers: 0"),
+        (networks.cluster(PAPER, 4), 5, "workers: 5, but the topology has 4"),
+        (Topology.parse("2+2"), None, "does not say how fast its links are"),
+    ],
+)
+def test_one_call_refuses_what_makes_no_sense(network, workers, words):
+    with pytest.raises(UserError, match=words):
+        simulate(SMALL, schedulers.build("wfbp"), make_of("none"), "ring", network, workers)
 
 
 @pytest.fixture(scope="module")

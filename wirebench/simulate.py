@@ -8,8 +8,12 @@ import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from wirebench import collectives
+from wirebench.errors import UserError
 from wirebench.exchange_profile import spans
+from wirebench.lane import Exchanger
 from wirebench.layout import Layer
+from wirebench.networks import Network, cluster
 from wirebench.piecewise import Piecewise
 from wirebench.pricing import Pricer
 from wirebench.requests import Sum
@@ -17,6 +21,7 @@ from wirebench.schedule import LayerCost, Partitioner
 from wirebench.simulate_step import Duration, Passes, Step, simulate_step
 from wirebench.sizing import Asked, Sizes
 from wirebench.timeline import Timeline
+from wirebench.topology import Topology
 from wirebench.trace import Trace
 
 Compressing = Callable[[int], float]
@@ -48,6 +53,40 @@ class Simulated:
     def efficiency(self) -> float:
         """Share of the workers' throughput that is left: the step alone over the step (MG-WFBP, Eq. 4)."""
         return self.alone / self.step.seconds
+
+
+def simulate(
+    trace: Trace,
+    scheduler: Partitioner,
+    compressor: Callable[[], Exchanger],
+    collective: str,
+    network: Topology | Network,
+    workers: int | None = None,
+    *,
+    dense_below: int = 0,
+    compressing: Compressing | None = None,
+) -> Simulated:
+    """One step of `trace` on `workers` ranks that take part in `network`.
+
+    scheduler    that cuts, e.g. schedulers.build("optimal")
+    compressor   makes one, as compressors.build does, e.g. lambda: compressors.build("topk", dense_below=0)
+    collective   by name: one of wirebench.collectives, or native
+    network      the ranks' topology, or what lies between machines of one worker each (wirebench.networks)
+    dense_below  tensors of fewer elements are not compressed
+    compressing  seconds that the compressor works on so many elements; none: no time
+    Many schedules of one composition are cheaper together: Simulator. Raises UserError for a network that lacks
+    speeds, for a number of workers that is not the topology's, and for a collective that does not exist.
+    """
+    if isinstance(network, Network):
+        if workers is None or workers < 1:
+            raise UserError(f"workers: {workers}; a network needs to be told how many, at least 1")
+        network = cluster(network, workers)
+    if workers not in (None, network.size):
+        raise UserError(f"workers: {workers}, but the topology has {network.size}")
+    if not all(branch.links for branch in network.branches.values()):
+        raise UserError("network: the topology does not say how fast its links are")
+    pricer = Pricer(collectives.build(collective), collective, network)
+    return Simulator(trace, Sizes(compressor, network.size, dense_below), compressing or free, pricer).step(scheduler)
 
 
 class Simulator:

@@ -33,11 +33,12 @@ def test_a_killed_rank_under_the_native_synchroniser(engine: str, tmp_path: Path
     ("engine", "rounds"),
     [
         ("horovod", "p2p"),
+        ("horovod", "alltoall"),
         # torchrun gives a rank that does not listen 30 seconds.
-        pytest.param("torch", "p2p", marks=pytest.mark.slow),
-        pytest.param("horovod", "alltoall", marks=pytest.mark.slow),
+        ("torch", "p2p"),
     ],
 )
+@pytest.mark.slow
 def test_a_rank_that_hangs(engine: str, rounds: str, tmp_path: Path) -> None:
     """Nobody hears of it but by its silence."""
     patience = ["engine.timeout_seconds=5", f"engine.rounds={rounds}"]
@@ -67,6 +68,7 @@ def test_a_broken_model_on_one_rank(tmp_path: Path) -> None:
     assert "error: rank 0: lost rank 1 (pid " in ended.errors[0], ended.said
 
 
+@pytest.mark.slow
 def test_a_broken_image_in_a_loader_of_one_rank(tmp_path: Path) -> None:
     """Rank 1 alone meets it, in a decoding process; the other rank says whom it lost."""
     broken = write_images(tmp_path / "images")
