@@ -59,7 +59,7 @@ test: setup ## lint, then all tests
 	$(VENV)/python -m pytest $(ALONE) || failed="$$failed tests"; \
 	test -z "$$failed" || { echo "make test: failed:$$failed" >&2; exit 1; }
 
-test-all: setup ## every test, the slow ones too: all engines against each other (about 15 min)
+test-all: setup ## every test, the slow ones too: all engines against each other (long: never timed whole)
 	@$(VENV)/python -m pytest -m "slow or not slow"
 
 lint: setup ## ruff check, ruff format --check, mypy
