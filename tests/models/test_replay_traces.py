@@ -13,9 +13,10 @@ from wirebench.errors import UserError
 from wirebench.loss import cross_entropy
 from wirebench.trace import SHIPPED, Paced, TraceLayer, load
 
-CORE_BYTES_PER_SECOND = 3e9
-CORE_LAYER_SECONDS = 200e-6
-"""What a slow core may take for one layer, in either direction: Python's part of autograd, and waking up."""
+CORE_BYTES_PER_SECOND = 1e9
+"""What a slow and busy core may write, fresh pages included."""
+CORE_LAYER_SECONDS = 400e-6
+"""What such a core may take for one layer, in either direction: Python's part of autograd, and waking up."""
 
 ROOT = Path(__file__).resolve().parents[2]
 
