@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import schedulers
+from scripts._accuracies import Accuracies
 from scripts._simulators import (
     DENSE,
     collective_of,
@@ -92,7 +93,11 @@ class Adviser:
                 reason = str(error)
             if reason:
                 left_out[name] = reason
-        return sorted(found, key=lambda each: each.found.step.seconds), left_out
+        return sorted(found, key=place), left_out
+
+    def on_noise(self, name: str) -> bool:
+        """Whether what it sends depends on the gradients, so that the simulation says something of noise alone."""
+        return name != DENSE and self._sizes_of(name).by_value
 
     def unknown(self, name: str, named: bool) -> str:
         """Why nothing can be said of a compressor; "" where something can."""
@@ -180,39 +185,57 @@ def _collectives(name: str, topology: Topology) -> Sequence[str]:
     return (*ours, "native") if topology.native else ours
 
 
-def sentence(best: Sequence[Advice], breaks: dict[str, float | None]) -> str:
+def place(advice: Advice) -> float:
+    """To rank by: seconds of a step, and dense before whatever is not worth its loss."""
+    return advice.found.step.seconds * (WORTHWHILE if advice.compressor == DENSE else 1)
+
+
+def sentence(
+    best: Sequence[Advice], breaks: dict[str, float | None], accuracies: Accuracies, on_noise: Sequence[str] = ()
+) -> str:
     """The plain answer.
 
-    best    each compressor's best composition, the fastest first, dense among them
-    breaks  by compressor, where a rate between machines was looked for: below which it pays
+    best      each compressor's best composition, as place() ranks them, dense among them
+    breaks    by compressor, where a rate between machines was looked for: below which it pays
+    on_noise  compressors of which the simulation knows only what they do to noise: shown, not recommended
     """
     dense = next(each for each in best if each.compressor == DENSE)
-    if not dense.found.communicate:
-        return "One worker exchanges nothing: there is nothing to compress."
     plain = f"dense with {dense.scheduler} on {dense.collective}"
-    gains = {each.compressor: each.images_per_second / dense.images_per_second - 1 for each in best}
     if len(best) == 1:
         return f"The fastest dense composition is {plain.removeprefix('dense with ')}; nothing else was asked for."
-    first = best[0]
-    if gains[first.compressor] < 1 / WORTHWHILE - 1:
-        return f"On this network nothing beats {plain}{_elsewhere(breaks)}"
+    refused = {each.compressor: "diverged" for each in best if accuracies.diverged(each.compressor)}
+    refused |= dict.fromkeys(on_noise, "was tried on noise alone")
+    first = next(each for each in best if each.compressor not in refused)
+    ahead = [each.compressor for each in best[: best.index(first)]]
+    but = "".join(f" {name}, which {refused[name]}, is not counted." for name in ahead)
+    if first is dense:
+        return f"On this network nothing beats {plain}{_elsewhere(breaks, refused)}{but}"
+    gains = {each.compressor: each.images_per_second / dense.images_per_second - 1 for each in best}
     limit = breaks.get(first.compressor)
     until = "" if not limit else " It pays " + (rate(limit) if math.isinf(limit) else f"below {rate(limit)}") + "."
     milder = ""
     if first.compressor != MILDEST and gains.get(MILDEST, 0.0) >= 1 / WORTHWHILE - 1:
-        milder = f" {MILDEST}, which loses least, is {100 * gains[MILDEST]:.0f} % faster than dense."
+        milder = f" {MILDEST}, which only rounds, is {100 * gains[MILDEST]:.0f} % faster than dense."
     return (
         f"{first.compressor} with {first.scheduler} on {first.collective} is {100 * gains[first.compressor]:.0f} % "
         f"faster than {plain} ({first.images_per_second:.0f} against {dense.images_per_second:.0f} images/s).{until} "
-        f"It is lossy: see what it does to the accuracy (results/convergence) before you choose it.{milder}"
+        f"{_price(first.compressor, accuracies)}{milder}{but}"
     )
 
 
-def _elsewhere(breaks: dict[str, float | None]) -> str:
+def _price(name: str, accuracies: Accuracies) -> str:
+    points = accuracies.cell(name)
+    if not points:
+        return "It is lossy, and what it does to the accuracy is not in results/convergence: measure that first."
+    return f"It is lossy: {points} points of top-1 ({accuracies.setting}); measure it on your own task."
+
+
+def _elsewhere(breaks: dict[str, float | None], refused: dict[str, str]) -> str:
     """What is to be said of other rates where nothing pays at this one; the end of a sentence."""
-    if breaks and not any(breaks.values()):
+    counted = {name: below for name, below in breaks.items() if name not in refused}
+    if counted and not any(counted.values()):
         return ", and at no rate that was tried does any compressor."
-    paying = {name: below for name, below in breaks.items() if below and not math.isinf(below)}
+    paying = {name: below for name, below in counted.items() if below and not math.isinf(below)}
     if not paying:
         return "."
     name, most = max(paying.items(), key=lambda item: item[1])

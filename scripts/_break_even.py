@@ -94,7 +94,7 @@ def load(folder: Path) -> Predicted:
         content = json.loads(path.read_text(encoding="utf-8"))
         return Predicted([_side(each) for each in content["sides"]], dict(content["given"]))
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}; scripts/bench_break_even.py writes it") from error
     except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path}: is not what bench_break_even.py writes: {error}") from error
 

@@ -8,8 +8,8 @@ python scripts/advise.py --model resnet_cifar --image-size 32 --classes 10 --bat
 
 Computation comes from a trace, from an estimate for a GPU, or from this machine (--probe). Compressors take as many
 copies of the gradient as they were measured to take on a CPU, at the GPU's memory bandwidth: an estimate too.
-Break-even is the rate between machines below which a compressor beats the best dense composition by 1 % or more. See
-docs/simulation.md.
+Break-even is the rate between machines below which a compressor beats the best dense composition by 1 % or more; dense
+stands before those that do not. See docs/simulation.md.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -26,7 +26,9 @@ from rich.table import Table
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import compressors
-from scripts._advice import Advice, Adviser, rate, sentence
+from scripts import _accuracies
+from scripts._accuracies import Accuracies
+from scripts._advice import Advice, Adviser, place, rate, sentence
 from scripts._networks import LOCAL_SOURCE, WIDTH, add_network, gbit_of, source_of, topology_of
 from scripts._outputs import check_outputs
 from scripts._probe import copy_bytes_per_second, probe
@@ -44,6 +46,24 @@ from wirebench.trace import Trace
 IMAGE_SIZE, CLASSES, PROBE_SECONDS = 224, 1000, 30.0
 OF_A_MODEL = ("probe", "option", "batch", "image_size", "classes", "probe_seconds")
 """Options that say nothing beside a trace."""
+WORDS = {"computing": "compute", "compressing": "compress", "messages": "messages"}
+"""What a step waits for, as short as the table needs it."""
+
+
+class Ranking(NamedTuple):
+    """What was found.
+
+    shown, best  rows of the table; each compressor's best composition
+    breaks       by compressor, where a rate between machines was looked for: Gbit/s below which it pays
+    left_out     by compressor, why nothing is said of it
+    """
+
+    shown: Sequence[Advice]
+    best: Sequence[Advice]
+    breaks: dict[str, float | None]
+    left_out: dict[str, str]
+    accuracies: Accuracies
+    answer: str
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,6 +73,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Mistakes first, and then a look at the machine that may take half a minute.
         names, rates = _chosen(options.compressors, options.density), Rates(options.rates)
         check_outputs(options.figure, json=options.json)
+        if options.workers == 1:
+            raise UserError("--workers: one exchanges nothing, so that there is nothing to compress; needs 2 or more")
+        accuracies = _accuracies.load()
         between = len(topology_of(options, options.workers).machines) > 1
         model, bytes_per_second = _computation(options)
         check_time(model)
@@ -65,10 +88,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         found, left_out = adviser.all(names, named=bool(options.compressors))
         best = list({each.compressor: each for each in reversed(found)}.values())
-        best.sort(key=lambda each: each.found.step.seconds)
+        best.sort(key=place)
         lossy = [each.compressor for each in best if each.compressor != DENSE]
         breaks = {name: adviser.break_even(name) for name in lossy} if between else {}
-        _write(options, model, bytes_per_second, found if options.all else best, best, breaks, left_out)
+        on_noise = [name for name in lossy if adviser.on_noise(name)]
+        answer = sentence(best, breaks, accuracies, on_noise)
+        ranking = Ranking(found if options.all else best, best, breaks, left_out, accuracies, answer)
+        _write(options, model, bytes_per_second, ranking)
     except UserError as error:
         print(f"advise.py: {error}", file=sys.stderr)
         return error.exit_code
@@ -124,19 +150,12 @@ def _chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
     return chosen
 
 
-def _write(
-    options: argparse.Namespace,
-    model: Trace,
-    bytes_per_second: float,
-    shown: Sequence[Advice],
-    best: Sequence[Advice],
-    breaks: dict[str, float | None],
-    left_out: dict[str, str],
-) -> None:
-    answer, topology = sentence(best, breaks), topology_of(options, options.workers)
+def _write(options: argparse.Namespace, model: Trace, bytes_per_second: float, ranking: Ranking) -> None:
+    topology = topology_of(options, options.workers)
     each = max(map(len, topology.machines))
     inside = len(topology.machines) == 1 and not options.topology
     where = f"one machine, {LOCAL_SOURCE}" if inside else source_of(options)
+    workers = f"{options.workers} workers x {model.batch_size} images"
     # Files first: whoever reads the table may stop after its first line.
     if options.json:
         content = {
@@ -146,23 +165,26 @@ def _write(
             "workers_per_machine": each,
             "memory_bytes_per_second": bytes_per_second,
             "density": options.density,
-            "answer": answer,
-            "rows": [_entry(row, breaks) for row in shown],
-            "left_out": left_out,
+            "answer": ranking.answer,
+            "accuracy": ranking.accuracies.setting,
+            "rows": [_entry(row, ranking) for row in ranking.shown],
+            "left_out": ranking.left_out,
         }
         write_atomically(options.json, json.dumps(content, indent=1) + "\n")
     if options.figure:
-        save(figure(best), options.figure)
+        save(figure(ranking.best, f"{model.name}, {workers}, {gbit_of(topology):.4g} Gbit/s"), options.figure)
     kind = "estimated" if model.estimate else "measured"
     alone = f"a step alone takes {1e3 * (model.forward_seconds + model.backward_seconds):.1f} ms"
     head = [
-        f"{model.name} ({kind}, {model.hardware}), {options.workers} workers x {model.batch_size} images: {alone}",
+        f"{model.name} ({kind}, {model.hardware}), {workers}: {alone}",
         f"{gbit_of(topology):.4g} Gbit/s ({where}); workers of a machine: {each}",
         f"Compressors work in memory of {bytes_per_second / 1e9:.4g} GB/s.",
-        "Milliseconds of a step: compressing, all its messages, and what of both is exposed.",
+        "Milliseconds of a step: compressing, all its messages, and what of both is exposed. Pays below: Gbit/s.",
+        f"top-1: points beside dense, measured: {ranking.accuracies.setting or 'nothing in results/convergence'}.",
     ]
-    left = [f"left out: {name}: {reason}" for name, reason in left_out.items()]
-    _print(head, table(shown, breaks), [*left, "", answer])
+    left = [f"left out: {name}: {reason}" for name, reason in ranking.left_out.items()]
+    written = [f"{path}: written" for path in (options.json, options.figure) if path]
+    _print(head, table(ranking), [*left, *written, "", ranking.answer])
 
 
 def _print(head: Sequence[str], rows: Table, tail: Sequence[str]) -> None:
@@ -174,8 +196,8 @@ def _print(head: Sequence[str], rows: Table, tail: Sequence[str]) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _entry(each: Advice, breaks: dict[str, float | None]) -> dict[str, Any]:
-    below = breaks.get(each.compressor)
+def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
+    below, accuracies = ranking.breaks.get(each.compressor), ranking.accuracies
     return {
         "compressor": each.compressor, "scheduler": each.scheduler, "collective": each.collective,
         "images_per_second": each.images_per_second, "step_seconds": each.found.step.seconds,
@@ -184,42 +206,49 @@ def _entry(each: Advice, breaks: dict[str, float | None]) -> dict[str, Any]:
         "exposed_seconds": each.found.step.exposed, "compress_seconds": each.found.compress,
         "communicate_seconds": each.found.communicate, "messages": len(each.found.groups),
         "break_even": None if below is None else rate(below),
-        "break_even_gbit": None if below is None or math.isinf(below) else below, "limit": each.limit,
+        "break_even_gbit": None if below is None or math.isinf(below) else below,
+        "top1_points": accuracies.cell(each.compressor) or None, "limit": each.limit,
     }  # fmt: skip
 
 
-def table(shown: Sequence[Advice], breaks: dict[str, float | None]) -> Table:
+def table(ranking: Ranking) -> Table:
     """The ranking. Milliseconds of all messages of a step together, of compressing, and of both what is not hidden."""
     made = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
     made.add_column("", justify="right", no_wrap=True)
     for head in ("compressor", "scheduler", "collective"):
         made.add_column(head, no_wrap=True)
-    for head in ("images/s", "eff.", "wire MB", "compress", "messages", "exposed", "pays below"):
+    for head in ("img/s", "eff. %", "wire MB", "compress", "messages", "exposed", "pays below", "top-1"):
         made.add_column(head, justify="right", no_wrap=True)
     made.add_column("limit", no_wrap=True)
     seen: set[str] = set()
-    for place, each in enumerate(shown, 1):
+    for number, each in enumerate(ranking.shown, 1):
         # A break-even is that of the compressor's best composition, the first of it here.
-        known = breaks if each.compressor not in seen else {}
+        known = ranking.breaks if each.compressor not in seen else {}
         seen.add(each.compressor)
         found, below = each.found, known.get(each.compressor)
         made.add_row(
-            str(place), each.compressor, each.scheduler, each.collective, f"{each.images_per_second:.0f}",
-            f"{100 * found.efficiency:.1f} %", f"{found.wire_bytes / 1e6:.4g}", f"{1e3 * found.compress:.1f}",
+            str(number), each.compressor, each.scheduler, each.collective, f"{each.images_per_second:.0f}",
+            f"{100 * found.efficiency:.1f}", f"{found.wire_bytes / 1e6:.4g}", f"{1e3 * found.compress:.1f}",
             f"{1e3 * found.communicate:.1f}", f"{1e3 * found.step.exposed:.1f}",
-            "" if each.compressor not in known else ("nowhere" if below is None else rate(below)), each.limit,
+            _gbit(below) if each.compressor in known else "", ranking.accuracies.cell(each.compressor),
+            WORDS[each.limit],
         )  # fmt: skip
     return made
 
 
-def figure(best: Sequence[Advice]) -> Any:
+def _gbit(below: float | None) -> str:
+    return "nowhere" if below is None else "always" if math.isinf(below) else f"{below:.3g}"
+
+
+def figure(best: Sequence[Advice], title: str) -> Any:
     """A bar for every compressor's best composition: what computes, and what the exchange adds."""
     drawn, axes = new_figure("", "milliseconds per step", "")
+    drawn.suptitle(title, fontsize=9)
     drawn.set_size_inches(7.5, 0.28 * len(best) + 1.2)
-    for place, each in enumerate(reversed(best)):
+    for row, each in enumerate(reversed(best)):
         alone, exposed = 1e3 * each.found.alone, 1e3 * each.found.step.exposed
-        axes.barh(place, alone, color="0.75", label="computing" if not place else None)
-        axes.barh(place, exposed, left=alone, color="#1f78b4", label="exchange, exposed" if not place else None)
+        axes.barh(row, alone, color="0.75", label=None if row else "computing")
+        axes.barh(row, exposed, left=alone, color="#1f78b4", label=None if row else "exchange, exposed")
     axes.set_yticks(range(len(best)), [f"{e.compressor}, {e.scheduler}" for e in reversed(best)], fontsize=8)
     for each, label in zip(reversed(best), axes.get_yticklabels(), strict=True):
         label.set_fontweight("bold" if each.compressor == DENSE else "normal")

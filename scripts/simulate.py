@@ -181,7 +181,7 @@ def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> No
         }
         write_atomically(options.json, json.dumps(content, indent=1) + "\n")
     if options.figure:
-        save(figure(rows, f"{model.name}, {options.compressor}"), options.figure)
+        save(figure(rows, ", ".join([model.name, options.compressor, *_alike(rows)])), options.figure)
     if options.timeline:
         timeline = Timeline()
         draw(rows[-1].found, rows[-1].passes, timeline)
@@ -191,6 +191,15 @@ def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> No
     said = f"{model.name} ({kind}, {model.hardware}), {options.compressor}; {source_of(options)}"
     console.print(said, markup=False, highlight=False, soft_wrap=True)
     console.print(table(rows))
+    for path in filter(None, (options.json, options.figure, options.timeline)):
+        console.print(f"{path}: written", markup=False, highlight=False, soft_wrap=True)
+
+
+def _alike(rows: Sequence[Row]) -> list[str]:
+    """What all rows have in common of the network, in words."""
+    workers, rates = {row.workers for row in rows}, {row.gbit for row in rows}
+    found = [f"{workers.pop()} workers"] if len(workers) == 1 else []
+    return found + [f"{rate:.4g} Gbit/s" for rate in rates if rate is not None and len(rates) == 1]
 
 
 def table(rows: Sequence[Row]) -> Table:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from scripts import advise
+from scripts import _accuracies, advise
 from scripts._advice import WORTHWHILE, Adviser
 from scripts._simulators import compressing, sizes_of
 from wirebench import networks
@@ -29,7 +29,8 @@ def test_compositions_are_ranked_and_the_sentence_names_the_first(tmp_path, caps
     found = answer(tmp_path, "--trace", "resnet50_v100", "--gpu", "v100", "--network", "1gbe", "--workers", "8", *FEW)
     rows = found["rows"]
     assert sorted(row["compressor"] for row in rows) == ["fp16", "gs_sgd", "none", "topk"]
-    assert [row["step_seconds"] for row in rows] == sorted(row["step_seconds"] for row in rows)
+    ranked = [row["step_seconds"] * (WORTHWHILE if row["compressor"] == "none" else 1) for row in rows]
+    assert ranked == sorted(ranked)
     by = {row["compressor"]: row for row in rows}
     assert by["none"]["limit"] == "messages" and by["none"]["break_even"] is None
     wire = {name: row["bytes_per_step"]["wire"] for name, row in by.items()}
@@ -43,7 +44,7 @@ def test_compositions_are_ranked_and_the_sentence_names_the_first(tmp_path, caps
     assert f"It pays below {first['break_even']}." in found["answer"]
     printed = capsys.readouterr().out
     assert found["answer"] in printed
-    assert max(map(len, printed.splitlines()[4:-2])) <= 120
+    assert max(map(len, printed.splitlines()[5:-2])) <= 120
     places = [line.split()[1] for line in printed.splitlines() if re.match(r" *\d+ \w+ ", line)]
     assert places == [row["compressor"] for row in rows]
 
@@ -70,14 +71,47 @@ def test_where_nothing_pays_at_any_rate_it_says_so(tmp_path):
     assert found["answer"].endswith("and at no rate that was tried does any compressor.")
 
 
-def test_one_worker_and_one_machine_have_no_break_even(tmp_path, capsys):
-    alone = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "1", "--compressors", "fp16")
-    assert alone["answer"] == "One worker exchanges nothing: there is nothing to compress."
+def test_one_machine_has_no_break_even(tmp_path, capsys):
     inside = ["--workers", "4", "--per-machine", "4", "--network", "1gbe", "--compressors", "fp16"]
     found = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--gpu", "v100", *inside)
     assert found["network"].startswith("one machine") and all(row["break_even"] is None for row in found["rows"])
     assert re.fullmatch(r"On this network nothing beats dense with \w+ on \w+\.", found["answer"])
     assert "96 Gbit/s (one machine" in capsys.readouterr().out
+
+
+def test_what_diverged_or_was_tried_on_noise_is_shown_and_not_recommended(tmp_path):
+    where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "8", "--compressors"]
+    found = answer(tmp_path, *where, "randomk", "topk", "iwp")
+    assert {row["compressor"]: row["top1_points"] for row in found["rows"]}["randomk"] == "diverged"
+    assert {row["compressor"] for row in found["rows"][:2]} <= {"randomk", "iwp", "topk"}
+    assert found["answer"].startswith("topk with ") and found["accuracy"].startswith("ResNet-20, 10 epochs")
+    assert "randomk, which diverged, is not counted." in found["answer"]
+    alone = answer(tmp_path, *where, "iwp")
+    assert alone["answer"].startswith("On this network nothing beats dense")
+    assert alone["answer"].endswith("iwp, which was tried on noise alone, is not counted.")
+
+
+def test_dense_stands_before_what_is_hardly_faster(tmp_path):
+    """Where computing hides everything, a lossy method's last microsecond is no reason for it."""
+    found = answer(tmp_path, "--trace", "googlenet_k80", "--network", "ib200", "--workers", "4", *FEW)
+    assert found["rows"][0]["compressor"] == "none"
+
+
+def test_accuracies_are_those_of_the_records():
+    known = _accuracies.load()
+    top1 = {
+        name: json.loads((_accuracies.FOLDER / f"{name}-0" / "record.json").read_text())["final"]["top1"]
+        for name in ("dense", "topk", "gs_sgd")
+    }
+    assert known.cell("topk") == f"{100 * (top1['topk'] - top1['dense']):+.1f}"
+    assert known.cell("gs_sgd") == f"{100 * (top1['gs_sgd'] - top1['dense']):+.1f}", "the plain one, no variant"
+    assert known.cell("randomk") == "diverged" and known.diverged("randomk")
+    assert known.cell("none") == known.cell("fp16") == "" and not known.diverged("fp16")
+    assert "dense" not in known.lost and not any(" " in name for name in known.lost)
+
+
+def test_without_records_nothing_is_said_of_the_accuracy(tmp_path):
+    assert _accuracies.load(tmp_path) == _accuracies.Accuracies("", {})
 
 
 def test_more_workers_take_longer_to_decode_what_they_gather():
@@ -184,6 +218,7 @@ MODEL = ["--model", "resnet_cifar", "--workers", "4"]
         (["--workers", "4"], "--trace or --model: name one of them"),
         ([*TRACE, *MODEL], "--trace or --model: name one of them"),
         ([*TRACE, "--workers", "0"], "--workers and --per-machine: need 1 to 100000"),
+        ([*TRACE, "--workers", "1"], "--workers: one exchanges nothing, so that there is nothing to compress; needs 2"),
         ([*TRACE, "--probe"], "--probe: goes with --model, not with --trace"),
         ([*TRACE, "--image-size", "32"], "--image-size: goes with --model, not with --trace"),
         ([*TRACE, "--compressors", "tpk"], "--compressors: no 'tpk'; did you mean 'topk'?"),

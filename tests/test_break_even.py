@@ -156,7 +156,10 @@ def test_mistakes_are_one_line(tmp_path, topology, arguments, words, capsys) -> 
 
 def test_a_folder_without_runs_is_one_line(tmp_path, capsys) -> None:
     assert break_even_report.main([str(tmp_path)]) == 2
-    assert "predicted.json: cannot be read" in capsys.readouterr().err
+    assert (
+        "predicted.json: cannot be read: No such file or directory; scripts/bench_break_even.py writes it"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("damage", [{"factor": "q"}, {"dense": {}}, {"lossy": None}])

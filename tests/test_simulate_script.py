@@ -34,7 +34,7 @@ def test_a_line_for_every_schedule_at_every_point(tmp_path, capsys):
     assert printed[0].startswith(
         "resnet20_gtx1080ti (estimated, NVIDIA GeForce GTX 1080 Ti), none; 10gbe: nominal rate"
     )
-    for row, line in zip(found, printed[2:], strict=True):
+    for row, line in zip(found, printed[2:-1], strict=True):
         assert line.split()[:6] == [
             str(row["workers"]), f"{row['gbit']:g}", "128", f"{row['speed']:g}", row["scheduler"],
             f"{1e3 * row['step_seconds']:.2f}",
@@ -117,9 +117,11 @@ def test_schedules_that_do_not_fit_are_left_out_unless_named(tmp_path):
     assert [row["scheduler"] for row in native] == [name for name in simulate.USUAL if name != "dear"]
 
 
-def test_a_figure_and_a_timeline_are_written(tmp_path):
+def test_a_figure_and_a_timeline_are_written(tmp_path, capsys):
     figure, timeline = tmp_path / "a.png", tmp_path / "step.json"
     rows(tmp_path, "--workers", "2", "8", "--schedulers", "wfbp", "--figure", str(figure), "--timeline", str(timeline))
+    printed = capsys.readouterr().out
+    assert all(f"{path}: written" in printed for path in (figure, timeline))
     with Image.open(figure) as image:
         assert image.size > (400, 300)
     events = [event for event in json.loads(timeline.read_text())["traceEvents"] if event.get("ph") == "X"]
