@@ -36,10 +36,20 @@ def _setting(methods: Sequence[Method]) -> list[str]:
         "on the test set at the end of the run; after its sign, the standard deviation over seeds. Bytes are those "
         "that a worker sends, gathered and summed by ring where the paper names nothing else.",
         "",
-        f"Made by `python scripts/convergence.py --data FOLDER` on {first.machine}; {methods[0].label} by "
+        f"Made by `python scripts/convergence.py --data FOLDER` on {_machines(methods)}; {methods[0].label} by "
         f"`{first.note['launch']}`.",
         "",
     ]
+
+
+def _machines(methods: Sequence[Method]) -> str:
+    """The first method's processor, and those of the methods that ran on others."""
+    by: dict[str, list[str]] = {}
+    for method in methods:
+        for run in method.runs:
+            by.setdefault(run.machine, []).append(method.label)
+    usual, *others = by
+    return usual + "".join(f" ({', '.join(dict.fromkeys(by[each]))}: {each})" for each in others)
 
 
 def _cells(method: Method, dense: Method | None) -> list[str]:

@@ -69,6 +69,16 @@ class Fake:
         return self.code
 
 
+def test_the_table_names_every_machine_that_ran_a_method(tmp_path):
+    for label, cpu in (("dense", "A"), ("fp16", "B"), ("topk", "A"), ("bf16", "B")):
+        made = record(0.5, 0.8)
+        made["environment"]["cpu"] = {"model": cpu, "cores": 2}
+        put(tmp_path, label, 0, made)
+    rows(tmp_path)
+    text = (tmp_path / "table.md").read_text()
+    assert "on A with 2 cores (bf16, fp16: B with 2 cores); dense by" in text
+
+
 def test_every_compressor_is_trained_and_those_with_a_density_warm_up():
     chosen = plan(None, 0.01)
     plugins = {overrides[0].partition("=")[2] for overrides in chosen.values()}
