@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import schedulers
-from scripts._accuracies import Accuracies
 from scripts._simulators import (
     DENSE,
     collective_of,
@@ -13,13 +12,15 @@ from scripts._simulators import (
     has_own_collective,
     lacks_shapes,
     needs_whole,
+    own_density,
+    sends_no_noise,
     sizes_of,
 )
 from wirebench import collectives
 from wirebench.compress_rates import Rates
 from wirebench.errors import UserError
 from wirebench.pricing import Pricer
-from wirebench.simulate import Compressing, Simulated, Simulator, layers_of
+from wirebench.simulate import Compressing, Simulated, Simulator
 from wirebench.sizing import Sizes
 from wirebench.topology import Topology
 from wirebench.trace import Trace
@@ -33,7 +34,6 @@ LOWEST_GBIT, HIGHEST_GBIT, STEPS, HALVINGS = 0.01, 1000.0, 12, 5
 WORTHWHILE = 0.99
 """Of the dense step's time: a compressor that needs more of it does not pay."""
 HIDDEN = 0.02
-MILDEST = "fp16"
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,13 @@ class Advice:
     collective: str
     found: Simulated
     images_per_second: float
+
+    @property
+    def serial(self) -> float:
+        """Images per second if nothing else went on while it compresses; a GPU that computes may come near that."""
+        parts = self.found
+        seconds = min(parts.step.seconds + parts.compress, parts.alone + parts.compress + parts.communicate)
+        return self.images_per_second * parts.step.seconds / seconds
 
     @property
     def limit(self) -> str:
@@ -108,11 +115,16 @@ class Adviser:
         sizes = self._sizes_of(name)
         if reason := lacks_shapes(sizes, self.trace):
             return reason
-        if sizes.by_value and not sum(each.num_bytes for each in sizes.of(layers_of(self.trace))):
-            return "of noise it sends nothing; what it sends depends on how large gradients are"
+        if reason := sends_no_noise(sizes, self.trace):
+            return reason
         if sizes.by_value and not named:
             return "what it sends depends on how large gradients are; by name, it is shown on noise"
         return ""
+
+    def density_of(self, name: str) -> float | None:
+        """What the compressor works with; None for one that has no density."""
+        own = own_density(name)
+        return own if own is None or self.density is None else self.density
 
     def break_even(self, name: str) -> float | None:
         """Gbit/s below which the compressor needs less than WORTHWHILE of the best dense step, each at its best.
@@ -188,62 +200,3 @@ def _collectives(name: str, topology: Topology) -> Sequence[str]:
 def place(advice: Advice) -> float:
     """To rank by: seconds of a step, and dense before whatever is not worth its loss."""
     return advice.found.step.seconds * (WORTHWHILE if advice.compressor == DENSE else 1)
-
-
-def sentence(
-    best: Sequence[Advice], breaks: dict[str, float | None], accuracies: Accuracies, on_noise: Sequence[str] = ()
-) -> str:
-    """The plain answer.
-
-    best      each compressor's best composition, as place() ranks them, dense among them
-    breaks    by compressor, where a rate between machines was looked for: below which it pays
-    on_noise  compressors of which the simulation knows only what they do to noise: shown, not recommended
-    """
-    dense = next(each for each in best if each.compressor == DENSE)
-    plain = f"dense with {dense.scheduler} on {dense.collective}"
-    if len(best) == 1:
-        return f"The fastest dense composition is {plain.removeprefix('dense with ')}; nothing else was asked for."
-    refused = {each.compressor: "diverged" for each in best if accuracies.diverged(each.compressor)}
-    refused |= dict.fromkeys(on_noise, "was tried on noise alone")
-    first = next(each for each in best if each.compressor not in refused)
-    ahead = [each.compressor for each in best[: best.index(first)]]
-    but = "".join(f" {name}, which {refused[name]}, is not counted." for name in ahead)
-    if first is dense:
-        return f"On this network nothing beats {plain}{_elsewhere(breaks, refused)}{but}"
-    gains = {each.compressor: each.images_per_second / dense.images_per_second - 1 for each in best}
-    limit = breaks.get(first.compressor)
-    until = "" if not limit else " It pays " + (rate(limit) if math.isinf(limit) else f"below {rate(limit)}") + "."
-    milder = ""
-    if first.compressor != MILDEST and gains.get(MILDEST, 0.0) >= 1 / WORTHWHILE - 1:
-        milder = f" {MILDEST}, which only rounds, is {100 * gains[MILDEST]:.0f} % faster than dense."
-    return (
-        f"{first.compressor} with {first.scheduler} on {first.collective} is {100 * gains[first.compressor]:.0f} % "
-        f"faster than {plain} ({first.images_per_second:.0f} against {dense.images_per_second:.0f} images/s).{until} "
-        f"{_price(first.compressor, accuracies)}{milder}{but}"
-    )
-
-
-def _price(name: str, accuracies: Accuracies) -> str:
-    points = accuracies.cell(name)
-    if not points:
-        return "It is lossy, and what it does to the accuracy is not in results/convergence: measure that first."
-    return f"It is lossy: {points} points of top-1 ({accuracies.setting}); measure it on your own task."
-
-
-def _elsewhere(breaks: dict[str, float | None], refused: dict[str, str]) -> str:
-    """What is to be said of other rates where nothing pays at this one; the end of a sentence."""
-    counted = {name: below for name, below in breaks.items() if name not in refused}
-    if counted and not any(counted.values()):
-        return ", and at no rate that was tried does any compressor."
-    paying = {name: below for name, below in counted.items() if below and not math.isinf(below)}
-    if not paying:
-        return "."
-    name, most = max(paying.items(), key=lambda item: item[1])
-    return f". The first to pay on slower links is {name}, below {rate(most)}, and it is lossy."
-
-
-def rate(gbit: float) -> str:
-    """A rate in words."""
-    if math.isinf(gbit):
-        return "at any rate"
-    return f"{gbit:.3g} Gbit/s" if gbit >= 1 else f"{1e3 * gbit:.3g} Mbit/s"

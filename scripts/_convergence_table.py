@@ -47,7 +47,7 @@ def _machines(methods: Sequence[Method]) -> str:
     by: dict[str, list[str]] = {}
     for method in methods:
         for run in method.runs:
-            by.setdefault(run.machine, []).append(method.label)
+            by.setdefault(str(run.has("environment", "cpu", "model")), []).append(method.label)
     usual, *others = by
     return usual + "".join(f" ({', '.join(dict.fromkeys(by[each]))}: {each})" for each in others)
 

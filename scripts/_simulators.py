@@ -41,6 +41,11 @@ def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None
             raise UserError(f"{option}: no {name!r}; {suggest(name, known)}")
 
 
+def own_density(name: str) -> float | None:
+    """The density that the compressor has unless told otherwise; None for one that has none."""
+    return compressors.PLUGINS.options(name)["density"].default if has_density(name) else None
+
+
 def has_density(name: str) -> bool:
     """Whether a density is among the compressor's options."""
     return "density" in compressors.PLUGINS.options(name)
@@ -73,6 +78,13 @@ def lacks_shapes(sizes: Sizes, model: Trace) -> str:
     """Why nothing can be said of a method that works on matrices of a trace without shapes; "" where something can."""
     if sizes.by_shape and not any(layer.shape for layer in model.layers):
         return "what it sends depends on the tensors' shapes, which the trace does not have"
+    return ""
+
+
+def sends_no_noise(sizes: Sizes, model: Trace) -> str:
+    """Why nothing can be said of a method that passes nothing of noise; "" where something can."""
+    if sizes.by_value and not sum(each.num_bytes for each in sizes.of(layers_of(model))):
+        return "of noise it sends nothing; what it sends depends on how large gradients are"
     return ""
 
 

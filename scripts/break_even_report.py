@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts import _break_even, _method_runs
-from scripts._advice import WORTHWHILE, rate
+from scripts._advice import WORTHWHILE
+from scripts._advice_words import rate
 from scripts._break_even import Side
 from scripts._markdown import table
 from scripts._method_runs import MethodRun

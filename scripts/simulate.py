@@ -41,6 +41,7 @@ from scripts._simulators import (
     compressing,
     lacks_shapes,
     needs_whole,
+    sends_no_noise,
     sizes_of,
 )
 from scripts.cluster import parser_of
@@ -132,7 +133,7 @@ def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
         topology = topology_of(options, workers, gbit)
         if workers not in sizes:
             sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
-            if reason := lacks_shapes(sizes[workers], model):
+            if reason := lacks_shapes(sizes[workers], model) or sends_no_noise(sizes[workers], model):
                 raise UserError(f"--compressor: {options.compressor!r}: {reason}")
         computed = model.faster(speed * model.batch_size / batch)
         simulator = _simulator(options, computed, sizes[workers], topology)
@@ -188,7 +189,8 @@ def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> No
         timeline.save(options.timeline)
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     kind = "estimated" if model.estimate else "measured"
-    said = f"{model.name} ({kind}, {model.hardware}), {options.compressor}; {source_of(options)}"
+    collective = options.collective or collective_of(options.compressor)
+    said = f"{model.name} ({kind}, {model.hardware}), {options.compressor} on {collective}; {source_of(options)}"
     console.print(said, markup=False, highlight=False, soft_wrap=True)
     console.print(table(rows))
     for path in filter(None, (options.json, options.figure, options.timeline)):
@@ -236,13 +238,15 @@ def figure(rows: Sequence[Row], title: str) -> Any:
     key = next((each for each in names if len({getattr(row, each) for row in rows}) > 1), "workers")
     up = "speed-up over one worker" if key == "workers" else "efficiency"
     drawn, axes = new_figure(title, names[key], up)
-    for name in dict.fromkeys(row.scheduler for row in rows):
+    drawn_names = list(dict.fromkeys(row.scheduler for row in rows))
+    for above, name in enumerate(reversed(drawn_names)):
         points = [
             (getattr(row, key), row.found.efficiency * (row.workers if key == "workers" else 1))
             for row in rows
             if row.scheduler == name
         ]
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=3, label=name)
+        # Circles around circles, where schedules come out alike.
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3 + 2.5 * above, fillstyle="none", label=name)
     if key == "workers":
         axes.plot(*[sorted({row.workers for row in rows})] * 2, color="0.6", linestyle=":", label="linear")
     axes.set_xscale("log")

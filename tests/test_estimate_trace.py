@@ -9,10 +9,20 @@ from torch import nn
 from models import build
 from scripts import estimate_trace
 from scripts.estimate_trace import GPUS, Gpu, estimate, main
+from wirebench.roofline import of_hardware
 from wirebench.trace import SHIPPED, load
 
-UNIT = Gpu("one of each per second", 1e-12, 1e-9, "made up", efficiency=1.0)
+UNIT = Gpu("one of each per second", "unit", 1e-12, 1e-9, "made up", efficiency=1.0)
 ONLY_FLOPS, ONLY_BYTES = UNIT._replace(memory_gbs=1e30), UNIT._replace(peak_tflops=1e30)
+
+
+def test_names_of_hardware_mean_a_gpu():
+    """As traces and the driver have them."""
+    assert of_hardware("NVIDIA A100-SXM4-40GB") is GPUS["a100"]
+    assert of_hardware("NVIDIA Tesla K80") is of_hardware("Tesla K80 (assumed)") is GPUS["k80"]
+    assert all(of_hardware(gpu.label) is gpu for gpu in GPUS.values())
+    assert of_hardware("NVIDIA L40S") is None and of_hardware("AMD EPYC, 1 threads") is None
+
 
 MINE = '''
 from torch import nn

@@ -32,7 +32,7 @@ def test_a_line_for_every_schedule_at_every_point(tmp_path, capsys):
     assert points == [(n, g, s, x) for n in (2, 4) for g in (1, 10) for s in (1, 8) for x in ("wfbp", "dear")]
     printed = capsys.readouterr().out.splitlines()
     assert printed[0].startswith(
-        "resnet20_gtx1080ti (estimated, NVIDIA GeForce GTX 1080 Ti), none; 10gbe: nominal rate"
+        "resnet20_gtx1080ti (estimated, NVIDIA GeForce GTX 1080 Ti), none on ring; 10gbe: nominal rate"
     )
     for row, line in zip(found, printed[2:-1], strict=True):
         assert line.split()[:6] == [
@@ -148,6 +148,7 @@ def test_a_figure_and_a_timeline_are_written(tmp_path, capsys):
         (["--topology", "configs/topologies/2+3_1gbit.toml", "--workers", "4"], "has 5 ranks, not 4"),
         (["--topology", "x.toml", "--network", "1gbe"], "--network: goes without --topology"),
         (["--workers", "1000000"], "--workers and --per-machine: need 1 to 100000"),
+        (["--compressor", "threshold"], "--compressor: 'threshold': of noise it sends nothing"),
         (["--figure", "fig.pdf"], "--figure: draws .png, not 'fig.pdf'"),
         (["--batch", "8", "0"], "--batch: needs 1 to 1000000000, got 0"),
         (["--speed", "0"], "--speed: needs a number from 1e-06 to 1e+06, got 0"),

@@ -14,12 +14,14 @@ from torch.utils._pytree import tree_leaves
 class Gpu(NamedTuple):
     """A GPU in fp32 (no tensor cores, no TF32), by the vendor's data sheet.
 
+    mark         what names of such hardware have in common
     peak_tflops  single precision, boost clock
     memory_gbs   memory bandwidth in 10^9 bytes per second
     efficiency   attainable share of the peak: assumed, not measured
     """
 
     label: str
+    mark: str
     peak_tflops: float
     memory_gbs: float
     source: str
@@ -31,12 +33,21 @@ class Gpu(NamedTuple):
 
 
 GPUS = {
-    "k80": Gpu("NVIDIA Tesla K80, one of its two GPUs", 4.37, 240, "half of the board's 8.74 TFLOPS and 480 GB/s"),
-    "gtx1080ti": Gpu("NVIDIA GeForce GTX 1080 Ti", 11.34, 484, "3584 cores x 1.582 GHz x 2; 11 Gbit/s x 352 bit"),
-    "v100": Gpu("NVIDIA Tesla V100 SXM2", 15.7, 900, "data sheet of the V100, 2018"),
-    "a100": Gpu("NVIDIA A100 40GB", 19.5, 1555, "data sheet of the A100, 2020"),
-    "h200": Gpu("NVIDIA H200 SXM", 67, 4800, "data sheet of the H200, 2024"),
+    "k80": Gpu(
+        "NVIDIA Tesla K80, one of its two GPUs", "K80", 4.37, 240, "half of the board's 8.74 TFLOPS and 480 GB/s"
+    ),
+    "gtx1080ti": Gpu(
+        "NVIDIA GeForce GTX 1080 Ti", "1080 Ti", 11.34, 484, "3584 cores x 1.582 GHz x 2; 11 Gbit/s x 352 bit"
+    ),
+    "v100": Gpu("NVIDIA Tesla V100 SXM2", "V100", 15.7, 900, "data sheet of the V100, 2018"),
+    "a100": Gpu("NVIDIA A100 40GB", "A100", 19.5, 1555, "data sheet of the A100, 2020"),
+    "h200": Gpu("NVIDIA H200 SXM", "H200", 67, 4800, "data sheet of the H200, 2024"),
 }
+
+
+def of_hardware(name: str) -> Gpu | None:
+    """The GPU that a trace's or a driver's name of hardware means; None for any other."""
+    return next((gpu for gpu in GPUS.values() if gpu.mark in name), None)
 
 
 class Roofline(TorchDispatchMode):
