@@ -56,7 +56,7 @@ def sentence(
     )
     if first is dense:
         only = "" if not ahead else " that is to be recommended"
-        return f"On this network nothing{only} beats {plain}{_elsewhere(breaks, refused, accuracies)}{but}"
+        return f"On this network nothing{only} beats {plain}{_elsewhere(breaks, refused, accuracies, densities)}{but}"
     limit = breaks.get(first.compressor)
     until = "" if not limit else " It pays " + (rate(limit) if math.isinf(limit) else f"below {rate(limit)}") + "."
     return (
@@ -103,16 +103,22 @@ def _milder(best: Sequence[Advice], dense: Advice, first: Advice, accuracies: Ac
 def _price(name: str, accuracies: Accuracies, density: float | None) -> str:
     if name not in accuracies.known:
         return "It is lossy, and what it does to the accuracy is not in results/convergence: measure that first."
-    where = (
-        f" at density {accuracies.known[name].density}, not {density}" if accuracies.elsewhere(name, density) else ""
-    )
-    return (
-        f"It is lossy: {accuracies.known[name].said} points of top-1{where} ({accuracies.setting}); measure it on your "
-        "own task."
-    )
+    points = _points(name, accuracies, density)
+    return f"It is lossy: {points} ({accuracies.setting}); measure it on your own task."
 
 
-def _elsewhere(breaks: Mapping[str, float | None], refused: Mapping[str, str], accuracies: Accuracies) -> str:
+def _points(name: str, accuracies: Accuracies, density: float | None) -> str:
+    ended = accuracies.known[name]
+    where = f" at density {ended.density}, not {density}" if accuracies.elsewhere(name, density) else ""
+    return f"{ended.said} points of top-1{where}"
+
+
+def _elsewhere(
+    breaks: Mapping[str, float | None],
+    refused: Mapping[str, str],
+    accuracies: Accuracies,
+    densities: Mapping[str, float | None],
+) -> str:
     """What is to be said of other rates where nothing pays at this one; the end of a sentence."""
     counted = {name: below for name, below in breaks.items() if name not in refused}
     if counted and not any(counted.values()):
@@ -122,7 +128,7 @@ def _elsewhere(breaks: Mapping[str, float | None], refused: Mapping[str, str], a
     if not paying:
         return "."
     name, most = max(paying.items(), key=lambda item: item[1])
-    points = f": {accuracies.known[name].said} points of top-1" if name in accuracies.known else ""
+    points = f": {_points(name, accuracies, densities.get(name))}" if name in accuracies.known else ""
     return f". The first to pay on slower links is {name}, below {rate(most)}, and it is lossy{points}."
 
 

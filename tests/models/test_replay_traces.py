@@ -99,6 +99,14 @@ def test_the_docs_list_every_shipped_trace():
         assert float(backward) == pytest.approx(1e3 * trace.backward_seconds, abs=0.006)
 
 
+def test_the_example_in_the_docs_is_a_trace(tmp_path):
+    text = re.search(r"```json\n(.*?)```", (ROOT / "docs/traces.md").read_text(), re.DOTALL)
+    assert text
+    path = tmp_path / "mine.json"
+    path.write_text(text[1])
+    assert models.build("replay", CLASSES, IMAGE, trace=str(path)) and load(path).numel == 4704 + 320
+
+
 @pytest.mark.parametrize(
     ("name", "words"),
     [
