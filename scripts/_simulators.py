@@ -11,7 +11,7 @@ from wirebench.plugins import suggest
 from wirebench.requests import Gather
 from wirebench.simulate import Compressing, free, layers_of
 from wirebench.sizing import Sizes
-from wirebench.trace import Trace
+from wirebench.trace import MOST_IMAGES, Trace
 
 DENSE = "none"
 LEAST, MOST = 1e-6, 1e6
@@ -92,6 +92,13 @@ def check_time(model: Trace) -> None:
     """Raise UserError for a trace that takes no time: nothing can be said in relation to it."""
     if not model.forward_seconds + model.backward_seconds > 0:
         raise UserError(f"--trace: {model.name} takes no time at all")
+
+
+def check_batches(images: Sequence[int]) -> None:
+    """Raise UserError for a batch that no trace can have."""
+    for batch in images:
+        if not 1 <= batch <= MOST_IMAGES:
+            raise UserError(f"--batch: needs 1 to {MOST_IMAGES}, got {batch}")
 
 
 def check_positive(option: str, values: Sequence[float]) -> None:

@@ -31,7 +31,7 @@ from scripts._advice_words import not_counted, sentence
 from scripts._networks import LOCAL_SOURCE, add_network, gbit_of, source_of, topology_of
 from scripts._outputs import check_outputs
 from scripts._probe import copy_bytes_per_second, probe
-from scripts._simulators import DENSE, check_density, check_names, check_positive, check_time
+from scripts._simulators import DENSE, check_batches, check_density, check_names, check_positive, check_time
 from scripts.cluster import parser_of
 from scripts.estimate_trace import check_sizes, estimate, gpu_of, model_options
 from scripts.plot_collectives import save
@@ -44,7 +44,7 @@ from wirebench.topology import Topology
 from wirebench.trace import Trace
 
 IMAGE_SIZE, CLASSES, PROBE_SECONDS = 224, 1000, 30.0
-OF_A_MODEL = ("probe", "option", "batch", "image_size", "classes", "probe_seconds")
+OF_A_MODEL = ("probe", "option", "image_size", "classes", "probe_seconds")
 """Options that say nothing beside a trace."""
 GPU_MAKER = "NVIDIA"
 """Begins the names of GPUs, as their driver has them."""
@@ -124,7 +124,8 @@ def _computation(options: argparse.Namespace) -> tuple[Trace, str, float]:
         if given:
             raise UserError(f"--{given[0].replace('_', '-')}: goes with --model, not with --trace")
         model = trace.load(trace.find(options.trace))
-        return model, *_memory(gpu or _gpu_of(model))
+        check_batches([] if options.batch is None else [options.batch])
+        return model.batched(_or(options.batch, model.batch_size)), *_memory(gpu or _gpu_of(model))
     check_positive("--probe-seconds", [_or(options.probe_seconds, PROBE_SECONDS)])
     if options.probe and gpu:
         raise UserError("--gpu: estimates a GPU, and --probe measures this machine; name one of them")
@@ -186,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--trace", metavar="NAME", help="a trace in configs/traces, or a path to one")
     add("--model", metavar="NAME", help="instead: a model of models/, with --batch, and --gpu or --probe")
     add("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
-    add("--batch", type=int, metavar="N", help="images of a worker")
+    add("--batch", type=int, metavar="N", help="images of a worker (the trace's)")
     add("--image-size", type=int, metavar="N", help=f"height and width in pixels ({IMAGE_SIZE})")
     add("--classes", type=int, metavar="N", help=f"that the model tells apart ({CLASSES})")
     add(

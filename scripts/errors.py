@@ -30,6 +30,7 @@ LEAST = 4
 NEAR = 0.1
 """A prediction that is off by no more than this share is a good one."""
 HEAD = ("run", "engine", "scheduler", "compressor", "collective", "messages", "measured ms", "predicted ms", "error")
+FIGURE = "![predicted against measured](errors.png)\n"
 OUTSIDE_HEAD = ("simulated ms", "error", "fitted")
 
 
@@ -59,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         runs = collect(options.folder)
         text = document(runs, from_outside(options.folder, runs) if options.simulate else None)
         if options.print:
-            print(text)
+            print(text.removesuffix(FIGURE).rstrip())
             return 0
         write_atomically(options.folder / "table.md", text)
         save(figure(runs), options.folder / "errors.png")
@@ -82,7 +83,8 @@ def collect(folder: Path) -> list[Predicted]:
         if not any(part.startswith(".") for part in path.relative_to(folder).parts):
             record = schema.read(path)
             if record.get("prediction"):
-                found.append(Predicted(str(path.parent.relative_to(folder)), record))
+                inside = str(path.parent.relative_to(folder))
+                found.append(Predicted(folder.resolve().name if inside == "." else inside, record))
     if not found:
         raise UserError(f"{folder}: has no run with a prediction; runs of several processes have one")
     return found
@@ -150,10 +152,8 @@ def document(runs: Sequence[Predicted], outside: Outside | None = None) -> str:
             (*HEAD, *(() if outside is None else OUTSIDE_HEAD)),
             [[*_cells(each), *([] if outside is None else outside.cells(each))] for each in runs],
         ),
-        "![predicted against measured](errors.png)",
-        "",
     ]
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n" + FIGURE
 
 
 def verdict(runs: Sequence[Predicted]) -> str:

@@ -33,6 +33,7 @@ from scripts._outputs import check_outputs
 from scripts._simulators import (
     DENSE,
     check,
+    check_batches,
     check_density,
     check_names,
     check_positive,
@@ -58,7 +59,7 @@ from wirebench.simulate_step import Passes
 from wirebench.sizing import Sizes
 from wirebench.timeline import Timeline
 from wirebench.topology import Topology
-from wirebench.trace import MOST_IMAGES, Trace
+from wirebench.trace import Trace
 
 USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
 
@@ -111,9 +112,7 @@ def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
     check_positive("--gbit", options.gbit or ())
     if not (math.isfinite(options.call_us) and options.call_us >= 0):
         raise UserError(f"--call-us: needs a number from 0 on, got {options.call_us:g}")
-    for batch in options.batch or ():
-        if not 1 <= batch <= MOST_IMAGES:
-            raise UserError(f"--batch: needs 1 to {MOST_IMAGES}, got {batch}")
+    check_batches(options.batch or ())
     swept = (options.workers, options.gbit, options.batch, options.speed)
     if options.figure and sum(len(set(each or ())) > 1 for each in swept) > 1:
         raise UserError(
@@ -135,7 +134,7 @@ def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
             sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
             if reason := lacks_shapes(sizes[workers], model) or sends_no_noise(sizes[workers], model):
                 raise UserError(f"--compressor: {options.compressor!r}: {reason}")
-        computed = model.faster(speed * model.batch_size / batch)
+        computed = model.batched(batch).faster(speed)
         simulator = _simulator(options, computed, sizes[workers], topology)
         # Between the workers of one machine there is no such rate.
         between = len(topology.machines) > 1 or bool(options.topology)

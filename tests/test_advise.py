@@ -109,6 +109,9 @@ def test_faster_hardware_and_other_rates(tmp_path, capsys):
     dense = [next(r for r in found["rows"] if r["compressor"] == "none") for found in (plain, fast)]
     assert dense[0]["efficiency"] > dense[1]["efficiency"]
     assert dense[1]["images_per_second"] > dense[0]["images_per_second"]
+    double = answer(tmp_path, *of, "--batch", "64")
+    assert "8 workers x 64 images: a step alone takes 238.2 ms" in capsys.readouterr().out
+    assert double["rows"][0]["images_per_second"] > plain["rows"][0]["images_per_second"]
     slow = answer(tmp_path, *of, "--gbit", "1")
     assert slow["gbit"] == 1 and slow["rows"][-1]["step_seconds"] > plain["rows"][-1]["step_seconds"]
     assert slow["rows"][0]["break_even"] == pytest.approx(plain["rows"][0]["break_even"]), "looked for at all rates"
@@ -248,6 +251,7 @@ MODEL = ["--model", "resnet_cifar", "--workers", "4"]
         ([*TRACE, "--workers", "0"], "--workers and --per-machine: need 1 to 100000"),
         ([*TRACE, "--workers", "1"], "--workers: one exchanges nothing, so that there is nothing to compress; needs 2"),
         ([*TRACE, "--speed", "0"], "--speed: needs a number from 1e-06"),
+        ([*TRACE, "--batch", "0"], "--batch: needs 1 to "),
         ([*TRACE, "--gbit", "0"], "--gbit: needs a number from 1e-06"),
         ([*TRACE, "--gbit", "1", "--per-machine", "4"], "--gbit: is the rate between machines, and there is one"),
         ([*TRACE, "--probe"], "--probe: goes with --model, not with --trace"),

@@ -51,6 +51,14 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
         assert image.size > (400, 300)
 
 
+def test_printing_names_a_single_run_and_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path, "mine", 0, made(0.2, 0.21))
+    assert errors.main([str(tmp_path / "mine-0"), "--print"]) == 0
+    printed = capsys.readouterr().out
+    assert list(table(printed + "\n")) == ["mine-0"] and "errors.png" not in printed
+    assert not list(tmp_path.rglob("table.md"))
+
+
 def simulated_runs(folder: Path) -> None:
     """Nine runs that took what the simulator says of a machine with these numbers."""
     for number, (scheduler, workers) in enumerate(

@@ -93,6 +93,10 @@ class Trace:
         )
         return replace(self, layers=layers)
 
+    def batched(self, images: int) -> "Trace":
+        """The same for a batch of so many images, in proportion."""
+        return replace(self.faster(self.batch_size / images), batch_size=images)
+
     def save(self, path: str | Path) -> None:
         """Write it as JSON, a line for each layer; the file is whole or not there. Raises OSError."""
         head = asdict(self)
