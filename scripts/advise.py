@@ -79,6 +79,9 @@ def _setting(options: argparse.Namespace) -> Setting:
     inside = len(topology.machines) == 1 and not options.topology
     if inside and options.gbit is not None:
         raise UserError("--gbit: is the rate between machines, and there is one")
+    network = f"one machine, {LOCAL_SOURCE}" if inside else source_of(options)
+    if options.gbit is not None:
+        network = f"--gbit in place of the rate of {network}"
     model, memory, bytes_per_second = _computation(options)
     check_time(model)
     return Setting(
@@ -86,7 +89,7 @@ def _setting(options: argparse.Namespace) -> Setting:
         options.speed,
         options.workers,
         max(map(len, topology.machines)),
-        f"one machine, {LOCAL_SOURCE}" if inside else source_of(options),
+        network,
         gbit_of(topology),
         memory,
         bytes_per_second,
