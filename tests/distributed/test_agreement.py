@@ -49,7 +49,7 @@ def compare(engine: str, size: int, chosen: Sequence[str], folder: Path) -> None
     ("engine", "size", "compressor", "scheduler", "collective"),
     [
         ("torch", 2, "none", "wfbp", "native"),
-        ("horovod", 3, "none", "sync_easgd", "ring"),
+        ("horovod", 2, "none", "sync_easgd", "ring"),
         ("torch", 3, "none", "dear", "ring"),
         ("torch", 2, "none", "easgd", "ring"),
         ("horovod", 2, "topk", "dear", "tree"),

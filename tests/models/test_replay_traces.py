@@ -42,7 +42,7 @@ def test_a_step_takes_the_time_of_a_shipped_trace(path):
     # them: then in slow motion (docs/traces.md).
     writing = 4 * trace.numel / CORE_BYTES_PER_SECOND
     passing = len(trace.layers) * CORE_LAYER_SECONDS
-    slowed = 10.0 if trace.backward_seconds < max(writing, passing) else 1.0
+    slowed = max(1.0, 2 * max(writing, passing) / trace.backward_seconds)
     assert isinstance(model, Paced)
     model.dilation = slowed
 
