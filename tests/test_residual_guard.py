@@ -75,6 +75,7 @@ def test_what_a_warning_advises_to_change_can_be_changed(name: str) -> None:
     assert advice in {*compressors.PLUGINS.options(name), "name"} if method.keeps != "nothing" else not advice
 
 
+@pytest.mark.slow
 def test_a_run_with_a_threshold_that_nothing_passes_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = ["compressor.name=threshold", "compressor.threshold=1e9", "train.max_steps=520", "train.epochs=90"]
     settings += ["optimizer.lr=0"]  # the gradients stay what they are

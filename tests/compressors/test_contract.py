@@ -304,8 +304,17 @@ def test_an_unused_compressor_can_be_saved_and_restored(variant):
     compressors.build(name, **arguments).load_state_dict(compressors.build(name, **arguments).state_dict())
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("place", [0, 25, 60, NUMEL - 1])
+BAD = (float("nan"), float("inf"), -float("inf"))
+PLACES = (0, 25, 60, NUMEL - 1)
+EVERYWHERE = [
+    # In turn at every place; the rest where there is time.
+    pytest.param(place, bad, marks=[] if which == number % len(BAD) else pytest.mark.slow)
+    for number, place in enumerate(PLACES)
+    for which, bad in enumerate(BAD)
+]
+
+
+@pytest.mark.parametrize(("place", "bad"), EVERYWHERE)
 @every_variant
 def test_what_is_not_finite_reaches_all_ranks_at_once(variant, place, bad):
     ranks = Ranks(variant, 3)

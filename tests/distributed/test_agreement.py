@@ -48,7 +48,7 @@ def compare(engine: str, size: int, chosen: Sequence[str], folder: Path) -> None
 @pytest.mark.parametrize(
     ("engine", "size", "compressor", "scheduler", "collective"),
     [
-        ("torch", 2, "none", "wfbp", "native"),
+        pytest.param("torch", 2, "none", "wfbp", "native", marks=pytest.mark.slow),
         ("horovod", 2, "none", "sync_easgd", "ring"),
         ("torch", 3, "none", "dear", "ring"),
         ("torch", 2, "none", "easgd", "ring"),

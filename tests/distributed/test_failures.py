@@ -21,7 +21,7 @@ def check_named(ended: Ended, rank: int, others: int) -> None:
     assert not TRACEBACK_OF_OURS.search(ended.err), ended.said
 
 
-@pytest.mark.parametrize("engine", ["torch", "horovod"])
+@pytest.mark.parametrize("engine", [pytest.param("torch", marks=pytest.mark.slow), "horovod"])
 def test_a_killed_rank_under_the_native_synchroniser(engine: str, tmp_path: Path) -> None:
     config = tmp_path / "dense.toml"
     config.write_text(DENSE + '\n[scheduler]\nname = "native"\n')
@@ -46,7 +46,9 @@ def test_a_rank_that_hangs(engine: str, rounds: str, tmp_path: Path) -> None:
     check_named(launch(engine, 3, arguments, tmp_path, trouble("hang", 3, 1)), rank=1, others=2)
 
 
-@pytest.mark.parametrize(("engine", "kind"), [("torch", "infinite_loss"), ("horovod", "not_a_number")])
+@pytest.mark.parametrize(
+    ("engine", "kind"), [("torch", "infinite_loss"), pytest.param("horovod", "not_a_number", marks=pytest.mark.slow)]
+)
 def test_divergence_on_one_rank_stops_all(engine: str, kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     ended = launch(engine, 2, [CONFIG, f"output.dir={folder}"], tmp_path, trouble(kind, 5, 1))
