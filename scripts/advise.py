@@ -46,8 +46,8 @@ from wirebench.trace import Trace
 IMAGE_SIZE, CLASSES, PROBE_SECONDS = 224, 1000, 30.0
 OF_A_MODEL = ("probe", "option", "image_size", "classes", "probe_seconds")
 """Options that say nothing beside a trace."""
-GPU_MAKER = "NVIDIA"
-"""Begins the names of GPUs, as their driver has them."""
+GPU_NAMES = ("NVIDIA", "Tesla", "GeForce", "Quadro", "AMD Instinct", "AMD Radeon")
+"""What the names of GPUs begin with, as their drivers have them."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -151,7 +151,7 @@ def _computation(options: argparse.Namespace) -> tuple[Trace, str, float]:
 def _gpu_of(model: Trace) -> Gpu | None:
     """The trace's GPU, None for a CPU; UserError for a GPU whose memory is not known."""
     gpu = of_hardware(model.hardware)
-    if gpu is None and model.hardware.startswith(GPU_MAKER):
+    if gpu is None and model.hardware.startswith(GPU_NAMES):
         raise UserError(f"--gpu: whose memory compresses? The trace's {model.hardware!r} is none of {', '.join(GPUS)}")
     return gpu
 

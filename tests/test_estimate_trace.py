@@ -21,6 +21,7 @@ def test_names_of_hardware_mean_a_gpu():
     assert of_hardware("NVIDIA A100-SXM4-40GB") is GPUS["a100"]
     assert of_hardware("NVIDIA Tesla K80") is of_hardware("Tesla K80 (assumed)") is GPUS["k80"]
     assert all(of_hardware(gpu.label) is gpu for gpu in GPUS.values())
+    assert of_hardware("NVIDIA RTX A1000") is None and of_hardware("NVIDIA GH200 480GB") is None
     assert of_hardware("NVIDIA L40S") is None and of_hardware("AMD EPYC, 1 threads") is None
 
 

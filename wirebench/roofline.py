@@ -4,6 +4,7 @@ An operation takes the larger of its arithmetic at the attainable rate and its b
 memory bandwidth.
 """
 
+import re
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 class Gpu(NamedTuple):
     """A GPU in fp32 (no tensor cores, no TF32), by the vendor's data sheet.
 
-    mark         what names of such hardware have in common
+    mark         the words that names of such hardware have in common
     peak_tflops  single precision, boost clock
     memory_gbs   memory bandwidth in 10^9 bytes per second
     efficiency   attainable share of the peak: assumed, not measured
@@ -47,7 +48,7 @@ GPUS = {
 
 def of_hardware(name: str) -> Gpu | None:
     """The GPU that a trace's or a driver's name of hardware means; None for any other."""
-    return next((gpu for gpu in GPUS.values() if gpu.mark in name), None)
+    return next((gpu for gpu in GPUS.values() if re.search(rf"\b{gpu.mark}\b", name)), None)
 
 
 class Roofline(TorchDispatchMode):
