@@ -13,8 +13,8 @@ from scripts._advice import Advice
 from scripts._advice_words import rate
 from scripts._networks import WIDTH
 from scripts._simulators import DENSE
-from scripts.plot_collectives import new_figure
 from wirebench.trace import Trace
+from wirebench.utils.figures import new_figure
 
 USUAL = ("fused", "ring")
 """Schedule and collective of DistributedDataParallel, as nearly as can be."""

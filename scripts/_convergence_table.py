@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 
 from scripts._convergence_runs import DENSE, TARGET, Method, first_reaching, shared, wire_bytes
-from scripts._markdown import table
+from wirebench.utils.markdown import table
 
 HEAD = (
     "method", "seeds", "top-1 %", "less than dense", "best %", f"epochs to {100 * TARGET:.0f} %",

@@ -4,10 +4,10 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from scripts._markdown import table
 from scripts._methods_rows import DDP, DENSE, Row, fastest, times_faster
 from scripts.bench_methods import WIDE_SUFFIX
 from wirebench import paper_gs_sgd
+from wirebench.utils.markdown import table
 
 HEAD = (
     "method", "step ms [all turns]", "x dense", "x DDP", "compress", "exchange, exposed", "payload", "wire",

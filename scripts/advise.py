@@ -29,12 +29,9 @@ from scripts._advice import Adviser, place
 from scripts._advice_output import Ranking, Setting, content, figure, show
 from scripts._advice_words import not_counted, sentence
 from scripts._networks import LOCAL_SOURCE, add_network, gbit_of, source_of, topology_of
-from scripts._outputs import check_outputs
 from scripts._probe import copy_bytes_per_second, probe
 from scripts._simulators import DENSE, check_batches, check_density, check_names, check_positive, check_time
-from scripts.cluster import parser_of
 from scripts.estimate_trace import check_sizes, estimate, gpu_of, model_options
-from scripts.plot_collectives import save
 from wirebench import trace
 from wirebench.compress_rates import SHIPPED, Rates
 from wirebench.errors import UserError
@@ -42,6 +39,8 @@ from wirebench.files import write_atomically
 from wirebench.roofline import GPUS, Gpu, of_hardware
 from wirebench.topology import Topology
 from wirebench.trace import Trace
+from wirebench.utils.cli import check_outputs, parser_of
+from wirebench.utils.figures import save
 
 IMAGE_SIZE, CLASSES, PROBE_SECONDS = 224, 1000, 30.0
 OF_A_MODEL = ("probe", "option", "image_size", "classes", "probe_seconds")
@@ -185,7 +184,7 @@ def _write(options: argparse.Namespace, setting: Setting, ranking: Ranking) -> N
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     add = parser.add_argument
     add("--trace", metavar="NAME", help="a trace in configs/traces, or a path to one")
     add("--model", metavar="NAME", help="instead: a model of models/, with --batch, and --gpu or --probe")

@@ -26,15 +26,14 @@ from scripts._break_even import Predicted, Side
 from scripts._cluster_runs import Planned, check, measure
 from scripts._launching import ROOT, Launch, run
 from scripts._networks import gbit_of
-from scripts._outputs import check_outputs
 from scripts._probe import copy_bytes_per_second
 from scripts._simulators import check_density, check_names, check_positive, density_of
-from scripts.cluster import parser_of
 from wirebench import config, networks, topology_file, trace
 from wirebench.cluster.rates import parse_rate
 from wirebench.cluster.signals import Interrupted
 from wirebench.compress_rates import Rates
 from wirebench.errors import UserError
+from wirebench.utils.cli import check_outputs, parser_of
 
 CONFIG = Path("configs/tables/break_even_vgg16.toml")
 FACTORS = (0.85, 1.15)
@@ -125,7 +124,7 @@ def _adviser(options: argparse.Namespace) -> tuple[Adviser, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     add = parser.add_argument
     add("--config", type=Path, default=CONFIG, metavar="FILE", help="what is trained (%(default)s)")
     add("--topology", type=Path, required=True, metavar="FILE", help="of the emulated hosts")

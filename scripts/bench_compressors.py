@@ -37,12 +37,12 @@ from scripts._compressor_inputs import GRADIENTS, REAL, parse_size
 from scripts._compressor_rivals import DDP_POWERSGD, rivals
 from scripts._compressor_table import show
 from scripts._compressor_turns import Bench, Contender
-from scripts.cluster import Parser
 from wirebench import compressor_cells
 from wirebench.compressor_cells import Budget
 from wirebench.compressor_trial import PARTS, Part
 from wirebench.environment import capture
 from wirebench.errors import UserError
+from wirebench.utils.cli import Parser
 
 NAME = "bench_compressors.py"
 INTERRUPTED = 130

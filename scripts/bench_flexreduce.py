@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts._launching import ROOT, Command, Launch, keep, run, shown
 from scripts.bench_collectives import parse_size
-from scripts.cluster import parser_of
 from wirebench import cells
 from wirebench.cluster.rates import parse_rate
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
 from wirebench.paper_flexreduce import LAYOUTS
+from wirebench.utils.cli import parser_of
 
 CONFIG = "configs/tables/flexreduce_resnet18.toml"
 TIMED = ("ring", "flexreduce", "blueconnect", "native")
@@ -157,7 +157,7 @@ def _plan(options: argparse.Namespace) -> Plan:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     add = parser.add_argument
     out = ROOT / "results" / "flexreduce"
     add("--link", default="100mbit", help="rate of every machine's link (%(default)s)")

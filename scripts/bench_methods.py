@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import compressors
 from scripts._cluster_runs import Planned, check, measure
 from scripts._launching import ROOT, Launch, run
-from scripts.cluster import parser_of
 from wirebench import config
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
+from wirebench.utils.cli import parser_of
 
 RESULTS = ROOT / "results/methods"
 FUSED = "scheduler.name=fused"
@@ -108,7 +108,7 @@ def _name(config_name: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     add = parser.add_argument
     vgg16 = Path("configs/tables/methods_vgg16.toml")
     add("--config", type=Path, default=vgg16, metavar="FILE", help="what is trained (%(default)s)")

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import compressors
 from scripts._cluster_runs import Planned, check, measure
 from scripts._launching import ROOT, Launch, run
-from scripts.cluster import parser_of
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
+from wirebench.utils.cli import parser_of
 
 CONFIG = Path("configs/tables/prediction_resnet20.toml")
 LINKS = ("100mbit", "1gbit")
@@ -77,7 +77,7 @@ def plan(config: Path) -> list[Planned]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     add = parser.add_argument
     add("--config", type=Path, default=CONFIG, metavar="FILE", help="what is trained (%(default)s)")
     add("--again", action="store_true", help="also those that are there already")

@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import schedulers
 from scripts._cluster_runs import Planned, check, measure
 from scripts._launching import ROOT, Launch, run
-from scripts.cluster import parser_of
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
 from wirebench.plugins import suggest
+from wirebench.utils.cli import parser_of
 
 LEFT_OUT = ("easgd",)
 """Not another order of the same messages, but another optimiser."""
@@ -62,7 +62,7 @@ def plan(options: argparse.Namespace) -> list[Planned]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     add = parser.add_argument
     add("--config", type=Path, required=True, metavar="FILE", help="what is trained")
     add("--schedulers", nargs="+", metavar="NAME[,OPTION=VALUE]", help="all but easgd")

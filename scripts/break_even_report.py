@@ -19,12 +19,12 @@ from scripts import _break_even, _method_runs
 from scripts._advice import WORTHWHILE
 from scripts._advice_words import rate
 from scripts._break_even import Side
-from scripts._markdown import table
 from scripts._method_runs import MethodRun
-from scripts.cluster import parser_of
 from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
+from wirebench.utils.cli import parser_of
+from wirebench.utils.markdown import table
 
 HEAD = ("compressor", "links", "x", "dense ms", "predicted", "compressed ms", "predicted", "faster by", "predicted",
         "as predicted")  # fmt: skip
@@ -186,7 +186,7 @@ def _limit(found: Sequence[Seen]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="of bench_break_even.py")
     return parser
 

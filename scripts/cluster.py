@@ -19,7 +19,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from rich.console import Console
 from rich.table import Table
@@ -31,26 +30,11 @@ from wirebench.cluster.plan import Plan, make_plan
 from wirebench.cluster.ranks import ENGINES
 from wirebench.cluster.signals import Interrupted, Relay
 from wirebench.errors import UserError
+from wirebench.utils.cli import Parser
 
 DEFAULT_LINK = "1gbit"
 DEFAULT_NAME = "cluster"
 SHAPE = ("hosts", "ranks_per_host", "layout", "link", "dilation")
-
-
-class Parser(argparse.ArgumentParser):
-    """Mistakes on the command line are one line, as all others are."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise UserError."""
-        raise UserError(f"{message}; see --help")
-
-
-def parser_of(doc: str) -> Parser:
-    """The parser of a script whose docstring says in its first line what it does, and then gives examples."""
-    summary, _, examples = doc.partition("\n")
-    return Parser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

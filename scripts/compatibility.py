@@ -23,7 +23,7 @@ from torch import Tensor
 import compressors
 from compressors.base import Keeps, Method
 from scripts import _refusals
-from wirebench import collectives, markers
+from wirebench import collectives
 from wirebench.collectives.serve import Server
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
@@ -31,6 +31,7 @@ from wirebench.errors import UserError
 from wirebench.exchange import advance, run
 from wirebench.layout import Bucket, Layer
 from wirebench.topology import Topology
+from wirebench.utils import markdown as markers
 from wirebench.world import World
 
 MARKERS = {

@@ -20,10 +20,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import compressors
 from scripts import _convergence_runs, _method_runs, convergence_report
 from scripts._launching import ROOT, Launch, attempt, keep, run, shown
-from scripts.cluster import parser_of
 from wirebench import config
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
+from wirebench.utils.cli import parser_of
 
 CONFIG = "configs/tables/convergence_resnet20.toml"
 PARAMETERS = 269_722  # of its model
@@ -158,7 +158,7 @@ def _command(options: argparse.Namespace, task: Task) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help="folder that has cifar-10-batches-bin")
     add("--methods", nargs="+", metavar="NAME", help="compressors, 'dense' or 'gs_sgd k=10000' (all)")

@@ -10,9 +10,9 @@ from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
 
 from scripts._convergence_runs import DENSE, TARGET, Method, history, load, wire_bytes
 from scripts._convergence_table import document
-from scripts.plot_collectives import save
-from wirebench import markers
 from wirebench.errors import UserError
+from wirebench.utils import markdown as markers
+from wirebench.utils.figures import save
 
 PER_PANEL = 7
 

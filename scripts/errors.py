@@ -15,14 +15,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts import _markdown, _method_runs
+from scripts import _method_runs
 from scripts._resimulated import Machine, Resimulated, fit
-from scripts.cluster import parser_of
-from scripts.plot_collectives import new_figure, save
 from wirebench import schema
 from wirebench.compress_rates import Rates
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
+from wirebench.utils import markdown
+from wirebench.utils.cli import parser_of
+from wirebench.utils.figures import new_figure, save
 
 AFTERWARDS = ("naive", "sync_easgd")
 """Schedules whose messages wait for the end of the backward pass."""
@@ -148,7 +149,7 @@ def document(runs: Sequence[Predicted], outside: Outside | None = None) -> str:
         f"steady they are; {overlapping(runs)}",
         "",
         *([] if outside is None else [outside.said, ""]),
-        *_markdown.table(
+        *markdown.table(
             (*HEAD, *(() if outside is None else OUTSIDE_HEAD)),
             [[*_cells(each), *([] if outside is None else outside.cells(each))] for each in runs],
         ),
@@ -223,7 +224,7 @@ def _commit(record: dict[str, Any]) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="runs lie below it")
     parser.add_argument("--simulate", action="store_true", help="simulate runs of emulated clusters from outside, too")
     parser.add_argument("--print", action="store_true", help="print the table, write nothing")

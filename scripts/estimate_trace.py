@@ -24,12 +24,12 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import models
-from scripts.cluster import parser_of
 from wirebench.errors import UserError
 from wirebench.loss import cross_entropy
 from wirebench.plugins import suggest
 from wirebench.roofline import GPUS, Gpu, Roofline
 from wirebench.trace import Paced, Trace, TraceLayer
+from wirebench.utils.cli import parser_of
 
 DIGITS = 4
 """Significant digits of a time: an estimate has not more to say."""
@@ -176,7 +176,7 @@ def _save(trace: Trace, path: Path) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     parser.add_argument("--model", required=True, help="a model of models/, e.g. resnet50")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
     parser.add_argument("--gpu", required=True, help=f"one of {', '.join(GPUS)}")

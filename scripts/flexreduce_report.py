@@ -19,8 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from matplotlib.figure import Figure
 
-from scripts.cluster import parser_of
-from scripts.plot_collectives import finish, new_figure, save, style
+from scripts.plot_collectives import style
 from wirebench import cells, schema
 from wirebench import paper_flexreduce as paper
 from wirebench.cluster.rates import parse_rate
@@ -28,6 +27,8 @@ from wirebench.errors import UserError
 from wirebench.files import write_atomically
 from wirebench.paper_flexreduce import COLLECTIVES, LAYOUTS, Row, Training
 from wirebench.paper_flexreduce_table import LABELS, Results, document
+from wirebench.utils.cli import parser_of
+from wirebench.utils.figures import finish, new_figure, save
 
 ROOT = Path(__file__).resolve().parents[1]
 LINES_AT = {"fig4d": "3+3+4", "fig4e": "4+4+4"}
@@ -245,7 +246,7 @@ def epochs_figure(runs: Sequence[Training]) -> Figure:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     where = ROOT / "results" / "flexreduce"
     parser.add_argument("--dir", type=Path, default=where, metavar="FOLDER", help="results (results/flexreduce)")
     parser.add_argument("--link", metavar="RATE", help="rate of the links of cells that do not say it")

@@ -21,9 +21,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts.cluster import parser_of
 from wirebench.errors import UserError
 from wirebench.trace import Trace, TraceLayer
+from wirebench.utils.cli import parser_of
 
 LINE = re.compile(r"distributed\.cpp:\d+\] \[(\d+), (\d+), ([-+.\de]+), (\d+)(?:, \d+)?\]\s*$")
 FORWARD_SHARE = 0.5
@@ -97,7 +97,7 @@ def read(log: Path) -> list[tuple[int, int, float]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     parser.add_argument("log", type=Path, help="e.g. tmpcomm.log")
     parser.add_argument("--model", required=True, metavar="WORDS", help="what was trained, with image size and classes")
     parser.add_argument("--hardware", required=True, metavar="WORDS", help="on what")

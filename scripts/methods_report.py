@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 
 from scripts._methods_rows import DENSE, Row, fastest, load
 from scripts._methods_table import document
-from scripts.cluster import parser_of
-from scripts.plot_collectives import new_figure, save
-from wirebench import markers
 from wirebench.errors import UserError
+from wirebench.utils import markdown as markers
+from wirebench.utils.cli import parser_of
+from wirebench.utils.figures import new_figure, save
 
 PARTS = {"compute": "0.75", "compress": "#d95f02", "communication": "#1f78b4"}
 
@@ -77,7 +77,7 @@ def _parts(row: Row, least: float) -> tuple[float, float, float]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="what bench_methods.py --out named")
     return parser
 

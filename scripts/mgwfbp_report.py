@@ -18,10 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from matplotlib.figure import Figure
 
 import schedulers
-from scripts._markdown import table
 from scripts._simulators import DENSE, sizes_of
-from scripts.cluster import parser_of
-from scripts.plot_collectives import finish, new_figure, save
 from wirebench import collectives, networks, trace
 from wirebench import paper_mgwfbp as paper
 from wirebench.errors import UserError
@@ -30,6 +27,9 @@ from wirebench.paper_mgwfbp import LABELS, MODELS, SCHEDULES, Cell, Efficiencies
 from wirebench.pricing import Pricer
 from wirebench.simulate import Simulator, free
 from wirebench.trace import Trace
+from wirebench.utils.cli import parser_of
+from wirebench.utils.figures import finish, new_figure, save
+from wirebench.utils.markdown import table
 
 ROOT = Path(__file__).resolve().parents[1]
 SHOWN = (*SCHEDULES, "optimal")
@@ -195,7 +195,7 @@ def _predicted(model: Model, found: Sequence[Cell], call_seconds: float) -> list
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     where = ROOT / "results" / "mg-wfbp"
     parser.add_argument("--dir", type=Path, default=where, metavar="FOLDER", help="results (results/mg-wfbp)")
     return parser

@@ -13,7 +13,6 @@ import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -21,12 +20,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scripts.bench_collectives import ITEM_BYTES, parse_size, size_text
-from scripts.cluster import parser_of
 from wirebench import cells
 from wirebench.cells import Cell
 from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
 from wirebench.topology import Topology
+from wirebench.utils.cli import parser_of
+from wirebench.utils.figures import finish, new_figure, save
 
 STYLES = {
     "ring": ("#0072b2", "o"),
@@ -162,31 +162,6 @@ def style(name: str) -> tuple[str, str]:
     return STYLES[name] if name in STYLES else OTHERS[sum(map(ord, name)) % len(OTHERS)]
 
 
-def new_figure(title: str, across: str, up: str) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes."""
-    figure = Figure(figsize=(6.4, 4.2), layout="constrained")
-    axes = figure.add_subplot(title=title, xlabel=across, ylabel=up)
-    return figure, axes
-
-
-def finish(axes: Axes, legend: Literal["best", "upper left"] = "best", columns: int = 1) -> None:
-    """Grid and legend."""
-    axes.set_axisbelow(True)
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False, loc=legend, ncols=columns)
-
-
-def save(figure: Figure, path: Path) -> Path:
-    """Write a PNG that is the same for the same figure; UserError where it cannot be written."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
-    return path
-
-
 def _load(files: Sequence[Path]) -> dict[str, tuple[Cell, ...]]:
     """Cells by the name of their file; UserError for files without cells, of mixed clusters, or of one name."""
     measured = {file.stem: cells.load(file).cells for file in files}
@@ -224,7 +199,7 @@ def _floats(items: int) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="cells of one cluster")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the figures go")
     parser.add_argument("--size", help="of the figure against learners: 60kf is 60,000 floats (the largest common one)")

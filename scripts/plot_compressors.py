@@ -19,12 +19,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from scripts.cluster import parser_of
-from scripts.plot_collectives import save
 from wirebench import compressor_cells
 from wirebench.compressor_cells import Cell
 from wirebench.compressor_trial import PARTS, Part
 from wirebench.errors import UserError
+from wirebench.utils.cli import parser_of
+from wirebench.utils.figures import save
 
 COLOURS: dict[Part, str] = {
     "update": "#56b4e9",
@@ -164,7 +164,7 @@ def plot_memory(axes: Axes, cells: Sequence[Cell]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="cells of scripts/bench_compressors.py")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the figures go")
     return parser

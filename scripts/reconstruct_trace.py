@@ -23,9 +23,9 @@ from torch.utils.flop_counter import FlopCounterMode
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import models
-from scripts.cluster import Parser
 from wirebench.errors import UserError
 from wirebench.trace import Paced, Trace, TraceLayer
+from wirebench.utils.cli import Parser
 
 BY_WORK = 0.9
 FORWARD_SHARE = 0.5

@@ -15,8 +15,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from wirebench import markers, report, schema
+from wirebench import report, schema
 from wirebench.errors import UserError
+from wirebench.utils import markdown as markers
 
 ROOT = Path(__file__).resolve().parents[1]
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"

@@ -12,17 +12,17 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from scripts._markdown import table
 from scripts._method_runs import MethodRun
 from scripts._methods_rows import Row, load, times_faster
-from scripts.cluster import parser_of
-from scripts.plot_collectives import new_figure, save
 from wirebench import paper_mgwfbp
 from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
 from wirebench.split import WAIT
 from wirebench.timeline import timeline_spans
+from wirebench.utils.cli import parser_of
+from wirebench.utils.figures import new_figure, save
+from wirebench.utils.markdown import table
 
 Interval = tuple[float, float]
 
@@ -176,7 +176,7 @@ def _ms(seconds: float | None) -> float:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="of bench_schedules.py")
     return parser
 

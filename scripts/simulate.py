@@ -29,7 +29,6 @@ import compressors
 import schedulers
 from schedulers.base import Scheduler
 from scripts._networks import WIDTH, add_network, gbit_of, source_of, topology_of
-from scripts._outputs import check_outputs
 from scripts._simulators import (
     DENSE,
     check,
@@ -45,9 +44,7 @@ from scripts._simulators import (
     sends_no_noise,
     sizes_of,
 )
-from scripts.cluster import parser_of
 from scripts.estimate_trace import gpu_of
-from scripts.plot_collectives import new_figure, save
 from wirebench import collectives, trace
 from wirebench.compress_rates import Rates
 from wirebench.errors import UserError
@@ -60,6 +57,8 @@ from wirebench.sizing import Sizes
 from wirebench.timeline import Timeline
 from wirebench.topology import Topology
 from wirebench.trace import Trace
+from wirebench.utils.cli import check_outputs, parser_of
+from wirebench.utils.figures import new_figure, save
 
 USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
 
@@ -260,7 +259,7 @@ def figure(rows: Sequence[Row], title: str) -> Any:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(str(__doc__))
+    parser = parser_of(Path(__file__).stem, __doc__)
     add = parser.add_argument
     add("--trace", required=True, metavar="NAME", help="a trace in configs/traces, or a path to one")
     add("--workers", type=int, nargs="+", default=[8], metavar="N", help="how many (%(default)s)")

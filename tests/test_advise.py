@@ -11,11 +11,11 @@ from PIL import Image
 from scripts import advise
 from scripts._advice import WORTHWHILE, Adviser
 from scripts._simulators import compressing, sizes_of
-from scripts.plot_collectives import save
 from wirebench import networks
 from wirebench.compress_rates import Rates
 from wirebench.topology import Topology
 from wirebench.trace import SHIPPED, load
+from wirebench.utils.figures import save
 
 ROOT = Path(__file__).resolve().parents[1]
 FEW = ["--compressors", "fp16", "topk", "gs_sgd"]

@@ -16,8 +16,8 @@ from wirebench.plugins import Plugins
 
 TOP = Path(__file__).parent.parent
 PLUGIN_FOLDERS = {"models", "compressors", "schedulers"}
-ENTRIES = {"train", "compose", "resolve", "scripts", "tests"}
-FOLDERS = ("wirebench", *sorted(PLUGIN_FOLDERS), "scripts", "tests")
+ENTRIES = {"train", "compose", "resolve", "suite", "scripts", "tests"}
+FOLDERS = ("wirebench", *sorted(PLUGIN_FOLDERS), "suite", "scripts", "tests")
 FILES = sorted([*TOP.glob("*.py"), *(file for folder in FOLDERS for file in (TOP / folder).rglob("*.py"))])
 TREES = {file.relative_to(TOP): ast.parse(file.read_text(encoding="utf-8"), str(file)) for file in FILES}
 PRODUCT = {file: tree for file, tree in TREES.items() if file.parts[0] != "tests"}

@@ -1,5 +1,7 @@
 """The ways a run can end early, and the exit code of each (DESIGN.md section 4)."""
 
+import signal
+
 
 class UserError(ValueError):
     """A mistake of the user's: one line that says what, where and what is allowed. Exit code 2."""
@@ -17,3 +19,11 @@ class PeerLost(RuntimeError):
     """Another rank died or stopped answering; the message names it where it is known. Exit code 1."""
 
     exit_code = 1
+
+
+class Stopped(Exception):
+    """A signal ended a tool: the number after 128 is the exit code, as a shell reports it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"stopped by {signal.Signals(number).name}")
+        self.exit_code = 128 + number

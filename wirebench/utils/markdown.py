@@ -1,9 +1,16 @@
-"""Text that a program keeps up to date inside a file that people write: it stands between two marker lines."""
+"""Markdown: tables, and text that a program keeps up to date between two marker lines of a file that people write."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table, and an empty one."""
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    return [*lines, *("| " + " | ".join(cells) + " |" for cells in rows), ""]
 
 
 def replaced(path: Path, shown: str, begin: str, end: str) -> str:
