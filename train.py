@@ -12,17 +12,17 @@ import sys
 import traceback
 from collections.abc import Iterator
 
-from compose import compose
-from resolve import KINDS, notes
-from wirebench import catalog, config
+from suite.compose.build import compose
+from suite.compose.resolve import KINDS, notes
 from wirebench.comm.engine import ENGINES
 from wirebench.comm.launch import end_process, launched, let_rank_0_tell
+from wirebench.config import catalog, loader
 from wirebench.data.base import Batch
 from wirebench.errors import Diverged, PeerLost, UserError
-from wirebench.guard import seed_of_backward
-from wirebench.lost import describe, lost_by_native
-from wirebench.optim import apply_learning_rate, learning_rate
-from wirebench.run import Run
+from wirebench.training.divergence import seed_of_backward
+from wirebench.training.failures import describe, lost_by_native
+from wirebench.training.optim import apply_learning_rate, learning_rate
+from wirebench.training.trainer import Trainer
 
 INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
@@ -36,7 +36,7 @@ def main(arguments: list[str]) -> int:
         if options.list is not None:
             print(catalog.explain(options.list, KINDS, ENGINES) if options.list else catalog.plugins(KINDS, ENGINES))
             return 0
-        given = config.load(options.config, options.overrides)
+        given = loader.load(options.config, options.overrides)
         run = compose(given)
         for line in notes(given):
             run.progress.note(line)
@@ -55,7 +55,7 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-def conduct(run: Run) -> None:
+def conduct(run: Trainer) -> None:
     """Train to the end, or to the step after which all ranks agree to stop, and write the record."""
     run.resume()
     if run.already_finished():
@@ -82,7 +82,7 @@ def conduct(run: Run) -> None:
     run.close()
 
 
-def train_epoch(run: Run) -> tuple[str, dict[str, float]]:
+def train_epoch(run: Trainer) -> tuple[str, dict[str, float]]:
     """Train from run.step to the end of its epoch; returns (finished | interrupted, evaluation or {})."""
     epoch, first = divmod(run.step, run.steps_per_epoch)
     end = min((epoch + 1) * run.steps_per_epoch, run.total_steps)
@@ -107,7 +107,7 @@ def train_epoch(run: Run) -> tuple[str, dict[str, float]]:
     return "interrupted" if stop and run.step < run.total_steps else "finished", final
 
 
-def train_step(run: Run, epoch: int, batches: list[Iterator[Batch]]) -> None:
+def train_step(run: Trainer, epoch: int, batches: list[Iterator[Batch]]) -> None:
     """One step of every worker of this process: gradients, their exchange, update."""
     clock, step, parts = run.clock, run.step, run.config.train.accumulation
     run.begin_step(epoch)
@@ -117,7 +117,7 @@ def train_step(run: Run, epoch: int, batches: list[Iterator[Batch]]) -> None:
         worker.begin_step()
         for part, (few, few_labels) in enumerate(zip(images.chunk(parts), labels.chunk(parts), strict=True)):
             if part == parts - 1:
-                run.synchroniser.arm()
+                run.synchroniser.enable_sync()
             with clock.phase("forward"):
                 loss = worker.forward(few, few_labels, step, part)
             with clock.phase("backward"):
@@ -125,7 +125,7 @@ def train_step(run: Run, epoch: int, batches: list[Iterator[Batch]]) -> None:
         worker.end_step()
     with clock.phase("exchange_exposed"):
         run.synchroniser.finish()
-    run.look()
+    run.check_step()
     rate = learning_rate(run.config.optimizer, step / run.steps_per_epoch, run.epochs, run.engine.size)
     with clock.phase("update"), run.synchroniser.stepping():
         for worker in run.workers:
@@ -134,7 +134,7 @@ def train_step(run: Run, epoch: int, batches: list[Iterator[Batch]]) -> None:
     run.end_step(epoch, rate)
 
 
-def fail(message: object, code: int, run: Run | None) -> int:
+def fail(message: object, code: int, run: Trainer | None) -> int:
     """Say what went wrong in one line, and leave."""
     place = launched()
     if code == UserError.exit_code:
@@ -148,7 +148,7 @@ def fail(message: object, code: int, run: Run | None) -> int:
     return leave(code, run)
 
 
-def leave(code: int, run: Run | None) -> int:
+def leave(code: int, run: Trainer | None) -> int:
     """Exit code `code`, at once where other ranks could keep this process waiting for ever."""
     if run is not None:
         run.record.close()

@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from compressors.base import Compressor, Method
-from compressors.wrappers import DenseBelow, Warmup
-from wirebench.plugins import Plugins
+from compressors.common.wrappers import DenseBelow, Warmup
+from wirebench.config.plugins import Plugins
+from wirebench.gradient.contract import Compressor, Method
 
-HELPERS = frozenset({"base", "count_sketch", "encoding", "feedback", "selection", "thresholds", "wrappers"})
-PLUGINS = Plugins("compressors", "compressor", helpers=HELPERS)
+PLUGINS = Plugins("compressors", "compressor")
 
 
 def available() -> list[str]:

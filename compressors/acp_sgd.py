@@ -9,12 +9,12 @@ Zhang et al., "Evaluation and Optimization of Gradient Compression for Distribut
 import torch
 from torch import Tensor
 
-from compressors._low_rank import LowRank, dense_average
-from compressors.base import Exchange
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Sum
-from wirebench.world import World
+from compressors.lowrank.base import LowRank, dense_average
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Sum
 
 
 class ACPSGD(LowRank):
@@ -40,7 +40,7 @@ class ACPSGD(LowRank):
     ) -> None:
         super().__init__(rank, min_compression_rate, error_feedback, start_step)
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One sum. Passes over the whole bucket: M is made, read, lessened, and the result written."""
         grad, plan = bucket.grad, self.plan(bucket, world)
         if plan is None:

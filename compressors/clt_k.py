@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from compressors._places import keep_rest, poisoned, write_average
-from compressors._sparse import Sparse, check_bucket
-from compressors.base import Exchange
-from compressors.encoding import Indices, Values
-from compressors.thresholds import Rule, choose
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Gather, Sum
-from wirebench.world import World
+from compressors.sparse.base import Sparse, check_bucket
+from compressors.sparse.encoding import Indices, Values
+from compressors.sparse.places import keep_rest, poisoned, write_average
+from compressors.sparse.thresholds import Rule, choose
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather, Sum
 
 
 class CltK(Sparse):
@@ -52,7 +52,7 @@ class CltK(Sparse):
         if beta != 1 or values != "fp32":
             self.keeps = "rounded"
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """The leader's places, then one sum of values at them.
 
         Passes over the bucket: reading both and writing one for the sum with the residual (twice that with a filter),
@@ -83,7 +83,7 @@ class CltK(Sparse):
         """A value and an index for each entry of the leader."""
         return self.code.expected_bytes(self.count(numel), numel)
 
-    def _places(self, offered: Tensor, bucket: Bucket, world: World) -> Exchange:
+    def _places(self, offered: Tensor, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """The leader's places, on every rank, int64, ascending; at least one."""
         count, numel = self.count(bucket.numel), offered.numel()
         if count >= bucket.numel:

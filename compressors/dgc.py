@@ -5,10 +5,10 @@ has (section 3.2); where an entry is sent, its momentum is cleared too (factor m
 all entries. Biases and normalisation go dense, with ordinary momentum.
 """
 
-from compressors._sparse import SparseGather
-from compressors.encoding import Indices, Values
-from compressors.feedback import Feedback
-from compressors.thresholds import Rule
+from compressors.common.feedback import Feedback
+from compressors.sparse.base import SparseGather
+from compressors.sparse.encoding import Indices, Values
+from compressors.sparse.thresholds import Rule
 
 
 class Dgc(SparseGather):

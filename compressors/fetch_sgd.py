@@ -12,18 +12,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compressors._heavymix import largest
-from compressors._places import write_average
-from compressors._sketched import DENSITY, Sketched
-from compressors._sparse import check_bucket
-from compressors.base import Exchange, Keeps
-from compressors.count_sketch import CountSketch, Hash
-from compressors.feedback import Feedback
-from compressors.selection import top_k
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Sum
-from wirebench.world import World
+from compressors.common.feedback import Feedback
+from compressors.sketch.base import DENSITY, Sketched
+from compressors.sketch.count_sketch import CountSketch, Hash
+from compressors.sketch.heavy_hitters import largest
+from compressors.sparse.base import check_bucket
+from compressors.sparse.places import write_average
+from compressors.sparse.selection import top_k
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Keeps
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Sum
 
 VELOCITY, ERROR = "momentum", "error"
 
@@ -72,7 +72,7 @@ class FetchSgd(Sketched):
         self.memory = Feedback(momentum)  # stays empty; it tells the wrappers what momentum dense layers get
         self.momentum, self.owns_momentum = momentum, momentum > 0
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One sum of sketches."""
         check_bucket(bucket)
         dense = self.is_dense(bucket.numel, self.model_numel(bucket))

@@ -12,19 +12,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from compressors._heavymix import heavy, heavymix, largest
-from compressors._places import write_average
-from compressors._sketched import BYTES_PER_FLOAT, DENSITY, Sketched
-from compressors._sparse import check_bucket
-from compressors.base import Exchange, Keeps
-from compressors.count_sketch import CountSketch, Hash
-from compressors.encoding import Indices, SparseCode
-from compressors.feedback import Feedback
-from compressors.selection import top_k
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Gather, Reduce, Request, Sum
-from wirebench.world import World
+from compressors.common.feedback import Feedback
+from compressors.sketch.base import BYTES_PER_FLOAT, DENSITY, Sketched
+from compressors.sketch.count_sketch import CountSketch, Hash
+from compressors.sketch.heavy_hitters import heavy, heavymix, largest
+from compressors.sparse.base import check_bucket
+from compressors.sparse.encoding import Indices, SparseCode
+from compressors.sparse.places import write_average
+from compressors.sparse.selection import top_k
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Keeps
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather, Reduce, Request, Sum
 
 HEAD_BYTES = 4
 """Of the message of the rank that chooses: whether the sum is finite, and room that aligns the code behind it."""
@@ -94,7 +94,7 @@ class GsSgd(Sketched):
         self.owns_momentum = momentum > 0
         self.whole_model = self.feedback.whole_model or self.whole_model
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """A sum of sketches and one of the entries that it shows; with broadcast = indices one rank chooses for all."""
         check_bucket(bucket)
         with phase("update"):
@@ -134,7 +134,7 @@ class GsSgd(Sketched):
             total += self.code.expected_index_bytes(candidates, numel) // size
         return total
 
-    def _exchange_dense(self, bucket: Bucket, world: World, waiting: Tensor) -> Exchange:
+    def _exchange_dense(self, bucket: Bucket, world: ExchangeContext, waiting: Tensor) -> Exchange:
         with phase("encode"):
             bucket.grad.copy_(waiting)
             self.feedback.sent_all(bucket)
@@ -142,7 +142,7 @@ class GsSgd(Sketched):
         assert isinstance(total, Tensor)
         return total.div_(world.size)
 
-    def _choose(self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor) -> Tensor | None:
+    def _choose(self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, table: Tensor) -> Tensor | None:
         """Places to sum exactly, int64 ascending, the same on all ranks that have the summed table.
 
         None for a sum that is not finite.
@@ -157,7 +157,7 @@ class GsSgd(Sketched):
             return largest(sketch, table, min(self.p2 * k, bucket.numel))
 
     def _choose_at_one(
-        self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor
+        self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, table: Tensor
     ) -> Generator[Request, Any, Tensor | None]:
         """The same, where one rank has the sum and tells the others; None for a sum that is not finite."""
         total = yield Reduce(table)
@@ -174,7 +174,7 @@ class GsSgd(Sketched):
             return self.code.decode_indices(told[HEAD_BYTES:], sketch.numel) if bool(told[0]) else None
 
     def _measure(
-        self, bucket: Bucket, world: World, sketch: CountSketch, table: Tensor, index: Tensor
+        self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, table: Tensor, index: Tensor
     ) -> Generator[Request, Any, None]:
         """Take the measures, by one sum of the memory at places drawn alike on all ranks."""
         numel, k = sketch.numel, self.entries(bucket.numel, self.model_numel(bucket))

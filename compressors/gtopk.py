@@ -11,16 +11,16 @@ on the way, of a place that survived elsewhere, is lost; how much is measured.
 import torch
 from torch import Tensor
 
-from compressors._places import write_average
-from compressors._sparse import Sparse, check_bucket
-from compressors.base import Exchange
-from compressors.encoding import Indices, Values
-from compressors.selection import top_k
-from compressors.thresholds import Rule, choose
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Merge
-from wirebench.world import World
+from compressors.sparse.base import Sparse, check_bucket
+from compressors.sparse.encoding import Indices, Values
+from compressors.sparse.places import write_average
+from compressors.sparse.selection import top_k
+from compressors.sparse.thresholds import Rule, choose
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Merge
 
 
 class GTopK(Sparse):
@@ -51,7 +51,7 @@ class GTopK(Sparse):
         self.lost: tuple[Tensor, Tensor] = (empty.long(), empty)
         """(int64 places, values) that this rank accounts for as lost in the last exchange; a place may come twice."""
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One merge, then put-back."""
         check_bucket(bucket)
         grad, numel, count = bucket.grad, bucket.grad.numel(), self.count(bucket.numel)

@@ -8,17 +8,17 @@ from typing import Literal
 
 import torch
 
-from compressors._bits import WORD_BITS, WORD_BYTES
-from compressors._blocks import by_chunk, by_layer, largest
-from compressors._levels import Levels
-from compressors.base import Exchange, Keeps, Method
-from compressors.feedback import Feedback
+from compressors.bits.blocks import by_chunk, by_layer, largest
+from compressors.bits.fields import WORD_BITS, WORD_BYTES
+from compressors.bits.levels import Levels
+from compressors.common.feedback import Feedback
 from wirebench.errors import UserError
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Merge, Sum
-from wirebench.seeding import generator
-from wirebench.world import World
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Keeps, Method
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Merge, Sum
+from wirebench.utils.rng import generator
 
 MOST_LEVELS = 127
 
@@ -58,7 +58,7 @@ class Int8(Method):
         else:
             self.keeps, self.bounded_by = "nothing", ""
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One merge of the scales, then one sum of the numbers."""
         grad, levels = bucket.grad, self._levels(world.size)
         groups = by_chunk(bucket, self.chunk) if self.chunk else by_layer(bucket)

@@ -14,18 +14,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compressors._importance import Chooser, Luck, Moments, Piece, all_finite, least_divisors
-from compressors._importance_thresholds import MOST, Mode, Thresholds, due, note, typical_ratio
-from compressors._mask_code import MaskCode, Masks, Vote, places, runs
-from compressors._places import write_average
-from compressors._sparse import check_bucket
-from compressors.base import Exchange, Keeps, Method
-from compressors.feedback import Feedback
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Gather, Sum
-from wirebench.seeding import generator
-from wirebench.world import World
+from compressors.common.feedback import Feedback
+from compressors.sparse.base import check_bucket
+from compressors.sparse.importance import Chooser, Luck, Moments, Piece, all_finite, least_divisors
+from compressors.sparse.importance_thresholds import MOST, Mode, Thresholds, due, note, typical_ratio
+from compressors.sparse.mask_code import MaskCode, Masks, Vote, places, runs
+from compressors.sparse.places import write_average
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Keeps, Method
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather, Sum
+from wirebench.utils.rng import generator
 
 EXPECTED_SHARE = 1 / 64  # of coordinates that are sent: the paper's fixed threshold; for estimates of bytes only
 LEAST_RHO = 1e-9  # of one coordinate in 1 / rho some luck is drawn: a number of 32 bits
@@ -116,7 +116,7 @@ class Iwp(Method):
 
         self._longest_wait = (-1, 0)
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One gather of masks, then one sum of the values in them, where there are any.
 
         Passes over the whole bucket of a rank that chooses for all of it: both vectors are read once, the parameters
@@ -156,7 +156,7 @@ class Iwp(Method):
         return VALUE_BYTES * -(-numel // round(1 / EXPECTED_SHARE)) + -(-masks // size)
 
     def _vote(
-        self, bucket: Bucket, world: World, residual: Tensor, wanted: Mapping[int, int]
+        self, bucket: Bucket, world: ExchangeContext, residual: Tensor, wanted: Mapping[int, int]
     ) -> tuple[Vote, dict[int, Moments]]:
         """What this rank chooses, and the moments of the importance, by layer, where they are needed."""
         layers = bucket.layers
@@ -181,7 +181,7 @@ class Iwp(Method):
         return Vote(chosen, masks, numbers), moments
 
     def _pieces(
-        self, bucket: Bucket, world: World, residual: Tensor, chosen: Sequence[int], chooser: Chooser
+        self, bucket: Bucket, world: ExchangeContext, residual: Tensor, chosen: Sequence[int], chooser: Chooser
     ) -> tuple[dict[int, Piece], dict[int, Moments]]:
         """The chosen layers with their thresholds, and the moments where they are needed."""
         bounds = {i: (bucket.layers[i].start - bucket.start, bucket.layers[i].stop - bucket.start) for i in chosen}
@@ -203,13 +203,13 @@ class Iwp(Method):
             pieces[number] = Piece(start, stop, weights[number], threshold, least[number])
         return pieces, moments
 
-    def _votes(self, bucket: Bucket, world: World, layer: str) -> bool:
+    def _votes(self, bucket: Bucket, world: ExchangeContext, layer: str) -> bool:
         """Whether this rank chooses for a layer."""
         if self.voters >= world.size:
             return True
         return world.rank in drawn(world, layer if self.draw == "layer" else bucket.start, self.voters)
 
-    def _wanted(self, bucket: Bucket, world: World) -> dict[int, int]:
+    def _wanted(self, bucket: Bucket, world: ExchangeContext) -> dict[int, int]:
         """Layers of the bucket whose ratio of importance is to be told, and their places in the model."""
         if self.thresholds.mode != "layerwise":
             return {}
@@ -221,14 +221,14 @@ class Iwp(Method):
         return {number: place for number, place in mine.items() if place in wanted}
 
     def _learn(
-        self, bucket: Bucket, world: World, wanted: Mapping[int, int], numbers: Sequence[Mapping[int, float]]
+        self, bucket: Bucket, world: ExchangeContext, wanted: Mapping[int, int], numbers: Sequence[Mapping[int, float]]
     ) -> None:
         """Remember the ratios that were told, for the next epoch."""
         for number, place in wanted.items():
             ratios = [each[number] for each in numbers if number in each]
             note(self.shared, place, ratios, world.epoch, _model_layers(bucket))
 
-    def _note_sent(self, bucket: Bucket, world: World, index: Tensor) -> None:
+    def _note_sent(self, bucket: Bucket, world: ExchangeContext, index: Tensor) -> None:
         """Remember when each coordinate was sent."""
         last = self.own.get(LAST_SENT)
         if last is None:
@@ -238,7 +238,7 @@ class Iwp(Method):
         last[bucket.start : bucket.stop].index_fill_(0, index, world.step)
 
     def _measure(
-        self, bucket: Bucket, world: World, sent: int, mask_bytes: int, moments: Mapping[int, Moments]
+        self, bucket: Bucket, world: ExchangeContext, sent: int, mask_bytes: int, moments: Mapping[int, Moments]
     ) -> None:
         numel = bucket.numel
         self.measures.ratio("density", sent, numel)
@@ -260,7 +260,7 @@ class Iwp(Method):
             self.measures.ratio(f"importance_var/{layer.name}", variance, float(known))
 
 
-def drawn(world: World, key: int | str, count: int) -> list[int]:
+def drawn(world: ExchangeContext, key: int | str, count: int) -> list[int]:
     """So many different ranks, the same on all of them; others in every step, and for every key."""
     return torch.randperm(world.size, generator=world.shared_rng("iwp", key))[:count].tolist()
 

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from compressors.base import Exchange, Method
-from wirebench.layout import Bucket
-from wirebench.requests import Sum
-from wirebench.world import World
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Method
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.requests import Sum
 
 BYTES_PER_ELEMENT = 4
 
@@ -13,7 +13,7 @@ BYTES_PER_ELEMENT = 4
 class NoCompression(Method):
     """The whole gradient, as it is."""
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One sum, in place."""
         total = yield Sum(bucket.grad)
         assert isinstance(total, Tensor)

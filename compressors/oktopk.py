@@ -14,17 +14,17 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from compressors._places import keep_rest
-from compressors._regions import Region, add_up, quantiles, regions, split
-from compressors._sparse import Sparse, check_bucket
-from compressors.base import Exchange
-from compressors.encoding import Indices, Values
-from compressors.selection import top_k
-from compressors.thresholds import above, floor_of
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Gather, Request, Route, Sum
-from wirebench.world import World
+from compressors.sparse.base import Sparse, check_bucket
+from compressors.sparse.encoding import Indices, Values
+from compressors.sparse.places import keep_rest
+from compressors.sparse.regions import Region, add_up, quantiles, regions, split
+from compressors.sparse.selection import top_k
+from compressors.sparse.thresholds import above, floor_of
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather, Request, Route, Sum
 
 # Counts, as shares of k, outside of which a threshold moves by a factor for the next step.
 FEW, LOCAL_MANY, MANY = 2 / 3, 5 / 4, 4 / 3
@@ -80,7 +80,7 @@ class OkTopK(Sparse):
             raise ValueError(f"dense_steps is a number of steps, or 0 for none, got {dense_steps}")
         self.reevaluate_every, self.rebalance_every, self.dense_steps = reevaluate_every, rebalance_every, dense_steps
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """A route and a gather; before them a sum of bounds, between them a gather of sums, where it is time for that.
 
         Passes over the bucket: reading both and writing one for the sum with the residual, a reading for the selection
@@ -126,14 +126,14 @@ class OkTopK(Sparse):
             return 4 * numel
         return self.code.expected_bytes(count, numel) + self.code.expected_bytes(-(-count // size), -(-numel // size))
 
-    def _dense(self, bucket: Bucket, world: World) -> Exchange:
+    def _dense(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         bucket.grad.copy_(self.feedback.slice(bucket))
         self.feedback.sent_all(bucket)
         total = yield Sum(bucket.grad)
         assert isinstance(total, Tensor)
         return total.div_(world.size)
 
-    def _recall(self, bucket: Bucket, world: World, count: int) -> _Agreed | None:
+    def _recall(self, bucket: Bucket, world: ExchangeContext, count: int) -> _Agreed | None:
         """What was agreed on; None if nothing was for this bucket, this k and so many ranks: on all ranks alike.
 
         What belongs to another cut is then forgotten.
@@ -182,7 +182,7 @@ class OkTopK(Sparse):
         return index
 
     def _gather(
-        self, places: Tensor, sums: Tensor, parts: list[Region], bucket: Bucket, world: World
+        self, places: Tensor, sums: Tensor, parts: list[Region], bucket: Bucket, world: ExchangeContext
     ) -> Generator[Request, Any, tuple[Tensor, Tensor, list[int]]]:
         """All ranks' sums that are applied: places in the bucket, int64, ascending; values; how many each region gave.
 
@@ -202,7 +202,7 @@ class OkTopK(Sparse):
             index = torch.cat([index + part.start for (index, _), part in zip(entries, parts, strict=True)])
             return index, torch.cat([values for _, values in entries]), [index.numel() for index, _ in entries]
 
-    def _measure(self, offered: Tensor, applied: Tensor, count: int, world: World) -> None:
+    def _measure(self, offered: Tensor, applied: Tensor, count: int, world: ExchangeContext) -> None:
         if world.measuring:
             self.measures.ratio("offered", offered.numel(), count)
             self.measures.ratio("applied", applied.numel(), count)
@@ -212,7 +212,7 @@ def _name(bucket: Bucket) -> str:
     return f"{bucket.start}-{bucket.stop}"
 
 
-def _common_bounds(index: Tensor, bucket: Bucket, world: World) -> Generator[Request, Any, list[int]]:
+def _common_bounds(index: Tensor, bucket: Bucket, world: ExchangeContext) -> Generator[Request, Any, list[int]]:
     """The mean over ranks of the bounds that would suit each."""
     if world.size == 1:
         return []

@@ -10,15 +10,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compressors._bits import WORD_BYTES
-from compressors._blocks import Groups, by_layer, by_row, reduce, widths
-from compressors._signs import SIGN_PLACE, Signs
-from compressors.base import Exchange, Method
-from compressors.feedback import Feedback
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Gather
-from wirebench.world import World
+from compressors.bits.blocks import Groups, by_layer, by_row, reduce, widths
+from compressors.bits.fields import WORD_BYTES
+from compressors.bits.signs import SIGN_PLACE, Signs
+from compressors.common.feedback import Feedback
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Method
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather
 
 LEAST_ROW = 64
 """Elements of a row below which its two numbers would take more than its bits."""
@@ -44,7 +44,7 @@ class OneBit(Method):
         self.values_per = values_per
         self.memory = self.feedback = Feedback()
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One gather of means and bits."""
         grad = bucket.grad
         groups = by_row(bucket, LEAST_ROW) if self.values_per == "row" else by_layer(bucket)

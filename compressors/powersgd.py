@@ -9,12 +9,12 @@ Q is the start of the next step. Sums are all that is exchanged: no more bytes w
 
 import torch
 
-from compressors._low_rank import LowRank, dense_average
-from compressors.base import Exchange
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Sum
-from wirebench.world import World
+from compressors.lowrank.base import LowRank, dense_average
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Sum
 
 
 class PowerSGD(LowRank):
@@ -43,7 +43,7 @@ class PowerSGD(LowRank):
         super().__init__(rank, min_compression_rate, error_feedback, start_step)
         self.warm_start = warm_start
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """Two sums. Passes over the whole bucket: M is made, read twice, lessened, and the result written."""
         grad, plan = bucket.grad, self.plan(bucket, world)
         if plan is None:

@@ -10,15 +10,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compressors._bits import WORD_BITS, WORD_BYTES
-from compressors._blocks import SQUARES, Groups, by_chunk, largest, reduce
-from compressors._levels import Levels
-from compressors.base import Exchange, Method
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Gather
-from wirebench.seeding import generator
-from wirebench.world import World
+from compressors.bits.blocks import SQUARES, Groups, by_chunk, largest, reduce
+from compressors.bits.fields import WORD_BITS, WORD_BYTES
+from compressors.bits.levels import Levels
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Method
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather
+from wirebench.utils.rng import generator
 
 
 class QSGD(Method):
@@ -49,7 +49,7 @@ class QSGD(Method):
             raise ValueError(f"chunk is a number of elements, at least 1, got {chunk}")
         self.bits, self.levels, self.chunk, self.norm = bits, levels or most, chunk, norm
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One gather of norms and numbers."""
         grad, groups = bucket.grad, by_chunk(bucket, self.chunk)
         with phase("select"):

@@ -8,15 +8,15 @@ is named by the run's seed, the step and the bucket, so every rank makes it for 
 import torch
 from torch import Tensor
 
-from compressors._gaps import places_of
-from compressors._places import keep_rest, poisoned, write_average
-from compressors._sparse import Sparse, check_bucket
-from compressors.base import Exchange
-from compressors.encoding import Values
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Sum
-from wirebench.world import World
+from compressors.sparse.base import Sparse, check_bucket
+from compressors.sparse.encoding import Values
+from compressors.sparse.gaps import places_of
+from compressors.sparse.places import keep_rest, poisoned, write_average
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Sum
 
 CROWDED = 1 / 32
 """Above this share of places, marking them in a vector of flags is faster than sorting them."""
@@ -40,7 +40,7 @@ class RandomK(Sparse):
         if not error_feedback:
             self.keeps, self.bounded_by = "nothing", ""
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One sum of k values.
 
         Passes over the bucket: reading both and writing one for the sum with the residual, a reading to see that all is

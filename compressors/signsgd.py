@@ -10,15 +10,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compressors._bits import WORD_BITS, WORD_BYTES
-from compressors._blocks import MAGNITUDES, Groups, by_layer, reduce, widths
-from compressors._signs import Signs
-from compressors.base import Exchange, Keeps, Method
-from compressors.feedback import Feedback
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Gather, Sum
-from wirebench.world import World
+from compressors.bits.blocks import MAGNITUDES, Groups, by_layer, reduce, widths
+from compressors.bits.fields import WORD_BITS, WORD_BYTES
+from compressors.bits.signs import Signs
+from compressors.common.feedback import Feedback
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Keeps, Method
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather, Sum
 
 
 class SignSGD(Method):
@@ -59,7 +59,7 @@ class SignSGD(Method):
         else:
             self.keeps, self.bounded_by = "nothing", ""
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """The rounds of its form."""
         return (yield from (self._mean if self.form == "mean" else self._vote)(bucket, world))
 
@@ -68,7 +68,7 @@ class SignSGD(Method):
         per_word = WORD_BITS // (size.bit_length() if self._sums(size) else 1)
         return WORD_BYTES * (-(-numel // per_word) + 1)
 
-    def _mean(self, bucket: Bucket, world: World) -> Exchange:
+    def _mean(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         grad, groups = bucket.grad, by_layer(bucket)
         with phase("update"):
             x = self.feedback.accumulate(bucket, world) if self.feedback else grad
@@ -87,7 +87,7 @@ class SignSGD(Method):
             parts = [(s.view(torch.float32), w) for s, w in (m.split([len(groups), words.numel()]) for m in messages)]
             return code.decode([(w, s, -s) for s, w in parts], grad)
 
-    def _vote(self, bucket: Bucket, world: World) -> Exchange:
+    def _vote(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         grad, groups, size, sums = bucket.grad, by_layer(bucket), world.size, self._sums(world.size)
         odd = world.rank % 2 == 1
         with phase("select"):

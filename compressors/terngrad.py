@@ -10,15 +10,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from compressors._bits import WORD_BITS, WORD_BYTES, width_for
-from compressors._blocks import SQUARES, Groups, block_numel, by_layer, largest, reduce, widths
-from compressors._levels import Levels
-from compressors.base import Exchange, Method
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Gather, Merge, Sum
-from wirebench.seeding import generator
-from wirebench.world import World
+from compressors.bits.blocks import SQUARES, Groups, block_numel, by_layer, largest, reduce, widths
+from compressors.bits.fields import WORD_BITS, WORD_BYTES, width_for
+from compressors.bits.levels import Levels
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Method
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather, Merge, Sum
+from wirebench.utils.rng import generator
 
 GATHER_BITS = 2
 
@@ -43,7 +43,7 @@ class TernGrad(Method):
             raise ValueError(f"clip_factor is a number of standard deviations, or 0 for none, got {clip_factor}")
         self.clip_factor, self.form = clip_factor, form
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One merge of the scales, then one sum or gather of the ternary values."""
         grad, groups = bucket.grad, by_layer(bucket)
         with phase("select"):

@@ -7,16 +7,16 @@ EMNLP 2017 (the values are sent). How much travels depends on the model and the 
 
 import math
 
-from compressors._places import keep_rest
-from compressors._sparse import average_of, check_bucket
-from compressors.base import Exchange, Method
-from compressors.encoding import Indices, SparseCode, Values
-from compressors.feedback import Feedback
-from compressors.thresholds import above
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Gather
-from wirebench.world import World
+from compressors.common.feedback import Feedback
+from compressors.sparse.base import average_of, check_bucket
+from compressors.sparse.encoding import Indices, SparseCode, Values
+from compressors.sparse.places import keep_rest
+from compressors.sparse.thresholds import above
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Method
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather
 
 EXPECTED_SHARE = 0.01
 """Nothing is known before the run, so planning counts on this share of the entries."""
@@ -44,7 +44,7 @@ class Threshold(Method):
         self.feedback = self.memory = Feedback()
         self._share = 0.0
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One gather of indices and values.
 
         Passes over the bucket: reading both and writing one for the sum with the residual, a reading for the selection

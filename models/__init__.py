@@ -4,7 +4,7 @@ from typing import Any
 
 from torch import nn
 
-from wirebench.plugins import Plugins
+from wirebench.config.plugins import Plugins
 
 PLUGINS = Plugins("models", "model", fixed=("num_classes", "image_shape"))
 

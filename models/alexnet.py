@@ -2,7 +2,7 @@
 
 import torchvision
 
-from models._shapes import check_image_shape
+from models.parts.shapes import check_image_shape
 
 
 class AlexNet(torchvision.models.AlexNet):

@@ -5,13 +5,13 @@ with the two auxiliary heads, 6,624,904 without.
 import torchvision
 from torch import Tensor
 
-from models._shapes import check_image_shape
+from models.parts.shapes import check_image_shape
 
 
 class GoogLeNet(torchvision.models.GoogLeNet):
     """Images (N, 3, H, W) of at least 15x15 pixels -> logits (N, num_classes).
 
-    aux_heads  while training return (logits, [logits of the first head, of the second]); wirebench.loss weighs them
+    aux_heads  while training return (logits, [logits of the first head, of the second]); the loss weighs them
     """
 
     def __init__(self, num_classes: int, image_shape: tuple[int, int, int], aux_heads: bool = True) -> None:

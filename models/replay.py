@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from wirebench import trace as traces
 from wirebench.errors import UserError
-from wirebench.seeding import generator
+from wirebench.simulation import trace as traces
+from wirebench.utils.rng import generator
 
 GRADIENT_DEVIATION = 1e-4
 PARAMETER_DEVIATION = 0.05

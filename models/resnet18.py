@@ -2,7 +2,7 @@
 
 from torchvision.models.resnet import BasicBlock, ResNet
 
-from models._shapes import check_image_shape
+from models.parts.shapes import check_image_shape
 
 
 class ResNet18(ResNet):

@@ -10,7 +10,7 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models._kaiming import kaiming_init
+from models.parts.kaiming import kaiming_init
 
 
 class CifarResNet(nn.Module):

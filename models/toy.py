@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from models._shapes import check_image_shape
+from models.parts.shapes import check_image_shape
 from wirebench.errors import UserError
 
 

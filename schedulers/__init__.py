@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from schedulers.base import Scheduler
-from wirebench.plugins import Plugins
+from wirebench.config.plugins import Plugins
+from wirebench.gradient.contract import Scheduler
 
 PLUGINS = Plugins("schedulers", "scheduler", helpers=frozenset({"base"}))
 

@@ -8,8 +8,8 @@ schedulers.
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers._greedy import Pending, merge
-from schedulers.base import Cost, LayerCost, Mode
+from schedulers.parts.greedy import Pending, merge
+from wirebench.gradient.schedule import Cost, LayerCost, Mode
 
 
 class AscWfbp:

@@ -9,7 +9,7 @@ MG-WFBP paper calls by that name.
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers.base import Cost, LayerCost, Mode
+from wirebench.gradient.schedule import Cost, LayerCost, Mode
 
 
 class Easgd:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers.base import Cost, LayerCost, Mode
+from wirebench.gradient.schedule import Cost, LayerCost, Mode
 
 BYTES_PER_ELEMENT = 4
 

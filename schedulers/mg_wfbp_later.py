@@ -7,8 +7,8 @@ Shi, Chu and Li, "MG-WFBP: Merging Gradients Wisely for Efficient Communication 
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers._greedy import Pending, merge
-from schedulers.base import Cost, LayerCost, Mode
+from schedulers.parts.greedy import Pending, merge
+from wirebench.gradient.schedule import Cost, LayerCost, Mode
 
 
 class MgWfbpLater:

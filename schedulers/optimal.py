@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import ClassVar
 
-from schedulers.base import Cost, LayerCost, Mode
-from wirebench.schedule import ready_times
+from wirebench.gradient.schedule import Cost, LayerCost, Mode, ready_times
 
 
 class Optimal:

@@ -7,7 +7,7 @@ EASGD the single message alone). The name is kept because the paper's tables use
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers.base import Cost, LayerCost, Mode
+from wirebench.gradient.schedule import Cost, LayerCost, Mode
 
 
 class SyncEasgd:

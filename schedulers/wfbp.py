@@ -6,7 +6,7 @@ Zhang et al., "Poseidon", USENIX ATC 2017; the baseline of MG-WFBP (arXiv 1811.1
 from collections.abc import Sequence
 from typing import ClassVar
 
-from schedulers.base import Cost, LayerCost, Mode
+from wirebench.gradient.schedule import Cost, LayerCost, Mode
 
 
 class Wfbp:

@@ -17,13 +17,13 @@ from scripts._simulators import (
     sizes_of,
 )
 from wirebench import collectives
-from wirebench.compress_rates import Rates
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
-from wirebench.pricing import Pricer
-from wirebench.simulate import Compressing, Simulated, Simulator
-from wirebench.sizing import Sizes
-from wirebench.topology import Topology
-from wirebench.trace import Trace
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.simulator import Compressing, Simulated, Simulator
+from wirebench.simulation.trace import Trace
+from wirebench.topology.tree import Topology
 
 SCHEDULERS = ("wfbp", "fused", "sync_easgd", "mg_wfbp", "optimal", "dear")
 QUICK = ("optimal", "dear")

@@ -13,7 +13,7 @@ from scripts._advice import Advice
 from scripts._advice_words import rate
 from scripts._networks import WIDTH
 from scripts._simulators import DENSE
-from wirebench.trace import Trace
+from wirebench.simulation.trace import Trace
 from wirebench.utils.figures import new_figure
 
 USUAL = ("fused", "ring")

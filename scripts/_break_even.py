@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from scripts._advice import Advice, Adviser
 from scripts._simulators import DENSE
-from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
+from wirebench.topology.rates import parse_rate
+from wirebench.utils.files import write_atomically
 
 FILE = "predicted.json"
 

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from resolve import resolve
 from scripts import _method_runs
 from scripts._launching import ROOT, Command, Launch, attempt, keep, shown
-from wirebench import config
-from wirebench.cluster.rates import parse_rate
+from suite.compose.resolve import resolve
+from wirebench.config import loader
 from wirebench.errors import UserError
+from wirebench.topology.rates import parse_rate
 
 
 class Planned(NamedTuple):
@@ -38,7 +38,7 @@ def check(planned: Iterable[Planned]) -> None:
         if each.hosts < 1:
             raise UserError(f"--hosts: must be positive, got {each.hosts}")
         try:
-            resolve(config.load(ROOT / each.config, list(each.overrides)))
+            resolve(loader.load(ROOT / each.config, list(each.overrides)))
         except UserError as error:
             raise UserError(f"{each.label}: {error}") from error
 

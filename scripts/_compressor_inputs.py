@@ -9,8 +9,8 @@ from torch import Tensor
 
 import models
 from wirebench.errors import UserError
-from wirebench.layout import Bucket, FlatGradient, Layer
-from wirebench.seeding import generator
+from wirebench.gradient.flat import Bucket, FlatGradient, Layer
+from wirebench.utils.rng import generator
 
 REAL: dict[str, tuple[str, str, dict[str, Any], int, int]] = {
     "0.27m": ("ResNet-20", "resnet_cifar", {"depth": 20}, 10, 32),
@@ -89,7 +89,7 @@ class Inputs:
         self.draws = heavy_tailed(size.numel, rng, device)
         self.grad, self.param = torch.zeros_like(self.draws), torch.zeros_like(self.draws)
         self.targets = torch.zeros(max(1, LEAST_TARGETS // size.numel), size.numel, device=device)
-        self._copied = 0
+        self._gathered = 0
         low, high = (math.log(scale) for scale in SCALES)
         uniform = torch.rand(len(size.layers), generator=generator("bench_compressors scales", size.numel))
         self.scales = torch.exp(low + (high - low) * uniform).tolist()
@@ -110,8 +110,8 @@ class Inputs:
 
     def copy(self) -> None:
         """The unit of all times."""
-        self._copied += 1
-        self.targets[self._copied % len(self.targets)].copy_(self.grad)
+        self._gathered += 1
+        self.targets[self._gathered % len(self.targets)].copy_(self.grad)
 
 
 def heavy_tailed(numel: int, rng: torch.Generator, device: torch.device) -> Tensor:

@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from compressors.base import Exchange
 from wirebench.compressor_trial import Subject
-from wirebench.layout import Bucket
-from wirebench.phases import phase
-from wirebench.requests import Sum
-from wirebench.world import World
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Sum
 
 POWERSGD_RANK = 1
 """PyTorch's own default, and ours."""
@@ -36,7 +36,7 @@ class Copy:
     def __init__(self) -> None:
         self._target: dict[str, Tensor] = {}
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """No request."""
         if not self._target:
             self._target["target"] = torch.zeros_like(bucket.grad)
@@ -55,7 +55,7 @@ class TopKOfTorch:
     def __init__(self, density: float) -> None:
         self.density = density
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """No request."""
         with phase("select"):
             torch.topk(bucket.grad.abs(), max(int(bucket.grad.numel() * self.density), 1))
@@ -78,7 +78,7 @@ class SketchOfTorch:
         self.density = density
         self.hashes: dict[str, Tensor] = {}
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """No request."""
         grad = bucket.grad
         columns = COLUMNS_PER_ENTRY * max(int(grad.numel() * self.density), 1)
@@ -113,7 +113,7 @@ class DdpHook:
     def __init__(self, hook: Callable[[Any, Any], torch.futures.Future], state: Any) -> None:
         self.hook, self.state = hook, state
 
-    def exchange(self, bucket: Bucket, world: World) -> Exchange:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """A sum for every all-reduce that the hook makes; they are asked for after it, only to be counted."""
         sent: list[Tensor] = []
         with _answered(sent):

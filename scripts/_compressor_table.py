@@ -5,15 +5,15 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from wirebench.compressor_cells import Cell
 from wirebench.compressor_trial import PARTS
+from wirebench.record.compressor_results import CompressorResult
 
 LEAST_SHOWN = 0.005
 WIDTH = 180
 """Characters: no number is cut, also where the terminal is narrower."""
 
 
-def show(cells: Sequence[Cell], title: str, remarks: Mapping[str, str]) -> None:
+def show(cells: Sequence[CompressorResult], title: str, remarks: Mapping[str, str]) -> None:
     """Print one table for each size, and below the last what is to say of methods in it, by name."""
     console = Console(width=WIDTH)
     for items in dict.fromkeys(cell.items for cell in cells):
@@ -24,7 +24,7 @@ def show(cells: Sequence[Cell], title: str, remarks: Mapping[str, str]) -> None:
             console.print(f"{method}: {text}")
 
 
-def table(cells: Sequence[Cell], title: str) -> Table:
+def table(cells: Sequence[CompressorResult], title: str) -> Table:
     """Cells of one size."""
     first = cells[0]
     copies = [cell.copy for cell in cells if not cell.error]
@@ -43,7 +43,7 @@ def table(cells: Sequence[Cell], title: str) -> Table:
     return shown
 
 
-def row(cell: Cell) -> list[str]:
+def row(cell: CompressorResult) -> list[str]:
     """All columns but the name."""
     low, high = cell.spread
     parts = cell.copies
@@ -65,7 +65,7 @@ def multiple_text(multiple: float | None) -> str:
     return "-" if multiple is None else f"{multiple:.2f}"
 
 
-def budget_text(cell: Cell) -> str:
+def budget_text(cell: CompressorResult) -> str:
     """What was used of each budget; where the update is no part of it, but all else is, the total with it."""
     words = []
     for budget in cell.budget:

@@ -9,10 +9,10 @@ import psutil
 import torch
 
 from scripts._compressor_inputs import Inputs, Size
-from wirebench.compressor_cells import Budget, Cell
 from wirebench.compressor_memory import Memory, measure_memory
 from wirebench.compressor_trial import PARTS, Earlier, Part, Stopwatch, Subject, run_exchange, seconds_of
-from wirebench.world import World
+from wirebench.gradient.context import ExchangeContext
+from wirebench.record.compressor_results import Budget, CompressorResult
 
 SHARE_OF_MEMORY = 0.7
 LEAST_OF_BUDGET = 10_000_000
@@ -33,9 +33,9 @@ class Contender:
     no_slower_than: str = ""
 
 
-def world_of(subject: Subject, number: int, workers: int) -> World:
+def world_of(subject: Subject, number: int, workers: int) -> ExchangeContext:
     """Rank 0's view of the step that is run as the `number`-th: where ranks take turns, always its own."""
-    return World(0, workers, number * workers if getattr(subject, "takes_turns", False) else number)
+    return ExchangeContext(0, workers, number * workers if getattr(subject, "takes_turns", False) else number)
 
 
 @dataclass
@@ -50,10 +50,10 @@ class _Turns:
     handed_over: list[int] = field(default_factory=list)
     earlier: Earlier = field(default_factory=dict)
 
-    def cell(self, size: Size) -> Cell:
+    def cell(self, size: Size) -> CompressorResult:
         """All of it."""
         state_bytes, memory = self.memory
-        return Cell(
+        return CompressorResult(
             method=self.contender.name,
             rival=self.contender.rival,
             model=size.model,
@@ -83,7 +83,7 @@ class Bench:
     ) -> None:
         self.device, self.workers, self.warmup, self.repeats, self.say = device, workers, warmup, repeats, say
         self.watch = Stopwatch(device)
-        self.cells: list[Cell] = []
+        self.cells: list[CompressorResult] = []
 
     def measure(self, size: Size, contenders: Sequence[Contender]) -> None:
         """Memory of every contender alone, then the turns, in as few groups as fit into memory."""
@@ -173,7 +173,9 @@ class Bench:
         lines = str(error).splitlines() or [""]
         text = f"{type(error).__name__}: {lines[0]}".removesuffix(": ")
         self.say(f"{size.name}: {contender.name} failed: {text}")
-        self.cells.append(Cell(contender.name, contender.rival, size.model, size.numel, len(size.layers), error=text))
+        self.cells.append(
+            CompressorResult(contender.name, contender.rival, size.model, size.numel, len(size.layers), error=text)
+        )
 
 
 def check_result(result: torch.Tensor, grad: torch.Tensor) -> None:

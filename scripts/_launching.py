@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from wirebench import schema
 from wirebench.cluster.signals import Interrupted, Relay
 from wirebench.errors import UserError
+from wirebench.record import schema
 
 ROOT = Path(__file__).resolve().parents[1]
 KEPT = ("record.json", "config.toml")

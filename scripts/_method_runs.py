@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from wirebench import schema
+from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
-from wirebench.plugins import check_type
+from wirebench.record import schema
+from wirebench.utils.files import write_atomically
 
 NOTE = "method.json"
 

@@ -3,9 +3,9 @@
 import argparse
 from pathlib import Path
 
-from wirebench import networks, topology_file
 from wirebench.errors import UserError
-from wirebench.topology import Topology
+from wirebench.topology import presets, topology_file
+from wirebench.topology.tree import Topology
 
 DEFAULT = "10gbe"
 LOCAL_SOURCE = "all workers in it: links inside, PCIe 3 x16 at its nominal rate"
@@ -17,7 +17,7 @@ WIDTH = 120
 
 def add_network(parser: argparse.ArgumentParser) -> None:
     """The options that name a network."""
-    names = ", ".join(networks.NETWORKS)
+    names = ", ".join(presets.NETWORKS)
     parser.add_argument("--network", metavar="NAME", help=f"{names} ({DEFAULT})")
     parser.add_argument("--topology", metavar="FILE", help="instead: a file with link speeds (scripts/fit_network.py)")
     parser.add_argument("--per-machine", type=int, metavar="N", help="workers of a machine (1)")
@@ -29,9 +29,9 @@ def topology_of(options: argparse.Namespace, workers: int, gbit: float | None = 
     if not (1 <= workers <= MOST_WORKERS and 1 <= each <= MOST_WORKERS):
         raise UserError(f"--workers and --per-machine: need 1 to {MOST_WORKERS}")
     if not options.topology:
-        network = networks.find(options.network or DEFAULT)
+        network = presets.find(options.network or DEFAULT)
         rate = network.bytes_per_second if gbit is None else gbit * 1e9 / 8
-        return networks.cluster(network._replace(bytes_per_second=rate), workers, each)
+        return presets.cluster(network._replace(bytes_per_second=rate), workers, each)
     for name in ("network", "per_machine"):
         if getattr(options, name) is not None:
             raise UserError(f"--{name.replace('_', '-')}: goes without --topology, which says it already")
@@ -40,7 +40,7 @@ def topology_of(options: argparse.Namespace, workers: int, gbit: float | None = 
         raise UserError(f"--topology: {options.topology} has no link speeds; scripts/fit_network.py measures them")
     if described.size != workers:
         raise UserError(f"--topology: {options.topology} has {described.size} ranks, not {workers}")
-    return described if gbit is None else networks.rescaled(described, gbit / gbit_of(described))
+    return described if gbit is None else presets.rescaled(described, gbit / gbit_of(described))
 
 
 def gbit_of(topology: Topology) -> float:
@@ -54,4 +54,4 @@ def source_of(options: argparse.Namespace) -> str:
         note = topology_file.describe(str(Path(options.topology))).note
         return f"{options.topology}{': ' + note if note else ''}"
     name = options.network or DEFAULT
-    return f"{name}: {networks.find(name).source}"
+    return f"{name}: {presets.find(name).source}"

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 
 import models
-from wirebench.backward_profile import LayerTimer, median
-from wirebench.environment import hardware
-from wirebench.layout import backward_order
-from wirebench.loss import cross_entropy
-from wirebench.seeding import generator
-from wirebench.trace import Trace, TraceLayer
+from wirebench.gradient.flat import backward_order
+from wirebench.profiling.layer_timer import LayerTimer, median
+from wirebench.simulation.trace import Trace, TraceLayer
+from wirebench.telemetry.environment import hardware
+from wirebench.training.loss import cross_entropy
+from wirebench.utils.rng import generator
 
 COPIED_FLOATS, COPIES, LEAST_STEPS = 1 << 24, 5, 3
 
@@ -26,7 +26,7 @@ def probe(name: str, options: dict[str, Any], batch_size: int, pixels: int, clas
     labels = torch.zeros(batch_size, dtype=torch.int64, device=device)
     order = backward_order(model, lambda module: cross_entropy(module(images), labels))
     timer = LayerTimer(model, order.names, device)
-    timer.arm()
+    timer.enable_sync()
     begin, steps = time.perf_counter(), 0
     while steps < LEAST_STEPS or time.perf_counter() - begin < seconds:
         model.zero_grad(set_to_none=True)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import torch
 
-from compose import compose
-from wirebench import config
+from suite.compose.build import compose
 from wirebench.comm.hvd import HorovodCommunicator
+from wirebench.config import loader
 from wirebench.errors import UserError
 
 CONFIG = Path(__file__).resolve().parents[1] / "configs/synthetic/toy.toml"
@@ -58,7 +58,7 @@ def refusal(settings: str) -> str:
         small = {"engine.name": "local", "data.batch_size": "1", "output.dir": f"{folder}/run"}
         chosen = small | dict(each.split("=", 1) for each in settings.split())
         try:
-            run = compose(config.load(CONFIG, [f"{key}={value}" for key, value in chosen.items()]))
+            run = compose(loader.load(CONFIG, [f"{key}={value}" for key, value in chosen.items()]))
         except UserError as error:
             return str(error)
         finally:

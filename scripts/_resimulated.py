@@ -18,14 +18,16 @@ from scipy.optimize import minimize
 import compressors
 import schedulers
 from scripts._method_runs import MethodRun
-from wirebench import collectives, networks, trace
-from wirebench.cluster.rates import parse_rate
-from wirebench.compress_rates import Rates
-from wirebench.networks import Network
-from wirebench.pricing import Pricer
-from wirebench.simulate import Simulator, free
-from wirebench.sizing import Sizes
-from wirebench.topology import Topology
+from wirebench import collectives
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.costmodel.request_sizes import Sizes
+from wirebench.simulation import trace
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.simulator import Simulator, free
+from wirebench.topology import presets
+from wirebench.topology.presets import Network
+from wirebench.topology.rates import parse_rate
+from wirebench.topology.tree import Topology
 
 START = (1e-4, 1e-3)
 """Seconds from which both numbers are looked for."""
@@ -44,7 +46,7 @@ class Resimulated:
     def __init__(self, run: MethodRun, rates: Rates) -> None:
         config = run.record["config"]
         network, dilation = Network(0.0, _bytes_per_second(run.note["link"]), ""), config["network"]["dilation"] or 1.0
-        self.topology = networks.cluster(network, run.record["world_size"])
+        self.topology = presets.cluster(network, run.record["world_size"])
         self.model = trace.load(trace.find(config["model"]["trace"])).faster(1 / dilation)
         self.other = sum(run.record["phases"][name] for name in ("data", "update"))
         self.measured: float = run.record["step_seconds"]["median"]

@@ -4,14 +4,14 @@ import functools
 from collections.abc import Sequence
 
 import compressors
-from schedulers.base import Scheduler
-from wirebench.compress_rates import Rates
+from wirebench.config.plugins import suggest
+from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
-from wirebench.plugins import suggest
-from wirebench.requests import Gather
-from wirebench.simulate import Compressing, free, layers_of
-from wirebench.sizing import Sizes
-from wirebench.trace import MOST_IMAGES, Trace
+from wirebench.gradient.contract import Scheduler
+from wirebench.gradient.requests import Gather
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.simulator import Compressing, free, layers_of
+from wirebench.simulation.trace import MOST_IMAGES, Trace
 
 DENSE = "none"
 LEAST, MOST = 1e-6, 1e6
@@ -125,7 +125,7 @@ def needs_whole(name: str) -> bool:
 
 
 def check(scheduler: str, built: Scheduler, compressor: str, collective: str) -> None:
-    """Raise UserError for what train.py would refuse to put together (resolve.py)."""
+    """Raise UserError for what train.py would refuse to put together (suite/compose/resolve.py)."""
     if built.mode in ("native", "elastic") and compressor != DENSE:
         raise UserError(f"--schedulers: {scheduler!r} sends no gradients of ours, and goes with --compressor none")
     if built.mode == "native" and collective != "native":

@@ -32,15 +32,15 @@ from scripts._networks import LOCAL_SOURCE, add_network, gbit_of, source_of, top
 from scripts._probe import copy_bytes_per_second, probe
 from scripts._simulators import DENSE, check_batches, check_density, check_names, check_positive, check_time
 from scripts.estimate_trace import check_sizes, estimate, gpu_of, model_options
-from wirebench import trace
-from wirebench.compress_rates import SHIPPED, Rates
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
-from wirebench.roofline import GPUS, Gpu, of_hardware
-from wirebench.topology import Topology
-from wirebench.trace import Trace
+from wirebench.simulation import trace
+from wirebench.simulation.compress_rates import SHIPPED, Rates
+from wirebench.simulation.roofline import GPUS, Gpu, of_hardware
+from wirebench.simulation.trace import Trace
+from wirebench.topology.tree import Topology
 from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.figures import save
+from wirebench.utils.files import write_atomically
 
 IMAGE_SIZE, CLASSES, PROBE_SECONDS = 224, 1000, 30.0
 OF_A_MODEL = ("probe", "option", "image_size", "classes", "probe_seconds")

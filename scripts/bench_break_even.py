@@ -28,11 +28,13 @@ from scripts._launching import ROOT, Launch, run
 from scripts._networks import gbit_of
 from scripts._probe import copy_bytes_per_second
 from scripts._simulators import check_density, check_names, check_positive, density_of
-from wirebench import config, networks, topology_file, trace
-from wirebench.cluster.rates import parse_rate
 from wirebench.cluster.signals import Interrupted
-from wirebench.compress_rates import Rates
+from wirebench.config import loader
 from wirebench.errors import UserError
+from wirebench.simulation import trace
+from wirebench.simulation.compress_rates import Rates
+from wirebench.topology import presets, topology_file
+from wirebench.topology.rates import parse_rate
 from wirebench.utils.cli import check_outputs, parser_of
 
 CONFIG = Path("configs/tables/break_even_vgg16.toml")
@@ -105,7 +107,7 @@ def _adviser(options: argparse.Namespace) -> tuple[Adviser, int]:
     if not all(branch.links for branch in topology.branches.values()):
         raise UserError(f"--topology: {options.topology} has no link speeds; scripts/fit_network.py measures them")
     own = gbit_of(topology)
-    trained = config.load(ROOT / options.config)
+    trained = loader.load(ROOT / options.config)
     if trained.model.name != "replay" or "trace" not in trained.model.options:
         raise UserError(f"--config: {options.config} names no trace to be replayed, and the planner needs one")
     model = trace.load(trace.find(trained.model.options["trace"]))
@@ -115,7 +117,7 @@ def _adviser(options: argparse.Namespace) -> tuple[Adviser, int]:
     torch.set_num_threads(1)
     adviser = Adviser(
         model,
-        lambda gbit: topology if gbit is None else networks.rescaled(topology, gbit / own),
+        lambda gbit: topology if gbit is None else presets.rescaled(topology, gbit / own),
         Rates(),
         copy_bytes_per_second(),
         options.density,

@@ -22,16 +22,18 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from wirebench import cells, collectives, topology_file
-from wirebench.cells import Cell
+from wirebench import collectives
 from wirebench.collectives.ring import Ring
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import end_process, launched, let_rank_0_tell
-from wirebench.config import EngineConfig
-from wirebench.environment import capture
+from wirebench.config.loader import EngineConfig
 from wirebench.errors import PeerLost, UserError
-from wirebench.nic import InterfaceCounter, find_interface
-from wirebench.topology import Topology
+from wirebench.record import collective_results
+from wirebench.record.collective_results import AllReduceResult
+from wirebench.telemetry.environment import capture
+from wirebench.telemetry.nic import InterfaceCounter, find_interface
+from wirebench.topology import topology_file
+from wirebench.topology.tree import Topology
 from wirebench.trial import StandIn, Trial, planned_bytes, predicted_seconds
 
 SIZES = "4 1k 16k 60kf 1m 4m 4000kf 14700kf"
@@ -53,7 +55,7 @@ def main() -> int:
     nic = InterfaceCounter(find_interface(engine.ranks_on_this_host == engine.size))
     trials = {name: Trial(engine, collective, topology, nic) for name, collective in chosen.items()}
     ring = functools.partial(Ring().plan, topology)
-    found: list[Cell] = []
+    found: list[AllReduceResult] = []
     for items in sizes:
         found += measure(options, engine, trials, items, ring)
         if engine.is_first and not options.quiet:
@@ -61,7 +63,7 @@ def main() -> int:
     if engine.is_first:
         show(found, topology)
         if options.json:
-            cells.save(Path(options.json), header(options, engine, topology), found)
+            collective_results.save(Path(options.json), header(options, engine, topology), found)
     engine.close()
     wrong = [f"{cell.collective} of {size_text(cell.num_bytes)}" for cell in found if not cell.right]
     if wrong and engine.is_first:
@@ -71,7 +73,7 @@ def main() -> int:
 
 def measure(
     options: argparse.Namespace, engine: Engine, trials: dict[str, Trial], items: int, ring: StandIn
-) -> list[Cell]:
+) -> list[AllReduceResult]:
     """All collectives at one size, taking turns."""
     tensor = torch.zeros(items, device=engine.device)
     outcomes, calls = {}, {}
@@ -89,14 +91,14 @@ def measure(
     return [cell_of(engine, name, trial, items, outcomes[name], ring) for name, trial in trials.items()]
 
 
-def cell_of(engine: Engine, name: str, trial: Trial, items: int, outcome: Any, ring: StandIn) -> Cell:
+def cell_of(engine: Engine, name: str, trial: Trial, items: int, outcome: Any, ring: StandIn) -> AllReduceResult:
     """What a collective's turns at one size gave."""
     repeats, plans = trial.take(), trial.segments(items, ITEM_BYTES).plans
     planned = planned_bytes(trial, items, ITEM_BYTES, ring)
     machines = None
     if repeats.interface is not None:
         machines = tuple((*seen, *plan) for seen, plan in zip(repeats.interface, planned, strict=True))
-    return Cell(
+    return AllReduceResult(
         collective=name,
         plan=plans[0].name if plans else "native",
         items=items,
@@ -126,7 +128,7 @@ def header(options: argparse.Namespace, engine: Engine, topology: Topology) -> d
     }
 
 
-def show(found: Sequence[Cell], topology: Topology) -> None:
+def show(found: Sequence[AllReduceResult], topology: Topology) -> None:
     """The table."""
     shown = Table(title=f"all-reduce on {topology.layout}", box=None, header_style="bold", padding=(0, 2, 0, 0))
     for head in ("bytes", "collective", "ms median", "[p10 - p90]", "algbw MB/s", "busbw MB/s", "error"):
@@ -149,14 +151,14 @@ def show(found: Sequence[Cell], topology: Topology) -> None:
     Console(width=None if sys.stdout.isatty() else 140).print(shown)
 
 
-def prediction_text(cell: Cell) -> str:
+def prediction_text(cell: AllReduceResult) -> str:
     """Predicted milliseconds and their error."""
     if cell.predicted_seconds is None or cell.prediction_error is None:
         return "-"
     return f"{cell.predicted_seconds * 1e3:.3f} ({cell.prediction_error:+.0%})"
 
 
-def wire_text(cell: Cell) -> str:
+def wire_text(cell: AllReduceResult) -> str:
     """Bytes that the interfaces sent over bytes that the plan sends, all machines together."""
     if not cell.machines or not sum(machine[2] for machine in cell.machines):
         return "-"

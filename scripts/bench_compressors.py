@@ -7,7 +7,7 @@
 
 No network: what an exchange asks for is answered at once from the rank's own messages, as if all P workers had sent the
 same; answering is not counted. What is merged with a message are those of the steps before, whose entries lie at other
-places. The parts are the phases of wirebench/phases.py; recover is what is selected again in a later round, merge the
+places. The parts are those of gradient/phases.py; recover is what is selected again in a later round, merge the
 ceil(log2 P) merges of a tree's root, other all that lies outside. The whole model is one bucket, of which methods send
 dense what their papers do (dense_below). Of oktopk's steps one in 32, whose thresholds are exact, is not among them.
 
@@ -37,11 +37,11 @@ from scripts._compressor_inputs import GRADIENTS, REAL, parse_size
 from scripts._compressor_rivals import DDP_POWERSGD, rivals
 from scripts._compressor_table import show
 from scripts._compressor_turns import Bench, Contender
-from wirebench import compressor_cells
-from wirebench.compressor_cells import Budget
 from wirebench.compressor_trial import PARTS, Part
-from wirebench.environment import capture
 from wirebench.errors import UserError
+from wirebench.record import compressor_results
+from wirebench.record.compressor_results import Budget
+from wirebench.telemetry.environment import capture
 from wirebench.utils.cli import Parser
 
 NAME = "bench_compressors.py"
@@ -189,7 +189,7 @@ def header(options: argparse.Namespace, bench: Bench) -> dict[str, Any]:
 def _write(options: argparse.Namespace, bench: Bench) -> None:
     """The file, anew: what was measured so far."""
     if options.json is not None:
-        compressor_cells.save(options.json, header(options, bench), bench.cells)
+        compressor_results.save(options.json, header(options, bench), bench.cells)
 
 
 def _say(text: str) -> None:

@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts._launching import ROOT, Command, Launch, keep, run, shown
 from scripts.bench_collectives import parse_size
-from wirebench import cells
-from wirebench.cluster.rates import parse_rate
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
 from wirebench.paper_flexreduce import LAYOUTS
+from wirebench.record import collective_results
+from wirebench.topology.rates import parse_rate
 from wirebench.utils.cli import parser_of
+from wirebench.utils.files import write_atomically
 
 CONFIG = "configs/tables/flexreduce_resnet18.toml"
 TIMED = ("ring", "flexreduce", "blueconnect", "native")
@@ -75,9 +75,9 @@ def time_collectives(plan: Plan, layout: str, launch: Launch) -> bool:
     command = timing_command(plan, layout, file)
     if launch(command) != 0:
         return False
-    found = cells.load(file)
+    found = collective_results.load(file)
     # The ranks do not know how fast their links are.
-    cells.save(file, {**found.header, "link": plan.link, "launch": shown(command)}, found.cells)
+    collective_results.save(file, {**found.header, "link": plan.link, "launch": shown(command)}, found.cells)
     return True
 
 

@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import compressors
 from scripts._cluster_runs import Planned, check, measure
 from scripts._launching import ROOT, Launch, run
-from wirebench import config
 from wirebench.cluster.signals import Interrupted
+from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.utils.cli import parser_of
 
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None, launch: Launch | None = None) -
     try:
         options = _parser().parse_args(arguments)
         chosen = plan(options.methods, options.density)
-        given = config.load(ROOT / options.config, options.set)
+        given = loader.load(ROOT / options.config, options.set)
         if options.turns < 1:
             raise UserError(f"--turns: must be positive, got {options.turns}")
         if not 0 < options.density <= 1:

@@ -26,19 +26,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 import models
-from compose import compose
+from suite.compose.build import compose
 from train import train_step
-from wirebench import config
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import end_process, launched, let_rank_0_tell
-from wirebench.config import EngineConfig
-from wirebench.environment import capture
+from wirebench.config import loader
+from wirebench.config.loader import EngineConfig
 from wirebench.errors import PeerLost, UserError
-from wirebench.loss import cross_entropy
-from wirebench.native import native_sync
-from wirebench.optim import build_optimizer
-from wirebench.progress import NullProgress
-from wirebench.run import Run
+from wirebench.exchange.native import native_sync
+from wirebench.telemetry.environment import capture
+from wirebench.training.loss import cross_entropy
+from wirebench.training.optim import build_optimizer
+from wirebench.training.progress import NullProgress
+from wirebench.training.trainer import Trainer
 
 MODELS = {
     "resnet20": {"model.name": "resnet_cifar", "model.depth": 20, "data.batch_size": 32},
@@ -100,7 +100,7 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
         Path(options.json).write_text(json.dumps(record, indent=1) + "\n")
 
 
-def settings(options: argparse.Namespace, folder: Path) -> config.Config:
+def settings(options: argparse.Namespace, folder: Path) -> loader.Config:
     """The composition under test, on synthetic images."""
     table = {
         "engine.name": options.engine, "engine.device": options.device, "data.name": "synthetic",
@@ -113,10 +113,10 @@ def settings(options: argparse.Namespace, folder: Path) -> config.Config:
     for key, value in table.items():
         section, _, name = key.partition(".")
         nested.setdefault(section, {})[name] = value
-    return config.from_dict(nested, f"overhead-{options.model}")
+    return loader.from_dict(nested, f"overhead-{options.model}")
 
 
-def ours(run: Run) -> Callable[[], None]:
+def ours(run: Trainer) -> Callable[[], None]:
     """One step of train.py."""
     batches = [run.workers[0].shard.train(0)]
     run.journal.progress = NullProgress()  # its lines would stand between the results
@@ -128,7 +128,7 @@ def ours(run: Run) -> Callable[[], None]:
     return step
 
 
-def peer(run: Run) -> Callable[[], None]:
+def peer(run: Trainer) -> Callable[[], None]:
     """One step of a plain loop: a model of its own with nothing of ours in it, and the engine's own synchroniser."""
     settings, worker = run.config, run.workers[0]
     dataset = worker.shard.dataset
@@ -141,7 +141,7 @@ def peer(run: Run) -> Callable[[], None]:
     def step() -> None:
         images, labels = next(batches)
         synchroniser.begin(0, 0)
-        synchroniser.arm()
+        synchroniser.enable_sync()
         with torch.autocast(run.engine.device.type, torch.bfloat16, enabled=settings.train.precision == "bf16"):
             output = synchroniser.module(images)
         cross_entropy(output, labels).backward()

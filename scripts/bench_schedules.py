@@ -19,8 +19,8 @@ import schedulers
 from scripts._cluster_runs import Planned, check, measure
 from scripts._launching import ROOT, Launch, run
 from wirebench.cluster.signals import Interrupted
+from wirebench.config.plugins import suggest
 from wirebench.errors import UserError
-from wirebench.plugins import suggest
 from wirebench.utils.cli import parser_of
 
 LEFT_OUT = ("easgd",)

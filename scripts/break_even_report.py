@@ -20,10 +20,10 @@ from scripts._advice import WORTHWHILE
 from scripts._advice_words import rate
 from scripts._break_even import Side
 from scripts._method_runs import MethodRun
-from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
+from wirebench.topology.rates import parse_rate
 from wirebench.utils.cli import parser_of
+from wirebench.utils.files import write_atomically
 from wirebench.utils.markdown import table
 
 HEAD = ("compressor", "links", "x", "dense ms", "predicted", "compressed ms", "predicted", "faster by", "predicted",

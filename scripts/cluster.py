@@ -25,7 +25,7 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from wirebench.cluster import outside, state, traffic
+from wirebench.cluster import launcher, state, traffic
 from wirebench.cluster.plan import Plan, make_plan
 from wirebench.cluster.ranks import ENGINES
 from wirebench.cluster.signals import Interrupted, Relay
@@ -65,10 +65,10 @@ def run(options: argparse.Namespace, relay: Relay) -> int:
         else:
             plan = _plan(options)
             command = _command(options.command, plan)
-            cluster = stack.enter_context(outside.attached(plan))
+            cluster = stack.enter_context(launcher.attached(plan))
         holders = cluster.find_hosts()
         before = traffic.read_counters(holders)
-        code, counts = outside.run_job(cluster, options.engine, command, state.counts_folder(), relay)
+        code, counts = launcher.run_job(cluster, options.engine, command, state.counts_folder(), relay)
         carried = traffic.difference(before, traffic.read_counters(holders))
         _show(traffic.traffic_table(cluster.plan, carried, counts))
     return code
@@ -78,7 +78,7 @@ def up(options: argparse.Namespace, relay: Relay) -> int:
     """Start a cluster that stays."""
     plan, name = _plan(options), options.name or DEFAULT_NAME
     with state.reserve(name):
-        outside.detached(plan, partial(state.save, name))
+        launcher.detached(plan, partial(state.save, name))
     print(f"cluster {name} is up: {len(plan.hosts)} hosts, {plan.size} ranks, {plan.links}")
     return 0
 

@@ -21,18 +21,18 @@ import torch
 from torch import Tensor
 
 import compressors
-from compressors.base import Keeps, Method
 from scripts import _refusals
 from wirebench import collectives
-from wirebench.collectives.serve import Server
+from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.errors import UserError
-from wirebench.exchange import advance, run
-from wirebench.layout import Bucket, Layer
-from wirebench.topology import Topology
+from wirebench.exchange.driver import advance, run
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Keeps, Method
+from wirebench.gradient.flat import Bucket, Layer
+from wirebench.topology.tree import Topology
 from wirebench.utils import markdown as markers
-from wirebench.world import World
 
 MARKERS = {
     "matrix": ("<!-- matrix:begin -->", "<!-- matrix:end -->"),
@@ -127,7 +127,7 @@ def row(name: str) -> list[str]:
 def watch(name: str, options: dict[str, Any], collective: str) -> Seen:
     """Exchange STEPS steps of whole numbers on this collective."""
     topology, chosen = Topology.flat(SIZE), collectives.build(collective)
-    servers = [Server(Metered(c), chosen, topology) for c in LocalHub(SIZE).communicators]
+    servers = [RequestExecutor(Metered(c), chosen, topology) for c in LocalHub(SIZE).communicators]
     ranks = [compressors.build(name, **options) for _ in range(SIZE)]
     layers = _layers()
     parameters = torch.randn(layers[-1].stop, generator=torch.Generator().manual_seed(0))
@@ -138,7 +138,7 @@ def watch(name: str, options: dict[str, Any], collective: str) -> Seen:
             rng = torch.Generator().manual_seed(SIZE * step + rank)
             grad = torch.randint(-9, 10, (layers[-1].stop,), generator=rng).float()
             bucket = Bucket(0, grad, parameters, layers)
-            exchanges.append(compressor.exchange(bucket, World(rank, SIZE, step)))
+            exchanges.append(compressor.exchange(bucket, ExchangeContext(rank, SIZE, step)))
         logs = [server.take_log() for server in servers]
         results.append(run([advance(e, s.serve) for e, s in zip(exchanges, servers, strict=True)])[0].clone())
     logs = [server.take_log() for server in servers]

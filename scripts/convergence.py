@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import compressors
 from scripts import _convergence_runs, _method_runs, convergence_report
 from scripts._launching import ROOT, Launch, attempt, keep, run, shown
-from wirebench import config
 from wirebench.cluster.signals import Interrupted
+from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.utils.cli import parser_of
 
@@ -137,7 +137,7 @@ def refuse_others(options: argparse.Namespace, asked: Sequence[Task]) -> None:
     for task in asked:
         if task.folder.name not in known and (task.folder / "checkpoints").exists():
             # A checkpoint refuses another density by itself; another length of the schedule it takes up.
-            known[task.folder.name] = {"epochs": config.load(task.folder / "config.toml").train.epochs}
+            known[task.folder.name] = {"epochs": loader.load(task.folder / "config.toml").train.epochs}
     density = next((task.density for task in asked if task.density is not None), None)
     known["this call"] = {"epochs": options.epochs, "density": density}
     try:

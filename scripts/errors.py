@@ -17,13 +17,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts import _method_runs
 from scripts._resimulated import Machine, Resimulated, fit
-from wirebench import schema
-from wirebench.compress_rates import Rates
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
+from wirebench.record import schema
+from wirebench.simulation.compress_rates import Rates
 from wirebench.utils import markdown
 from wirebench.utils.cli import parser_of
 from wirebench.utils.figures import new_figure, save
+from wirebench.utils.files import write_atomically
 
 AFTERWARDS = ("naive", "sync_easgd")
 """Schedules whose messages wait for the end of the backward pass."""

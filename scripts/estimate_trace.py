@@ -24,11 +24,11 @@ from torch import nn
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import models
+from wirebench.config.plugins import suggest
 from wirebench.errors import UserError
-from wirebench.loss import cross_entropy
-from wirebench.plugins import suggest
-from wirebench.roofline import GPUS, Gpu, Roofline
-from wirebench.trace import Paced, Trace, TraceLayer
+from wirebench.simulation.roofline import GPUS, Gpu, Roofline
+from wirebench.simulation.trace import Paced, Trace, TraceLayer
+from wirebench.training.loss import cross_entropy
 from wirebench.utils.cli import parser_of
 
 DIGITS = 4

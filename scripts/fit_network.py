@@ -18,17 +18,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from rich.console import Console
 from rich.table import Table
 
-from wirebench import cells, topology_file, topology_text
-from wirebench.cells import Cell
+from wirebench.costmodel.fit import TOLERANCE, Fit, fit, judge
 from wirebench.errors import UserError
-from wirebench.fit import TOLERANCE, Fit, fit, judge
-from wirebench.topology import Topology
+from wirebench.record import collective_results
+from wirebench.record.collective_results import AllReduceResult
+from wirebench.topology import ascii, topology_file
+from wirebench.topology.tree import Topology
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit or judge."""
     options = parse(arguments)
-    measured = cells.load_all([Path(path) for path in options.cells])
+    measured = collective_results.load_all([Path(path) for path in options.cells])
     layouts = sorted({cell.layout for cell in measured})
     if len(layouts) != 1:
         raise UserError(f"cells: need one layout, got {', '.join(layouts) or 'no cell at all'}")
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         raise UserError(f"cells: {error}") from error
     show(found, measured)
-    print(topology_text.draw(found.topology))
+    print(ascii.draw(found.topology))
     if found.unseen:
         print(f"too fast to be seen in these cells: {', '.join(found.unseen)}; levels count from the machines up")
     if options.out:
@@ -56,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def show(found: Fit, measured: Sequence[Cell]) -> None:
+def show(found: Fit, measured: Sequence[AllReduceResult]) -> None:
     """Residuals, cell by cell, and the summary."""
     shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for head in ("bytes", "collective", "measured ms", "predicted ms", "error"):

@@ -20,15 +20,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from matplotlib.figure import Figure
 
 from scripts.plot_collectives import style
-from wirebench import cells, schema
 from wirebench import paper_flexreduce as paper
-from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
 from wirebench.paper_flexreduce import COLLECTIVES, LAYOUTS, Row, Training
 from wirebench.paper_flexreduce_table import LABELS, Results, document
+from wirebench.record import collective_results, schema
+from wirebench.topology.rates import parse_rate
 from wirebench.utils.cli import parser_of
 from wirebench.utils.figures import finish, new_figure, save
+from wirebench.utils.files import write_atomically
 
 ROOT = Path(__file__).resolve().parents[1]
 LINES_AT = {"fig4d": "3+3+4", "fig4e": "4+4+4"}
@@ -63,7 +63,7 @@ def load(folder: Path, link: str | None) -> Results:
     link  of the cells that do not say it themselves; UserError where none needs it
     """
     files = {layout: folder / "cells" / f"{layout}.jsonl" for layout in LAYOUTS}
-    measured = {layout: cells.load(file) for layout, file in files.items() if file.exists()}
+    measured = {layout: collective_results.load(file) for layout, file in files.items() if file.exists()}
     for layout, measurement in measured.items():
         if any(cell.layout != layout for cell in measurement.cells):
             raise UserError(f"{files[layout]}: has cells of another layout")

@@ -22,7 +22,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from wirebench.errors import UserError
-from wirebench.trace import Trace, TraceLayer
+from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.utils.cli import parser_of
 
 LINE = re.compile(r"distributed\.cpp:\d+\] \[(\d+), (\d+), ([-+.\de]+), (\d+)(?:, \d+)?\]\s*$")

@@ -19,16 +19,18 @@ from matplotlib.figure import Figure
 
 import schedulers
 from scripts._simulators import DENSE, sizes_of
-from wirebench import collectives, networks, trace
+from wirebench import collectives
 from wirebench import paper_mgwfbp as paper
+from wirebench.costmodel.request_cost import Pricer
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
 from wirebench.paper_mgwfbp import LABELS, MODELS, SCHEDULES, Cell, Efficiencies, Model
-from wirebench.pricing import Pricer
-from wirebench.simulate import Simulator, free
-from wirebench.trace import Trace
+from wirebench.simulation import trace
+from wirebench.simulation.simulator import Simulator, free
+from wirebench.simulation.trace import Trace
+from wirebench.topology import presets
 from wirebench.utils.cli import parser_of
 from wirebench.utils.figures import finish, new_figure, save
+from wirebench.utils.files import write_atomically
 from wirebench.utils.markdown import table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def simulator(model: Trace, nodes: int, call_seconds: float = 0.0) -> Simulator:
     """Dense messages on the network of the authors' simulator, by the ring's formula."""
-    topology = networks.cluster(networks.find(paper.NETWORK), nodes)
+    topology = presets.cluster(presets.find(paper.NETWORK), nodes)
     pricer = Pricer(collectives.build("ring"), "ring", topology, call_seconds, formulas=True)
     return Simulator(model, sizes_of(DENSE, None, model, nodes), free, pricer)
 

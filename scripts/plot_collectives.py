@@ -20,11 +20,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from scripts.bench_collectives import ITEM_BYTES, parse_size, size_text
-from wirebench import cells
-from wirebench.cells import Cell
-from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
-from wirebench.topology import Topology
+from wirebench.record import collective_results
+from wirebench.record.collective_results import AllReduceResult
+from wirebench.topology.rates import parse_rate
+from wirebench.topology.tree import Topology
 from wirebench.utils.cli import parser_of
 from wirebench.utils.figures import finish, new_figure, save
 
@@ -73,7 +73,7 @@ def draw(files: Sequence[Path], out: Path, size: str | None, link: str | None) -
     return written
 
 
-def dense_limit(cell: Cell, bits_per_second: float) -> float | None:
+def dense_limit(cell: AllReduceResult, bits_per_second: float) -> float | None:
     """The least seconds of any dense all-reduce: 2 (M-1)/M of the bytes cross the link of every one of M machines.
 
     None for a single machine, whose ranks share no link.
@@ -82,7 +82,7 @@ def dense_limit(cell: Cell, bits_per_second: float) -> float | None:
     return None if machines == 1 else 2 * (machines - 1) / machines * cell.num_bytes * 8 / bits_per_second
 
 
-def latency_against_size(found: Sequence[Cell], bits_per_second: float | None = None) -> Figure:
+def latency_against_size(found: Sequence[AllReduceResult], bits_per_second: float | None = None) -> Figure:
     """Milliseconds over bytes, both logarithmic, one line per collective of one cluster."""
     figure, axes = new_figure(f"all-reduce on {found[0].layout}", "bytes of the sum", "ms")
     for name, line in by_collective(found).items():
@@ -96,7 +96,7 @@ def latency_against_size(found: Sequence[Cell], bits_per_second: float | None = 
     return figure
 
 
-def busbw_against_size(found: Sequence[Cell]) -> Figure:
+def busbw_against_size(found: Sequence[AllReduceResult]) -> Figure:
     """Bus bandwidth (nccl-tests: 2(P-1)/P of the bytes over time) over bytes of one cluster."""
     figure, axes = new_figure(f"all-reduce on {found[0].layout}", "bytes of the sum", "bus bandwidth, MB/s")
     for name, line in by_collective(found).items():
@@ -112,7 +112,7 @@ def busbw_against_size(found: Sequence[Cell]) -> Figure:
     return figure
 
 
-def latency_against_learners(chosen: Sequence[Cell], bits_per_second: float | None = None) -> Figure:
+def latency_against_learners(chosen: Sequence[AllReduceResult], bits_per_second: float | None = None) -> Figure:
     """Milliseconds over clusters in order of their learners; all cells are of one size."""
     layouts = sorted({(cell.ranks, cell.layout) for cell in chosen})
     place = {layout: number for number, (_, layout) in enumerate(layouts)}
@@ -128,7 +128,7 @@ def latency_against_learners(chosen: Sequence[Cell], bits_per_second: float | No
     return figure
 
 
-def plot_cells(axes: Axes, name: str, places: Sequence[float], line: Sequence[Cell]) -> None:
+def plot_cells(axes: Axes, name: str, places: Sequence[float], line: Sequence[AllReduceResult]) -> None:
     """Median, band and prediction of one collective, in milliseconds at these places."""
     colour, marker = style(name)
     axes.plot(places, [1e3 * cell.median for cell in line], color=colour, marker=marker, markersize=4, label=name)
@@ -141,7 +141,7 @@ def plot_cells(axes: Axes, name: str, places: Sequence[float], line: Sequence[Ce
             axes.plot([], [], color="0.3", linestyle="--", linewidth=1, label=PREDICTED)
 
 
-def plot_limit(axes: Axes, found: Iterable[Cell], places: Iterable[float], bits_per_second: float) -> None:
+def plot_limit(axes: Axes, found: Iterable[AllReduceResult], places: Iterable[float], bits_per_second: float) -> None:
     """The dense limit, dotted."""
     limits = {x: dense_limit(cell, bits_per_second) for x, cell in zip(places, found, strict=True)}
     known = sorted((x, 1e3 * seconds) for x, seconds in limits.items() if seconds is not None)
@@ -149,9 +149,9 @@ def plot_limit(axes: Axes, found: Iterable[Cell], places: Iterable[float], bits_
         axes.plot(*zip(*known, strict=True), color="black", linestyle=":", label="limit of the links")
 
 
-def by_collective(found: Iterable[Cell]) -> dict[str, list[Cell]]:
+def by_collective(found: Iterable[AllReduceResult]) -> dict[str, list[AllReduceResult]]:
     """Cells by collective in the order of STYLES, each by size."""
-    lines: dict[str, list[Cell]] = {}
+    lines: dict[str, list[AllReduceResult]] = {}
     for cell in sorted(found, key=lambda cell: (cell.collective, cell.items)):
         lines.setdefault(cell.collective, []).append(cell)
     return {name: lines[name] for name in (*STYLES, *lines) if name in lines}
@@ -162,9 +162,9 @@ def style(name: str) -> tuple[str, str]:
     return STYLES[name] if name in STYLES else OTHERS[sum(map(ord, name)) % len(OTHERS)]
 
 
-def _load(files: Sequence[Path]) -> dict[str, tuple[Cell, ...]]:
+def _load(files: Sequence[Path]) -> dict[str, tuple[AllReduceResult, ...]]:
     """Cells by the name of their file; UserError for files without cells, of mixed clusters, or of one name."""
-    measured = {file.stem: cells.load(file).cells for file in files}
+    measured = {file.stem: collective_results.load(file).cells for file in files}
     if len(measured) < len(files):
         raise UserError("FILES: two have the same name, so their figures would too")
     for stem, found in measured.items():
@@ -173,7 +173,7 @@ def _load(files: Sequence[Path]) -> dict[str, tuple[Cell, ...]]:
     return measured
 
 
-def _of_one_size(measured: dict[str, tuple[Cell, ...]], size: str | None) -> list[Cell]:
+def _of_one_size(measured: dict[str, tuple[AllReduceResult, ...]], size: str | None) -> list[AllReduceResult]:
     """The cells of every file that are compared against learners; none where there is one file."""
     if len(measured) == 1:
         if size is not None:

@@ -19,10 +19,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from wirebench import compressor_cells
-from wirebench.compressor_cells import Cell
 from wirebench.compressor_trial import PARTS, Part
 from wirebench.errors import UserError
+from wirebench.record import compressor_results
+from wirebench.record.compressor_results import CompressorResult
 from wirebench.utils.cli import parser_of
 from wirebench.utils.figures import save
 
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line: 0, or 2 with one line on standard error."""
     try:
         options = _parser().parse_args(arguments)
-        measured = [compressor_cells.load(file) for file in options.files]
+        measured = [compressor_results.load(file) for file in options.files]
         notes = {note_of(each.header) for each in measured}
         if len(notes) > 1:
             raise UserError(f"FILES: measured differently: {'; '.join(sorted(notes))}")
@@ -65,7 +65,7 @@ def note_of(header: Mapping[str, Any]) -> str:
     return f"{header['workers']} workers, {density}, {where}"
 
 
-def draw(cells: Sequence[Cell], out: Path, note: str) -> list[Path]:
+def draw(cells: Sequence[CompressorResult], out: Path, note: str) -> list[Path]:
     """Write a figure for each size that has cells; returns their paths. Methods that failed are left out.
 
     `note` says how they were measured.
@@ -77,7 +77,7 @@ def draw(cells: Sequence[Cell], out: Path, note: str) -> list[Path]:
     return written
 
 
-def figure_of(cells: Sequence[Cell], note: str = "") -> Figure:
+def figure_of(cells: Sequence[CompressorResult], note: str = "") -> Figure:
     """Time and memory of the methods at one size, the quickest on top; the copy is a line."""
     shown = sorted((cell for cell in cells if cell.method != "copy"), key=lambda cell: cell.total, reverse=True)
     shown = shown or list(cells)
@@ -107,7 +107,7 @@ def figure_of(cells: Sequence[Cell], note: str = "") -> Figure:
     return figure
 
 
-def plot_time(axes: Axes, cells: Sequence[Cell]) -> None:
+def plot_time(axes: Axes, cells: Sequence[CompressorResult]) -> None:
     """Stacked bars of copies, one for each cell from the bottom up, with the total beside them."""
     end = cut_at([cell.total for cell in cells])
     left = np.zeros(len(cells))
@@ -148,7 +148,7 @@ def cut_at(totals: Sequence[float]) -> float:
     return 1.12 * max(total for total in totals if total <= limit)
 
 
-def plot_memory(axes: Axes, cells: Sequence[Cell]) -> None:
+def plot_memory(axes: Axes, cells: Sequence[CompressorResult]) -> None:
     """What is kept, and on top of it what a step takes at its height, as multiples of the vector."""
     held = np.array([cell.multiple(cell.held_bytes) or 0.0 for cell in cells])
     peak = np.array([cell.multiple(cell.peak_bytes) or 0.0 for cell in cells])

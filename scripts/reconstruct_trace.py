@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import models
 from wirebench.errors import UserError
-from wirebench.trace import Paced, Trace, TraceLayer
+from wirebench.simulation.trace import Paced, Trace, TraceLayer
 from wirebench.utils.cli import Parser
 
 BY_WORK = 0.9

@@ -15,8 +15,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from wirebench import report, schema
 from wirebench.errors import UserError
+from wirebench.record import compare, schema
 from wirebench.utils import markdown as markers
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -34,7 +34,7 @@ COLUMNS = {
     "ratio wire": "ratio",
     "top1": "top1",
 }
-"""Labels of report.rows, and the heads of their columns."""
+"""Labels of compare.rows, and the heads of their columns."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -75,7 +75,7 @@ def table(results: Path, base: Path) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def machine(record: report.Record) -> str:
+def machine(record: compare.Record) -> str:
     """The hardware that a record was measured on, from its environment: the GPUs or the cores of rank 0's host."""
     environment: dict[str, Any] = record["environment"]
     gpus, cpu = environment.get("gpus") or [], environment.get("cpu") or {}
@@ -91,7 +91,7 @@ def machine(record: report.Record) -> str:
 def _row(path: Path, base: Path) -> list[str]:
     record = schema.read(path)
     # What a config expects is for who runs it; here stands what was measured.
-    rows = report.rows({**record, "config": {**record["config"], "expected": {}}})
+    rows = compare.rows({**record, "config": {**record["config"], "expected": {}}})
     status = "" if record["status"] == "finished" else f" ({record['status']})"
     link = Path(os.path.relpath(path.resolve(), base.resolve())).as_posix().replace(" ", "%20")
     name = f"[{_cell(str(record['config'].get('name', path.parent.name)))}]({link}){status}"

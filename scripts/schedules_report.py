@@ -15,13 +15,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from scripts._method_runs import MethodRun
 from scripts._methods_rows import Row, load, times_faster
 from wirebench import paper_mgwfbp
-from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
-from wirebench.split import WAIT
-from wirebench.timeline import timeline_spans
+from wirebench.exchange.reduce_scatter import WAIT
+from wirebench.telemetry.timeline import timeline_spans
+from wirebench.topology.rates import parse_rate
 from wirebench.utils.cli import parser_of
 from wirebench.utils.figures import new_figure, save
+from wirebench.utils.files import write_atomically
 from wirebench.utils.markdown import table
 
 Interval = tuple[float, float]

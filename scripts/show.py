@@ -14,9 +14,9 @@ from rich.console import Console
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from wirebench import report, schema
 from wirebench.errors import UserError
-from wirebench.record import RUNS
+from wirebench.record import compare, schema
+from wirebench.record.writer import RUNS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -56,15 +56,15 @@ def _newest(runs: Path) -> Path:
     return records[-1]
 
 
-def _print(records: list[report.Record]) -> None:
+def _print(records: list[compare.Record]) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         # A file or a pipe has no width: fold nothing.
         console.width = 60 + 60 * len(records)
-    console.print(report.table(records))
+    console.print(compare.table(records))
     for record in records:
-        for line in report.remarks(record):
-            console.print(f"{record['config'].get('name', report.MISSING)}: {line}", markup=False, soft_wrap=True)
+        for line in compare.remarks(record):
+            console.print(f"{record['config'].get('name', compare.MISSING)}: {line}", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

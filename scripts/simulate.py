@@ -27,7 +27,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import compressors
 import schedulers
-from schedulers.base import Scheduler
 from scripts._networks import WIDTH, add_network, gbit_of, source_of, topology_of
 from scripts._simulators import (
     DENSE,
@@ -45,20 +44,22 @@ from scripts._simulators import (
     sizes_of,
 )
 from scripts.estimate_trace import gpu_of
-from wirebench import collectives, trace
-from wirebench.compress_rates import Rates
+from wirebench import collectives
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
-from wirebench.pricing import Pricer
-from wirebench.roofline import GPUS
-from wirebench.simulate import Compressing, Simulated, Simulator, draw, free
-from wirebench.simulate_step import Passes
-from wirebench.sizing import Sizes
-from wirebench.timeline import Timeline
-from wirebench.topology import Topology
-from wirebench.trace import Trace
+from wirebench.gradient.contract import Scheduler
+from wirebench.simulation import trace
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.pipeline import Passes
+from wirebench.simulation.roofline import GPUS
+from wirebench.simulation.simulator import Compressing, Simulated, Simulator, draw, free
+from wirebench.simulation.trace import Trace
+from wirebench.telemetry.timeline import Timeline
+from wirebench.topology.tree import Topology
 from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.figures import new_figure, save
+from wirebench.utils.files import write_atomically
 
 USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
 

@@ -20,14 +20,15 @@ from rich.table import Table
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from wirebench import collectives, cost
+from wirebench import collectives
+from wirebench.collectives.execution.segments import segments
 from wirebench.collectives.plan import Plan, messages
-from wirebench.collectives.segments import segments
+from wirebench.costmodel import plan_cost
 from wirebench.errors import UserError
-from wirebench.topology import Path as Node
-from wirebench.topology import Topology
-from wirebench.topology_file import Described, describe
-from wirebench.topology_text import draw, node_names, spans, speeds
+from wirebench.topology.ascii import draw, node_names, spans, speeds
+from wirebench.topology.topology_file import Described, describe
+from wirebench.topology.tree import BranchPath as Node
+from wirebench.topology.tree import Topology
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,7 +61,7 @@ def price_row(name: str, collective: collectives.Collective, topology: Topology,
     plan = collective.plan(topology, items)
     if plan is None:
         return (name, "the engine's own", *"-" * (len(HEADS) - 2))
-    crossing = [max(each) for each in cost.uplink_bytes(plan, topology, ITEM_BYTES)]
+    crossing = [max(each) for each in plan_cost.uplink_bytes(plan, topology, ITEM_BYTES)]
     return (
         name,
         plan.name,
@@ -154,8 +155,8 @@ def _prices(plan: Plan, collective: collectives.Collective, topology: Topology, 
     if not all(branch.links for branch in topology.branches.values()):
         return "-", "-"
     cut = segments(functools.partial(collective.plan, topology), topology, items, ITEM_BYTES)
-    whole = cost.plan_seconds(plan, topology, ITEM_BYTES)
-    piped = cost.pipelined_seconds(cut.plans, topology, ITEM_BYTES, cut.apart)
+    whole = plan_cost.plan_seconds(plan, topology, ITEM_BYTES)
+    piped = plan_cost.pipelined_seconds(cut.plans, topology, ITEM_BYTES, cut.apart)
     return f"{whole * 1e3:,.2f} ms", f"{piped * 1e3:,.2f} ms"
 
 

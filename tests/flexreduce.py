@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 from tests.test_show import RECORD
-from wirebench import cells
 from wirebench import paper_flexreduce as paper
-from wirebench.cells import Cell
-from wirebench.topology import Topology
+from wirebench.record import collective_results
+from wirebench.record.collective_results import AllReduceResult
+from wirebench.topology.tree import Topology
 
 ENVIRONMENT: dict[str, Any] = {
     "cpu": {"model": "AMD EPYC", "cores": 2},
@@ -22,7 +22,7 @@ SMALL, LARGE = 120_000, 6_000_000
 
 
 def cell(layout="2+3", collective="ring", items=LARGE, seconds=(2.0, 2.0, 2.0), **changes):
-    made = Cell(
+    made = AllReduceResult(
         collective=collective,
         plan=collective,
         items=items,
@@ -69,7 +69,7 @@ def run_record(layout="2+3", seconds=1.0, status="finished"):
 
 def put_cells(folder, layout, found, **header):
     about = {"engine": "torch", "backend": "gloo", "environment": ENVIRONMENT, **header}
-    cells.save(folder / "cells" / f"{layout}.jsonl", about, found)
+    collective_results.save(folder / "cells" / f"{layout}.jsonl", about, found)
 
 
 def put_run(folder, layout, name, turn, **changes):

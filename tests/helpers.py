@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from wirebench.collectives import build
-from wirebench.collectives.serve import Server
+from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
-from wirebench.exchange import advance, run
-from wirebench.layout import Bucket, Layer
-from wirebench.requests import Gather, Merge, Reduce, Request, Route, Sum, payload
-from wirebench.topology import Topology
+from wirebench.exchange.driver import advance, run
+from wirebench.gradient.flat import Bucket, Layer
+from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum, payload
+from wirebench.topology.tree import Topology
 
 Exchanges = Sequence[Generator[Request, Any, Tensor]]
 Log = list[list[Request]]
@@ -100,7 +100,7 @@ class LocalEngine:
     def __init__(self, size: int, collective: str = "native"):
         topology, chosen = Topology.flat(size), build(collective)
         communicators = LocalHub(size).communicators
-        self.servers = [Server(Metered(communicator), chosen, topology) for communicator in communicators]
+        self.servers = [RequestExecutor(Metered(communicator), chosen, topology) for communicator in communicators]
 
     def answer_all(self, exchanges: Exchanges) -> list[Tensor]:
         """Run all ranks' exchanges and return their results."""

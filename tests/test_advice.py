@@ -8,7 +8,7 @@ import pytest
 from scripts import _accuracies
 from scripts._advice import WORTHWHILE
 from tests.test_advise import FEW, answer
-from wirebench.trace import SHIPPED, load
+from wirebench.simulation.trace import SHIPPED, load
 
 
 def test_what_harms_or_was_tried_on_noise_is_shown_and_not_recommended(tmp_path):

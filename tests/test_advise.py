@@ -11,10 +11,10 @@ from PIL import Image
 from scripts import advise
 from scripts._advice import WORTHWHILE, Adviser
 from scripts._simulators import compressing, sizes_of
-from wirebench import networks
-from wirebench.compress_rates import Rates
-from wirebench.topology import Topology
-from wirebench.trace import SHIPPED, load
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.trace import SHIPPED, load
+from wirebench.topology import presets
+from wirebench.topology.tree import Topology
 from wirebench.utils.figures import save
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -142,10 +142,10 @@ def test_more_workers_take_longer_to_decode_what_they_gather():
 
 
 def test_a_compressor_pays_below_its_break_even_and_not_above():
-    trace, network = load(SHIPPED / "resnet50_v100.json"), networks.find("10gbe")
+    trace, network = load(SHIPPED / "resnet50_v100.json"), presets.find("10gbe")
 
     def at(gbit: float) -> Topology:
-        return networks.cluster(network._replace(bytes_per_second=gbit * 1e9 / 8), 8)
+        return presets.cluster(network._replace(bytes_per_second=gbit * 1e9 / 8), 8)
 
     def adviser(usual: float) -> Adviser:
         return Adviser(trace, lambda gbit: at(usual if gbit is None else gbit), Rates(), 900e9)

@@ -11,7 +11,7 @@ from PIL import Image
 
 import train
 from tests.distributed.launch import CONFIG, here, launch
-from wirebench.config import SECTIONS
+from wirebench.config.loader import SECTIONS
 
 PLAIN = '[model]\nname = "toy"\n[data]\nname = "{name}"\nroot = "{root}"\nbatch_size = 4\n{options}\n'
 FILE_BYTES = 10_000 * 3073

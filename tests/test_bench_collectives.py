@@ -9,13 +9,14 @@ import pytest
 from scripts.bench_collectives import parse_size, prediction_text, size_text, wire_text
 from scripts.fit_network import main as fit_main
 from tests.distributed.launch import launch
-from wirebench import cells, topology_file
-from wirebench.cells import Cell
 from wirebench.errors import UserError
+from wirebench.record import collective_results
+from wirebench.record.collective_results import AllReduceResult
+from wirebench.topology import topology_file
 from wirebench.trial import PERIOD, table
 
 SCRIPT = "scripts/bench_collectives.py"
-CELL = Cell(
+CELL = AllReduceResult(
     "ring", "ring", 1000, 4, 4, "2+2", "torch", "gloo", 1, 6, (0.002, 0.001, 0.003), 1e-8, True, 0.001,
     ((3300.0, 3300.0, 3000.0, 3000.0), (3000.0, 3000.0, 3000.0, 3000.0)),
 )  # fmt: skip
@@ -39,12 +40,12 @@ def test_a_wrong_sum_is_not_right() -> None:
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match="cannot be written"):
-        cells.save(tmp_path / "file" / "a.jsonl", {}, [CELL])
+        collective_results.save(tmp_path / "file" / "a.jsonl", {}, [CELL])
 
 
 def test_cells_are_read_back(tmp_path: Path) -> None:
-    cells.save(tmp_path / "a.jsonl", {"layout": "2+2"}, [CELL])
-    measured = cells.load(tmp_path / "a.jsonl")
+    collective_results.save(tmp_path / "a.jsonl", {"layout": "2+2"}, [CELL])
+    measured = collective_results.load(tmp_path / "a.jsonl")
     assert measured.cells == (CELL,)
     assert measured.header["layout"] == "2+2"
 
@@ -56,7 +57,7 @@ def test_other_files_are_refused_by_name(content: str, tmp_path: Path) -> None:
     path = tmp_path / "b.jsonl"
     path.write_text(content)
     with pytest.raises(UserError, match=r"b[.]jsonl"):
-        cells.load(path)
+        collective_results.load(path)
 
 
 def test_sizes() -> None:
@@ -81,7 +82,7 @@ def test_a_run_on_real_processes(tmp_path: Path) -> None:
     words += ["--collectives", "native", "ring", "flexreduce", "tree"]
     ended = launch("torch", 3, words, tmp_path, script=SCRIPT)
     assert ended.code == 0, ended.said
-    measured = cells.load(out)
+    measured = collective_results.load(out)
     assert [(c.items, c.collective) for c in measured.cells] == [
         (items, name) for items in (1, 1000, 2_250_000) for name in ("native", "ring", "flexreduce", "tree")
     ]

@@ -22,14 +22,14 @@ from scripts.bench_compressors import main, parse_compressor
 from scripts.plot_compressors import cut_at, figure_of
 from scripts.plot_compressors import main as plot
 from tests.helpers import whole
-from wirebench import compressor_cells
-from wirebench.compressor_cells import Budget, Cell
 from wirebench.compressor_memory import Memory, measure_memory
 from wirebench.compressor_trial import PARTS, Part, Stopwatch, run_exchange
-from wirebench.layout import Layer
-from wirebench.phases import phase
-from wirebench.requests import Gather, Merge, Route, Sum
-from wirebench.world import World
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.flat import Layer
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather, Merge, Route, Sum
+from wirebench.record import compressor_results
+from wirebench.record.compressor_results import Budget, CompressorResult
 
 CPU = torch.device("cpu")
 
@@ -96,26 +96,26 @@ class Scripted:
 
 def test_every_second_is_counted_once_and_in_its_place() -> None:
     clock = Clock()
-    work = run_exchange(Scripted(clock), whole(torch.ones(10)), World(0, 5), clock)
+    work = run_exchange(Scripted(clock), whole(torch.ones(10)), ExchangeContext(0, 5), clock)
     # Five ranks: the root of a tree merges three times.
     assert work.seconds == {
         "update": 1, "select": 6, "encode": 8, "recover": 16, "decode": 32, "merge": 6000, "other": 0.75,
     }  # fmt: skip
     assert tuple(work.seconds) == PARTS
     assert sum(work.seconds.values()) == clock.time
-    again = run_exchange(Scripted(clock), whole(torch.ones(10)), World(0, 1), clock)
+    again = run_exchange(Scripted(clock), whole(torch.ones(10)), ExchangeContext(0, 1), clock)
     assert again.seconds["merge"] == 0
 
 
 def test_a_first_selection_after_a_dense_round_recovers_nothing() -> None:
     bucket = Inputs(parse_size("4k"), CPU).bucket(0)
-    work = run_exchange(build("topk", density=0.01, dense_below=100), bucket, World(0, 4), Stopwatch(CPU))
+    work = run_exchange(build("topk", density=0.01, dense_below=100), bucket, ExchangeContext(0, 4), Stopwatch(CPU))
     assert work.seconds["recover"] == 0 < work.seconds["select"]
 
 
 def test_requests_are_answered_as_if_all_ranks_had_sent_the_same() -> None:
     subject = Scripted(Clock())
-    work = run_exchange(subject, whole(torch.ones(10)), World(1, 3), subject.clock)
+    work = run_exchange(subject, whole(torch.ones(10)), ExchangeContext(1, 3), subject.clock)
     gathered, merged, routed, summed = subject.answers
     assert [each.tolist() for each in gathered] == [[0, 1, 2]] * 3
     assert merged.tolist() == [3, 3]
@@ -138,7 +138,9 @@ class Merging:
 def test_a_message_is_merged_with_those_of_the_steps_before() -> None:
     """They stand for other ranks': the newest first, and in their place the step's own where there are none yet."""
     clock, earlier = Clock(), {}  # type: ignore[var-annotated]
-    results = [run_exchange(Merging(), whole(torch.ones(1)), World(0, 5, step), clock, earlier) for step in range(5)]
+    results = [
+        run_exchange(Merging(), whole(torch.ones(1)), ExchangeContext(0, 5, step), clock, earlier) for step in range(5)
+    ]
     found = [work.result.tolist() for work in results]
     assert found == [[0, 0, 0, 0], [1, 0, 1, 1], [2, 1, 0, 2], [3, 2, 1, 0], [4, 3, 2, 1]]
 
@@ -147,7 +149,9 @@ def test_merging_with_other_places_leaves_entries_of_both() -> None:
     inputs, earlier, method = Inputs(parse_size("100k"), CPU), {}, build("gtopk", density=0.01)  # type: ignore[var-annotated]
     results = []
     for step in range(3):
-        results.append(run_exchange(method, inputs.bucket(step), World(0, 4, step), Stopwatch(CPU), earlier).result)
+        results.append(
+            run_exchange(method, inputs.bucket(step), ExchangeContext(0, 4, step), Stopwatch(CPU), earlier).result
+        )
         results[-1] = results[-1].clone()
     assert [result.count_nonzero() for result in results] == [1000] * 3
     assert torch.isin(results[2].nonzero(), results[1].nonzero()).sum() > 100
@@ -199,7 +203,7 @@ def test_memory_of_a_method() -> None:
     assert 400_000 < memory.peak < 1_600_000
 
 
-CELL = Cell(
+CELL = CompressorResult(
     "topk", False, "a model", 100, 2,
     seconds={part: (1.0, 1.0, 2.0, 90.0) if part == "select" else (1.0,) * 4 for part in PARTS},
     copy_seconds=(1.0, 0.5, 0.5, 2.0), message_bytes=(8, 8, 8, 8), state_bytes=400, held_bytes=500, peak_bytes=1000,
@@ -228,9 +232,9 @@ def test_one_turn_is_enough() -> None:
 
 
 def test_cells_are_read_back(tmp_path: Path) -> None:
-    failed = Cell("bad", False, "a model", 100, 2, error="ValueError: x")
-    compressor_cells.save(tmp_path / "a.jsonl", {"threads": 1}, [CELL, failed])
-    measured = compressor_cells.load(tmp_path / "a.jsonl")
+    failed = CompressorResult("bad", False, "a model", 100, 2, error="ValueError: x")
+    compressor_results.save(tmp_path / "a.jsonl", {"threads": 1}, [CELL, failed])
+    measured = compressor_results.load(tmp_path / "a.jsonl")
     assert measured.cells == (CELL, failed)
     assert measured.header["threads"] == 1
 
@@ -286,7 +290,7 @@ def test_groups_fit_into_memory() -> None:
 def test_the_fp16_hook_does_what_ddp_would() -> None:
     grad = torch.randn(100)
     before = torch.distributed.all_reduce
-    work = run_exchange(rivals(0.1)["DDP fp16"](), whole(grad.clone()), World(0, 4), Stopwatch(CPU))
+    work = run_exchange(rivals(0.1)["DDP fp16"](), whole(grad.clone()), ExchangeContext(0, 4), Stopwatch(CPU))
     assert torch.equal(work.result, grad.half().div(4).float())
     assert work.message_bytes == 200
     assert torch.distributed.all_reduce is before
@@ -299,7 +303,7 @@ def test_the_powersgd_hook_compresses_from_the_first_step_on() -> None:
     assert isinstance(subject, DdpHook)
     bucket = inputs.bucket(0)
     grad = bucket.grad.clone()
-    work = run_exchange(subject, bucket, World(0, 1), Stopwatch(CPU))
+    work = run_exchange(subject, bucket, ExchangeContext(0, 1), Stopwatch(CPU))
     assert work.message_bytes == 4 * (50 + 100 + 100)
     assert torch.linalg.matrix_rank(work.result[:10_000].view(100, 100)) == 1
     assert torch.equal(work.result[10_000:], grad[10_000:])
@@ -310,7 +314,7 @@ def test_the_powersgd_hook_compresses_from_the_first_step_on() -> None:
 def test_the_sketch_of_torch_is_a_count_sketch() -> None:
     subject = SketchOfTorch(0.05)
     grad = torch.randn(40)
-    run_exchange(subject, whole(grad), World(0, 1), Stopwatch(CPU))
+    run_exchange(subject, whole(grad), ExchangeContext(0, 1), Stopwatch(CPU))
     assert subject.hashes["places"].shape == (5, 40)
     assert subject.hashes["places"].max() < 8
     assert set(subject.hashes["signs"].unique().tolist()) == {-1, 1}
@@ -361,7 +365,7 @@ def test_a_run(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
         *names,
     ]
     assert main(words) == 0
-    measured = compressor_cells.load(file)
+    measured = compressor_results.load(file)
     first = [cell for cell in measured.cells if cell.items == 4000]
     assert [cell.method for cell in first] == [name.replace(":", " ") for name in names] + list(rivals(0.01))
     assert len(measured.cells) == 2 * len(first)
@@ -394,7 +398,7 @@ def test_a_method_that_fails_is_named_and_ends_nothing(
     file = tmp_path / "cells.jsonl"
     names = ["none", f"{failing}:at={at}", "topk"]
     assert main([*QUICK, "--no-rivals", "--json", str(file), "--compressors", *names]) == 1
-    cells = compressor_cells.load(file).cells
+    cells = compressor_results.load(file).cells
     assert [cell.error for cell in cells] == ["", "RuntimeError: broken", ""]
     assert cells[2].turns == 3
     assert capsys.readouterr().err == (
@@ -432,7 +436,7 @@ def test_what_was_measured_before_ctrl_c_stays(
     monkeypatch.setattr(Bench, "_turn", interrupted)
     file = tmp_path / "cells.jsonl"
     assert main([*QUICK, "--no-rivals", "--json", str(file), "--compressors", "none", "topk"]) == 130
-    assert sorted(cell.turns for cell in compressor_cells.load(file).cells) == [2, 3]
+    assert sorted(cell.turns for cell in compressor_results.load(file).cells) == [2, 3]
     printed = capsys.readouterr()
     assert printed.err == "bench_compressors.py: interrupted; what was measured stays\n"
     assert "topk" in printed.out
@@ -473,7 +477,7 @@ def test_a_rivals_time_is_a_budget() -> None:
     mine, other = parse_compressor("powersgd", None), Contender(DDP_POWERSGD, dict)  # type: ignore[arg-type]
     both = [dataclasses.replace(each, items=large.numel) for each in (cell("powersgd", 4), cell(DDP_POWERSGD, 3))]
 
-    def compared(cells: list[Cell], contenders: list[Contender]) -> list[Cell]:
+    def compared(cells: list[CompressorResult], contenders: list[Contender]) -> list[CompressorResult]:
         bench = Bench(CPU, 4, 1, 1, lambda _: None)
         bench.cells = cells[:]
         bench._compare(large, contenders)
@@ -550,11 +554,11 @@ def test_it_is_a_script() -> None:
 # The figure ----------------------------------------------------------------------------------------------------------
 
 
-def cell(method: str, seconds: float, rival: bool = False) -> Cell:
+def cell(method: str, seconds: float, rival: bool = False) -> CompressorResult:
     """Half of the time in select, half in decode."""
     both = dict.fromkeys(("select", "decode"), (seconds / 2,))
     parts: dict[Part, tuple[float, ...]] = {part: both.get(part, (0.0,)) for part in PARTS}
-    return Cell(method, rival, "a model", 100, 1, parts, (1.0,), (8,), 400, 400, 800)
+    return CompressorResult(method, rival, "a model", 100, 1, parts, (1.0,), (8,), 400, 400, 800)
 
 
 def test_bars_are_stacked_and_the_quickest_is_on_top() -> None:
@@ -583,7 +587,7 @@ def test_a_bar_much_longer_than_the_others_is_cut_off() -> None:
 def test_files_that_were_measured_differently_share_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for density in (0.01, 0.02):
         header = {"threads": 1, "workers": 4, "density": density, "device": ""}
-        compressor_cells.save(tmp_path / f"{density}.jsonl", header, [CELL])
+        compressor_results.save(tmp_path / f"{density}.jsonl", header, [CELL])
     assert plot([*map(str, sorted(tmp_path.glob("*.jsonl"))), "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == (
         "plot_compressors.py: FILES: measured differently: 4 workers, density 0.01, 1 thread; "
@@ -598,7 +602,7 @@ def test_the_figure_of_a_copy_alone_shows_it() -> None:
 
 def test_json_holds_numbers_only_once_each() -> None:
     line = json.loads(json.dumps(dataclasses.asdict(CELL)))
-    assert set(line) == {each.name for each in dataclasses.fields(Cell)}
+    assert set(line) == {each.name for each in dataclasses.fields(CompressorResult)}
     assert line["budget"][0] == [["select", "decode"], 3.0]
 
 

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from resolve import resolve
 from scripts import bench_flexreduce
 from scripts.bench_flexreduce import ROOT, TIMED, TRAINED, main
 from scripts.flexreduce_report import load
+from suite.compose.resolve import resolve
 from tests.flexreduce import cell, layout_cells, put_cells, run_record
-from wirebench import cells, config
+from wirebench.config import loader
 from wirebench.paper_flexreduce import COLLECTIVES, LAYOUTS
+from wirebench.record import collective_results
 
 
 class Fake:
@@ -62,7 +63,7 @@ def test_every_layout_is_measured_and_the_cells_learn_their_link(tmp_path: Path)
     assert {row.layout for row in results.rows} == set(LAYOUTS)
     assert {header["link"] for header in results.headers.values()} == {"200mbit"}
     assert results.headers["2+3"]["launch"] == bench_flexreduce.shown(fake.commands[1])
-    measured = cells.load(tmp_path / "cells" / "2+3.jsonl")
+    measured = collective_results.load(tmp_path / "cells" / "2+3.jsonl")
     assert list(measured.cells) == layout_cells("2+3")
 
 
@@ -97,7 +98,7 @@ def test_a_layout_that_fails_loses_no_other(tmp_path: Path, capsys: pytest.Captu
     assert code == 1
     assert len(fake.commands) == len(LAYOUTS)
     assert sorted(path.stem for path in (tmp_path / "cells").iterdir()) == sorted(LAYOUTS)
-    assert cells.load(tmp_path / "cells" / "3+3.jsonl").cells == (cell("3+3"),)
+    assert collective_results.load(tmp_path / "cells" / "3+3.jsonl").cells == (cell("3+3"),)
     assert capsys.readouterr().err == "bench_flexreduce.py: failed: 3+3\n"
 
 
@@ -154,7 +155,7 @@ def test_bad_input_is_one_line(
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_the_training_composes(name: str) -> None:
-    settings = resolve(config.load(ROOT / bench_flexreduce.CONFIG, [f"collective.name={name}"]))
+    settings = resolve(loader.load(ROOT / bench_flexreduce.CONFIG, [f"collective.name={name}"]))
     assert (settings.model.name, settings.scheduler.name) == ("resnet18", "fused")
     assert settings.train.max_steps > settings.train.warmup_steps
     assert settings.train.checkpoint_every_steps == settings.train.checkpoint_every_epochs == 0

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import compressors
-from resolve import refuse_cut, resolve
 from scripts import bench_methods, methods_report
 from scripts.bench_methods import BASELINES, plan
+from suite.compose.resolve import refuse_cut, resolve
 from tests.flexreduce import run_record
-from wirebench import config
 from wirebench.cluster.signals import Interrupted
+from wirebench.config import loader
 
 CONFIGS = ("configs/tables/methods_vgg16.toml", "configs/tables/methods_resnet20.toml")
 
@@ -70,7 +70,7 @@ def test_every_compressor_has_a_row_and_the_baselines_stand_first():
 @pytest.mark.parametrize("path", CONFIGS)
 @pytest.mark.parametrize("label", plan(None, 0.01))
 def test_every_row_is_a_composition_that_makes_sense(label: str, path: str) -> None:
-    settings = resolve(config.load(path, plan(None, 0.01)[label]))
+    settings = resolve(loader.load(path, plan(None, 0.01)[label]))
     refuse_cut(settings, [range(0, 3)])
 
 

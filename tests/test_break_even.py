@@ -11,8 +11,8 @@ from scripts import _break_even, bench_break_even, break_even_report
 from scripts._break_even import Predicted, Side
 from tests.test_bench_methods import put, record
 from tests.test_schedules_report import rows
-from wirebench import networks, topology_file
-from wirebench.cluster.rates import parse_rate
+from wirebench.topology import presets, topology_file
+from wirebench.topology.rates import parse_rate
 
 GIVEN = {"trace": "made_up", "density": None}
 ROOT = Path(__file__).resolve().parents[1]
@@ -36,8 +36,8 @@ class Fake:
 def topology(tmp_path: Path) -> Path:
     """Three hosts whose links carry 0.9 Gbit/s."""
     path = tmp_path / "hosts.toml"
-    network = networks.Network(1e-4, 0.9e9 / 8, "made up")
-    topology_file.save(networks.cluster(network, 3), path, "made up", fit={})
+    network = presets.Network(1e-4, 0.9e9 / 8, "made up")
+    topology_file.save(presets.cluster(network, 3), path, "made up", fit={})
     return path
 
 

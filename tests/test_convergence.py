@@ -8,11 +8,11 @@ import pytest
 
 import compressors
 import models
-from resolve import resolve
 from scripts import convergence, convergence_report
 from scripts.convergence import PAPERS_K, PARAMETERS, plan
+from suite.compose.resolve import resolve
 from tests.flexreduce import run_record
-from wirebench import config
+from wirebench.config import loader
 
 
 def record(*accuracies: float, megabytes: float = 10.0) -> dict:
@@ -99,14 +99,14 @@ def test_a_warm_up_gets_sparser_from_epoch_to_epoch(density: float, label: str) 
 
 
 def test_the_models_size_is_the_models() -> None:
-    section = config.load(convergence.CONFIG).model
+    section = loader.load(convergence.CONFIG).model
     model = models.build(section.name, num_classes=10, image_shape=(3, 32, 32), **section.options)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS
 
 
 @pytest.mark.parametrize("label", plan(None, 0.01))
 def test_every_run_is_a_composition_that_makes_sense(label: str) -> None:
-    resolve(config.load(convergence.CONFIG, plan(None, 0.01)[label]))
+    resolve(loader.load(convergence.CONFIG, plan(None, 0.01)[label]))
 
 
 def test_what_is_there_is_not_trained_again(tmp_path: Path) -> None:
@@ -184,8 +184,8 @@ def test_a_method_without_a_density_joins_runs_of_any(tmp_path: Path) -> None:
 
 def test_a_run_that_was_begun_is_not_stretched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "topk-0" / "checkpoints").mkdir(parents=True)
-    given = config.load(convergence.CONFIG, ["train.epochs=10"])
-    (tmp_path / "topk-0" / "config.toml").write_text(config.dump(given))
+    given = loader.load(convergence.CONFIG, ["train.epochs=10"])
+    (tmp_path / "topk-0" / "config.toml").write_text(loader.dump(given))
     arguments = ["--out", str(tmp_path), "--data", "x", "--methods", "topk"]
     assert convergence.main([*arguments, "--epochs", "20"], lambda command: pytest.fail("started")) == 2
     assert "epochs is 10 in topk-0 and 20 in this call" in capsys.readouterr().err

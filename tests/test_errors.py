@@ -9,7 +9,7 @@ from PIL import Image
 from scripts import _method_runs, errors
 from scripts._resimulated import Machine, Resimulated, fit
 from tests.test_bench_methods import put, record
-from wirebench.compress_rates import Rates
+from wirebench.simulation.compress_rates import Rates
 
 MACHINE = Machine(round_seconds=2e-4, call_seconds=3e-3)
 

@@ -9,8 +9,8 @@ from torch import nn
 from models import build
 from scripts import estimate_trace
 from scripts.estimate_trace import GPUS, Gpu, estimate, main
-from wirebench.roofline import of_hardware
-from wirebench.trace import SHIPPED, load
+from wirebench.simulation.roofline import of_hardware
+from wirebench.simulation.trace import SHIPPED, load
 
 UNIT = Gpu("one of each per second", "unit", 1e-12, 1e-9, "made up", efficiency=1.0)
 ONLY_FLOPS, ONLY_BYTES = UNIT._replace(memory_gbs=1e30), UNIT._replace(peak_tflops=1e30)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from scripts import import_bcaffe
-from wirebench import trace
+from wirebench.simulation import trace
 
 LINES = [
     "I0207 16:23:08.1 35803 distributed.cpp:112] [0, 100, 4000.0, 408]",

@@ -14,14 +14,15 @@ from typing import Any
 import pytest
 
 import train
-from resolve import KINDS, resolve
-from schedulers.base import LayerCost
+from suite.compose.resolve import KINDS, resolve
 from tests.compressors import test_contract as contract
 from tests.distributed.launch import last_of_each
-from wirebench import collectives, config
+from wirebench import collectives
 from wirebench.collectives.plan import check
 from wirebench.comm.engine import ENGINES
-from wirebench.topology import Topology
+from wirebench.config import loader
+from wirebench.gradient.schedule import LayerCost
+from wirebench.topology.tree import Topology
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = (
@@ -152,7 +153,7 @@ def test_there_are_commands_in_every_guide() -> None:
 @pytest.mark.usefixtures("mine")
 @pytest.mark.parametrize(("document", "command"), COMPOSED, ids=[f"{d}-{i}" for i, (d, _) in enumerate(COMPOSED)])
 def test_every_command_composes(document: str, command: list[str]) -> None:
-    resolve(config.load(ROOT / command[0], command[1:]))
+    resolve(loader.load(ROOT / command[0], command[1:]))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

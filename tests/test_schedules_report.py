@@ -8,7 +8,7 @@ from PIL import Image
 
 from scripts import bench_schedules, schedules_report
 from tests.test_bench_methods import put, record
-from wirebench.timeline import Timeline
+from wirebench.telemetry.timeline import Timeline
 
 CONFIG = "configs/tables/schedules_googlenet.toml"
 

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from wirebench import collectives
-from wirebench.cost import plan_seconds
-from wirebench.topology_file import load
-from wirebench.topology_text import draw
+from wirebench.costmodel.plan_cost import plan_seconds
+from wirebench.topology.ascii import draw
+from wirebench.topology.topology_file import load
 
 ROOT = Path(__file__).resolve().parents[1]
 UNEVEN = ROOT / "configs" / "topologies" / "2+3_1gbit.toml"

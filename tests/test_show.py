@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from wirebench import report
-from wirebench.steps import PHASES
+from wirebench.record import compare
+from wirebench.telemetry.step_stats import PHASES
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORD: dict[str, Any] = {
@@ -65,12 +65,12 @@ def runs(tmp_path):
 
 
 def test_rows_of_a_record():
-    rows = report.rows(RECORD)
+    rows = compare.rows(RECORD)
     assert rows["engine"] == "torch x 4 (cpu)"
     assert rows["model"] == "resnet_cifar depth=20"
     assert rows["compressor"] == "topk density=0.01"
     wrapped = {**RECORD["config"], "compressor": {"name": "none", "dense_below": 64, "warmup": [0.25]}}
-    assert report.rows({**RECORD, "config": wrapped})["compressor"] == "none dense_below=64 warmup=[0.25]"
+    assert compare.rows({**RECORD, "config": wrapped})["compressor"] == "none dense_below=64 warmup=[0.25]"
     assert rows["data"] == "digits, batch 32"
     assert rows["images/s [p10 - p90]"] == "1,234 [1,100 - 1,300] (expected 1,500)"
     assert rows["step ms [p10 - p90]"] == "103.70 [90.00 - 110.00]"
@@ -93,7 +93,7 @@ READINGS = {
 
 def test_readings_stand_under_a_heading_that_says_they_are_means():
     health = {name: {"last": 7.0, "mean": mean} for name, mean in READINGS.items()}
-    rows = list(report.rows({**RECORD, "health": health}).items())
+    rows = list(compare.rows({**RECORD, "health": health}).items())
     begin = rows.index(("health, means", ""))
     assert rows[begin + 1 : begin + 5] == [
         ("  compression error", "0.5"),
@@ -101,12 +101,12 @@ def test_readings_stand_under_a_heading_that_says_they_are_means():
         ("  density", "0.01"),
         ("top1", "0.8765 (expected 0.9)"),
     ]
-    assert "health, means" not in report.rows(RECORD)
+    assert "health, means" not in compare.rows(RECORD)
 
 
 def test_the_last_steps_ratio_stands_beside_the_others():
     ratios = {**RECORD["compression_ratio"], "wire_last_step": 80.0}
-    assert report.rows({**RECORD, "compression_ratio": ratios})["ratio wire, last step"] == "80x"
+    assert compare.rows({**RECORD, "compression_ratio": ratios})["ratio wire, last step"] == "80x"
 
 
 def test_warnings_are_shown_with_their_run(runs):

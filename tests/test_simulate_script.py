@@ -9,10 +9,11 @@ from PIL import Image
 import schedulers
 from scripts import simulate
 from scripts._simulators import sizes_of
-from wirebench import collectives, networks
-from wirebench.pricing import Pricer
-from wirebench.simulate import Simulator, free
-from wirebench.trace import SHIPPED, load
+from wirebench import collectives
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.simulation.simulator import Simulator, free
+from wirebench.simulation.trace import SHIPPED, load
+from wirebench.topology import presets
 
 ROOT = Path(__file__).resolve().parents[1]
 TRACE = ["--trace", "resnet20_gtx1080ti"]
@@ -62,7 +63,7 @@ def test_a_line_is_the_simulators_step(tmp_path):
         tmp_path, "--workers", "6", "--network", "1gbe", "--per-machine", "2", "--compressor", "topk",
         "--density", "0.05", "--collective", "tree", "--schedulers", "optimal", "--call-us", "30",
     )  # fmt: skip
-    topology = networks.cluster(networks.find("1gbe"), 6, 2)
+    topology = presets.cluster(presets.find("1gbe"), 6, 2)
     trace = load(SHIPPED / "resnet20_gtx1080ti.json")
     pricer = Pricer(collectives.build("tree"), "tree", topology, 30e-6)
     step = Simulator(trace, sizes_of("topk", 0.05, trace, 6), free, pricer).step(schedulers.build("optimal"))

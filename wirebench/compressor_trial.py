@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from wirebench.layout import Bucket
-from wirebench.phases import Phase, recording
-from wirebench.requests import Gather, Merge, Request, Route, handed_over
-from wirebench.world import World
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import Phase, recording
+from wirebench.gradient.requests import Gather, Merge, Request, Route, handed_over
 
 Part = Literal["update", "select", "encode", "recover", "decode", "merge", "other"]
 PARTS: tuple[Part, ...] = ("update", "select", "encode", "recover", "decode", "merge", "other")
@@ -33,7 +33,7 @@ _WHOLE = "whole"
 class Subject(Protocol):
     """What can be timed: a compressor, or something that looks like one."""
 
-    def exchange(self, bucket: Bucket, world: World) -> Generator[Request, Any, Tensor]:
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Generator[Request, Any, Tensor]:
         """As Compressor.exchange."""
         ...
 
@@ -120,7 +120,7 @@ def seconds_of(watch: Stopwatch, work: Callable[[], object]) -> float:
 
 
 def run_exchange(
-    subject: Subject, bucket: Bucket, world: World, watch: Stopwatch, earlier: Earlier | None = None
+    subject: Subject, bucket: Bucket, world: ExchangeContext, watch: Stopwatch, earlier: Earlier | None = None
 ) -> Work:
     """One exchange of rank `world.rank`, all of its requests answered from its own messages.
 
@@ -178,7 +178,7 @@ def _next(exchange: Generator[Request, Any, Tensor], answer: Any) -> Request | T
         return result
 
 
-def answer_alone(request: Request, world: World) -> Any:
+def answer_alone(request: Request, world: ExchangeContext) -> Any:
     """What the network would answer if every rank had sent what this one does; for a sum, if the others had zeros."""
     assert not isinstance(request, Merge), "a merge takes time"
     if isinstance(request, Gather):
@@ -188,7 +188,7 @@ def answer_alone(request: Request, world: World) -> Any:
     return request.tensor
 
 
-def merge_alone(request: Merge, world: World, watch: Stopwatch, earlier: list[Tensor]) -> Tensor:
+def merge_alone(request: Merge, world: ExchangeContext, watch: Stopwatch, earlier: list[Tensor]) -> Tensor:
     """What a tree's root merges, if the others have sent what this rank did in the steps before; notes its message."""
     merged, message = request.message.clone(), request.message.clone()
     rounds = (world.size - 1).bit_length()

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from wirebench.cells import Cell
-from wirebench.closed_forms import flexreduce_ideal_saving
-from wirebench.collectives.calls import calls, calls_bound, calls_per_learner
+from wirebench.collectives.parts.flexreduce_calls import calls, calls_bound, calls_per_learner
+from wirebench.costmodel.formulas import flexreduce_ideal_saving
 from wirebench.errors import UserError
-from wirebench.topology import Topology
+from wirebench.record.collective_results import AllReduceResult
+from wirebench.topology.tree import Topology
 
 LAYOUTS = ("2+2", "2+3", "3+3", "3+4", "4+4", "3+3+3", "3+3+4", "3+4+4", "4+4+4")
 COLLECTIVES = ("ring", "native", "blueconnect", "flexreduce")
@@ -82,7 +82,7 @@ class Row:
 
     layout: str
     items: int
-    cells: Mapping[str, Cell]
+    cells: Mapping[str, AllReduceResult]
 
     @property
     def topology(self) -> Topology:
@@ -169,9 +169,9 @@ def is_even(layout: str) -> bool:
     return Topology.parse(layout).degrees is not None
 
 
-def rows(cells: Iterable[Cell]) -> list[Row]:
+def rows(cells: Iterable[AllReduceResult]) -> list[Row]:
     """Cells by layout (in the paper's order) and size; UserError for a layout that the paper has not."""
-    found: dict[tuple[int, int], dict[str, Cell]] = {}
+    found: dict[tuple[int, int], dict[str, AllReduceResult]] = {}
     for cell in cells:
         if cell.layout not in LAYOUTS:
             raise UserError(f"layout {cell.layout}: the paper has {', '.join(LAYOUTS)}")

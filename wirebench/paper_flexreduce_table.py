@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wirebench import paper_flexreduce as paper
-from wirebench.cells import Cell
-from wirebench.cluster.rates import parse_rate, show_rate
 from wirebench.paper_flexreduce import COLLECTIVES, LAYOUTS, Row, Spread, Training
 from wirebench.paper_flexreduce_claims import claims, percent, tenths, whole
+from wirebench.record.collective_results import AllReduceResult
+from wirebench.topology.rates import parse_rate, show_rate
 
 MISSING = "-"
 LABELS = {"ring": "ring", "native": "native", "blueconnect": "BlueConnect", "flexreduce": "FlexReduce"}
@@ -102,7 +102,7 @@ def _latency_row(row: Row, link: str | None) -> list[str]:
 
 
 def _checked(rows: Sequence[Row]) -> str:
-    every: list[tuple[Row, Cell]] = [(row, cell) for row in rows for cell in row.cells.values()]
+    every: list[tuple[Row, AllReduceResult]] = [(row, cell) for row in rows for cell in row.cells.values()]
     differing = [f"{c.collective} on {row.layout}, {row.items:,} floats" for row, c in every if not c.identical]
     largest = max(cell.max_error for _, cell in every)
     same = "RANKS DIFFER: " + "; ".join(differing) if differing else "All ranks ended with the same bits"

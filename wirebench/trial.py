@@ -15,16 +15,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from wirebench.collectives.execution.executor import RequestExecutor
+from wirebench.collectives.execution.segments import Segments, segments
 from wirebench.collectives.plan import Collective, Plan
-from wirebench.collectives.segments import Segments, segments
-from wirebench.collectives.serve import Server
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
-from wirebench.cost import native_seconds, pipelined_seconds, uplink_bytes
-from wirebench.exchange import run
-from wirebench.nic import InterfaceCounter
-from wirebench.requests import Sum
-from wirebench.topology import Topology
+from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, uplink_bytes
+from wirebench.exchange.driver import run
+from wirebench.gradient.requests import Sum
+from wirebench.telemetry.nic import InterfaceCounter
+from wirebench.topology.tree import Topology
 
 PERIOD = 1009
 MIN_LOOP_SECONDS = 0.02
@@ -55,7 +55,7 @@ class Trial:
     def __init__(self, engine: Engine, collective: Collective, topology: Topology, nic: InterfaceCounter) -> None:
         self.engine, self.collective, self.topology, self.nic = engine, collective, topology, nic
         self.communicator = engine.communicators[0]
-        self.server = Server(self.communicator, collective, topology)
+        self.server = RequestExecutor(self.communicator, collective, topology)
         self._seconds: list[float] = []
         self._bytes: list[tuple[int, int]] = []
         self._calls = 0

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.running import CLUSTER
 from tests.distributed.launch import Ended, Job
-from wirebench.cluster import spaces
+from wirebench.cluster import namespaces as spaces
 from wirebench.errors import UserError
 
 

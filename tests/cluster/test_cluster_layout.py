@@ -5,8 +5,8 @@ import pytest
 from wirebench.cluster import plan
 from wirebench.cluster.network import QUEUE_BYTES, frame_bytes, largest_packet, shape
 from wirebench.cluster.plan import Cable, Host, make_plan
-from wirebench.cluster.rates import parse_rate, show_rate
 from wirebench.errors import UserError
+from wirebench.topology.rates import parse_rate, show_rate
 
 
 @pytest.mark.parametrize(

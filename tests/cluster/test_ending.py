@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from wirebench.cluster import ending
-from wirebench.cluster.ending import Abandoned, Asked, Ended, Event, conduct
+from wirebench.cluster import supervisor
+from wirebench.cluster.supervisor import Abandoned, Asked, Ended, Event, conduct
 
 HOSTS = {0: "h0", 1: "h1", 2: "h1"}
 
@@ -48,7 +48,7 @@ class World:
 
 def play(monkeypatch: pytest.MonkeyPatch, script: list[tuple[float, Event]], *dies_of: int) -> tuple[int, World]:
     world = World(script, dies_of)
-    monkeypatch.setattr(ending.time, "monotonic", lambda: world.now)
+    monkeypatch.setattr(supervisor.time, "monotonic", lambda: world.now)
     code = conduct(cast(Any, world.ranks), cast("Queue[Event]", world), HOSTS)
     return code, world
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from scripts import cluster
-from wirebench.cluster import spaces, state
-from wirebench.cluster.outside import Cluster
+from wirebench.cluster import namespaces, state
+from wirebench.cluster.launcher import Cluster
 from wirebench.cluster.plan import make_plan
 from wirebench.errors import UserError
 
@@ -87,9 +87,9 @@ def test_somebody_elses_folder(tmp_path: Path):
 
 
 def test_a_missing_program(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(spaces.shutil, "which", lambda tool, path: None if tool == "tc" else tool)
+    monkeypatch.setattr(namespaces.shutil, "which", lambda tool, path: None if tool == "tc" else tool)
     with pytest.raises(UserError, match=r"^tc is missing: apt install iproute2$"):
-        spaces.check()
+        namespaces.check()
 
 
 def test_a_kernel_that_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -98,11 +98,13 @@ def test_a_kernel_that_refuses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     tool.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(UserError, match="unshare failed: Operation not permitted"):
-        spaces.check()
+        namespaces.check()
 
 
 def test_what_helps_depends_on_who_asks():
     said = ["unshare: unshare failed: Operation not permitted"]
-    assert "kernel.unprivileged_userns_clone=1" in spaces.refusal(False, said)
-    assert "docker run --privileged" in spaces.refusal(True, said)
-    assert "docker run --privileged" in spaces.refusal(False, ["unshare: mount /proc failed: Operation not permitted"])
+    assert "kernel.unprivileged_userns_clone=1" in namespaces.refusal(False, said)
+    assert "docker run --privileged" in namespaces.refusal(True, said)
+    assert "docker run --privileged" in namespaces.refusal(
+        False, ["unshare: mount /proc failed: Operation not permitted"]
+    )

@@ -8,7 +8,7 @@ from wirebench.collectives.blueconnect import BlueConnect
 from wirebench.collectives.plan import Transfer, check
 from wirebench.collectives.ring import Ring
 from wirebench.errors import UserError
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 
 def test_two_machines_of_three():

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.collectives.trees import topologies, under_a_switch
-from wirebench.collectives.calls import calls, calls_bound, calls_per_learner, ranges
-from wirebench.topology import Path as Node
-from wirebench.topology import Topology
+from wirebench.collectives.parts.flexreduce_calls import calls, calls_bound, calls_per_learner, ranges
+from wirebench.topology.tree import BranchPath as Node
+from wirebench.topology.tree import Topology
 
 ORACLES = json.loads((Path(__file__).parent / "oracles.json").read_text())
 DIVISIBLE = math.lcm(*range(1, 13)) * 12

@@ -9,7 +9,7 @@ from wirebench.collectives.halving_doubling import HalvingDoubling
 from wirebench.collectives.plan import Plan, Transfer, check
 from wirebench.collectives.recursive_doubling import RecursiveDoubling
 from wirebench.errors import UserError
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 POWERS = [1, 2, 4, 8, 16, 32]
 BOTH: list[Callable[[], HalvingDoubling]] = [HalvingDoubling, lambda: HalvingDoubling("halving")]

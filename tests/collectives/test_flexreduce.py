@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tests.collectives.trees import complete, crossings, under_a_switch
 from wirebench.collectives.blueconnect import BlueConnect
-from wirebench.collectives.calls import ranges
 from wirebench.collectives.flexreduce import FlexReduce
+from wirebench.collectives.parts.flexreduce_calls import ranges
 from wirebench.collectives.plan import Plan, Transfer, check
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 LAYOUTS = ["4", "2+2", "3+3", "2+2+2", "4+4+4", "1+1+1", "(2+2)+(2+2)", "(3+3)+(3+3)", "(2+2+2)+(2+2+2)"]
 SYMMETRIC = [*map(Topology.parse, LAYOUTS), under_a_switch(Topology.parse("3+3")), Topology.of_hosts("abcabc")]

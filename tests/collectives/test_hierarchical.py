@@ -8,7 +8,7 @@ from wirebench.collectives.plan import Plan, Transfer
 from wirebench.collectives.ring import Ring
 from wirebench.collectives.star import Star
 from wirebench.collectives.tree import Tree
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 
 def pairs(plan: Plan) -> list[list[tuple[int, int]]]:

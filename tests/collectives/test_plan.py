@@ -17,7 +17,7 @@ from wirebench.collectives.plan import (
     mirror,
     rounds_of,
 )
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 PLANNED = [name for name in collectives.available() if collectives.build(name).plan(Topology.flat(2), 2) is not None]
 

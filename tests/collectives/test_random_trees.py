@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.collectives.trees import carry_out, topologies
 from wirebench import collectives
 from wirebench.collectives.plan import Plan, check, gather_moves, messages
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 
 def plans(topology: Topology, items: int) -> list[Plan]:

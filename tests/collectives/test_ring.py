@@ -3,7 +3,7 @@
 import pytest
 
 from wirebench.collectives.ring import Ring
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 SIZES = range(1, 17)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from wirebench.collectives.tree import Tree
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 # (sender, receiver) of every reduce round, by number of ranks: Algorithm 1 of arXiv 2108.06004, lines 8-23.
 ROUNDS = {

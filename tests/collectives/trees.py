@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from wirebench.collectives.plan import Plan, Round
-from wirebench.topology import Branch, Topology
+from wirebench.topology.tree import Branch, Topology
 
 MAX_DEPTH, MAX_DEGREE, MAX_RANKS = 4, 5, 24
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from wirebench import collectives
-from wirebench.collectives.serve import Server
+from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.base import Communicator, Handle, Receive
 from wirebench.comm.metered import Metered
-from wirebench.requests import Gather, Merge, Sum
-from wirebench.topology import Topology
+from wirebench.gradient.requests import Gather, Merge, Sum
+from wirebench.topology.tree import Topology
 
 Check = Generator[Handle, Any, None]
 CHECKS: dict[str, Callable[[Communicator], Check]] = {}
@@ -195,7 +195,7 @@ def requests_on(name: str) -> Callable[[Communicator], Check]:
     """The check that requests served by collective `name` are answered rightly."""
 
     def served(c: Communicator) -> Check:
-        server = Server(Metered(c), collectives.build(name), Topology.flat(c.size))
+        server = RequestExecutor(Metered(c), collectives.build(name), Topology.flat(c.size))
         for numel in (1, 2, 1000):
             inputs = [message(rank, numel) for rank in range(c.size)]
             same((yield from server.serve(Sum(inputs[c.rank].clone()))), torch.stack(inputs).sum(0))

@@ -8,15 +8,15 @@ from typing import Any
 import torch
 
 from tests.comm.contract import CHECKS
-from tests.lanes import Plain, check_gradients, images, loss_of, plain_gradients
+from tests.exchange.lanes import Plain, check_gradients, images, loss_of, plain_gradients
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.hvd import HorovodCommunicator
 from wirebench.comm.launch import end_process
 from wirebench.comm.peers import gather_bytes
-from wirebench.config import EngineConfig
+from wirebench.config.loader import EngineConfig
 from wirebench.errors import UserError
-from wirebench.exchange import run
-from wirebench.native import native_sync
+from wirebench.exchange.driver import run
+from wirebench.exchange.native import native_sync
 
 
 def communicators(engine: Engine) -> dict[str, HorovodCommunicator]:
@@ -63,7 +63,7 @@ def optimizers_gradients(engine: Engine, parts: int) -> str:
             sync.begin(step, 0)
             for number, few in enumerate(images(10 * step + rank, 8).chunk(parts)):
                 if number == parts - 1:
-                    sync.arm()
+                    sync.enable_sync()
                 (loss_of(sync.module, few) / parts).backward()
             sync.finish()
             check_gradients(model, plain_gradients([images(10 * step + each, 8) for each in range(engine.size)]))

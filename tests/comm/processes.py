@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tests.comm.contract import CHECKS
 from wirebench.comm.torchdist import TorchCommunicator
-from wirebench.exchange import run
+from wirebench.exchange.driver import run
 
 SECONDS = 60
 

@@ -5,7 +5,7 @@ import torch
 
 from tests.comm.contract import CHECKS
 from wirebench.comm.local import LocalHub, ring_sum
-from wirebench.exchange import run
+from wirebench.exchange.driver import run
 
 
 @pytest.mark.parametrize("name", CHECKS)

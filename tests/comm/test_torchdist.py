@@ -11,7 +11,7 @@ from tests.comm.processes import Ranks, keeps_the_contract
 from wirebench.comm.base import Handle
 from wirebench.comm.local import ring_sum
 from wirebench.comm.torchdist import TorchCommunicator
-from wirebench.seeding import generator
+from wirebench.utils.rng import generator
 
 WORLD = 5
 

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import compressors
-from compressors import _heavymix, _importance, _sketched, iwp, oktopk, terngrad, thresholds
+from compressors import iwp, oktopk, terngrad
+from compressors.sketch import base, heavy_hitters
+from compressors.sparse import importance, thresholds
 
 CONSTANTS: list[tuple[ModuleType, dict[str, Any]]] = [
     # Ok-Topk's code, VGG/allreducer.py: thresholds move by 1.2 % and 0.8 % outside of these shares of k; above 4 k / 3
@@ -31,11 +33,11 @@ CONSTANTS: list[tuple[ModuleType, dict[str, Any]]] = [
         | {"SIDCO_STAGE": 0.25},
     ),
     # Count-Sketch: no paper of ours says how wide; 4 k is our reading of O(k).
-    (_sketched, {"COLUMNS_PER_ENTRY": 4, "DENSITY": 0.01}),
-    (_heavymix, {"LOWER": 0.7, "TRIES": 8}),
+    (base, {"COLUMNS_PER_ENTRY": 4, "DENSITY": 0.01}),
+    (heavy_hitters, {"LOWER": 0.7, "TRIES": 8}),
     # IWP: 64 times fewer values with the fixed threshold. |w| counts at least 1e-8, where a layer is 0.
     (iwp, {"EXPECTED_SHARE": 1 / 64}),
-    (_importance, {"FLOOR": 1e-8}),
+    (importance, {"FLOOR": 1e-8}),
     (terngrad, {"GATHER_BITS": 2}),
 ]
 

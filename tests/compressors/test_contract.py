@@ -1,7 +1,7 @@
 """What every compressor promises, held against all that `available()` names, bare and inside the wrappers.
 
 Gradients are small whole numbers, so that every sum is exact in fp32, fp16 and bf16 alike. What is asked of a method
-depends on its `keeps` (compressors/base.py): what is not sent is kept exactly, kept up to rounding, or not at all.
+depends on its `keeps` (gradient/contract.py): what is not sent is kept exactly, kept up to rounding, or not at all.
 """
 
 import os
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 import compressors
-from compressors.base import Compressor, Method
 from tests.helpers import LocalEngine, cut, lay_out
-from wirebench.layout import Layer
-from wirebench.world import World
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Compressor, Method
+from wirebench.gradient.flat import Layer
 
 OWN = shlex.split(os.environ.get("WIREBENCH_COMPRESSOR", ""))
 """A module of one's own, tested alone, and its options: "mine.cyclic density=0.1"."""
@@ -151,7 +151,7 @@ class Ranks:
         """Exchange copies of the ranks' flat gradients, cut into `groups` of layers; every rank's flat result."""
         size, epoch = len(self.ranks), self.step_number // 2
         measuring = self.step_number % 2 == 1
-        worlds = [World(rank, size, self.step_number, epoch, measuring=measuring) for rank in range(size)]
+        worlds = [ExchangeContext(rank, size, self.step_number, epoch, measuring=measuring) for rank in range(size)]
         buckets = [cut(grad.clone(), self.layers, groups) for grad in grads]
         results: list[list[Tensor]] = [[] for _ in grads]
         for same in zip(*buckets, strict=True):

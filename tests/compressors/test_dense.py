@@ -5,13 +5,13 @@ from compressors.bf16 import Bf16
 from compressors.fp16 import Fp16
 from compressors.none import NoCompression
 from tests.helpers import Log, answer_all, whole
-from wirebench.requests import payload
-from wirebench.world import World
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.requests import payload
 
 
 def exchange(method, grads, log=None):
     size = len(grads)
-    return answer_all([method.exchange(whole(g), World(r, size)) for r, g in enumerate(grads)], log)
+    return answer_all([method.exchange(whole(g), ExchangeContext(r, size)) for r, g in enumerate(grads)], log)
 
 
 @pytest.mark.parametrize("method", [NoCompression(), Fp16(), Bf16()])

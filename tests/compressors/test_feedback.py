@@ -4,11 +4,12 @@ import pytest
 import torch
 
 import compressors
-from compressors.base import Method
-from compressors.feedback import VELOCITY, ErrorMemory, Feedback
+from compressors.common.feedback import Feedback
 from tests.helpers import answer_all, cut, lay_out
 from wirebench.errors import UserError
-from wirebench.world import World
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Method
+from wirebench.gradient.error_memory import VELOCITY, ErrorMemory
 
 LAYERS = lay_out([(2, 3), (4,), (5, 1)])
 NUMEL = 15
@@ -95,7 +96,7 @@ def one_layer(grad):
     return cut(torch.tensor(grad), lay_out([(len(grad), 1)]), [range(0, 1)])[0]
 
 
-ALONE = World(0, 1)
+ALONE = ExchangeContext(0, 1)
 
 
 def test_momentum_correction_of_what_is_not_sent():
@@ -150,7 +151,7 @@ def test_what_is_sent_leaves_both_memories_there_and_nowhere_else():
 @pytest.mark.parametrize(("size", "expected"), [(1, 4.0), (4, 2.0), (100, 0.4)])
 def test_each_rank_clips_to_its_share(size, expected):
     bucket = one_layer([3.0, 4.0])
-    Feedback(clip=4.0).accumulate(bucket, World(0, size))
+    Feedback(clip=4.0).accumulate(bucket, ExchangeContext(0, size))
     assert bucket.grad.norm().item() == pytest.approx(expected)
 
 

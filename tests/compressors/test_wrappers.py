@@ -2,16 +2,17 @@ import pytest
 import torch
 
 import compressors
-from compressors.base import Method
+from compressors.common.feedback import Feedback
+from compressors.common.wrappers import DenseBelow, Warmup
 from compressors.dgc import Dgc
-from compressors.feedback import ErrorMemory, Feedback
 from compressors.none import NoCompression
 from compressors.topk import TopK
-from compressors.wrappers import DenseBelow, Warmup
 from tests.helpers import Log, answer_all, cut, lay_out
 from wirebench.errors import UserError
-from wirebench.requests import Sum, payload
-from wirebench.world import World
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Method
+from wirebench.gradient.error_memory import ErrorMemory
+from wirebench.gradient.requests import Sum, payload
 
 # Dense by dimension, compressed, dense by size, compressed, dense by dimension though large.
 LAYERS = lay_out([(3,), (4, 2), (2, 2), (3, 3), (20,)])
@@ -40,7 +41,7 @@ def one_step(compressor, groups, grad=None, param=None):
     buckets = cut(grad, LAYERS, groups, param)
     for bucket in buckets:
         twin = cut(grad.clone(), LAYERS, groups, param)[bucket.index]
-        both = [compressor.exchange(b, World(r, 2)) for r, b in enumerate((bucket, twin))]
+        both = [compressor.exchange(b, ExchangeContext(r, 2)) for r, b in enumerate((bucket, twin))]
         results.append(answer_all(both, log)[0])
     return torch.cat(results), buckets, [requests[0] for requests in log]
 
@@ -84,7 +85,7 @@ def test_what_is_compressed_is_not_copied():
     assert inner.param.data_ptr() == bucket.param[3:].data_ptr()
     assert inner.index == 0
     (bucket,) = cut(torch.arange(float(NUMEL)), LAYERS, [range(0, 1)])
-    request = next(DenseBelow(Recorder(), 8).exchange(bucket, World(0, 2)))
+    request = next(DenseBelow(Recorder(), 8).exchange(bucket, ExchangeContext(0, 2)))
     assert isinstance(request, Sum)
     assert request.tensor.data_ptr() == bucket.grad.data_ptr()
 
@@ -95,7 +96,7 @@ def test_one_wrapper_serves_one_model_after_another():
     one_step(wrapper, [range(0, 5)])
     other = lay_out([(9, 9), (3,)])
     (bucket,) = cut(torch.zeros(84), other, [range(0, 2)])
-    answer_all([wrapper.exchange(bucket, World(0, 1))])
+    answer_all([wrapper.exchange(bucket, ExchangeContext(0, 1))])
     assert inner.buckets[-1].layers == inner.buckets[-1].model == other[:1]
 
 
@@ -107,8 +108,8 @@ def test_equals_compressing_the_compact_model_by_itself():
         grad = torch.randn(NUMEL, generator=rng)
         (small,) = cut(grad[kept], compact, [range(0, 2)])
         (large,) = cut(grad, LAYERS, [range(0, 5)])
-        (wanted,) = answer_all([bare.exchange(small, World(0, 1))])
-        (result,) = answer_all([wrapped.exchange(large, World(0, 1))])
+        (wanted,) = answer_all([bare.exchange(small, ExchangeContext(0, 1))])
+        (result,) = answer_all([wrapped.exchange(large, ExchangeContext(0, 1))])
         assert torch.equal(result[kept], wanted)
     held, wanted = wrapped.held_back(NUMEL), torch.zeros(NUMEL)
     wanted[kept] = bare.state_dict()["residual"]
@@ -127,7 +128,7 @@ def test_dense_layers_get_the_momentum_that_sgd_would_give_them(groups, nesterov
         sgd.step()
         for bucket in cut(grad, LAYERS, groups):
             piece = slice(bucket.start, bucket.stop)
-            moved[piece] -= answer_all([wrapped.exchange(bucket, World(0, 1, step))])[0]
+            moved[piece] -= answer_all([wrapped.exchange(bucket, ExchangeContext(0, 1, step))])[0]
     dense = [*range(3), *range(11, 15), *range(24, NUMEL)]
     torch.testing.assert_close(moved[dense], weight.detach()[dense])
 
@@ -144,7 +145,7 @@ def densities_used(compressor, epochs):
     for epoch in epochs:
         log: Log = []
         (bucket,) = cut(torch.ones(100), lay_out([(10, 10)]), [range(0, 1)])
-        answer_all([compressor.exchange(bucket, World(0, 1, epoch=epoch))], log)
+        answer_all([compressor.exchange(bucket, ExchangeContext(0, 1, epoch=epoch))], log)
         assert log[0][0].values is not None
         used.append(log[0][0].values // 4)
     return used

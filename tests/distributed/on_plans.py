@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from wirebench import collectives
-from wirebench.collectives.segments import cut, segments
-from wirebench.collectives.serve import Server
+from wirebench.collectives.execution.executor import RequestExecutor
+from wirebench.collectives.execution.segments import cut, segments
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import end_process
 from wirebench.comm.peers import gather_bytes
-from wirebench.config import EngineConfig
-from wirebench.exchange import run
-from wirebench.requests import Answer, Gather, Merge, Request, Sum
-from wirebench.topology import Topology
+from wirebench.config.loader import EngineConfig
+from wirebench.exchange.driver import run
+from wirebench.gradient.requests import Answer, Gather, Merge, Request, Sum
+from wirebench.topology.tree import Topology
 
 SEGMENTED = 3_300_001
 """Elements of a float32 sum that is cut into several segments, also where these start in turn."""
@@ -33,7 +33,7 @@ def topologies(size: int) -> Iterator[Topology]:
     yield Topology.of_hosts([f"h{rank % 2}" for rank in range(size)])
 
 
-def serve(server: Server, request: Request) -> Answer:
+def serve(server: RequestExecutor, request: Request) -> Answer:
     answer: Answer = run([server.serve(request)])[0]
     return answer
 
@@ -43,7 +43,7 @@ def same_everywhere(engine: Engine, tensor: Tensor) -> bool:
     return len(set(gather_bytes(engine.communicators[0], digest))) == 1
 
 
-def sums(engine: Engine, server: Server, numel: int) -> None:
+def sums(engine: Engine, server: RequestExecutor, numel: int) -> None:
     rank, size = engine.ranks[0], engine.size
     base = torch.arange(numel) % 251
     whole = serve(server, Sum(((base + 7 * rank) % 13 - 6).float()))
@@ -56,7 +56,7 @@ def sums(engine: Engine, server: Server, numel: int) -> None:
     assert same_everywhere(engine, rounded)
 
 
-def gathers_and_merges(engine: Engine, server: Server) -> None:
+def gathers_and_merges(engine: Engine, server: RequestExecutor) -> None:
     rank, size = engine.ranks[0], engine.size
     gathered = serve(server, Gather(torch.full((3 * rank,), rank, dtype=torch.int32)))
     assert isinstance(gathered, list)
@@ -77,7 +77,7 @@ def main() -> int:
     in_turn = 0
     for topology in topologies(engine.size):
         for name in collectives.available():
-            server = Server(engine.communicators[0], collectives.build(name), topology)
+            server = RequestExecutor(engine.communicators[0], collectives.build(name), topology)
             try:
                 for numel in (0, 1, 2, 1000):
                     sums(engine, server, numel)

@@ -16,14 +16,15 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import models
-from wirebench import config, data
+from wirebench import data
 from wirebench.comm.launch import end_process
-from wirebench.seeding import seed_of
+from wirebench.config import loader
+from wirebench.utils.rng import seed_of
 
 
 def main(path: str, *overrides: str) -> None:
     """Train as the config says; rank 0 writes the losses to output.dir/steps.jsonl."""
-    settings = config.load(path, overrides)
+    settings = loader.load(path, overrides)
     dist.init_process_group("gloo")
     rank, size, seed = dist.get_rank(), dist.get_world_size(), settings.train.seed
     dataset = data.build(settings.data.name)

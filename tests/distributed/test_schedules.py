@@ -9,10 +9,11 @@ import schedulers
 from scripts.schedules_report import together
 from tests.distributed.ends import assert_same_end, checkpoints, record
 from tests.distributed.launch import CONFIG, ROOT, Ended, launch
-from wirebench import profile_files, trace
-from wirebench.piecewise import Piecewise
-from wirebench.schedule import LayerCost
-from wirebench.split import WAIT
+from wirebench.costmodel.piecewise import Piecewise
+from wirebench.exchange.reduce_scatter import WAIT
+from wirebench.gradient.schedule import LayerCost
+from wirebench.profiling import profile_files
+from wirebench.simulation import trace
 
 REPLAY = ROOT / "configs/replay/resnet20.toml"
 SHORT = ["train.eval_every=0", "output.tensorboard=false"]

@@ -8,7 +8,7 @@ from torch.optim import SGD
 
 import models
 from wirebench.errors import UserError
-from wirebench.loss import cross_entropy
+from wirebench.training.loss import cross_entropy
 
 CIFAR, IMAGENET = (3, 32, 32), (3, 224, 224)
 

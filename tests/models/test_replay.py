@@ -15,13 +15,13 @@ import compressors
 import models
 import schedulers
 import train
-from resolve import resolve
+from suite.compose.resolve import resolve
 from tests.distributed.launch import last_of_each
-from wirebench import config
+from wirebench.config import loader
 from wirebench.errors import UserError
-from wirebench.layout import FlatGradient, backward_order
-from wirebench.loss import cross_entropy
-from wirebench.trace import Trace, TraceLayer
+from wirebench.gradient.flat import FlatGradient, backward_order
+from wirebench.simulation.trace import Trace, TraceLayer
+from wirebench.training.loss import cross_entropy
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE, CLASSES, BATCH = (1, 4, 4), 10, 8
@@ -283,10 +283,10 @@ def test_dilation_reaches_the_model(tmp_path):
 
 
 def test_only_a_replayed_model_can_be_slowed_down():
-    given = config.from_dict({"model": {"name": "toy"}, "network": {"dilation": 2}})
+    given = loader.from_dict({"model": {"name": "toy"}, "network": {"dilation": 2}})
     with pytest.raises(UserError) as caught:
         resolve(given)
     assert str(caught.value) == "network.dilation: only a replayed model can be slowed down; model.name is 'toy'"
     assert (
-        resolve(config.from_dict({"model": {"name": "replay"}, "network": {"dilation": 0.1}})).network.dilation == 0.1
+        resolve(loader.from_dict({"model": {"name": "replay"}, "network": {"dilation": 0.1}})).network.dilation == 0.1
     )

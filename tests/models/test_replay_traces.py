@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 import models
-from resolve import resolve
+from suite.compose.resolve import resolve
 from tests.models.test_replay import CLASSES, IMAGE, LAYERS, batch, timed, write
-from wirebench import config
+from wirebench.config import loader
 from wirebench.errors import UserError
-from wirebench.loss import cross_entropy
-from wirebench.trace import SHIPPED, Paced, TraceLayer, load
+from wirebench.simulation.trace import SHIPPED, Paced, TraceLayer, load
+from wirebench.training.loss import cross_entropy
 
 CORE_BYTES_PER_SECOND = 1e9
 """What a slow and busy core may write, fresh pages included."""
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs/replay").glob("*.toml")), ids=lambda path: path.stem)
 def test_examples_resolve_with_the_batch_size_of_their_traces(path):
-    settings = resolve(config.load(path))
+    settings = resolve(loader.load(path))
     trace = load(SHIPPED / f"{settings.model.options['trace']}.json")
     head = path.read_text()
     assert settings.data.batch_size == trace.batch_size
@@ -77,7 +77,7 @@ def test_every_layer_of_a_shipped_trace_is_a_module_that_begins(path):
 
 
 def test_every_shipped_model_has_an_example():
-    used = {config.load(path).model.options["trace"] for path in (ROOT / "configs/replay").glob("*.toml")}
+    used = {loader.load(path).model.options["trace"] for path in (ROOT / "configs/replay").glob("*.toml")}
     shipped = {path.stem: load(path).model for path in SHIPPED.glob("*.json")}
     assert used <= shipped.keys()
     assert {shipped[name] for name in used} == set(shipped.values())

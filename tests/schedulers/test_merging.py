@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import schedulers
-from schedulers.base import LayerCost
-from wirebench.schedule import finish_seconds
+from wirebench.gradient.schedule import LayerCost, finish_seconds
 
 ORACLES = json.loads((Path(__file__).parent / "oracles.json").read_text())
 MERGING = ("mg_wfbp", "mg_wfbp_later", "asc_wfbp", "optimal")

@@ -3,10 +3,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import schedulers
-from schedulers.base import LayerCost
 from schedulers.fused import Fused
 from schedulers.native import Native
 from wirebench.errors import UserError
+from wirebench.gradient.schedule import LayerCost
 
 MIB = 2**20
 layer_lists = st.lists(

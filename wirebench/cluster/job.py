@@ -18,9 +18,9 @@ from queue import Queue
 from typing import IO
 
 from wirebench.cluster import plan
-from wirebench.cluster.ending import Abandoned, Asked, Ended, Event, conduct
 from wirebench.cluster.plan import SWITCH_ADDRESS, Plan
 from wirebench.cluster.ranks import environment
+from wirebench.cluster.supervisor import Abandoned, Asked, Ended, Event, conduct
 from wirebench.cluster.traffic import read_counts
 from wirebench.errors import UserError
 

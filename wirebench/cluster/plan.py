@@ -4,9 +4,9 @@ import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from wirebench.cluster.rates import LOWEST, parse_rate, show_rate
 from wirebench.errors import UserError
-from wirebench.topology import Branch, Topology
+from wirebench.topology.rates import LOWEST, parse_rate, show_rate
+from wirebench.topology.tree import Branch, Topology
 
 SWITCH_ADDRESS = "10.77.0.1"
 PREFIX_BITS = 16

@@ -14,9 +14,9 @@ from pathlib import Path
 from filelock import FileLock
 
 from wirebench.cluster import plan
-from wirebench.cluster.outside import Cluster
+from wirebench.cluster.launcher import Cluster
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
+from wirebench.utils.files import write_atomically
 
 END_SECONDS = 10.0
 

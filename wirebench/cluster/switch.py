@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 from wirebench.cluster import network, plan
-from wirebench.cluster.spaces import HOST
+from wirebench.cluster.namespaces import HOST
 from wirebench.errors import UserError
 
 # The holder is what keeps a host's namespaces; as `sleep` it costs next to nothing.

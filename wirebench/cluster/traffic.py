@@ -8,8 +8,8 @@ from rich.table import Table
 
 from wirebench.cluster.network import INTERFACE
 from wirebench.cluster.plan import Plan
-from wirebench.cluster.rates import show_rate
 from wirebench.errors import UserError
+from wirebench.topology.rates import show_rate
 
 Counters = Mapping[str, tuple[int, int]]
 """Bytes (sent, received) on each host's eth0."""

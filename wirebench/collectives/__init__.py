@@ -3,10 +3,9 @@
 from typing import Any
 
 from wirebench.collectives.plan import Collective
-from wirebench.plugins import Plugins
+from wirebench.config.plugins import Plugins
 
-HELPERS = frozenset({"calls", "course", "groups", "merging", "plan", "routing", "segments", "serve"})
-PLUGINS = Plugins("wirebench.collectives", "collective", helpers=HELPERS)
+PLUGINS = Plugins("wirebench.collectives", "collective", helpers=frozenset({"plan"}))
 
 
 def available() -> list[str]:

@@ -7,11 +7,11 @@ Cho, Finkler and Kung, "BlueConnect: Decomposing all-reduce for deep learning on
 import math
 from dataclasses import replace
 
-from wirebench.collectives.groups import Rounds, ring_reduce_scatter, side_by_side
+from wirebench.collectives.parts.groups import Rounds, ring_reduce_scatter, side_by_side
 from wirebench.collectives.plan import Plan, mirror, rounds_of
 from wirebench.collectives.ring import Ring
 from wirebench.errors import UserError
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 
 class BlueConnect:

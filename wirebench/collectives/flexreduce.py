@@ -5,9 +5,9 @@ Topology", DAC 2020, Fig. 3 (a). The planner is `calls.py`. On a symmetric tree 
 Rounds: 2 times the number of levels whose branches have more than one child.
 """
 
-from wirebench.collectives.calls import Call, calls
+from wirebench.collectives.parts.flexreduce_calls import Call, calls
 from wirebench.collectives.plan import Plan, Transfer, mirror, rounds_of
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 
 class FlexReduce:

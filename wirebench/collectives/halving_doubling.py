@@ -7,9 +7,9 @@ sends: 2(P-1)/P of the message.
 
 from typing import Literal
 
-from wirebench.collectives.groups import Rounds, fold, strides
+from wirebench.collectives.parts.groups import Rounds, fold, strides
 from wirebench.collectives.plan import Plan, Transfer, mirror, rounds_of
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 
 class HalvingDoubling:

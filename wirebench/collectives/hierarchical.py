@@ -5,9 +5,9 @@ FlexReduce paper (DAC 2020, section II-A) describes it. The papers leave the par
 within a machine, and a ring among the masters.
 """
 
-from wirebench.collectives.groups import Rounds, binomial_reduce, even_bounds, ring_reduce_scatter, side_by_side
+from wirebench.collectives.parts.groups import Rounds, binomial_reduce, even_bounds, ring_reduce_scatter, side_by_side
 from wirebench.collectives.plan import Plan, mirror, rounds_of
-from wirebench.topology import Branch, Topology
+from wirebench.topology.tree import Branch, Topology
 
 
 class Hierarchical:

@@ -1,6 +1,6 @@
 """The engine's own collectives: NCCL's, Gloo's, MPI's or Horovod's. The default, and the peer of every plan."""
 
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 
 class Native:

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 
 class Transfer(NamedTuple):

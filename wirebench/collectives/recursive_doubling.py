@@ -5,9 +5,9 @@ Thakur, Rabenseifner and Gropp, "Optimization of collective communication operat
 whole message in every round, so it suits small ones.
 """
 
-from wirebench.collectives.groups import Rounds, fold, strides
+from wirebench.collectives.parts.groups import Rounds, fold, strides
 from wirebench.collectives.plan import Plan, Transfer, mirror, rounds_of
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 
 class RecursiveDoubling:

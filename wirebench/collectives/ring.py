@@ -4,9 +4,9 @@ Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of wor
 Rounds: 2(P-1). Bytes that a rank sends: 2(P-1)/P of the message.
 """
 
-from wirebench.collectives.groups import even_bounds, ring_reduce_scatter
+from wirebench.collectives.parts.groups import even_bounds, ring_reduce_scatter
 from wirebench.collectives.plan import Plan, mirror, rounds_of
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 
 class Ring:

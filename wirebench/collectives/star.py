@@ -5,7 +5,7 @@ Rounds: 2, but P-1 messages share the server's link in each.
 """
 
 from wirebench.collectives.plan import Plan, Transfer, mirror, rounds_of
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 
 class Star:

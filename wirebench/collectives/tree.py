@@ -4,9 +4,9 @@ gs-SGD's reduction (Dai et al., arXiv 2108.06004, Algorithm 1, lines 8-23): surv
 passes to the next round. Rounds: 2 ceil(log2 P). Best where messages are small, or cannot be cut.
 """
 
-from wirebench.collectives.groups import binomial_reduce
+from wirebench.collectives.parts.groups import binomial_reduce
 from wirebench.collectives.plan import Plan, mirror, rounds_of
-from wirebench.topology import Topology
+from wirebench.topology.tree import Topology
 
 
 class Tree:

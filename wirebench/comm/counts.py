@@ -6,7 +6,7 @@ from pathlib import Path
 
 from wirebench.comm.metered import Metered
 from wirebench.comm.peers import Peer
-from wirebench.files import write_atomically
+from wirebench.utils.files import write_atomically
 
 
 def save_counts(folder: Path, peers: Sequence[Peer], communicators: Sequence[Metered], complete: bool) -> None:

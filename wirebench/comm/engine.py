@@ -26,7 +26,7 @@ from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.comm.peers import Peer, any_dead, first_line, hang_up, introduce, linger, missing
 from wirebench.comm.torchdist import TorchCommunicator
-from wirebench.config import EngineConfig
+from wirebench.config.loader import EngineConfig
 from wirebench.errors import PeerLost, UserError
 
 VIRTUAL_WORKERS = 4

@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from wirebench.config.plugins import Plugins
 from wirebench.data.base import Dataset, Key
 from wirebench.data.shard import Shard
-from wirebench.plugins import Plugins
 
 __all__ = ["PLUGINS", "Dataset", "Key", "Shard", "available", "build"]
 

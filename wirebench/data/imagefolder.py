@@ -21,7 +21,7 @@ from torchvision.transforms import v2
 
 from wirebench.data.base import Batch, Key, at_least, normalise, per_channel
 from wirebench.errors import UserError
-from wirebench.seeding import generator, seed_of
+from wirebench.utils.rng import generator, seed_of
 
 # of ImageNet's training images, as in torchvision's reference recipes
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from wirebench.data.base import Batch, Key, normalise, per_channel
-from wirebench.seeding import generator
+from wirebench.utils.rng import generator
 
 
 class InMemory:

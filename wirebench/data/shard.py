@@ -12,7 +12,7 @@ from torch import Tensor
 
 from wirebench.data.base import Batch, Dataset, Key
 from wirebench.errors import UserError
-from wirebench.seeding import generator
+from wirebench.utils.rng import generator
 
 
 class Shard:

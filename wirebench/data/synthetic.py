@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from wirebench.data.base import Batch, Key, at_least, no_root
-from wirebench.seeding import generator
+from wirebench.utils.rng import generator
 
 
 class Synthetic:

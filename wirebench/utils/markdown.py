@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
+from wirebench.utils.files import write_atomically
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -1,0 +1,1 @@
+"""Few bits for each entry: fields, blocks, levels, signs, and casts."""

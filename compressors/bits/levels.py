@@ -1,0 +1,120 @@
+"""Quantisation to whole levels: values over their group's scale, rounded and packed; and the way back.
+
+A group's scale s is the largest magnitude that it can send. Level q, from -levels to levels, stands for q s / levels.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from compressors.bits.blocks import Block, Groups, Scales, cut
+from compressors.bits.fields import Fields
+from compressors.bits.noise import Noise
+
+INSIDE = 1 - 2**-21
+"""Of a limit that is a scale: float32 rounds values / scale * levels by less, so none lands on the next level."""
+
+LEAST_SCALE = 1e-36
+"""Where even the scale is smaller, levels / scale may overflow: nothing is sent."""
+
+
+class Levels:
+    """The levels -levels .. levels, packed into fields of `width` bits, of the `groups` of a bucket.
+
+    Groups whose scale is not finite come back as NaN or infinity; what is sent of them means nothing.
+    """
+
+    def __init__(self, levels: int, width: int, groups: Groups, device: torch.device) -> None:
+        self.levels = levels
+        # With 2^exponent >= levels added nothing is negative, and cutting off the fraction is rounding down.
+        self.exponent = (levels - 1).bit_length()
+        self.fields = Fields(width, device, base=1 << self.exponent)
+        self.blocks = cut(groups, self.fields.block_numel)
+
+    def encode(
+        self,
+        x: Tensor,
+        scales: Tensor,
+        generator: torch.Generator | None,
+        feedback: bool = False,
+        limits: Tensor | None = None,
+    ) -> Tensor:
+        """Words for `x`, rounded at random with `generator`, else to the nearest (halves up); clipped to the scales.
+
+        feedback  leave in `x` what rounding and clipping cut off
+        limits    clip to these instead, not above the scales, of groups that are one run each, and less than a
+                  millionth inside them, so that nothing is rounded up beyond the highest level
+        """
+        per_scale = Scales(torch.where(scales > LEAST_SCALE, self.levels / scales, 0.0))
+        steps = Scales(scales / -self.levels)
+        words = torch.empty(self.fields.words(x.numel()), dtype=torch.int32, device=x.device)
+        size, shift = self.fields.block_numel, self.fields.base
+        noise = generator and Noise(x.numel(), size, self.exponent, generator)
+        numbers = self.fields.scratch(x.numel(), x.device)
+        clip = None if limits is None else _Clip(limits, min(size, x.numel()))
+        for block, values, packed in zip(self.blocks, x.split(size), self.fields.split(words), strict=True):
+            y = noise.block(block.number, block.numel) if noise else torch.full_like(values, shift + 0.5)
+            parts = clip.rows(block, values) if clip else block.rows(values)
+            for rounded, rows, factor in zip(block.rows(y), parts, block.of(per_scale), strict=True):
+                rounded.addcmul_(rows, factor)
+            if not clip:
+                y.clamp_(shift - self.levels, shift + self.levels + 0.5)
+            self.fields.pack(y, packed, numbers)
+            if feedback:
+                y.floor_().sub_(shift)
+                for rounded, rows, step in zip(block.rows(y), block.rows(values), block.of(steps), strict=True):
+                    rows.addcmul_(rounded, step)
+        return words
+
+    def decode_sum(self, contributions: Sequence[Tensor], scales: Tensor, out: Tensor) -> Tensor:
+        """Write the sum of the ranks' levels, times scales / levels, to `out`.
+
+        `contributions` are words, added already or not; all ranks' groups have the same scales.
+        """
+        numbers, more = (self.fields.scratch(out.numel(), out.device) for _ in range(2))
+        steps, parts = Scales(scales / self.levels), [self.fields.split(words) for words in contributions]
+        for block, values, (first, *others) in zip(
+            self.blocks, out.split(self.fields.block_numel), zip(*parts, strict=True), strict=True
+        ):
+            total = self.fields.unpack(first, numbers)
+            for words in others:
+                total += self.fields.unpack(words, more)
+            values.copy_(total[: block.numel])
+            for rows, step in zip(block.rows(values), block.of(steps), strict=True):
+                rows.mul_(step)
+        return out
+
+    def decode_each(self, contributions: Sequence[tuple[Tensor, Tensor]], out: Tensor) -> Tensor:
+        """Write the sum of all (words, scales), each decoded with its own scales, in their order, to `out`."""
+        numbers, y = self.fields.scratch(out.numel(), out.device), torch.empty_like(out[: self.fields.block_numel])
+        steps = [Scales(scales / self.levels) for _, scales in contributions]
+        parts = [self.fields.split(words) for words, _ in contributions]
+        for block, values, ranks in zip(
+            self.blocks, out.split(self.fields.block_numel), zip(*parts, strict=True), strict=True
+        ):
+            values.zero_()
+            for words, step in zip(ranks, steps, strict=True):
+                read = y[: block.numel].copy_(self.fields.unpack(words, numbers)[: block.numel])
+                for rows, levels, factor in zip(block.rows(values), block.rows(read), block.of(step), strict=True):
+                    rows.addcmul_(levels, factor)
+        return out
+
+
+class _Clip:
+    """Blocks cut to a limit for every group, in scratch that stays in the cache."""
+
+    def __init__(self, limits: Tensor, block_numel: int) -> None:
+        # Two numbers are a faster operand than two tensors; a GPU would have to be waited for.
+        inside = limits * INSIDE
+        self.limits = inside.tolist() if inside.device.type == "cpu" else inside.unbind()
+        self.scratch = limits.new_empty(block_numel)
+
+    def rows(self, block: Block, values: Tensor) -> list[Tensor]:
+        """As `block.rows(values)`, clipped; valid until the next block."""
+        assert all(piece.groups == 1 for piece in block.pieces), "a limit is for a group that is a run"
+        parts = zip(values.split(block.lengths), self.scratch[: block.numel].split(block.lengths), strict=True)
+        return [
+            torch.clamp(part, -self.limits[piece.first], self.limits[piece.first], out=out)
+            for (part, out), piece in zip(parts, block.pieces, strict=True)
+        ]

@@ -1,0 +1,79 @@
+"""One bit for every element: its sign, packed, and what stands for it in each group of neighbours.
+
+The bit is set where a number is negative. A set bit stands for the group's `low`, another one for its `high`. A zero
+has the sign that its float has, mostly plus; its group's values say what becomes of it.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from compressors.bits.blocks import Groups, Scales, cut
+from compressors.bits.fields import Fields
+
+SIGN_PLACE = 31
+
+
+class Signs:
+    """The signs of a bucket with these `groups`, in fields of `width` bits: as many as the sum of what is added needs.
+
+    raised  send 0 and 1 in place of -1 and 0, so that of ranks that take turns sums lie around 0
+    """
+
+    def __init__(self, groups: Groups, device: torch.device, width: int = 1, raised: bool = False) -> None:
+        self.fields = Fields(width, device, base=-1 if raised else 0)
+        self.blocks = cut(groups, self.fields.block_numel)
+
+    def encode(self, x: Tensor, pair: tuple[Tensor, Tensor] | None = None, zeros_are_negative: bool = False) -> Tensor:
+        """Words for the signs of `x`.
+
+        pair                each group's (high, low), which are subtracted from `x` by sign
+        zeros_are_negative  +0 counts as negative, and -0 as positive
+        """
+        fields, words = self.fields, torch.empty(self.fields.words(x.numel()), dtype=torch.int32, device=x.device)
+        numbers, y = fields.scratch(x.numel(), x.device), torch.empty_like(x[: fields.block_numel])
+        high, gap = (Scales(pair[0]), Scales(pair[1] - pair[0])) if pair else (None, None)
+        for block, values, packed in zip(self.blocks, x.split(fields.block_numel), fields.split(words), strict=True):
+            signs, bits = numbers[: block.numel], values.view(torch.int32)
+            if zeros_are_negative:  # one below its integer, +0 is negative; all but the zeros keep their signs
+                bits = torch.sub(bits, 1, out=signs)
+            torch.bitwise_right_shift(bits, SIGN_PLACE, out=signs)  # -1 and 0
+            if high and gap:
+                read = y[: block.numel].copy_(signs)
+                steps, levels = block.of(gap), block.of(high)
+                for rows, sign, step, level in zip(block.rows(values), block.rows(read), steps, levels, strict=True):
+                    rows.addcmul_(sign, step).sub_(level)
+            fields.pack(signs, packed, numbers)
+        return words
+
+    def decode(self, contributions: Sequence[tuple[Tensor, Tensor, Tensor]], out: Tensor) -> Tensor:
+        """Write the average of what all ranks' (words, high, low) stand for, in their order, to `out`."""
+        size, fields = len(contributions), self.fields
+        numbers, y = fields.scratch(out.numel(), out.device), torch.empty_like(out[: fields.block_numel])
+        base = Scales(torch.stack([high / size for _, high, _ in contributions]).sum(0))
+        gaps = [Scales((high - low) / size) for _, high, low in contributions]
+        parts = zip(*(fields.split(words) for words, _, _ in contributions), strict=True)
+        for block, values, ranks in zip(self.blocks, out.split(fields.block_numel), parts, strict=True):
+            for rows, level in zip(block.rows(values), block.of(base), strict=True):
+                rows.copy_(level)
+            read = y[: block.numel]
+            for words, gap in zip(ranks, gaps, strict=True):
+                read.copy_(fields.unpack(words, numbers)[: block.numel])
+                for rows, sign, step in zip(block.rows(values), block.rows(read), block.of(gap), strict=True):
+                    rows.addcmul_(sign, step)
+        return out
+
+    def decode_vote(self, contributions: Sequence[Tensor], plus: float, scales: Tensor, out: Tensor) -> Tensor:
+        """Write the sign of (the sum of all words' numbers, plus `plus`) times the group's scale to `out`."""
+        fields, factors = self.fields, Scales(scales)
+        numbers, more = (fields.scratch(out.numel(), out.device) for _ in range(2))
+        parts = zip(*(fields.split(words) for words in contributions), strict=True)
+        for block, values, ranks in zip(self.blocks, out.split(fields.block_numel), parts, strict=True):
+            total = fields.unpack(ranks[0], numbers)
+            for words in ranks[1:]:
+                total += fields.unpack(words, more)
+            values.copy_(total[: block.numel]).add_(plus).sign_()
+            for rows, factor in zip(block.rows(values), block.of(factors), strict=True):
+                rows.mul_(factor)
+        return out

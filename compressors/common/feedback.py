@@ -1,0 +1,80 @@
+"""Error feedback with momentum correction: what was not sent yet, and the momentum of what comes in."""
+
+import torch
+from torch import Tensor
+
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.error_memory import RESIDUAL, VELOCITY, ErrorMemory
+from wirebench.gradient.flat import Bucket
+
+
+class Feedback(ErrorMemory):
+    """Error feedback with DGC's momentum correction: v, what was not sent yet, and u, the momentum of what comes in.
+
+    Lin et al., "Deep Gradient Compression", ICLR 2018, section 3; gs-SGD (arXiv 2108.06004), Algorithm 1.
+      u <- m u + g,  v <- v + u                      Nesterov: u <- m (u + g),  v <- v + u + g
+      where it was sent: v <- 0, u <- 0 (momentum factor masking)
+    Without masking of u, and with everything sent, this is dense momentum SGD; with it, plain SGD.
+
+    momentum  m in [0, 1); 0: plain error feedback, no u
+    clip      largest Euclidean norm of the gradient of P ranks: each clips its own to clip / sqrt(P); 0: off. It is of
+              the whole gradient, which must come in one bucket; layers that a wrapper sends dense are no part of it
+    masking   false: u is left as it is where v was sent
+    """
+
+    def __init__(self, momentum: float = 0.0, nesterov: bool = False, clip: float = 0.0, masking: bool = True) -> None:
+        super().__init__(*([RESIDUAL, VELOCITY] if momentum else [RESIDUAL]))
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum lies in [0, 1), got {momentum}")
+        if nesterov and not momentum:
+            raise ValueError("nesterov needs a momentum above 0")
+        if not masking and not momentum:
+            raise ValueError("masking = false needs a momentum above 0: without one there is none to mask")
+        if clip < 0:
+            raise ValueError(f"clip is a norm, or 0 for none, got {clip}")
+        self.momentum, self.nesterov, self.clip, self.masking = momentum, nesterov, clip, masking
+
+    @property
+    def whole_model(self) -> str:
+        """As Method.whole_model, of the method that has this memory."""
+        return "clip limits the norm of the whole gradient" if self.clip else ""
+
+    def accumulate(self, bucket: Bucket, world: ExchangeContext) -> Tensor:
+        """Take in the gradient of `bucket`, which is left as it is unless clipped; returns v, a view (numel,)."""
+        grad, residual = bucket.grad, self.slice(bucket)
+        if self.clip:
+            self._clip(bucket, world.size)
+        if not self.momentum:
+            return residual.add_(grad)
+        velocity = self.slice(bucket, VELOCITY)
+        if self.nesterov:
+            velocity.add_(grad).mul_(self.momentum)
+            residual.add_(grad)
+        else:
+            torch.add(grad, velocity, alpha=self.momentum, out=velocity)
+        return residual.add_(velocity)
+
+    def sent(self, bucket: Bucket, index: Tensor, kept: Tensor | None = None) -> None:
+        """The places `index` (int64) of v were sent; `kept` is what rounding left of them, if anything."""
+        residual = self.slice(bucket)
+        if kept is None:
+            residual.index_fill_(0, index, 0)
+        else:
+            residual.index_copy_(0, index, kept)
+        if self.momentum and self.masking:
+            self.slice(bucket, VELOCITY).index_fill_(0, index, 0)
+
+    def sent_all(self, bucket: Bucket) -> None:
+        """All of v was sent."""
+        self.slice(bucket).zero_()
+        if self.momentum and self.masking:
+            self.slice(bucket, VELOCITY).zero_()
+
+    def _clip(self, bucket: Bucket, size: int) -> None:
+        """Scale the gradient down to the limit of one of `size` ranks."""
+        assert len(bucket.layers) == len(bucket.model or bucket.layers), "clip needs the whole model in one bucket"
+        limit = self.clip / size**0.5
+        norm = torch.linalg.vector_norm(bucket.grad)
+        # A tensor, so that the host need not wait for a GPU. What is not finite stays alone, or it would not be chosen.
+        scale = (limit / norm).clamp(max=1.0)
+        bucket.grad.mul_(torch.where(norm.isfinite(), scale, torch.ones_like(scale)))

@@ -1,0 +1,217 @@
+"""Wrappers around any compressor: what is compressed, and how strongly at the start."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, cast
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from compressors.common.feedback import Feedback
+from compressors.sparse.gaps import joined
+from wirebench.errors import UserError
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Compressor, Exchange, Method
+from wirebench.gradient.flat import Bucket, Layer
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Sum
+
+BYTES_PER_ELEMENT = 4
+VELOCITY_KEY = "shared.dense_velocity"
+
+
+class _HasDensity(Compressor, Protocol):
+    density: float
+
+
+class _Wrapper:
+    """What a wrapper leaves to the compressor inside it: all that it does not do itself."""
+
+    def __init__(self, inner: Compressor) -> None:
+        self.inner = inner
+        self.owns_momentum = inner.owns_momentum
+
+    def __getattr__(self, name: str) -> Any:
+        """The inner compressor's."""
+        if name == "inner":  # not there yet, as while it is copied
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The inner compressor's state; the wrapper has none."""
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the inner compressor's state."""
+        self.inner.load_state_dict(state)
+
+
+class Warmup(_Wrapper):
+    """Density `densities[e]` in epoch e, the inner compressor's own one after the last of them.
+
+    Raises UserError for a compressor without a density and for densities outside (0, 1].
+    """
+
+    def __init__(self, inner: Compressor, densities: Sequence[float]) -> None:
+        super().__init__(inner)
+        if not hasattr(inner, "density"):
+            name = type(inner).__module__.removeprefix("compressors.")
+            raise UserError(f"compressor.warmup: {name!r} has no density")
+        if any(not 0 < density <= 1 for density in densities):
+            raise UserError(f"compressor.warmup: densities lie in (0, 1], got {list(densities)}")
+        self.densities = tuple(densities)
+        self.final = cast(_HasDensity, inner).density
+
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        """The inner exchange at the density of the epoch."""
+        inner = cast(_HasDensity, self.inner)
+        inner.density = self.densities[world.epoch] if world.epoch < len(self.densities) else self.final
+        try:
+            return (yield from inner.exchange(bucket, world))
+        finally:
+            inner.density = self.final
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """The inner compressor's bytes after the warm-up, that is in most of the run."""
+        return self.inner.wire_bytes(numel, size)
+
+
+class DenseBelow(_Wrapper):
+    """Layers with one dimension or with fewer than `numel` elements go dense, the others through `inner`.
+
+    The dense layers of a bucket travel in one sum. `inner` gets the bucket as it lies, copied nowhere: they are gaps
+    between its layers, where the gradient is 0 and its memory stays 0. Densities, `k` and the widths of sketches are of
+    the elements in layers. What codes every element (casts, quantisers) sends the zeros of gaps with them. Where the
+    inner compressor owns the momentum, the dense layers get the same one, applied to their average, as DGC does.
+
+    Memory: the dense layers' average, and their momentum.
+    """
+
+    def __init__(self, inner: Compressor, numel: int) -> None:
+        super().__init__(inner)
+        if inner.owns_momentum and not isinstance(getattr(inner, "memory", None), Feedback):
+            raise UserError("compressor.dense_below: this compressor applies a momentum, but its memory is no Feedback")
+        self.numel = numel
+        self._velocity: Tensor | None = None
+        self._model: tuple[Layer, ...] = ()
+        self._splits: dict[tuple[int, int], _Split] = {}
+
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        """One sum for the dense layers, then the rounds of `inner` for the others, each where there are any."""
+        split = self._split(bucket)
+        part = split.part(bucket)
+        if part is None:
+            average = yield from _average(bucket.grad, world.size)
+            return bucket.grad.copy_(self._with_momentum(average, split)) if self.owns_momentum else average
+        dense = [bucket.grad[piece] for piece in split.dense]
+        if not dense:
+            return (yield from self.inner.exchange(part, world))
+        with phase("encode"):
+            message = torch.cat(dense)
+        average = yield from _average(message, world.size)
+        with phase("decode"):
+            average = self._with_momentum(average, split)
+            for piece in dense:
+                piece.zero_()
+        result = yield from self.inner.exchange(part, world)
+        with phase("decode"):
+            if result.data_ptr() != part.grad.data_ptr():
+                part.grad.copy_(result)
+            for piece, values in zip(dense, average.split([piece.numel() for piece in dense]), strict=True):
+                piece.copy_(values)
+        return bucket.grad
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """Dense bytes below the limit, the inner compressor's above: a bucket's layers are not known here."""
+        return BYTES_PER_ELEMENT * numel if numel < self.numel else self.inner.wire_bytes(numel, size)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The inner compressor's state and the momentum of the dense layers, which is the same on all ranks."""
+        mine = {} if self._velocity is None else {VELOCITY_KEY: self._velocity}
+        return self.inner.state_dict() | mine
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        self.inner.load_state_dict(self._keep_mine(state))
+
+    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
+        """As Method.take_over."""
+        cast(Method, self.inner).take_over([self._keep_mine(state) for state in states], joins)
+
+    def held_back(self, numel: int) -> Tensor | None:
+        """As Method.held_back: 0 for the dense layers; the memory ends with the last layer that is not."""
+        held = getattr(self.inner, "held_back", lambda numel: None)(numel)
+        return held if held is None or held.numel() == numel else pad(held, (0, numel - held.numel()))
+
+    def compressed(self, layers: Sequence[Layer]) -> list[slice]:
+        """Where in the flat gradient of these layers the compressed ones lie."""
+        return [slice(layer.start, layer.stop) for layer in layers if not _is_dense(layer, self.numel)]
+
+    def _split(self, bucket: Bucket) -> "_Split":
+        """As the function; kept for each bucket of a cut, as a step may have hundreds."""
+        model, place = bucket.model or bucket.layers, (bucket.start, bucket.stop)
+        if model is not self._model or (bucket.index == 0 and place not in self._splits):
+            self._model, self._splits = model, {}
+        if place not in self._splits:
+            self._splits[place] = _split(bucket.layers, model, self.numel)
+        return self._splits[place]
+
+    def _keep_mine(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Restore the dense layers' momentum; the rest is the inner compressor's."""
+        velocity = state.get(VELOCITY_KEY)
+        self._velocity = None if velocity is None else velocity.clone()
+        return {name: tensor for name, tensor in state.items() if name != VELOCITY_KEY}
+
+    def _with_momentum(self, average: Tensor, split: "_Split") -> Tensor:
+        """`average`, of the bucket's dense layers one after the other, as momentum SGD takes it."""
+        if not self.owns_momentum:
+            return average
+        if self._velocity is None:
+            self._velocity = average.new_zeros(split.model_dense_numel)
+        self._velocity = self._velocity.to(average.device)  # checkpoints are read to the CPU
+        feedback = cast(Feedback, cast(Method, self.inner).memory)
+        velocity = self._velocity[split.dense_place : split.dense_place + average.numel()]
+        velocity.mul_(feedback.momentum).add_(average)
+        return average.add_(velocity, alpha=feedback.momentum) if feedback.nesterov else velocity
+
+
+class _Split(NamedTuple):
+    """A bucket's layers and its model's, those that are compressed; and where in the bucket the others lie.
+
+    dense_place        where the bucket's dense layers begin among all of the model's, one after the other
+    model_dense_numel  elements of all of those
+    """
+
+    layers: tuple[Layer, ...]
+    model: tuple[Layer, ...]
+    dense: list[slice]
+    dense_place: int
+    model_dense_numel: int
+
+    def part(self, bucket: Bucket) -> Bucket | None:
+        """The bucket from its first compressed layer to its last one; None if there are none."""
+        if not self.layers:
+            return None
+        place = slice(self.layers[0].start - bucket.start, self.layers[-1].stop - bucket.start)
+        return Bucket(bucket.index, bucket.grad[place], bucket.param[place], self.layers, self.model)
+
+
+def _split(layers: tuple[Layer, ...], model: tuple[Layer, ...], limit: int) -> _Split:
+    dense = [layer for layer in model if _is_dense(layer, limit)]
+    return _Split(
+        tuple(layer for layer in layers if not _is_dense(layer, limit)),
+        tuple(layer for layer in model if not _is_dense(layer, limit)),
+        joined([layer for layer in layers if _is_dense(layer, limit)], layers[0].start),
+        sum(layer.numel for layer in dense if layer.start < layers[0].start),
+        sum(layer.numel for layer in dense),
+    )
+
+
+def _is_dense(layer: Layer, limit: int) -> bool:
+    return layer.ndim <= 1 or layer.numel < limit
+
+
+def _average(dense: Tensor, size: int) -> Exchange:
+    total = yield Sum(dense)
+    assert isinstance(total, Tensor)
+    return total.div_(size)

@@ -1,0 +1,146 @@
+"""What low-rank methods share: options, the residual, the basis that is kept from step to step, the result."""
+
+from math import isqrt
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from compressors.lowrank.factors import Pack, Place, Plan, Run, plan_of
+from wirebench.errors import UserError
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Keeps, Method
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.requests import Sum
+from wirebench.utils.rng import generator
+
+
+class LowRank(Method):
+    """Base of methods that send factors of matrices, and what has none dense in the same sum.
+
+    rank                  columns of a factor; no more than the smaller side of the matrix
+    min_compression_rate  a layer goes dense unless what is sent of its factors, on average over steps, is more than
+                          this many times smaller; at least 1
+    error_feedback        what the factors miss is added to the next gradient; false: it is lost
+    start_step            steps that go dense before compression begins
+    Of itself it measures kept_energy: the squares of what stays in the residual by the squares of M.
+
+    The residual is each rank's own M less its own share of the sum of factors: Algorithm 2 of PowerSGD's paper, and
+    ACP-SGD's code. PowerSGD's code and PyTorch's hook subtract the average instead. The sum over ranks is the same, and
+    only the sum enters what is applied; but there the ranks' differences, which sum to 0, never leave the residuals.
+    All ranks must compute alike (threads, kind of processor) for the factors' basis to have the same bits on each.
+    """
+
+    keeps: Keeps = "rounded"
+    bounded_by = "rank"
+    sides: ClassVar[int]  # factors sent per step, of two
+    warm_start = True
+
+    def __init__(self, rank: int, min_compression_rate: float, error_feedback: bool, start_step: int) -> None:
+        super().__init__()
+        if rank < 1:
+            raise ValueError(f"rank is at least 1, got {rank}")
+        if not min_compression_rate >= 1:
+            raise ValueError(f"min_compression_rate is at least 1, got {min_compression_rate}")
+        if start_step < 0:
+            raise ValueError(f"start_step is a number of steps, at least 0, got {start_step}")
+        self.rank, self.min_compression_rate = rank, min_compression_rate
+        self.error_feedback, self.start_step = error_feedback, start_step
+        if not error_feedback:
+            self.keeps = "nothing"
+            self.bounded_by = ""
+        self._starts: dict[Pack, Tensor] = {}
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """As of one square matrix; what is not square, and several layers, send more."""
+        return 4 * min(numel, self.sides * self.rank * (isqrt(numel - 1) + 1))
+
+    def plan(self, bucket: Bucket, world: ExchangeContext) -> Plan | None:
+        """How `bucket` is sent at this step; None: all of it dense."""
+        if world.step < self.start_step:
+            return None
+        plan = plan_of(bucket.layers, self.rank, self.min_compression_rate * self.sides / 2)
+        return plan if plan.runs else None
+
+    def take_in(self, bucket: Bucket, run: Run, world: ExchangeContext) -> Tensor:
+        """M of the layers of `run`, (count, rows, columns): a view of the residual, or of the gradient without one."""
+        matrices = run.matrices(bucket.grad, bucket.start)
+        if self.error_feedback:
+            matrices = run.matrices(self.memory.slice(bucket), bucket.start).add_(matrices)
+            if world.measuring:
+                self.measures.ratio("kept_energy", 0.0, _energy(matrices))
+        return matrices
+
+    def hold_back(self, matrices: Tensor, left: Tensor, right: Tensor, world: ExchangeContext) -> None:
+        """M, this rank's, less what it sent of it: left^T right."""
+        if self.error_feedback:
+            _subtract(matrices, left, right)
+            if world.measuring:
+                self.measures.ratio("kept_energy", _energy(matrices), 0.0)
+
+    def write(self, bucket: Bucket, run: Run, left: Tensor, right: Tensor) -> None:
+        """Write left^T right, the average, to the gradient of the layers of `run`."""
+        matrices = run.matrices(bucket.grad, bucket.start)
+        if run.rank == 1:  # several times faster than a product of matrices
+            torch.mul(left.mT, right, out=matrices)
+        else:
+            torch.bmm(left.mT, right, out=matrices)
+
+    def basis(self, pack: Pack, world: ExchangeContext, device: torch.device) -> list[Tensor]:
+        """For each run orthonormal rows, as many as the rank: a basis of the last factors, or of a draw."""
+        start = self._start(pack, world, device)
+        if not self.warm_start:
+            return pack.orthonormal(start)
+        last = torch.cat(
+            [self._last(place, device) if place.key in self.shared else start[place.piece] for place in pack.places]
+        )
+        # A row that is zero would stay so for ever. Nothing here waits for a GPU.
+        for now, new in zip(pack.groups(last), pack.groups(start), strict=True):
+            now.copy_(torch.where(now.any(2, keepdim=True), now, new))
+        return pack.orthonormal(last)
+
+    def keep(self, pack: Pack, packed: Tensor) -> None:
+        """Remember factors, which are the same on all ranks, for the next basis."""
+        if self.warm_start:
+            self.shared.update({place.key: packed[place.piece].view(place.shape) for place in pack.places})
+
+    def _start(self, pack: Pack, world: ExchangeContext, device: torch.device) -> Tensor:
+        """Standard normal factors: always the same for a layer, but new each step without warm start."""
+        if pack in self._starts:
+            return self._starts[pack]
+        draws = []
+        for place in pack.places:
+            key = ("low rank", place.key)
+            rng = generator(*key, world.seed) if self.warm_start else world.shared_rng(*key)
+            draws.append(torch.randn(place.shape, generator=rng).view(-1))
+        start = torch.cat(draws).to(device)
+        if self.warm_start:
+            self._starts[pack] = start
+        return start
+
+    def _last(self, place: Place, device: torch.device) -> Tensor:
+        factor = self.shared[place.key]
+        if factor.shape != place.shape:
+            raise UserError(
+                f"compressor: the saved factor {place.key} is {tuple(factor.shape)}, but this run's is {place.shape}; "
+                "resume with the same model and compressor.rank"
+            )
+        return factor.to(device).view(-1)  # checkpoints are read to the CPU
+
+
+def dense_average(bucket: Bucket, world: ExchangeContext) -> Exchange:
+    """The exchange of a bucket without factors."""
+    total = yield Sum(bucket.grad)
+    assert isinstance(total, Tensor)
+    return total.div_(world.size)
+
+
+def _subtract(matrices: Tensor, left: Tensor, right: Tensor) -> None:
+    if left.shape[1] == 1:
+        matrices.addcmul_(left.mT, right, value=-1)
+    else:
+        matrices.baddbmm_(left.mT, right, alpha=-1)
+
+
+def _energy(matrices: Tensor) -> Tensor:
+    return torch.linalg.vector_norm(matrices, dtype=torch.float64).square()

@@ -1,0 +1,98 @@
+"""What methods that sum Count-Sketches share: how many entries, how large a table, with which hashes."""
+
+import math
+
+from compressors.sketch.count_sketch import MAX_ROWS, CountSketch, Hash
+from compressors.sparse.gaps import places_of
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Method
+from wirebench.gradient.flat import Bucket, Layer
+from wirebench.utils.rng import seed_of
+
+BYTES_PER_FLOAT = 4
+DENSITY = 0.01
+"""Where neither `density` nor `k` is given."""
+COLUMNS_PER_ENTRY = 4
+
+
+class Sketched(Method):
+    """Base of methods that find `k` or `density` of the entries by a sketch of (rows, columns).
+
+    `k` and `columns` are for the whole model, of which a bucket takes its share. While a warm-up sets `density`, that
+    counts and `k` does not.
+    """
+
+    bounded_by = "density"
+
+    def __init__(
+        self, density: float, k: int, rows: int, columns: int, ratio: float, hash: Hash, reseed: bool = False
+    ) -> None:
+        super().__init__()
+        if not 0 < density <= 1:
+            raise ValueError(f"density lies in (0, 1], got {density}")
+        if k < 0 or columns < 0:
+            raise ValueError(f"k and columns are positive, or 0 where others decide, got k = {k}, columns = {columns}")
+        if k and density != DENSITY:
+            raise ValueError(f"k = {k} and density = {density} both set how many entries are sent: give one of them")
+        if rows % 2 == 0 or not 0 < rows <= MAX_ROWS:
+            raise ValueError(f"rows is an odd number up to {MAX_ROWS}, got {rows}")
+        if not 0 <= ratio <= 1:
+            raise ValueError(f"ratio lies in [0, 1], got {ratio}")
+        if columns and ratio:
+            raise ValueError(f"columns = {columns} and ratio = {ratio} both set the width: give one of them")
+        # Not a density: what it is set to by a warm-up then stands out.
+        self.density = 0.0 if k else density
+        if k:
+            self.bounded_by = "k"
+        self.k, self.rows, self.columns, self.ratio = k, rows, columns, ratio
+        self.hash, self.reseed = hash, reseed
+        self._model: tuple[Layer, ...] = ()
+        self._model_numel = 0
+        self._sketches: dict[int, tuple[tuple[object, ...], CountSketch]] = {}
+
+    def entries(self, numel: int, model_numel: int) -> int:
+        """How many a bucket of `numel` of the model's elements sends; of both, those that are compressed count."""
+        return max(int(numel * self.density if self.density else numel * self.k / model_numel), 1)
+
+    def width(self, numel: int, model_numel: int) -> int:
+        """Columns of a bucket's table."""
+        if self.ratio:
+            return math.ceil(self.ratio * numel)
+        if self.columns:
+            return math.ceil(numel * self.columns / model_numel)
+        return COLUMNS_PER_ENTRY * self.entries(numel, model_numel)
+
+    def is_dense(self, numel: int, model_numel: int) -> bool:
+        """Whether a bucket's table would not be smaller than the bucket, or all entries are wanted anyway."""
+        too_wide = self.rows * self.width(numel, model_numel) >= numel
+        return too_wide or self.entries(numel, model_numel) >= numel
+
+    def sketch_of(self, bucket: Bucket, world: ExchangeContext) -> CountSketch:
+        """The bucket's hashes, the same on all ranks; new ones every step with `reseed`."""
+        numel, device, places = bucket.grad.numel(), bucket.grad.device, places_of(bucket)
+        columns = self.width(places.numel, self.model_numel(bucket))
+        seed = seed_of("count sketch", world.seed, bucket.start, *([world.step] if self.reseed else []))
+        key = (numel, columns, seed, device, places)
+        known = self._sketches.get(bucket.index)
+        if known is None or known[0] != key:
+            sketch = CountSketch(numel, self.rows, columns, seed, self.hash, device, places)
+            known = self._sketches[bucket.index] = (key, sketch)
+        return known[1]
+
+    def bytes_of(self, numel: int, bytes_per_entry: int) -> int:
+        """Bytes of a table and of `bytes_per_entry` for each entry, or of the dense bucket.
+
+        Before the first exchange the model's size is not known: the bucket is then taken for the model.
+        """
+        model_numel = max(self._model_numel, numel)
+        if self.is_dense(numel, model_numel):
+            return BYTES_PER_FLOAT * numel
+        table = BYTES_PER_FLOAT * self.rows * self.width(numel, model_numel)
+        return table + bytes_per_entry * self.entries(numel, model_numel)
+
+    def model_numel(self, bucket: Bucket) -> int:
+        """Elements of the model that are compressed; remembered for `bytes_of`."""
+        layers = bucket.model or bucket.layers
+        if layers is not self._model:
+            self._model, self._model_numel = layers, sum(layer.numel for layer in layers)
+        return self._model_numel

@@ -1,0 +1,93 @@
+"""Which elements to fetch, told from a Count-Sketch: HEAVYMIX, or simply the largest estimates.
+
+HEAVYMIX: Ivkin et al., "Communication-efficient Distributed SGD with Sketching", NeurIPS 2019, Algorithm 2; gs-SGD
+(arXiv 2108.06004) takes it over. Every rank that holds the same table gets the same places.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from compressors.sketch.count_sketch import CountSketch
+from compressors.sparse.selection import top_k
+
+# A sample that holds so many of the wanted elements misjudges their number by an eighth.
+SAMPLE_HITS, SAMPLE_LEAST, SAMPLE_SHARE = 64, 1 << 14, 1 / 16
+SAMPLE_SLACK = 3  # standard deviations
+LOWER, TRIES = 0.7, 8
+SPARE_DRAWS, PERMUTED = 16, 1 << 12
+LEAST = torch.finfo(torch.float32).tiny
+
+
+def heavy(sketch: CountSketch, table: Tensor, k: int, energy: float) -> Tensor:
+    """H, ascending: places whose estimate e has e^2 >= energy / k, `energy` being the sketch's ||x||^2.
+
+    An estimate of 0 is never heavy.
+    """
+    return sketch.reaching(table, max(math.sqrt(energy / k), LEAST))
+
+
+def heavymix(sketch: CountSketch, table: Tensor, k: int, energy: float, rng: torch.Generator) -> Tensor:
+    """`k` places, int64 ascending: H, filled up with places drawn at random from the rest.
+
+    Of more than `k` heavy ones, those with the largest estimates; ties to the smaller place. `rng` is a CPU generator,
+    the same on all ranks.
+    """
+    chosen, places = heavy(sketch, table, k, energy), sketch.places
+    if chosen.numel() > k:
+        return chosen.index_select(0, top_k(sketch.estimate(table, chosen), k))
+    wanted, rest = k - chosen.numel(), places.numel - chosen.numel()
+    if wanted == 0:
+        return chosen
+    rank = random_subset(rest, wanted, rng).to(table.device)
+    # The n-th place outside H has as many of H before it as lie below it once each is moved down by its own rank.
+    before = places.ranks(chosen) - torch.arange(chosen.numel(), device=chosen.device)
+    filled = rank + torch.searchsorted(before, rank, right=True)
+    return torch.cat([chosen, places.at(filled)]).sort().values
+
+
+def largest(sketch: CountSketch, table: Tensor, k: int) -> Tensor:
+    """Places, int64 ascending, of the `k` largest estimates by magnitude; ties to the smaller place, zeros never.
+
+    A sample guesses a threshold that a little more than `k` should reach; where it misled, it is lowered. Exact.
+    """
+    share = k / sketch.numel
+    sampled = min(max(SAMPLE_HITS / share, SAMPLE_LEAST), max(SAMPLE_SHARE * sketch.numel, SAMPLE_LEAST))
+    stride = max(int(sketch.numel / sampled), 1) | 1  # odd: meets all channels of a layer alike
+    sample = sketch.estimate(table, torch.arange(0, sketch.numel, stride, device=table.device)).abs_()
+    hits = share * sample.numel()
+    rank = min(math.ceil(hits + SAMPLE_SLACK * math.sqrt(hits)) + 1, sample.numel())
+    threshold = max(torch.topk(sample, rank, sorted=False).values.min().item(), LEAST)
+    for _ in range(TRIES):
+        index = sketch.reaching(table, threshold)
+        if index.numel() >= k or threshold == LEAST:
+            break
+        threshold = max(threshold * LOWER, LEAST)
+    else:
+        index = sketch.reaching(table, LEAST)
+    return index if index.numel() <= k else index.index_select(0, top_k(sketch.estimate(table, index), k))
+
+
+def random_subset(numel: int, count: int, rng: torch.Generator) -> Tensor:
+    """`count` different numbers below `numel`, int64 ascending; each such set is equally likely.
+
+    Without a permutation of all where there are many: some more are drawn than are wanted, and of those that are
+    different as many are left out at random as there are too many. Of the fewer ones where more than half are wanted.
+    """
+    if numel <= PERMUTED:
+        return torch.randperm(numel, generator=rng)[:count].sort().values
+    if 2 * count > numel:
+        chosen = torch.ones(numel, dtype=torch.bool)
+        chosen[random_subset(numel, numel - count, rng)] = False
+        return torch.nonzero(chosen).squeeze(1)
+    draws = count
+    found = torch.empty(0, dtype=torch.int64)
+    while found.numel() < count:
+        # What is drawn twice counts once: that many more, and as many again for what those lack.
+        draws += 2 * draws * draws // numel + SPARE_DRAWS
+        found = torch.unique(torch.randint(numel, (draws,), generator=rng))
+    kept = torch.ones(found.numel(), dtype=torch.bool)
+    if found.numel() > count:
+        kept[random_subset(found.numel(), found.numel() - count, rng)] = False
+    return found[kept]

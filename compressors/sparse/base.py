@@ -1,0 +1,98 @@
+"""What methods that send chosen entries share: how many, in which code, what stays behind, and the average."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from compressors.common.feedback import Feedback
+from compressors.sparse.encoding import Indices, SparseCode, Values
+from compressors.sparse.thresholds import Rule, choose
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Keeps, Method
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather
+
+
+class Sparse(Method):
+    """Base of methods that send `density` of a bucket's entries (at least one) and keep the rest for later."""
+
+    keeps: Keeps = "exactly"
+    bounded_by = "density"
+
+    def __init__(self, density: float, values: Values, indices: Indices, feedback: Feedback | None = None) -> None:
+        super().__init__()
+        if not 0 < density <= 1:
+            raise ValueError(f"density lies in (0, 1], got {density}")
+        self.density = density
+        self.code = SparseCode(values, indices)
+        self.feedback = self.memory = feedback or Feedback()
+        self.owns_momentum = self.feedback.momentum > 0
+        self.whole_model = self.feedback.whole_model or self.whole_model
+
+    def count(self, numel: int) -> int:
+        """Entries to send of a bucket of `numel` elements."""
+        return max(int(numel * self.density), 1)
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """A value and an index for each chosen entry."""
+        return self.code.expected_bytes(self.count(numel), numel)
+
+    def take_out(self, bucket: Bucket, index: Tensor) -> Tensor:
+        """Values of the residual at the ascending places `index`, as they arrive; what rounding cuts off stays."""
+        exact = self.feedback.slice(bucket).index_select(0, index)
+        arriving = exact if self.code.values == "fp32" else self.code.rounded(exact)
+        self.feedback.sent(
+            bucket,
+            index,
+            None if arriving is exact else torch.where(arriving.isfinite(), exact - arriving, torch.zeros_like(exact)),
+        )
+        return arriving
+
+
+class SparseGather(Sparse):
+    """Base of the methods whose ranks each choose their largest entries and gather all ranks'."""
+
+    def __init__(
+        self, density: float, selection: Rule, values: Values, indices: Indices, feedback: Feedback | None = None
+    ) -> None:
+        super().__init__(density, values, indices, feedback)
+        self.selection = selection
+
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        """One gather of indices and values.
+
+        Passes over the whole bucket: reading both and writing one for the sum with the residual, two readings for the
+        selection, one writing to clear the gradient. All else touches chosen entries only, the division too.
+        """
+        check_bucket(bucket)
+        grad, numel = bucket.grad, bucket.grad.numel()
+        with phase("update"):
+            residual = self.feedback.accumulate(bucket, world)
+        with phase("select"):
+            index = choose(residual, self.count(bucket.numel), self.selection, world, bucket.start)
+        with phase("encode"):
+            message = self.code.encode(index, self.take_out(bucket, index), numel)
+        messages = yield Gather(message, values=index.numel() * self.code.value_bytes)
+        with phase("decode"):
+            return average_of(grad, [self.code.decode(each, numel) for each in messages], world.size)
+
+
+def check_bucket(bucket: Bucket) -> None:
+    """Assert what all selections need."""
+    grad = bucket.grad
+    assert grad.dtype == torch.float32 and grad.numel() < 2**31, "sparse methods take fp32 buckets below 2^31 elements"
+
+
+def average_of(grad: Tensor, entries: Sequence[tuple[Tensor, Tensor]], size: int) -> Tensor:
+    """Write the sum of all (indices, values), in their order, over `size` into `grad`; all else becomes 0.
+
+    No index comes twice in one pair, so the order of additions is the order of the pairs on any device.
+    """
+    grad.zero_()
+    for index, values in entries:
+        grad.index_add_(0, index, values)
+    # A place that several ranks sent comes up once for each, but all are read before any is written: the same quotient.
+    touched = torch.cat([index for index, _ in entries])
+    return grad.index_copy_(0, touched, grad.index_select(0, touched).div_(size))

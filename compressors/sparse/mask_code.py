@@ -1,0 +1,173 @@
+"""Masks as bytes: the places of a bucket that are sent, told by the ranks that chose them.
+
+The message of every rank begins with one byte: how its masks are coded, or that its vector is not finite. Of a rank
+that chose for some of the bucket's L layers there follow
+
+  L / 8 bytes  for which ones
+  8 bytes      float64, for each of them of which a number is wanted
+  the masks    as bits: of each run of neighbouring layers, from the byte in which its first place lies to that of its
+               last one, so that bytes count from the bucket's beginning; or as gaps between the places (encoding.py)
+
+so that a message can be read without knowing who was to choose.
+"""
+
+from collections.abc import Collection, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from compressors.sparse.encoding import BITS, SparseCode, pack_bits, unpack_bits
+from wirebench.gradient.flat import Layer
+
+Masks = Literal["bits", "delta", "smaller"]
+Run = tuple[int, int]
+
+AS_BITS, AS_GAPS, NOT_FINITE = 0, 1, 2
+NUMBER_BYTES = 8
+_FEW = 0.3  # share of a mask's bytes up to which it pays to look at those alone that are not 0
+_UNPACKED = 1 << 17  # bytes of a mask that are spread out at once: what stays in cache
+
+
+class Vote(NamedTuple):
+    """What one rank tells of a bucket.
+
+    layers   ascending numbers of the bucket's layers that it chose for
+    masks    one bit string (uint8) for each run of these
+    numbers  one for each of these layers that is wanted
+    finite   false: the rank's vector is not, and the rest does not count
+    """
+
+    layers: Sequence[int] = ()
+    masks: Sequence[Tensor] = ()
+    numbers: Sequence[float] = ()
+    finite: bool = True
+
+
+class Read(NamedTuple):
+    """What all ranks told: the bits of every place that any of them chose, and each rank's numbers by layer."""
+
+    bits: Tensor
+    numbers: list[dict[int, float]]
+
+
+class MaskCode:
+    """Encodes votes on a bucket, and reads all ranks' messages.
+
+    masks  bits: a bit for each place; delta: about a byte for each chosen place; smaller: the shorter of the two
+    """
+
+    def __init__(self, masks: Masks = "bits") -> None:
+        self.masks = masks
+        self._gaps = SparseCode(indices="delta")
+        self._bits = SparseCode(indices="bitmap")
+
+    def encode(self, vote: Vote, layers: Sequence[Layer], device: torch.device) -> Tensor:
+        """The message of `vote` on a bucket of `layers`, uint8."""
+        if not vote.finite:
+            return torch.full((1,), NOT_FINITE, dtype=torch.uint8, device=device)
+        if not vote.layers:
+            return torch.full((1,), AS_BITS, dtype=torch.uint8, device=device)
+        form, masks = AS_BITS, torch.cat(list(vote.masks))
+        if self.masks != "bits":
+            gaps = self._as_gaps(vote, layers)
+            if self.masks == "delta" or gaps.numel() < masks.numel():
+                form, masks = AS_GAPS, gaps
+        flags = torch.zeros(len(layers), dtype=torch.bool)
+        flags[list(vote.layers)] = True
+        numbers = torch.tensor(vote.numbers, dtype=torch.float64).view(torch.uint8)
+        head = torch.cat([torch.tensor([form], dtype=torch.uint8), pack_bits(flags), numbers])
+        return torch.cat([head.to(device), masks])
+
+    def decode(self, messages: Sequence[Tensor], layers: Sequence[Layer], wanted: Collection[int]) -> Read | None:
+        """All ranks' votes on a bucket of `layers`; None if any rank's vector is not finite.
+
+        `wanted` are the numbers of the layers of which the messages hold a number.
+        """
+        numel = layers[-1].stop - layers[0].start
+        bits = torch.zeros(-(-numel // BITS), dtype=torch.uint8, device=messages[0].device)
+        length = 1 + -(-len(layers) // BITS)
+        heads = torch.cat([message[:length] for message in messages]).tolist()  # the host waits for a GPU once
+        numbers: list[dict[int, float]] = []
+        for message in messages:
+            form, heads = heads[0], heads[1:]
+            if form == NOT_FINITE:
+                return None
+            if message.numel() == 1:
+                numbers.append({})
+                continue
+            flags, heads = heads[: length - 1], heads[length - 1 :]
+            chosen = [i for i in range(len(layers)) if flags[i // BITS] >> i % BITS & 1]
+            found = [number for number in chosen if number in wanted]
+            stop = length + len(found) * NUMBER_BYTES
+            told = message[length:stop].clone().view(torch.float64).tolist() if found else []
+            numbers.append(dict(zip(found, told, strict=True)))
+            self._unite(bits, message[stop:], form, runs(layers, chosen), numel)
+        return Read(bits, numbers)
+
+    def expected_bytes(self, share: float, numel: int, layers: int = 1) -> int:
+        """Bytes of a message that chose a `share` of the places of `numel` elements in `layers` layers, or near it."""
+        as_bits, as_gaps = -(-numel // BITS), self._gaps.expected_index_bytes(int(share * numel), numel)
+        masks = {"bits": as_bits, "delta": as_gaps, "smaller": min(as_bits, as_gaps)}[self.masks]
+        return 1 + -(-layers // BITS) + masks
+
+    def _as_gaps(self, vote: Vote, layers: Sequence[Layer]) -> Tensor:
+        bounds = runs(layers, vote.layers)
+        index = [places(mask) + start // BITS * BITS for mask, (start, _) in zip(vote.masks, bounds, strict=True)]
+        return self._gaps.encode_indices(torch.cat(index), layers[-1].stop - layers[0].start)
+
+    def _unite(self, bits: Tensor, masks: Tensor, form: int, bounds: Sequence[Run], numel: int) -> None:
+        """Add the places of one rank's masks to `bits`."""
+        if form == AS_GAPS:
+            index = self._gaps.decode_indices(masks, numel)
+            bits |= self._bits.encode_indices(index, numel)[: bits.numel()]
+            return
+        for start, stop in bounds:
+            first, last = start // BITS, -(-stop // BITS)
+            bits[first:last] |= masks[: last - first]
+            masks = masks[last - first :]
+
+
+def runs(layers: Sequence[Layer], chosen: Sequence[int]) -> list[Run]:
+    """Where the neighbours among the `chosen` layers lie, (start, stop) from the beginning of the first of `layers`.
+
+    Gaps between them are part of a run: its mask is 0 there.
+    """
+    found: list[Run] = []
+    begin = layers[0].start
+    for place, number in enumerate(chosen):
+        start, stop = layers[number].start - begin, layers[number].stop - begin
+        if place and chosen[place - 1] == number - 1:
+            start = found.pop()[0]
+        found.append((start, stop))
+    return found
+
+
+def pack(flags: Tensor) -> Tensor:
+    """As encoding.pack_bits; on a CPU an order of magnitude faster."""
+    if flags.device.type != "cpu":
+        return pack_bits(flags)
+    return torch.from_numpy(np.packbits(flags.numpy(), bitorder="little"))
+
+
+def places(bits: Tensor) -> Tensor:
+    """The places of the ones in a bit string, int64, ascending."""
+    if bits.device.type != "cpu":
+        return torch.nonzero(unpack_bits(bits, bits.numel() * BITS)).squeeze(1)
+    # NumPy takes a third of the time of torch.nonzero where few are set, a tenth where half are.
+    code = bits.numpy()
+    filled = np.flatnonzero(code != 0)
+    if filled.size <= _FEW * code.size:
+        index = np.flatnonzero(_spread(code[filled]))
+        return torch.from_numpy((filled << 3)[index >> 3] + (index & 7))  # a byte, and a bit in it
+    found = []
+    for start in range(0, code.size, _UNPACKED):
+        index = np.flatnonzero(_spread(code[start : start + _UNPACKED]))
+        index += start * BITS
+        found.append(index)
+    return torch.from_numpy(np.concatenate(found))
+
+
+def _spread(code: np.ndarray) -> np.ndarray:
+    return np.unpackbits(code, bitorder="little").view(np.bool_)

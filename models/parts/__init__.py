@@ -1,0 +1,1 @@
+"""What several models share: shapes and initial values."""

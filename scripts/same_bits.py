@@ -1,0 +1,157 @@
+"""Train one run of every composition that a change of the code must leave alone, and keep what came out to the bit.
+
+bash scripts/same_bits.sh FIRST LAST               two commits, all engines: the whole comparison
+python scripts/same_bits.py run local OUT.json     in a checkout, with PYTHONPATH naming it: the runs of one engine
+python scripts/same_bits.py compare A.json B.json  what differs; exit code 1 if anything does
+
+The compositions are the smoke run, each compressor with `fused` and with `dear`, and each scheduler without compression.
+Kept of each are the exit code, the losses of all steps and a digest of the parameters. The script knows no more of the
+code than train.py and the names of plugins, so it runs over any commit that has them.
+"""
+
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+CONFIG = """
+[model]
+name = "resnet_cifar"
+depth = 20
+[data]
+name = "digits"
+batch_size = 4
+[optimizer]
+lr = 0.1
+momentum = 0.9
+weight_decay = 1e-4
+[train]
+max_steps = 4
+warmup_steps = 0
+eval_every = 0
+[output]
+tensorboard = false
+[engine]
+timeout_seconds = 120
+"""
+SEVERAL = {"fused": ("bucket_cap_mb=0.25", "first_bucket_mb=0.25"), "dear": ("bucket_cap_mb=0.25",)}
+"""Options that make several buckets, so that their order and their edges count."""
+ONE = {"fused": ("first_bucket_mb=25",), "dear": ()}
+"""One bucket: for what needs the model whole."""
+WORLD, FIRST_PORT = 2, 29600
+
+
+def compositions() -> Iterator[tuple[str, list[str]]]:
+    """(name, overrides) of every run."""
+    import compressors
+    import schedulers
+
+    yield "smoke", ["configs/smoke.toml", "train.max_steps=4", "train.eval_every=0"]
+    for name in compressors.available():
+        for scheduler in ("fused", "dear"):
+            for cut, options in (("several buckets", SEVERAL), ("one bucket", ONE)):
+                cutting = [f"scheduler.{option}" for option in options[scheduler]]
+                yield f"{name} {scheduler}, {cut}", [f"compressor.name={name}", f"scheduler.name={scheduler}", *cutting]
+    for scheduler in schedulers.available():
+        yield f"none {scheduler}", ["compressor.name=none", f"scheduler.name={scheduler}"]
+
+
+def run(engine: str, out: Path) -> int:
+    """Make the runs of one engine and write `out`. A run has its own processes: those of a rank leave nothing behind.
+
+    They are forked off this process, which has imported everything. Horovod's own launcher starts its ranks, so there
+    this process is one rank, and the runs follow one another in it.
+    """
+    import train
+
+    results: dict[str, Any] = {}
+    for number, (name, overrides) in enumerate(compositions()):
+        with tempfile.TemporaryDirectory(prefix="same-bits-") as folder:
+            (Path(folder) / "config.toml").write_text(CONFIG)
+            words = overrides if overrides[0].endswith(".toml") else [f"{folder}/config.toml", *overrides]
+            words = [*words, *(["engine.workers=2"] if engine == "local" else []), f"output.dir={folder}/run"]
+            if engine == "horovod":
+                code = _train(train, words, Path(folder))
+            else:
+                code = _forked(train, words, Path(folder), WORLD if engine == "torch" else 1, FIRST_PORT + number)
+            digests = sorted(file.read_text() for file in Path(folder).glob("digest-*"))
+            results[name] = {"code": code, "parameters": digests, "losses": _losses(Path(folder) / "run")}
+        if _rank() == 0:
+            print(f"{engine}: {name}: {results[name]['code']} {digests}", file=sys.stderr, flush=True)
+    if _rank() == 0:
+        out.write_text(json.dumps(results, indent=1))
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def _forked(train: Any, words: list[str], folder: Path, size: int, port: int) -> int:
+    """Train in `size` new processes; the largest of their exit codes."""
+    children = []
+    for rank in range(size):
+        child = os.fork()
+        if child == 0:
+            if size > 1:
+                places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
+                os.environ.update({key: str(value) for key, value in places.items()})
+                os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+            os._exit(_train(train, words, folder))
+        children.append(child)
+    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+
+
+def _train(train: Any, words: list[str], folder: Path) -> int:
+    """Train, and leave a digest of this process's parameters in the folder; the exit code."""
+    conduct, end_process = train.conduct, train.end_process
+
+    def watched(trained: Any) -> None:
+        conduct(trained)
+        (folder / f"digest-{trained.workers[0].rank}").write_text(_digest(trained))
+
+    def stay(code: int, tidy: bool = True) -> None:
+        raise SystemExit(code)
+
+    train.conduct, train.end_process = watched, stay
+    try:
+        return int(train.main(words))
+    except SystemExit as end:
+        return int(end.code or 0)
+    finally:
+        train.conduct, train.end_process = conduct, end_process
+
+
+def _digest(trained: Any) -> str:
+    digest = hashlib.sha256()
+    for worker in trained.workers:
+        for parameter in worker.model.parameters():
+            digest.update(parameter.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _losses(folder: Path) -> list[Any]:
+    file = folder / "steps.jsonl"
+    return [json.loads(line)["loss"] for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", 0)))
+
+
+def compare(first: Path, second: Path) -> int:
+    """Print what differs between two files of `run`; 1 if anything does."""
+    a, b = (json.loads(path.read_text()) for path in (first, second))
+    for name in sorted({*a, *b}):
+        if a.get(name) != b.get(name):
+            print(f"{name}: {a.get(name)} is now {b.get(name)}")
+    different = sum(a.get(name) != b.get(name) for name in {*a, *b})
+    ran = sum(entry["code"] == 0 for entry in b.values())
+    print(f"{first.stem}: {len(b)} compositions, {ran} trained, {different} differ")
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    sys.exit(compare(Path(words[1]), Path(words[2])) if words[0] == "compare" else run(words[1], Path(words[2])))

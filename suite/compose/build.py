@@ -1,0 +1,246 @@
+"""Put a run together from a config: the one place that knows both the plugin folders and the machinery."""
+
+import copy
+import dataclasses
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import models
+from suite.compose.connect import Connected, connect
+from suite.compose.resolve import compressor_of, method_of, refuse_workers, resolve, scheduler_of
+from suite.compose.virtual_profile import as_if_seconds
+from wirebench import data
+from wirebench.comm.engine import Engine, start
+from wirebench.comm.peers import agree_on, gather_bytes
+from wirebench.comm.stop import Stopper
+from wirebench.config import loader
+from wirebench.config.loader import Config
+from wirebench.errors import PeerLost
+from wirebench.exchange.diagnostics import Health
+from wirebench.exchange.easgd import Elastic
+from wirebench.exchange.lane import Lane
+from wirebench.exchange.preflight import preflight
+from wirebench.exchange.reduce_scatter import ReduceScatterDriver
+from wirebench.gradient.contract import Scheduler
+from wirebench.gradient.flat import BackwardOrder, FlatGradient, backward_order
+from wirebench.record.archive import archive_previous_run
+from wirebench.record.writer import NullRecord, RunRecord, run_directory
+from wirebench.simulation.trace import Paced
+from wirebench.telemetry.clock import Clock
+from wirebench.telemetry.environment import capture
+from wirebench.telemetry.gpu import sampler
+from wirebench.telemetry.nic import InterfaceCounter, find_interface
+from wirebench.telemetry.timeline import Timeline
+from wirebench.telemetry.wire_stats import Traffic
+from wirebench.training.checkpoint import Checkpoints
+from wirebench.training.divergence import Guard
+from wirebench.training.loss import cross_entropy
+from wirebench.training.optim import build_optimizer
+from wirebench.training.progress import NullProgress, Progress
+from wirebench.training.replica import Replica
+from wirebench.training.residual_watch import ResidualWatch
+from wirebench.training.step_log import StepLog
+from wirebench.training.trainer import Trainer
+from wirebench.utils.rng import generator, make_repeatable, seed_of
+
+MAY_DIFFER = ("output.dir", "data.root", "network.interface")
+"""Keys that ranks on different hosts may set differently."""
+
+
+def compose(given: Config, engine: Engine | None = None) -> Trainer:
+    """Start the engine, unless one is given, and build everything a run needs, up to its first step."""
+    settings = resolve(given)
+    scheduler = scheduler_of(settings)
+    engine = engine or start(settings.engine, _fusion_mb(scheduler))
+    try:
+        return _compose(settings, scheduler, engine)
+    except PeerLost as error:
+        gone = engine.who_is_gone()
+        engine.linger()
+        raise PeerLost(f"lost {gone or 'a rank'} before the first step ({error})") from error
+
+
+def _compose(settings: Config, scheduler: Scheduler, engine: Engine) -> Trainer:
+    settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, workers=engine.size))
+    if engine.distributed:
+        agree_on(engine.communicators[0], "the ranks' configs differ", _flat(settings))
+    refuse_workers(settings)
+    make_repeatable(settings.train.seed)
+    timeline = Timeline(engine.ranks[0])
+    clock = Clock(engine.device, timeline)
+    workers = _workers(settings, engine)
+    as_if = _as_if(settings, workers[0]) if scheduler.needs_profile and not engine.distributed else []
+    connected = connect(settings, engine, scheduler, workers, as_if, clock, timeline)
+    if connected.lanes:
+        preflight(connected.lanes, lambda: method_of(settings))
+    return _assemble(settings, engine, workers, connected, clock, timeline)
+
+
+def _assemble(
+    settings: Config,
+    engine: Engine,
+    workers: list[Replica],
+    connected: Connected,
+    clock: Clock,
+    timeline: Timeline,
+) -> Trainer:
+    lanes, synchroniser, rehearsal = connected
+    directory = run_directory(settings, datetime.now(UTC))
+    if engine.distributed:
+        # Its name has a time in it, and rank 0's is the one that counts.
+        directory = Path(gather_bytes(engine.communicators[0], str(directory).encode())[0].decode())
+    interface = settings.network.interface or (
+        find_interface(engine.ranks_on_this_host == engine.size) if engine.distributed else None
+    )
+    traffic = Traffic(
+        workers[0].flat.param.numel(), engine.size, InterfaceCounter(interface), engine.ranks_on_this_host
+    )
+    total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
+    progress = Progress() if engine.is_first else NullProgress()
+    identity = _identity(settings, workers[0])
+    states: list[Any] = [lane.compressor for lane in lanes] or [compressor_of(settings)]
+    if isinstance(synchroniser, Elastic):
+        states = list(synchroniser.pulls)
+    checkpoints = Checkpoints(
+        directory / "checkpoints", engine, workers, states, identity, settings.train.keep, progress.note
+    )
+    # Before anything is written: a checkpoint that is refused costs an earlier run in this folder nothing.
+    restored = checkpoints.restore(settings.train.resume) if settings.train.resume else None
+    record = _record(settings, engine, directory, checkpoints.restored_from)
+    guard = Guard(workers[0].flat)
+    if isinstance(synchroniser, ReduceScatterDriver):
+        guard.lag = max(guard.lag, 1)  # a step's gradient is looked at in the next one, on all ranks alike
+    journal = StepLog(clock, guard, record, progress, engine.size)
+    warnings: list[str] = []
+    begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch
+    residuals = _residual_guard(settings, lanes, warnings, progress, begin) if engine.is_first else None
+    return Trainer(
+        settings, engine, directory, workers, lanes, synchroniser, guard, Health(lanes), residuals, rehearsal,
+        clock, timeline, traffic, record, progress, journal, checkpoints, Stopper(engine.store), sampler(engine.device),
+        total_steps, restored, warnings,
+    )  # fmt: skip
+
+
+def _residual_guard(
+    settings: Config, lanes: list[Lane], warnings: list[str], progress: Progress | NullProgress, begin: int
+) -> ResidualWatch | None:
+    setting = getattr(lanes[0].compressor, "bounded_by", "") if lanes else ""
+    if not setting:
+        return None
+
+    def warn(text: str) -> None:
+        warnings.append(text)
+        progress.note(f"warning: {text}")
+
+    compressor = lanes[0].compressor
+    density = getattr(compressor, "density", None)
+    if k := getattr(compressor, "k", 0):
+        density = k / lanes[0].flat.grad.numel()
+    return ResidualWatch(settings.compressor.name, setting, density, warn, begin)
+
+
+def _record(settings: Config, engine: Engine, directory: Path, source: Path | None) -> RunRecord | NullRecord:
+    """The record in `directory`; what lies there is set aside unless this run goes on from its checkpoint `source`."""
+    if not engine.is_first:
+        return NullRecord()
+    if source is None or directory.resolve() not in source.resolve().parents:
+        archive_previous_run(directory)
+    # Reading it back must not write over this run.
+    repeatable = dataclasses.replace(
+        settings,
+        output=dataclasses.replace(settings.output, dir=""),
+        train=dataclasses.replace(settings.train, resume=""),
+    )
+    environment = capture(engine.device) | {"backend": engine.backend, "peers": [str(peer) for peer in engine.peers]}
+    return RunRecord(
+        directory,
+        loader.to_dict(repeatable),
+        loader.dump(repeatable),
+        environment,
+        settings.output.tensorboard,
+        engine.size,
+    )
+
+
+def _workers(settings: Config, engine: Engine) -> list[Replica]:
+    dataset = data.build(settings.data.name, settings.data.root, **settings.data.options)
+    workers, order, updates = [], None, settings.optimizer
+    if compressor_of(settings).owns_momentum:
+        # The decay goes with the momentum, into the gradient before it is compressed.
+        updates = dataclasses.replace(updates, weight_decay=0.0)
+    for rank in engine.ranks:
+        model = _model(settings, dataset, engine.device)
+        order = order or _backward_order(model, dataset, engine.device)
+        flat = FlatGradient(model, order.names)
+        shard = data.Shard(
+            dataset, rank, engine.size, settings.data.batch_size, settings.data.eval_batch_size,
+            settings.train.seed, engine.device,
+        )  # fmt: skip
+        optimizer = build_optimizer(model, updates)
+        workers.append(Replica(rank, model, model, flat, optimizer, shard, settings.train, engine.device, order.unused))
+    for communicator, worker in zip(engine.communicators, workers, strict=True):
+        if engine.distributed:
+            agree_on(communicator, "the ranks' models differ", {"layout": worker.flat.digest()})
+            communicator.broadcast([worker.flat.param, *(b for b in worker.model.buffers())]).wait()
+    return workers
+
+
+def _model(settings: Config, dataset: data.Dataset, device: torch.device) -> nn.Module:
+    torch.manual_seed(seed_of("init", settings.train.seed))
+    model = models.build(settings.model.name, dataset.num_classes, dataset.image_shape, **settings.model.options)
+    if isinstance(model, Paced):
+        model.dilation = settings.network.dilation
+    layout = torch.channels_last if settings.train.channels_last else torch.preserve_format
+    return model.to(device).to(memory_format=layout)
+
+
+def _as_if(settings: Config, worker: Replica) -> list[float]:
+    """Backward seconds of the worker's layers on the hardware that virtual workers stand for."""
+    names, dataset, batch = [layer.name for layer in worker.flat.layers], worker.shard.dataset, settings.data.batch_size
+    if isinstance(worker.model, Paced):
+        return [worker.model.backward_seconds(name, batch) for name in names]
+    images = torch.zeros(2, *dataset.image_shape, device=worker.device)
+    return as_if_seconds(copy.deepcopy(worker.model), names, images, batch)
+
+
+def _backward_order(model: nn.Module, dataset: data.Dataset, device: torch.device) -> BackwardOrder:
+    """The order in which gradients come, from one pass of a copy over two random images."""
+    rng = generator("backward order")
+    images = torch.randn(2, *dataset.image_shape, generator=rng).to(device)
+    labels = torch.zeros(2, dtype=torch.int64, device=device)
+
+    def loss_of(probe: nn.Module) -> Tensor:
+        return cross_entropy(probe(images), labels)
+
+    return backward_order(copy.deepcopy(model), loss_of)
+
+
+def _fusion_mb(scheduler: Any) -> float | None:
+    """Horovod's own fusion is switched off, so that our schedule is the schedule, unless it is Horovod's turn."""
+    if scheduler.mode != "native":
+        return 0.0
+    return scheduler.bucket_cap_mb or None
+
+
+def _identity(settings: Config, worker: Replica) -> dict[str, Any]:
+    """What a checkpoint and the run that resumes it must share for the resumed run to end as the unbroken one."""
+    tables = loader.to_dict(settings)
+    shared = {f"compressor.{key}": value for key, value in tables["compressor"].items()}
+    for key in ("data.batch_size", "train.seed", "train.accumulation", "train.precision"):
+        section, _, name = key.partition(".")
+        shared[key] = tables[section][name]
+    for kind, plugin in (("model", settings.model), ("data", settings.data)):
+        shared |= {f"{kind}.name": plugin.name} | {f"{kind}.{key}": value for key, value in plugin.options.items()}
+    sizes = {"training images": worker.shard.dataset.train_size, "layers of the model": worker.flat.digest()}
+    return shared | sizes
+
+
+def _flat(settings: Config) -> dict[str, Any]:
+    tables = loader.to_dict(settings)
+    tables.pop("name")
+    keys = {f"{section}.{key}": value for section, table in tables.items() for key, value in table.items()}
+    return {key: value for key, value in keys.items() if key not in MAY_DIFFER}

@@ -1,0 +1,138 @@
+"""Complete a config: options written out, what the compressor's paper asks for filled in, and nonsense refused."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import compressors
+import models
+import schedulers
+from wirebench import collectives, data
+from wirebench.config import requested
+from wirebench.config.loader import AS_THE_PAPER, Config, to_dict
+from wirebench.errors import UserError
+from wirebench.gradient import conformance
+from wirebench.gradient.contract import Compressor, Method, Scheduler
+
+KINDS = (models.PLUGINS, data.PLUGINS, compressors.PLUGINS, schedulers.PLUGINS, collectives.PLUGINS)
+ENGINES_OWN = "native"
+
+
+def resolve(given: Config) -> Config:
+    """The config with every choice and every plugin's options written out; UserError for what makes no sense."""
+    resolved = _with_defaults(_as_the_paper(given))
+    if resolved.train.resume == "auto" and not resolved.output.dir:
+        raise UserError("train.resume: auto looks into output.dir; set that too")
+    if resolved.network.dilation != 1 and not hasattr(models.PLUGINS.load(resolved.model.name), "dilation"):
+        raise UserError(
+            f"network.dilation: only a replayed model can be slowed down; model.name is {resolved.model.name!r}"
+        )
+    names = (resolved.compressor.name, resolved.collective.name)
+    native = scheduler_of(resolved).mode == "native"
+    if native and names != ("none", ENGINES_OWN):
+        raise UserError(
+            "scheduler.name: 'native' is the engine's own synchroniser, dense and with its own collective; "
+            f"it goes with compressor.name = none and collective.name = native, not {names[0]} and {names[1]}"
+        )
+    if scheduler_of(resolved).mode == "split" and resolved.collective.name == ENGINES_OWN:
+        raise UserError(
+            f"collective.name: {resolved.scheduler.name!r} runs the halves of a plan apart, and "
+            "the engine's own has none; ring is its default"
+        )
+    if scheduler_of(resolved).mode == "elastic" and (names[0] != "none" or resolved.output.health_every):
+        raise UserError(
+            f"scheduler.name: {resolved.scheduler.name!r} sends weights, not gradients; it goes with compressor.name = "
+            f"none and output.health_every = 0, not {names[0]} and {resolved.output.health_every}"
+        )
+    if resolved.scheduler.profile and not scheduler_of(resolved).needs_profile:
+        raise UserError(f"scheduler.profile: {resolved.scheduler.name!r} weighs no times")
+    if native and resolved.output.health_every:
+        raise UserError("output.health_every: 'native' is the engine's own synchroniser, with nothing to look into")
+    if compressor_of(resolved).owns_momentum and resolved.optimizer.momentum:
+        raise UserError(f"optimizer.momentum: {resolved.compressor.name!r} applies momentum itself; set it to 0")
+    return dataclasses.replace(resolved, asked=requested.difference(to_dict(given), to_dict(resolved)))
+
+
+def notes(given: Config) -> list[str]:
+    """What a person may not expect of the way a config is completed, a line each."""
+    section = given.compressor
+    left_open = compressors.PLUGINS.defaults(section.name).keys() - section.options.keys()
+    if given.optimizer.momentum or "momentum" not in left_open or not compressor_of(given).owns_momentum:
+        return []
+    default = compressors.PLUGINS.defaults(section.name)["momentum"]
+    return [
+        f"note: {section.name} applies its own momentum, {default:g}, although optimizer.momentum = 0; "
+        "compressor.momentum=0 trains without"
+    ]
+
+
+def refuse_cut(settings: Config, groups: Sequence[range]) -> None:
+    """UserError where a scheduler cuts the model into several buckets and the compressor needs it whole."""
+    reason = getattr(compressor_of(settings), "whole_model", "")
+    if reason and len(groups) > 1:
+        raise UserError(
+            f"scheduler.name: {settings.scheduler.name!r} cuts the model into {len(groups)} buckets, but "
+            f"{settings.compressor.name!r} needs it whole: {reason}; sync_easgd sends one message"
+        )
+
+
+def refuse_workers(settings: Config) -> None:
+    """UserError where the compressor asks for more workers than there are; `engine.workers` is their number."""
+    workers, voters = settings.engine.workers, getattr(compressor_of(settings), "voters", 0)
+    # One worker alone exchanges nothing, whoever votes.
+    if 1 < workers < voters:
+        raise UserError(f"compressor.voters: {voters} are more than the {workers} workers")
+
+
+def compressor_of(settings: Config) -> Compressor:
+    """A fresh compressor, in its wrappers."""
+    section = settings.compressor
+    return compressors.build(
+        section.name, dense_below=max(section.dense_below, 0), warmup=section.warmup, **section.options
+    )
+
+
+def method_of(settings: Config) -> Compressor:
+    """A fresh compressor without wrappers."""
+    return compressors.build(settings.compressor.name, **settings.compressor.options)
+
+
+def scheduler_of(settings: Config) -> Scheduler:
+    """The scheduler."""
+    return schedulers.build(settings.scheduler.name, **settings.scheduler.options)
+
+
+def _as_the_paper(given: Config) -> Config:
+    """What the config leaves to the compressor: its collective, what it sends dense, and who applies the momentum.
+
+    A method that corrects the momentum takes over the optimizer's, unless the config gives it one of its own.
+    """
+    section = given.compressor
+    conformance.check(method_of(given))
+    paper = compressors.PLUGINS.load(section.name)
+    if not given.collective.name:
+        schedule = schedulers.PLUGINS.load(given.scheduler.name)
+        name = getattr(paper, "collective", Method.collective) or getattr(schedule, "collective", ENGINES_OWN)
+        given = dataclasses.replace(given, collective=dataclasses.replace(given.collective, name=name))
+    if section.dense_below == AS_THE_PAPER:
+        section = dataclasses.replace(section, dense_below=compressors.dense_below_of(section.name))
+    takes = compressors.PLUGINS.options(section.name).keys() - section.options.keys()
+    optimizer = given.optimizer
+    if optimizer.momentum and "momentum" in takes and compressor_of(given).owns_momentum:
+        if optimizer.nesterov and "nesterov" not in compressors.PLUGINS.options(section.name):
+            raise UserError(f"optimizer.nesterov: {section.name!r} applies the momentum itself, and not Nesterov's")
+        moved: dict[str, object] = {"momentum": optimizer.momentum}
+        if "nesterov" in takes:
+            moved["nesterov"] = optimizer.nesterov
+        section = dataclasses.replace(section, options={**section.options, **moved})
+        optimizer = dataclasses.replace(optimizer, momentum=0.0, nesterov=False)
+    return dataclasses.replace(given, compressor=section, optimizer=optimizer)
+
+
+def _with_defaults(given: Config) -> Config:
+    sections = {}
+    for kind in KINDS:
+        section = getattr(given, kind.kind)
+        kind.check(section.name, section.options)
+        options = {**kind.defaults(section.name), **section.options}
+        sections[kind.kind] = dataclasses.replace(section, options=options)
+    return dataclasses.replace(given, **sections)

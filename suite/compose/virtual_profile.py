@@ -1,0 +1,54 @@
+"""What virtual workers pretend to be: a cluster of given costs, so that a run of them can be repeated to the bit.
+
+All of them live in one process, whose times say nothing of a cluster. A scheduler that weighs times is told what a GTX
+1080 Ti would take by the roofline, and what messages cost on the MG-WFBP paper's 10 Gbit/s Ethernet.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from wirebench.costmodel.formulas import ring
+from wirebench.gradient.schedule import Cost
+from wirebench.simulation.roofline import GPUS, Roofline
+from wirebench.training.loss import cross_entropy
+
+ALPHA_SECONDS, BYTES_PER_SECOND = 45.26e-6, 10e9 / 8
+"""Start-up time of a message: MG-WFBP, Fig. 5(b), 90.52 us = 2 alpha; and the nominal rate."""
+
+
+class Sized(Protocol):
+    """A compressor that knows about how much it hands over."""
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """Bytes that one of `size` ranks hands over for `numel` elements."""
+        ...
+
+
+def as_if_cost(compressor: Sized, size: int) -> Cost:
+    """Seconds of an exchange by its elements: a ring of `size` workers sums what the compressor hands over."""
+    line = ring(size, ALPHA_SECONDS, 1 / BYTES_PER_SECOND)
+    return lambda numel: line.seconds(compressor.wire_bytes(numel, size) if numel else 0)
+
+
+def as_if_seconds(model: nn.Module, names: Sequence[str], images: Tensor, batch_size: int) -> list[float]:
+    """Backward seconds of the layers `names` (in backward order) for a batch, estimated from a pass over `images`.
+
+    model  may be used up
+    """
+    roofline = Roofline(GPUS["gtx1080ti"])
+    found = dict.fromkeys(names, 0.0)
+
+    def arrived(name: str) -> None:
+        found[name] = roofline.take() * batch_size / len(images)
+
+    for name, parameter in model.named_parameters():
+        if name in found:
+            parameter.register_post_accumulate_grad_hook(lambda _parameter, name=name: arrived(name))
+    with roofline:
+        loss = cross_entropy(model(images), torch.zeros(len(images), dtype=torch.int64, device=images.device))
+        roofline.take()
+        loss.backward()
+    return [found[name] for name in names]

@@ -1,0 +1,205 @@
+"""What a config leaves open is filled in as the compressor's paper has it, and what makes no sense is refused."""
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import torch
+
+import compressors
+from suite.compose.build import compose
+from suite.compose.resolve import notes, refuse_cut, resolve
+from tests.distributed.launch import CONFIG, here
+from tests.helpers import cut, lay_out
+from train import conduct
+from wirebench.config import loader
+from wirebench.config.loader import OptimizerConfig
+from wirebench.config.sections import CollectiveConfig
+from wirebench.errors import UserError
+from wirebench.gradient.contract import Method
+from wirebench.gradient.weight_decay import Decay
+
+
+def resolved(**tables: Any) -> loader.Config:
+    return resolve(loader.from_dict(tables))
+
+
+@pytest.mark.parametrize(("name", "collective"), [("topk", "native"), ("gtopk", "tree"), ("none", "native")])
+def test_the_collective_is_the_papers_unless_the_config_names_one(name: str, collective: str) -> None:
+    assert resolved(compressor={"name": name}).collective.name == collective
+    assert resolved(compressor={"name": name}, collective={"name": "ring"}).collective.name == "ring"
+
+
+def test_options_of_the_filled_in_collective_are_written_out() -> None:
+    filled = resolved(compressor={"name": "gtopk"})
+    assert loader.from_dict(loader.to_dict(filled)) == filled
+    assert resolve(filled) == filled
+
+
+@pytest.mark.parametrize(("name", "limit"), [("dgc", 1), ("topk", 0)])
+def test_what_is_sent_dense_is_the_papers_unless_the_config_says(name: str, limit: int) -> None:
+    assert resolved(compressor={"name": name}).compressor.dense_below == limit
+    assert resolved(compressor={"name": name, "dense_below": 0}).compressor.dense_below == 0
+
+
+def test_a_method_that_corrects_the_momentum_takes_it_over() -> None:
+    taken = resolved(compressor={"name": "dgc"}, optimizer={"momentum": 0.8, "nesterov": True})
+    assert (taken.compressor.options["momentum"], taken.compressor.options["nesterov"]) == (0.8, True)
+    assert (taken.optimizer.momentum, taken.optimizer.nesterov) == (0.0, False)
+    own = resolved(compressor={"name": "dgc"}, optimizer={"momentum": 0.0})
+    assert own.compressor.options["momentum"] == 0.9
+    without = resolved(compressor={"name": "dgc", "momentum": 0.0}, optimizer={"momentum": 0.8})
+    assert (without.compressor.options["momentum"], without.optimizer.momentum) == (0.0, 0.8)
+    other = resolved(compressor={"name": "topk"}, optimizer={"momentum": 0.8})
+    assert other.optimizer.momentum == 0.8
+
+
+@pytest.mark.parametrize("section", [CollectiveConfig, OptimizerConfig])
+def test_the_help_names_the_methods_that_bring_their_own(section: type) -> None:
+    methods = {name: cast(Method, compressors.build(name)) for name in compressors.available()}
+    bring = {name for name, each in methods.items() if each.collective} if section is CollectiveConfig else set()
+    bring = bring or {name for name, each in methods.items() if each.owns_momentum}
+    assert set(re.findall(r"\w+", inspect.getdoc(section) or "")) & methods.keys() - {"none"} == bring
+
+
+def test_momentum_in_both_places_is_refused() -> None:
+    with pytest.raises(UserError, match=r"optimizer\.momentum: 'dgc' applies momentum itself; set it to 0"):
+        resolved(compressor={"name": "dgc", "momentum": 0.9}, optimizer={"momentum": 0.9})
+
+
+def test_a_method_that_needs_the_whole_model_refuses_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compressors.PLUGINS.load("topk"), "whole_model", "for a reason")
+    settings = resolved(compressor={"name": "topk"}, scheduler={"name": "wfbp"})
+    refuse_cut(settings, [range(0, 3)])
+    with pytest.raises(
+        UserError, match="'wfbp' cuts the model into 2 buckets, but 'topk' needs it whole: for a reason"
+    ):
+        refuse_cut(settings, [range(0, 1), range(1, 3)])
+
+
+def test_clipping_refuses_a_cut() -> None:
+    refuse_cut(resolved(compressor={"name": "dgc"}), [range(0, 1), range(1, 3)])
+    with pytest.raises(UserError, match="'dgc' needs it whole: clip limits the norm of the whole gradient"):
+        refuse_cut(resolved(compressor={"name": "dgc", "clip": 0.5}), [range(0, 1), range(1, 3)])
+
+
+@pytest.mark.parametrize("decay_norm", [True, False])
+def test_weight_decay_joins_the_gradient(decay_norm: bool) -> None:
+    (bucket,) = cut(torch.zeros(5), lay_out([(3, 1), (2,)]), [range(0, 2)], param=torch.full((5,), 2.0))
+    Decay(OptimizerConfig(weight_decay=0.5, decay_norm=decay_norm)).join(bucket)
+    assert bucket.grad.tolist() == [1.0, 1.0, 1.0, *([1.0, 1.0] if decay_norm else [0.0, 0.0])]
+
+
+def weights(folder: Path, *overrides: str) -> torch.Tensor:
+    """Parameters after eight steps of two workers."""
+    run = compose(loader.load(CONFIG, [f"output.dir={folder}", "engine.workers=2", "train.max_steps=8", *overrides]))
+    conduct(run)
+    return run.workers[0].flat.param.clone()
+
+
+@pytest.mark.parametrize("decay_norm", ["true", "false"])
+def test_all_sent_without_masking_is_dense_momentum_sgd_with_weight_decay(decay_norm: str, tmp_path: Path) -> None:
+    both = ["optimizer.momentum=0.9", "optimizer.weight_decay=0.05", f"optimizer.decay_norm={decay_norm}"]
+    dense = weights(tmp_path / "dense", "compressor.name=none", *both)
+    options = ["compressor.density=1.0", "compressor.masking=false", "compressor.dense_below=1"]
+    corrected = weights(tmp_path / "dgc", "compressor.name=dgc", *options, *both)
+    torch.testing.assert_close(corrected, dense, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(weights(tmp_path / "none", "compressor.name=none"), dense, rtol=1e-4, atol=1e-6)
+
+
+def test_a_run_says_in_its_config_who_applied_the_momentum(tmp_path: Path) -> None:
+    assert here(2, [CONFIG, f"output.dir={tmp_path}", "compressor.name=dgc", "optimizer.momentum=0.9"]) == 0
+    written = loader.load(tmp_path / "config.toml")
+    assert (written.compressor.options["momentum"], written.optimizer.momentum) == (0.9, 0.0)
+
+
+def recorded(folder: Path, *overrides: str, **tables: Any) -> loader.Config:
+    """The config of a run of `tables` as its record has it, loaded with overrides and resolved again."""
+    path = folder / "config.toml"
+    path.write_text(loader.dump(resolved(**tables)))
+    return resolve(loader.load(path, overrides))
+
+
+TAKEN = {"compressor": {"name": "gs_sgd"}, "optimizer": {"momentum": 0.8, "nesterov": True}}
+
+
+def test_a_record_repeats_its_run_and_keeps_what_was_asked(tmp_path: Path) -> None:
+    first = resolved(**TAKEN)
+    assert first.asked == {
+        "compressor": {"dense_below": -1},
+        "collective": {"name": ""},
+        "optimizer": {"momentum": 0.8, "nesterov": True},
+    }
+    assert recorded(tmp_path, **TAKEN) == first
+    assert recorded(tmp_path, "train.seed=3", "compressor.name=gs_sgd", **TAKEN).asked == first.asked
+
+
+def test_another_compressor_gets_what_was_asked(tmp_path: Path) -> None:
+    dense = recorded(tmp_path, "compressor.name=none", **TAKEN)
+    assert (dense.optimizer.momentum, dense.optimizer.nesterov, dense.collective.name) == (0.8, True, "native")
+    dgc = recorded(tmp_path, "compressor.name=dgc", **TAKEN)
+    assert dgc == resolved(compressor={"name": "dgc"}, optimizer=TAKEN["optimizer"])
+    assert (dgc.compressor.dense_below, dgc.compressor.options["momentum"]) == (1, 0.8)
+    own = recorded(tmp_path, "compressor.momentum=0", "compressor.nesterov=false", **TAKEN)
+    assert (own.optimizer.momentum, own.compressor.options["momentum"]) == (0.8, 0)
+
+
+def test_what_is_given_anew_counts(tmp_path: Path) -> None:
+    overrides = ["compressor.name=none", "optimizer.momentum=0.5", "collective.name=ring"]
+    dense = recorded(tmp_path, *overrides, **TAKEN)
+    assert (dense.optimizer.momentum, dense.optimizer.nesterov, dense.collective.name) == (0.5, True, "ring")
+    assert dense.asked == {"compressor": {"dense_below": -1}}
+    small = recorded(tmp_path, "compressor.dense_below=7", **TAKEN)
+    assert (small.compressor.dense_below, "compressor" in small.asked) == (7, False)
+
+
+def test_what_was_set_by_hand_stays_with_another_compressor(tmp_path: Path) -> None:
+    tables = {"compressor": {"name": "gtopk", "dense_below": 5}, "collective": {"name": "star"}}
+    other = recorded(tmp_path, "compressor.name=topk", **tables)
+    assert (other.compressor.dense_below, other.collective.name) == (5, "star")
+
+
+def test_another_scheduler_chooses_its_collective(tmp_path: Path) -> None:
+    tables = {"scheduler": {"name": "dear"}}
+    assert resolved(**tables).collective.name == "ring"
+    assert recorded(tmp_path, "scheduler.name=wfbp", **tables).collective.name == "native"
+    set_by_hand = {**tables, "collective": {"name": "tree"}}
+    assert recorded(tmp_path, "scheduler.name=wfbp", **set_by_hand).collective.name == "tree"
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        ({"asked": 3}, "asked: is a section"),
+        ({"asked": {"optimiser": {}}}, "optimiser: no such section; did you mean 'optimizer'?"),
+        ({"asked": {"optimizer": {"momentum": "x"}}}, "optimizer.momentum: needs a number"),
+    ],
+)
+def test_a_damaged_table_of_what_was_asked_is_refused(table: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        loader.from_dict(table)
+
+
+@pytest.mark.parametrize(
+    ("compressor", "momentum", "said"),
+    [
+        ({"name": "dgc"}, 0.0, ["note: dgc applies its own momentum, 0.9, although optimizer.momentum = 0"]),
+        ({"name": "fetch_sgd"}, 0.0, ["note: fetch_sgd applies its own momentum, 0.9, although"]),
+        ({"name": "dgc"}, 0.9, []),
+        ({"name": "dgc", "momentum": 0.5}, 0.0, []),
+        ({"name": "dgc", "momentum": 0.0}, 0.0, []),
+        ({"name": "topk"}, 0.0, []),
+    ],
+)
+def test_a_momentum_that_nobody_asked_for_is_told(compressor: dict[str, Any], momentum: float, said: list[str]) -> None:
+    found = notes(loader.from_dict({"compressor": compressor, "optimizer": {"momentum": momentum}}))
+    assert len(found) == len(said)
+    assert all(line.startswith(words) for line, words in zip(found, said, strict=True))
+
+
+def test_a_run_begins_with_its_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [f"output.dir={tmp_path}", "train.max_steps=1", "compressor.name=dgc"]
+    assert here(2, [CONFIG, *settings, "optimizer.momentum=0"]) == 0
+    assert capsys.readouterr().out.startswith("note: dgc applies its own momentum, 0.9")

@@ -1,0 +1,115 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import compressors
+from compressors.bits.blocks import Run
+from compressors.onebit import OneBit, means
+from tests.helpers import Log, answer_all, cut, lay_out
+from wirebench.errors import UserError
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.flat import Layer
+from wirebench.gradient.requests import Gather, payload
+
+
+def exchange(ranks, grads, layers, log: Log | None = None) -> list[Tensor]:
+    """One step of all ranks, in one bucket; the results."""
+    buckets = [cut(grad.clone(), layers, [range(len(layers))])[0] for grad in grads]
+    worlds = [ExchangeContext(rank, len(ranks)) for rank in range(len(ranks))]
+    return answer_all([r.exchange(b, w) for r, b, w in zip(ranks, buckets, worlds, strict=True)], log)
+
+
+def ranks(size: int, **options) -> list[OneBit]:
+    return [OneBit(**options) for _ in range(size)]
+
+
+def groups_of(layer: Layer, per: str) -> list[slice]:
+    """The places that share two numbers."""
+    width = layer.numel // layer.rows
+    if per == "layer" or layer.ndim == 1 or width < 64:
+        return [slice(layer.start, layer.stop)]
+    return [slice(start, start + width) for start in range(layer.start, layer.stop, width)]
+
+
+def test_two_means_by_hand():
+    layers, both = lay_out([(2, 2)]), ranks(2)
+    grads = [torch.tensor([3.0, 1.0, -1.0, -5.0]), torch.tensor([2.0, 0.0, 4.0, -8.0])]
+    for result in exchange(both, grads, layers):
+        assert result.tolist() == [2.0, 2.0, -0.5, -5.5]
+    assert both[0].state_dict()["residual"].tolist() == [1.0, -1.0, 2.0, -2.0]
+    assert both[1].state_dict()["residual"].tolist() == [0.0, -2.0, 2.0, 0.0]
+    for result in exchange(both, [torch.zeros(4)] * 2, layers):
+        torch.testing.assert_close(result, torch.tensor([13 / 12, -1.75, 13 / 12, -5 / 12]))
+
+
+@pytest.mark.parametrize("per", ["row", "layer"])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_equals_the_plain_twin(size, per):
+    layers = lay_out([(3, 64), (5, 63), (100,), (2, 10, 8), (1, 1)])
+    numel = layers[-1].stop
+    places = [each for layer in layers for each in groups_of(layer, per)]
+    assert len(places) == (3 + 1 + 1 + 2 + 1 if per == "row" else 5)
+    mine, residuals = ranks(size, values_per=per), [torch.zeros(numel) for _ in range(size)]
+    rng = torch.Generator().manual_seed(size)
+    for _ in range(4):
+        grads = [torch.randn(numel, generator=rng) for _ in range(size)]
+        wanted = torch.zeros(numel)
+        for residual, grad in zip(residuals, grads, strict=True):
+            residual += grad
+            for place in places:
+                v = residual[place]
+                high, low = (part.mean() if part.numel() else torch.tensor(0.0) for part in (v[v >= 0], v[v < 0]))
+                sent = torch.where(v < 0, low, high)
+                residual[place] = v - sent
+                wanted[place] += sent / size
+        for result in exchange(mine, grads, layers):
+            torch.testing.assert_close(result, wanted, rtol=1e-4, atol=1e-5)
+    for rank, residual in zip(mine, residuals, strict=True):
+        torch.testing.assert_close(rank.state_dict()["residual"], residual, rtol=1e-4, atol=1e-5)
+
+
+def test_small_numbers_beside_large_ones_of_the_other_sign_keep_their_mean():
+    x = torch.cat([torch.full((100_000,), 1e3), torch.tensor([-1e-3])])
+    high, low = means(x, (Run(x.numel(), 1),))
+    assert high.item() == pytest.approx(1e3, rel=1e-5)
+    assert low.item() == pytest.approx(-1e-3, rel=1e-5)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_layers_of_zeros_and_of_one_sign(size):
+    layers = lay_out([(2, 64), (3, 3), (2, 2)])
+    grad = torch.cat([torch.zeros(128), torch.full((9,), -2.0), torch.full((4,), 3.0)])
+    mine = ranks(size)
+    for result in exchange(mine, [grad] * size, layers):
+        torch.testing.assert_close(result, grad)
+        assert not result[:128].any()
+    assert not mine[0].state_dict()["residual"].any()
+
+
+@pytest.mark.parametrize(("shape", "pairs"), [((8, 64), 8), ((8, 63), 1), ((4, 8, 16), 4), ((512,), 1), ((1, 1), 1)])
+def test_the_message_is_a_bit_for_each_element_and_two_numbers_for_each_group(shape, pairs):
+    log: Log = []
+    numel = math.prod(shape)
+    exchange(ranks(2), [torch.ones(numel)] * 2, lay_out([shape]), log)
+    ((request, _),) = log
+    assert isinstance(request, Gather)
+    assert payload(request).nbytes == 4 * math.ceil(numel / 32) + 8 * pairs
+    assert request.values == math.ceil(numel / 32)
+    assert OneBit().wire_bytes(numel, 2) == 4 * math.ceil(numel / 32) + 8
+
+
+def test_feedback_brings_the_average_to_that_of_the_gradients():
+    """Of constant gradients each step is far off; the mean of many is not, since what is held back does not pile up."""
+    layers, mine = lay_out([(4, 100)]), ranks(2)
+    rng = torch.Generator().manual_seed(3)
+    grads = [torch.randn(400, generator=rng) for _ in range(2)]
+    results = torch.stack([exchange(mine, grads, layers)[0] for _ in range(200)])
+    wanted = torch.stack(grads).mean(0)
+    assert (results.mean(0) - wanted).square().mean() < 0.01 * (results[0] - wanted).square().mean()
+
+
+def test_a_wrong_option_is_the_users_mistake():
+    with pytest.raises(UserError, match="values_per: needs one of row, layer"):
+        compressors.build("onebit", values_per="column")

@@ -1,0 +1,149 @@
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import compressors
+from compressors.signsgd import SignSGD
+from tests.helpers import Log, answer_all, cut, lay_out
+from wirebench.errors import UserError
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.requests import Gather, Sum, handed_over
+
+VOTE: dict[str, Any] = {"form": "vote", "feedback": False}
+
+
+def exchange(ranks, grads, layers=None, log: Log | None = None, step: int = 0) -> list[Tensor]:
+    """One step of all ranks, in one bucket; the results."""
+    layers = layers or lay_out([(grads[0].numel(), 1)])
+    buckets = [cut(grad.clone(), layers, [range(len(layers))])[0] for grad in grads]
+    worlds = [ExchangeContext(rank, len(ranks), step) for rank in range(len(ranks))]
+    return answer_all([r.exchange(b, w) for r, b, w in zip(ranks, buckets, worlds, strict=True)], log)
+
+
+def ranks(size: int, **options) -> list[SignSGD]:
+    return [SignSGD(**options) for _ in range(size)]
+
+
+def whole_numbers(size: int, numel: int, seed: int = 0) -> list[Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    return [torch.randint(-4, 5, (numel,), generator=rng).float() for _ in range(size)]
+
+
+def signs(x: Tensor) -> Tensor:
+    """1 and -1; a zero is plus."""
+    return torch.where(x < 0, -1.0, 1.0)
+
+
+def test_scaled_signs_by_hand():
+    """Scales 2 and 4, then what they missed is added to the next gradients."""
+    both = ranks(2)
+    first = exchange(both, [torch.tensor([3.0, -1.0]), torch.tensor([2.0, 6.0])])
+    assert [r.tolist() for r in first] == [[3.0, 1.0]] * 2
+    assert both[0].state_dict()["residual"].tolist() == [1.0, 1.0]
+    assert both[1].state_dict()["residual"].tolist() == [-2.0, 2.0]
+    second = exchange(both, [torch.tensor([0.0, 0.0]), torch.tensor([1.0, 1.0])])
+    assert [r.tolist() for r in second] == [[-0.5, 1.5]] * 2
+
+
+@pytest.mark.parametrize("feedback", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_equals_the_plain_twin(size, feedback):
+    layers = lay_out([(4, 6), (3,), (40, 2)])
+    bounds = [(layer.start, layer.stop) for layer in layers]
+    mine, residuals = ranks(size, feedback=feedback), [torch.zeros(107) for _ in range(size)]
+    for seed in range(4):
+        grads = [grad * 1.1 for grad in whole_numbers(size, 107, seed)]
+        wanted = torch.zeros(107)
+        for residual, grad in zip(residuals, grads, strict=True):
+            v = residual + grad
+            sent = torch.cat([v[a:b].abs().mean() * signs(v[a:b]) for a, b in bounds])
+            residual.copy_((v - sent) * feedback)
+            wanted += sent / size
+        for result in exchange(mine, grads, layers, step=seed):
+            torch.testing.assert_close(result, wanted)
+    for rank, residual in zip(mine, residuals, strict=True):
+        if feedback:
+            torch.testing.assert_close(rank.state_dict()["residual"], residual)
+        else:
+            assert not rank.state_dict()
+
+
+def test_a_vote_by_hand():
+    grads = [torch.tensor([5.0, -1.0, 2.0]), torch.tensor([-1.0, -1.0, 2.0]), torch.tensor([-1.0, -4.0, -1.0])]
+    scale = (8 / 3 + 4 / 3 + 2) / 3
+    for result in exchange(ranks(3, **VOTE), grads):
+        torch.testing.assert_close(result, torch.tensor([-scale, -scale, scale]))
+    for result in exchange(ranks(3, scale="one", **VOTE), grads):
+        assert result.tolist() == [-1.0, -1.0, 1.0]
+
+
+def test_a_tie_is_no_step():
+    for result in exchange(ranks(2, **VOTE), [torch.tensor([1.0, 2.0]), torch.tensor([-1.0, 2.0])]):
+        assert result.tolist() == [0.0, 1.5]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 6, 7, 8, 9, 12, 15, 16, 33])
+def test_a_vote_counts_every_rank_gathered_or_summed(size):
+    grads = [grad + 0.5 for grad in whole_numbers(size, 301)]
+    log: Log = []
+    results = exchange(ranks(size, scale="one", **VOTE), grads, log=log)
+    wanted = torch.stack([signs(grad) for grad in grads]).sum(0).sign()
+    assert all(torch.equal(result, wanted) for result in results)
+    summed = size == 7 or size > 8
+    assert [type(each[0]) for each in log] == ([Sum, Sum] if summed else [Gather])
+    words = math.ceil(301 / (32 // math.ceil(math.log2(size + 1)) if summed else 32))
+    assert sum(t.nbytes for each in log for t in handed_over(each[0])) == 4 * words + 4
+    assert SignSGD(**VOTE).wire_bytes(301, size) == 4 * words + 4
+
+
+@pytest.mark.parametrize("size", [2, 3, 7, 8, 9, 10])
+def test_a_zero_votes_both_ways_in_turn(size):
+    layers = lay_out([(3, 1)])
+    grads = [torch.tensor([1.0, 0.0, -1.0])] * size
+    total = torch.zeros(3)
+    for step in range(2):
+        total += exchange(ranks(size, scale="one", **VOTE), grads, layers, step=step)[0]
+    assert total.tolist() == [2.0, 0.0, -2.0]
+
+
+@pytest.mark.parametrize("size", [1, 3, 9])
+@pytest.mark.parametrize("options", [{}, VOTE, {"feedback": False}, {"scale": "one", **VOTE}])
+def test_layers_of_zeros_stay_zeros(size, options):
+    layers = lay_out([(2, 2), (3, 3)])
+    grad = torch.cat([torch.ones(4), torch.zeros(9)])
+    for result in exchange(ranks(size, **options), [grad] * size, layers):
+        assert torch.equal(result, grad)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("options", [VOTE, {"scale": "one", **VOTE}, {"scale": "one", "feedback": False}])
+def test_what_is_not_finite_reaches_all_ranks_also_where_only_signs_travel(options, bad):
+    for size in (2, 9):
+        grads = [torch.ones(6) for _ in range(size)]
+        grads[1][4] = bad
+        assert not any(result.isfinite().any() for result in exchange(ranks(size, **options), grads))
+
+
+@pytest.mark.parametrize("numel", [1, 32, 33, 10_000])
+def test_the_message_is_a_bit_for_each_element_and_a_scale(numel):
+    log: Log = []
+    exchange(ranks(2), [torch.ones(numel)] * 2, log=log)
+    ((request, _),) = log
+    assert isinstance(request, Gather)
+    assert request.values == math.ceil(numel / 32)
+    assert request.tensor.nbytes == 4 * math.ceil(numel / 32) + 4 == SignSGD().wire_bytes(numel, 2)
+
+
+def test_what_is_kept_is_said():
+    assert SignSGD().keeps == "rounded"
+    assert SignSGD(feedback=False).keeps == SignSGD(**VOTE).keeps == "nothing"
+    assert not SignSGD(feedback=False).bounded_by
+
+
+@pytest.mark.parametrize("options", [{"form": "vote"}, {"scale": "one"}, {"form": "vote", "scale": "one"}])
+def test_feedback_without_a_share_of_its_own_is_the_users_mistake(options):
+    with pytest.raises(UserError, match='feedback needs form = "mean" and scale = "mean"; set feedback = false'):
+        compressors.build("signsgd", **options)

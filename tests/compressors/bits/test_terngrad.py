@@ -1,0 +1,195 @@
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import compressors
+from compressors.bits.blocks import Run
+from compressors.terngrad import TernGrad
+from tests.helpers import Log, answer_all, cut, lay_out
+from wirebench.errors import UserError
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.requests import Gather, Merge, Sum, payload
+
+
+def exchange(ranks, grads, layers=None, log: Log | None = None, step: int = 0) -> list[Tensor]:
+    """One step of all ranks, in one bucket; the results."""
+    layers = layers or lay_out([(grads[0].numel(), 1)])
+    buckets = [cut(grad.clone(), layers, [range(len(layers))])[0] for grad in grads]
+    worlds = [ExchangeContext(rank, len(ranks), step) for rank in range(len(ranks))]
+    return answer_all([r.exchange(b, w) for r, b, w in zip(ranks, buckets, worlds, strict=True)], log)
+
+
+def ranks(size: int, **options) -> list[TernGrad]:
+    return [TernGrad(**options) for _ in range(size)]
+
+
+@pytest.mark.parametrize("form", ["sum", "gather"])
+def test_ternary_gradients_arrive_as_they_are(form):
+    grads = [torch.tensor([2.0, 0.0, -2.0, 2.0, 0.0]), torch.tensor([2.0, 0.0, 2.0, 0.0, -2.0])]
+    for result in exchange(ranks(2, clip_factor=0, form=form), grads):
+        assert result.tolist() == [2.0, 0.0, 0.0, 1.0, -1.0]
+
+
+def test_all_workers_share_the_largest_scale_of_a_layer():
+    layers = lay_out([(2, 4), (8, 1)])
+    grads = [torch.full((16,), 0.25), torch.tensor([4.0, 1.0] * 4 + [-1.0, 0.5] * 4)]
+    seen: set[float] = set()
+    for step in range(50):
+        (result, _) = exchange(ranks(2, clip_factor=0), grads, layers, step=step)
+        assert set((result[:8] / 4 * 2).tolist()) <= {0.0, 1.0, 2.0}
+        assert set((result[8:] * 2).tolist()) <= {-1.0, 0.0, 1.0, 2.0}
+        assert result[:8:2].min() >= 2.0, "the second rank's peaks are sent always"
+        seen |= set(result[:8].tolist())
+    assert seen == {0.0, 2.0, 4.0}
+
+
+def test_clipping_by_hand():
+    """Of 99 ones and a hundred the root mean square is 10.05: the peak is cut to 2.5 of it, and still always sent."""
+    grad = torch.ones(100)
+    grad[50] = -100.0
+    limit = 2.5 * math.sqrt((99 + 1e4) / 100)
+    (result,) = exchange(ranks(1), [grad])
+    assert result[50].item() == pytest.approx(-limit)
+    assert result.abs()[result != 0].tolist() == pytest.approx([limit] * int(result.count_nonzero()))
+    (unclipped,) = exchange(ranks(1, clip_factor=0), [grad])
+    assert unclipped[50].item() == -100.0
+
+
+def test_every_worker_clips_to_its_own_deviation_before_the_scale_is_shared():
+    """The first worker's peak, 100, is cut to its 25.1, though the shared scale is 103: it says 25.1 on average."""
+    grads = [torch.ones(100), torch.full((100,), 10.0)]
+    grads[0][50], grads[1][0] = -100.0, 400.0
+    own, shared = (2.5 * float(grad.square().mean().sqrt()) for grad in grads)
+    sums = [2 * exchange(ranks(2), grads, step=step)[0][50].item() / shared for step in range(1000)]
+    shares = 10 / shared, own / shared
+    variance = sum(share * (1 - share) for share in shares)
+    assert abs(sum(sums) / len(sums) - (shares[0] - shares[1])) <= 4.5 * (variance / len(sums)) ** 0.5
+
+
+def test_a_scale_is_never_larger_than_the_largest_gradient():
+    """So that a layer of equal gradients is sent whole, also one of a single element, whose deviation is 0."""
+    layers = lay_out([(1, 1), (3, 2)])
+    grad = torch.tensor([-0.5] + [3.0] * 6)
+    (result,) = exchange(ranks(1), [grad], layers)
+    assert torch.equal(result, grad)
+
+
+@pytest.mark.parametrize("clip_factor", [0.0, 2.5])
+def test_scales_of_layers_longer_than_a_block(clip_factor):
+    """Peaks anywhere, below the limit of their layer and above it."""
+    rng = torch.Generator().manual_seed(1)
+    layers = [torch.rand(numel, generator=rng) - 0.5 for numel in (300_000, 5, 140_000, 200_000)]
+    layers[2][139_999], layers[3][7] = -4.0, 3.0
+    grad = torch.cat(layers)
+    scales = TernGrad(clip_factor)._scales(grad, tuple(Run(layer.numel(), 1) for layer in layers))
+    for layer, scale in zip(layers, scales.tolist(), strict=True):
+        peak, limit = layer.abs().max().item(), 2.5 * layer.square().mean().sqrt().item()
+        assert scale == pytest.approx(min(peak, limit) if clip_factor else peak)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_the_scale_of_a_layer_that_is_not_finite_is_not(wrong):
+    grad = torch.ones(300_000)
+    grad[250_000] = wrong
+    scales = TernGrad()._scales(grad, (Run(200_000, 1), Run(100_000, 1)))
+    assert scales.isfinite().tolist() == [True, False]
+
+
+def test_gradients_whose_squares_vanish_are_sent_too():
+    grad = torch.full((10,), 1e-30)
+    (result,) = exchange(ranks(1), [grad])
+    assert torch.equal(result, grad)
+
+
+@pytest.mark.parametrize("form", ["sum", "gather"])
+def test_unbiased_with_the_variance_of_bernoulli_draws(form):
+    """Mean and variance within 4.5 standard errors, for each of six shares of s."""
+    each, s = 40_000, 2.0
+    shares = torch.tensor([0.0, 0.01, 0.3, 0.5, 0.95, 1.0])
+    grad = torch.cat([shares, -shares]).repeat_interleave(each) * s
+    for size in (1, 3):
+        (result, *_) = exchange(ranks(size, clip_factor=0, form=form), [grad] * size)
+        for values, share in zip(result.view(12, each), torch.cat([shares, -shares]).tolist(), strict=True):
+            one = s * s * abs(share) * (1 - abs(share))
+            fourth_of_one = s * s * one * (1 - 3 * abs(share) * (1 - abs(share)))
+            variance = one / size
+            assert abs(values.mean() - s * share) <= 4.5 * (variance / each) ** 0.5 + 1e-6
+            # The standard error of a variance follows from the fourth moment, here of the mean of `size` draws.
+            fourth = (size * fourth_of_one + 3 * size * (size - 1) * one**2) / size**4
+            assert abs(values.var() - variance) <= 4.5 * ((fourth - variance**2) / each) ** 0.5 + 5 * one / each
+
+
+def test_ranks_and_steps_draw_apart():
+    grad = torch.full((1000,), 0.5)
+    grad[0] = 1.0
+    log: Log = []
+    (now, _), (later, _) = (exchange(ranks(2, clip_factor=0), [grad, grad], log=log, step=step) for step in (0, 1))
+    first, second = log[1]
+    assert isinstance(first, Sum)
+    assert isinstance(second, Sum)
+    assert not torch.equal(first.tensor, second.tensor)
+    assert not torch.equal(later, now)
+
+
+def test_both_forms_are_the_same_to_the_bit():
+    grads = [torch.randn(500, generator=torch.Generator().manual_seed(r)) for r in range(5)]
+    layers = lay_out([(20, 10), (7,), (293, 1)])
+    summed, gathered = (exchange(ranks(5, form=form), grads, layers) for form in ("sum", "gather"))
+    assert torch.equal(summed[0], gathered[0])
+    assert all(torch.equal(other, summed[0]) for other in summed + gathered)
+
+
+@pytest.mark.parametrize("size", [127, 128])
+def test_many_ranks_are_summed_without_overflow(size):
+    grad = torch.tensor([1.0, -1.0, 0.0] * 40)
+    for result in exchange(ranks(size), [grad] * size):
+        torch.testing.assert_close(result, grad)
+
+
+@pytest.mark.parametrize(("size", "per_word"), [(1, 16), (2, 10), (3, 10), (4, 8), (7, 8), (8, 6), (32, 4), (127, 4)])
+def test_a_sum_takes_as_few_words_as_stated(size, per_word):
+    log: Log = []
+    exchange(ranks(size), [torch.ones(1001)] * size, lay_out([(1001, 1)]), log)
+    (merge, *_), (total, *_) = log
+    assert isinstance(merge, Merge)
+    assert (merge.message.numel(), merge.values) == (1, 0)
+    assert isinstance(total, Sum)
+    assert total.tensor.dtype == torch.int32
+    assert total.tensor.numel() == math.ceil(1001 / per_word)
+    assert payload(total).nbytes + payload(merge).nbytes == TernGrad().wire_bytes(1001, size)
+    assert per_word == 32 // math.ceil(math.log2(2 * size + 1))
+
+
+def test_a_gather_takes_two_bits():
+    log: Log = []
+    exchange(ranks(9, form="gather"), [torch.ones(1600)] * 9, log=log)
+    request = log[1][0]
+    assert isinstance(request, Gather)
+    assert payload(request).nbytes == 1600 * 2 / 8
+    assert TernGrad(form="gather").wire_bytes(1600, 9) == 400 + 4
+
+
+@pytest.mark.parametrize("form", ["sum", "gather"])
+def test_layers_of_zeros_stay_zeros(form):
+    layers = lay_out([(4, 4), (3, 3)])
+    zeros = torch.zeros(25)
+    one = torch.cat([torch.ones(16), torch.zeros(9)])
+    for result in exchange(ranks(3, form=form), [zeros, one, zeros], layers):
+        assert result.isfinite().all()
+        assert not result[16:].any()
+        torch.testing.assert_close(result[:16], torch.full((16,), 1 / 3))
+
+
+def test_no_gradient_is_kept():
+    (rank,) = ranks(1)
+    exchange([rank], [torch.randn(50)])
+    assert not rank.state_dict()
+
+
+def test_wrong_options_are_the_users_mistake():
+    with pytest.raises(UserError, match="clip_factor is a number of standard deviations, or 0 for none, got -1"):
+        compressors.build("terngrad", clip_factor=-1.0)
+    with pytest.raises(UserError, match="form: needs one of sum, gather"):
+        compressors.build("terngrad", form="ring")

@@ -1,0 +1,169 @@
+"""What low-rank methods share: which layers have factors, how they lie in messages, and what is refused."""
+
+import pytest
+import torch
+from torch import nn
+
+import compressors
+from compressors.lowrank.factors import RUN_NUMEL, Plan
+from tests.helpers import answer_all, cut, lay_out
+from wirebench.errors import UserError
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.flat import FlatGradient
+
+METHODS = ("powersgd", "acp_sgd")
+SHAPES = [(4, 3, 2), (5,), (4, 6), (7,), (3, 8), (2,), (4, 6), (9, 5), (3,)]
+LAYERS = lay_out(SHAPES)
+NUMEL = LAYERS[-1].stop
+
+
+def plan(rank=1, rate=1.0, layers=LAYERS):
+    return Plan(layers, rank, rate)
+
+
+def named(some):
+    return {layer.name for run in some.runs for layer in run.layers}
+
+
+def test_a_layer_has_factors_where_they_are_smaller():
+    # 4 x 6: 10 of 24 elements with rank 1, 20 with rank 2, 30 with rank 3; 3 x 8: 11, 22, 33; 9 x 5: 14, 28, 42 of 45.
+    assert named(plan(1, 2.0)) == {"layer0", "layer2", "layer4", "layer6", "layer7"}
+    assert named(plan(2, 1.0)) == {"layer0", "layer2", "layer4", "layer6", "layer7"}
+    assert named(plan(1, 2.2)) == {"layer0", "layer2", "layer6", "layer7"}, "3 x 8: 11 times 2.2 is more than 24"
+    assert named(plan(1, 2.4)) == {"layer7"}, "4 x 6: 10 times 2.4 is not less than 24"
+    assert named(plan(3, 1.0)) == {"layer7"}
+    assert named(plan(5, 0.5)) == {"layer0", "layer2", "layer4", "layer6", "layer7"}, "rank 5 is 4 in 4 x 6"
+
+
+def test_equal_layers_at_equal_distances_are_one_batch():
+    # Starts of 4 x 6: 0, 29, 94: the third is further from the second than that from the first.
+    runs = sorted((tuple(layer.name for layer in run.layers) for run in plan().runs), key=str)
+    assert runs == [("layer0", "layer2"), ("layer4",), ("layer6",), ("layer7",)]
+    even = lay_out([(4, 6), (5,)] * 7)
+    assert [len(run.layers) for run in plan(layers=even).runs] == [7]
+    large = lay_out([(256, RUN_NUMEL // 512)] * 3)
+    assert [len(run.layers) for run in plan(layers=large).runs] == [2, 1], "only as many as stay in the cache"
+
+
+def test_a_batch_is_a_view_of_its_layers():
+    flat = torch.arange(NUMEL + 10.0)[10:]
+    for run in plan().runs:
+        for start in (0, min(layer.start for layer in run.layers)):
+            view = run.matrices(flat[start:], start)
+            for matrix, layer in zip(view, run.layers, strict=True):
+                assert torch.equal(matrix, flat[layer.start : layer.stop].view(run.rows, run.columns))
+            view[0, 0, 0] = -1
+            assert flat[run.layers[0].start] == -1
+
+
+def test_a_channels_last_weight_is_a_matrix_of_its_output_channels():
+    model = nn.Conv2d(3, 8, 3, bias=False).to(memory_format=torch.channels_last)
+    flat = FlatGradient(model, ["weight"])
+    weight = model.weight.detach()
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    matrices = plan(layers=flat.layers).runs[0].matrices(flat.param, 0)
+    assert torch.equal(matrices[0], weight.permute(0, 2, 3, 1).reshape(8, 27))
+
+
+def test_a_message_is_what_is_dense_and_then_the_factors():
+    grad = torch.arange(float(NUMEL))
+    some = plan()
+    message, factors = some.message(grad, some.left)
+    vectors = torch.cat([grad[layer.start : layer.stop] for layer in LAYERS if layer.ndim == 1])
+    assert torch.equal(message[: vectors.numel()], vectors)
+    assert message.numel() == vectors.numel() + 4 * 3 + 3 + 9
+    for value, (run, factor) in enumerate(zip(some.runs, factors, strict=True)):  # written to in the message
+        assert factor.shape == (len(run.layers), 1, run.rows)
+        factor.fill_(value)
+    rest = some.settle(message.clone() * 2, grad.zero_(), 2)
+    assert torch.equal(rest, message[vectors.numel() :] * 2)
+    for layer in LAYERS:
+        wanted = torch.arange(layer.start, layer.stop) if layer.ndim == 1 else torch.zeros(layer.numel)
+        assert torch.equal(grad[layer.start : layer.stop], wanted.float())
+    for value, factor in enumerate(some.left.runs(rest)):
+        assert torch.equal(factor, torch.full_like(factor, 2.0 * value))
+
+
+def test_places_in_a_pack_are_the_layers_own():
+    some = plan(2)
+    packed = torch.arange(float(some.right.numel))
+    by_layer = {place.key: packed[place.piece].view(place.shape) for place in some.right.places}
+    for run, factor in zip(some.runs, some.right.runs(packed), strict=True):
+        for mine, layer in zip(factor, run.layers, strict=True):
+            assert torch.equal(mine, by_layer[f"{layer.name}.right"])
+    assert sum(place.piece.stop - place.piece.start for place in some.right.places) == some.right.numel
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+@pytest.mark.parametrize("kind", ["random", "dependent", "zero", "tiny", "huge"])
+def test_bases_are_orthonormal(rank, kind):
+    pack = plan(rank, 0.1).left
+    rng = torch.Generator().manual_seed(1)
+    packed = torch.randn(pack.numel, generator=rng)
+    for place in pack.places:
+        if kind == "dependent":
+            packed[place.piece].view(place.shape)[:] = packed[place.piece].view(place.shape)[0]
+    packed *= {"zero": 0.0, "tiny": 1e-30, "huge": 1e30}.get(kind, 1.0)
+    for basis, before in zip(pack.orthonormal(packed), pack.runs(packed), strict=True):
+        torch.testing.assert_close(basis @ basis.mT, torch.eye(basis.shape[1]).expand(len(basis), -1, -1))
+        unit = before / before.abs().max().clamp(min=1e-37)
+        torch.testing.assert_close(unit @ basis.mT @ basis, unit)
+
+
+def steps_of(name, grads, groups, **options):
+    """Sizes of the messages of each step, for one rank."""
+    method, sizes = compressors.build(name, **options), []
+    for step, grad in enumerate(grads):
+        log: list = []
+        for bucket in cut(grad.clone(), LAYERS, groups):
+            answer_all([method.exchange(bucket, ExchangeContext(0, 1, step))], log)
+        sizes.append([requests[0].tensor.numel() for requests in log])
+    return sizes
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_bucket_of_vectors_is_one_sum(name):
+    assert steps_of(name, [torch.ones(NUMEL)], [range(1, 2), range(5, 6), range(8, 9)]) == [[5, 2, 3]]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_first_steps_may_go_dense(name):
+    grads = [torch.ones(NUMEL)] * 3
+    sizes = steps_of(name, grads, [range(0, 9)], rank=1, start_step=2, min_compression_rate=1.0)
+    assert sizes[:2] == [[NUMEL], [NUMEL]]
+    assert max(sizes[2]) < NUMEL
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    ("option", "value", "allowed"),
+    [
+        ("rank", 0, "rank is at least 1"),
+        ("min_compression_rate", 0.5, "at least 1"),
+        ("min_compression_rate", float("nan"), "at least 1"),
+        ("start_step", -1, "at least 0"),
+    ],
+)
+def test_options_are_checked(name, option, value, allowed):
+    with pytest.raises(ValueError, match=allowed):
+        compressors.PLUGINS.load(name)(**{option: value})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_factors_of_another_rank_are_refused(name):
+    saved = compressors.build(name, rank=2, min_compression_rate=1.0)
+    grad = torch.ones(NUMEL)
+    for step in range(2):
+        answer_all([saved.exchange(cut(grad, LAYERS, [range(0, 9)])[0], ExchangeContext(0, 1, step))])
+    other = compressors.build(name, rank=1, min_compression_rate=1.0)
+    other.load_state_dict(saved.state_dict())
+    with pytest.raises(UserError, match=r"saved factor layer\d\.(left|right) is \(2, \d\), .* compressor.rank"):
+        answer_all([other.exchange(cut(grad, LAYERS, [range(0, 9)])[0], ExchangeContext(0, 1, 2))])
+
+
+def test_bytes_are_those_of_a_square_matrix_or_dense():
+    powersgd, acp = compressors.build("powersgd", rank=2), compressors.build("acp_sgd", rank=2)
+    assert powersgd.wire_bytes(10_000, 4) == 4 * 2 * (100 + 100)
+    assert acp.wire_bytes(10_000, 4) == 4 * 2 * 100
+    assert powersgd.wire_bytes(7, 4) == acp.wire_bytes(3, 4) + 16 == 28
+    assert powersgd.wire_bytes(2**40, 4) == 4 * 4 * 2**20, "in whole numbers"

@@ -1,0 +1,186 @@
+"""FetchSGD: nothing is kept entry by entry, so it is held to account in the sketch's own space."""
+
+import math
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+import compressors
+from compressors.fetch_sgd import FetchSgd
+from compressors.sketch.heavy_hitters import largest
+from tests.compressors.twins import estimates_reference, top_k_reference
+from tests.helpers import Log, answer_all, cut, lay_out, whole
+from wirebench.errors import UserError
+from wirebench.exchange.diagnostics import held_back
+from wirebench.exchange.lane import Lane
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.requests import payload
+from wirebench.training.residual_watch import ResidualWatch
+
+NUMEL, K, ROWS, COLUMNS = 300, 12, 5, 48
+SIZES: dict[str, Any] = {"density": K / NUMEL, "rows": ROWS, "columns": COLUMNS}
+HASHES = ("block", "reference")
+
+
+def whole_numbers(size, seed):
+    rng = torch.Generator().manual_seed(seed)
+    return [torch.randint(-8, 9, (NUMEL,), generator=rng).float() for _ in range(size)]
+
+
+def exchange(ranks, grads, log=None, step=0):
+    size = len(ranks)
+    worlds = [ExchangeContext(rank, size, step) for rank in range(size)]
+    pairs = zip(ranks, grads, worlds, strict=True)
+    return answer_all([rank.exchange(whole(grad.clone()), world) for rank, grad, world in pairs], log)
+
+
+def state(rank, name):
+    return rank.state_dict()[f"shared.{name}.0"]
+
+
+@pytest.mark.parametrize("hash", HASHES)
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_sketch_of_all_that_was_given_is_what_was_applied_and_what_waits(hash, size):
+    """Exactly, on whole numbers and with quotients that are exact."""
+    ranks = [FetchSgd(**SIZES, hash=hash, momentum=0.0, clear="subtract") for _ in range(size)]
+    given, applied = torch.zeros(NUMEL), torch.zeros(NUMEL)
+    for step in range(5):
+        grads = whole_numbers(size, step)
+        given += sum(grads)
+        results = exchange(ranks, grads, step=step)
+        applied += results[0] * size
+        sketch = ranks[0].sketch_of(whole(given), ExchangeContext(0, size))
+        for rank, result in zip(ranks, results, strict=True):
+            assert torch.equal(result, results[0])
+            assert torch.equal(state(rank, "error"), sketch.sketch(given - applied))
+    assert applied.count_nonzero() > K
+
+
+@pytest.mark.parametrize("clear", ["subtract", "cells"])
+@pytest.mark.parametrize("hash", HASHES)
+def test_the_twin(hash, clear):
+    """The paper's lines, one after the other; halves of whole numbers add up exactly for these few steps."""
+    ranks = [FetchSgd(**SIZES, hash=hash, momentum=0.5, clear=clear) for _ in range(2)]
+    u, e = torch.zeros(ROWS, COLUMNS), torch.zeros(ROWS, COLUMNS)
+    for step in range(4):
+        grads = whole_numbers(2, step)
+        sketch = ranks[0].sketch_of(whole(grads[0]), ExchangeContext(0, 2))
+        cells = list(sketch.hash.cells(torch.arange(NUMEL)))
+        u = 0.5 * u + sketch.sketch(grads[0]) + sketch.sketch(grads[1])
+        e = e + u
+        estimates = estimates_reference(e, cells)
+        index = top_k_reference(estimates, K)
+        update = torch.zeros(NUMEL)
+        update[index] = estimates[index]
+        if clear == "subtract":
+            e = e - sketch.sketch(update)
+        else:
+            for row, (cell, _) in enumerate(cells):
+                e[row, cell[index]] = 0
+                u[row, cell[index]] = 0
+        for result in exchange(ranks, grads, step=step):
+            assert torch.equal(result, update / 2)
+        for rank in ranks:
+            assert torch.equal(state(rank, "momentum"), u)
+            assert torch.equal(state(rank, "error"), e)
+
+
+def test_one_round_and_its_bytes():
+    log: Log = []
+    rank = FetchSgd(**SIZES)
+    exchange([rank], whole_numbers(1, 0), log)
+    assert len(log) == 1
+    assert payload(log[0][0]).nbytes == rank.wire_bytes(NUMEL, 4) == 4 * ROWS * COLUMNS
+
+
+@pytest.mark.parametrize(("clear", "wanted"), [("subtract", [2, 0, 0, 3]), ("cells", [0, 1.5, 0, 3])])
+def test_a_model_smaller_than_its_table_is_held_as_it_is(clear, wanted):
+    rank = FetchSgd(density=0.5, momentum=0.5, clear=clear)
+    first = rank.exchange(whole(torch.tensor([4.0, 1.0, -3.0, 2.0])), ExchangeContext(0, 1))
+    assert answer_all([first])[0].tolist() == [4, 0, -3, 0]
+    assert state(rank, "error").tolist() == [0, 1, 0, 2]
+    second = rank.exchange(whole(torch.zeros(4)), ExchangeContext(0, 1, step=1))
+    assert answer_all([second])[0].tolist() == wanted
+    assert rank.wire_bytes(4, 2) == 16
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_reaches_all_ranks(bad):
+    ranks, grads = [FetchSgd(**SIZES) for _ in range(2)], whole_numbers(2, 0)
+    grads[1][5] = bad
+    assert all(result.isnan().all() for result in exchange(ranks, grads))
+
+
+def test_another_table_begins_anew():
+    rank = FetchSgd(**SIZES)
+    exchange([rank], whole_numbers(1, 0))
+    rank.columns = 20
+    exchange([rank], whole_numbers(1, 1), step=1)
+    assert state(rank, "error").shape == (ROWS, 20)
+
+
+def test_it_says_that_it_wants_the_whole_model_and_keeps_nothing_by_place():
+    method = FetchSgd()
+    assert method.whole_model
+    assert method.keeps == "sketched"
+    assert method.owns_momentum
+    assert method.held_back(NUMEL) is None
+
+
+def test_what_waits_can_be_weighed_without_its_places():
+    """A row's squared norm has the mean of the vector's, and with 48 columns a deviation of a fifth of it."""
+    rank, (grad,) = FetchSgd(**SIZES, momentum=0.0, clear="subtract"), whole_numbers(1, 3)
+    assert rank.unsent(NUMEL) is None
+    applied = exchange([rank], [grad])[0]
+    unsent = rank.unsent(NUMEL)
+    assert unsent is not None
+    assert unsent.norm().item() == pytest.approx((grad - applied).norm().item(), rel=0.5)
+
+
+def test_a_vector_in_place_of_the_table_is_weighed_as_it_is():
+    rank = FetchSgd(density=0.5, momentum=0.0)
+    answer_all([rank.exchange(whole(torch.tensor([4.0, 1.0, -3.0, 2.0])), ExchangeContext(0, 1))])
+    unsent = rank.unsent(4)
+    assert unsent is not None
+    assert unsent.tolist() == [0, 1, 0, 2]
+
+
+@pytest.mark.parametrize(("clear", "grows"), [("cells", False), ("subtract", True)])
+def test_the_guard_sees_a_memory_that_runs_away(clear, grows):
+    """Taking noise out of a narrow table puts as much into it; clearing its cells does not."""
+    said: list[str] = []
+    rank = FetchSgd(density=0.01, clear=clear)
+    lane = SimpleNamespace(compressor=rank, flat=SimpleNamespace(grad=torch.empty(5000)))
+    guard = ResidualWatch("fetch_sgd", rank.bounded_by, rank.density, said.append)
+    rng = torch.Generator().manual_seed(0)
+    for step in range(601):
+        answer_all([rank.exchange(whole(torch.randn(5000, generator=rng)), ExchangeContext(0, 1, step))])
+        guard.look(step, lambda: held_back(cast(Lane, lane)))
+    assert [text.partition("; ")[2] for text in said] == (["change compressor.columns"] if grows else [])
+
+
+def test_buckets_have_sketches_of_their_own():
+    rank, grad = FetchSgd(**SIZES), whole_numbers(1, 0)[0]
+    layers = lay_out([(150, 1), (150, 1)])
+    for bucket in cut(grad, layers, [range(0, 1), range(1, 2)]):
+        answer_all([rank.exchange(bucket, ExchangeContext(0, 1))])
+    assert sorted(rank.state_dict()) == [f"shared.{n}.{start}" for n in ("error", "momentum") for start in (0, 150)]
+
+
+def test_repeated_heavy_entries_come_through():
+    """Ten entries far above the noise are applied nearly as they are."""
+    rank, places = FetchSgd(density=0.01, columns=1000, momentum=0.0), torch.arange(0, 100_000, 10_000)
+    grad = torch.randn(100_000, generator=torch.Generator().manual_seed(0)) * 0.01
+    grad[places] = 50.0
+    (result,) = exchange([rank], [grad])
+    torch.testing.assert_close(result[places], grad[places], rtol=0.1, atol=0)
+    sketch = rank.sketch_of(whole(grad), ExchangeContext(0, 1))
+    assert torch.isin(places, largest(sketch, sketch.sketch(grad), 10)).all()
+
+
+def test_mistakes_are_told():
+    for options, message in (({"momentum": 1.0}, "momentum lies in"), ({"clear": "no"}, "one of cells, subtract")):
+        with pytest.raises(UserError, match=message):
+            compressors.build("fetch_sgd", **options)

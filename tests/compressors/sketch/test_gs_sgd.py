@@ -1,0 +1,396 @@
+"""gs-SGD against its plain twin: dense vectors, every estimate, every sum."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import compressors
+from compressors.common.wrappers import DenseBelow, Warmup
+from compressors.gs_sgd import HEAD_BYTES, GsSgd
+from tests.compressors.twins import estimates_reference, top_k_reference
+from tests.helpers import LocalEngine, Log, answer_all, cut, lay_out, whole
+from wirebench.errors import UserError
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.requests import Gather, Reduce, Sum, payload
+
+NUMEL, K, ROWS, COLUMNS = 300, 12, 5, 48
+SIZES: dict[str, Any] = {"density": K / NUMEL, "rows": ROWS, "columns": COLUMNS}
+
+
+def worlds(size, step=0, epoch=0, measuring=False):
+    return [ExchangeContext(rank, size, step, epoch, measuring=measuring) for rank in range(size)]
+
+
+def exchange(ranks, grads, log=None, **when):
+    """One step of all ranks on one-layer models; the results."""
+    pairs = zip(ranks, grads, worlds(len(ranks), **when), strict=True)
+    return answer_all([rank.exchange(whole(grad.clone()), world) for rank, grad, world in pairs], log)
+
+
+def whole_numbers(size, seed, numel=NUMEL):
+    rng = torch.Generator().manual_seed(seed)
+    return [torch.randint(-8, 9, (numel,), generator=rng).float() for _ in range(size)]
+
+
+def residual(rank) -> Tensor:
+    return rank.state_dict()["residual"]
+
+
+def estimates_of(rank, vectors, step=0):
+    """Every estimate of the sum of `vectors`, through the hashes of `rank`; and the estimate of its squared norm."""
+    sketch = rank.sketch_of(whole(vectors[0]), ExchangeContext(0, 1, step))
+    cells = list(sketch.hash.cells(torch.arange(vectors[0].numel())))
+    table = sum(sketch.sketch(v) for v in vectors)
+    energies = sorted(table.double().square().sum(1).tolist())
+    return estimates_reference(table, cells), energies[len(energies) // 2]
+
+
+class Twin:
+    """Algorithm 1 with dense vectors; the choice is handed in, the sums are not."""
+
+    def __init__(self, size, momentum=0.0, numel=NUMEL):
+        self.momentum = momentum
+        self.u, self.v = ([torch.zeros(numel) for _ in range(size)] for _ in range(2))
+
+    def take_in(self, grads):
+        for u, v, grad in zip(self.u, self.v, grads, strict=True):
+            u.mul_(self.momentum).add_(grad)
+            v += u
+
+    def apply(self, index):
+        average = torch.zeros_like(self.v[0])
+        average[index] = sum(v[index] for v in self.v) / len(self.v)
+        for u, v in zip(self.u, self.v, strict=True):
+            v[index] = 0
+            u[index] = 0
+        return average
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("hash", ["block", "reference"])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_the_largest_estimates_are_applied_with_exact_values(size, hash, momentum):
+    """Halves of whole numbers add up exactly for these few steps."""
+    ranks = [GsSgd(**SIZES, fill="estimate", hash=hash, momentum=momentum) for _ in range(size)]
+    twin = Twin(size, momentum)
+    for step in range(4):
+        grads = whole_numbers(size, step)
+        twin.take_in(grads)
+        estimates, _ = estimates_of(ranks[0], twin.v)
+        wanted = twin.apply(top_k_reference(estimates, K))
+        for result in exchange(ranks, grads, step=step):
+            assert torch.equal(result, wanted)
+        for rank, v in zip(ranks, twin.v, strict=True):
+            assert torch.equal(residual(rank), v)
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_heavy_entries_are_applied_and_others_up_to_k(size):
+    ranks, twin = [GsSgd(**SIZES, momentum=0.0) for _ in range(size)], Twin(size)
+    for step in range(4):
+        grads = whole_numbers(size, step)
+        for grad in grads:
+            grad[7 * step : 7 * step + 4] += 1000
+        twin.take_in(grads)
+        estimates, energy = estimates_of(ranks[0], twin.v)
+        heavy = torch.nonzero(estimates.abs() >= math.sqrt(energy / K)).squeeze(1)
+        assert 4 <= heavy.numel() < K
+        before = [residual(rank).clone() if step else torch.zeros(NUMEL) for rank in ranks]
+        result = exchange(ranks, grads, step=step)[0]
+        touched = torch.nonzero(before[0] + grads[0] != residual(ranks[0])).squeeze(1)
+        assert torch.isin(heavy, touched).all()
+        chosen = torch.nonzero(sum(before) + sum(grads) != sum(residual(rank) for rank in ranks)).squeeze(1)
+        assert chosen.numel() <= K
+        chosen = torch.unique(torch.cat([chosen, touched]))
+        assert torch.equal(twin.apply(chosen), result)
+
+
+def test_the_random_ones_are_new_every_step_and_the_same_on_all_ranks():
+    ranks, grads = [GsSgd(**SIZES, momentum=0.0) for _ in range(2)], [torch.ones(NUMEL)] * 2
+    first, second = (exchange(ranks, grads, step=step) for step in range(2))
+    for results in (first, second):
+        assert torch.equal(results[0], results[1])
+        assert results[0].count_nonzero() == K
+    assert not torch.equal(first[0] != 0, second[0] != 0)
+
+
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"fill": "estimate", "p2": 3},
+    {"broadcast": "indices", "indices": "delta"},
+    {"broadcast": "indices", "fill": "estimate", "reseed": True, "hash": "reference"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("collective", ["tree", "star", "native"])
+def test_what_is_applied_and_what_waits_is_what_was_given(options, collective):
+    layers = lay_out([(10, 10), (100,), (50, 2)])
+    groups = [[range(0, 3)], [range(0, 1), range(1, 3)], [range(0, 2), range(2, 3)]]
+    for size in (1, 2, 3, 6, 9):
+        engine = LocalEngine(size, collective)
+        ranks = [GsSgd(**SIZES, momentum=0.0, **options) for _ in range(size)]
+        given, applied = torch.zeros(NUMEL), torch.zeros(NUMEL)
+        for step in range(4):
+            grads = whole_numbers(size, step)
+            given += sum(grads)
+            buckets = [cut(grad.clone(), layers, groups[step % 3]) for grad in grads]
+            for number, same in enumerate(zip(*buckets, strict=True)):
+                triples = zip(ranks, same, worlds(size, step), strict=True)
+                results = engine.answer_all([rank.exchange(bucket, world) for rank, bucket, world in triples])
+                assert all(torch.equal(result, results[0]) for result in results)
+                bucket = buckets[0][number]
+                applied[bucket.start : bucket.stop] += (results[0] * size).round()
+            assert torch.equal(applied + sum(residual(rank) for rank in ranks), given)
+
+
+def test_nothing_of_the_momentum_is_lost():
+    """What comes in is u, not g: with masking, u starts anew where it was sent. Within fp32's rounding of 1e-6."""
+    ranks, twin, given = [GsSgd(**SIZES, momentum=0.9) for _ in range(3)], Twin(3, 0.9), torch.zeros(NUMEL)
+    applied = torch.zeros(NUMEL)
+    for step in range(6):
+        grads = [torch.randn(NUMEL, generator=torch.Generator().manual_seed(9 * step + r)) for r in range(3)]
+        twin.take_in(grads)
+        given += sum(twin.u)
+        result = exchange(ranks, grads, step=step)[0]
+        twin.apply(torch.nonzero(result).squeeze(1))
+        applied += result * 3
+        torch.testing.assert_close(applied + sum(residual(r) for r in ranks), given, rtol=1e-6, atol=1e-5)
+
+
+def test_keeping_everything_is_plain_sgd_although_momentum_is_on():
+    """Everything is sent, so all of u is masked, every step."""
+    ranks = [GsSgd(density=1.0, momentum=0.9) for _ in range(3)]
+    for step in range(3):
+        grads = whole_numbers(3, step)
+        assert torch.equal(exchange(ranks, grads, step=step)[0], sum(grads) / 3)
+        assert not any(bool(flat.any()) for rank in ranks for flat in rank.state_dict().values())
+
+
+@pytest.mark.parametrize(
+    ("options", "dense"),
+    [
+        ({"columns": 60}, True),
+        ({"columns": 59}, False),
+        ({"ratio": 0.2}, True),
+        ({"ratio": 0.19}, False),
+        ({"density": 0.06}, True),  # 5 rows of 4 x 18
+        ({"density": 0.0434}, False),  # of 4 x 13
+        ({"k": 15}, True),
+        ({"k": 14}, False),
+        ({"density": 1.0, "columns": 1}, True),
+    ],
+)
+def test_dense_where_the_table_would_not_be_smaller(options, dense):
+    log: Log = []
+    ranks = [GsSgd(**options, momentum=0.0) for _ in range(2)]
+    exchange(ranks, whole_numbers(2, 0), log)
+    assert len(log) == (1 if dense else 2)
+    sent = sum(payload(requests[0]).nbytes for requests in log)
+    assert sent == ranks[0].wire_bytes(NUMEL, 2)
+    assert not dense or sent == 4 * NUMEL
+
+
+def test_the_rounds_are_a_table_and_k_values():
+    log: Log = []
+    ranks = [GsSgd(**SIZES), GsSgd(**SIZES)]
+    exchange(ranks, whole_numbers(2, 0), log)
+    assert all(isinstance(request, Sum) for requests in log for request in requests)
+    assert [payload(requests[0]).shape for requests in log] == [(ROWS, COLUMNS), (K,)]
+
+
+def test_more_candidates_are_summed_and_the_k_largest_sums_applied():
+    log: Log = []
+    ranks, twin = [GsSgd(**SIZES, fill="estimate", p2=4, momentum=0.0) for _ in range(2)], Twin(2)
+    grads = whole_numbers(2, 0)
+    twin.take_in(grads)
+    candidates = top_k_reference(estimates_of(ranks[0], twin.v)[0], 4 * K)
+    wanted = twin.apply(candidates[top_k_reference(torch.stack(twin.v).sum(0)[candidates], K)])
+    assert torch.equal(exchange(ranks, grads, log)[0], wanted)
+    assert payload(log[1][0]).shape == (4 * K,)
+    assert torch.equal(residual(ranks[1]), twin.v[1])
+
+
+def test_candidates_are_at_most_all_entries():
+    log: Log = []
+    rank = GsSgd(density=0.3, columns=10, fill="estimate", p2=50, momentum=0.0)
+    exchange([rank], whole_numbers(1, 0), log)
+    assert payload(log[1][0]).numel() <= NUMEL
+
+
+@pytest.mark.parametrize("fill", ["random", "estimate"])
+def test_rank_0_may_tell_the_others_what_it_found(fill):
+    results, logs = [], []
+    for broadcast in ("sketch", "indices"):
+        log: Log = []
+        ranks = [GsSgd(**SIZES, fill=fill, broadcast=broadcast) for _ in range(3)]
+        results.append(exchange(ranks, whole_numbers(3, 0), log)[0])
+        logs.append(log)
+    assert torch.equal(*results)
+    first, told, second = logs[1]
+    assert all(isinstance(request, Reduce) for request in first)
+    assert [payload(request).numel() for request in told] == [4 * K + HEAD_BYTES, 0, 0]
+    assert all(isinstance(request, Gather) and request.values == 0 for request in told)
+    assert ranks[0].wire_bytes(NUMEL, 3) == payload(first[0]).nbytes + 4 * K // 3 + payload(second[0]).nbytes
+
+
+def test_with_indices_down_no_sketch_is_sent_back():
+    sent = {}
+    for broadcast in ("sketch", "indices"):
+        engine = LocalEngine(4, "tree")
+        ranks = [GsSgd(**SIZES, broadcast=broadcast) for _ in range(4)]
+        engine.answer_all([
+            rank.exchange(whole(grad), ExchangeContext(place, 4))
+            for place, (rank, grad) in enumerate(zip(ranks, whole_numbers(4, 0), strict=True))
+        ])  # fmt: skip
+        sent[broadcast] = [sum(served.wire_bytes for served in server.log) for server in engine.servers]
+        kinds = [served.kind for served in engine.servers[0].log]
+    assert kinds == ["Reduce", "Gather", "Sum"]
+    table = sum(sent["sketch"]) - 2 * 3 * 4 * K  # a tree of 4 sends everything three times up and three times down
+    indices = sum(sent["indices"]) - 2 * 3 * 4 * K
+    assert table / 2 < indices < table / 2 + 3 * (4 * K + HEAD_BYTES) + 200
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_with_indices_down_all_ranks_hear_of_what_is_not_finite(bad):
+    ranks = [GsSgd(**SIZES, broadcast="indices") for _ in range(3)]
+    grads = whole_numbers(3, 0)
+    grads[2][5] = bad
+    assert all(result.isnan().all() for result in exchange(ranks, grads))
+
+
+def test_a_bucket_takes_its_share_of_k_and_of_the_columns():
+    layers = lay_out([(20, 10), (95, 1), (5, 1)])
+    rank = GsSgd(k=12, columns=30)
+    large, small, smallest = cut(torch.zeros(300), layers, [range(0, 1), range(1, 2), range(2, 3)])
+    assert [rank.entries(b.grad.numel(), b.model_numel) for b in (large, small, smallest)] == [8, 3, 1]
+    assert [rank.width(b.grad.numel(), b.model_numel) for b in (large, small, smallest)] == [20, 10, 1]
+    assert GsSgd(ratio=0.05).width(95, 300) == 5
+    assert GsSgd(k=12).width(95, 300) == 12
+
+
+@pytest.mark.parametrize("options", [{"k": 3}, {"density": 0.3}, {"k": 3, "density": 0.01}])
+@pytest.mark.parametrize("density", [0.04, 0.01])  # the second is the default
+def test_a_warm_up_goes_before_density_and_k(options, density):
+    warm = Warmup(GsSgd(**options, columns=10, momentum=0.0), [density])
+    counts = []
+    for epoch in range(2):
+        log: Log = []
+        exchange([warm], whole_numbers(1, 0), log, step=epoch, epoch=epoch)
+        counts.append(payload(log[1][0]).numel())
+    assert counts == [int(density * NUMEL), 3 if "k" in options else 90]
+
+
+def test_hashes_stay_or_are_drawn_every_step():
+    for reseed in (False, True):
+        rank, bucket = GsSgd(**SIZES, reseed=reseed), whole(torch.ones(NUMEL))
+        first, second = (rank.sketch_of(bucket, ExchangeContext(0, 1, step)).sketch(bucket.grad) for step in range(2))
+        assert torch.equal(first, second) != reseed
+
+
+def test_hashes_differ_between_buckets_and_runs():
+    rank = GsSgd(**SIZES)
+    buckets = cut(torch.ones(600), lay_out([(300, 1), (300, 1)]), [range(0, 1), range(1, 2)])
+    tables = [rank.sketch_of(bucket, ExchangeContext(0, 1)).sketch(bucket.grad) for bucket in buckets]
+    assert not torch.equal(*tables)
+    other = rank.sketch_of(buckets[0], ExchangeContext(0, 1, seed=1)).sketch(buckets[0].grad)
+    assert not torch.equal(tables[0], other)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_reaches_all_ranks_before_anything_is_chosen(options, bad):
+    ranks, grads = [GsSgd(**SIZES, **options) for _ in range(3)], whole_numbers(3, 0)
+    grads[2][17] = bad
+    log: Log = []
+    for result in exchange(ranks, grads, log):
+        assert result.isnan().all()
+    # With indices down, the one rank that has the sum must tell the others.
+    assert len(log) == (2 if options.get("broadcast") == "indices" else 1)
+
+
+def test_infinities_of_both_signs_are_not_taken_for_zero():
+    ranks, grads = [GsSgd(**SIZES) for _ in range(2)], whole_numbers(2, 0)
+    grads[0][17], grads[1][17] = math.inf, -math.inf
+    assert exchange(ranks, grads)[0].isnan().all()
+
+
+def test_measures_by_hand():
+    """A table so wide that estimates are exact: recall 1 and no error."""
+    ranks = [GsSgd(density=0.01, rows=1, columns=299, fill="estimate", momentum=0.0) for _ in range(2)]
+    grads = [torch.zeros(NUMEL), torch.zeros(NUMEL)]
+    grads[0][[3, 100]] = torch.tensor([5.0, -4.0])
+    grads[1][[3, 200]] = torch.tensor([1.0, 3.0])
+    log: Log = []
+    exchange(ranks, grads, log, measuring=True)
+    assert [payload(requests[0]).numel() for requests in log] == [299, 3, NUMEL]
+    for rank in ranks:
+        assert rank.measures.names == ["heavy", "chosen", "recall", "sketch_error"]
+        parts, wholes = rank.measures.take().tolist()
+        assert parts == [1.0, 3.0, 3.0, 0.0]  # 36 reaches 61 / 3, 16 and 9 do not
+        assert wholes == [1.0, 1.0, 3.0, pytest.approx(math.sqrt(61))]
+
+
+def test_measures_see_that_a_table_is_too_small():
+    ranks = [GsSgd(density=0.1, rows=5, columns=10, momentum=0.0)]
+    grad = torch.ones(NUMEL)
+    grad[:30] = 1.5
+    exchange(ranks, [grad], measuring=True)
+    (heavy, chosen, found, error), (_, _, top, norm) = ranks[0].measures.take().tolist()
+    assert (chosen, top) == (30, 30)
+    assert heavy > 30  # in ten columns noise alone is
+    assert found < 20
+    assert error > norm
+
+
+def test_a_large_bucket_is_measured_at_some_places():
+    log: Log = []
+    rank = GsSgd(density=0.01, momentum=0.0)
+    exchange([rank], [torch.randn(50_000, generator=torch.Generator().manual_seed(0))], log, measuring=True)
+    assert 3500 < payload(log[2][0]).numel() <= 4096
+    parts, wholes = rank.measures.take().tolist()
+    assert 35 <= wholes[2] <= 41  # a hundredth of the places
+    assert parts[1] == 500
+
+
+def test_momentum_of_dense_layers_beside_it():
+    wrapped = DenseBelow(GsSgd(density=0.1, columns=10, momentum=0.5), 1)
+    buckets = cut(torch.ones(104), lay_out([(100, 1), (4,)]), [range(0, 2)])
+    for wanted in (1.0, 1.5):
+        grad = buckets[0].grad.fill_(1.0)
+        answer_all([wrapped.exchange(buckets[0], ExchangeContext(0, 1))])
+        assert grad[100:].tolist() == [wanted] * 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"density": 0.0}, "density lies in"),
+        ({"rows": 4}, "rows is an odd number up to 15, got 4"),
+        ({"rows": 17}, "rows is an odd number up to 15, got 17"),
+        ({"rows": -1}, "rows is an odd number"),
+        ({"columns": 10, "ratio": 0.1}, "give one of them"),
+        ({"columns": -1}, "k and columns are positive"),
+        ({"k": -1}, "k and columns are positive"),
+        ({"k": 3, "density": 0.3}, "k = 3 and density = 0.3 both set how many entries are sent: give one of them"),
+        ({"ratio": 1.5}, r"ratio lies in \[0, 1\]"),
+        ({"p2": 0}, "p2 is at least 1"),
+        ({"p2": 2}, "p2 = 2 needs fill = estimate"),
+        ({"indices": "delta"}, "indices = delta needs broadcast = indices"),
+        ({"momentum": 1.0}, "momentum lies in"),
+        ({"fill": "none"}, "needs one of random, estimate"),
+        ({"broadcast": "all"}, "needs one of sketch, indices"),
+        ({"hash": "md5"}, "needs one of block, reference"),
+    ],
+)
+def test_mistakes_are_told(options, message):
+    with pytest.raises(UserError, match=message):
+        compressors.build("gs_sgd", **options)
+
+
+def test_momentum_is_its_own():
+    assert compressors.build("gs_sgd").owns_momentum
+    assert not compressors.build("gs_sgd", momentum=0.0).owns_momentum

@@ -1,0 +1,149 @@
+import math
+
+import pytest
+import torch
+
+from compressors.clt_k import CltK
+from tests.compressors.twins import top_k_reference
+from tests.helpers import LocalEngine, Log, answer_all, whole
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.requests import Gather, Sum, payload
+
+
+def exchange(ranks, grads, step=0, log=None):
+    """One step of all ranks on one-layer models; the results."""
+    worlds = [ExchangeContext(rank, len(ranks), step) for rank in range(len(ranks))]
+    return answer_all([r.exchange(whole(g), w) for r, g, w in zip(ranks, grads, worlds, strict=True)], log)
+
+
+def test_by_hand():
+    ranks = [CltK(0.5), CltK(0.5)]
+    results = exchange(ranks, [torch.tensor([4.0, -1.0, 0.0, 3.0]), torch.tensor([0.0, -6.0, 5.0, 1.0])])
+    assert [r.tolist() for r in results] == [[2.0, 0.0, 0.0, 2.0]] * 2  # rank 0 leads: places 0 and 3
+    assert ranks[0].state_dict()["residual"].tolist() == [0.0, -1.0, 0.0, 0.0]
+    assert ranks[1].state_dict()["residual"].tolist() == [0.0, -6.0, 5.0, 0.0]
+    results = exchange(ranks, [torch.ones(4), torch.zeros(4)], step=1)
+    assert [r.tolist() for r in results] == [[0.0, -3.0, 3.0, 0.0]] * 2  # rank 1 leads: places 1 and 2
+    assert ranks[0].state_dict()["residual"].tolist() == [1.0, 0.0, 0.0, 1.0]
+    assert not ranks[1].state_dict()["residual"].any()
+
+
+@pytest.mark.parametrize("indices", ["int32", "bitmap", "delta"])
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_equals_the_reference_bit_for_bit(size, indices):
+    rng = torch.Generator().manual_seed(size)
+    ranks = [CltK(0.1, indices=indices) for _ in range(size)]
+    residuals = [torch.zeros(300) for _ in range(size)]
+    for step in range(2 * size + 1):
+        grads = [torch.randn(300, generator=rng) for _ in range(size)]
+        for residual, grad in zip(residuals, grads, strict=True):
+            residual += grad
+        places, total = top_k_reference(residuals[step % size], 30), torch.zeros(300)
+        for residual in residuals:
+            total[places] += residual[places]
+            residual[places] = 0
+        for result in exchange(ranks, [grad.clone() for grad in grads], step):
+            assert torch.equal(result, total / size)
+        for rank, residual in zip(ranks, residuals, strict=True):
+            assert torch.equal(rank.state_dict()["residual"], residual)
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.5, 0.9])
+def test_the_filter_is_the_papers(beta):
+    """m + g is sent at the leader's places; m <- (1 - beta) m + beta (m + g - sent). The residual is m / beta."""
+    size, rng = 3, torch.Generator().manual_seed(5)
+    ranks, memories = [CltK(0.1, beta) for _ in range(size)], [torch.zeros(200, dtype=torch.float64)] * size
+    for step in range(12):
+        grads = [torch.randn(200, generator=rng) for _ in range(size)]
+        offered = [memory + grad for memory, grad in zip(memories, grads, strict=True)]
+        places = top_k_reference(offered[step % size].float(), 20)
+        sent = [torch.zeros_like(each).index_copy(0, places, each[places]) for each in offered]
+        memories = [(1 - beta) * m + beta * (o - s) for m, o, s in zip(memories, offered, sent, strict=True)]
+        for result in exchange(ranks, [grad.clone() for grad in grads], step):
+            torch.testing.assert_close(result.double(), sum(sent) / size, rtol=1e-5, atol=1e-6)
+        for rank, memory in zip(ranks, memories, strict=True):
+            torch.testing.assert_close(rank.state_dict()["residual"].double(), memory / beta, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("beta", [0.25, 1.0])
+def test_no_gradient_is_lost_by_the_filter(beta):
+    rng = torch.Generator().manual_seed(5)
+    ranks, given, applied = [CltK(0.1, beta) for _ in range(2)], torch.zeros(100), torch.zeros(100)
+    for step in range(60):
+        grads = [torch.randn(100, generator=rng) for _ in range(2)]
+        given += sum(grads)
+        applied += 2 * exchange(ranks, grads, step)[0]
+    held = sum(rank.state_dict()["residual"] for rank in ranks)
+    torch.testing.assert_close(applied + held, given, rtol=1e-4, atol=1e-4)
+    assert (ranks[0].keeps == "exactly") == (beta == 1)
+
+
+def test_the_leaders_places_are_summed_and_then_the_values():
+    log: Log = []
+    rank = CltK(0.25)
+    exchange([rank, CltK(0.25)], [torch.tensor([0, 1, 0, 0, 0, 0, 0, 2.0]), torch.ones(8)], log=log)
+    places, values = log
+    assert all(isinstance(request, Sum) for requests in log for request in requests)
+    assert [payload(request).tolist() for request in places] == [[1, 7], [0, 0]]
+    assert [request.values for request in places] == [0, 0]
+    assert [payload(request).tolist() for request in values] == [[1.0, 2.0], [1.0, 1.0]]
+    assert payload(places[0]).nbytes + payload(values[0]).nbytes == rank.wire_bytes(8, 2) == 16
+
+
+def test_codes_whose_length_only_the_leader_knows_are_gathered():
+    log: Log = []
+    exchange([CltK(0.25, indices="delta") for _ in range(3)], [torch.ones(8)] * 3, step=2, log=log)
+    assert all(isinstance(request, Gather) for request in log[0])
+    assert [payload(request).numel() for request in log[0]] == [0, 0, 8]
+
+
+@pytest.mark.parametrize("indices", ["int32", "bitmap", "delta"])
+def test_a_leader_with_less_to_say_than_usual(indices):
+    grads = [torch.tensor([0.0, 0, 5, 0, 0, 0, 0, 0]), torch.arange(1.0, 9)]
+    for result in exchange([CltK(0.5, indices=indices) for _ in grads], grads):
+        assert result.tolist() == [0.0, 0, 4, 0, 0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("indices", ["int32", "bitmap", "delta"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("who", [0, 1])
+def test_what_is_not_finite_reaches_all_ranks_from_any_place(bad, who, indices):
+    """Also from a rank that does not lead, and where the leader has nothing."""
+    for place in range(20):
+        grads = [torch.zeros(20), torch.zeros(20), torch.zeros(20)]
+        grads[who][place] = bad
+        results = exchange([CltK(0.1, indices=indices) for _ in grads], grads)
+        assert all(result.isnan().all() for result in results)
+
+
+def test_large_numbers_are_finite():
+    (result, _) = exchange([CltK(0.01), CltK(0.01)], [torch.full((1000,), 1.5e38), torch.full((1000,), -1.5e38)])
+    assert not result.any()
+    (result, _) = exchange([CltK(0.01), CltK(0.01)], [torch.full((1000,), 1.5e38), torch.full((1000,), 1.5e38)])
+    assert result.count_nonzero() == 10
+    assert result.isfinite().all()
+
+
+def test_the_leaders_choice_may_be_estimated():
+    grad = torch.randn(100_000, generator=torch.Generator().manual_seed(1))
+    (result,) = exchange([CltK(0.01, selection="sidco")], [grad.clone()])
+    assert 500 <= result.count_nonzero() <= 1000
+    assert result[result != 0].abs().min() >= grad[result == 0].abs().max()
+
+
+def test_what_a_rank_sends_does_not_grow_with_the_ranks():
+    """2 (P-1)/P of k places and as much of k values, whoever leads."""
+    for size in (2, 4, 8):
+        engine, ranks = LocalEngine(size, "ring"), [CltK(0.01) for _ in range(size)]
+        for step in range(size):
+            grads = [torch.randn(8000) for _ in range(size)]
+            worlds = [ExchangeContext(rank, size, step) for rank in range(size)]
+            engine.answer_all([r.exchange(whole(g), w) for r, g, w in zip(ranks, grads, worlds, strict=True)])
+            for server in engine.servers:
+                assert sum(served.wire_bytes for served in server.take_log()) == 2 * (4 + 4) * 80 * (size - 1) // size
+
+
+@pytest.mark.parametrize("beta", [0.0, -0.5, 1.5, math.nan])
+def test_a_filter_outside_its_range_is_the_users_mistake(beta):
+    with pytest.raises(ValueError, match=r"beta lies in \(0, 1\]"):
+        CltK(beta=beta)

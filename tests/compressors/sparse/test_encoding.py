@@ -1,0 +1,83 @@
+"""Codes of sparse messages: what goes in comes out, in the bytes that the table says."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from compressors.sparse.encoding import DTYPES, SparseCode, pack_bits, unpack_bits
+
+CODES = list(itertools.product(("fp32", "fp16", "bf16"), ("int32", "bitmap", "delta")))
+
+
+def places(numel: int, count: int, seed: int = 0) -> torch.Tensor:
+    return torch.randperm(numel, generator=torch.Generator().manual_seed(seed))[:count].sort().values
+
+
+@pytest.mark.parametrize(("values", "indices"), CODES)
+@pytest.mark.parametrize(("numel", "count"), [(1, 0), (1, 1), (7, 3), (8, 8), (1001, 0), (1001, 10), (1001, 1001)])
+def test_what_goes_in_comes_out(values, indices, numel, count):
+    code, index = SparseCode(values, indices), places(numel, count)
+    numbers = torch.randn(count, generator=torch.Generator().manual_seed(1))
+    message = code.encode(index, numbers, numel)
+    assert message.dtype == torch.uint8
+    found, received = code.decode(message, numel)
+    assert found.dtype == torch.int64 and torch.equal(found, index)
+    assert received.dtype == torch.float32 and torch.equal(received, numbers.to(DTYPES[values]).float())
+    assert torch.equal(code.rounded(numbers), received)
+
+
+@pytest.mark.parametrize(("values", "indices"), CODES)
+def test_a_message_may_lie_at_any_byte(values, indices):
+    code, index = SparseCode(values, indices), places(1001, 7)
+    numbers = torch.arange(7.0)
+    message = code.encode(index, numbers, 1001)
+    for shift in range(5):
+        among_others = torch.cat([torch.zeros(shift, dtype=torch.uint8), message])[shift:]
+        found, received = code.decode(among_others, 1001)
+        assert torch.equal(found, index) and torch.equal(received, numbers)
+
+
+@given(st.lists(st.integers(0, 2**31 - 2), unique=True, max_size=50).map(sorted))
+def test_gaps_of_any_size(index):
+    code, wanted = SparseCode("fp32", "delta"), torch.tensor(index, dtype=torch.int64)
+    assert torch.equal(code.decode_indices(code.encode_indices(wanted, 2**31 - 1), 2**31 - 1), wanted)
+
+
+def test_places_above_2_to_the_24_are_exact():
+    index = torch.tensor([0, 2**24 + 1, 2**24 + 3, 2**30 + 7])
+    for indices in ("int32", "delta"):
+        code = SparseCode("fp32", indices)
+        assert torch.equal(code.decode_indices(code.encode_indices(index, 2**31 - 1), 2**31 - 1), index)
+
+
+@pytest.mark.parametrize(("values", "indices"), CODES)
+@pytest.mark.parametrize("density", [0.0005, 0.01, 0.3])
+def test_bytes_are_what_is_expected(values, indices, density):
+    numel = 100_000
+    code, count = SparseCode(values, indices), int(numel * density)
+    actual = code.encode(places(numel, count), torch.ones(count), numel).numel()
+    expected = code.expected_bytes(count, numel)
+    assert actual == expected if indices != "delta" else abs(actual - expected) <= 0.03 * actual + 4
+
+
+def test_bytes_in_figures():
+    count, numel = 1000, 1_000_000
+    assert SparseCode("fp32", "int32").expected_index_bytes(count, numel) == 4000
+    assert SparseCode("fp32", "bitmap").expected_index_bytes(count, numel) == 125_000
+    assert 1.85 * count < SparseCode("fp32", "delta").expected_index_bytes(count, numel) < 1.95 * count
+
+
+def test_what_fp16_cannot_hold():
+    arrived = SparseCode("fp16").rounded(torch.tensor([1e6, -1e6, float("inf"), float("nan"), 1e-9]))
+    assert arrived[:3].tolist() == [65504.0, -65504.0, float("inf")]
+    assert arrived[3].isnan() and arrived[4] == 0
+
+
+def test_bits_as_in_the_paper():
+    # Cheng and Xu, arXiv 1901.01544, as worked out in oracles.json
+    flags = torch.tensor([1, 0, 0, 0, 0, 0, 1, 1, 0, 1], dtype=torch.bool)
+    assert pack_bits(flags).tolist() == [193, 2]
+    assert torch.equal(unpack_bits(pack_bits(flags), 10), flags)

@@ -1,0 +1,103 @@
+"""gTop-k: the paper's merge, what it loses, and where that goes."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from compressors.gtopk import GTopK
+from tests.helpers import LocalEngine, whole
+from wirebench.gradient.context import ExchangeContext
+
+
+def step(ranks: list[GTopK], grads: list[Tensor], collective: str = "tree") -> Tensor:
+    """One exchange of all ranks; the result that they share, times their number."""
+    size = len(ranks)
+    exchanges = [
+        r.exchange(whole(g.clone()), ExchangeContext(i, size))
+        for i, (r, g) in enumerate(zip(ranks, grads, strict=True))
+    ]
+    results = LocalEngine(size, collective).answer_all(exchanges)
+    assert all(torch.equal(result, results[0]) for result in results)
+    return results[0] * size
+
+
+def at(place: int, value: float) -> Tensor:
+    return torch.zeros(4).index_fill_(0, torch.tensor([place]), value)
+
+
+def residuals(ranks: list[GTopK]) -> list[list[float]]:
+    return [rank.state_dict()["residual"].tolist() for rank in ranks]
+
+
+def test_it_is_not_the_top_k_of_the_sum():
+    # Local top-1 {0:5}, {1:6}, {0:4}, {2:3}: round 1 gives {1:6}, {0:4}, the root {1:6}; the sums are 9, 6, 3.
+    ranks = [GTopK(0.25) for _ in range(4)]
+    total = step(ranks, [at(0, 5.0), at(1, 6.0), at(0, 4.0), at(2, 3.0)])
+    assert total.tolist() == [0.0, 6.0, 0.0, 0.0]
+    assert residuals(ranks) == [[5.0, 0, 0, 0], [0, 0, 0, 0], [4.0, 0, 0, 0], [0, 0, 3.0, 0]]
+    assert not any(rank.lost[0].numel() for rank in ranks)
+
+
+@pytest.mark.parametrize("conserve", [False, True])
+def test_a_partial_sum_that_was_dropped_on_the_way_is_lost_unless_it_is_conserved(conserve):
+    ranks = [GTopK(0.25, conserve=conserve) for _ in range(4)]
+    total = step(ranks, [at(0, 5.0), at(1, 6.0), at(0, 7.0), at(2, 3.0)])
+    assert total.tolist() == [7.0, 0.0, 0.0, 0.0]
+    # Rank 0 merged {0:5} with {1:6} and dropped the 5, but place 0 survived through rank 2.
+    assert (ranks[0].lost[0].tolist(), ranks[0].lost[1].tolist()) == ([0], [5.0])
+    assert residuals(ranks) == [[5.0 if conserve else 0.0, 0, 0, 0], [0, 6.0, 0, 0], [0, 0, 0, 0], [0, 0, 3.0, 0]]
+
+
+COLLECTIVES = ("native", "ring", "tree", "star", "flexreduce", "recursive_doubling", "halving_doubling", "hierarchical")
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("conserve", [False, True])
+def test_given_minus_sent_minus_residual_is_what_is_logged_as_lost(collective, conserve):
+    lost_at_all = 0.0
+    for size in range(1, 10):
+        rng = torch.Generator().manual_seed(size)
+        ranks = [GTopK(0.1, conserve=conserve) for _ in range(size)]
+        given, sent, logged = torch.zeros(60), torch.zeros(60), torch.zeros(60)
+        for _ in range(6):
+            grads = [torch.randint(-9, 10, (60,), generator=rng).float() for _ in range(size)]
+            given += torch.stack(grads).sum(0)
+            sent += step(ranks, grads, collective)
+            for rank in ranks:
+                logged.index_put_((rank.lost[0],), rank.lost[1], accumulate=True)
+            held = torch.stack([rank.state_dict()["residual"] for rank in ranks]).sum(0)
+            gone = torch.zeros(60) if conserve else logged
+            torch.testing.assert_close(given - sent - held, gone, rtol=0, atol=1e-4)
+        lost_at_all += logged.abs().sum().item()
+    assert lost_at_all > 0
+
+
+def test_narrow_values_are_conserved_too():
+    ranks = [GTopK(0.1, conserve=True, values="bf16", indices="delta") for _ in range(5)]
+    rng = torch.Generator().manual_seed(0)
+    given, sent = torch.zeros(80), torch.zeros(80)
+    for _ in range(5):
+        grads = [torch.randn(80, generator=rng) for _ in ranks]
+        given += torch.stack(grads).sum(0)
+        sent += step(ranks, grads)
+    held = torch.stack([rank.state_dict()["residual"] for rank in ranks]).sum(0)
+    torch.testing.assert_close(sent + held, given, rtol=1e-5, atol=1e-5)
+
+
+def test_one_rank_is_top_k_with_error_feedback():
+    (rank,) = ranks = [GTopK(0.5)]
+    assert step(ranks, [torch.tensor([4.0, -1.0, 0.0, 3.0])]).tolist() == [4.0, 0.0, 0.0, 3.0]
+    assert rank.state_dict()["residual"].tolist() == [0.0, -1.0, 0.0, 0.0]
+
+
+def test_the_loss_is_measured_in_mass_and_in_share():
+    ranks = [GTopK(0.25) for _ in range(4)]
+    grads = [at(0, 5.0), at(1, 6.0), at(0, 7.0), at(2, 3.0)]
+    exchanges = [
+        rank.exchange(whole(grad), ExchangeContext(i, 4, measuring=True))
+        for i, (rank, grad) in enumerate(zip(ranks, grads, strict=True))
+    ]
+    LocalEngine(4, "tree").answer_all(exchanges)
+    assert [rank.measures.names for rank in ranks] == [["lost_mass", "lost_share"]] * 4
+    summed = torch.stack([rank.measures.take() for rank in ranks]).sum(0)
+    assert summed.tolist() == [[5.0, 5.0], [4.0, 21.0]]

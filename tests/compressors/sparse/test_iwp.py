@@ -1,0 +1,449 @@
+import math
+
+import pytest
+import torch
+
+import compressors
+from compressors.iwp import Iwp, drawn
+from compressors.sparse import importance as importance_module
+from compressors.sparse.importance import Chooser, Luck, Piece
+from compressors.sparse.mask_code import places
+from tests.helpers import LocalEngine, Log, answer_all, cut, lay_out
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.flat import Bucket, Layer
+from wirebench.gradient.metrics import values
+from wirebench.gradient.requests import Gather, Sum, payload
+
+LAYERS = lay_out([(7, 9), (5, 4), (3, 3), (6, 11)])
+NUMEL = LAYERS[-1].stop
+CUTS = ([range(0, 4)], [range(0, 1), range(1, 3), range(3, 4)])
+NEVER = 1e6  # a threshold
+
+
+def exchange(ranks, grads, param=None, groups=CUTS[0], step=0, epoch=0, log: Log | None = None, measuring=False):
+    """One step of all ranks; their common result."""
+    size = len(ranks)
+    worlds = [ExchangeContext(rank, size, step, epoch, measuring=measuring) for rank in range(size)]
+    layers = LAYERS if grads[0].numel() == NUMEL else (Layer("weight", 0, grads[0].numel(), 2),)
+    groups = groups if layers is LAYERS else [range(0, 1)]
+    param = torch.ones_like(grads[0]) if param is None else param
+    buckets = [cut(grad.clone(), layers, groups, param) for grad in grads]
+    results = []
+    for same in zip(*buckets, strict=True):
+        answers = answer_all([r.exchange(b, w) for r, b, w in zip(ranks, same, worlds, strict=True)], log)
+        assert all(torch.equal(answer.view(torch.int32), answers[0].view(torch.int32)) for answer in answers)
+        results.append(answers[0].clone())
+    return torch.cat(results)
+
+
+def draws(seed, numel=NUMEL):
+    return torch.randn(numel, generator=torch.Generator().manual_seed(seed))
+
+
+def whole_numbers(seed, low=-8, high=9):
+    return torch.randint(low, high, (NUMEL,), generator=torch.Generator().manual_seed(seed)).float()
+
+
+# The masks of PAPERS.md, D4, by hand.
+W = [1, -2, 0.5, 4, 0.1, -1, 10, 0.25, 2, -0.5]
+V0 = [0.06, 0.05, 0.01, 0.1, 0.004, -0.02, 0.6, 0.02, 0.01, -0.03]
+V2 = [0.01, 0.3, 0.02, 0.1, 0.006, 0.05, 0.1, 0.01, 0.11, 0.01]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_masks_by_hand(dtype):
+    w, v0, v2 = (torch.tensor(each, dtype=dtype) for each in (W, V0, V2))
+    chooser, pieces = Chooser(w, 10), [Piece(0, 10, w, 0.05, 0.0)]
+    first, third = chooser.mask(v0, pieces, None), chooser.mask(v2, pieces, None)
+    assert (first.tolist(), third.tolist()) == ([193, 2], [18, 1])
+    assert (first | third).tolist() == [211, 3]
+    assert places(first | third).tolist() == [0, 1, 4, 6, 7, 8, 9]
+
+
+def test_an_exchange_by_hand():
+    step = next(s for s in range(100) if set(drawn(ExchangeContext(0, 3, s), "weight", 2)) == {0, 2})
+    log: Log = []
+    ranks = [Iwp(rho=0.0, epsilon=0.0, momentum=0.0) for _ in range(3)]
+    grads = [torch.tensor(V0), torch.full((10,), 0.5), torch.tensor(V2)]
+    result = exchange(ranks, grads, torch.tensor(W), step=step, log=log)
+    wanted = torch.zeros(10)
+    wanted[[0, 1, 4, 6, 7, 8, 9]] = torch.tensor([0.19, 0.283333, 0.17, 0.4, 0.176667, 0.206667, 0.16])
+    torch.testing.assert_close(result, wanted, rtol=0, atol=1e-6)
+    assert ranks[1].state_dict()["residual"].nonzero().flatten().tolist() == [2, 3, 5]
+    masks, sums = log
+    assert [payload(request).tolist() for request in masks] == [[0, 1, 193, 2], [0], [0, 1, 18, 1]]
+    assert all(isinstance(request, Gather) and request.values == 0 for request in masks)
+    assert all(isinstance(request, Sum) and payload(request).numel() == 7 for request in sums)
+
+
+MOMENTUM = 0.5  # a product without rounding, so that a fused multiply and add gives the same bits
+
+
+def twin(states, grads, param, step, threshold, epsilon):
+    """The plain twin: dense vectors, layer by layer, element by element. Updates `states`, (v, u) of each rank."""
+    size, result = len(grads), torch.zeros(NUMEL)
+    for (v, u), grad in zip(states, grads, strict=True):
+        u.mul_(MOMENTUM).add_(grad)
+        v.add_(u)
+    for layer in LAYERS:
+        place = range(layer.start, layer.stop)
+        w = param[layer.start : layer.stop]
+        least = max(epsilon * torch.linalg.vector_norm(w).item() / math.sqrt(w.numel()), 1e-8)
+        bars = (threshold * w).abs().clamp(min=threshold * least)
+        voters = range(size) if size <= 2 else drawn(ExchangeContext(0, size, step), layer.name, 2)
+        for i, bar in zip(place, bars, strict=True):
+            if any(states[voter][0][i].abs() > bar for voter in voters):
+                result[i] = sum(v[i] for v, _ in states) / size
+                for v, u in states:
+                    v[i] = u[i] = 0
+    return result
+
+
+@pytest.mark.parametrize("groups", CUTS)
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_equals_the_twin_bit_for_bit(size, groups):
+    ranks = [Iwp(threshold=1.5, rho=0.0, epsilon=0.3, momentum=MOMENTUM) for _ in range(size)]
+    states = [(torch.zeros(NUMEL), torch.zeros(NUMEL)) for _ in range(size)]
+    shares = []
+    for step in range(6):
+        grads, param = [draws(100 * step + rank) for rank in range(size)], draws(7 + step)
+        wanted = twin(states, grads, param, step, threshold=1.5, epsilon=0.3)
+        assert torch.equal(exchange(ranks, grads, param, groups, step), wanted)
+        for rank, (v, u) in zip(ranks, states, strict=True):
+            assert torch.equal(rank.state_dict()["residual"], v)
+            assert torch.equal(rank.state_dict()["velocity"], u)
+        shares.append((wanted != 0).float().mean().item())
+    assert min(shares) > 0.1 and max(shares) < 0.9
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"masks": "delta", "draw": "bucket"},
+        {"masks": "smaller", "voters": 1},
+        {"mode": "layerwise", "voters": 3, "schedule": (2.0, 4.0), "schedule_epochs": (1,)},
+        {"mode": "schedule", "schedule": (3.0, 9.0), "schedule_epochs": (2,), "rho": 1.0},
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_nothing_is_lost_where_some_is_sent(size, options):
+    fixed = {} if "mode" in options else {"threshold": 3.0}
+    ranks = [Iwp(**fixed | {"momentum": 0.0} | options) for _ in range(size)]
+    given, applied, sent = torch.zeros(NUMEL), torch.zeros(NUMEL), 0
+    for step in range(8):
+        grads = [whole_numbers(10 * step + rank) for rank in range(size)]
+        total = exchange(ranks, grads, whole_numbers(99, -3, 4), CUTS[step % 2], step, epoch=step // 3) * size
+        assert (total - total.round()).abs().max() < 1e-4
+        applied += total.round()
+        given += sum(grads)
+        held = torch.stack([rank.state_dict()["residual"] for rank in ranks]).sum(0)
+        assert torch.equal(applied + held, given)
+        sent += int((total != 0).sum())
+        assert held.any()
+    assert sent > NUMEL
+
+
+def test_momentum_is_corrected():
+    # m = 0.9, gradients 1, 2, 3: v = 1, 3.9, 9.51 is what dense momentum SGD moves by in three steps, over eta.
+    rank = Iwp("schedule", schedule=(NEVER, 0.0), schedule_epochs=(2,), rho=0.0)
+    results, states = [], []
+    for step, gradient in enumerate((1.0, 2.0, 3.0)):
+        grads = [torch.full((2,), gradient)]
+        if step == 2:
+            states.append({name: flat.clone() for name, flat in rank.state_dict().items()})
+        results.append(exchange([rank], grads, step=step, epoch=step))
+    assert not results[0].any() and not results[1].any()
+    assert states[0]["velocity"].tolist() == pytest.approx([2.9, 2.9])
+    assert states[0]["residual"].tolist() == pytest.approx([3.9, 3.9])
+    assert results[2].tolist() == pytest.approx([9.51, 9.51])
+    assert not rank.state_dict()["residual"].any() and not rank.state_dict()["velocity"].any()
+
+
+@pytest.mark.parametrize("masking", [True, False])
+def test_a_threshold_of_zero_is_dense_sgd_without_momentum_or_with_if_momentum_is_not_masked(masking):
+    ranks = [Iwp(threshold=0.0, rho=0.0, masking=masking) for _ in range(3)]
+    momentum = torch.zeros(NUMEL)
+    for step in range(5):
+        grads = [draws(10 * step + rank) for rank in range(3)]
+        mean = torch.stack(grads).mean(0)
+        momentum = 0.9 * momentum + mean
+        result = exchange(ranks, grads, draws(5), step=step)
+        torch.testing.assert_close(result, mean if masking else momentum, rtol=1e-5, atol=1e-6)
+
+
+def test_results_do_not_depend_on_how_buckets_are_cut():
+    results = []
+    for groups in CUTS:
+        ranks = [Iwp(threshold=1.0, rho=0.0) for _ in range(5)]
+        steps = [[draws(10 * step + rank) for rank in range(5)] for step in range(4)]
+        results.append([exchange(ranks, grads, draws(5), groups, step) for step, grads in enumerate(steps)])
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("threshold", [NEVER, 1.0])
+@pytest.mark.parametrize("owner", range(5))
+def test_what_is_not_finite_reaches_all_also_from_a_rank_that_chooses_nothing(owner, threshold, bad):
+    ranks = [Iwp(threshold=threshold, voters=1, rho=0.05) for _ in range(5)]
+    grads = [draws(rank) for rank in range(5)]
+    exchange(ranks, grads, step=0)
+    grads[owner][11] = bad
+    assert not exchange(ranks, grads, step=1)[11].isfinite()
+
+
+def test_a_sum_that_overflows_is_no_mistake():
+    ranks = [Iwp(threshold=0.0, voters=1, momentum=0.0) for _ in range(3)]
+    grads = [torch.full((NUMEL,), scale) for scale in (1e37, -1e37, 2.0)]
+    assert exchange(ranks, grads).isfinite().all()
+
+
+def test_a_weight_of_zero_is_infinitely_important_unless_it_counts_as_more():
+    grad, param = torch.full((4,), 0.1), torch.tensor([0.0, 10.0, 10.0, 0.0])
+    grad[3] = 0
+    for epsilon, wanted in ((0.0, [0.1, 0, 0, 0]), (0.01, [0.1, 0, 0, 0]), (0.5, [0, 0, 0, 0])):
+        result = exchange([Iwp(threshold=0.05, rho=0.0, epsilon=epsilon, momentum=0.0)], [grad], param)
+        assert result.tolist() == pytest.approx(wanted)
+    assert exchange([Iwp(momentum=0.0)], [grad], torch.zeros(4)).tolist() == pytest.approx([0.1] * 3 + [0])
+
+
+# Luck.
+
+
+def chosen_by_luck(numel, rho, seed, share=0.5, block=0):
+    """Flags of equal coordinates, whose importance is a `share` of the threshold."""
+    v = torch.full((numel,), share)
+    chooser, pieces = Chooser(v, block or numel), [Piece(0, numel, torch.ones(numel), 1.0, 0.0)]
+    luck = Luck(rho, torch.Generator().manual_seed(seed), chooser.blocks(pieces), chooser.block)
+    flags = torch.zeros(numel, dtype=torch.bool)
+    flags[places(chooser.mask(v, pieces, luck))] = True
+    return flags
+
+
+@pytest.mark.parametrize(("rho", "share"), [(1.0, 0.5), (1.0, 0.1), (0.05, 0.5), (0.07, 0.9), (0.4, 0.5), (0.001, 0.8)])
+def test_luck_comes_as_often_as_it_should(rho, share):
+    # 4 standard errors of independent draws: fails in 6 of 100,000 seeds.
+    numel = 1_000_000
+    found = chosen_by_luck(numel, rho, seed=1, share=share, block=4096).double().mean().item()
+    p = rho * share
+    assert abs(found - p) < 4 * math.sqrt(p * (1 - p) / numel)
+
+
+@pytest.mark.parametrize("rho", [1.0, 0.3])
+def test_luck_comes_to_all_coordinates_alike_and_apart(rho):
+    # 200 draws for 60 blocks of 64. Mean by coordinate: chi-square of 3839 degrees of freedom, within 5 deviations.
+    # Variance of the count: no more than of independent draws, by 4 deviations of its estimate.
+    numel, times, p = 3840, 200, rho / 2
+    flags = torch.stack([chosen_by_luck(numel, rho, seed, block=64) for seed in range(times)]).double()
+    spread = (flags.sum(0) - times * p).square().sum().item() / (times * p * (1 - p))
+    assert abs(spread - numel) < 5 * math.sqrt(2 * numel)
+    variance = flags.sum(1).var().item() / (numel * p * (1 - p))
+    assert variance < 1 + 4 * math.sqrt(2 / times)
+    if rho == 1:
+        assert variance > 1 - 4 * math.sqrt(2 / times)
+
+
+def test_luck_comes_to_the_coordinates_of_a_block_one_by_one():
+    # With rho = 1 neighbours are drawn apart: of 400,000 pairs the share that is chosen together, 4 standard errors.
+    flags = chosen_by_luck(400_001, 1.0, seed=3)
+    together = (flags[1:] & flags[:-1]).double().mean().item()
+    assert abs(together - 0.25) < 4 * math.sqrt(0.25 * 0.75 / 400_000 * 1.5)
+
+
+def test_what_is_important_needs_no_luck_and_what_is_zero_has_none():
+    for rho in (0.05, 1.0):
+        assert chosen_by_luck(1000, rho, seed=0, share=1.001).all()
+        assert not chosen_by_luck(1000, rho, seed=0, share=0.0).any()
+
+
+def test_each_voter_and_each_step_has_luck_of_its_own():
+    log: Log = []
+    grad = torch.full((4000,), 0.5)
+    for step in (0, 1):
+        exchange([Iwp(threshold=1.0, rho=1.0, momentum=0.0) for _ in range(2)], [grad, grad], step=step, log=log)
+    masks = [payload(request)[2:] for requests in log[::2] for request in requests]
+    counts = [places(a & b).numel() for i, a in enumerate(masks) for b in masks[:i]]
+    assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in counts)  # a quarter, as of independent masks
+
+
+def test_without_luck_only_the_important_are_sent():
+    assert not exchange([Iwp(threshold=1.0, rho=0.0)], [torch.full((4000,), 0.9)]).any()
+
+
+def test_masks_do_not_depend_on_blocks(monkeypatch):
+    grads, param = [draws(1, 5000)], draws(2, 5000)
+    wanted = exchange([Iwp(threshold=0.5, rho=0.0)], grads, param)
+    monkeypatch.setitem(importance_module._BLOCK, "cpu", 64)
+    assert torch.equal(exchange([Iwp(threshold=0.5, rho=0.0)], grads, param), wanted)
+
+
+# Voters.
+
+
+def test_all_ranks_draw_the_same_voters_others_for_each_layer_and_step():
+    for step in range(5):
+        for layer in ("conv1", "conv2"):
+            first, *others = [drawn(ExchangeContext(rank, 9, step, seed=4), layer, 3) for rank in range(9)]
+            assert all(other == first for other in others)
+            assert len(set(first)) == 3
+    found = {
+        (seed, step, layer): tuple(drawn(ExchangeContext(0, 50, step, seed=seed), layer, 3))
+        for seed in range(3)
+        for step in range(3)
+        for layer in ("conv1", "conv2", 0, 7)
+    }
+    assert len(set(found.values())) == len(found)
+
+
+def test_all_ranks_vote_equally_often():
+    # 4 standard errors for each of 6 ranks: fails in 4 of 10,000 seeds.
+    times = 3000
+    votes = torch.zeros(6)
+    for step in range(times):
+        votes[drawn(ExchangeContext(0, 6, step), "conv1", 2)] += 1
+    assert (votes / times - 1 / 3).abs().max() < 4 * math.sqrt(2 / 9 / times)
+
+
+@pytest.mark.parametrize(("draw", "most"), [("layer", 4), ("bucket", 1)])
+def test_layers_have_voters_of_their_own_or_the_buckets(draw, most):
+    log: Log = []
+    ranks, counts = [Iwp(voters=1, draw=draw) for _ in range(8)], []
+    for step in range(20):
+        exchange(ranks, [draws(rank) for rank in range(8)], step=step, log=log)
+        counts.append(sum(payload(request).numel() > 1 for request in log[2 * step]))
+    assert max(counts) in range(most - 1, most + 1)
+    assert min(counts) >= 1
+
+
+def test_where_there_are_fewer_ranks_than_voters_all_vote():
+    log: Log = []
+    exchange([Iwp(voters=7) for _ in range(3)], [draws(rank) for rank in range(3)], log=log)
+    assert all(payload(request).numel() > 1 for request in log[0])
+
+
+# What is asked of the network, and what is measured.
+
+
+def test_where_nothing_is_chosen_nothing_is_summed():
+    log: Log = []
+    assert not exchange([Iwp(threshold=NEVER) for _ in range(3)], [draws(rank) for rank in range(3)], log=log).any()
+    assert len(log) == 1
+
+
+def test_masks_are_no_values():
+    engine = LocalEngine(2)
+    ranks, worlds = [Iwp(threshold=1.0) for _ in range(2)], [ExchangeContext(rank, 2) for rank in range(2)]
+    buckets = [Bucket(0, draws(rank), torch.ones(NUMEL), LAYERS) for rank in range(2)]
+    results = engine.answer_all([r.exchange(b, w) for r, b, w in zip(ranks, buckets, worlds, strict=True)])
+    sent = int((results[0] != 0).sum())
+    masks, sums = engine.servers[0].log
+    assert (masks.value_bytes, masks.payload_bytes) == (0, 1 + 1 + math.ceil(NUMEL / 8))
+    assert (sums.value_bytes, sums.payload_bytes) == (4 * sent, 4 * sent)
+
+
+def test_bytes_are_a_64th_of_the_values_and_the_share_of_the_masks():
+    numel = 64_000
+    assert Iwp().wire_bytes(numel, 1) == 4 * 1000 + 8002
+    assert Iwp().wire_bytes(numel, 2) == 4 * 1000 + 8002
+    assert Iwp(voters=3).wire_bytes(numel, 12) == 4 * 1000 + 2001
+    assert Iwp(masks="delta").wire_bytes(numel, 2) < 4 * 1000 + 1200
+
+
+def measured(ranks):
+    return values(ranks[0].measures.names, sum(rank.measures.take() for rank in ranks))
+
+
+def test_density_and_masks_are_measured():
+    numel, size = 64_000, 4
+    ranks = [Iwp(threshold=10.0, rho=0.0, momentum=0.0) for _ in range(size)]
+    grads = [draws(rank, numel) for rank in range(size)]
+    result = exchange(ranks, grads, draws(9, numel), measuring=True)
+    found = measured(ranks)
+    share = (result != 0).double().mean().item()
+    assert found["density"] == pytest.approx(share)
+    assert found["mask_bytes"] == 2 * (numel / 8 + 2) + 2
+    assert found["ratio_with_masks"] == pytest.approx(1 / (share + 2 / 32), rel=1e-3)
+    voters = drawn(ExchangeContext(0, size, 0), "weight", 2)
+    importance = [(grads[v].abs() / draws(9, numel).abs().clamp(min=0.01)).double() for v in voters]
+    assert found["importance_mean/weight"] == pytest.approx(sum(i.mean().item() for i in importance) / 2, rel=1e-2)
+    assert found["importance_var/weight"] == pytest.approx(sum(i.var().item() for i in importance) / 2, rel=5e-2)
+
+
+def test_importance_is_measured_of_every_layer_and_left_out_where_it_is_infinite():
+    ranks = [Iwp(epsilon=0.0) for _ in range(5)]
+    param = torch.ones(NUMEL)
+    param[LAYERS[1].start] = 0
+    exchange(ranks, [draws(rank) for rank in range(5)], param, CUTS[1], measuring=True)
+    assert len({tuple(rank.measures.names) for rank in ranks}) == 1
+    found = measured(ranks)
+    names = {f"importance_{what}/{layer.name}" for what in ("mean", "var") for layer in LAYERS}
+    assert names - set(found) == {"importance_mean/layer1", "importance_var/layer1"}
+
+
+@pytest.mark.parametrize("groups", CUTS)
+def test_waiting_is_measured_in_steps(groups):
+    ranks = [Iwp(threshold=2.0, rho=0.0, waiting=True) for _ in range(3)]
+    ages = torch.zeros(NUMEL)
+    for step in range(5, 11):
+        result = exchange(ranks, [draws(10 * step + r) for r in range(3)], draws(9), groups, step, measuring=True)
+        ages = torch.where(result != 0, 0.0, ages + 1)
+        found = measured(ranks)
+        assert found["waiting_mean"] == pytest.approx(ages.mean().item())
+        assert found["waiting_max"] == ages.max().item()
+    assert ages.min() == 0 and ages.max() > 1
+    assert all(torch.equal(r.own["last_sent"], ranks[0].own["last_sent"]) for r in ranks)
+
+
+def test_vectors_go_dense_in_runs():
+    assert Iwp.dense_below == 1
+    layers = lay_out([(6,), (4, 5), (3,), (5, 5)])
+    compressor = compressors.build("iwp", dense_below=1, threshold=1.0, rho=0.0, momentum=0.0, epsilon=0.0)
+    grad, param = draws(0, 54), draws(1, 54)
+    (result,) = answer_all(
+        [compressor.exchange(cut(grad.clone(), layers, [range(0, 4)], param)[0], ExchangeContext(0, 1))]
+    )
+    important = (grad / param).abs() > 1
+    important[:6] = important[26:29] = True
+    assert torch.equal(result, grad * important)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"voters": 0}, "voters are 1 or more, got 0"),
+        ({"rho": 1.5}, r"rho lies in \[1e-09, 1\], or is 0, got 1.5"),
+        ({"rho": -0.1}, r"rho lies in \[1e-09, 1\], or is 0, got -0.1"),
+        ({"rho": 1e-30}, r"rho lies in \[1e-09, 1\], or is 0, got 1e-30"),
+        ({"epsilon": -1.0}, r"epsilon lies in \[0, 1e\+06\], got -1.0"),
+        ({"epsilon": 1e300}, r"epsilon lies in \[0, 1e\+06\], got 1e\+300"),
+        ({"momentum": 1.0}, "momentum lies in"),
+    ],
+)
+def test_options_that_make_no_sense_are_the_users_mistake(options, message):
+    with pytest.raises(ValueError, match=message):
+        Iwp(**options)
+
+
+def test_the_largest_and_smallest_options_still_work():
+    """With the largest weights too, whose mean square is a number."""
+    rank = Iwp(threshold=1e6, epsilon=1e6, rho=1e-9)
+    assert exchange([rank], [draws(0)], torch.full((NUMEL,), 1e18)).isfinite().all()
+    assert rank.state_dict()["residual"].any()
+
+
+def test_momentum_is_owned_where_there_is_some():
+    assert Iwp().owns_momentum
+    assert not Iwp(momentum=0.0).owns_momentum
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("masks", ["bits", "delta"])
+def test_cuda_sends_what_the_cpu_sends(masks):
+    results = []
+    for device in ("cpu", "cuda"):
+        ranks = [Iwp(threshold=1.5, rho=0.0, masks=masks, waiting=True) for _ in range(3)]
+        grads = [draws(rank).to(device) for rank in range(3)]
+        steps = [exchange(ranks, grads, draws(9).to(device), CUTS[1], step, measuring=True) for step in range(3)]
+        results.append(torch.stack(steps).cpu())
+    torch.testing.assert_close(results[1], results[0])

@@ -1,0 +1,153 @@
+import math
+from itertools import combinations
+from unittest.mock import patch
+
+import pytest
+import torch
+
+import compressors
+from compressors import randomk
+from compressors.randomk import RandomK, draw
+from tests.helpers import Log, answer_all, cut, lay_out, whole
+from wirebench.errors import UserError
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.requests import Sum, payload
+
+
+def exchange(ranks, grads, step=0, log=None, seed=0):
+    """One step of all ranks on one-layer models; the results."""
+    worlds = [ExchangeContext(rank, len(ranks), step, seed=seed) for rank in range(len(ranks))]
+    return answer_all([r.exchange(whole(g), w) for r, g, w in zip(ranks, grads, worlds, strict=True)], log)
+
+
+def rng(seed):
+    return torch.Generator().manual_seed(seed)
+
+
+# 9 degrees of freedom: a uniform draw exceeds 27.9 in one of 1000 seeds.
+@pytest.mark.parametrize(("crowded", "count"), [(1.0, 2), (0.0, 2), (1.0, 3), (0.0, 3)])
+def test_every_set_of_places_is_equally_likely(crowded, count):
+    """By sorting and by flags; three of five are the two that are left out."""
+    draws, generator = 4000, rng(3)
+    seen = dict.fromkeys(combinations(range(5), count), 0)
+    with patch.object(randomk, "CROWDED", crowded):
+        for _ in range(draws):
+            seen[tuple(draw(5, count, generator).tolist())] += 1
+    expected = draws / len(seen)
+    assert sum((n - expected) ** 2 / expected for n in seen.values()) < 27.9
+
+
+@pytest.mark.parametrize(
+    ("numel", "count"),
+    [(1, 1), (2, 1), (5, 5), (1000, 1), (1000, 20), (1000, 500), (1000, 501), (1000, 999), (2**31 - 1, 3000)],
+)
+def test_so_many_different_places_in_order(numel, count):
+    for seed in range(5):
+        found = draw(numel, count, rng(seed))
+        assert found.dtype == torch.int64
+        assert found.numel() == count
+        assert (found.diff() > 0).all()
+        assert 0 <= found[0] <= found[-1] < numel
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_equals_the_reference_bit_for_bit(size):
+    generator = rng(size)
+    ranks, residuals = [RandomK(0.1) for _ in range(size)], [torch.zeros(300) for _ in range(size)]
+    for step in range(4):
+        grads = [torch.randn(300, generator=generator) for _ in range(size)]
+        places = draw(300, 30, ExchangeContext(0, size, step).shared_rng("randomk", 0))
+        total = torch.zeros(300)
+        for residual, grad in zip(residuals, grads, strict=True):
+            residual += grad
+            total[places] += residual[places]
+            residual[places] = 0
+        for result in exchange(ranks, [grad.clone() for grad in grads], step):
+            assert torch.equal(result, total / size)
+        for rank, residual in zip(ranks, residuals, strict=True):
+            assert torch.equal(rank.state_dict()["residual"], residual)
+
+
+def test_only_values_travel():
+    log: Log = []
+    rank = RandomK(0.1)
+    exchange([rank, RandomK(0.1)], [torch.ones(50), torch.ones(50)], log=log)
+    ((request, _),) = log
+    assert isinstance(request, Sum)
+    assert request.values is None
+    assert payload(request).shape == (5,)
+    assert payload(request).nbytes == rank.wire_bytes(50, 2) == 20
+
+
+def test_draws_are_new_for_every_step_and_bucket_and_seed():
+    layers = lay_out([(100, 1), (100, 1)])
+    seen = set()
+    for seed in (0, 1):
+        for step in range(3):
+            for bucket in cut(torch.ones(200), layers, [range(0, 1), range(1, 2)]):
+                (result,) = answer_all([RandomK(0.05).exchange(bucket, ExchangeContext(0, 1, step, seed=seed))])
+                seen.add(tuple(result.nonzero().flatten().tolist()))
+    assert len(seen) == 12
+
+
+def test_what_waits_is_sent_at_last():
+    rank, sent = RandomK(0.1), torch.zeros(40)
+    for step in range(120):  # a place stays undrawn with probability 0.9^120 = 3e-6
+        sent += exchange([rank], [torch.ones(40)], step)[0]
+    assert torch.equal(sent + rank.state_dict()["residual"], torch.full((40,), 120.0))
+    assert (sent > 50).all()
+
+
+def test_without_memory_the_estimate_is_unbiased_and_nothing_is_kept():
+    grad, rank, steps = torch.arange(-10.0, 10.0), RandomK(0.25, error_feedback=False), 4000
+    mean = sum(exchange([rank, rank], [grad.clone(), 3 * grad], step)[0] for step in range(steps)) / steps
+    # A place is drawn 1000 times, give or take sqrt(750) = 2.7 %; 4.5 of these for 20 places.
+    torch.testing.assert_close(mean, 2 * grad, rtol=0.125, atol=0)
+    assert rank.state_dict() == {}
+    assert (rank.keeps, rank.bounded_by) == ("nothing", "")
+    assert (RandomK().keeps, RandomK().bounded_by) == ("exactly", "density")
+
+
+def test_unscaled_values_travel_without_memory():
+    """Multiplied by d / k only afterwards: 60000 fits fp16, and 100 times that does not."""
+    (result,) = exchange([RandomK(0.01, error_feedback=False, values="fp16")], [torch.full((100,), 60000.0)])
+    assert result.sum() == 6_000_000 - 100 * (60000 - torch.tensor(60000.0).half().item())
+
+
+@pytest.mark.parametrize(("values", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_narrow_values_leave_what_they_round_in_the_residual(values, dtype):
+    log: Log = []
+    grads = [torch.randn(100, generator=rng(seed)) for seed in range(2)]
+    ranks = [RandomK(0.2, values=values) for _ in grads]
+    results = exchange(ranks, [grad.clone() for grad in grads], log=log)
+    places = results[0].nonzero().flatten()
+    assert payload(log[0][0]).dtype == dtype
+    for rank, grad in zip(ranks, grads, strict=True):
+        expected = grad.clone()
+        expected[places] -= grad[places].to(dtype).float()
+        assert expected[places].any()
+        assert torch.equal(rank.state_dict()["residual"], expected)
+    assert torch.equal(results[0][places], torch.stack([grad[places].to(dtype) for grad in grads]).sum(0).float() / 2)
+
+
+@pytest.mark.parametrize("error_feedback", [True, False])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_reaches_all_ranks_from_any_place(bad, error_feedback):
+    for place in range(20):
+        grads = [torch.ones(20), torch.ones(20)]
+        grads[1][place] = bad
+        results = exchange([RandomK(0.1, error_feedback) for _ in grads], grads)
+        assert all(result.isnan().all() for result in results)
+
+
+def test_large_numbers_are_finite():
+    grad = torch.full((1000,), 3e38)
+    (result,) = exchange([RandomK(0.01)], [grad])
+    assert result.isfinite().all()
+    assert result.count_nonzero() == 10
+
+
+@pytest.mark.parametrize("density", [0.0, -0.1, 1.5])
+def test_a_density_outside_its_range_is_the_users_mistake(density):
+    with pytest.raises(UserError, match=r"density lies in \(0, 1\]"):
+        compressors.build("randomk", density=density)

@@ -1,0 +1,238 @@
+"""Configs: files, overrides, types, limits, and the dump that repeats a run."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from wirebench.config import loader
+from wirebench.errors import UserError
+
+TEXT = """
+[model]
+name = "resnet_cifar"
+depth = 32
+
+[compressor]
+name = "topk"
+density = 1
+warmup = [1, 0.25]
+
+[optimizer]
+lr = 1
+schedule = "step"
+milestones = [10, 20.5]
+"""
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "trial.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def refusal(table: dict) -> str:
+    with pytest.raises(UserError) as caught:
+        loader.from_dict(table)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_file_fills_the_sections(tmp_path):
+    loaded = loader.load(write(tmp_path, TEXT))
+    assert loaded.name == "trial"
+    assert loaded.model == loader.ModelConfig("resnet_cifar", {"depth": 32})
+    assert loaded.compressor.warmup == (1.0, 0.25)
+    assert loaded.compressor.options == {"density": 1}
+    assert loaded.optimizer.milestones == (10.0, 20.5)
+    assert loaded.train == loader.TrainConfig()
+
+
+def test_whole_numbers_become_floats_where_a_float_is_declared(tmp_path):
+    loaded = loader.load(write(tmp_path, TEXT))
+    assert type(loaded.optimizer.lr) is float
+    assert [type(x) for x in loaded.optimizer.milestones] == [float, float]
+
+
+def test_a_table_may_name_itself(tmp_path):
+    assert loader.load(write(tmp_path, 'name = "other"\n')).name == "other"
+    assert loader.from_dict({}, "third").name == "third"
+    assert refusal({"name": 3}) == "name: needs a string, got 3"
+
+
+def test_a_dump_reads_back_as_the_same_config(tmp_path):
+    overrides = ["data.shape=[3, 8, 8]", "train.seed=-7", 'output.dir="a b/\u00e9"', "network.interface=lo"]
+    first = loader.load(write(tmp_path, TEXT), overrides)
+    copy = tmp_path / "copy.toml"
+    copy.write_text(loader.dump(first), encoding="utf-8")
+    assert loader.load(copy) == first
+    assert loader.from_dict(loader.to_dict(first)) == first
+    assert loader.dump(loader.load(copy)) == loader.dump(first)
+
+
+def test_a_dump_writes_every_key_out():
+    tables = loader.to_dict(loader.Config())
+    for section, kind in loader.SECTIONS.items():
+        assert tables[section].keys() == {f.name for f in dataclasses.fields(kind)} - {"options"}
+
+
+@pytest.mark.parametrize(
+    ("override", "section", "key", "value"),
+    [
+        ("train.max_steps=20", "train", "max_steps", 20),
+        ("train.channels_last=true", "train", "channels_last", True),
+        ("optimizer.lr=1e-3", "optimizer", "lr", 0.001),
+        ("optimizer.lr=2", "optimizer", "lr", 2.0),
+        ("optimizer.milestones=[1, 2]", "optimizer", "milestones", (1.0, 2.0)),
+        ("model.name=lenet", "model", "name", "lenet"),
+        ('model.name="lenet"', "model", "name", "lenet"),
+        ("output.dir=/tmp/a=b", "output", "dir", "/tmp/a=b"),
+        ("output.dir=", "output", "dir", ""),
+        ("output.dir=2026", "output", "dir", "2026"),
+        ("train.resume=2026-01-01", "train", "resume", "2026-01-01"),
+    ],
+)
+def test_overrides_are_toml_or_plain_text(tmp_path, override, section, key, value):
+    loaded = loader.load(write(tmp_path, TEXT), [override])
+    found = getattr(getattr(loaded, section), key)
+    assert found == value
+    assert type(found) is type(value)
+
+
+def test_an_override_replaces_the_file(tmp_path):
+    loaded = loader.load(write(tmp_path, TEXT), ["model.depth=56", "model.extra=[1, 2]"])
+    assert loaded.model.options == {"depth": 56, "extra": (1, 2)}
+
+
+def test_a_key_that_is_given_twice_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"^model\.depth: is given twice on the command line, as '44' and as '56'$"):
+        loader.load(write(tmp_path, TEXT), ["model.depth=44", "train.seed=1", "model.depth=56"])
+
+
+@pytest.mark.parametrize("text", ["lr", "lr=1", "train=1", "train.=1", "=1", ".lr=1"])
+def test_an_override_without_section_key_and_value_is_refused(tmp_path, text):
+    with pytest.raises(UserError, match=r"section|no such"):
+        loader.load(write(tmp_path, TEXT), [text])
+
+
+def test_a_section_that_is_no_table_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"^train: is a section"):
+        loader.load(write(tmp_path, "train = 3\n"))
+    with pytest.raises(UserError, match=r"^train: is a section"):
+        loader.load(write(tmp_path, "train = 3\n"), ["train.epochs=2"])
+
+
+def test_unknown_names_are_refused_with_what_there_is():
+    assert "did you mean 'train'?" in refusal({"trian": {}})
+    message = refusal({"train": {"epoch": 1}})
+    assert message.startswith("train.epoch: no such key; did you mean 'epochs'?")
+    assert "max_steps" in message
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "words"),
+    [
+        ("train", "epochs", 1.0, "a whole number"),
+        ("train", "epochs", True, "a whole number"),
+        ("train", "channels_last", 1, "true or false"),
+        ("train", "seed", "1", "a whole number"),
+        ("train", "resume", 1, "a string"),
+        ("train", "precision", "fp64", "one of fp32, bf16"),
+        ("optimizer", "lr", "fast", "a number"),
+        ("optimizer", "lr", False, "a number"),
+        ("optimizer", "milestones", 3, "a list of a number"),
+        ("optimizer", "milestones", [1, "2"], "a list of a number"),
+        ("optimizer", "lr", float("nan"), "a finite number"),
+        ("optimizer", "lr", float("inf"), "a finite number"),
+        ("optimizer", "milestones", [1.0, float("inf")], "a finite number"),
+        ("train", "seed", 2**63, "a number of at most 64 bits"),
+        ("train", "seed", -(2**63) - 1, "a number of at most 64 bits"),
+    ],
+)
+def test_wrong_types_name_the_key_and_what_it_takes(section, key, value, words):
+    message = refusal({section: {key: value}})
+    assert message.startswith(f"{section}.{key}: needs {words}")
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value"),
+    [
+        ("data", "batch_size", 0),
+        ("data", "eval_batch_size", -1),
+        ("compressor", "dense_below", -2),
+        ("compressor", "warmup", [0.5, 0.0]),
+        ("compressor", "warmup", [1.5]),
+        ("engine", "workers", -1),
+        ("engine", "threads", -1),
+        ("engine", "timeout_seconds", 0),
+        ("optimizer", "lr", -0.1),
+        ("optimizer", "momentum", -0.1),
+        ("optimizer", "weight_decay", -0.1),
+        ("optimizer", "warmup_epochs", -1),
+        ("train", "epochs", 0),
+        ("train", "max_steps", -1),
+        ("train", "accumulation", 0),
+        ("train", "accumulation", 5),
+        ("train", "label_smoothing", -0.1),
+        ("train", "label_smoothing", 1.1),
+        ("train", "warmup_steps", -1),
+        ("train", "eval_every", -1),
+        ("train", "checkpoint_every_steps", -1),
+        ("train", "checkpoint_every_epochs", -1),
+        ("train", "keep", 0),
+        ("network", "dilation", 0),
+        ("network", "dilation", -1),
+        ("output", "trace_steps", -1),
+        ("output", "health_every", -1),
+    ],
+)
+def test_values_out_of_their_limits_are_refused(section, key, value):
+    assert refusal({section: {key: value}}).startswith(f"{section}.{key}: ")
+
+
+def test_values_at_their_limits_are_taken():
+    table = {
+        "data": {"batch_size": 1},
+        "compressor": {"warmup": [1, 1e-9]},
+        "train": {"label_smoothing": 1, "keep": 1, "epochs": 1},
+        "network": {"dilation": 10},
+    }
+    assert loader.from_dict(table).network.dilation == 10.0
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[train", "not valid TOML"),
+        (b"[train]\nseed = 1" + 5000 * b"0", "not valid TOML"),
+        (b"\xff\xfe", "not a text file"),
+        (None, "cannot be read: No such file"),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused(tmp_path, content, words):
+    path = tmp_path / "trial.toml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match=words) as caught:
+        loader.load(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_folder_is_no_config(tmp_path):
+    with pytest.raises(UserError, match="cannot be read: Is a directory"):
+        loader.load(tmp_path)
+
+
+def test_sections_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        loader.Config().train.epochs = 3  # type: ignore[misc]
+
+
+def test_naming_another_plugin_drops_the_options_of_the_files_one_and_keeps_the_section(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text('[compressor]\nname = "topk"\ndensity = 0.5\ndense_below = 64\n')
+    other = loader.load(path, ["compressor.rank=2", "compressor.name=powersgd"]).compressor
+    assert (other.name, other.dense_below, dict(other.options)) == ("powersgd", 64, {"rank": 2})
+    same = loader.load(path, ["compressor.name=topk"]).compressor
+    assert dict(same.options) == {"density": 0.5}

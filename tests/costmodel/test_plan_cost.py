@@ -1,0 +1,249 @@
+"""Priced plans: they cost what the papers' formulas say wherever those apply, and their bytes add up."""
+
+import math
+import random
+import time
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from wirebench import collectives
+from wirebench.collectives.plan import Plan, Transfer
+from wirebench.costmodel import formulas
+from wirebench.costmodel.plan_cost import MachineBytes, link_bytes, pipelined_seconds, plan_seconds, uplink_bytes
+from wirebench.topology.tree import Branch, Link, Topology
+
+ALPHA, BETA, GAMMA = 45e-6, 8e-9, 0.25e-9
+LOCAL, NETWORK = Link(5e-6, 1e10), Link(120e-6, 1.25e8)
+ITEM_BYTES = 4.0
+NESTED = [(2, 2), (2, 3), (3, 3), (3, 4), (4, 4), (3, 3, 3), (3, 3, 4), (3, 4, 4), (4, 4, 4)]
+
+
+def flat(size, gamma=GAMMA, link=None):
+    topology = Topology.flat(size, link or Link(ALPHA, 1 / BETA))
+    return Topology(topology.root, reduce_seconds_per_byte=gamma)
+
+
+def two_levels(machines, local=LOCAL, network=NETWORK):
+    return Topology.parse("+".join(map(str, machines)), [local, network])
+
+
+def planned(name: str, topology: Topology, items: int) -> Plan:
+    plan = collectives.build(name).plan(topology, items)
+    assert plan is not None
+    return plan
+
+
+def price(name, topology, items, item_bytes=ITEM_BYTES):
+    return plan_seconds(planned(name, topology, items), topology, item_bytes)
+
+
+def close(expected):
+    return pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("size", range(1, 65))
+@pytest.mark.parametrize("name", ["ring", "tree", "star", "recursive_doubling", "halving_doubling"])
+def test_one_switch_prices_as_the_closed_forms(name, size):
+    form = formulas.binary_tree if name == "tree" else getattr(formulas, name)
+    items = 64 * size
+    expected = form(size, ALPHA, BETA, GAMMA).seconds(items * ITEM_BYTES)
+    assert price(name, flat(size), items) == close(expected)
+
+
+@pytest.mark.parametrize("machines", [(4,), (1, 1), (2, 2), (2, 3), (4, 4, 4), (1, 5, 3), (8, 8)])
+def test_hierarchical_prices_as_its_closed_form(machines):
+    topology = two_levels(machines) if len(machines) > 1 else Topology.flat(machines[0], LOCAL)
+    topology = Topology(topology.root, reduce_seconds_per_byte=GAMMA)
+    local, network = ((link.latency_seconds, 1 / link.bytes_per_second) for link in (LOCAL, NETWORK))
+    expected = formulas.hierarchical(machines, local, network, GAMMA).seconds(960 * ITEM_BYTES)
+    assert price("hierarchical", topology, 960) == close(expected)
+
+
+@pytest.mark.parametrize("name", ["blueconnect", "flexreduce"])
+@settings(max_examples=60, deadline=None)
+@given(
+    levels=st.lists(st.tuples(st.integers(1, 4), st.floats(1e-3, 1e3)), min_size=1, max_size=3),
+    alpha=st.floats(0, 10),
+)
+def test_symmetric_trees_price_as_equation_3(name, levels, alpha):
+    deltas, omegas = zip(*levels, strict=True)
+    ranks = iter(range(math.prod(deltas)))
+
+    def grow(level):
+        links = (Link(alpha, omegas[level]),)
+        children = (grow(level - 1) if level else next(ranks) for _ in range(deltas[level]))
+        return Branch(tuple(children), links)
+
+    topology = Topology(grow(len(levels) - 1))
+    items = 5 * math.prod(deltas)
+    assert price(name, topology, items) == close(
+        formulas.blueconnect_seconds(items * ITEM_BYTES, deltas, omegas, alpha)
+    )
+    assert price(name, topology, items) == close(formulas.flexreduce_seconds(items * ITEM_BYTES, topology, alpha))
+
+
+@pytest.mark.parametrize("machines", NESTED, ids=str)
+@pytest.mark.parametrize("local_rate", [1e12, 3e8, 1.25e8])
+def test_flexreduce_prices_as_equation_6(machines, local_rate):
+    """The nine configurations of the paper: ranges are nested, and only the start-ups of extra calls come on top."""
+    items = math.lcm(*range(1, 5)) * 12
+    bare = two_levels(machines, Link(0.0, local_rate), Link(0.0, 1.25e8))
+    assert price("flexreduce", bare, items) == close(formulas.flexreduce_seconds(items * ITEM_BYTES, bare, 0.0))
+    started = two_levels(machines, Link(ALPHA, local_rate), Link(ALPHA, 1.25e8))
+    formula = formulas.flexreduce_seconds(items * ITEM_BYTES, started, ALPHA)
+    if len(set(machines)) == 1:
+        assert price("flexreduce", started, items) == close(formula)
+    else:
+        assert price("flexreduce", started, items) > formula
+
+
+def test_the_papers_example():
+    """FlexReduce on 2+3 learners, n = 12: 12.16 where starting costs nothing; a ring takes 19.2 and 23.2."""
+    free = two_levels((2, 3), Link(0.0, 100.0), Link(0.0, 1.0))
+    assert price("flexreduce", free, 12, 1) == close(12.16)
+    # A chunk is 12/5 items, so 5 items stand for the 12.
+    assert price("ring", free, 5, 12 / 5) == close(19.2)
+    started = two_levels((2, 3), Link(0.5, 100.0), Link(0.5, 1.0))
+    assert price("ring", started, 5, 12 / 5) == close(23.2)
+
+
+@pytest.mark.parametrize("machines", NESTED, ids=str)
+def test_the_saving_nears_the_ideal(machines):
+    size = sum(machines)
+    items, topology = 12 * math.lcm(12, size), two_levels(machines, Link(0.0, 1e15), Link(0.0, 1e8))
+    saving = 1 - price("flexreduce", topology, items) / price("ring", topology, items)
+    assert saving == pytest.approx(formulas.flexreduce_ideal_saving(size, len(machines)), abs=1e-6)
+
+
+def test_a_round_by_hand():
+    """Two messages leave rank 0 and one crosses the switch: start-ups add up at the port, bytes at the link.
+
+    Two ranks receive, and each is woken.
+    """
+    topology = Topology(two_levels((2, 2)).root, reduce_seconds_per_byte=1e-6, round_seconds=3.0)
+    sends = (Transfer(0, 1, 0, 10), Transfer(0, 2, 10, 30), Transfer(3, 1, 0, 15, fresh=True))
+    latency = LOCAL.latency_seconds + NETWORK.latency_seconds
+    wire = 20 * ITEM_BYTES / NETWORK.bytes_per_second
+    adding = 20 * ITEM_BYTES * 1e-6
+    assert plan_seconds(Plan("hand", (sends,), ()), topology, ITEM_BYTES) == close(latency + wire + adding + 6.0)
+    assert plan_seconds(Plan("hand", (), (sends,)), topology, ITEM_BYTES) == close(latency + wire + 6.0)
+
+
+def test_parts_of_one_message_start_once():
+    topology = flat(3, gamma=0.0)
+    together = (Transfer(0, 1, 0, 4), Transfer(0, 1, 4, 8))
+    apart = (Transfer(0, 1, 0, 4), Transfer(0, 1, 6, 10))
+    assert plan_seconds(Plan("p", (together,), ()), topology, 1) == close(ALPHA + 8 * BETA)
+    assert plan_seconds(Plan("p", (apart,), ()), topology, 1) == close(2 * ALPHA + 8 * BETA)
+
+
+def test_a_link_sums_what_crosses_it():
+    topology = two_levels((2, 2))
+    crossing = (Transfer(0, 2, 0, 10), Transfer(1, 3, 0, 10))
+    opposed = (Transfer(0, 2, 0, 10), Transfer(3, 1, 0, 10))
+    seconds = [plan_seconds(Plan("p", (transfers,), ()), topology, 1) for transfers in (crossing, opposed)]
+    assert seconds[0] == close(NETWORK.latency_seconds + 20 / NETWORK.bytes_per_second)
+    assert seconds[1] == close(NETWORK.latency_seconds + 10 / NETWORK.bytes_per_second)
+
+
+def test_the_size_of_a_message_chooses_the_speed():
+    links = (Link(1e-6, 1e6), Link(1e-3, 1e9, from_bytes=1000))
+    topology = Topology(Branch((0, 1), links))
+
+    def seconds(items):
+        return plan_seconds(Plan("p", ((Transfer(0, 1, 0, items),),), ()), topology, 1)
+
+    assert seconds(999) == close(1e-6 + 999e-6)
+    assert seconds(1000) == close(1e-3 + 1e-6)
+
+
+def test_the_largest_message_chooses_a_links_rate():
+    links = (Link(1e-6, 1e6), Link(1e-3, 1e9, from_bytes=1000))
+    topology = Topology(Branch((0, 1, 2), links))
+    sends = (Transfer(0, 1, 0, 2000), Transfer(0, 2, 0, 500), Transfer(1, 2, 0, 2000))
+    assert plan_seconds(Plan("p", (sends,), ()), topology, 1) == close(1e-3 + 1e-6 + 2500 / 1e9)
+
+
+@pytest.mark.parametrize("name", [n for n in collectives.available() if n != "native"])
+def test_one_rank_and_no_items_cost_nothing(name):
+    assert price(name, Topology(flat(1).root, round_seconds=1.0), 100) == 0.0
+    assert price(name, Topology(flat(5).root, round_seconds=1.0), 0) == 0.0
+    assert pipelined_seconds([], flat(5), 4) == 0.0
+
+
+def test_empty_rounds_are_free():
+    topology = Topology(flat(2).root, round_seconds=1.0)
+    plan = Plan("p", ((), (Transfer(0, 1, 0, 1),), ()), ((),))
+    assert plan_seconds(plan, topology, 1) == close(1.0 + ALPHA + BETA)
+
+
+@pytest.mark.parametrize("name", ["ring", "flexreduce"])
+def test_unknown_speeds_have_no_price(name):
+    topology = Topology.parse("2+3")
+    with pytest.raises(ValueError, match="no link speeds"):
+        price(name, topology, 30)
+    plan = planned(name, topology, 30)
+    assert link_bytes(plan, topology, 4) and uplink_bytes(plan, topology, 4)
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_a_merge_is_one_item_of_its_size(size):
+    whole = formulas.binary_tree(size, ALPHA, BETA).seconds(1234.5)
+    assert price("tree", flat(size, gamma=0.0), 1, 1234.5) == close(whole)
+
+
+def test_bytes_of_the_papers_example():
+    """Level 0 moves 6 items on each leaf link of the machine of two and 8 on the others; level 1 adds 3 and 2."""
+    topology = Topology.parse("2+3")
+    carried = link_bytes(planned("flexreduce", topology, 12), topology, 1)
+    # In the copy half every arrow is reversed, so both directions carry what went in and what went out.
+    expected: dict[int | tuple[int, ...], int] = {0: 18, 1: 18, 2: 20, 3: 20, 4: 20, (0,): 12, (1,): 12}
+    assert carried == {(node, way): count for node, count in expected.items() for way in ("up", "down")}
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.sampled_from(["ring", "flexreduce", "hierarchical"]))
+def test_interfaces_carry_what_the_links_do(machines, name):
+    topology = Topology.parse("+".join(map(str, machines)))
+    items = math.lcm(*machines) * len(machines) * sum(machines)
+    plan = planned(name, topology, items)
+    carried = link_bytes(plan, topology, 4)
+    machine_links = [MachineBytes(carried[(m,), "up"], carried[(m,), "down"]) for m in range(len(machines))]
+    assert list(uplink_bytes(plan, topology, 4)) == machine_links
+    share = Fraction(len(machines) - 1, len(machines)) if name != "ring" else Fraction(sum(machines) - 1, sum(machines))
+    assert [b.sent + b.received for b in machine_links] == [4 * share * items * 4] * len(machines)
+
+
+def test_machines_need_not_be_contiguous():
+    topology = Topology.of_hosts(["a", "b", "a", "b"])
+    plan = Plan("p", ((Transfer(0, 2, 0, 7), Transfer(0, 3, 0, 5)),), ())
+    assert uplink_bytes(plan, topology, 2) == ((10, 0), (0, 10))
+    assert link_bytes(plan, topology, 2) == {
+        (0, "up"): 24, (2, "down"): 14, ((0,), "up"): 10, ((1,), "down"): 10, (3, "down"): 10
+    }  # fmt: skip
+
+
+def test_sixty_four_ranks_are_priced_quickly():
+    topology = two_levels([8] * 8)
+    plans = [planned(name, topology, 11_000_001) for name in ("ring", "flexreduce", "halving_doubling")]
+    begin = time.process_time()
+    for plan in plans:
+        plan_seconds(plan, topology, 4)
+    assert time.process_time() - begin < 2.0
+
+
+def test_the_order_of_ranks_matters_to_the_ring():
+    """A ring in leaf order crosses each machine's link once per round; shuffled ranks cross it more often."""
+    topology = two_levels((4, 4))
+    plan = planned("ring", topology, 80)
+    names = list(range(8))
+    random.Random(1).shuffle(names)
+
+    def renamed(rounds):
+        return tuple(tuple(t._replace(src=names[t.src], dst=names[t.dst]) for t in r) for r in rounds)
+
+    shuffled = Plan("shuffled", renamed(plan.reduce), renamed(plan.copy))
+    assert plan_seconds(shuffled, topology, 4e6) > 1.5 * plan_seconds(plan, topology, 4e6)

@@ -1,0 +1,168 @@
+"""Rounds in place of plans: against the papers' formulas on one rank per machine, and against priced plans."""
+
+import dataclasses
+import time
+
+import pytest
+
+import compressors
+import schedulers
+from tests.costmodel.test_request_cost import NAMES, asked, pricer_of
+from tests.costmodel.test_request_sizes import make_of
+from wirebench import collectives
+from wirebench.costmodel import formulas
+from wirebench.costmodel.plan_cost import plan_seconds
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.costmodel.request_sizes import Sizes
+from wirebench.costmodel.round_cost import RoundCost
+from wirebench.errors import UserError
+from wirebench.gradient.requests import Gather, Merge, Route, Sum
+from wirebench.simulation import trace
+from wirebench.simulation.simulator import Simulator, free
+from wirebench.topology import presets
+from wirebench.topology.tree import Link, Topology
+
+NETWORK = presets.find("mgwfbp")
+FULL = [(8, 1), (12, 1), (16, 1), (8, 2), (16, 2), (12, 2), (16, 4), (12, 4)]
+"""Ranks, and ranks of a machine: all machines are full."""
+NOT_FULL = [(14, 4), (7, 2), (10, 4)]
+NUM_BYTES = (500.0, 64e3, 64e6)
+ROUGH = {
+    "halving_doubling": (0.8, 1.5),
+    "blueconnect": (0.65, 1.1),
+    "flexreduce": (0.5, 1.1),
+    "recursive_doubling": (0.95, 1.2),
+}
+"""Gathers whose rounds are not alike, and their price over the plan's; all others are near 1."""
+
+
+def ratios(name: str, cluster: tuple[int, int]) -> dict[str, list[float]]:
+    """Price by rounds over the plan's, unsegmented, at some sizes."""
+    plans, topology = pricer_of(name, *cluster), presets.cluster(NETWORK, *cluster)
+    large, found = RoundCost(name, topology), {}
+    sums = []
+    for num_bytes in NUM_BYTES:
+        items = round(num_bytes / 4)
+        plan = collectives.build(name).plan(topology, items)
+        assert plan is not None
+        sums.append(large.sum_seconds(num_bytes) / plan_seconds(plan, topology, num_bytes / items))
+    found["sum"] = sums
+    by_kind = {Gather: large.gather_seconds, Merge: large.merge_seconds, Route: large.route_seconds}
+    for kind, price in by_kind.items():
+        found[kind.__name__.lower()] = [price(n) / plans.seconds(asked(kind, n)) for n in NUM_BYTES]
+    return found
+
+
+@pytest.mark.parametrize("cluster", FULL, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_rounds_cost_what_plans_cost(name: str, cluster: tuple[int, int]):
+    found = ratios(name, cluster)
+    low, high = ROUGH.get(name, (0.98, 1.05))
+    assert all(low < ratio < high for ratio in found.pop("gather")), "gather"
+    # A star's messages from inside and outside overlap on the wire; here they do not.
+    assert all(0.98 < ratio < 1.05 for each in found.values() for ratio in each), found
+
+
+@pytest.mark.parametrize("cluster", NOT_FULL, ids=str)
+@pytest.mark.parametrize("name", NAMES)
+def test_machines_that_are_not_full_count_as_full(name: str, cluster: tuple[int, int]):
+    found = ratios(name, cluster)
+    assert all(0.4 < ratio < 1.9 for ratio in found.pop("gather")), "gather"
+    assert all(0.5 < ratio < 1.75 for each in found.values() for ratio in each), found
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 12, 64, 4096])
+def test_one_rank_per_machine_is_the_papers_formula(ranks: int):
+    alpha, beta, gamma = NETWORK.latency_seconds, 1 / NETWORK.bytes_per_second, NETWORK.reduce_seconds_per_byte
+    lines = {
+        "ring": formulas.ring,
+        "tree": formulas.binary_tree,
+        "star": formulas.star,
+        "recursive_doubling": formulas.recursive_doubling,
+        "halving_doubling": formulas.halving_doubling,
+    }
+    for name, line in lines.items():
+        large = RoundCost(name, presets.cluster(NETWORK, ranks))
+        expected = line(ranks, alpha, beta, gamma).seconds(1e6)
+        assert large.sum_seconds(1e6) == pytest.approx(expected), name
+        halves = large.sum_seconds(1e6, "reduce") + large.sum_seconds(1e6, "copy")
+        assert halves == pytest.approx(expected), name
+
+
+@pytest.mark.parametrize("cluster", [(8, 1), (16, 1), (8, 2), (16, 4)], ids=str)
+@pytest.mark.parametrize("name", ["tree", "star", "ring", "halving_doubling"])
+@pytest.mark.parametrize("num_bytes", [64e3, 4e6, 1e8])
+def test_segments_of_large_sums_count(name: str, cluster: tuple[int, int], num_bytes: float):
+    """Beyond 16 ranks nothing jumps: up to 16 both prices can be told."""
+    topology = presets.cluster(presets.find("10gbe"), *cluster)
+    plans, large = Pricer(collectives.build(name), name, topology), RoundCost(name, topology, segmented=True)
+    assert large.sum_seconds(num_bytes) == pytest.approx(plans.seconds(asked(Sum, num_bytes)), rel=0.2)
+
+
+def test_rates_of_a_job_on_one_machine_are_not_known_of_many_ranks():
+    plain = presets.cluster(NETWORK, 32)
+    for more in ({"shared": (Link(0.0, 1e9),)}, {"round_seconds": 1e-4}):
+        with pytest.raises(UserError, match="no price for 32 ranks of a topology with `shared` or `round_seconds`"):
+            RoundCost("ring", dataclasses.replace(plain, **more))
+
+
+@pytest.mark.parametrize("name", sorted(presets.NETWORKS))
+def test_a_networks_rate_is_reached(name: str):
+    network = presets.find(name)._replace(reduce_seconds_per_byte=0.0)
+    pricer = Pricer(collectives.build("ring"), "ring", presets.cluster(network, 4))
+    assert pricer.seconds(asked(Sum, 4e9)) == pytest.approx(1.5 * 4e9 / network.bytes_per_second, rel=0.01)
+
+
+def test_machines_share_their_link():
+    """8 ranks of a machine that swap halves with 8 others send 8 messages over its link at once."""
+    one, eight = (RoundCost("halving_doubling", presets.cluster(NETWORK, 64 * n, n)) for n in (1, 8))
+    assert eight.sum_seconds(1e9) > one.sum_seconds(1e9)
+    plain = NETWORK._replace(reduce_seconds_per_byte=0.0)
+    ring, blue = (RoundCost(name, presets.cluster(plain, 64 * 8, 8)) for name in ("ring", "blueconnect"))
+    assert blue.sum_seconds(1e6) < ring.sum_seconds(1e6) / 4, "which starts 1,022 messages, not 140"
+
+
+def test_an_uneven_tree_has_flexreduces_own_formula_and_no_blueconnect():
+    topology = presets.cluster(NETWORK, 30, 4)
+    large, blue, ring = (RoundCost(name, topology) for name in ("flexreduce", "blueconnect", "ring"))
+    latency = NETWORK.latency_seconds
+    adding = 29 / 30 * 1e6 * NETWORK.reduce_seconds_per_byte
+    assert large.sum_seconds(1e6) == pytest.approx(formulas.flexreduce_seconds(1e6, topology, latency) + adding)
+    halves = large.sum_seconds(1e6, "reduce") + large.sum_seconds(1e6, "copy")
+    assert halves == pytest.approx(large.sum_seconds(1e6))
+    for price in ("sum_seconds", "gather_seconds", "merge_seconds"):
+        assert getattr(blue, price)(1e6) == getattr(ring, price)(1e6)
+
+
+def test_one_machine_alone_has_no_network():
+    topology = Topology.flat(32, Link(1e-6, 1e9))
+    assert RoundCost("ring", topology).sum_seconds(1e6) == pytest.approx(formulas.ring(32, 1e-6, 1e-9).seconds(1e6))
+    for name in NAMES:
+        large = RoundCost(name, topology)
+        for price in (large.sum_seconds, large.gather_seconds, large.merge_seconds, large.route_seconds):
+            assert 0 < price(1e6) < 10
+
+
+def test_what_has_no_rounds_is_one_line():
+    with pytest.raises(UserError, match="no price of 'mine' for 100 ranks: its plan is priced up to 16"):
+        RoundCost("mine", presets.cluster(NETWORK, 100))
+
+
+def test_all_schedulers_and_compressors_for_4096_workers_in_ten_seconds():
+    model = trace.load(trace.SHIPPED / "resnet50_gtx1080ti.json")
+    assert len(model.layers) == 161
+    topology = presets.cluster(presets.find("10gbe"), 4096)
+    schedules = [schedulers.build(name) for name in schedulers.available()]
+    begin, refused = time.process_time(), []
+    for name in compressors.available():
+        collective = getattr(compressors.PLUGINS.load(name), "collective", "") or "ring"
+        pricer = Pricer(collectives.build(collective), collective, topology)
+        try:
+            simulator = Simulator(model, Sizes(make_of(name), 4096, compressors.dense_below_of(name)), free, pricer)
+            steps = [simulator.step(schedule) for schedule in schedules]
+        except UserError:
+            refused.append(name)
+            continue
+        assert all(step.step.seconds >= simulator.passes.seconds for step in steps), name
+    assert refused == ["int8"], "whose 8 bits hold the sum of 127 ranks"
+    assert time.process_time() - begin < 10

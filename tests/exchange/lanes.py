@@ -1,0 +1,119 @@
+"""What tests of the drivers share: small models on lanes, with compressors that can be watched."""
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from wirebench import collectives
+from wirebench.collectives.execution.executor import RequestExecutor
+from wirebench.comm.base import Communicator
+from wirebench.comm.local import LocalHub
+from wirebench.comm.metered import Metered
+from wirebench.exchange.driver import Exchange
+from wirebench.exchange.lane import Lane
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.flat import Bucket, FlatGradient
+from wirebench.gradient.requests import Sum
+from wirebench.topology.tree import Topology
+
+
+class Averaging:
+    """Sums, divides; notes the bucket, the world and the thread of every exchange."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, ExchangeContext, str]] = []
+
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        self.seen.append((bucket.index, world, threading.current_thread().name))
+        total = yield Sum(bucket.grad)
+        return total / world.size  # a new tensor, which the lane brings home
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        assert not state
+
+    @property
+    def buckets(self) -> list[int]:
+        """Indices of the buckets in the order of their exchanges."""
+        return [index for index, _, _ in self.seen]
+
+
+class Net(nn.Module):
+    """Three layers; `skip` leaves the middle one out, `odd` never takes part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.first, self.middle, self.last = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.odd = nn.Parameter(torch.ones(2))
+        self.skip = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x).relu()
+        return self.last(x if self.skip else self.middle(x).relu())
+
+
+class Plain(Net):
+    """The net without the parameter that takes no part."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.odd
+
+
+ORDER = ["last.weight", "last.bias", "middle.weight", "middle.bias", "first.weight", "first.bias", "odd"]
+LAYERS = range(len(ORDER))
+WFBP = [range(place, place + 1) for place in LAYERS]
+PAIRS = [range(0, 2), range(2, 4), range(4, 7)]
+
+
+def images(rank: int, count: int = 4) -> Tensor:
+    """A worker's batch."""
+    return torch.randn(count, 3, generator=torch.Generator().manual_seed(rank))
+
+
+def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
+    """Mean over the batch of a loss that is not linear in the parameters."""
+    return (model(batch) ** 2).sum(1).mean()
+
+
+def plain_gradients(batches: Sequence[Tensor], skip: bool = False) -> dict[str, Tensor]:
+    """The gradients of `Net` by autograd alone, averaged over `batches`; zeros where it has none."""
+    model = Net()
+    model.skip = skip
+    (sum(loss_of(model, batch) for batch in batches) / len(batches)).backward()  # type: ignore[union-attr]
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in model.named_parameters()}
+
+
+def lane_of(
+    communicator: Communicator,
+    groups: Sequence[range] = WFBP,
+    order: Sequence[str] = ORDER,
+    compressor: Any = None,
+    compressing: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> tuple[Net, Lane]:
+    """A net and its lane."""
+    model = Net()
+    server = RequestExecutor(Metered(communicator), collectives.build("native"), Topology.flat(communicator.size))
+    lane = Lane(communicator.rank, FlatGradient(model, order), compressor or Averaging(), server, 7, compressing)
+    lane.set_buckets(groups)
+    return model, lane
+
+
+def lanes_of(size: int, groups: Sequence[range] = WFBP) -> tuple[list[Net], list[Lane]]:
+    """`size` virtual workers."""
+    pairs = [lane_of(communicator, groups) for communicator in LocalHub(size).communicators]
+    return [model for model, _ in pairs], [lane for _, lane in pairs]
+
+
+def check_gradients(model: nn.Module, expected: Mapping[str, Tensor]) -> None:
+    """The model's gradients are `expected`, up to rounding."""
+    for name, parameter in model.named_parameters():
+        assert parameter.grad is not None, name
+        assert torch.allclose(parameter.grad, expected[name], rtol=1e-4, atol=1e-6), name

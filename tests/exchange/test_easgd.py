@@ -1,0 +1,134 @@
+"""Elastic averaging: the paper's update by hand, what is shown, and a resumed run that ends as an unbroken one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import schedulers
+import train
+from tests.exchange.lanes import LAYERS, Net, images, lane_of, lanes_of, loss_of
+from wirebench.comm.local import LocalCommunicator, LocalHandle, LocalHub
+from wirebench.errors import UserError
+from wirebench.exchange.easgd import Elastic
+
+ROOT = Path(__file__).resolve().parents[2]
+RATE, BETA = 0.1, 0.6
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), RATE, momentum=0.5)
+
+
+def one_step(driver, models, optimizers, step):
+    driver.begin(step, 0)
+    driver.enable_sync()
+    for rank, model in enumerate(models):
+        loss_of(model, images(10 * step + rank)).backward()
+    driver.finish()
+    with driver.stepping():
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def by_hand(size, steps):
+    """Zhang et al., Eq. 5 and 6, with plain models and plain sums; returns all weights, then the centre."""
+    models = [Net() for _ in range(size)]
+    optimizers = [sgd(model) for model in models]
+    centre = [p.detach().clone() for p in models[0].parameters()]
+    for step in range(steps):
+        before = [[p.detach().clone() for p in model.parameters()] for model in models]
+        for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+            optimizer.zero_grad()
+            loss_of(model, images(10 * step + rank)).backward()
+            for p in model.parameters():
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+            optimizer.step()
+            with torch.no_grad():
+                for p, was, c in zip(model.parameters(), before[rank], centre, strict=True):
+                    p.sub_(BETA / size * (was - c))
+        centre = [c + BETA / size * sum(each[place] - c for each in before) for place, c in enumerate(centre)]
+    return [list(model.parameters()) for model in models], centre
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_the_update_is_the_papers(size):
+    models, lanes = lanes_of(size, [LAYERS])
+    optimizers = [sgd(model) for model in models]
+    driver = Elastic(lanes, optimizers, BETA, overlaps=False)
+    for step in range(4):
+        one_step(driver, models, optimizers, step)
+        assert [len(log) for log in driver.take_logs()] == [1] * size
+    weights, centre = by_hand(size, 4)
+    for model, expected in zip(models, weights, strict=True):
+        for p, q in zip(model.parameters(), expected, strict=True):
+            assert torch.allclose(p, q, rtol=1e-5, atol=1e-6)
+    if size > 1:
+        assert not torch.equal(lanes[0].flat.param, lanes[1].flat.param), "weights are the ranks' own"
+    with driver.evaluation_view():
+        for model in models:
+            for p, q in zip(model.parameters(), centre, strict=True):
+                assert torch.allclose(p, q, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(next(models[0].parameters()), weights[0][0], rtol=1e-5, atol=1e-6)
+    driver.close()
+
+
+class Alike(LocalCommunicator):
+    """Rank 0 of two whose peer always holds the same weights."""
+
+    def __init__(self):
+        super().__init__(LocalHub(2), 0)
+
+    def all_reduce(self, tensor):
+        return LocalHandle(lambda: tensor.mul_(2), tensor.nbytes)
+
+
+def test_the_sum_is_of_the_weights_that_the_step_began_with_also_in_a_thread():
+    model, lane = lane_of(Alike(), [LAYERS])
+    optimizer = sgd(model)
+    driver = Elastic([lane], [optimizer], BETA, overlaps=True)
+    first = lane.flat.param.clone()
+    one_step(driver, [model], [optimizer], 0)
+    assert torch.allclose(driver.pulls[0].message, 2 * first)
+    driver.holding = True
+    one_step(driver, [model], [optimizer], 1)
+    [duration] = driver.take_durations()
+    assert duration.seconds > 0
+    driver.close()
+
+
+def run(folder, *changes):
+    overrides = [
+        "engine.workers=2", "engine.name=local", "scheduler.name=easgd", "train.warmup_steps=0", "data.batch_size=8",
+        "output.tensorboard=false", "train.checkpoint_every_steps=6", "train.eval_every=0", f"output.dir={folder}",
+    ]  # fmt: skip
+    assert train.main([str(ROOT / "configs/synthetic/toy.toml"), *overrides, *changes]) == 0
+    newest = sorted((folder / "checkpoints").glob("step-*"))[-1]
+    return [
+        load_file(newest / name) for name in ("model.safetensors", "rank-0000.safetensors", "rank-0001.safetensors")
+    ]
+
+
+def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path):
+    whole = run(tmp_path / "whole", "train.max_steps=12")
+    run(tmp_path / "parts", "train.max_steps=6")
+    parts = run(tmp_path / "parts", "train.max_steps=12", "train.resume=auto")
+    for one, other in zip(whole, parts, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+    first, second = (next(v for k, v in state.items() if k.endswith("own.weights")) for state in whole[1:])
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("changes", [["compressor.name=topk"], ["output.health_every=2"]])
+def test_it_goes_with_dense_gradients_only(tmp_path, changes, capsys):
+    overrides = ["scheduler.name=easgd", f"output.dir={tmp_path}", *changes]
+    assert train.main([str(ROOT / "configs/synthetic/toy.toml"), *overrides]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "sends weights, not gradients" in line
+
+
+def test_beta_has_its_range():
+    with pytest.raises(UserError, match=r"beta lies in \(0, 1\]"):
+        schedulers.build("easgd", beta=0.0)

@@ -1,0 +1,248 @@
+"""The communication thread: buckets leave in order while the backward pass goes on, and errors come back."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from tests.exchange.lanes import (
+    LAYERS,
+    ORDER,
+    PAIRS,
+    WFBP,
+    Averaging,
+    check_gradients,
+    images,
+    lane_of,
+    loss_of,
+    plain_gradients,
+)
+from wirebench import collectives
+from wirebench.collectives.execution.executor import RequestExecutor
+from wirebench.comm.local import LocalCommunicator, LocalHandle, LocalHub
+from wirebench.comm.metered import Metered
+from wirebench.exchange.lane import Lane
+from wirebench.exchange.overlapped import Threaded
+from wirebench.gradient.flat import FlatGradient
+from wirebench.telemetry.timeline import Timeline
+from wirebench.topology.tree import Topology
+
+
+class Echo(LocalCommunicator):
+    """Rank 0 of two whose peer always has the same gradient; every sum takes `seconds`, and the `fails`th is lost."""
+
+    def __init__(self, seconds: float = 0.0, fails: int = -1) -> None:
+        super().__init__(LocalHub(2), 0)
+        self.seconds, self.fails, self.calls = seconds, fails, 0
+
+    def all_reduce(self, tensor: Tensor) -> LocalHandle:
+        def result() -> Tensor:
+            time.sleep(self.seconds)
+            self.calls += 1
+            if self.calls == self.fails:
+                raise ConnectionError("the peer is gone")
+            return tensor.mul_(2)
+
+        return LocalHandle(result, tensor.nbytes)
+
+
+@pytest.fixture
+def opened() -> Iterator[list[Threaded]]:
+    """Drivers to close when the test is over."""
+    drivers: list[Threaded] = []
+    yield drivers
+    for driver in drivers:
+        driver.close()
+
+
+def step_of(driver: Threaded, model: nn.Module, step: int, parts: int = 1) -> None:
+    driver.begin(step, 0)
+    for number, few in enumerate(images(step, 8).chunk(parts)):
+        if number == parts - 1:
+            driver.enable_sync()
+        (loss_of(model, few) / parts).backward()
+    driver.finish()
+
+
+def test_a_held_step_says_how_long_each_exchange_took(opened):
+    model, lane = lane_of(Echo(0.02), WFBP)
+    opened.append(driver := Threaded(lane, Timeline()))
+    driver.holding = True
+    step_of(driver, model, 0)
+    durations = driver.take_durations()
+    assert len(durations) == len(lane.buckets)
+    assert all(each.seconds >= 0.02 and each.copy_seconds == 0 for each in durations)
+    assert driver.take_durations() == []
+
+
+def test_what_lies_between_exchanges_belongs_to_the_one_before(opened):
+    """The order of a split schedule's second halves: the last bucket first."""
+    _, lane = lane_of(Echo(), WFBP)
+    opened.append(driver := Threaded(lane, Timeline()))
+    timed = [(2, 0.0, 1.0), (1, 1.5, 2.0), (0, 4.0, 5.0)]
+    assert driver._seconds(timed) == [1.0, 2.5, 1.5]
+    assert timed == []
+
+
+@pytest.mark.parametrize("groups", [WFBP, PAIRS, [LAYERS]])
+@pytest.mark.parametrize("after_backward", [False, True])
+@pytest.mark.parametrize("parts", [1, 4])
+def test_gradients_are_averaged_step_after_step(opened, groups, after_backward, parts):
+    model, lane = lane_of(Echo(), groups)
+    opened.append(driver := Threaded(lane, Timeline(), after_backward))
+    for step in range(3):
+        step_of(driver, model, step, parts)
+        check_gradients(model, plain_gradients([images(step, 8)]))
+        assert len(driver.take_logs()[0]) == len(groups)
+
+
+def test_exchanges_run_in_a_thread_of_their_own(opened):
+    compressor = Averaging()
+    model, lane = lane_of(Echo(), compressor=compressor)
+    opened.append(driver := Threaded(lane, Timeline()))
+    step_of(driver, model, 0)
+    assert {thread for _, _, thread in compressor.seen} == {"exchange"}
+
+
+@pytest.mark.parametrize("order", [ORDER, ORDER[::-1], ORDER[3:] + ORDER[:3]])
+def test_buckets_leave_in_order_whatever_order_gradients_come_in(opened, order):
+    compressor = Averaging()
+    model, lane = lane_of(Echo(), WFBP, order, compressor)
+    opened.append(driver := Threaded(lane, Timeline()))
+    for step in range(2):
+        step_of(driver, model, step)
+        check_gradients(model, plain_gradients([images(step, 8)]))
+    assert compressor.buckets == [*LAYERS, *LAYERS]
+
+
+def test_layers_without_gradient_hold_nothing_up(opened):
+    compressor = Averaging()
+    model, lane = lane_of(Echo(), PAIRS, compressor=compressor)
+    opened.append(driver := Threaded(lane, Timeline()))
+    model.skip = True
+    step_of(driver, model, 0)
+    check_gradients(model, plain_gradients([images(0, 8)], skip=True))
+    model.skip = False
+    step_of(driver, model, 1)
+    check_gradients(model, plain_gradients([images(1, 8)]))
+    assert compressor.buckets == [0, 1, 2, 0, 1, 2]
+
+
+def test_frozen_layers_take_no_part(opened):
+    model, _ = lane_of(Echo())
+    model.middle.requires_grad_(False)
+    order = [name for name in ORDER if not name.startswith("middle")]
+    server = RequestExecutor(Metered(Echo()), collectives.build("native"), Topology.flat(2))
+    lane = Lane(0, FlatGradient(model, order), Averaging(), server, 0, nullcontext)
+    lane.set_buckets([range(len(order))])
+    opened.append(driver := Threaded(lane, Timeline()))
+    step_of(driver, model, 0)
+    expected = plain_gradients([images(0, 8)])
+    for name, parameter in model.named_parameters():
+        if name.startswith("middle"):
+            assert parameter.grad is None
+        else:
+            torch.testing.assert_close(parameter.grad, expected[name])
+
+
+def test_micro_batches_start_nothing_before_the_last_one(opened):
+    compressor = Averaging()
+    model, lane = lane_of(Echo(), compressor=compressor)
+    opened.append(driver := Threaded(lane, Timeline()))
+    driver.begin(0, 0)
+    loss_of(model, images(0)).backward()
+    time.sleep(0.02)
+    assert compressor.seen == []
+    driver.enable_sync()
+    loss_of(model, images(1)).backward()
+    driver.finish()
+    assert compressor.buckets == list(LAYERS)
+
+
+def test_finishing_a_step_that_was_not_armed_is_a_mistake(opened):
+    model, lane = lane_of(Echo())
+    opened.append(driver := Threaded(lane, Timeline()))
+    driver.begin(0, 0)
+    loss_of(model, images(0)).backward()
+    with pytest.raises(AssertionError, match=r"without arm\(\)"):
+        driver.finish()
+
+
+@pytest.mark.parametrize("fails", [1, 2, 3])
+def test_what_an_exchange_raises_reaches_the_training_thread(opened, fails):
+    compressor = Averaging()
+    model, lane = lane_of(Echo(fails=fails), PAIRS, compressor=compressor)
+    opened.append(driver := Threaded(lane, Timeline()))
+    with pytest.raises(ConnectionError, match="the peer is gone"):
+        step_of(driver, model, 0)
+    assert len(compressor.seen) == fails, "nothing is exchanged after an error"
+    with pytest.raises(ConnectionError):
+        step_of(driver, model, 1)
+
+
+def test_closing_ends_the_thread_and_detaches():
+    model, lane = lane_of(Echo())
+    driver = Threaded(lane, Timeline())
+    driver.close()
+    assert not driver._thread.is_alive()
+    lane.begin(0, 0)
+    loss_of(model, images(0)).backward()
+    assert not lane.flat.grad.any()
+
+
+class SlowBackward(torch.autograd.Function):
+    """Passes on what it gets, and takes its time on the way back."""
+
+    seconds = 0.15
+
+    @staticmethod
+    def forward(ctx, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient: Tensor) -> Tensor:
+        time.sleep(SlowBackward.seconds)
+        return gradient
+
+
+def spans(timeline: Timeline, folder) -> dict[str, tuple[float, float]]:
+    """(begin, end) in milliseconds of everything that was drawn, by name."""
+    timeline.save(folder / "trace.json")
+    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    return {e["name"]: (e["ts"] / 1e3, (e["ts"] + e["dur"]) / 1e3) for e in events if e["ph"] == "X"}
+
+
+def drawn_step(opened, folder, after_backward: bool) -> dict[str, tuple[float, float]]:
+    """The spans of a step whose backward pass waits between its layers."""
+    model, lane = lane_of(Echo(seconds=0.08), PAIRS)
+    for layer in (model.middle, model.first):
+        layer.register_forward_hook(lambda _module, _inputs, output: SlowBackward.apply(output))
+    timeline = Timeline()
+    timeline.active = True
+    opened.append(driver := Threaded(lane, timeline, after_backward))
+    driver.begin(0, 0)
+    driver.enable_sync()
+    loss = loss_of(model, images(0))
+    begin = time.perf_counter()
+    loss.backward()
+    timeline.span("compute", "backward", begin, time.perf_counter())
+    driver.finish()
+    check_gradients(model, plain_gradients([images(0)]))
+    return spans(timeline, folder)
+
+
+def test_exchanges_overlap_the_backward_pass(opened, tmp_path):
+    drawn = drawn_step(opened, tmp_path, after_backward=False)
+    backward_end = drawn["backward"][1]
+    assert drawn["bucket 0"][1] < backward_end
+    assert drawn["bucket 1"][0] < backward_end
+    assert drawn["bucket 0"][1] <= drawn["bucket 1"][0] + 1, "one after the other"
+
+
+def test_after_backward_means_after_backward(opened, tmp_path):
+    drawn = drawn_step(opened, tmp_path, after_backward=True)
+    assert all(drawn[f"bucket {number}"][0] >= drawn["backward"][1] - 1 for number in range(3))

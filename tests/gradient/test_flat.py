@@ -1,0 +1,181 @@
+"""The flat gradient: views in backward order, strides kept, buckets without copies; and that order itself."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import models
+from wirebench.errors import UserError
+from wirebench.gradient.flat import BackwardOrder, FlatGradient, Layer, backward_order
+from wirebench.training.loss import cross_entropy
+
+
+def mlp() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+
+
+ORDER = ["2.weight", "2.bias", "0.weight", "0.bias"]
+
+
+def image_loss(classes: int, shape: tuple[int, int, int]) -> Callable[[nn.Module], Tensor]:
+    return lambda model: cross_entropy(model(torch.zeros(2, *shape)), torch.zeros(2, dtype=torch.int64))
+
+
+def test_layers_follow_each_other_in_the_given_order():
+    flat = FlatGradient(mlp(), ORDER)
+    assert flat.layers == (
+        Layer("2.weight", 0, 6, 2, rows=2),
+        Layer("2.bias", 6, 8, 1, rows=2),
+        Layer("0.weight", 8, 20, 2, rows=3),
+        Layer("0.bias", 20, 23, 1, rows=3),
+    )
+    assert [layer.numel for layer in flat.layers] == [6, 2, 12, 3]
+    assert flat.param.shape == flat.grad.shape == (23,)
+
+
+def test_parameters_keep_their_values_and_live_in_the_flat_vector():
+    model, twin = mlp(), mlp()
+    flat = FlatGradient(model, ORDER)
+    for parameter, other in zip(model.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(parameter, other)
+        assert parameter.untyped_storage().data_ptr() == flat.param.untyped_storage().data_ptr()
+    flat.param.zero_()
+    assert not any(parameter.any() for parameter in model.parameters())
+
+
+def test_views_are_the_layers_gradients():
+    flat = FlatGradient(mlp(), ORDER)
+    flat.grad.copy_(torch.arange(23))
+    for layer, view, parameter in zip(flat.layers, flat.views, flat.parameters, strict=True):
+        assert view.shape == parameter.shape
+        assert view.reshape(-1).tolist() == list(range(layer.start, layer.stop))
+
+
+def test_channels_last_is_kept_inside_the_slice():
+    model, twin = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3)
+    twin.load_state_dict(model.state_dict())
+    model.to(memory_format=torch.channels_last)
+    strides = model.weight.stride()
+    flat = FlatGradient(model, ["bias", "weight"])
+    assert model.weight.stride() == flat.views[1].stride() == strides
+    assert not model.weight.is_contiguous()
+    assert torch.equal(model.weight, twin.weight)
+    flat.views[1].copy_(torch.arange(108).reshape(4, 3, 3, 3))
+    assert flat.grad[:4].tolist() == [0.0] * 4, "the bias's gradient is not touched"
+    assert sorted(flat.grad[4:].tolist()) == list(range(108)), "and the weight's slice is filled"
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: nn.Linear(3, 2), lambda: nn.Conv2d(2, 3, 1), lambda: nn.Conv3d(2, 2, 2), lambda: nn.LayerNorm(4)]
+)
+@pytest.mark.parametrize("memory_format", [torch.preserve_format, torch.channels_last])
+def test_gradients_have_their_parameters_strides(make, memory_format):
+    model = make()
+    if memory_format == torch.channels_last and any(p.dim() == 4 for p in model.parameters()):
+        model = model.to(memory_format=memory_format)
+    flat = FlatGradient(model, [name for name, _ in model.named_parameters()])
+    assert [view.stride() for view in flat.views] == [parameter.stride() for parameter in flat.parameters]
+
+
+def test_parameters_that_do_not_train_stay_out():
+    model = mlp()
+    frozen = model.get_parameter("0.weight").requires_grad_(False)
+    before = frozen.data_ptr()
+    flat = FlatGradient(model, ["2.weight", "2.bias", "0.bias"])
+    assert flat.param.numel() == 11
+    assert frozen.data_ptr() == before
+
+
+@pytest.mark.parametrize("order", [ORDER[:3], [*ORDER, "3.bias"], [*ORDER[:3], "2.bias"]])
+def test_the_order_names_every_parameter_once(order):
+    with pytest.raises(AssertionError, match="every trainable parameter once"):
+        FlatGradient(mlp(), order)
+
+
+def test_parameters_of_several_dtypes_are_refused():
+    model = mlp()
+    model[2].double()
+    with pytest.raises(UserError, match=r"one dtype, but it has float32 \(0.weight\), float64 \(2.weight\)"):
+        FlatGradient(model, ORDER)
+
+
+def test_a_model_without_parameters_is_refused():
+    with pytest.raises(UserError, match="no trainable parameter"):
+        FlatGradient(nn.ReLU(), [])
+
+
+def test_a_bucket_is_a_slice():
+    flat = FlatGradient(mlp(), ORDER)
+    bucket = flat.bucket(5, range(1, 3))
+    assert (bucket.index, bucket.start, bucket.stop) == (5, 6, 20)
+    assert [layer.name for layer in bucket.layers] == ["2.bias", "0.weight"]
+    assert bucket.model == flat.layers
+    assert bucket.model_numel == 23
+    bucket.grad.fill_(1)
+    assert flat.grad.nonzero().flatten().tolist() == list(range(6, 20))
+    bucket.param.fill_(7)
+    assert flat.parameters[2].unique().tolist() == [7.0]
+
+
+def test_the_digest_tells_layouts_apart():
+    first = FlatGradient(mlp(), ORDER).digest()
+    assert first == FlatGradient(mlp(), ORDER).digest()
+    assert first != FlatGradient(mlp(), ORDER[::-1]).digest()
+    assert first != FlatGradient(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 3)), ORDER).digest()
+
+
+def test_the_order_is_that_of_the_backward_pass():
+    names, unused = backward_order(mlp(), lambda model: model(torch.ones(1, 4)).sum())
+    assert unused == []
+    assert [name.split(".")[0] for name in names] == ["2", "2", "0", "0"]
+
+
+class Crossed(nn.Module):
+    """Registers its layers in another order than it uses them in, and one that it never uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = nn.Linear(2, 2, bias=False)
+        self.never = nn.Linear(2, 2)
+        self.shared = nn.Linear(2, 2, bias=False)
+        self.frozen = nn.Linear(2, 2, bias=False).requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.frozen(self.shared(self.shared(x).relu())))
+
+
+def test_the_order_does_not_come_from_registration():
+    model = Crossed()
+    assert backward_order(model, lambda m: m(torch.ones(1, 2)).sum()) == BackwardOrder(
+        ["last.weight", "shared.weight", "never.bias", "never.weight"], ["never.weight", "never.bias"]
+    )
+
+
+def test_looking_for_the_order_leaves_no_hook():
+    model = Crossed()
+    backward_order(model, lambda m: m(torch.ones(1, 2)).sum())
+    assert not model.last.weight._post_accumulate_grad_hooks
+
+
+def test_a_models_auxiliary_heads_take_their_place():
+    shape = (3, 32, 32)
+    torch.manual_seed(0)
+    model = models.build("googlenet", 5, shape)
+    names, unused = backward_order(model, image_loss(5, shape))
+    assert unused == []
+    assert sorted(names) == sorted(name for name, _ in model.named_parameters())
+    place = {name: position for position, name in enumerate(names)}
+    # Each head branches off between two blocks, so it is done before the block that feeds it.
+    assert place["aux2.conv.conv.weight"] < place["inception4d.branch1.conv.weight"]
+    assert place["aux1.conv.conv.weight"] < place["inception4a.branch1.conv.weight"]
+    assert place["fc.weight"] < place["inception5b.branch1.conv.weight"] < place["conv1.conv.weight"]
+
+
+def test_a_parameter_without_gradient_comes_last():
+    shape = (1, 4, 4)
+    model = models.build("toy", 3, shape, hidden=2, unused=True)
+    names, unused = backward_order(model, image_loss(3, shape))
+    assert unused == ["unused"] == names[-1:]

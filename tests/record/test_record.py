@@ -1,0 +1,290 @@
+"""What a run leaves behind, how it survives kills and resumption, and what a valid record is."""
+
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from wirebench.config import loader as configuration
+from wirebench.errors import UserError
+from wirebench.record.schema import problems, read, validate
+from wirebench.record.writer import NullRecord, RunRecord, run_directory
+from wirebench.telemetry.step_stats import PHASES, StepTimes, summary
+from wirebench.utils import files
+
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = configuration.Config(name="tiny")
+
+
+def run_record(directory, tensorboard=False):
+    return RunRecord(
+        directory,
+        configuration.to_dict(CONFIG),
+        configuration.dump(CONFIG),
+        {"hostname": "h"},
+        tensorboard,
+        world_size=4,
+    )
+
+
+def times(step, seconds=0.5):
+    return StepTimes(step, seconds, dict.fromkeys(PHASES, 0.1), 8, True)
+
+
+def write_step(record, step, loss=1.0, **extra):
+    record.step(times(step), epoch=0, loss=loss, learning_rate=0.1, wire_bytes=100, extra=extra)
+
+
+def fields():
+    return {
+        "engine": "local",
+        "device": "cpu",
+        "parameters": 10,
+        **summary([times(1)], 4),
+        "bytes_per_step": {"payload": 40, "dense": 40, "wire": 60.0, "nic": None},
+        "compression_ratio": {"values": 1.0, "with_indices": 1.0, "wire": 1.0},
+        "requests": [{"kind": "sum", "plan": "ring", "rounds": 6, "bytes": 40}],
+        "final": {"loss": 0.5, "top1": 0.9},
+        "seconds_total": 3.0,
+        "gpu": None,
+    }
+
+
+def lines(directory):
+    def refuse(name):
+        raise AssertionError(f"{name} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in (directory / "steps.jsonl").read_text().splitlines()]
+
+
+def test_a_whole_run(tmp_path):
+    record = run_record(tmp_path / "runs" / "a")
+    write_step(record, 0, gradient_norm=2.0)
+    write_step(record, 1)
+    record.epoch({"epoch": 0, "seconds": 1.0, "loss": 0.5, "top1": 0.9})
+    returned = record.finish("finished", **fields(), predicted={"seconds": 0.4})
+    saved = read(tmp_path / "runs" / "a")
+    assert saved == returned
+    assert (saved["schema"], saved["status"], saved["world_size"]) == (1, "finished", 4)
+    assert saved["history"] == [{"epoch": 0, "seconds": 1.0, "loss": 0.5, "top1": 0.9}]
+    assert saved["environment"] == {"hostname": "h"}
+    assert saved["predicted"] == {"seconds": 0.4}
+    assert configuration.load(tmp_path / "runs" / "a" / "config.toml") == CONFIG
+    assert configuration.from_dict({k: v for k, v in saved["config"].items() if k != "name"}, "tiny") == CONFIG
+    first = lines(tmp_path / "runs" / "a")[0]
+    assert first["images_per_second"] == 4 * 8 / 0.5
+    assert first["gradient_norm"] == 2.0
+    assert {"step", "seconds", "phases", "images", "counted", "epoch", "loss", "learning_rate", "wire_bytes"} <= set(
+        first
+    )
+    assert sorted(path.name for path in (tmp_path / "runs" / "a").iterdir()) == [
+        "config.toml",
+        "record.json",
+        "steps.jsonl",
+    ]
+
+
+def test_numbers_that_are_not_finite_become_null(tmp_path):
+    record = run_record(tmp_path)
+    write_step(record, 0, loss=float("nan"), norms=[1.0, float("-inf")])
+    record.epoch({"epoch": 0, "seconds": 1.0, "loss": float("inf"), "top1": 0.1})
+    record.finish("diverged", **{**fields(), "final": {"loss": float("nan"), "top1": None}})
+    assert lines(tmp_path)[0]["loss"] is None
+    assert lines(tmp_path)[0]["norms"] == [1.0, None]
+    assert read(tmp_path)["final"] == {"loss": None, "top1": None}
+    assert read(tmp_path)["history"][0]["loss"] is None
+
+
+def test_steps_survive_kill_9(tmp_path):
+    code = textwrap.dedent(f"""
+        import sys
+        sys.path.insert(0, {str(ROOT / "tests")!r})
+        from pathlib import Path
+        from test_record import run_record, write_step
+        record = run_record(Path({str(tmp_path)!r}))
+        for step in range(3):
+            write_step(record, step)
+        print("written", flush=True)
+        sys.stdin.read()
+    """)
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stdin is not None
+    assert process.stdout.readline() == "written\n"
+    os.kill(process.pid, signal.SIGKILL)
+    assert process.wait(10) == -signal.SIGKILL
+    process.stdin.close()
+    process.stdout.close()
+    assert [line["step"] for line in lines(tmp_path)] == [0, 1, 2]
+    with pytest.raises(UserError, match="the run has not ended, or was killed"):
+        read(tmp_path)
+
+
+def test_resume_keeps_what_came_before(tmp_path):
+    first = run_record(tmp_path)
+    for step in range(6):
+        write_step(first, step, loss=1.0)
+    first.close()
+    with (tmp_path / "steps.jsonl").open("a") as file:
+        file.write('{"step": 6, "loss": 0.')
+    second = run_record(tmp_path)
+    second.truncate(4)
+    second.restore([{"epoch": 0, "seconds": 1.0, "loss": 0.5, "top1": 0.8}])
+    write_step(second, 4, loss=2.0)
+    second.epoch({"epoch": 1, "seconds": 1.0, "loss": 0.4, "top1": 0.9})
+    second.finish("finished", **fields())
+    assert [(line["step"], line["loss"]) for line in lines(tmp_path)] == [(0, 1), (1, 1), (2, 1), (3, 1), (4, 2)]
+    assert [entry["epoch"] for entry in read(tmp_path)["history"]] == [0, 1]
+
+
+def test_a_new_run_in_an_old_folder_begins_anew(tmp_path):
+    first = run_record(tmp_path)
+    write_step(first, 0)
+    first.finish("finished", **fields())
+    second = run_record(tmp_path)
+    assert read(tmp_path)["status"] == "finished", "nothing has been trained yet"
+    write_step(second, 0, loss=9.0)
+    assert not (tmp_path / "record.json").exists(), "the old result is not the new run's"
+    second.close()
+    assert [line["loss"] for line in lines(tmp_path)] == [9.0]
+
+
+def test_a_folder_that_cannot_be_written_is_the_users_mistake(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"^output\.dir: .*file/run cannot be written: Not a directory$"):
+        run_record(tmp_path / "file" / "run")
+
+
+def test_an_incomplete_record_is_saved_and_loud(tmp_path):
+    with pytest.raises(AssertionError, match="parameters: is missing"):
+        run_record(tmp_path).finish("finished", **{k: v for k, v in fields().items() if k != "parameters"})
+    assert json.loads((tmp_path / "record.json").read_text())["seconds_total"] == 3.0
+
+
+def test_extra_cannot_hide_a_step_field(tmp_path):
+    with pytest.raises(AssertionError, match="loss"):
+        run_record(tmp_path).step(times(0), epoch=0, loss=1.0, learning_rate=0.1, wire_bytes=1, extra={"loss": 0.0})
+
+
+def test_tensorboard_scalars_and_purge_on_resume(tmp_path):
+    first = run_record(tmp_path, tensorboard=True)
+    for step in range(3):
+        write_step(first, step, loss=float(step), density=0.01)
+    first.close()
+    second = run_record(tmp_path, tensorboard=True)
+    second.truncate(2)
+    write_step(second, 2, loss=20.0)
+    write_step(second, 3, loss=30.0)
+    second.epoch({"epoch": 0, "seconds": 1.5, "loss": 0.5, "top1": 0.9})
+    second.finish("finished", **fields())
+    events = EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(0, 0), (1, 1), (2, 20), (3, 30)]
+    assert [e.value for e in events.Scalars("train/images_per_second")] == [64, 64, 64, 64]
+    assert [(e.step, e.value) for e in events.Scalars("test/top1")] == [(3, pytest.approx(0.9))]
+    names = {"train/lr", "wire/bytes", "density", "epoch/loss", "epoch/seconds", *(f"phases/{p}" for p in PHASES)}
+    assert names <= set(events.Tags()["scalars"])
+
+
+def test_tensorboard_off_writes_no_folder(tmp_path):
+    record = run_record(tmp_path)
+    write_step(record, 0)
+    record.close()
+    assert not (tmp_path / "tb").exists()
+
+
+def test_null_record_takes_the_same_calls(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    record = NullRecord()
+    write_step(record, 0)
+    record.truncate(0)
+    record.restore([])
+    record.epoch({})
+    assert record.finish("finished", **fields()) == {}
+    record.close()
+    assert list(tmp_path.iterdir()) == []
+
+    def public(kind):
+        return {n: inspect.signature(f) for n, f in inspect.getmembers(kind, inspect.isfunction) if n[0] != "_"}
+
+    assert public(NullRecord) == public(RunRecord)
+
+
+def valid():
+    return {
+        "schema": 1, "status": "finished", "config": {}, "environment": {}, "world_size": 4, "history": [], **fields()
+    }  # fmt: skip
+
+
+def changed(path, value):
+    record = json.loads(json.dumps(valid()))
+    *parents, last = path
+    place = record
+    for key in parents:
+        place = place[key]
+    place[last] = value
+    return record
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        ([], "needs a table"),
+        ({}, "schema: needs 1, got None"),
+        (changed(["schema"], 2), "schema: needs 1, got 2"),
+        (changed(["status"], "fine"), "status: needs one of finished, diverged, interrupted, got 'fine'"),
+        (changed(["world_size"], True), "world_size: needs a whole number, got True"),
+        (changed(["phases"], {}), "phases.data: is missing"),
+        (changed(["phases"], None), "phases: needs a table, got None"),
+        (changed(["step_seconds", "p10"], "1"), "step_seconds.p10: needs a number or null, got '1'"),
+        (changed(["requests", 0, "kind"], 3), "requests[0].kind: needs a text, got 3"),
+        (changed(["history"], {}), "history: needs a list, got {}"),
+        (changed(["final"], {"loss": 1.0}), "final.top1: is missing"),
+    ],
+)
+def test_invalid_records_are_named(record, problem):
+    assert problem in problems(record)
+    with pytest.raises(UserError):
+        validate(record)
+
+
+def test_valid_record_has_no_problem():
+    assert problems(valid()) == []
+    validate({**valid(), "more": 1})
+
+
+def test_run_directory():
+    noon = datetime(2026, 1, 2, 12, 0, 5, tzinfo=UTC)
+    path = run_directory(CONFIG, noon)
+    assert path.parent == Path("results/runs")
+    assert path.name.startswith("tiny-20260102T120005Z-") and len(path.name) == len("tiny-20260102T120005Z-") + 8
+    other = configuration.from_dict({"optimizer": {"lr": 0.2}}, "tiny")
+    assert run_directory(other, noon) != path, "another config, another hash"
+    assert run_directory(CONFIG, noon) == path
+    odd = configuration.from_dict({}, "../a b/c")
+    assert run_directory(odd, noon, "x").parent == Path("x")
+    chosen = configuration.from_dict({"output": {"dir": "/tmp/chosen"}})
+    assert run_directory(chosen, noon) == Path("/tmp/chosen")
+
+
+def test_atomic_write_leaves_the_old_file_on_failure(tmp_path, monkeypatch):
+    path = tmp_path / "record.json"
+    files.write_atomically(path, "old")
+
+    def fail(_source, _target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "replace", fail)
+    with pytest.raises(OSError, match="No space"):
+        files.write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["record.json"]

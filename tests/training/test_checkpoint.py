@@ -1,0 +1,277 @@
+"""Checkpoints: what is resumed ends as if nothing had happened; what is damaged is found and named."""
+
+import errno
+import hashlib
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.distributed.ends import assert_same_end, checkpoints, losses, record
+from tests.distributed.launch import CONFIG, here
+from wirebench.training import checkpoint
+
+# Two workers, 6 steps an epoch, 12 in all; every draw, rate and density depends on the place in the run.
+BASE = ["train.max_steps=0", "train.epochs=2", "optimizer.schedule=cosine", "optimizer.warmup_epochs=0.5"]
+Damage = Callable[[Path], None]
+
+
+def run(folder: Path, *overrides: str, size: int = 2) -> int:
+    return here(size, [CONFIG, *BASE, f"output.dir={folder}", *overrides])
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unbroken")
+    assert run(folder) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def six_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that ended after its first epoch, with checkpoints of 4 and 6 steps; copy it before use."""
+    folder = tmp_path_factory.mktemp("six")
+    assert run(folder, "train.max_steps=6") == 0
+    assert [path.name for path in checkpoints(folder)] == ["step-00000004", "step-00000006"]
+    return folder
+
+
+@pytest.fixture
+def broken_off(six_steps: Path, tmp_path: Path) -> Path:
+    shutil.copytree(six_steps, tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        ["train.accumulation=4", "compressor.warmup=[0.5]", "optimizer.nesterov=true"],
+        ["compressor.dense_below=0", "scheduler.name=fused", "collective.name=ring", "train.channels_last=true"],
+        ["train.precision=bf16", "optimizer.weight_decay=0.01", "train.label_smoothing=0.1", "train.keep=1"],
+    ],
+    ids=["topk", "warmup", "fused-ring", "bf16"],
+)
+@pytest.mark.parametrize("stops", [[5], [6], [2, 9]], ids=["within-epoch", "between-epochs", "twice"])
+def test_a_resumed_run_ends_as_the_unbroken_one(overrides: list[str], stops: list[int], tmp_path: Path) -> None:
+    every = [*overrides, "train.checkpoint_every_steps=1"]
+    assert run(tmp_path / "unbroken", *every) == 0
+    for stop in stops:
+        assert run(tmp_path / "resumed", *every, f"train.max_steps={stop}", "train.resume=auto") == 0
+        assert checkpoints(tmp_path / "resumed")[-1].name == f"step-{stop:08d}"
+    assert run(tmp_path / "resumed", *every, "train.resume=auto") == 0
+    assert_same_end(tmp_path / "resumed", tmp_path / "unbroken")
+    assert record(tmp_path / "resumed")["resumed_at"] == stops[-1]
+
+
+def test_readings_of_the_health_are_kept_beyond_step_nine(tmp_path: Path) -> None:
+    """Their steps are keys: 2 comes before 10 as a number, after it as the text that a file holds."""
+    every = ["output.health_every=1", "train.checkpoint_every_steps=1"]
+    assert run(tmp_path / "unbroken", *every) == 0
+    assert run(tmp_path / "resumed", *every, "train.max_steps=11") == 0
+    assert run(tmp_path / "resumed", *every, "train.resume=auto") == 0
+    assert record(tmp_path / "resumed")["resumed_at"] == 11
+    assert record(tmp_path / "resumed")["health"] == record(tmp_path / "unbroken")["health"]
+
+
+def test_everything_is_in_a_checkpoint(unbroken: Path) -> None:
+    newest = checkpoints(unbroken)[-1]
+    assert sorted(path.name for path in newest.iterdir()) == [
+        "model.safetensors", "rank-0000.safetensors", "rank-0001.safetensors", "state.json",
+    ]  # fmt: skip
+    model = checkpoint.load_tensors((newest / "model.safetensors").read_bytes())
+    assert {"parameter.conv.weight", "momentum.conv.weight"} <= model.keys()
+    ranks = [checkpoint.load_tensors((newest / f"rank-000{r}.safetensors").read_bytes()) for r in range(2)]
+    assert {"buffer.norm.running_mean", "compressor.residual", "epoch_loss"} == ranks[0].keys() & {
+        "buffer.norm.running_mean", "compressor.residual", "epoch_loss",
+    }  # fmt: skip
+    for name in ("buffer.norm.running_mean", "compressor.residual"):
+        assert not torch.equal(ranks[0][name], ranks[1][name])
+        assert ranks[0][name].abs().sum() > 0
+
+
+def test_a_run_elsewhere_can_go_on_from_a_path(six_steps: Path, unbroken: Path, tmp_path: Path) -> None:
+    for name, source in (("a", six_steps), ("b", checkpoints(six_steps)[0]), ("c", six_steps / "checkpoints")):
+        assert run(tmp_path / name, f"train.resume={source}") == 0
+        resumed_at = 4 if name == "b" else 6
+        assert record(tmp_path / name)["resumed_at"] == resumed_at
+        lines = (tmp_path / name / "steps.jsonl").read_text().splitlines()
+        assert [json.loads(line)["loss"] for line in lines] == losses(unbroken)[resumed_at:]
+
+
+def test_auto_starts_anew_where_there_is_nothing(
+    tmp_path: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path / "run", "train.resume=auto") == 0
+    assert f"no checkpoint in {tmp_path / 'run/checkpoints'} yet: starting anew" in capsys.readouterr().out
+    assert_same_end(tmp_path / "run", unbroken)
+
+
+def test_a_finished_run_has_nothing_left_to_do(unbroken: Path, tmp_path: Path) -> None:
+    shutil.copytree(unbroken, tmp_path / "run")
+    assert run(tmp_path / "run", "train.resume=auto") == 0
+    assert record(tmp_path / "run")["steps_done"] == 12
+    assert_same_end(tmp_path / "run", unbroken)
+
+
+def test_steps_of_another_future_are_dropped(broken_off: Path) -> None:
+    """Who goes back to step 4 and saves step 5 must not find step 6 of the run before in the next resume."""
+    first = checkpoints(broken_off)[0]
+    once = ["train.max_steps=5", "train.checkpoint_every_steps=5", "optimizer.lr=0.02"]
+    assert run(broken_off, f"train.resume={first}", *once) == 0
+    assert [path.name for path in checkpoints(broken_off)] == ["step-00000004", "step-00000005"]
+    assert len(losses(broken_off)) == 5
+
+
+def cut_short(folder: Path) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def flip_a_bit_of_a_rank(folder: Path) -> None:
+    path = folder / "rank-0001.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def change_a_digit_of_the_state(folder: Path) -> None:
+    path = folder / "state.json"
+    path.write_text(path.read_text().replace('"step": 6', '"step": 5'))
+
+
+def empty_the_state(folder: Path) -> None:
+    (folder / "state.json").write_bytes(b"")
+
+
+def other_json(folder: Path) -> None:
+    (folder / "state.json").write_text("[1, 2]")
+
+
+def newer_format(folder: Path) -> None:
+    path = folder / "state.json"
+    path.write_text(path.read_text().replace('"format": 3', '"format": 99'))
+
+
+def lose_the_state(folder: Path) -> None:
+    (folder / "state.json").unlink()
+
+
+def lose_a_rank(folder: Path) -> None:
+    (folder / "rank-0001.safetensors").unlink()
+
+
+def forge(folder: Path) -> None:
+    """A pickle that would write a file if anybody opened it, with good checksums."""
+    content = pickle.dumps(_Bomb(folder.parent / "exploded"))
+    (folder / "model.safetensors").write_bytes(content)
+    state = json.loads((folder / "state.json").read_text())
+    state["files"]["model.safetensors"] = hashlib.sha256(content).hexdigest()
+    state.pop("checksum")
+    (folder / "state.json").write_text(json.dumps({**state, "checksum": checkpoint._checksum(state)}))
+
+
+class _Bomb:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[Path], None], tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+DAMAGES = {
+    cut_short: "model.safetensors does not match its checksum",
+    flip_a_bit_of_a_rank: "rank-0001.safetensors does not match its checksum",
+    change_a_digit_of_the_state: "state.json does not match its checksum",
+    empty_the_state: "state.json is not a checkpoint's",
+    other_json: "state.json is not a checkpoint's",
+    newer_format: "format 99, this version reads 3",
+    lose_the_state: "state.json: No such file or directory",
+    lose_a_rank: "rank-0001.safetensors: No such file or directory",
+    forge: "model.safetensors: ",
+}
+
+
+@pytest.mark.parametrize(("damage", "why"), DAMAGES.items(), ids=[each.__name__ for each in DAMAGES])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    damage: Damage, why: str, broken_off: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    older, newest = checkpoints(broken_off)
+    damage(newest)
+    assert run(broken_off, "train.resume=auto") == 0
+    said = capsys.readouterr().out
+    assert f"{newest}: damaged ({why}" in said
+    assert f"resuming from {older}" in said
+    assert not (broken_off / "checkpoints" / "exploded").exists()
+    assert_same_end(broken_off, unbroken)
+
+
+def test_no_checkpoint_is_whole(broken_off: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    older, newest = checkpoints(broken_off)
+    cut_short(older)
+    lose_the_state(newest)
+    assert run(broken_off, "train.resume=auto") == 2
+    assert capsys.readouterr().err == f"error: train.resume: no checkpoint is whole, of {newest}, {older}\n"
+    assert losses(broken_off)
+
+
+def test_what_a_kill_left_half_written_is_no_checkpoint(broken_off: Path, unbroken: Path) -> None:
+    partial = broken_off / "checkpoints" / ".step-00000007.partial"
+    shutil.copytree(checkpoints(broken_off)[-1], partial)
+    assert run(broken_off, "train.resume=auto") == 0
+    assert_same_end(broken_off, unbroken)
+    assert not partial.exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("model.name=toy", "has model.name = 'mine.net', this run has 'toy'"),
+        ("data.batch_size=16", "has data.batch_size = 8, this run has 16"),
+        ("train.seed=7", "has train.seed = 0, this run has 7"),
+        ("train.accumulation=1", "has train.accumulation = 2, this run has 1"),
+        ("compressor.density=0.1", "has compressor.density = 0.05, this run has 0.1"),
+        ("compressor.dense_below=0", "has compressor.dense_below = 40, this run has 0"),
+        ("data.train_size=48", "has data.train_size = 96, this run has 48"),
+    ],
+)
+def test_a_checkpoint_of_another_run_is_refused(
+    override: str, what: str, broken_off: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    newest = checkpoints(broken_off)[-1]
+    before = {path: path.read_bytes() for path in broken_off.rglob("*") if path.is_file()}
+    assert run(broken_off, "train.resume=auto", override) == 2
+    assert capsys.readouterr().err == f"error: train.resume: {newest} {what}\n"
+    assert before == {path: path.read_bytes() for path in broken_off.rglob("*") if path.is_file()}
+
+
+def test_a_disk_that_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The run ends with one line; the checkpoints before it stay good."""
+    write = checkpoint.write_atomically
+
+    def write_until_full(path: Path, content: str | bytes) -> None:
+        if "step-00000006" in str(path) and path.name == "rank-0001.safetensors":
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, content)
+
+    monkeypatch.setattr(checkpoint, "write_atomically", write_until_full)
+    assert run(tmp_path / "run") == 2
+    target = tmp_path / "run/checkpoints/step-00000006"
+    said = capsys.readouterr().err
+    assert said == f"error: {target}: the checkpoint cannot be written: No space left on device\n"
+    assert [path.name for path in checkpoints(tmp_path / "run")] == ["step-00000002", "step-00000004"]
+    monkeypatch.undo()
+    assert run(tmp_path / "run", "train.resume=auto") == 0
+    assert record(tmp_path / "run")["resumed_at"] == 4
+
+
+def test_keep_leaves_the_newest(tmp_path: Path) -> None:
+    assert run(tmp_path / "run", "train.keep=3", "train.checkpoint_every_epochs=1") == 0
+    names = [path.name for path in checkpoints(tmp_path / "run")]
+    assert names == ["step-00000008", "step-00000010", "step-00000012"]

@@ -1,0 +1,123 @@
+"""The guard: a loss or gradient that is not finite ends the run, and its layer is named."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.exchange.lanes import ORDER, Net
+from wirebench.errors import Diverged
+from wirebench.gradient.flat import FlatGradient
+from wirebench.training.divergence import Guard, seed_of_backward
+
+BAD = [torch.nan, torch.inf, -torch.inf]
+FINE = torch.tensor(1.5)
+
+
+@pytest.fixture
+def flat() -> FlatGradient:
+    """A flat gradient of ones that the parameters' gradients are views of."""
+    made = FlatGradient(Net(), ORDER)
+    made.grad.fill_(1)
+    for parameter, view in zip(made.parameters, made.views, strict=True):
+        parameter.grad = view
+    return made
+
+
+def apart(flat: FlatGradient) -> None:
+    """Give every parameter a gradient of its own, as the engines' synchronisers do."""
+    for parameter in flat.parameters:
+        parameter.grad = torch.ones_like(parameter)
+
+
+def gradient(flat: FlatGradient, name: str) -> Tensor:
+    found = flat.parameters[ORDER.index(name)].grad
+    assert found is not None
+    return found
+
+
+def test_losses_come_back_in_order_up_to_a_step(flat):
+    guard = Guard(flat)
+    for step in range(3):
+        guard.note(step, torch.tensor(float(step)))
+    assert guard.losses(1) == [(0, 0.0), (1, 1.0)]
+    assert guard.losses(1) == []
+    assert guard.losses(9) == [(2, 2.0)]
+
+
+def test_the_loss_is_remembered_as_it_was(flat):
+    guard, loss = Guard(flat), torch.tensor(1.0)
+    guard.note(0, loss)
+    loss.fill_(5)
+    assert guard.losses(0) == [(0, 1.0)]
+
+
+def test_on_a_cpu_a_step_is_known_at_once(flat):
+    assert Guard(flat).lag == 0
+
+
+@pytest.mark.parametrize("bad", BAD)
+@pytest.mark.parametrize("name", ORDER)
+@pytest.mark.parametrize("views", [True, False])
+def test_the_layer_of_a_bad_gradient_is_named(flat, bad, name, views):
+    if not views:
+        apart(flat)
+    gradient(flat, name).view(-1)[-1] = bad
+    with pytest.raises(Diverged, match=rf"^step 4: the gradient of layer {name} is not finite$"):
+        Guard(flat).note(4, FINE)
+
+
+def test_layers_without_a_gradient_do_not_shift_the_names(flat):
+    apart(flat)
+    flat.parameters[0].grad = None
+    gradient(flat, "middle.weight").fill_(torch.nan)
+    with pytest.raises(Diverged, match=r"layer middle\.weight"):
+        Guard(flat).note(0, FINE)
+
+
+def test_what_a_layer_without_a_gradient_left_behind_does_not_count(flat):
+    flat.parameters[-1].grad = None
+    flat.views[-1].fill_(torch.nan)
+    guard = Guard(flat)
+    guard.note(0, FINE)
+    assert guard.losses(0) == [(0, 1.5)]
+
+
+@pytest.mark.parametrize("views", [True, False])
+def test_large_finite_values_are_no_divergence(flat, views):
+    if not views:
+        apart(flat)
+    for parameter in flat.parameters:
+        assert parameter.grad is not None
+        parameter.grad.fill_(3e38)
+    guard = Guard(flat)
+    guard.note(0, FINE)
+    assert guard.losses(0) == [(0, 1.5)]
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_bad_loss_is_named_with_its_step(flat, bad):
+    guard = Guard(flat)
+    guard.note(0, FINE)
+    guard.note(1, torch.tensor(bad))
+    assert guard.losses(0) == [(0, 1.5)]
+    with pytest.raises(Diverged, match=rf"^step 1: the loss is {bad}$"):
+        guard.losses(1)
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_parameters_that_are_not_finite_are_not_kept(flat, bad):
+    guard = Guard(flat)
+    guard.parameters(3)
+    flat.bucket(0, range(4, 5)).param[1] = bad
+    with pytest.raises(Diverged, match=r"^step 3: the update made layer first\.weight infinite or NaN$"):
+        guard.parameters(3)
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_one_ranks_bad_loss_reaches_its_gradient(bad):
+    assert seed_of_backward(FINE).item() == 1
+    weight = torch.ones(2, requires_grad=True)
+    loss = (weight * bad).sum()
+    loss.backward(seed_of_backward(loss))
+    assert weight.grad is not None
+    assert weight.grad.isnan().all()

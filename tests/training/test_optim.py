@@ -1,0 +1,239 @@
+"""SGD as PyTorch's, on flat and strided parameters, and learning rates computed by hand."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from wirebench.config.loader import OptimizerConfig
+from wirebench.errors import UserError
+from wirebench.gradient.flat import FlatGradient
+from wirebench.training.optim import apply_learning_rate, build_optimizer, learning_rate
+
+DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
+SECTION = OptimizerConfig(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)
+
+
+def _network(device="cpu", channels_last=False):
+    """Odd sizes, so that no slice of the flat vector but the first is aligned."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 7, 3), nn.BatchNorm2d(7), nn.Conv2d(7, 5, 1), nn.Flatten(), nn.Linear(5, 3))
+    model = model.to(device)
+    return model.to(memory_format=torch.channels_last) if channels_last else model
+
+
+def _set_gradients(model, step):
+    """Gradients that depend on the step alone, in each parameter's own strides; into `.grad` where there is one."""
+    generator = torch.Generator().manual_seed(step)
+    for parameter in model.parameters():
+        drawn = torch.randn(parameter.shape, generator=generator).to(parameter.device)
+        if parameter.grad is None:
+            parameter.grad = torch.empty_like(parameter)
+        parameter.grad.copy_(drawn)
+
+
+def _flatten(model):
+    flat = FlatGradient(model, [name for name, _ in model.named_parameters()][::-1])
+    for parameter, view in zip(flat.parameters, flat.views, strict=True):
+        parameter.grad = view
+    return flat
+
+
+def _train(model, optimizer, steps):
+    for step in steps:
+        _set_gradients(model, step)
+        apply_learning_rate(optimizer, 0.1 / (step + 1))
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def _by_hand(model, section, steps):
+    """Sutskever's momentum as PyTorch writes it, in fp64: the reference twin of the fused update."""
+    weights = [p.detach().double() for p in model.parameters()]
+    velocity = [torch.zeros_like(w) for w in weights]
+    shadow = copy.deepcopy(model)
+    for step in steps:
+        _set_gradients(shadow, step)
+        for w, v, p in zip(weights, velocity, shadow.parameters(), strict=True):
+            decay = section.weight_decay if section.decay_norm or p.ndim > 1 else 0.0
+            g = p.grad.double() + decay * w
+            v.mul_(section.momentum).add_(g)
+            w -= 0.1 / (step + 1) * (g + section.momentum * v if section.nesterov else v)
+    return weights
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("flat", [False, True])
+@pytest.mark.parametrize(
+    "section",
+    [
+        SECTION,
+        OptimizerConfig(momentum=0.0),
+        OptimizerConfig(momentum=0.9, weight_decay=0.01, decay_norm=False),
+    ],
+)
+def test_equals_the_plain_update_and_repeats_bit_by_bit(device, channels_last, flat, section):
+    runs = []
+    for _ in range(2):
+        model = _network(device, channels_last)
+        buffers = _flatten(model) if flat else None
+        runs.append(_train(model, build_optimizer(model, section), range(4)))
+        if buffers:
+            assert torch.equal(buffers.param[: buffers.layers[0].stop], runs[-1][-1])  # updated in the flat vector
+    expected = _by_hand(_network(device, channels_last), section, range(4))
+    for first, second, reference in zip(*runs, expected, strict=True):
+        assert torch.equal(first, second)
+        torch.testing.assert_close(first.double(), reference, rtol=1e-5, atol=1e-6)
+
+
+def test_decay_spares_one_dimensional_parameters():
+    """With gradients of zero only weight decay moves a weight."""
+    for decay_norm in (False, True):
+        model = _network()
+        nn.init.ones_(model[0].bias)
+        before = {name: p.detach().clone() for name, p in model.named_parameters()}
+        optimizer = build_optimizer(
+            model, OptimizerConfig(lr=0.5, momentum=0.0, weight_decay=0.1, decay_norm=decay_norm)
+        )
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer.step()
+        for name, parameter in model.named_parameters():
+            kept = 1.0 if parameter.ndim <= 1 and not decay_norm else 0.95
+            torch.testing.assert_close(parameter.detach(), kept * before[name])
+
+
+def test_groups():
+    model = _network()
+    model[2].weight.requires_grad_(False)
+    groups = build_optimizer(model, OptimizerConfig(weight_decay=0.1, decay_norm=False)).param_groups
+    assert [group["weight_decay"] for group in groups] == [0.1, 0.0]
+    assert [[p.ndim for p in group["params"]] for group in groups] == [[4, 2], [1, 1, 1, 1, 1]]
+    assert len(build_optimizer(model, OptimizerConfig(weight_decay=0.1)).param_groups) == 1
+
+
+def test_rate_reaches_every_group():
+    optimizer = build_optimizer(_network(), OptimizerConfig(decay_norm=False))
+    assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.1]
+    apply_learning_rate(optimizer, 0.025)
+    assert [group["lr"] for group in optimizer.param_groups] == [0.025, 0.025]
+
+
+def _stopped_and_resumed(saved_channels_last, resumed_channels_last):
+    model = _network(channels_last=saved_channels_last)
+    _flatten(model)
+    optimizer = build_optimizer(model, SECTION)
+    _train(model, optimizer, range(3))
+    file = io.BytesIO()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+
+    resumed = _network(channels_last=resumed_channels_last)
+    _flatten(resumed)
+    optimizer = build_optimizer(resumed, SECTION)
+    resumed.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    return _train(resumed, optimizer, range(3, 6))
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_resumes_bit_by_bit(channels_last):
+    whole = _train(model := _network(channels_last=channels_last), build_optimizer(model, SECTION), range(6))
+    for expected, got in zip(whole, _stopped_and_resumed(channels_last, channels_last), strict=True):
+        assert torch.equal(expected, got)
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+def test_resumes_in_another_memory_format(channels_last):
+    """Equal up to rounding: the vector loop's tail falls on other elements."""
+    whole = _train(model := _network(), build_optimizer(model, SECTION), range(6))
+    for expected, got in zip(whole, _stopped_and_resumed(channels_last, not channels_last), strict=True):
+        torch.testing.assert_close(expected, got, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("section", "words"),
+    [
+        (OptimizerConfig(nesterov=True, momentum=0.0), "optimizer.nesterov: .*optimizer.momentum above 0"),
+        (OptimizerConfig(schedule="step"), "optimizer.milestones: .*'step' needs"),
+        (OptimizerConfig(schedule="cosine", milestones=(3.0,)), "optimizer.schedule: 'cosine' takes no milestones"),
+        (OptimizerConfig(gamma=0.5), "optimizer.schedule: 'constant' takes .* no gamma"),
+    ],
+)
+def test_settings_that_do_not_go_together(section, words):
+    with pytest.raises(UserError, match=words) as caught:
+        build_optimizer(_network(), section)
+    assert "\n" not in str(caught.value)
+
+
+def _rates(section, epochs, workers, at):
+    return [learning_rate(section, epoch, epochs, workers) for epoch in at]
+
+
+def test_constant():
+    section = OptimizerConfig(lr=0.2)
+    assert _rates(section, 10, 4, [0, 3.7, 10]) == [0.2, 0.2, 0.2]
+
+
+def test_scaled_by_workers():
+    section = OptimizerConfig(lr=0.2, scale_lr=True)
+    assert _rates(section, 10, 4, [0, 9.9]) == [0.8, 0.8]
+
+
+def test_step():
+    section = OptimizerConfig(lr=0.1, schedule="step", milestones=(4.0, 6.5), gamma=0.5)
+    assert _rates(section, 8, 1, [0, 3.99, 4, 6.49, 6.5, 8]) == pytest.approx([0.1, 0.1, 0.05, 0.05, 0.025, 0.025])
+
+
+def test_cosine():
+    section = OptimizerConfig(lr=0.4, schedule="cosine")
+    # (1 + cos) / 2 at 0, 60, 90, 120 and 180 degrees
+    assert _rates(section, 6, 1, [0, 2, 3, 4, 6]) == pytest.approx([0.4, 0.3, 0.2, 0.1, 0.0])
+
+
+def test_cosine_starts_after_the_warm_up():
+    section = OptimizerConfig(lr=0.4, schedule="cosine", warmup_epochs=2.0)
+    assert _rates(section, 8, 1, [0, 1, 2, 4, 5, 6, 8]) == pytest.approx([0.0, 0.2, 0.4, 0.3, 0.2, 0.1, 0.0])
+
+
+def test_warm_up_to_the_rate_itself():
+    section = OptimizerConfig(lr=0.4, warmup_epochs=3.0)
+    assert _rates(section, 9, 4, [0, 1, 2, 3, 9]) == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
+
+
+def test_warm_up_to_the_scaled_rate():
+    section = OptimizerConfig(lr=0.4, warmup_epochs=5.0, scale_lr=True)
+    # from 0.1 to 1.6: 0.3 an epoch
+    assert _rates(section, 9, 4, [0, 1, 2.5, 5]) == pytest.approx([0.1, 0.4, 0.85, 1.6])
+
+
+def test_warm_up_of_one_worker_starts_at_zero():
+    section = OptimizerConfig(lr=0.4, warmup_epochs=4.0)
+    assert _rates(section, 9, 1, [0, 1, 4]) == pytest.approx([0.0, 0.1, 0.4])
+
+
+def test_milestones_count_from_the_start_of_the_run():
+    section = OptimizerConfig(lr=0.4, schedule="step", milestones=(3.0,), warmup_epochs=2.0)
+    assert _rates(section, 9, 4, [0, 2, 2.9, 3]) == pytest.approx([0.1, 0.4, 0.4, 0.04])
+
+
+def test_one_cycle():
+    section = OptimizerConfig(lr=0.5, schedule="one_cycle")
+    # rises over 3 of 10 epochs from 0.02, then falls over 7
+    assert _rates(section, 10, 8, [0, 1.5, 3, 6.5, 10]) == pytest.approx([0.02, 0.26, 0.5, 0.25, 0.0])
+
+
+def test_one_cycle_with_a_rise_of_its_own_and_scaling():
+    section = OptimizerConfig(lr=0.5, schedule="one_cycle", warmup_epochs=5.0, scale_lr=True)
+    assert _rates(section, 10, 2, [0, 2.5, 5, 7.5, 9.9]) == pytest.approx([0.04, 0.52, 1.0, 0.5, 0.02])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "one_cycle"])
+def test_a_rise_as_long_as_the_run(schedule):
+    section = OptimizerConfig(lr=0.5, schedule=schedule, warmup_epochs=2.0)
+    assert learning_rate(section, 1.999, 2, 1) == pytest.approx(0.5, rel=1e-2)
+    assert learning_rate(section, 2.0, 2, 1) == 0.0

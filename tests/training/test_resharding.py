@@ -1,0 +1,66 @@
+"""Resuming with another number of ranks: who gets whose state, and where in the run it goes on."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from suite.compose.build import compose
+from tests.distributed.ends import checkpoints, record
+from tests.distributed.launch import CONFIG, here
+from wirebench.config.loader import load
+from wirebench.training.checkpoint import load_tensors
+from wirebench.training.resharding import RankState, from_bytes, rank_states, to_bytes
+
+# 96 images in batches of 8: 6 steps an epoch with 2 workers, 4 with 3, 2 with 5, 12 with 1.
+BASE = ["train.max_steps=0", "train.epochs=3", "train.checkpoint_every_epochs=1", "train.checkpoint_every_steps=0"]
+
+
+def run(folder: Path, size: int, *overrides: str) -> int:
+    return here(size, [CONFIG, *BASE, f"output.dir={folder}", *overrides])
+
+
+def held(folder: Path) -> torch.Tensor:
+    """Sum over ranks of the residuals in the newest checkpoint."""
+    files = sorted(checkpoints(folder)[-1].glob("rank-*.safetensors"))
+    return torch.stack([load_tensors(file.read_bytes())["compressor.residual"] for file in files]).sum(0)
+
+
+def test_every_file_goes_to_one_rank_and_every_rank_gets_one():
+    files = [b"0", b"1", b"2", b"3", b"4"]
+    assert rank_states(files, 2) == [RankState([b"0", b"2", b"4"], False), RankState([b"1", b"3"], False)]
+    assert rank_states(files, 5) == [RankState([file], False) for file in files]
+    assert rank_states(files[:1], 2) == [RankState([b"0"], False), RankState([b"0"], True)]
+
+
+@pytest.mark.parametrize("estate", [RankState([b""], True), RankState([b"one", b"", b"three"], False)])
+def test_estates_travel(estate):
+    assert from_bytes(to_bytes(estate)) == estate
+
+
+@pytest.mark.parametrize(("before", "now"), [(3, 2), (5, 2), (2, 3), (3, 1)])
+def test_between_epochs_the_number_of_ranks_may_change(before: int, now: int, tmp_path: Path) -> None:
+    steps = {1: 12, 2: 6, 3: 4, 5: 2}
+    folder = tmp_path / "run"
+    assert run(folder, before, f"train.max_steps={steps[before]}") == 0
+    left = held(folder)
+    assert left.abs().sum() > 0
+    resumed = compose(load(CONFIG, [*BASE, f"engine.workers={now}", f"output.dir={folder}", "train.resume=auto"]))
+    residuals = [lane.compressor.state_dict() for lane in resumed.lanes]
+    assert [bool(state) for state in residuals] == [rank < before for rank in range(now)]
+    arrived = torch.stack([state["residual"] for state in residuals if state]).sum(0)
+    torch.testing.assert_close(arrived, left, rtol=0, atol=1e-6)
+    resumed.close()
+    assert run(folder, now, "train.resume=auto") == 0
+    done = record(folder)
+    assert (done["steps_done"], done["resumed_at"], done["world_size"]) == (3 * steps[now], steps[now], now)
+    assert [entry["epoch"] for entry in done["history"]] == [0, 1, 2]
+
+
+def test_within_an_epoch_it_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    assert run(folder, 2, "train.max_steps=4", "train.checkpoint_every_steps=4") == 0
+    capsys.readouterr()
+    assert run(folder, 3, "train.resume=auto") == 2
+    wanted = "has engine.workers = 2, this run has 3; their number can change only between epochs"
+    assert wanted in capsys.readouterr().err

@@ -1,0 +1,103 @@
+"""A whole run in this process, with virtual workers: the same again, whatever it is cut into, and what it records."""
+
+import json
+from typing import Any
+
+import pytest
+
+from suite.compose.build import compose
+from train import conduct
+from wirebench.config import loader
+from wirebench.errors import UserError
+
+TABLE: dict[str, dict[str, Any]] = {
+    "model": {"name": "toy", "hidden": 2, "unused": True},
+    "data": {
+        "name": "synthetic", "image_size": 4, "channels": 1, "num_classes": 3, "train_size": 48, "test_size": 10,
+        "batch_size": 4,
+    },
+    "engine": {"workers": 3, "threads": 1, "device": "cpu"},
+    "optimizer": {"lr": 0.05},
+    "train": {"epochs": 2, "warmup_steps": 1},
+    "output": {"tensorboard": False},
+}  # fmt: skip
+
+
+def record_of(folder, **changes: Any) -> dict[str, Any]:
+    """The record of a run of TABLE with `section__key=value` changed."""
+    table = {section: dict(keys) for section, keys in TABLE.items()}
+    table["output"]["dir"] = str(folder)
+    for key, value in changes.items():
+        section, _, name = key.partition("__")
+        table.setdefault(section, {})[name] = value
+    run = compose(loader.from_dict(table))
+    try:
+        conduct(run)
+    finally:
+        run.stopper.close()
+    record: dict[str, Any] = json.loads((folder / "record.json").read_text())
+    return record
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory) -> dict[str, Any]:
+    return record_of(tmp_path_factory.mktemp("plain"))
+
+
+def losses(record: dict[str, Any]) -> list[float]:
+    return [entry["loss"] for entry in record["history"]] + [record["final"]["loss"]]
+
+
+def test_the_record_of_a_run(plain):
+    assert (plain["status"], plain["engine"], plain["world_size"]) == ("finished", "local", 3)
+    assert plain["parameters"] == 2 * 9 + 2 + 3 * 8 + 3 + 3
+    assert plain["images_per_second"]["steps"] == 2 * 4 - 1, "one step is warm-up"
+    assert all(plain["phases"][name] > 0 for name in plain["phases"])
+    assert plain["bytes_per_step"]["payload"] == plain["bytes_per_step"]["dense"] == 4 * plain["parameters"]
+    assert [entry["epoch"] for entry in plain["history"]] == [0, 1]
+    assert len(plain["requests"]) == 5, "one message per tensor"
+
+
+def test_the_same_run_again_is_the_same_to_the_bit(plain, tmp_path):
+    assert losses(record_of(tmp_path)) == losses(plain)
+    assert losses(record_of(tmp_path / "other", train__seed=1)) != losses(plain)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"scheduler__name": "sync_easgd"},
+        {"collective__name": "ring"},
+        {"collective__name": "tree"},
+        {"train__accumulation": 2},
+    ],
+    ids=str,
+)
+def test_how_gradients_travel_changes_no_result(plain, tmp_path, changes):
+    assert losses(record_of(tmp_path, **changes)) == pytest.approx(losses(plain), rel=1e-5)
+
+
+def test_a_run_can_end_within_an_epoch(tmp_path):
+    record = record_of(tmp_path, train__max_steps=3)
+    assert record["steps_done"] == 3
+    assert [entry["epoch"] for entry in record["history"]] == [0]
+
+
+def test_a_data_set_without_test_images_has_no_accuracy(tmp_path):
+    record = record_of(tmp_path, data__test_size=0)
+    assert record["status"] == "finished"
+    assert record["final"] == {"loss": None, "top1": None, "top5": None}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scheduler__name": "native", "collective__name": "ring"}, r"^scheduler\.name: 'native' is the engine's own"),
+        ({"scheduler__name": "native"}, r"^scheduler\.name: 'native' needs an engine with a synchroniser"),
+        ({"train__resume": "auto", "output__dir": ""}, r"^train\.resume: auto looks into output\.dir"),
+        ({"model__hiden": 3}, r"^model\.hiden: 'toy' has no such option; did you mean 'hidden'\?"),
+    ],
+)
+def test_combinations_that_make_no_sense_are_refused(tmp_path, changes, message):
+    with pytest.raises(UserError, match=message):
+        record_of(tmp_path, **changes)

@@ -1,0 +1,84 @@
+"""What can be composed, as text: for --list, --list NAME and --help."""
+
+import dataclasses
+import inspect
+from collections.abc import Mapping, Sequence
+
+from wirebench.config.loader import SECTIONS
+from wirebench.config.plugins import Plugins, nearest, type_name
+from wirebench.errors import UserError
+
+HINT = "python train.py --list NAME [NAME ...] explains a plugin and its options"
+
+
+def sections() -> str:
+    """Every section of a config with its keys, what they mean and their defaults."""
+    lines = []
+    for name, kind in SECTIONS.items():
+        first, *rest = inspect.cleandoc(kind.__doc__ or "").splitlines()
+        lines.append(f"[{name}]  {first.removeprefix(f'[{name}]: ')}")
+        lines += [f"  {line}" for line in rest if line.strip()]
+        for each in dataclasses.fields(kind):
+            if each.name != "options":
+                lines.append(f"  {each.name} = {each.default!r}")
+    return "\n".join(lines)
+
+
+def plugins(kinds: Sequence[Plugins], engines: Mapping[str, str]) -> str:
+    """Every plugin with its first line of documentation and its options."""
+    lines = []
+    for kind in kinds:
+        lines.append("data sets" if kind.kind == "data" else f"{kind.kind}s")
+        lines += [line for name in kind.available() for line in _plugin(kind, name)]
+        lines.append("")
+    lines.append("engines")
+    lines += [f"  {name:16} {text}" for name, text in engines.items()]
+    return "\n".join([*lines, "", HINT])
+
+
+def explain(names: Sequence[str], kinds: Sequence[Plugins], engines: Mapping[str, str]) -> str:
+    """What each of these plugins is and takes; UserError for a name that nothing has.
+
+    names  of the plugins of any kind, or dotted, of a user's own modules
+    """
+    texts = []
+    for name in names:
+        found = [kind for kind in kinds if name in kind.available()]
+        if "." in name:
+            found = [Plugins("", "plugin", fixed=tuple(each for kind in kinds for each in kind.fixed))]
+        texts += [_explained(kind, name) for kind in found]
+        if name in engines:
+            texts.append(f"engine {name}\n\n{engines[name]}")
+        elif not found:
+            known = [*engines, *(each for kind in kinds for each in kind.available())]
+            raise UserError(f"--list: nothing is called {name!r}; {nearest(name, known)}--list alone shows all")
+    return "\n\n\n".join(texts)
+
+
+def _explained(kind: Plugins, name: str) -> str:
+    plugin = kind.load(name)
+    # The module's text says what the method is; the class's, what it takes. One that has none shows its base's.
+    texts = [inspect.getdoc(inspect.getmodule(plugin)), inspect.getdoc(plugin)]
+    options = _options(kind, name) or ["  none"]
+    head = f"{'data set' if kind.kind == 'data' else kind.kind} {name}"
+    return "\n\n".join([head, *(text for text in texts if text), "\n".join(["options:", *options])])
+
+
+def _plugin(kind: Plugins, name: str) -> list[str]:
+    try:
+        # The module's first paragraph says what the method is; the class's, what it takes.
+        about = inspect.getdoc(inspect.getmodule(kind.load(name))) or ""
+        options = _options(kind, name)
+    except UserError as error:
+        return [f"  {name:16} cannot be loaded: {error}"]
+    first_paragraph = " ".join(about.partition("\n\n")[0].split())
+    return [f"  {name:16} {first_paragraph}", *(f"    {line}" for line in options)]
+
+
+def _options(kind: Plugins, name: str) -> list[str]:
+    """A line for each option, with its default and its type."""
+    types, lines = kind.types(name), []
+    for option, parameter in kind.options(name).items():
+        default = "" if parameter.default is inspect.Parameter.empty else f" = {parameter.default!r}"
+        lines.append(f"  {option}{default}   ({type_name(types[option])})")
+    return lines

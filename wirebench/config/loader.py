@@ -1,0 +1,192 @@
+"""What a run is: frozen sections read from TOML, overridden by `section.key=value`, dumped with every choice resolved.
+
+Sections that name a plugin ([model], [data], [compressor], [scheduler], [collective]) hand the keys that are not listed
+in sections.py to the plugin's constructor, which declares their names and types.
+"""
+
+import dataclasses
+import tomllib
+import typing
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from wirebench.config import requested, validation
+from wirebench.config.plugins import check_type, suggest
+from wirebench.config.sections import (
+    AS_THE_PAPER,
+    CollectiveConfig,
+    CompressorConfig,
+    Config,
+    DataConfig,
+    EngineConfig,
+    ExpectedConfig,
+    ModelConfig,
+    NetworkConfig,
+    OptimizerConfig,
+    OutputConfig,
+    SchedulerConfig,
+    TrainConfig,
+)
+from wirebench.errors import UserError
+
+__all__ = [
+    "AS_THE_PAPER",
+    "SECTIONS",
+    "CollectiveConfig",
+    "CompressorConfig",
+    "Config",
+    "DataConfig",
+    "EngineConfig",
+    "ExpectedConfig",
+    "ModelConfig",
+    "NetworkConfig",
+    "OptimizerConfig",
+    "OutputConfig",
+    "SchedulerConfig",
+    "TrainConfig",
+    "dump",
+    "from_dict",
+    "load",
+    "to_dict",
+]
+
+NO_SECTIONS = ("name", requested.ASKED)
+SECTIONS: dict[str, type] = {
+    name: kind for name, kind in typing.get_type_hints(Config).items() if name not in NO_SECTIONS
+}
+
+
+def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
+    """Read a TOML file and apply `section.key=value` overrides; UserError says what is wrong and where."""
+    path = Path(path)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not a text file") from error
+    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+    _refuse_twice(overrides)
+    replaced = {text.partition(".")[0] for text in overrides if _replaces_plugin(table, text)}
+    requested.go_back(table, replaced)
+    if any(_leaves_momentum(text) for text in overrides):
+        requested.restore(table, "optimizer")
+    for section in replaced:
+        # The file's options are those of the plugin that the file names.
+        table[section] = {key: value for key, value in table[section].items() if key in _hints(section)}
+    for text in overrides:
+        _override(table, text)
+    return from_dict(table, path.stem)
+
+
+def from_dict(table: Mapping[str, Any], name: str = "run") -> Config:
+    """A Config from nested tables, every key and type checked. `name` serves where the table has no name of its own."""
+    sections: dict[str, Any] = {"name": table.get("name", name)}
+    check_type("name", sections["name"], str)
+    for section in table.keys() - set(NO_SECTIONS):
+        sections[section] = _section(section, _is_table(section, table[section]))
+    before = _is_table(requested.ASKED, table.get(requested.ASKED, {}))
+    for section, keys in before.items():
+        _section(section, _is_table(section, keys))
+    sections[requested.ASKED] = {section: dict(keys) for section, keys in before.items()}
+    config = Config(**sections)
+    validation.check(config)
+    return config
+
+
+def to_dict(config: Config) -> dict[str, Any]:
+    """Nested tables that `from_dict` reads back; options stand beside their section's keys."""
+    tables: dict[str, Any] = {"name": config.name}
+    for section in SECTIONS:
+        values = dataclasses.asdict(getattr(config, section))
+        values.update(values.pop("options", {}))
+        tables[section] = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
+    if config.asked:
+        tables[requested.ASKED] = {section: dict(keys) for section, keys in config.asked.items()}
+    return tables
+
+
+def dump(config: Config) -> str:
+    """The config as TOML text, every key written out: reading it back repeats the run."""
+    return tomli_w.dumps(to_dict(config))
+
+
+def _section(section: str, keys: Mapping[str, Any]) -> Any:
+    if section not in SECTIONS:
+        raise UserError(f"{section}: no such section; {suggest(section, list(SECTIONS))}")
+    hints = _hints(section)
+    takes_options = hints.pop("options", None) is not None
+    known, options = {}, {}
+    for key, value in keys.items():
+        if key in hints:
+            check_type(f"{section}.{key}", value, hints[key])
+            known[key] = _frozen(value, hints[key])
+        elif takes_options:
+            options[key] = _frozen(value, Any)
+        else:
+            raise UserError(f"{section}.{key}: no such key; {suggest(key, list(hints))}")
+    return SECTIONS[section](**known, options=options) if takes_options else SECTIONS[section](**known)
+
+
+def _hints(section: str) -> dict[str, Any]:
+    return typing.get_type_hints(SECTIONS[section]) if section in SECTIONS else {}
+
+
+def _frozen(value: Any, hint: Any) -> Any:
+    """A TOML value as a section keeps it: arrays are tuples, and whole numbers floats where a float is declared."""
+    if isinstance(value, list):
+        item = typing.get_args(hint)[0] if typing.get_args(hint) else Any
+        return tuple(_frozen(each, item) for each in value)
+    return float(value) if hint is float else value
+
+
+def _refuse_twice(overrides: Sequence[str]) -> None:
+    given: dict[str, str] = {}
+    for text in overrides:
+        key, _, value = text.partition("=")
+        if key in given:
+            raise UserError(f"{key}: is given twice on the command line, as {given[key]!r} and as {value!r}")
+        given[key] = value
+
+
+def _replaces_plugin(table: Mapping[str, Any], text: str) -> bool:
+    """Whether the override names another plugin than the file does."""
+    key, _, value = text.partition("=")
+    section, _, name = key.partition(".")
+    given = table.get(section)
+    return name == "name" and isinstance(given, Mapping) and "name" in given and given["name"] != value.strip("\"'")
+
+
+def _leaves_momentum(text: str) -> bool:
+    """Whether the override takes the momentum from the compressor, so that the optimizer has it."""
+    key, _, value = text.partition("=")
+    return key == "compressor.momentum" and _parse(value, None) == 0
+
+
+def _override(table: dict[str, Any], text: str) -> None:
+    key, equals, value = text.partition("=")
+    section, dot, name = key.partition(".")
+    if not equals or not dot or not name:
+        raise UserError(f"{text!r}: an override is section.key=value, e.g. train.max_steps=20")
+    _is_table(section, table.setdefault(section, {}))
+    table[section][name] = _parse(value, _hints(section).get(name))
+    requested.forget(table, section, name)
+
+
+def _is_table(section: str, keys: Any) -> Mapping[str, Any]:
+    if not isinstance(keys, Mapping):
+        raise UserError(f"{section}: is a section ([{section}] with keys below it), got {keys!r}")
+    return keys
+
+
+def _parse(text: str, hint: Any) -> Any:
+    """A TOML value where the text is one, else the text itself: names and paths need no quotes."""
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except ValueError:
+        return text
+    return text if hint is str and not isinstance(value, str) else value

@@ -1,0 +1,182 @@
+"""A plugin is a file: find it, check its options, build its one public class.
+
+`Plugins("compressors")` serves the folder `compressors/`: the name `topk` is the module `compressors.topk`, and its
+public class is built with the options, whose names and types its constructor declares. A dotted name
+(`mypkg.mine`) loads a user's own module in the same way.
+"""
+
+import dataclasses
+import importlib
+import inspect
+import math
+import pkgutil
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from wirebench.config.import_faults import fault
+from wirebench.config.sections import Config
+from wirebench.errors import UserError
+
+
+class Plugins:
+    """The plugins of one package.
+
+    package  importable name of the folder
+    kind     the word that users know it by, which is also its section in a config ("compressor")
+    helpers  modules of the folder that are not plugins
+    fixed    constructor arguments that the suite passes itself, so that they are no options
+    """
+
+    def __init__(
+        self, package: str, kind: str, helpers: frozenset[str] = frozenset(), fixed: tuple[str, ...] = ()
+    ) -> None:
+        self.package, self.kind, self.helpers, self.fixed = package, kind, helpers, fixed
+
+    def available(self) -> list[str]:
+        """Names of the plugins in the folder, sorted."""
+        path = importlib.import_module(self.package).__path__
+        names = (module.name for module in pkgutil.iter_modules(path) if not module.ispkg)
+        return sorted(n for n in names if n not in self.helpers and not n.startswith("_"))
+
+    def load(self, name: str) -> type:
+        """The public class of the plugin `name`; UserError names the plugins that exist."""
+        if "." not in name and name not in self.available():
+            raise UserError(f"{self.kind}.name: no {self.kind} {name!r}; {suggest(name, self.available())}")
+        path = name if "." in name else f"{self.package}.{name}"
+        if not all(part.isidentifier() for part in path.split(".")):
+            raise UserError(f"{self.kind}.name: {name!r} is no module's name; a module of your own reads mypkg.mine")
+        try:
+            module = importlib.import_module(path)
+        except (ImportError, SyntaxError) as error:
+            absent = isinstance(error, ModuleNotFoundError) and error.name
+            if absent and (path + ".").startswith(f"{absent}."):
+                text = f"no module {path!r} can be imported (its folder on PYTHONPATH?)"
+            else:
+                text = f"{name!r} cannot be imported: {fault(error)}"
+            raise UserError(f"{self.kind}.name: {text}") from error
+        return _public_class(module)
+
+    def options(self, name: str) -> dict[str, inspect.Parameter]:
+        """The options that plugin `name` takes, by name; UserError for one without a name of its own or a type."""
+        parameters = inspect.signature(self.load(name)).parameters
+        found = {key: p for key, p in parameters.items() if key not in self.fixed}
+        for key, parameter in found.items():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise UserError(f"{self.kind}.name: {name!r} takes {parameter}; a plugin names all its options")
+            if parameter.annotation is parameter.empty:
+                raise UserError(f"{self.kind}.{key}: {name!r} gives this option no type; annotate it")
+        return found
+
+    def defaults(self, name: str) -> dict[str, Any]:
+        """Default values of the plugin's options; options without a default are left out."""
+        options = self.options(name).items()
+        return {
+            key: p.default for key, p in options if p.default is not inspect.Parameter.empty and p.default is not None
+        }
+
+    def check(self, name: str, options: Mapping[str, Any]) -> None:
+        """Raise UserError unless the constructor of `name` takes these options, with these types."""
+        allowed = self.options(name)
+        for key in options:
+            if key not in allowed:
+                raise UserError(
+                    f"{self.kind}.{key}: {name!r} has no such option; {suggest(key, [*allowed, *own_keys(self.kind)])}"
+                )
+        for key, parameter in allowed.items():
+            if key not in options and parameter.default is inspect.Parameter.empty:
+                raise UserError(f"{self.kind}.{key}: {name!r} needs it ({type_name(self.types(name).get(key))})")
+        types_of = self.types(name)
+        for key, value in options.items():
+            check_type(f"{self.kind}.{key}", value, types_of.get(key, Any))
+
+    def build(self, name: str, /, **options: Any) -> Any:
+        """An instance of plugin `name`; a ValueError of its constructor becomes a UserError that names the section."""
+        self.check(name, {key: value for key, value in options.items() if key not in self.fixed})
+        try:
+            return self.load(name)(**options)
+        except UserError:
+            raise
+        except ValueError as error:
+            raise UserError(f"{self.kind}: {error}") from error
+
+    def types(self, name: str) -> dict[str, Any]:
+        """The declared type of every constructor argument."""
+        try:
+            parameters = inspect.signature(self.load(name), eval_str=True).parameters
+        except NameError as error:
+            raise UserError(f"{self.kind}.name: {name!r} has a type that cannot be read: {error}") from error
+        return {key: Any if p.annotation is p.empty else p.annotation for key, p in parameters.items()}
+
+
+def check_type(where: str, value: object, expected: object) -> None:
+    """Raise UserError, naming `where`, unless `value` has the type `expected` (an annotation).
+
+    Numbers are finite, and whole ones fit into 64 bits, as TOML wants it.
+    """
+    if not _fits(value, expected):
+        raise UserError(f"{where}: needs {type_name(expected)}, got {value!r}")
+    for item in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(item, float) and not math.isfinite(item):
+            raise UserError(f"{where}: needs a finite number, got {item!r}")
+        if isinstance(item, int) and not -(2**63) <= item < 2**63:
+            raise UserError(f"{where}: needs a number of at most 64 bits")
+
+
+def _fits(value: object, expected: Any) -> bool:
+    if expected is Any:
+        return True
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, each) for each in arguments)
+    if origin is typing.Literal:
+        return any(value == each and type(value) is type(each) for each in arguments)
+    if origin in (list, tuple, Sequence):
+        return isinstance(value, list | tuple) and all(_fits(item, arguments[0]) for item in value)
+    if expected is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if expected is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, origin or expected)
+
+
+def type_name(expected: Any) -> str:
+    """A type in words, for an error line."""
+    origin, arguments = typing.get_origin(expected), typing.get_args(expected)
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(type_name(each) for each in arguments if each is not type(None))
+    if origin is typing.Literal:
+        return "one of " + ", ".join(str(each) for each in arguments)
+    if arguments:
+        return f"a list of {type_name(arguments[0])}"
+    words = {int: "a whole number", float: "a number", str: "a string", bool: "true or false"}
+    return words.get(expected, getattr(expected, "__name__", str(expected)))
+
+
+def own_keys(section: str) -> list[str]:
+    """The keys of a config's section that stand beside its plugin's options; none where it is no section."""
+    kind = typing.get_type_hints(Config).get(section)
+    return [f.name for f in dataclasses.fields(kind) if f.name != "options"] if kind else []
+
+
+def nearest(word: str, known: Sequence[str]) -> str:
+    """The known word that was probably meant, as a question; '' where none is near. Case does not count."""
+    lower = {each.lower(): each for each in known}
+    near = get_close_matches(word.lower(), list(lower), 1)
+    return f"did you mean {lower[near[0]]!r}? " if near else ""
+
+
+def suggest(word: str, known: Sequence[str]) -> str:
+    """The end of an error line: the nearest known word, if any, and all of them."""
+    return f"{nearest(word, known)}there is: {', '.join(sorted(known)) or 'none'}"
+
+
+def _public_class(module: types.ModuleType) -> type:
+    mine = [
+        c for n, c in vars(module).items() if inspect.isclass(c) and c.__module__ == module.__name__ and n[0] != "_"
+    ]
+    if len(mine) != 1:
+        raise UserError(f"{module.__name__}: a plugin has exactly one public class, this has {len(mine)}")
+    return mine[0]

@@ -1,0 +1,86 @@
+"""Straight lines through measured points: what an exchange of any size costs, from some sizes that were tried."""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+
+Points = list[tuple[int, float]]
+"""(elements, seconds) of exchanges that were measured."""
+
+SMALLEST, FACTOR = 256, 4
+"""Sizes that are tried: about so many elements, and so many times more, up to the whole model."""
+
+
+class Piecewise:
+    """Seconds of a number of elements; rises with it.
+
+    points  (elements, seconds), of different sizes, at least one; where they fall they are averaged
+
+    Between two points it is a straight line, beyond the largest the last line goes on. Below the smallest it costs what
+    the line through the two smallest says, at most what the smallest does, and at least half of that: the start-up time
+    of an exchange.
+    """
+
+    def __init__(self, points: Sequence[tuple[int, float]]) -> None:
+        assert points, "a cost needs at least one point"
+        self.points = _rising(sorted(points))
+        sizes = [size for size, _ in self.points]
+        assert sizes == sorted(set(sizes)), f"one point for each size, got {sizes}"
+        size, seconds = self.points[0]
+        if size > 0:
+            line = seconds - size * _slope(*self.points[:2]) if len(self.points) > 1 else seconds
+            self.points.insert(0, (0, min(max(line, seconds / 2), seconds)))
+        self._sizes = [float(size) for size, _ in self.points]
+        pairs = zip(self.points, self.points[1:], strict=False)
+        self._slopes = [_slope(one, other) for one, other in pairs] or [0.0]
+        self._slopes.append(self._slopes[-1])
+
+    def __call__(self, numel: float) -> float:
+        """Seconds of one exchange of `numel` elements."""
+        place = bisect_right(self._sizes, numel) - 1
+        size, seconds = self.points[place]
+        return seconds + (numel - size) * self._slopes[place]
+
+
+def _rising(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """The same sizes; points that fall, which only noise can make them, share their mean (isotonic regression)."""
+    pools: list[tuple[float, int]] = []  # mean, and how many points it stands for
+    for _, seconds in points:
+        mean, count = seconds, 1
+        while pools and pools[-1][0] > mean:
+            before, others = pools.pop()
+            mean, count = (mean * count + before * others) / (count + others), count + others
+        pools.append((mean, count))
+    means = [mean for mean, count in pools for _ in range(count)]
+    return [(size, mean) for (size, _), mean in zip(points, means, strict=True)]
+
+
+def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:
+    return (other[1] - one[1]) / (other[0] - one[0])
+
+
+@lru_cache(maxsize=64)
+def spans(sizes: tuple[int, ...]) -> list[range]:
+    """Runs of neighbouring layers of about SMALLEST elements, FACTOR times as many and so on; the last is all."""
+    ends = [0, *accumulate(sizes)]
+    found: dict[int, range] = {}
+    target = SMALLEST
+    while target < ends[-1]:
+        tries = (range(i, _nearest(ends, i, target)) for i in range(len(sizes)))
+        best = min(tries, key=lambda r: abs(math.log((ends[r.stop] - ends[r.start]) / target)))
+        found.setdefault(ends[best.stop] - ends[best.start], best)
+        target *= FACTOR
+    found[ends[-1]] = range(len(sizes))
+    return [found[size] for size in sorted(found)]
+
+
+def _nearest(ends: Sequence[int], start: int, target: int) -> int:
+    """The end of the run from layer `start` on whose elements come nearest to `target`; at least one layer."""
+    stop = bisect_left(ends, ends[start] + target)
+    stop = min(max(stop, start + 1), len(ends) - 1)
+    shorter = stop - 1
+    if shorter > start and ends[start] + target - ends[shorter] < ends[stop] - ends[start] - target:
+        return shorter
+    return stop

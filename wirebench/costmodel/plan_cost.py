@@ -1,0 +1,266 @@
+"""What a plan costs on a topology: its seconds, and the bytes on every link.
+
+The model is that of the papers (alpha, beta, gamma: MG-WFBP, Table II; FlexReduce, Eq. 1), carried from a single link
+to a tree of links. Rounds run one after another. A round costs
+
+    latency    for every rank the sum of the start-up times (alpha) of the messages that it sends, and of those that it
+               receives; the largest such sum counts. Each message pays the latency of the level at which its two ranks
+               meet.
+  + wire       for every link and direction all bytes that cross it, divided by its rate (1 / beta); the slowest link
+               counts
+  + adding     for every rank the bytes that it adds to its own, times gamma; the busiest rank counts. Bytes that
+               overwrite are not counted.
+  + round      what a round costs for every rank that receives in it: where ranks share cores, they are woken in turn
+  + shared     where the topology has something that all messages share: their start-up times and bytes there, all
+               added up
+
+What several transfers of one round carry between two ranks is one message. docs/topology.md has the model's limits.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from wirebench.collectives.execution.segments import IN_FLIGHT
+from wirebench.collectives.plan import Message, Plan, messages
+from wirebench.topology.tree import Branch, BranchPath, Topology, link_for
+
+Direction = Literal["up", "down"]
+"""Up: from a node to its parent; down: from the parent to the node."""
+
+DirectedLink = tuple[int | BranchPath, Direction]
+"""One direction of the link above a node, which is a rank or a branch's path."""
+
+Port = tuple[int, Literal["send", "receive"]]
+
+
+def plan_seconds(plan: Plan, topology: Topology, item_bytes: float) -> float:
+    """Seconds that `plan` takes on `topology`, with items of `item_bytes` bytes.
+
+    For one indivisible message (a Merge) the plan has one item, and `item_bytes` is the message's size. 0.0 where there
+    is nothing to send. Raises ValueError where a link that the plan uses has no speed.
+    """
+    return sum(load.seconds for load in _loads(plan, topology, item_bytes))
+
+
+def pipelined_seconds(plans: Sequence[Plan], topology: Topology, item_bytes: float, apart: int = 0) -> float:
+    """Seconds of a sum that is cut into segments, one plan each, several of them under way at once (segments.py).
+
+    Segments that start in turn, `apart` rounds after one another, advance in step. Each step takes as long as the
+    longest of the rounds that are under way, or as the resource that all of them together keep busy longest: one
+    direction of a link, a rank that starts and adds messages, or what all messages share.
+
+    Segments side by side (`apart` is 0) wait and add up while others use the wire. The first fills the pipeline and
+    costs its full price, and each further one ends when what it needs most is free again: it adds the time for which it
+    keeps its busiest resource busy over all its rounds. It starts when one of IN_FLIGHT places is free, and never takes
+    less than its own price. Equal segments, none of which waits to start, cost price + (segments - 1) * busiest.
+    Raises ValueError as `plan_seconds`.
+    """
+    # Segments differ by one item at most, so that few plans are distinct, and the first stands for all in turn.
+    if apart:
+        return _in_turn_seconds(list(_loads(plans[0], topology, item_bytes)), len(plans), apart) if plans else 0.0
+    distinct = {id(plan): plan for plan in plans}
+    loads = {key: list(_loads(plan, topology, item_bytes)) for key, plan in distinct.items()}
+    prices = {key: (sum(load.seconds for load in rounds), _busiest_seconds(rounds)) for key, rounds in loads.items()}
+    ends: list[float] = []
+    for number, (seconds, busy_seconds) in enumerate(prices[id(plan)] for plan in plans):
+        start = ends[number - IN_FLIGHT] if number >= IN_FLIGHT else 0.0
+        ends.append(max(start + seconds, ends[-1] + busy_seconds if ends else 0.0))
+    return ends[-1] if ends else 0.0
+
+
+def _in_turn_seconds(loads: Sequence["_Load"], count: int, apart: int) -> float:
+    """`count` segments of these rounds, each `apart` steps after the one before."""
+    known: dict[range, float] = {}
+    total = 0.0
+    for step in range(len(loads) + apart * (count - 1)):
+        # The segment that started last is in round `newest`; those before it are multiples of `apart` further on.
+        newest = step - apart * min(step // apart, count - 1)
+        under_way = range(newest, min(step + 1, len(loads)), apart)
+        if under_way not in known:
+            rounds = [loads[number] for number in under_way]
+            known[under_way] = max(max((load.seconds for load in rounds), default=0.0), _busiest_seconds(rounds))
+        total += known[under_way]
+    return total
+
+
+def native_seconds(topology: Topology, num_bytes: float) -> float:
+    """Seconds of the engine's own all-reduce of a tensor; ValueError where the topology does not say."""
+    if not topology.native:
+        raise ValueError("the topology does not say how fast the engine's own all-reduce is")
+    link = link_for(topology.native, num_bytes)
+    return link.latency_seconds + num_bytes * 2 * (topology.size - 1) / topology.size / link.bytes_per_second
+
+
+def link_bytes(plan: Plan, topology: Topology, item_bytes: float) -> dict[DirectedLink, float]:
+    """Bytes that cross each link in each direction in all rounds together; links that carry nothing are left out."""
+    total: defaultdict[DirectedLink, float] = defaultdict(float)
+    network = _network(topology)
+    for message in _all_messages(plan):
+        for link in network.route(message.src, message.dst).links:
+            total[link] += (message.stop - message.start) * item_bytes
+    return dict(total)
+
+
+class MachineBytes(NamedTuple):
+    """What a machine's network interface carries: bytes to ranks of other machines, and from them."""
+
+    sent: float
+    received: float
+
+
+def uplink_bytes(plan: Plan, topology: Topology, item_bytes: float) -> tuple[MachineBytes, ...]:
+    """Bytes that leave and enter each machine, in the order of `topology.machines`.
+
+    To be compared with the counters of the machines' interfaces, which count headers as well.
+    """
+    machine_of = {rank: number for number, ranks in enumerate(topology.machines) for rank in ranks}
+    sent: Counter[int] = Counter()
+    received: Counter[int] = Counter()
+    for message in _all_messages(plan):
+        src, dst = machine_of[message.src], machine_of[message.dst]
+        if src != dst:
+            sent[src] += message.stop - message.start
+            received[dst] += message.stop - message.start
+    return tuple(MachineBytes(sent[m] * item_bytes, received[m] * item_bytes) for m in range(len(topology.machines)))
+
+
+def _all_messages(plan: Plan) -> Iterator[Message]:
+    for transfers in (*plan.reduce, *plan.copy):
+        yield from messages(transfers)
+
+
+class _Load(NamedTuple):
+    """How long a round keeps everything that it needs busy."""
+
+    latency_seconds: Mapping[Port, float]
+    link_seconds: Mapping[DirectedLink, float]
+    adding_seconds: Mapping[int, float]
+    shared_seconds: float
+    round_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        latency, wire = max(self.latency_seconds.values()), max(self.link_seconds.values())
+        adding = max(self.adding_seconds.values(), default=0.0)
+        return latency + wire + adding + self.shared_seconds + self.round_seconds
+
+
+class _Parcel(NamedTuple):
+    """A message as pricing sees it: its place in the items does not matter."""
+
+    src: int
+    dst: int
+    items: int
+    added_items: int
+
+
+def _loads(plan: Plan, topology: Topology, item_bytes: float) -> Iterator[_Load]:
+    """The load of every round that carries anything."""
+    assert item_bytes > 0, f"an item has a size, got {item_bytes} bytes"
+    # The rounds of a ring differ in which items travel, hardly in how many: price each shape once.
+    known: dict[tuple[_Parcel, ...], _Load] = {}
+    for parcels in _shapes(plan):
+        if parcels not in known:
+            known[parcels] = _load(parcels, topology, item_bytes)
+        yield known[parcels]
+
+
+@lru_cache(maxsize=4096)
+def _shapes(plan: Plan) -> tuple[tuple[_Parcel, ...], ...]:
+    """The messages of every round that has any; a fit prices one plan many times."""
+    shapes = (
+        tuple(sorted(_parcel(message, phase == "reduce") for message in messages(transfers)))
+        for phase, rounds in (("reduce", plan.reduce), ("copy", plan.copy))
+        for transfers in rounds
+    )
+    return tuple(parcels for parcels in shapes if parcels)
+
+
+def _parcel(message: Message, adds: bool) -> _Parcel:
+    added = sum(part.stop - part.start for part in message.parts if adds and not part.fresh)
+    return _Parcel(message.src, message.dst, message.stop - message.start, added)
+
+
+def _load(parcels: Sequence[_Parcel], topology: Topology, item_bytes: float) -> _Load:
+    network = _network(topology)
+    latency: defaultdict[Port, float] = defaultdict(float)
+    adding: defaultdict[int, float] = defaultdict(float)
+    carried: defaultdict[DirectedLink, float] = defaultdict(float)
+    largest: defaultdict[DirectedLink, float] = defaultdict(float)
+    for parcel in parcels:
+        size, route = parcel.items * item_bytes, network.route(parcel.src, parcel.dst)
+        start_up = route.meeting.link(size).latency_seconds
+        latency[parcel.src, "send"] += start_up
+        latency[parcel.dst, "receive"] += start_up
+        adding[parcel.dst] += parcel.added_items * item_bytes * topology.reduce_seconds_per_byte
+        for link in route.links:
+            carried[link] += size
+            largest[link] = max(largest[link], size)
+    wire = {link: b / network.above(link[0]).link(largest[link]).bytes_per_second for link, b in carried.items()}
+    waking = topology.round_seconds * len({parcel.dst for parcel in parcels})
+    return _Load(latency, wire, adding, _shared_seconds(parcels, topology, item_bytes), waking)
+
+
+def _shared_seconds(parcels: Iterable[_Parcel], topology: Topology, item_bytes: float) -> float:
+    """What a round's messages cost where all of them pass."""
+    if not topology.shared:
+        return 0.0
+    sizes = [parcel.items * item_bytes for parcel in parcels]
+    links = [link_for(topology.shared, size) for size in sizes]
+    return sum(link.latency_seconds + size / link.bytes_per_second for link, size in zip(links, sizes, strict=True))
+
+
+def _busiest_seconds(loads: Iterable[_Load]) -> float:
+    """The longest time for which one resource is busy: a direction of a link, or a rank.
+
+    A rank sends and receives at the same time, and adds with the same hands that receive.
+    """
+    busy: defaultdict[Hashable, float] = defaultdict(float)
+    for load in loads:
+        busy["shared"] += load.shared_seconds
+        for link, seconds in load.link_seconds.items():
+            busy["link", link] += seconds
+        for port, seconds in load.latency_seconds.items():
+            busy["port", port] += seconds
+        for rank, seconds in load.adding_seconds.items():
+            busy["port", (rank, "receive")] += seconds
+    return max(busy.values(), default=0.0)
+
+
+class _Route(NamedTuple):
+    """The way of a message: the branch at which its ranks meet, and the links that it crosses."""
+
+    meeting: Branch
+    links: tuple[DirectedLink, ...]
+
+
+class _Network:
+    """The routes of a topology, each worked out once."""
+
+    def __init__(self, topology: Topology) -> None:
+        self._chains, self._branches = topology.chains, topology.branches
+        self._routes: dict[tuple[int, int], _Route] = {}
+
+    def above(self, node: int | BranchPath) -> Branch:
+        """The parent of a rank or of a branch: it knows the speed of the link between the two."""
+        return self._branches[self._chains[node][-1] if isinstance(node, int) else node[:-1]]
+
+    def route(self, src: int, dst: int) -> _Route:
+        """The way from rank `src` to rank `dst`."""
+        if (src, dst) not in self._routes:
+            self._routes[src, dst] = self._find(src, dst)
+        return self._routes[src, dst]
+
+    def _find(self, src: int, dst: int) -> _Route:
+        from_root, to = self._chains[src], self._chains[dst]
+        shared = sum(a == b for a, b in zip(from_root, to, strict=False))
+        upwards: list[DirectedLink] = [(src, "up"), *((path, "up") for path in reversed(from_root[shared:]))]
+        downwards: list[DirectedLink] = [*((path, "down") for path in to[shared:]), (dst, "down")]
+        return _Route(self._branches[to[shared - 1]], (*upwards, *downwards))
+
+
+@lru_cache(maxsize=32)
+def _network(topology: Topology) -> _Network:
+    return _Network(topology)

@@ -1,0 +1,117 @@
+"""How well the exchange of a step did: its error, what it holds back, and whether it sent the right entries.
+
+A reading costs two dense sums over ranks and a selection, so it is taken every N steps only (output.health_every), and
+its steps are left out of every throughput. All ranks read at the same steps and get the same numbers.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from wirebench.exchange.lane import Lane
+from wirebench.gradient.metrics import Measures, values
+
+SPARSE = 0.5
+"""Above this share of non-zeros the largest entries say nothing."""
+
+
+class Health:
+    """Takes the readings of the lanes of this process.
+
+    history  all readings so far: {name: value} by step
+    """
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.lanes = lanes
+        self.history: dict[int, dict[str, float]] = {}
+
+    @torch.no_grad()
+    def read(self, step: int) -> dict[str, float]:
+        """Call it after the exchange and before the update; {} where the step is not measured (see Lane).
+
+        With g the mean gradient over ranks as it was given, G the average as it was applied, e a rank's residual after
+        the step, and m = G + mean e what all ranks had to offer (g, for a method that shows no residual):
+          health/compression_error  ||g - G|| / ||g||
+          health/residual_norm      root of the mean over ranks of ||e||^2
+          health/residual_share     ||mean e|| / ||m||
+          health/density            share of the entries of G that are not 0
+          health/topk_overlap       share of them that are among the equally many largest of m
+        (the last two of the compressed tensors only), and compressor/NAME of all that the method measured of itself.
+        """
+        if not self.lanes or not self.lanes[0].world.measuring:
+            return {}
+        first = self.lanes[0]
+        given = self._mean([lane.given for lane in self.lanes])
+        applied = first.flat.grad
+        reading = {"health/compression_error": _share(given - applied, given)}
+        residuals = [_residual(lane) for lane in self.lanes]
+        offered = given
+        if all(residual is not None for residual in residuals):
+            squares = self._mean([torch.sum(r.double() ** 2).view(1) for r in residuals if r is not None])
+            waiting = self._mean([r.clone() for r in residuals if r is not None])
+            offered = applied + waiting
+            reading["health/residual_norm"] = squares.sqrt().item()
+            reading["health/residual_share"] = _share(waiting, offered)
+        reading |= _selection(first, applied, offered)
+        reading |= self._own()
+        self.history[step] = reading
+        return reading
+
+    def summary(self) -> dict[str, Any] | None:
+        """Last value and mean of every number; None without a reading."""
+        names = sorted({name for reading in self.history.values() for name in reading})
+        found = {name: [r[name] for r in self.history.values() if name in r] for name in names}
+        return {name: {"last": v[-1], "mean": sum(v) / len(v)} for name, v in found.items()} or None
+
+    def _own(self) -> dict[str, float]:
+        """What the methods measured of themselves."""
+        taken: list[Measures] = [getattr(lane.compressor, "measures", Measures()) for lane in self.lanes]
+        names = taken[0].names
+        if not names:
+            return {}
+        mean = self._mean([measures.take() for measures in taken])
+        return {f"compressor/{name}": value for name, value in values(names, mean).items()}
+
+    def _mean(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Mean over all ranks; the tensors, one for each lane, are consumed."""
+        pairs = zip(self.lanes, tensors, strict=True)
+        handles = [lane.server.communicator.all_reduce(tensor) for lane, tensor in pairs]
+        totals = [handle.wait() for handle in handles]
+        return totals[0] / self.lanes[0].world.size
+
+
+def held_back(lane: Lane) -> Tensor | None:
+    """Something with about the norm of what a rank holds back, for the guard; None for a method that holds nothing."""
+    return _ask(lane, "unsent" if hasattr(lane.compressor, "unsent") else "held_back")
+
+
+def _residual(lane: Lane) -> Tensor | None:
+    """The residual in the places of the flat gradient; None for a method that has none."""
+    return _ask(lane, "held_back")
+
+
+def _ask(lane: Lane, method: str) -> Tensor | None:
+    found = getattr(lane.compressor, method, lambda numel: None)(lane.flat.grad.numel())
+    return None if found is None else found.to(lane.flat.grad.device)
+
+
+def _selection(lane: Lane, applied: Tensor, offered: Tensor) -> dict[str, float]:
+    """Density of what was applied, and its overlap with the largest of what was offered."""
+    places = getattr(lane.compressor, "compressed", lambda layers: [slice(0, applied.numel())])(lane.flat.layers)
+    if not places:
+        return {}
+    sent = torch.cat([applied[place] for place in places]) != 0
+    count, numel = int(sent.count_nonzero()), sent.numel()
+    found = {"health/density": count / numel}
+    if 0 < count <= SPARSE * numel:
+        magnitudes = torch.cat([offered[place] for place in places]).abs_()
+        largest = torch.topk(magnitudes, count, sorted=False).indices
+        found["health/topk_overlap"] = int(sent[largest].count_nonzero()) / count
+    return found
+
+
+def _share(part: Tensor, whole: Tensor) -> float:
+    norm = torch.linalg.vector_norm(whole).item()
+    return torch.linalg.vector_norm(part).item() / norm if norm else 0.0

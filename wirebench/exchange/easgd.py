@@ -1,0 +1,173 @@
+"""The driver of elastic averaging (schedulers/easgd.py): weights travel while the step computes.
+
+A step's message is the weights that the step begins with, so it is on its way from the step's first moment on, and the
+pull is applied after the optimizer's own step.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from wirebench.collectives.execution.executor import RequestLog
+from wirebench.exchange.driver import run
+from wirebench.exchange.lane import Lane
+from wirebench.gradient.requests import Sum
+from wirebench.gradient.schedule import Duration
+from wirebench.telemetry.timers import timer_for
+
+WEIGHTS, MOMENTUM, CENTRE = "own.weights", "own.momentum.", "shared.centre"
+
+
+class Pull:
+    """One rank's weights beside the common centre; saved and restored as a compressor's state is.
+
+    optimizer  the rank's; its momentum is the rank's own too
+    """
+
+    def __init__(self, lane: Lane, optimizer: Optimizer, beta: float) -> None:
+        self.lane, self.optimizer, self.size = lane, optimizer, lane.server.communicator.size
+        self.strength = beta / self.size
+        self.param = lane.flat.param
+        self.centre = self.param.clone()
+        self.message = torch.empty_like(self.param)
+        self.own: Tensor | None = None
+        """The rank's weights while the model holds the centre."""
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The rank's own weights and momentum, and the centre, which is the same on all ranks."""
+        kept = {WEIGHTS: self.param if self.own is None else self.own, CENTRE: self.centre}
+        for layer, parameter in zip(self.lane.flat.layers, self.lane.flat.parameters, strict=True):
+            momentum = self.optimizer.state.get(parameter, {}).get("momentum_buffer")
+            if momentum is not None:
+                kept[f"{MOMENTUM}{layer.name}"] = momentum
+        return kept
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned; the model's weights are the rank's own then."""
+        if WEIGHTS not in state:
+            return
+        self.param.copy_(state[WEIGHTS])
+        self.centre.copy_(state[CENTRE])
+        for layer, parameter in zip(self.lane.flat.layers, self.lane.flat.parameters, strict=True):
+            momentum = state.get(f"{MOMENTUM}{layer.name}")
+            if momentum is not None:
+                self.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+
+    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
+        """Begin in another world: a rank that stays with its own weights, a new one with the centre."""
+        self.load_state_dict(states[0])
+        if joins:
+            self.param.copy_(self.centre)
+
+    def apply(self, before: Tensor) -> None:
+        """After the optimizer's step: `before` is what the weights were, `message` the sum of all ranks' of them."""
+        self.param.add_(before.sub_(self.centre), alpha=-self.strength)
+        self.centre.mul_(1 - self.strength * self.size).add_(self.message, alpha=self.strength)
+
+
+class Elastic:
+    """Gradients stay where they are; the weights of all lanes of this process are summed in every step.
+
+    overlaps  the sum runs in a thread beside the step: one lane, as in a process of a real job
+    holding   sum after the backward pass instead, in this step, and keep how long it takes
+    """
+
+    def __init__(self, lanes: Sequence[Lane], optimizers: Sequence[Optimizer], beta: float, overlaps: bool) -> None:
+        self.lanes = lanes
+        self.pulls = [Pull(lane, optimizer, beta) for lane, optimizer in zip(lanes, optimizers, strict=True)]
+        self.holding = False
+        self._device = lanes[0].flat.grad.device
+        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
+        self._marks = timer_for(self._device)
+        self._before = [torch.empty_like(pull.param) for pull in self.pulls]
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="exchange") if overlaps else None
+        self._under_way: Future[None] | None = None
+        self._seconds: list[Duration] = []
+        self._detach = [detach for lane in lanes for detach in lane.attach(lambda _: None)]
+
+    def begin(self, step: int, epoch: int) -> None:
+        """The step's weights are on their way from now on."""
+        for lane, pull, before in zip(self.lanes, self.pulls, self._before, strict=True):
+            lane.begin(step, epoch)
+            before.copy_(pull.param)
+            pull.message.copy_(pull.param)
+        if self._pool is not None and not self.holding:
+            ready = torch.cuda.current_stream(self._device).record_event() if self._stream is not None else None
+            self._under_way = self._pool.submit(self._exchange, ready)
+
+    def enable_sync(self) -> None:
+        """Nothing waits for gradients."""
+
+    def finish(self) -> None:
+        """Wait for the sum."""
+        for lane in self.lanes:
+            lane.fill_unused()
+        if self._under_way is not None:
+            self._under_way.result()
+            self._under_way = None
+            if self._stream is not None:
+                torch.cuda.current_stream(self._device).wait_stream(self._stream)
+            return
+        begin = self._marks.mark()
+        self._exchange(None)
+        if self.holding:
+            end = self._marks.mark()
+            self._marks.synchronize()
+            self._seconds = [Duration(self._marks.seconds(begin, end))]
+
+    def take_durations(self) -> list[Duration]:
+        """Of the sum in the last step that was held back."""
+        return self._seconds
+
+    def take_logs(self) -> list[list[RequestLog]]:
+        """Every lane's request."""
+        return [lane.server.take_log() for lane in self.lanes]
+
+    @contextmanager
+    def stepping(self) -> Iterator[None]:
+        """Around the optimizer's step: the pull comes after it."""
+        yield
+        with torch.no_grad():
+            for pull, before in zip(self.pulls, self._before, strict=True):
+                pull.apply(before)
+
+    def settle(self) -> None:
+        """Every exchange ends with its step."""
+
+    @contextmanager
+    def evaluation_view(self) -> Iterator[None]:
+        """The models hold the centre meanwhile: it is what is evaluated and saved."""
+        for pull in self.pulls:
+            pull.own = pull.param.clone()
+            pull.param.copy_(pull.centre)
+        try:
+            yield
+        finally:
+            for pull in self.pulls:
+                assert pull.own is not None
+                pull.param.copy_(pull.own)
+                pull.own = None
+
+    def close(self) -> None:
+        """Detach from the models, end the thread."""
+        for detach in self._detach:
+            detach()
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _exchange(self, ready: torch.cuda.Event | None) -> None:
+        steps: list[Any] = [p.lane.server.serve(Sum(p.message)) for p in self.pulls]
+        if self._stream is None or ready is None:
+            totals = run(steps)
+        else:
+            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+                self._stream.wait_event(ready)
+                totals = run(steps)
+        for pull, total in zip(self.pulls, totals, strict=True):
+            if isinstance(total, Tensor) and total.data_ptr() != pull.message.data_ptr():
+                pull.message.copy_(total)

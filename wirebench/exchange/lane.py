@@ -1,0 +1,122 @@
+"""One rank's gradient on its way: the flat gradient, its buckets, the compressor and the server of its requests."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from wirebench.collectives.execution.executor import RequestExecutor
+from wirebench.exchange.driver import Exchange, Steps, advance
+from wirebench.gradient import conformance
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.flat import Bucket, FlatGradient
+from wirebench.gradient.weight_decay import Decay
+
+
+class Exchanger(Protocol):
+    """What the machinery needs of a compressor; wirebench/gradient/contract.py has the whole contract."""
+
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        """Average one bucket over ranks."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors that a resumed run needs."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        ...
+
+
+class Lane:
+    """Rank `rank`'s way from local to averaged gradients.
+
+    compressing  opens around the compressor's own work, e.g. a clock's phase
+    decay          joins the gradient before it is compressed; None: the optimizer applies it
+    measure_every  steps between exchanges that are measured (health.py); 0: none is
+    given          the flat gradient of a measured step, as it was before its exchange
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        flat: FlatGradient,
+        compressor: Exchanger,
+        server: RequestExecutor,
+        seed: int,
+        compressing: Callable[[], AbstractContextManager[None]],
+    ) -> None:
+        self.flat, self.compressor, self.server, self.compressing = flat, compressor, server, compressing
+        self.world = ExchangeContext(rank, server.communicator.size, seed=seed)
+        self.decay: Decay | None = None
+        self.measure_every = 0
+        self.given = flat.grad.new_empty(0)
+        self.buckets: list[Bucket] = []
+        self._ready = [False] * len(flat.layers)
+
+    def set_buckets(self, groups: Sequence[range]) -> None:
+        """Cut the flat gradient into buckets, one per group of layers; any state of the compressor stays valid."""
+        covered = [position for group in groups for position in group]
+        assert covered == list(range(len(self.flat.layers))), f"groups must cover the layers in order, got {groups}"
+        self.buckets = [self.flat.bucket(index, group) for index, group in enumerate(groups)]
+
+    @property
+    def state_share(self) -> float:
+        """Memory that the compressor keeps between steps, as a multiple of the gradient's."""
+        return sum(tensor.nbytes for tensor in self.compressor.state_dict().values()) / self.flat.grad.nbytes
+
+    def begin(self, step: int, epoch: int) -> None:
+        """Forget the gradients of the step before."""
+        measuring = bool(self.measure_every) and step % self.measure_every == 0
+        self.world = ExchangeContext(self.world.rank, self.world.size, step, epoch, self.world.seed, measuring)
+        if measuring:
+            self.given = torch.empty_like(self.flat.grad)
+        self._ready = [False] * len(self._ready)
+        for parameter in self.flat.parameters:
+            parameter.grad = None
+
+    def attach(self, on_ready: Callable[[int], None]) -> list[Callable[[], None]]:
+        """Hook every parameter: its gradient goes into the flat one, then `on_ready(layer)`. Returns the detachers."""
+
+        def hook_of(position: int) -> Callable[[nn.Parameter], None]:
+            view = self.flat.views[position]
+
+            def hook(parameter: nn.Parameter) -> None:
+                # The first micro-batch brings a fresh tensor; later ones add to the view in place.
+                assert parameter.grad is not None
+                if parameter.grad is not view:
+                    view.copy_(parameter.grad)
+                    parameter.grad = view
+                self._ready[position] = True
+                on_ready(position)
+
+            return hook
+
+        parameters = enumerate(self.flat.parameters)
+        return [p.register_post_accumulate_grad_hook(hook_of(i)).remove for i, p in parameters]
+
+    def fill_unused(self) -> list[int]:
+        """Layers that took no part in this step: their gradient is zero, as their peers on other ranks may not be."""
+        unused = [position for position, ready in enumerate(self._ready) if not ready]
+        for position in unused:
+            view = self.flat.views[position]
+            view.zero_()
+            self.flat.parameters[position].grad = view
+        return unused
+
+    def exchange(self, bucket: Bucket) -> Steps:
+        """Average one bucket over ranks, in place; yields a handle per round (see exchange.run)."""
+        if self.decay is not None:
+            with self.compressing(), torch.no_grad():
+                self.decay.join(bucket)
+        if self.world.measuring:
+            self.given[bucket.start : bucket.stop] = bucket.grad
+        exchange = conformance.exchange(self.compressor, bucket, self.world)
+        steps = advance(exchange, self.server.serve, self.compressing)
+        average: Tensor = yield from steps
+        if average.data_ptr() != bucket.grad.data_ptr():
+            bucket.grad.copy_(average)
+        return bucket.grad

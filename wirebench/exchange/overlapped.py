@@ -1,0 +1,166 @@
+"""The driver of real processes: one communication thread exchanges buckets while the backward pass goes on.
+
+Algorithm 2 of MG-WFBP (Shi and Chu, arXiv 1811.11141): hooks put full buckets into a queue, in bucket order, and the
+thread works it off. Every rank starts its exchanges in the same order, so nothing has to be negotiated.
+"""
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+
+from wirebench.collectives.execution.executor import RequestLog
+from wirebench.exchange.driver import run
+from wirebench.exchange.lane import Lane
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.schedule import Duration
+from wirebench.telemetry.timeline import Timeline
+from wirebench.telemetry.timers import timer_for
+
+Work = Callable[[], object]
+Timed = tuple[int, Any, Any]
+"""A bucket's index, and the marks between which it was worked on."""
+
+
+class Threaded:
+    """Averages the gradients of one lane, overlapping the backward pass.
+
+    after_backward  hold every exchange back until the backward pass is done
+    holding         do so in this step, whatever the schedule says, and keep how long each exchange takes
+    """
+
+    def __init__(self, lane: Lane, timeline: Timeline, after_backward: bool = False) -> None:
+        self.lane, self.timeline, self.after_backward = lane, timeline, after_backward
+        self.device = lane.flat.grad.device
+        self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
+        self.error: BaseException | None = None
+        self.holding = False
+        self._marks = timer_for(self.device)
+        self._timed: list[Timed] = []
+        self._armed = False
+        self._missing: list[int] = []
+        self._bucket_of: list[int] = []
+        self._launched = 0
+        self._last_event: torch.cuda.Event | None = None
+        self._queue: queue.SimpleQueue[tuple[Work, Callable[[], object]] | None] = queue.SimpleQueue()
+        self._done = threading.Semaphore(0)
+        self._detach = lane.attach(self._on_ready)
+        self._thread = threading.Thread(target=self._work, name="exchange", daemon=True)
+        self._thread.start()
+
+    def begin(self, step: int, epoch: int) -> None:
+        """Forget the gradients of the step before."""
+        self.lane.begin(step, epoch)
+        self._armed, self._launched = False, 0
+        self._missing = [len(bucket.layers) for bucket in self.lane.buckets]
+        self._bucket_of = [bucket.index for bucket in self.lane.buckets for _ in bucket.layers]
+
+    def enable_sync(self) -> None:
+        """From now on a gradient that arrives is complete."""
+        self._armed = True
+
+    def finish(self) -> None:
+        """Launch what is left, wait for all buckets; raises what an exchange raised."""
+        assert self._armed, "finish() without arm()"
+        self.lane.fill_unused()
+        self._missing = [0] * len(self._missing)
+        self._launch_full()
+        for _ in self.lane.buckets:
+            self._done.acquire()
+            if self.error is not None:
+                raise self.error
+        if self._last_event is not None:
+            torch.cuda.current_stream(self.device).wait_event(self._last_event)
+
+    def take_logs(self) -> list[list[RequestLog]]:
+        """The requests that the lane's server has served; of one rank."""
+        return [self.lane.server.take_log()]
+
+    def stepping(self) -> AbstractContextManager[None]:
+        """The optimizer steps as it is."""
+        return nullcontext()
+
+    def settle(self) -> None:
+        """Every exchange ends with its step."""
+
+    def take_durations(self) -> list[Duration]:
+        """Of every bucket's exchange in the last step that was held back; waits for the device."""
+        self._marks.synchronize()
+        return [Duration(seconds) for seconds in self._seconds(self._timed)]
+
+    def _seconds(self, timed: list[Timed]) -> list[float]:
+        """By bucket, each until the next one begins, as all of them waited in the queue; empties `timed`."""
+        ends = [*(begin for _, begin, _ in timed[1:]), *(end for *_, end in timed[-1:])]
+        found = {index: self._marks.seconds(begin, end) for (index, begin, _), end in zip(timed, ends, strict=True)}
+        assert len(found) == len(timed), "a bucket is exchanged once a step"
+        timed.clear()
+        return [found[index] for index in sorted(found)]
+
+    def evaluation_view(self) -> AbstractContextManager[None]:
+        """The model is what it is."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Detach from the model, end the thread."""
+        for detach in self._detach:
+            detach()
+        self._queue.put(None)
+        if self.error is None:
+            self._thread.join()
+
+    def _on_ready(self, layer: int) -> None:
+        if not self._armed:
+            return
+        self._missing[self._bucket_of[layer]] -= 1
+        if not self.after_backward and not self.holding:
+            self._launch_full()
+
+    def _launch_full(self) -> None:
+        """Queue every full bucket that has only full ones before it."""
+        while self._launched < len(self._missing) and self._missing[self._launched] == 0:
+            event = None
+            if self.stream is not None:
+                event = torch.cuda.current_stream(self.device).record_event()
+            bucket, timed = self.lane.buckets[self._launched], self._timed if self.holding else None
+            self._queue.put((partial(self._exchange, bucket, event, timed), self._done.release))
+            self._launched += 1
+
+    def _work(self) -> None:
+        while (item := self._queue.get()) is not None:
+            work, done = item
+            if self.error is None:
+                try:
+                    work()
+                except BaseException as error:  # handed to the training thread, which raises it
+                    self.error = error
+            done()
+
+    def _exchange(self, bucket: Bucket, ready: torch.cuda.Event | None, timed: list[Timed] | None) -> None:
+        self._on_stream(f"bucket {bucket.index}", bucket, ready, lambda: run([self.lane.exchange(bucket)]), timed)
+
+    def _on_stream(
+        self, name: str, bucket: Bucket, ready: torch.cuda.Event | None, work: Work, timed: list[Timed] | None
+    ) -> None:
+        """Do `work` for a bucket on the exchange's own stream; draw it, and put its time into `timed`."""
+        begin = time.perf_counter()
+        if self.stream is None:
+            self._do(bucket, work, timed)
+        else:
+            with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
+                if ready is not None:
+                    self.stream.wait_event(ready)
+                self._do(bucket, work, timed)
+                self._last_event = self.stream.record_event()
+        elements = bucket.stop - bucket.start
+        self.timeline.span("exchange", name, begin, time.perf_counter(), elements=elements)
+
+    def _do(self, bucket: Bucket, work: Work, timed: list[Timed] | None) -> None:
+        begin = self._marks.mark() if timed is not None else None
+        work()
+        if timed is not None:
+            timed.append((bucket.index, begin, self._marks.mark()))

@@ -1,0 +1,30 @@
+"""A tiny exchange before a run begins: what a compressor or an engine cannot do is said before anything is written.
+
+Whatever refuses the number of ranks, a type of element or a plugin's mistake would do so at the first real exchange,
+when an earlier run's folder has been set aside already.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from wirebench.exchange.consistency import check_averages
+from wirebench.exchange.driver import advance, run
+from wirebench.exchange.lane import Exchanger, Lane
+from wirebench.gradient import conformance
+from wirebench.gradient.flat import Bucket, Layer
+from wirebench.utils.rng import generator
+
+LAYERS = (Layer("matrix", 0, 64, 2, 8), Layer("vector", 64, 68, 1, 4))
+
+
+def preflight(lanes: Sequence[Lane], fresh: Callable[[], Exchanger]) -> None:
+    """Exchange a few numbers between all ranks; every rank calls it. `fresh` makes compressors to be thrown away."""
+    exchanges = []
+    for lane in lanes:
+        grad = torch.randn(LAYERS[-1].stop, generator=generator("tryout", lane.world.rank)).to(lane.flat.grad)
+        bucket = Bucket(0, grad, torch.ones_like(grad), LAYERS, LAYERS)
+        exchanges.append(advance(conformance.exchange(fresh(), bucket, lane.world), lane.server.serve))
+    check_averages(lanes, run(exchanges), "a trial before the first step")
+    for lane in lanes:
+        lane.server.take_log()

@@ -1,0 +1,74 @@
+"""What a compressor promises, checked where it runs: a user's own may break it, and is then named in one line.
+
+wirebench/gradient/contract.py has the whole contract; tests/compressors/test_contract.py holds a method to all of it.
+"""
+
+from collections.abc import Generator
+from typing import Any
+
+from torch import Tensor
+
+from wirebench.errors import UserError
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.requests import Request
+
+PARTS = ("exchange", "wire_bytes", "state_dict", "load_state_dict")
+Exchange = Generator[Request, Any, Tensor]
+
+
+def check(compressor: Any) -> None:
+    """UserError unless a compressor that has just been built has all that the suite calls."""
+    for part in PARTS:
+        if not callable(getattr(compressor, part, None)):
+            raise broken(
+                compressor, f"has no {part}(); Method (wirebench/gradient/contract.py) is a base to begin with"
+            )
+    if not hasattr(compressor, "owns_momentum"):
+        raise broken(
+            compressor, "has no owns_momentum; Method (wirebench/gradient/contract.py) is a base to begin with"
+        )
+    try:
+        compressor.state_dict()
+    except AttributeError as error:
+        text = f"cannot give its state ({error}); does its constructor call super().__init__()?"
+        raise broken(compressor, text) from error
+
+
+def exchange(compressor: Any, bucket: Bucket, world: ExchangeContext) -> Exchange:
+    """The compressor's exchange of a bucket; UserError for what is no generator, no request or no average."""
+    steps = compressor.exchange(bucket, world)
+    if not isinstance(steps, Generator):
+        raise broken(compressor, f"its exchange must be a generator that yields requests, and is {_kind(steps)}")
+    answer = None
+    while True:
+        try:
+            request = steps.send(answer)
+        except StopIteration as stop:
+            average = stop.value
+            break
+        if not isinstance(request, Request):
+            raise broken(
+                compressor, f"its exchange must yield requests (wirebench/gradient/requests.py), not {_kind(request)}"
+            )
+        answer = yield request
+    if not isinstance(average, Tensor) or average.shape != bucket.grad.shape:
+        shape = tuple(bucket.grad.shape)
+        raise broken(compressor, f"its exchange must return the average, of shape {shape}, not {_kind(average)}")
+    return average
+
+
+def broken(compressor: Any, text: str) -> UserError:
+    """The error that names the plugin."""
+    return UserError(f"compressor.name: {name_of(compressor)!r}: {text}")
+
+
+def name_of(compressor: Any) -> str:
+    """The plugin's name as a config has it; of a wrapper, that of what is inside."""
+    while hasattr(compressor, "inner"):
+        compressor = compressor.inner
+    return type(compressor).__module__.removeprefix("compressors.")
+
+
+def _kind(value: object) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"

@@ -1,0 +1,143 @@
+"""The contracts of plugins: what a compressor and a scheduler promise, and the base of the suite's own compressors."""
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, Protocol
+
+from torch import Tensor
+
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.error_memory import RESIDUAL, ErrorMemory
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.metrics import Measures
+from wirebench.gradient.requests import Request
+from wirebench.gradient.schedule import Cost, LayerCost, Mode
+
+Exchange = Generator[Request, Any, Tensor]
+Keeps = Literal["exactly", "rounded", "partly", "sketched", "nothing"]
+
+SHARED, OWN = "shared.", "own."
+
+
+class Compressor(Protocol):
+    """One rank's compressor; it lives as long as the run and owns its residuals.
+
+    A plugin needs what stands here. What more the suite can use, and its defaults, is in `Method`.
+
+    owns_momentum  the method applies momentum itself, so the optimizer's own must be 0
+    """
+
+    @property
+    def owns_momentum(self) -> bool:
+        """See above."""
+        ...
+
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        """Yield one request per round; return the average over ranks, dense, shaped like `bucket.grad`.
+
+        `bucket.grad` holds this rank's gradient and may be overwritten; the result may be `bucket.grad` itself. It must
+        be bit-identical on all ranks. A NaN or infinity in any rank's gradient must reach every rank's result, so that
+        all ranks stop at the same step. Buckets are exchanged in the same order on every rank.
+        """
+        ...
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """Estimated bytes that one of `size` ranks hands over for a bucket of `numel` elements; for planning only."""
+        ...
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Tensors that a resumed run needs; empty for a method without memory."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        ...
+
+
+class Method:
+    """Base of the suite's methods: a method without memory, and what the suite asks of any.
+
+    owns_momentum  see Compressor
+    keeps          what becomes of what is not sent: kept for later `exactly`; kept, but for `rounded` arithmetic; kept
+                   `partly`, the rest being lost and measured; `sketched`, all ranks' together and not place by place;
+                   or `nothing` is kept (dense and unbiased methods)
+    dense_below    what its paper sends dense (the config's dense_below), used where the config does not say
+    collective     the collective that its paper runs it on, used where the config names none; "": the engine's own
+    whole_model    why it works only on the whole model in one bucket; "": on any bucket
+    bounded_by     the option to change where what is held back grows without bound, and to what if that is not plain;
+                   "" for a method that holds nothing back
+    takes_turns    one rank, another at every step, does more than the others, which wait for it
+    memory         this rank's own state, of which every change of the world hands the sum on
+    shared         state that is the same on all ranks
+    own            this rank's state that means nothing in another world: a change of the world drops it
+    measures       what it measured of itself; filled only while `world.measuring`
+    """
+
+    owns_momentum: bool = False
+    keeps: Keeps = "nothing"
+    dense_below: ClassVar[int] = 0
+    collective: ClassVar[str] = ""
+    whole_model: str = ""
+    bounded_by: str = ""
+    takes_turns: ClassVar[bool] = False
+
+    def __init__(self) -> None:
+        self.memory = ErrorMemory()
+        self.shared: dict[str, Tensor] = {}
+        self.own: dict[str, Tensor] = {}
+        self.measures = Measures()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """This rank's memory, what all ranks share as `shared.NAME`, and its own as `own.NAME`."""
+        shared = {f"{SHARED}{name}": tensor for name, tensor in self.shared.items()}
+        return self.memory.state_dict() | shared | {f"{OWN}{name}": tensor for name, tensor in self.own.items()}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore what `state_dict` returned."""
+        self.shared, self.own = _under(SHARED, state), _under(OWN, state)
+        self.memory.load_state_dict(_memory(state))
+
+    def held_back(self, numel: int) -> Tensor | None:
+        """The residual in the places of the flat gradient of `numel` elements; None for a method without one."""
+        return self.memory.state_dict().get(RESIDUAL)
+
+    def unsent(self, numel: int) -> Tensor | None:
+        """What the guard watches: a tensor with about the norm of what is held back; None where nothing is."""
+        return self.held_back(numel)
+
+    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
+        """Begin with the sum of what several ranks of an earlier world held, so that no gradient is lost.
+
+        states  their state dictionaries, at least one; what is shared comes from the first
+        joins   this rank is new: only what is shared counts
+        """
+        shared = {name: tensor for name, tensor in states[0].items() if name.startswith(SHARED)}
+        self.load_state_dict(shared if joins else shared | _memory(states[0]))
+        for state in states[1:]:
+            self.memory.add(_memory(state))
+
+
+def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of what is named PREFIX.NAME, by NAME."""
+    return {name.removeprefix(prefix): tensor.clone() for name, tensor in state.items() if name.startswith(prefix)}
+
+
+def _memory(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in state.items() if not name.startswith((SHARED, OWN))}
+
+
+class Scheduler(Protocol):
+    """A pure rule, called at the start, again after profiling where it needs one, and by the simulator.
+
+    needs_profile  the rule reads `backward_seconds` and `cost`
+    mode           when messages are sent, and by whom (schedule.py)
+    """
+
+    needs_profile: ClassVar[bool]
+    mode: ClassVar[Mode]
+
+    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
+        """Contiguous groups of positions that cover `layers` (in backward order) in order.
+
+        `cost(numel)` is the seconds of one exchange of that many elements; its start-up time is `cost(0)`.
+        """
+        ...

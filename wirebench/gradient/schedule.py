@@ -1,0 +1,51 @@
+"""What a schedule is made of: layers with their costs, groups of them, and when their messages may start."""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import Literal, NamedTuple
+
+Mode = Literal["overlapped", "after_backward", "split", "elastic", "native"]
+"""When and by whom messages are sent.
+
+overlapped      each as soon as its last gradient is there
+after_backward  all when the backward pass is done
+split           as `overlapped`, but only the half of a plan that adds up; the half that hands the sums out follows
+                after the backward pass, under the next forward pass (DeAR)
+elastic         weights travel instead of gradients (easgd)
+native          by the engine's own synchroniser: DistributedDataParallel or hvd.DistributedOptimizer
+"""
+
+
+class LayerCost(NamedTuple):
+    """A layer as a scheduler sees it: its name, its elements, and the seconds its part of the backward pass takes."""
+
+    name: str
+    numel: int
+    backward_seconds: float = 0.0
+
+
+Cost = Callable[[int], float]
+"""Seconds of one exchange of so many elements; its start-up time is cost(0)."""
+
+
+def ready_times(layers: Sequence[LayerCost]) -> list[float]:
+    """Seconds from the start of the backward pass until each layer's gradient is there."""
+    return list(accumulate(layer.backward_seconds for layer in layers))
+
+
+def finish_seconds(layers: Sequence[LayerCost], groups: Sequence[range], cost: Cost) -> float:
+    """Seconds from the start of the backward pass until the last message has arrived: MG-WFBP, Eq. 7 and 8.
+
+    Messages go one after the other, each when all its gradients are there.
+    """
+    ready, free = ready_times(layers), 0.0
+    for group in groups:
+        free = max(free, ready[group.stop - 1]) + cost(sum(layers[i].numel for i in group))
+    return free
+
+
+class Duration(NamedTuple):
+    """Seconds of a bucket's exchange; with a split plan of its half that adds up, and of that which hands out."""
+
+    seconds: float
+    copy_seconds: float = 0.0

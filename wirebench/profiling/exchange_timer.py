@@ -1,0 +1,82 @@
+"""What an exchange costs inside the running job: the compressor's own exchange, timed at some sizes on all ranks.
+
+What a network benchmark leaves out is in it: compression, the copies of every call, the engine's own handling. That is
+what makes many small messages dearer than a network's start-up time says.
+"""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from wirebench.comm.engine import Engine
+from wirebench.comm.peers import gather_bytes
+from wirebench.costmodel.piecewise import Points, spans
+from wirebench.exchange.driver import advance, run
+from wirebench.exchange.lane import Exchanger, Lane
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.flat import Bucket
+from wirebench.utils.rng import generator
+
+SECONDS_EACH, MOST_REPEATS = 0.3, 10
+
+
+def measure_exchange(engine: Engine, lane: Lane, fresh: Callable[[], Exchanger]) -> Points:
+    """Seconds of one exchange by its size: medians of repeats, then of ranks; the same on all ranks.
+
+    fresh  makes a compressor that the exchanges may use up
+    Every rank calls it, between two steps. Buckets are runs of the model's own layers, so that matrices keep their
+    shapes; the gradients are noise, of this rank alone, as large as the last step's.
+    """
+    flat, world = lane.flat, lane.world
+    noise = torch.randn(flat.grad.numel(), generator=generator("exchange profile", world.rank)).to(flat.grad)
+    noise *= flat.grad.std()
+    points = []
+    alike = ExchangeContext(world.rank, world.size, world.step, world.epoch, world.seed)
+    for layers in spans(tuple(layer.numel for layer in flat.layers)):
+        model = flat.bucket(0, layers)
+        bucket, compressor = Bucket(0, model.grad.clone(), model.param, model.layers, model.model), fresh()
+
+        def once(bucket: Bucket = bucket, compressor: Exchanger = compressor) -> float:
+            bucket.grad.copy_(noise[bucket.start : bucket.stop])
+            engine.communicators[0].all_reduce(torch.zeros(1)).wait()
+            begin = time.perf_counter()
+            run([advance(compressor.exchange(bucket, alike), lane.server.serve)])
+            if bucket.grad.device.type == "cuda":
+                torch.cuda.synchronize(bucket.grad.device)
+            return time.perf_counter() - begin
+
+        points.append((bucket.grad.numel(), _median_of(engine, once)))
+    lane.server.take_log()
+    return points
+
+
+def measure_native(engine: Engine, numels: Sequence[int]) -> Points:
+    """Seconds of the engine's own sum of so many fp32 elements, each size once; every rank calls it."""
+    points = []
+    for numel in sorted(set(numels)):
+        tensor = torch.zeros(numel, device=engine.device)
+
+        def once(tensor: torch.Tensor = tensor) -> float:
+            engine.communicators[0].all_reduce(torch.zeros(1)).wait()
+            begin = time.perf_counter()
+            engine.communicators[0].all_reduce(tensor).wait()
+            if tensor.device.type == "cuda":
+                torch.cuda.synchronize(tensor.device)
+            return time.perf_counter() - begin
+
+        points.append((numel, _median_of(engine, once)))
+    return points
+
+
+def _median_of(engine: Engine, once: Callable[[], float]) -> float:
+    """After one call to warm up, the median of as many as the time allows, then of ranks."""
+    slowest = max(_of_ranks(engine, once()))
+    repeats = max(1, min(MOST_REPEATS, int(SECONDS_EACH / max(slowest, 1e-9))))
+    return float(np.median(_of_ranks(engine, float(np.median([once() for _ in range(repeats)])))))
+
+
+def _of_ranks(engine: Engine, seconds: float) -> list[float]:
+    return [json.loads(text) for text in gather_bytes(engine.communicators[0], json.dumps(seconds).encode())]

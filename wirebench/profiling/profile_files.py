@@ -1,0 +1,79 @@
+"""What a run learned before its counted steps, in its folder: layers.json, a trace; exchange.json, what messages cost.
+
+Another run can take them instead of measuring (scheduler.profile), which gives it the same cut, and so the same bits.
+The trace is one like any other (docs/traces.md): the model `replay` takes it.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from wirebench.costmodel.piecewise import Points
+from wirebench.errors import UserError
+from wirebench.gradient.flat import Layer
+from wirebench.gradient.schedule import LayerCost
+from wirebench.profiling.layer_timer import Profile
+from wirebench.simulation import trace
+from wirebench.simulation.trace import Trace, TraceLayer
+from wirebench.utils.files import write_atomically
+
+LAYERS, EXCHANGE = "layers.json", "exchange.json"
+DECISIVE = ("compressor", "collective", "workers")
+"""What the costs of an exchange depend on. Engines may differ, so that their bits can be compared."""
+
+
+def save(
+    directory: Path,
+    about: Mapping[str, Any],
+    layers: Sequence[tuple[Layer, tuple[int, ...]]],
+    profile: Profile,
+    points: Points,
+) -> None:
+    """Write both files, the second where exchanges were measured.
+
+    about   name, model, hardware, batch_size, source and torch of the trace; `exchange`: what was exchanged, and how
+    layers  with their parameters' shapes, in backward order
+    """
+    before = (0.0, *profile.ready)
+    rows = [
+        TraceLayer(layer.name, layer.numel, forward, ready - last, shape)
+        for (layer, shape), forward, ready, last in zip(layers, profile.forward, profile.ready, before, strict=False)
+    ]
+    known = {key: value for key, value in about.items() if key != "exchange"}
+    Trace(estimate=False, layers=tuple(rows[::-1]), **known).save(directory / LAYERS)
+    if points:
+        table = {**about["exchange"], "points": points}
+        write_atomically(directory / EXCHANGE, json.dumps(table, indent=1) + "\n")
+
+
+def load(directory: Path, layers: Sequence[LayerCost], exchange: Mapping[str, Any]) -> tuple[list[LayerCost], Points]:
+    """The layers with their seconds, and the costs; UserError, naming scheduler.profile, where they do not fit.
+
+    exchange  what is exchanged, and how: in DECISIVE the file has to say the same
+    """
+    where = "scheduler.profile"
+    found = trace.load(directory / LAYERS)
+    seconds = {layer.name: layer for layer in found.layers if layer.numel}
+    if {(layer.name, layer.numel) for layer in layers} != {(name, each.numel) for name, each in seconds.items()}:
+        raise UserError(f"{where}: {directory / LAYERS} is of another model")
+    path = directory / EXCHANGE
+    try:
+        table = json.loads(path.read_text())
+        points = [(int(numel), float(cost)) for numel, cost in table["points"]]
+        measured = {key: table[key] for key in DECISIVE}
+    except OSError as error:
+        raise UserError(f"{where}: {path} cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{where}: {path} is not what a run writes ({error})") from error
+    if not points or len({numel for numel, _ in points}) < len(points):
+        raise UserError(f"{where}: {path}: points: needs one for each size, at least one")
+    if not all(math.isfinite(cost) and cost >= 0 and numel > 0 for numel, cost in points):
+        raise UserError(f"{where}: {path}: points: need sizes above 0 and seconds from 0 on")
+    for key, value in measured.items():
+        if value != exchange[key]:
+            raise UserError(
+                f"{where}: {path} is of another exchange: {key} was {value!r}, here it is {exchange[key]!r}"
+            )
+    return [layer._replace(backward_seconds=seconds[layer.name].backward_seconds) for layer in layers], points

@@ -1,0 +1,116 @@
+"""Measured all-reduces: one cell is one collective at one size on one cluster, one line of JSON in a file."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from wirebench.errors import UserError
+from wirebench.utils import json_lines
+
+KIND = "wirebench collectives"
+MAX_ERROR = 1e-5
+"""Of a sum of float32, relative to the sum of magnitudes; any order of adding stays far below."""
+
+
+@dataclass(frozen=True)
+class AllReduceResult:
+    """One collective at one size.
+
+    collective, plan    the plugin's name and what its plan calls itself (blueconnect may serve a ring's plan)
+    items, item_bytes   of the summed tensor; layout, ranks, engine, backend: of the cluster
+    segments            into how many parts the sum was cut; rounds: of one part's plan; both 0 for the engine's own
+    seconds             one per repeat: the slowest rank's, for one all-reduce
+    max_error           largest deviation from the exact sum, relative to the sum of magnitudes
+    identical           all ranks ended with the same bits
+    predicted_seconds   by the cost model, None where the topology has no speeds
+    machines            bytes of one all-reduce across each machine's interface, [sent, received, plan's sent, plan's
+                        received]; None where there is one machine, or nothing counts
+    """
+
+    collective: str
+    plan: str
+    items: int
+    item_bytes: int
+    ranks: int
+    layout: str
+    engine: str
+    backend: str
+    segments: int
+    rounds: int
+    seconds: tuple[float, ...]
+    max_error: float
+    identical: bool
+    predicted_seconds: float | None
+    machines: tuple[tuple[float, float, float, float], ...] | None
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the summed tensor."""
+        return self.items * self.item_bytes
+
+    @property
+    def right(self) -> bool:
+        """Whether it was an all-reduce: the exact sum but for rounding, and the same bits on every rank."""
+        return self.identical and self.max_error <= MAX_ERROR
+
+    @property
+    def median(self) -> float:
+        """Seconds of the median repeat."""
+        return float(np.median(self.seconds))
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """10th and 90th percentile of the repeats' seconds."""
+        low, high = np.percentile(self.seconds, [10, 90])
+        return float(low), float(high)
+
+    @property
+    def algbw(self) -> float:
+        """Algorithm bandwidth, bytes per second: size over time (nccl-tests)."""
+        return self.num_bytes / self.median
+
+    @property
+    def busbw(self) -> float:
+        """Bus bandwidth, bytes per second: algbw * 2(P-1)/P, to be compared with the link (nccl-tests)."""
+        return self.algbw * 2 * (self.ranks - 1) / self.ranks
+
+    @property
+    def prediction_error(self) -> float | None:
+        """(predicted - measured) / measured."""
+        return None if self.predicted_seconds is None else self.predicted_seconds / self.median - 1
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A file of cells: `header` says where and how they were measured (environment, command, cluster)."""
+
+    header: dict[str, Any]
+    cells: tuple[AllReduceResult, ...]
+
+
+def save(path: Path, header: dict[str, Any], cells: Iterable[AllReduceResult]) -> None:
+    """Write a header line and a line per cell, at once; UserError where that cannot be."""
+    json_lines.save(path, {"kind": KIND, **header}, map(dataclasses.asdict, cells))
+
+
+def load(path: Path) -> Measurement:
+    """Read what `save` wrote; UserError, naming file and line, for anything else."""
+    header, lines = json_lines.load(path, KIND, "scripts/bench_collectives.py")
+    return Measurement(header, tuple(_cell(path, number, line) for number, line in enumerate(lines, 2)))
+
+
+def _cell(path: Path, number: int, line: Any) -> AllReduceResult:
+    names = {field.name for field in dataclasses.fields(AllReduceResult)}
+    if not isinstance(line, dict) or set(line) != names or not line["seconds"]:
+        raise UserError(f"{path}: line {number} is not a cell of this version")
+    machines = None if line["machines"] is None else tuple(tuple(machine) for machine in line["machines"])
+    return AllReduceResult(**{**line, "seconds": tuple(line["seconds"]), "machines": machines})
+
+
+def load_all(paths: Sequence[Path]) -> list[AllReduceResult]:
+    """The cells of several files, in order."""
+    return [cell for path in paths for cell in load(path).cells]

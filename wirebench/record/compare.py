@@ -1,0 +1,140 @@
+"""Records side by side: one column per run, the expected values of its config beside what it gave."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from wirebench.telemetry.step_stats import PHASES
+
+Record = dict[str, Any]
+MISSING = "-"
+HEALTH = {
+    "health/compression_error": "compression error",
+    "health/topk_overlap": "overlap with top-k",
+    "health/residual_share": "residual share",
+}
+"""Shown where a run took readings of them (output.health_every), with all that the method measured of itself."""
+OWN = "compressor/"
+NOT_COUNTED = (("train", "warmup_steps"), ("output", "health_every"))
+RATIOS = {"wire_last_step": "ratio wire, last step"}
+
+
+def rows(record: Record) -> dict[str, str]:
+    """The lines of one run's column, label to text; '-' where the record has null. Takes a valid record."""
+    config = record["config"]
+    expected = {key: value for key, value in config.get("expected", {}).items() if value}
+    lines = {
+        "engine": f"{record['engine']} x {record['world_size']} ({record['device']})",
+        **{section: _plugin(config, section) for section in ("model", "compressor", "scheduler", "collective")},
+        "data": _data(config.get("data", {})),
+        "status": record["status"],
+        "images/s [p10 - p90]": _spread(record["images_per_second"], _rate)
+        + _beside(expected.get("images_per_second"), _rate),
+        "step ms [p10 - p90]": _spread(record["step_seconds"], _milliseconds),
+        **_prediction(record.get("prediction")),
+        **{f"  {name}": _or_missing(record["phases"][name], _milliseconds) for name in PHASES},
+    }
+    for name, count in record["bytes_per_step"].items():
+        lines[f"{name.replace('_', ' ')} bytes/step"] = _or_missing(count, _bytes)
+    for name, ratio in record["compression_ratio"].items():
+        label = RATIOS.get(name, f"ratio {name.replace('_', ' ')}")
+        lines[label] = _or_missing(ratio, lambda value: f"{value:.4g}x")
+    lines |= _health(record.get("health") or {})
+    lines["top1"] = _or_missing(record["final"]["top1"], _figure) + _beside(expected.get("top1"), _figure)
+    lines["loss"] = _or_missing(record["final"]["loss"], _figure)
+    lines["seconds"] = _or_missing(record["seconds_total"], _rate) + _beside(expected.get("seconds"), _rate)
+    return lines
+
+
+def remarks(record: Record) -> list[str]:
+    """What must be said beside the numbers, a line each: the run's warnings, and why nothing was counted."""
+    return [*(f"warning: {text}" for text in record.get("warnings", [])), *_uncounted(record)]
+
+
+def _uncounted(record: Record) -> list[str]:
+    if record["images_per_second"]["steps"] or "steps_done" not in record:
+        return []
+    done = record["steps_done"] - (record.get("resumed_at") or 0)
+    keys = {key: record["config"].get(section, {}).get(key, 0) for section, key in NOT_COUNTED}
+    why = f"train.warmup_steps = {keys['warmup_steps']} of {done} steps"
+    if done > keys["warmup_steps"] and keys["health_every"]:
+        why += f", and the rest were readings (output.health_every = {keys['health_every']})"
+    elif done > keys["warmup_steps"]:
+        why += ", and a scheduler that weighs times takes more to learn from"
+    return [f"no step was counted: {why}"]
+
+
+def _health(readings: dict[str, dict[str, float]]) -> dict[str, str]:
+    """The means under a heading; numbers of single layers are for the record alone."""
+    labels = {name: label for name, label in HEALTH.items() if name in readings}
+    labels |= {name: name.removeprefix(OWN) for name in readings if name.startswith(OWN) and name.count("/") == 1}
+    lines = {f"  {label}": _figure(readings[name]["mean"]) for name, label in labels.items()}
+    return {"health, means": "", **lines} if lines else {}
+
+
+def _prediction(found: dict[str, float] | None) -> dict[str, str]:
+    """What the simulated step says beside the measured one."""
+    if not found:
+        return {}
+    return {"step ms predicted": f"{_milliseconds(found['step_seconds'])} ({found['error']:+.1%})"}
+
+
+def table(records: Sequence[Record]) -> Table:
+    """The runs side by side; throughput is the world's median step [p10 to p90], bytes are one rank's per step."""
+    shown = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
+    shown.add_column("", style="dim", no_wrap=True)
+    for record in records:
+        shown.add_column(Text(str(record["config"].get("name", MISSING))), overflow="fold")
+    columns = [rows(record) for record in records]
+    for label in dict.fromkeys(label for column in columns for label in column):
+        shown.add_row(label, *(Text(column.get(label, MISSING)) for column in columns))
+    return shown
+
+
+def _plugin(config: dict[str, Any], section: str) -> str:
+    """The plugin's name and its options; the wrappers of a compressor only where they are on."""
+    keys = config.get(section, {})
+    off = {"name", *(key for key in ("dense_below", "warmup", "profile") if not keys.get(key))}
+    options = [f"{key}={value}" for key, value in keys.items() if key not in off]
+    return " ".join([str(keys.get("name", MISSING)), *options])
+
+
+def _data(keys: dict[str, Any]) -> str:
+    return f"{keys.get('name', MISSING)}, batch {keys.get('batch_size', MISSING)}"
+
+
+def _or_missing(value: float | None, form: Callable[[float], str]) -> str:
+    return MISSING if value is None else form(value)
+
+
+def _spread(values: dict[str, float | None], form: Callable[[float], str]) -> str:
+    median, p10, p90 = (values[key] for key in ("median", "p10", "p90"))
+    if median is None or p10 is None or p90 is None:
+        return MISSING
+    return f"{form(median)} [{form(p10)} - {form(p90)}]"
+
+
+def _beside(value: float | None, form: Callable[[float], str]) -> str:
+    return "" if value is None else f" (expected {form(value)})"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _rate(value: float) -> str:
+    return f"{value:.1f}" if value < 1000 else f"{value:,.0f}"
+
+
+def _milliseconds(value: float) -> str:
+    return f"{1000 * value:.2f}"
+
+
+def _bytes(value: float) -> str:
+    """Decimal units, as network links are rated."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= size:
+            return f"{value / size:.4g} {unit}"
+    return f"{value:.4g} B"

@@ -1,0 +1,151 @@
+"""Measured compressors: one cell is one method at one size, one line of JSON in a file."""
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+
+from wirebench.compressor_trial import PARTS, Part
+from wirebench.errors import UserError
+from wirebench.utils import json_lines
+
+KIND = "wirebench compressors"
+ITEM_BYTES = 4
+
+
+class Budget(NamedTuple):
+    """The most copies that these parts together may take."""
+
+    parts: tuple[Part, ...]
+    copies: float
+
+
+@dataclass(frozen=True)
+class CompressorResult:
+    """One method at one size. A copy is that of the same vector, taken beside every turn.
+
+    method         its name and the options that were given
+    rival          whether it is something to compare with, not a compressor of this suite
+    model, layers  whose layers they are, and how many
+    items          elements of the vector, fp32
+    seconds        of every part (compressor_trial.PARTS), one per turn
+    copy_seconds   of the copies beside it, one per turn
+    message_bytes  that the rank handed over, one per turn
+    state_bytes    of its state dictionary; None where memory was not measured
+    held_bytes     allocated between steps: the state, and buffers that are used again
+    peak_bytes     allocated at the height of a step, held_bytes included
+    budget         what was allowed: parts and copies
+    error          why it could not be measured; "" where it was
+    """
+
+    method: str
+    rival: bool
+    model: str
+    items: int
+    layers: int
+    seconds: dict[Part, tuple[float, ...]] = field(default_factory=dict)
+    copy_seconds: tuple[float, ...] = ()
+    message_bytes: tuple[int, ...] = ()
+    state_bytes: int | None = None
+    held_bytes: int | None = None
+    peak_bytes: int | None = None
+    budget: tuple[Budget, ...] = ()
+    error: str = ""
+
+    @property
+    def turns(self) -> int:
+        """How often it was measured."""
+        return len(self.copy_seconds)
+
+    @property
+    def parts(self) -> dict[Part, float]:
+        """Seconds of every part, means over the middle half of the turns by their total, so that parts add up."""
+        totals = self._totals()
+        order = np.argsort(totals, kind="stable")
+        cut = self.turns // 4
+        middle = order[cut : self.turns - cut]
+        return {part: float(np.asarray(seconds)[middle].mean()) for part, seconds in self.seconds.items()}
+
+    @property
+    def copies(self) -> dict[Part, float]:
+        """Every part in copies: `parts` over the copies' median."""
+        return {part: seconds / self.copy for part, seconds in self.parts.items()}
+
+    @property
+    def copy(self) -> float:
+        """Seconds of the median copy."""
+        return float(np.median(self.copy_seconds))
+
+    @property
+    def total(self) -> float:
+        """Copies of all parts together."""
+        return sum(self.copies.values())
+
+    @property
+    def total_seconds(self) -> float:
+        """Seconds of all parts together."""
+        return sum(self.parts.values())
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """10th and 90th percentile of the turns' total over the copies beside them."""
+        low, high = np.percentile(self._totals() / np.asarray(self.copy_seconds), [10, 90])
+        return float(low), float(high)
+
+    @property
+    def least(self) -> float:
+        """The quickest turn over the quickest copy: what is least disturbed by others on the machine."""
+        return float(self._totals().min() / min(self.copy_seconds))
+
+    def used(self, budget: Budget) -> float:
+        """Copies that the parts of a budget took."""
+        return sum(self.copies[part] for part in budget.parts)
+
+    @property
+    def over_budget(self) -> bool:
+        """Whether any of its budgets was exceeded."""
+        return any(self.used(budget) > budget.copies for budget in self.budget)
+
+    def multiple(self, num_bytes: int | None) -> float | None:
+        """Bytes as a multiple of the vector's."""
+        return None if num_bytes is None else num_bytes / (ITEM_BYTES * self.items)
+
+    def _totals(self) -> np.ndarray:
+        return np.sum([self.seconds[part] for part in self.seconds], axis=0)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A file of cells: `header` says where and how they were measured."""
+
+    header: dict[str, Any]
+    cells: tuple[CompressorResult, ...]
+
+
+def save(path: Path, header: dict[str, Any], cells: Iterable[CompressorResult]) -> None:
+    """Write a header line and a line per cell, at once; UserError where that cannot be."""
+    json_lines.save(path, {"kind": KIND, **header}, map(dataclasses.asdict, cells))
+
+
+def load(path: Path) -> Measurement:
+    """Read what `save` wrote; UserError, naming file and line, for anything else."""
+    header, lines = json_lines.load(path, KIND, "scripts/bench_compressors.py")
+    return Measurement(header, tuple(_cell(path, number, line) for number, line in enumerate(lines, 2)))
+
+
+def _cell(path: Path, number: int, line: Any) -> CompressorResult:
+    names = {each.name for each in dataclasses.fields(CompressorResult)}
+    if not isinstance(line, dict) or set(line) != names or (not line["error"] and set(line["seconds"]) != set(PARTS)):
+        raise UserError(f"{path}: line {number} is not a cell of this version")
+    return CompressorResult(
+        **{
+            **line,
+            "seconds": {part: tuple(line["seconds"][part]) for part in get_args(Part) if part in line["seconds"]},
+            "copy_seconds": tuple(line["copy_seconds"]),
+            "message_bytes": tuple(line["message_bytes"]),
+            "budget": tuple(Budget(tuple(parts), copies) for parts, copies in line["budget"]),
+        }
+    )

@@ -1,0 +1,95 @@
+"""What record.json must hold, schema 1, and the check that it does. A record may hold more."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from wirebench.errors import UserError
+from wirebench.telemetry.step_stats import PHASES
+
+SCHEMA = 1
+STATUSES = ("finished", "diverged", "interrupted")
+
+_NUMBER = (int, float, type(None))
+_COUNT = (int, type(None))
+_SPREAD = dict.fromkeys(("median", "p10", "p90"), _NUMBER)
+_SHAPE: dict[str, Any] = {
+    "schema": int,
+    "status": str,
+    "config": dict,
+    "environment": dict,
+    "engine": str,
+    "device": str,
+    "world_size": int,
+    "parameters": int,
+    "images_per_second": {**_SPREAD, "mean": _NUMBER, "steps": int},
+    "step_seconds": _SPREAD,
+    "phases": dict.fromkeys(PHASES, _NUMBER),
+    "bytes_per_step": dict.fromkeys(("payload", "dense", "wire", "nic"), _NUMBER),
+    "compression_ratio": dict.fromkeys(("values", "with_indices", "wire"), _NUMBER),
+    "requests": [{"kind": str, "plan": (str, type(None)), "rounds": _COUNT, "bytes": _NUMBER}],
+    "history": [{"epoch": int, "seconds": _NUMBER, "loss": _NUMBER, "top1": _NUMBER}],
+    "final": {"loss": _NUMBER, "top1": _NUMBER},
+    "seconds_total": _NUMBER,
+    "gpu": (dict, type(None)),
+}
+_WORDS = {int: "a whole number", float: "a number", str: "a text", dict: "a table", type(None): "null"}
+
+
+def problems(record: object) -> list[str]:
+    """What is wrong with a record, one line each; empty for a valid one."""
+    if not isinstance(record, dict):
+        return ["needs a table"]
+    if record.get("schema") != SCHEMA:
+        return [f"schema: needs {SCHEMA}, got {record.get('schema')!r}"]
+    found = _differences("", record, _SHAPE)
+    if record.get("status") not in STATUSES:
+        found.append(f"status: needs one of {', '.join(STATUSES)}, got {record.get('status')!r}")
+    return found
+
+
+def validate(record: object) -> None:
+    """Raise UserError with the first problem of the record, if it has one."""
+    for problem in problems(record):
+        raise UserError(problem)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The valid record of a run folder or of a record.json; UserError says what is missing or damaged."""
+    path = path / "record.json" if path.is_dir() else path
+    try:
+        record = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        started = (path.parent / "config.toml").exists() and path.name == "record.json"
+        raise UserError(f"{path}: no such file{'; the run has not ended, or was killed' if started else ''}") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from error
+    try:
+        validate(record)
+    except UserError as error:
+        raise UserError(f"{path}: not a run's record: {error}") from error
+    return record
+
+
+def _differences(where: str, value: object, shape: Any) -> list[str]:
+    if isinstance(shape, dict):
+        if not isinstance(value, dict):
+            return [f"{where}: needs a table, got {value!r}"]
+        missing = [f"{_join(where, key)}: is missing" for key in shape if key not in value]
+        present = [key for key in shape if key in value]
+        return missing + [line for key in present for line in _differences(_join(where, key), value[key], shape[key])]
+    if isinstance(shape, list):
+        if not isinstance(value, list):
+            return [f"{where}: needs a list, got {value!r}"]
+        return [line for i, item in enumerate(value) for line in _differences(f"{where}[{i}]", item, shape[0])]
+    kinds = shape if isinstance(shape, tuple) else (shape,)
+    if isinstance(value, kinds) and not isinstance(value, bool):
+        return []
+    kinds = tuple(kind for kind in kinds if not (kind is int and float in kinds))
+    return [f"{where}: needs {' or '.join(_WORDS[kind] for kind in kinds)}, got {value!r}"]
+
+
+def _join(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key

@@ -1,0 +1,232 @@
+"""What a run leaves behind: config.toml, steps.jsonl while it runs, record.json when it ends, TensorBoard scalars.
+
+A folder without record.json holds a run that has not ended, or that was killed. All JSON is strict: a number that is
+not finite is written as null.
+"""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from wirebench.config import loader as configuration
+from wirebench.errors import UserError
+from wirebench.record.schema import SCHEMA, STATUSES, problems
+from wirebench.telemetry.step_stats import StepTimes
+from wirebench.utils.files import write_atomically
+
+RUNS = Path("results/runs")
+
+
+def run_directory(config: configuration.Config, utc_now: datetime, root: str | Path = RUNS) -> Path:
+    """`output.dir`, or root/NAME-TIME-HASH: the UTC time to the second and a hash of the whole config."""
+    if config.output.dir:
+        return Path(config.output.dir)
+    name = re.sub(r"[^A-Za-z0-9._-]+", "-", config.name).strip(".-") or "run"
+    digest = hashlib.sha256(configuration.dump(config).encode()).hexdigest()[:8]
+    return Path(root) / f"{name}-{utc_now:%Y%m%dT%H%M%SZ}-{digest}"
+
+
+class RunRecord:
+    """The record of one run, written by rank 0.
+
+    directory    created; the first step removes an older record.json. UserError where it cannot be written
+    config       nested tables, as config.to_dict gives them; config_toml is the same as text
+    environment  as environment.capture gives it
+    tensorboard  whether scalars go to directory/tb
+    world_size   number of workers: throughput is that of all of them
+
+    Call `truncate` and `restore` before the first `step` of a run that resumes; without them it begins anew.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        config: dict[str, Any],
+        config_toml: str,
+        environment: dict[str, Any],
+        tensorboard: bool,
+        world_size: int,
+    ) -> None:
+        self.directory = Path(directory)
+        self._known = {"config": config, "environment": environment, "world_size": world_size}
+        self._world_size = world_size
+        self._history: list[dict[str, Any]] = []
+        self._first_step = 0
+        self._last_step = 0
+        self._steps: TextIO | None = None
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.directory / "config.toml", config_toml)
+        except OSError as error:
+            raise UserError(f"output.dir: {self.directory} cannot be written: {error.strerror}") from error
+        self._scalars = _TensorBoard(self.directory / "tb") if tensorboard else _NoTensorBoard()
+
+    def truncate(self, step: int) -> None:
+        """Keep only the earlier run's steps before `step`, the first that this run will do."""
+        assert self._steps is None, "truncate() before the first step()"
+        self._first_step = self._last_step = step
+
+    def restore(self, history: list[dict[str, Any]]) -> None:
+        """Begin with the epochs of the run that is resumed."""
+        self._history = list(history)
+
+    def step(
+        self,
+        times: StepTimes,
+        *,
+        epoch: int,
+        loss: float,
+        learning_rate: float,
+        wire_bytes: int,
+        extra: Mapping[str, Any],
+    ) -> None:
+        """Append one line to steps.jsonl, flushed at once; numbers of `extra` become scalars of their own names."""
+        rate = self._world_size * times.images / times.seconds if times.seconds > 0 else None
+        line = {
+            **times._asdict(),
+            "epoch": epoch,
+            "loss": loss,
+            "learning_rate": learning_rate,
+            "images_per_second": rate,
+            "wire_bytes": wire_bytes,
+        }
+        assert not line.keys() & extra.keys(), f"extra repeats {line.keys() & extra.keys()}"
+        if self._steps is None:
+            # Only now, so that a mistake found before the first step costs an earlier run in this folder nothing.
+            (self.directory / "record.json").unlink(missing_ok=True)
+            self._steps = _open_steps(self.directory / "steps.jsonl", self._first_step)
+        self._steps.write(_strict_json({**line, **extra}) + "\n")
+        self._steps.flush()
+        self._last_step = times.step
+        scalars = {"train/loss": loss, "train/images_per_second": rate, "train/lr": learning_rate}
+        scalars |= {"wire/bytes": wire_bytes}
+        scalars |= {f"phases/{name}": seconds for name, seconds in times.phases.items()} | dict(extra)
+        self._scalars.add(scalars, times.step, self._first_step)
+
+    def epoch(self, entry: dict[str, Any]) -> None:
+        """Append {epoch, seconds, loss, top1, ...} to the history; its scalars stand at the last step."""
+        self._history.append(dict(entry))
+        names = {key: f"test/{key}" if key.startswith("top") else f"epoch/{key}" for key in entry if key != "epoch"}
+        self._scalars.add({name: entry[key] for key, name in names.items()}, self._last_step, self._first_step)
+
+    def finish(self, status: str, **fields: Any) -> dict[str, Any]:
+        """Write record.json, close the files and return the record.
+
+        status is finished, diverged or interrupted. `fields` are the rest of schema 1 (see schema.py); further ones are
+        kept as they are.
+        """
+        assert status in STATUSES, status
+        record = {"schema": SCHEMA, "status": status, **self._known, "history": self._history, **fields}
+        record = _finite(record)
+        write_atomically(self.directory / "record.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
+        self.close()
+        # After writing: a mistake in the bookkeeping must not cost a finished run its result.
+        assert not problems(record), problems(record)
+        return record
+
+    def close(self) -> None:
+        """Close steps.jsonl and TensorBoard's file; may be called again."""
+        if self._steps is not None:
+            self._steps.close()
+        self._scalars.close()
+
+
+class NullRecord:
+    """Takes what RunRecord takes and writes nothing: for every rank but 0."""
+
+    def truncate(self, step: int) -> None:
+        """Nothing to drop."""
+
+    def restore(self, history: list[dict[str, Any]]) -> None:
+        """Nothing to restore."""
+
+    def step(
+        self,
+        times: StepTimes,
+        *,
+        epoch: int,
+        loss: float,
+        learning_rate: float,
+        wire_bytes: int,
+        extra: Mapping[str, Any],
+    ) -> None:
+        """Write nothing."""
+
+    def epoch(self, entry: dict[str, Any]) -> None:
+        """Write nothing."""
+
+    def finish(self, status: str, **fields: Any) -> dict[str, Any]:
+        """Write nothing; an empty record."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+class _TensorBoard:
+    """Scalars under one folder; the event file is made at the first of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._writer: Any = None
+
+    def add(self, scalars: Mapping[str, Any], step: int, first_step: int) -> None:
+        """Write the numbers among `scalars`; an older run's from `first_step` on are hidden."""
+        if self._writer is None:
+            # Imported here: it takes a second, and reading records does not need it.
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._directory), purge_step=first_step, flush_secs=10)
+        for name, value in scalars.items():
+            if isinstance(value, int | float):
+                self._writer.add_scalar(name, value, step)
+
+    def close(self) -> None:
+        """Flush and close."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _NoTensorBoard:
+    """Stands in where output.tensorboard is false."""
+
+    def add(self, scalars: Mapping[str, Any], step: int, first_step: int) -> None:
+        """Write nothing."""
+
+    def close(self) -> None:
+        """Nothing to close."""
+
+
+def _open_steps(path: Path, first_step: int) -> TextIO:
+    """steps.jsonl with the lines before `first_step` kept; a line that a kill cut short is dropped."""
+    kept = []
+    if first_step > 0 and path.exists():
+        for line in path.read_text().splitlines():
+            try:
+                entry = json.loads(line)
+            except json.JSONDecodeError:
+                continue
+            if entry["step"] < first_step:
+                kept.append(line + "\n")
+    write_atomically(path, "".join(kept))
+    return path.open("a")
+
+
+def _strict_json(value: object) -> str:
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """The same value with None in place of every number that is not finite."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

@@ -1,0 +1,95 @@
+"""How long compressors work: measured on one machine in copies of the same vector, and carried to another by its copy.
+
+A copy reads and writes every element once, so it is what memory allows; scripts/bench_compressors.py measures methods
+in copies. On a GPU that was not measured the same number of copies, at its memory's bandwidth, is an estimate.
+"""
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from wirebench.record import compressor_results
+from wirebench.record.compressor_results import CompressorResult
+from wirebench.simulation.simulator import Compressing
+
+SHIPPED = Path(__file__).resolve().parents[2] / "results" / "cpu-2core" / "compressors" / "cells.jsonl"
+FLOAT_BYTES = 4
+
+
+class _Cost(NamedTuple):
+    """What a method takes.
+
+    fixed   seconds of an exchange whatever its size
+    copies  (elements, copies of so many), of rising size: all work but to decode what was gathered
+    decode  the same of that work
+    """
+
+    fixed: float
+    copies: tuple[tuple[int, float], ...]
+    decode: tuple[tuple[int, float], ...]
+
+
+class Rates:
+    """What every method takes, from a file of cells; of one that was measured with several options, the fewest.
+
+    workers           of the world that was measured
+    bytes_per_second  that a copy of the largest vector read and wrote there
+    """
+
+    def __init__(self, path: Path = SHIPPED) -> None:
+        measured = compressor_results.load(path)
+        self.workers = int(measured.header["workers"])
+        largest = max(measured.cells, key=lambda cell: cell.items if cell.turns else 0)
+        self.bytes_per_second = 2 * FLOAT_BYTES * largest.items / largest.copy if largest.turns else math.inf
+        cells: dict[str, list[CompressorResult]] = {}
+        for cell in measured.cells:
+            if not cell.rival and not cell.error:
+                cells.setdefault(cell.method, []).append(cell)
+        # Shortest last, so that it stays.
+        plainest = {_name(method): cells[method] for method in sorted(cells, key=len, reverse=True)}
+        self._costs = {name: _cost(sorted(found, key=lambda cell: cell.items)) for name, found in plainest.items()}
+
+    def knows(self, compressor: str) -> bool:
+        """Whether the method was measured."""
+        return compressor in self._costs
+
+    def on(self, compressor: str, bytes_per_second: float, gathered: float = 1.0) -> Compressing:
+        """Seconds on hardware whose memory moves so much; for a method that was not measured, 0.
+
+        gathered  times as much is gathered as among the measured workers: so much longer it takes to decode
+
+        Copies lie on straight lines over the logarithm of the size. What an exchange of few elements takes beyond them
+        is the calls' own cost, which the host pays on any hardware.
+        """
+        cost = self._costs.get(compressor)
+
+        def seconds(numel: int) -> float:
+            if cost is None or not numel:
+                return 0.0
+            copies = _between(cost.copies, numel) + gathered * _between(cost.decode, numel)
+            return cost.fixed + copies * 2 * FLOAT_BYTES * numel / bytes_per_second
+
+        return seconds
+
+
+def _cost(cells: Sequence[CompressorResult]) -> _Cost:
+    first, *rest = cells
+    fixed = max(0.0, first.total - rest[0].total) * first.copy if rest else 0.0
+    known = rest or [first]
+    decode = tuple((cell.items, cell.copies["decode"]) for cell in known)
+    return _Cost(fixed, tuple((cell.items, cell.total - cell.copies["decode"]) for cell in known), decode)
+
+
+def _name(method: str) -> str:
+    return method.partition(":")[0].partition(" ")[0]
+
+
+def _between(points: Sequence[tuple[int, float]], numel: int) -> float:
+    if numel <= points[0][0]:
+        return points[0][1]
+    for (low, copies), (high, more) in pairwise(points):
+        if numel <= high:
+            return copies + (more - copies) * math.log(numel / low) / math.log(high / low)
+    return points[-1][1]

@@ -1,0 +1,132 @@
+"""The time of every step and of its named phases, read without stopping the work that is timed.
+
+On a CPU times are perf_counter's, known at once. On a GPU they lie between CUDA events on the stream that does the
+work; nothing waits for them, so a step is known only once the device has passed its last event.
+"""
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from wirebench.telemetry.step_stats import PHASES, StepTimes
+from wirebench.telemetry.timeline import Timeline
+from wirebench.telemetry.timers import timer_for
+
+
+class _Phase(NamedTuple):
+    track: str
+    name: str
+    begin: Any
+    end: Any
+    drawn: bool
+
+
+@dataclass
+class _Step:
+    """A step on its way: its marks, and `begin_at`, its perf_counter time if it is the first after a pause."""
+
+    begin: Any
+    begin_at: float | None = None
+    phases: list[_Phase] = field(default_factory=list)
+    added: list[tuple[str, float]] = field(default_factory=list)
+    end: Any = None
+    step: int = 0
+    images: int = 0
+    counted: bool = False
+
+
+class Clock:
+    """Times steps and their phases; it starts paused.
+
+    A step reaches from the `end_step` before, or from `resume`, to its own `end_step`. Phases and seconds that arrive
+    while the clock is paused (evaluation, checkpoints) belong to no step and are dropped.
+    """
+
+    def __init__(self, device: torch.device, timeline: Timeline) -> None:
+        self._marks = timer_for(device)
+        self._timeline = timeline
+        self._lock = threading.Lock()
+        self._open: _Step | None = None
+        self._closed: deque[_Step] = deque()
+        self._now_at = 0.0
+
+    def resume(self) -> None:
+        """Begin a step now; waits for the device first, so that work of the pause does not count."""
+        assert self._open is None, "resume() without pause()"
+        self._marks.synchronize()
+        with self._lock:
+            self._open = _Step(self._marks.mark(), begin_at=time.perf_counter())
+
+    def pause(self) -> None:
+        """Drop what came since the last `end_step`; nothing counts until `resume`."""
+        with self._lock:
+            self._open = None
+
+    @contextlib.contextmanager
+    def phase(self, name: str, track: str = "compute") -> Iterator[None]:
+        """Add the block's time to phase `name` of the current step, and draw it on `track` of the timeline.
+
+        Any thread may use it. On a GPU the time is the device's, on the calling thread's current stream: waiting for
+        the host counts only where the device had nothing else to do.
+        """
+        assert name in PHASES, name
+        begin = self._marks.mark()
+        yield
+        phase = _Phase(track, name, begin, self._marks.mark(), self._timeline.active)
+        with self._lock:
+            if self._open is not None:
+                self._open.phases.append(phase)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add seconds that were measured elsewhere to phase `name` of the current step; any thread may."""
+        assert name in PHASES, name
+        with self._lock:
+            if self._open is not None:
+                self._open.added.append((name, seconds))
+
+    def end_step(self, step: int, images: int, counted: bool) -> None:
+        """Close the current step, which had `images` images on this worker, and begin the next."""
+        mark = self._marks.mark()
+        with self._lock:
+            closed, self._open = self._open, _Step(mark)
+        assert closed is not None, "resume() the clock before the first step"
+        closed.end, closed.step, closed.images, closed.counted = mark, step, images, counted
+        self._closed.append(closed)
+
+    def completed(self) -> list[StepTimes]:
+        """The steps whose times became known since the last call, in order; never waits."""
+        known = []
+        while self._closed and self._reached(self._closed[0]):
+            known.append(self._resolve(self._closed.popleft()))
+        return known
+
+    def drain(self) -> list[StepTimes]:
+        """Wait for the device; the rest of the closed steps."""
+        self._marks.synchronize()
+        return self.completed()
+
+    def _reached(self, step: _Step) -> bool:
+        # The last mark first: it is nearly always the last to be reached.
+        return self._marks.reached(step.end) and all(self._marks.reached(phase.end) for phase in step.phases)
+
+    def _resolve(self, step: _Step) -> StepTimes:
+        """Seconds of a step that the device has finished; draws its phases at their place on the host's time axis."""
+        begin_at = self._now_at if step.begin_at is None else step.begin_at
+        phases = dict.fromkeys(PHASES, 0.0)
+        for phase in step.phases:
+            seconds = self._marks.seconds(phase.begin, phase.end)
+            phases[phase.name] += seconds
+            if phase.drawn:
+                start = begin_at + self._marks.seconds(step.begin, phase.begin)
+                self._timeline.draw(phase.track, phase.name, start, start + seconds, step=step.step)
+        for name, seconds in step.added:
+            phases[name] += seconds
+        seconds = self._marks.seconds(step.begin, step.end)
+        self._now_at = begin_at + seconds
+        return StepTimes(step.step, seconds, phases, step.images, step.counted)

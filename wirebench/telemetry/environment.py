@@ -1,0 +1,110 @@
+"""Where a result was measured: commit, versions, hardware and the settings that change speed."""
+
+import importlib.metadata
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import wirebench
+from wirebench.telemetry import gpu
+
+ROOT = Path(__file__).resolve().parents[2]
+_PREFIXES = ("OMP_", "MKL_", "KMP_", "HOROVOD_", "NCCL_", "GLOO_", "CUDA_", "TORCH_", "PYTORCH_", "CUBLAS_", "CUDNN_")
+_SECRETS = ("SECRET", "KEY", "TOKEN", "PASSWORD", "CREDENTIAL")
+
+
+def capture(device: torch.device) -> dict[str, Any]:
+    """The `environment` of a record, of the calling process on `device`; what cannot be known is None."""
+    return {
+        "utc": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": shlex.join(sys.orig_argv),
+        "git": _git(),
+        "versions": _versions(),
+        "hostname": platform.node(),
+        "kernel": platform.release(),
+        "cpu": {"model": _cpu_model(), "cores": _cores(), "memory_mb": _memory_mb()},
+        "gpus": _gpus(),
+        "gpu_driver": gpu.driver_version(),
+        "device": str(device),
+        "threads_per_process": torch.get_num_threads(),
+        "variables": _variables(),
+    }
+
+
+def hardware(device: torch.device) -> str:
+    """What computes, in words."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"{_cpu_model() or 'CPU'}, {threads} thread{'' if threads == 1 else 's'}"
+
+
+def _git() -> dict[str, Any] | None:
+    """Commit and whether files differ from it (results aside); None unless this is a git checkout with a commit."""
+    if not (ROOT / ".git").exists():
+        return None
+    commit = _run_git("rev-parse", "HEAD")
+    changes = _run_git("status", "--porcelain", "--", ".", ":!results")
+    return None if commit is None or changes is None else {"commit": commit, "dirty": changes != ""}
+
+
+def _run_git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _versions() -> dict[str, str | None]:
+    nccl = ".".join(map(str, torch.cuda.nccl.version())) if torch.cuda.is_available() else None
+    return {
+        "wirebench": wirebench.__version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "torchvision": _installed("torchvision"),
+        "horovod": _installed("horovod"),
+        "cuda": torch.version.cuda,
+        "nccl": nccl,
+    }
+
+
+def _installed(package: str) -> str | None:
+    """The version that is installed, read from its metadata: importing Horovod would set it up."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str | None:
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or None
+
+
+def _cores() -> int | None:
+    """Cores that this process may use: a container or a launcher may have bound it to some."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+
+
+def _memory_mb() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**6
+
+
+def _gpus() -> list[str]:
+    return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def _variables() -> dict[str, str]:
+    """Settings of the back ends and thread pools; names that may hold a secret are left out."""
+    named = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)}
+    return {name: value for name, value in named.items() if not any(word in name for word in _SECRETS)}

@@ -1,0 +1,71 @@
+"""A picture of some steps: spans on named tracks, saved as a trace that chrome://tracing and ui.perfetto.dev open."""
+
+import json
+import threading
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wirebench.errors import UserError
+from wirebench.utils.files import write_atomically
+
+
+def timeline_spans(path: Path) -> list[tuple[str, float, float]]:
+    """(name, begin, end) of every span of a saved trace, in seconds; UserError for a file that is none."""
+    try:
+        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        drawn = [event for event in events if event["ph"] == "X"]
+        return [(str(each["name"]), each["ts"] / 1e6, (each["ts"] + each["dur"]) / 1e6) for each in drawn]
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path}: is not a timeline that a run has saved: {error}") from error
+
+
+class _Span(NamedTuple):
+    track: str
+    name: str
+    begin: float
+    end: float
+    details: dict[str, Any]
+
+
+class Timeline:
+    """Spans of one rank, from any thread.
+
+    `active` is switched by the train loop: while it is false, `span` keeps nothing and costs nothing.
+    """
+
+    def __init__(self, rank: int = 0) -> None:
+        self.active = False
+        self._rank = rank
+        self._spans: list[_Span] = []
+        self._lock = threading.Lock()
+
+    def span(self, track: str, name: str, begin: float, end: float, **details: Any) -> None:
+        """Draw `name` on `track` from `begin` to `end` (perf_counter seconds); details are shown when it is clicked."""
+        if self.active:
+            self.draw(track, name, begin, end, **details)
+
+    def draw(self, track: str, name: str, begin: float, end: float, **details: Any) -> None:
+        """Like `span`, whatever `active` is: for a span whose times become known later than its step."""
+        with self._lock:
+            self._spans.append(_Span(track, name, begin, end, details))
+
+    def save(self, path: Path) -> None:
+        """Write the trace: one process per rank, one thread per track, microseconds from the first span."""
+        with self._lock:
+            spans = sorted(self._spans, key=lambda span: span.begin)
+        tracks = {name: number for number, name in enumerate(dict.fromkeys(span.track for span in spans))}
+        origin = spans[0].begin if spans else 0.0
+        events = [self._name("process_name", 0, f"rank {self._rank}")]
+        events += [self._name("thread_name", number, name) for name, number in tracks.items()]
+        events += [self._event(span, tracks[span.track], origin) for span in spans]
+        write_atomically(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, allow_nan=False) + "\n")
+
+    def _name(self, kind: str, track: int, name: str) -> dict[str, Any]:
+        return {"name": kind, "ph": "M", "pid": self._rank, "tid": track, "args": {"name": name}}
+
+    def _event(self, span: _Span, track: int, origin: float) -> dict[str, Any]:
+        start, duration = round(1e6 * (span.begin - origin), 3), round(1e6 * (span.end - span.begin), 3)
+        place = {"pid": self._rank, "tid": track, "ts": start, "dur": max(duration, 0.0)}
+        return {"name": span.name, "ph": "X", **place, "args": span.details}

@@ -1,0 +1,80 @@
+"""Networks by name: what a message costs on them, and clusters of them.
+
+A name here stands for a rate and a start-up time. The rate is the nominal one where nobody has measured; what people
+have, they should measure: scripts/bench_collectives.py and scripts/fit_network.py make a topology file of it.
+"""
+
+import dataclasses
+from typing import NamedTuple
+
+from wirebench.config.plugins import suggest
+from wirebench.errors import UserError
+from wirebench.topology.tree import Branch, Link, Topology
+
+
+class Network(NamedTuple):
+    """Between machines: start-up time of a message, bytes per second, seconds to add a received byte."""
+
+    latency_seconds: float
+    bytes_per_second: float
+    source: str
+    reduce_seconds_per_byte: float = 0.0
+
+
+def _gbit(rate: float) -> float:
+    return rate * 1e9 / 8
+
+
+ETHERNET = "nominal rate; start-up 45.26 us as fitted to a K80 cluster's 10GbE (MG-WFBP, Fig. 5)"
+NETWORKS = {
+    "1gbe": Network(45.26e-6, _gbit(1), ETHERNET),
+    "10gbe": Network(45.26e-6, _gbit(10), ETHERNET),
+    "25gbe": Network(20e-6, _gbit(25), "nominal rate; start-up 20 us assumed"),
+    "100gbe": Network(10e-6, _gbit(100), "nominal rate; start-up 10 us assumed"),
+    "ib56": Network(7.0e-6, _gbit(45.8), "MG-WFBP's code, 56 Gbit/s InfiniBand, 8 nodes: a = 97.5 us, b = 0.306 ns/B"),
+    "ib200": Network(3e-6, _gbit(200), "nominal rate; start-up 3 us assumed"),
+    "mgwfbp": Network(
+        45.25e-6, 1 / 0.993e-9, "the MG-WFBP authors' simulator: 10GbE, adding on the CPU at 2.5 ns/B", 2.5e-9
+    ),
+}
+LOCAL = Link(5e-6, 12e9)
+"""Between GPUs of a machine: PCIe 3 x16, nominal."""
+ALONE = Link(0.0, 1e15)
+"""Of the only rank of a machine: never the limit."""
+
+
+def find(name: str) -> Network:
+    """The network of this name; UserError lists what there is."""
+    if name not in NETWORKS:
+        raise UserError(f"--network: no {name!r}; {suggest(name, list(NETWORKS))}")
+    return NETWORKS[name]
+
+
+def cluster(network: Network, workers: int, per_machine: int = 1) -> Topology:
+    """`workers` ranks on machines of `per_machine` (the last may have fewer), all on one switch."""
+    assert workers >= 1 and per_machine >= 1, f"{workers} workers on machines of {per_machine}"
+    bounds = range(0, workers, per_machine)
+    ranks = [tuple(range(b, min(b + per_machine, workers))) for b in bounds]
+    machines = tuple(Branch(each, (LOCAL if len(each) > 1 else ALONE,)) for each in ranks)
+    link = Link(network.latency_seconds, network.bytes_per_second)
+    root = Branch(machines, (link,)) if len(machines) > 1 else machines[0]
+    return Topology(root, reduce_seconds_per_byte=network.reduce_seconds_per_byte)
+
+
+def rescaled(topology: Topology, factor: float) -> Topology:
+    """A topology whose links between machines have `factor` times the rate; start-up times stay.
+
+    So does the engine's own all-reduce, where it was measured. Of a single machine it is the links inside.
+    """
+
+    def dressed(node: Branch) -> Branch:
+        if all(isinstance(child, int) for child in node.children) and len(topology.machines) > 1:
+            return node
+        children = tuple(child if isinstance(child, int) else dressed(child) for child in node.children)
+        links = tuple(dataclasses.replace(link, bytes_per_second=factor * link.bytes_per_second) for link in node.links)
+        return Branch(children, links)
+
+    native = tuple(
+        dataclasses.replace(link, bytes_per_second=factor * link.bytes_per_second) for link in topology.native
+    )
+    return dataclasses.replace(topology, root=dressed(topology.root), native=native)

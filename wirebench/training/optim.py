@@ -1,0 +1,94 @@
+"""SGD and its learning-rate schedules."""
+
+import math
+
+import torch
+from torch import nn
+
+from wirebench.config.loader import OptimizerConfig
+from wirebench.errors import UserError
+
+_ONE_CYCLE_RISE = 0.3  # share of the run, where warmup_epochs does not say
+_ONE_CYCLE_START = 1 / 25  # of the peak
+
+
+def build_optimizer(model: nn.Module, section: OptimizerConfig) -> torch.optim.SGD:
+    """PyTorch's SGD over the trainable parameters of `model`, with the rate section.lr until one is applied.
+
+    With decay_norm = false, parameters of at most one dimension form a second group without weight decay. The update
+    is the fused one, a single pass over the memory. It takes parameter, gradient and momentum in the order in which
+    they lie in memory, so a gradient must have its parameter's strides, as autograd and `FlatGradient` see to.
+    Raises UserError for settings that do not go together.
+    """
+    _check(section)
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    decayed = [p for p in trainable if section.decay_norm or p.ndim > 1]
+    exempt = [p for p in trainable if not section.decay_norm and p.ndim <= 1]
+    groups = [
+        {"params": parameters, "weight_decay": weight_decay}
+        for parameters, weight_decay in ((decayed, section.weight_decay), (exempt, 0.0))
+        if parameters
+    ]
+    optimizer = torch.optim.SGD(groups, lr=section.lr, momentum=section.momentum, nesterov=section.nesterov, fused=True)
+    optimizer.register_load_state_dict_post_hook(_restore_strides)
+    return optimizer
+
+
+def learning_rate(section: OptimizerConfig, epoch_fraction: float, epochs: float, workers: int) -> float:
+    """The rate of the step that starts `epoch_fraction` epochs (epoch + step / steps per epoch) into the run.
+
+    A pure function, so a resumed run needs no state of it. `epochs` is the length of the run. The peak is section.lr,
+    times `workers` if scale_lr (Goyal et al. 2017). Over the first warmup_epochs the rate rises linearly to the peak,
+    from section.lr / workers (from 0 with one worker); one_cycle starts from peak / 25 and, where warmup_epochs is 0,
+    rises for 30 % of the run (after Smith 2018). Then the peak is multiplied by
+      constant   1
+      step       gamma for every milestone that is reached, in epochs from the start of the run
+      cosine     half a cosine wave from 1 at the end of the rise to 0 at the end of the run
+      one_cycle  a line from 1 at the end of the rise to 0 at the end of the run
+    """
+    peak = section.lr * (workers if section.scale_lr else 1)
+    rise_epochs = section.warmup_epochs
+    start = section.lr / workers if workers > 1 else 0.0
+    if section.schedule == "one_cycle":
+        rise_epochs = rise_epochs or _ONE_CYCLE_RISE * epochs
+        start = peak * _ONE_CYCLE_START
+    if epoch_fraction < rise_epochs:
+        return start + (peak - start) * epoch_fraction / rise_epochs
+    return peak * _factor(section, epoch_fraction, rise_epochs, epochs)
+
+
+def apply_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Let the next step use `rate`, in every parameter group."""
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+def _factor(section: OptimizerConfig, epoch_fraction: float, rise_epochs: float, epochs: float) -> float:
+    """What the schedule multiplies the peak by, after the rise."""
+    if section.schedule == "constant":
+        return 1.0
+    if section.schedule == "step":
+        return section.gamma ** sum(milestone <= epoch_fraction for milestone in section.milestones)
+    if epoch_fraction >= epochs:
+        return 0.0
+    done = (epoch_fraction - rise_epochs) / (epochs - rise_epochs)
+    return 1 - done if section.schedule == "one_cycle" else (1 + math.cos(math.pi * done)) / 2
+
+
+def _check(section: OptimizerConfig) -> None:
+    if section.nesterov and section.momentum == 0:
+        raise UserError("optimizer.nesterov: Nesterov momentum needs optimizer.momentum above 0")
+    if section.schedule == "step" and not section.milestones:
+        raise UserError(
+            "optimizer.milestones: schedule = 'step' needs the epochs at which the rate falls, e.g. [80, 120]"
+        )
+    if section.schedule != "step" and (section.milestones or section.gamma != OptimizerConfig.gamma):
+        raise UserError(f"optimizer.schedule: {section.schedule!r} takes no milestones and no gamma; only 'step' does")
+
+
+def _restore_strides(optimizer: torch.optim.Optimizer) -> None:
+    """Give loaded momentum its parameter's strides: the run that saved it may have had another memory format."""
+    for parameter, state in optimizer.state.items():
+        momentum = state.get("momentum_buffer")
+        if momentum is not None and momentum.stride() != parameter.stride():
+            state["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)

@@ -1,0 +1,86 @@
+"""One rank's training state, and what it does with a batch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from wirebench.config.loader import TrainConfig
+from wirebench.data.shard import Shard
+from wirebench.gradient.flat import FlatGradient
+from wirebench.training.loss import cross_entropy, logits_of
+from wirebench.utils.rng import seed_of
+
+TOP = (1, 5)
+
+
+@dataclass
+class Replica:
+    """A model replica with its own shard, batch statistics and optimizer state.
+
+    module      what the forward pass calls: the model, or the engine's wrapper around it
+    unused      names of parameters that take no part in the loss
+    loss        of the step's batch so far
+    epoch_loss  sum of the losses of the epoch's steps so far, float64
+    """
+
+    rank: int
+    model: nn.Module
+    module: nn.Module
+    flat: FlatGradient
+    optimizer: Optimizer
+    shard: Shard
+    section: TrainConfig
+    device: torch.device
+    unused: list[str]
+
+    def __post_init__(self) -> None:
+        self.loss = torch.zeros((), device=self.device)
+        self.epoch_loss = torch.zeros((), dtype=torch.float64, device=self.device)
+
+    def begin_step(self) -> None:
+        """Before the first micro-batch of a step."""
+        self.loss = torch.zeros_like(self.loss)
+
+    def end_step(self) -> None:
+        """After the last micro-batch of a step."""
+        self.epoch_loss += self.loss
+
+    def forward(self, images: Tensor, labels: Tensor, step: int, part: int) -> Tensor:
+        """Loss of one micro-batch, divided so that the micro-batches of a step add up to the step's mean loss.
+
+        Dropout and the like draw from a stream that (seed, rank, step, part) names, so a resumed run draws alike.
+        """
+        torch.manual_seed(seed_of("forward", self.section.seed, self.rank, step, part))
+        with self._autocast():
+            output = self.module(self._laid_out(images))
+        loss = cross_entropy(output, labels, self.section.label_smoothing) / self.section.accumulation
+        self.loss += loss.detach()
+        return loss
+
+    @torch.no_grad()
+    def evaluate(self) -> Tensor:
+        """Sums over this rank's share of the test set, float64: (loss, top-1 hits, top-5 hits, images)."""
+        self.model.eval()
+        totals = torch.zeros(len(TOP) + 2, dtype=torch.float64)
+        for images, labels in self.shard.test():
+            with self._autocast():
+                logits = logits_of(self.model(self._laid_out(images))).float()
+            loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+            totals += torch.tensor([loss.item(), *_hits(logits, labels), len(labels)], dtype=torch.float64)
+        self.model.train()
+        return totals
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.section.precision == "bf16")
+
+    def _laid_out(self, images: Tensor) -> Tensor:
+        return images.contiguous(memory_format=torch.channels_last) if self.section.channels_last else images
+
+
+def _hits(logits: Tensor, labels: Tensor) -> Sequence[float]:
+    best = logits.topk(min(max(TOP), logits.shape[1]), dim=1).indices
+    found = best == labels[:, None]
+    return [found[:, :k].any(dim=1).sum().item() for k in TOP]

@@ -1,0 +1,65 @@
+"""Who takes over the state of whom, where a run is resumed by another number of ranks.
+
+A rank that stays keeps its own state. Of ranks that leave, each hands its residual on to one that stays, so that no
+gradient is lost. A rank that joins begins with what is the same on all ranks, and with an empty residual.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from wirebench.errors import UserError
+
+LENGTH_BYTES = 8
+
+
+class RankState(NamedTuple):
+    """What a rank begins with: the files of one rank or of several, its own first.
+
+    joins  it is new: of the one file here, another rank's, only what all ranks share counts
+    """
+
+    files: list[bytes]
+    joins: bool
+
+
+def rank_states(files: Sequence[bytes], size: int) -> list[RankState]:
+    """One for each of `size` ranks, from the files of the ranks of an earlier world, in rank order."""
+    found = []
+    for rank in range(size):
+        mine = list(files[rank::size])
+        found.append(RankState(mine or [files[0]], joins=not mine))
+    return found
+
+
+def own_step(folder: str, step: int, before: Mapping[str, int], now: Mapping[str, int], heirs: bool) -> int:
+    """The step to go on with, since with another number of ranks an epoch has another number of steps.
+
+    before, now  `size` and `steps_per_epoch` of the run that saved after `step` steps, and of this one
+    heirs        whether the compressor can hand over what it holds
+    Raises UserError within an epoch, and without heirs.
+    """
+    differ = f"train.resume: {folder} has engine.workers = {before['size']}, this run has {now['size']}"
+    epoch, within = divmod(step, before["steps_per_epoch"])
+    if within:
+        raise UserError(f"{differ}; their number can change only between epochs (train.checkpoint_every_epochs)")
+    if not heirs:
+        raise UserError(f"{differ}; this compressor cannot hand over what it holds: it has no take_over")
+    return epoch * now["steps_per_epoch"]
+
+
+def to_bytes(estate: RankState) -> bytes:
+    """For the way to its rank."""
+    head = json.dumps({"joins": estate.joins, "lengths": [len(file) for file in estate.files]}).encode()
+    return b"".join([len(head).to_bytes(LENGTH_BYTES, "little"), head, *estate.files])
+
+
+def from_bytes(content: bytes) -> RankState:
+    """What `to_bytes` made."""
+    start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
+    head = json.loads(content[LENGTH_BYTES:start])
+    files = []
+    for length in head["lengths"]:
+        files.append(content[start : start + length])
+        start += length
+    return RankState(files, head["joins"])

@@ -1,0 +1,61 @@
+"""Warns when what a compressor holds back grows without bound, and names the setting to change.
+
+With error feedback a residual grows until as much leaves it as comes in. A method that sends the share p of the entries
+needs some 1 / p steps for that; then the norm of its residual stays where it is. One that still grows then sends too
+little: the threshold is too high, or the approximation too coarse for the gradient.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+EVERY = 50
+"""Steps between two looks; each is a pass over the residual, and on a GPU the host waits for it."""
+
+TURNOVERS = 5
+"""Times 1 / p steps before growth is suspicious: by then a residual that has a bound is near it."""
+
+LEAST_DENSITY, USUAL_DENSITY = 1e-3, 1e-2
+"""Slower than this no residual may be; and what counts for methods that know no density."""
+
+GROWTH = 1.3
+"""A residual that is nothing but noise grows by sqrt(2) while the steps double, one that is never sent by 2."""
+
+
+class ResidualWatch:
+    """Looks at one rank's residual, or at the sketch that all ranks have of what waits.
+
+    name     of the compressor; setting: the option of it that bounds what is held back; both go into the warning
+    density  share of the entries that it sends, None where it knows none
+    warn     is told, once
+    begin    the first step that counts: during a warm-up more is sent, and after it the residual grows
+    """
+
+    def __init__(
+        self, name: str, setting: str, density: float | None, warn: Callable[[str], None], begin: int = 0
+    ) -> None:
+        self.name, self.setting, self.warn, self.begin = name, setting, warn, begin
+        share = max(density or USUAL_DENSITY, LEAST_DENSITY)
+        self.settled_steps = int(TURNOVERS / share)
+        self.norms: dict[int, float] = {}
+        self.first: int | None = None
+        self.warned = False
+
+    def look(self, step: int, held_back: Callable[[], Tensor | None]) -> None:
+        """After the exchange of `step`; nothing happens but at every fiftieth."""
+        if self.warned or step < self.begin or step % EVERY or (residual := held_back()) is None:
+            return
+        if self.first is None:
+            self.first = step
+        self.norms[step] = torch.linalg.vector_norm(residual).item()
+        age = step - self.first
+        middle = self.first + age // 2 // EVERY * EVERY
+        before = self.norms.get(middle, 0.0)
+        if age >= self.settled_steps and before and self.norms[step] > GROWTH * before:
+            self.warned = True
+            self.warn(
+                f"step {step}: what {self.name} holds back grows without bound: its norm is "
+                f"{self.norms[step]:.3g}, {self.norms[step] / before:.2g} times that of step {middle}; "
+                f"change compressor.{self.setting}"
+            )

@@ -1,0 +1,76 @@
+"""Join what is known of each step (times, loss, rate, bytes), and pass it on to the record and the progress line.
+
+On a GPU times and losses become known some steps later; nothing here waits for them until the end.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from wirebench.record.writer import NullRecord, RunRecord
+from wirebench.telemetry.clock import Clock
+from wirebench.telemetry.step_stats import StepTimes
+from wirebench.training.divergence import Guard
+from wirebench.training.progress import NullProgress, Progress
+
+
+class _Facts(NamedTuple):
+    epoch: int
+    learning_rate: float
+    wire_bytes: int
+    extra: Mapping[str, float]
+
+
+class StepLog:
+    """The steps of one run, in order; `steps` keeps the times of all that are complete.
+
+    A bad loss or gradient is raised here, at a fixed number of steps after its own, so that all ranks raise it at the
+    same place.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        guard: Guard,
+        record: RunRecord | NullRecord,
+        progress: Progress | NullProgress,
+        world_size: int,
+    ) -> None:
+        self.world_size = world_size
+        self.clock, self.guard, self.record, self.progress = clock, guard, record, progress
+        self.steps: list[StepTimes] = []
+        self._facts: dict[int, _Facts] = {}
+        self._losses: dict[int, float] = {}
+        self._times: list[StepTimes] = []
+
+    def step(self, step: int, epoch: int, learning_rate: float, wire_bytes: int, extra: Mapping[str, float]) -> None:
+        """Note the step that has just been closed, and pass on the steps that are complete; raises Diverged.
+
+        extra  further numbers of the step, by name
+        """
+        self._facts[step] = _Facts(epoch, learning_rate, wire_bytes, extra)
+        self._losses.update(self.guard.losses(step - self.guard.lag))
+        self._times += self.clock.completed()
+        self._pass_on()
+
+    def flush(self) -> None:
+        """Wait for the device and pass on every step; raises Diverged."""
+        self._times += self.clock.drain()
+        if self._facts:
+            self._losses.update(self.guard.losses(max(self._facts)))
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._times and self._times[0].step in self._losses:
+            times = self._times.pop(0)
+            facts, loss = self._facts.pop(times.step), self._losses.pop(times.step)
+            self.steps.append(times)
+            self.record.step(
+                times,
+                epoch=facts.epoch,
+                loss=loss,
+                learning_rate=facts.learning_rate,
+                wire_bytes=facts.wire_bytes,
+                extra=facts.extra,
+            )
+            rate = self.world_size * times.images / times.seconds
+            self.progress.step(times.step, facts.epoch, rate, loss, facts.wire_bytes / times.seconds / 1e6)
