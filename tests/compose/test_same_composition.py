@@ -45,7 +45,7 @@ def test_large_values_whose_sum_overflows_are_compared():
 def test_the_error_names_the_compressor_and_when():
     _, lanes = lanes_of(2)
     check_averages(lanes, [VECTOR, VECTOR], "step 7")
-    with pytest.raises(UserError, match=r"^compressor\.name: 'tests\.lanes': step 7: the ranks' averages"):
+    with pytest.raises(UserError, match=r"^compressor\.name: 'tests\.exchange\.lanes': step 7: the ranks' averages"):
         check_averages(lanes, [VECTOR, -VECTOR], "step 7")
 
 

@@ -106,7 +106,7 @@ def test_numbers_that_are_not_finite_become_null(tmp_path):
 def test_steps_survive_kill_9(tmp_path):
     code = textwrap.dedent(f"""
         import sys
-        sys.path.insert(0, {str(ROOT / "tests")!r})
+        sys.path.insert(0, {str(ROOT / "tests/record")!r})
         from pathlib import Path
         from test_record import run_record, write_step
         record = run_record(Path({str(tmp_path)!r}))

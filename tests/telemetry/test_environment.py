@@ -79,7 +79,7 @@ def test_outside_git(checkout, monkeypatch):
 
 def test_does_not_import_horovod():
     code = (
-        "import sys, torch; from wirebench import environment; "
+        "import sys, torch; from wirebench.telemetry import environment; "
         "environment.capture(torch.device('cpu')); sys.exit('horovod' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=environment.ROOT, timeout=120).returncode == 0
