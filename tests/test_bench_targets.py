@@ -91,9 +91,7 @@ def commands(target: str, folder: Path) -> list[Words]:
     environment["NOTES"] = str(folder / "notes")
     given = [f"VENV={folder / 'bin'}", f"RESULTS={folder / 'results'}", "--old-file=setup"]
     command = ["make", "--silent", *given, target]
-    made = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
-    )
+    made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert made.returncode == 0, made.stderr
     lines = (folder / "notes").read_text().split("\0\n")
     return [line.split("\0") for line in lines if line]
