@@ -112,7 +112,9 @@ def _assemble(
     record = _record(settings, engine, directory, checkpoints.restored_from)
     guard = Guard(workers[0].flat)
     if isinstance(synchroniser, Split):
-        guard.lag = max(guard.lag, 1)  # a step's gradient is looked at in the next one, on all ranks alike
+        # A step's average is complete within the next step; it is looked at there, on all ranks alike.
+        synchroniser.averaged = guard.note_gradient
+        guard.lag = max(guard.lag, 1)
     journal = Journal(clock, guard, record, progress, engine.size)
     warnings: list[str] = []
     begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch

@@ -35,7 +35,9 @@ class Compressor(Protocol):
 
         `bucket.grad` holds this rank's gradient and may be overwritten; the result may be `bucket.grad` itself. It must
         be bit-identical on all ranks. A NaN or infinity in any rank's gradient must reach every rank's result, so that
-        all ranks stop at the same step. Buckets are exchanged in the same order on every rank.
+        all ranks stop at the same step. Buckets are exchanged in the same order on every rank, but several exchanges
+        may be under way at once: a driver may leave one at a request and begin that of the next bucket (`dear` does).
+        What belongs to one bucket or step is therefore a local variable, not an attribute that a `yield` lies between.
         """
         ...
 

@@ -103,7 +103,8 @@ class CountSketch:
         """
         sums = torch.zeros(self.rows, dtype=torch.float64, device=table.device)
         for part in table.split(CELLS_AT_ONCE if table.device.type == "cpu" else self.columns, dim=1):
-            sums += part.double().square_().sum(1)
+            # Not square_: of a float64 table double() is the table itself.
+            sums += part.double().square().sum(1)
         rows = sums.tolist()
         return sorted(rows)[self.rows // 2] if all(map(math.isfinite, rows)) else math.nan
 

@@ -65,11 +65,19 @@ class Warmup(_Wrapper):
     def exchange(self, bucket: Bucket, world: World) -> Exchange:
         """The inner exchange at the density of the epoch."""
         inner = cast(_HasDensity, self.inner)
-        inner.density = self.densities[world.epoch] if world.epoch < len(self.densities) else self.final
-        try:
-            return (yield from inner.exchange(bucket, world))
-        finally:
-            inner.density = self.final
+        density = self.densities[world.epoch] if world.epoch < len(self.densities) else self.final
+        steps, answer = inner.exchange(bucket, world), None
+        while True:
+            # Around each part of the work, not around the whole: a driver may leave an exchange at a request, work on
+            # another bucket and come back (dear does), and each must find its own density, whoever went before.
+            inner.density = density
+            try:
+                request = steps.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                inner.density = self.final
+            answer = yield request
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The inner compressor's bytes after the warm-up, that is in most of the run."""

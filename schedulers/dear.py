@@ -1,4 +1,4 @@
-"""DeAR: sums are added up during the backward pass, and handed out under the next forward pass.
+"""DeAR: reduce-scatter in the backward pass, all-gather under the next forward pass.
 
 Zhang et al., "DeAR: Accelerating Distributed Deep Learning with Fine-Grained All-Reduce Pipelining", ICDCS 2023 (arXiv
 2302.12445). An all-reduce is a reduce-scatter and an all-gather, and only a layer's next forward pass needs the second:
@@ -13,12 +13,12 @@ from schedulers.fused import Fused
 
 
 class Dear:
-    """Messages of at least `bucket_cap_mb` MiB of fp32 gradient, in the halves of the collective's plan.
+    """Messages of at least `bucket_cap_mb` MiB of fp32 gradient; the two parts of the collective's plan run apart.
 
-    Weights are those of any other schedule. Collectives whose plans have no two halves, `native` among them, are
-    refused; what a compressor gathers or merges goes whole, during the backward pass. Needs that the model uses its
-    parameters through their modules' own forward methods, and says so where it does not. Virtual workers, who overlap
-    nothing, exchange as ever.
+    Weights are those of any other schedule. `collective.name=native` is refused: an engine's own sum has no parts.
+    What a compressor gathers or merges before its first sum goes in the backward pass, all that follows that sum under
+    the next forward pass. Needs that the model uses its parameters through their modules' own forward methods, and says
+    so where it does not. Virtual workers overlap nothing, and exchange as with `fused`.
     """
 
     needs_profile: ClassVar[bool] = False

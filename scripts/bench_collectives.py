@@ -183,7 +183,7 @@ def size_text(num_bytes: int) -> str:
     return f"{num_bytes} B"
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = collectives.available()
@@ -197,7 +197,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--json", help="write the cells to this file, one JSON line each")
     parser.add_argument("--quiet", action="store_true", help="no progress")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     if options.repeats < 1 or options.least_repeats < 1 or options.seconds <= 0:
         parser.error("--repeats, --least-repeats and --seconds are positive")
     if options.least_repeats > options.repeats:

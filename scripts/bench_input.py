@@ -12,7 +12,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -30,7 +30,7 @@ from wirebench.errors import UserError
 CPU = torch.device("cpu")
 
 
-def arguments() -> argparse.Namespace:
+def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--root", default="", help="folder of CIFAR-10 (default: random images of the same size)")
@@ -41,7 +41,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--precision", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
     parser.add_argument("--limit", type=float, default=20.0, help="least ratio that passes (default: %(default)s)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
-    options = parser.parse_args()
+    options = parser.parse_args(words)
     if min(options.batch_size, options.turns, options.input_batches, options.steps) < 1:
         parser.error("--batch-size, --turns, --input-batches and --steps need at least 1")
     return options

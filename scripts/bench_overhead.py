@@ -18,8 +18,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -40,7 +41,7 @@ from wirebench.optim import build_optimizer
 from wirebench.progress import NullProgress
 from wirebench.run import Run
 
-MODELS = {
+MODELS: dict[str, dict[str, Any]] = {
     "resnet20": {"model.name": "resnet_cifar", "model.depth": 20, "data.batch_size": 32},
     "vgg16": {"model.name": "vgg_cifar", "model.depth": 16, "data.batch_size": 16},
     "resnet50": {"model.name": "resnet50", "data.batch_size": 256, "data.image_size": 224, "data.num_classes": 1000},
@@ -77,7 +78,7 @@ def launch(options: argparse.Namespace) -> int:
 
 def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     """Let both sides take turns; rank 0 prints the result."""
-    run = compose(settings(options, folder), engine)
+    run = compose(settings(options, folder, engine.size), engine)
     sides = {"ours": ours(run), "peer": peer(run)}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for side in sides.values():
@@ -100,20 +101,25 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
         Path(options.json).write_text(json.dumps(record, indent=1) + "\n")
 
 
-def settings(options: argparse.Namespace, folder: Path) -> config.Config:
-    """The composition under test, on synthetic images."""
+def settings(options: argparse.Namespace, folder: Path, size: int) -> config.Config:
+    """The composition under test for `size` processes, on synthetic images: one epoch has all steps of a side."""
     table = {
         "engine.name": options.engine, "engine.device": options.device, "data.name": "synthetic",
         "data.image_size": 32, "data.num_classes": 10, "scheduler.name": "fused", "output.dir": str(folder),
         "train.precision": options.precision, **MODELS[options.model],
     }  # fmt: skip
-    if options.batch:
-        table["data.batch_size"] = options.batch
+    batch = options.batch or MODELS[options.model]["data.batch_size"]
+    table |= {"data.batch_size": batch, "data.train_size": batch * size * steps_of_a_side(options)}
     nested: dict[str, dict[str, object]] = {}
     for key, value in table.items():
         section, _, name = key.partition(".")
         nested.setdefault(section, {})[name] = value
     return config.from_dict(nested, f"overhead-{options.model}")
+
+
+def steps_of_a_side(options: argparse.Namespace) -> int:
+    """Steps that each side does, the warm-up included."""
+    return int(options.warmup + options.turns * options.steps)
 
 
 def ours(run: Run) -> Callable[[], None]:
@@ -170,7 +176,7 @@ def summarise(options: argparse.Namespace, seconds: dict[str, list[float]]) -> d
     }
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--engine", choices=list(PEERS), default="torch")
@@ -183,7 +189,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=20, help="turns of each side")
     parser.add_argument("--steps", type=int, default=10, help="steps per turn")
     parser.add_argument("--json", help="write the result and its environment to this file")
-    return parser.parse_args()
+    options = parser.parse_args(arguments)
+    if min(options.processes, options.warmup, options.steps) < 1 or options.batch < 0:
+        parser.error("--processes, --warmup and --steps need at least 1, --batch at least 0")
+    if options.turns < 2:
+        parser.error("--turns needs at least 2: their spread is reported")
+    return options
 
 
 if __name__ == "__main__":

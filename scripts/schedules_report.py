@@ -19,7 +19,7 @@ from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
 from wirebench.split import WAIT
-from wirebench.timeline import timeline_spans
+from wirebench.timeline import ALL_GATHER, FORMERLY_ALL_GATHER, timeline_spans
 from wirebench.utils.cli import parser_of
 from wirebench.utils.figures import new_figure, save
 from wirebench.utils.markdown import table
@@ -80,7 +80,7 @@ def document(rows: Sequence[Row]) -> str:
         "",
         *table(HEAD, [_cells(row) for row in rows]),
         *table(PAIRS_HEAD, _pairs(rows)),
-        *_handed_out(rows),
+        *_all_gathers(rows),
         "![time per step](steps.png)",
         "",
     ]
@@ -132,18 +132,18 @@ def _pairs(rows: Sequence[Row]) -> list[list[str]]:
     return found
 
 
-def _handed_out(rows: Sequence[Row]) -> list[str]:
-    """How much of what split schedules hand out is hidden by forward passes, by the timelines of their first turns."""
+def _all_gathers(rows: Sequence[Row]) -> list[str]:
+    """How much of the all-gathers of split schedules forward passes hide, by the timelines of their first turns."""
     lines = []
     for row in rows:
         folder = row.runs[0].folder
         spans = timeline_spans(folder / "trace.json") if (folder / "trace.json").is_file() else []
-        handed = [(begin, end) for name, begin, end in spans if name.endswith("handed out")]
-        if handed:
+        gathers = [(begin, end) for name, begin, end in spans if name.endswith((ALL_GATHER, FORMERLY_ALL_GATHER))]
+        if gathers:
             forward = [(begin, end) for name, begin, end in spans if name == "forward"]
             waits = [(begin, end) for name, begin, end in spans if name.startswith(WAIT)]
-            hidden = together(handed, forward) - together(handed, waits)
-            total = sum(end - begin for begin, end in handed)
+            hidden = together(gathers, forward) - together(gathers, waits)
+            total = sum(end - begin for begin, end in gathers)
             lines += [
                 f"`{row.label}`: {_ms(hidden):.0f} of the {_ms(total):.0f} ms in which sums are handed out, in the "
                 f"steps that {folder.name}/trace.json shows (ui.perfetto.dev), are hidden under a forward pass; in the "

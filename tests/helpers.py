@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from wirebench.collectives import build
-from wirebench.collectives.serve import Server
+from wirebench.collectives.serve import HALFWAY, Server
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
-from wirebench.exchange import advance, run
+from wirebench.exchange import Steps, advance, run
 from wirebench.layout import Bucket, Layer
 from wirebench.requests import Gather, Merge, Reduce, Request, Route, Sum, payload
 from wirebench.topology import Topology
@@ -105,3 +105,37 @@ class LocalEngine:
     def answer_all(self, exchanges: Exchanges) -> list[Tensor]:
         """Run all ranks' exchanges and return their results."""
         return run([advance(e, s.serve) for e, s in zip(exchanges, self.servers, strict=True)])
+
+    def answer_in_halves(self, buckets: Sequence[Exchanges]) -> list[list[Tensor]]:
+        """As `dear` does: each bucket's exchanges until a sum is half done, then the rest, the last bucket's first.
+
+        `buckets` has one exchange for each rank of each bucket; returns their results likewise.
+        """
+        for server in self.servers:
+            server.halves = True
+        under_way = [[advance(e, s.serve) for e, s in zip(each, self.servers, strict=True)] for each in buckets]
+        results = [_to_half(steps) for steps in under_way]
+        for number in reversed(range(len(under_way))):
+            # An exchange without a sum is over already.
+            results[number] = results[number] or run(under_way[number])
+        for server in self.servers:
+            server.halves = False
+        return [found for found in results if found is not None]
+
+
+def _to_half(ranks: Sequence[Steps]) -> list[Tensor] | None:
+    """Advance all ranks' exchanges round by round: their results, or None where they reach the half of a sum."""
+    answers: list[Any] = [None] * len(ranks)
+    while True:
+        handles, results = [], []
+        for steps, answer in zip(ranks, answers, strict=True):
+            try:
+                handles.append(steps.send(answer))
+            except StopIteration as stop:
+                results.append(stop.value)
+        if results:
+            return results
+        if HALFWAY in handles:
+            assert all(handle is HALFWAY for handle in handles)
+            return None
+        answers = [handle.wait() for handle in handles]

@@ -2,8 +2,9 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from wirebench import collectives
 from wirebench.collectives.serve import Server
 from wirebench.comm.base import Communicator
-from wirebench.comm.local import LocalHub
+from wirebench.comm.local import LocalCommunicator, LocalHandle, LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.exchange import Exchange
 from wirebench.lane import Lane
@@ -19,6 +20,8 @@ from wirebench.layout import Bucket, FlatGradient
 from wirebench.requests import Sum
 from wirebench.topology import Topology
 from wirebench.world import World
+
+Result = TypeVar("Result")
 
 
 class Averaging:
@@ -117,3 +120,44 @@ def check_gradients(model: nn.Module, expected: Mapping[str, Tensor]) -> None:
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert torch.allclose(parameter.grad, expected[name], rtol=1e-4, atol=1e-6), name
+
+
+class Meeting:
+    """Where the ranks of a world in threads, one for each rank's exchanges, wait for each other before every answer."""
+
+    def __init__(self, size: int) -> None:
+        self.hub, self.barrier = LocalHub(size), threading.Barrier(size, timeout=60)
+
+    def communicator(self, rank: int) -> Communicator:
+        """Rank `rank`'s: a local one whose calls are answered when all ranks have made them."""
+        return _Meeting(self.hub, rank, self.barrier)
+
+    def run(self, work: Callable[[int], Result]) -> list[Result]:
+        """`work(rank)` of every rank, each in a thread of its own; raises the first rank's error, if any."""
+        with ThreadPoolExecutor(self.hub.size) as pool:
+            return [done.result() for done in [pool.submit(work, rank) for rank in range(self.hub.size)]]
+
+
+class _Meeting(LocalCommunicator):
+    def __init__(self, hub: LocalHub, rank: int, barrier: threading.Barrier) -> None:
+        super().__init__(hub, rank)
+        self.barrier = barrier
+
+    def exchange(self, *args: Any, **options: Any) -> LocalHandle:
+        return self._when_all_are_there(super().exchange(*args, **options))
+
+    def all_reduce(self, tensor: Tensor) -> LocalHandle:
+        return self._when_all_are_there(super().all_reduce(tensor))
+
+    def all_gather(self, tensor: Tensor) -> LocalHandle:
+        return self._when_all_are_there(super().all_gather(tensor))
+
+    def _when_all_are_there(self, handle: LocalHandle) -> LocalHandle:
+        answer = handle.result
+
+        def result() -> Any:
+            self.barrier.wait()
+            return answer()
+
+        handle.result = result
+        return handle

@@ -94,11 +94,12 @@ def test_host_step_has_its_phases_and_its_seconds(host):
         host.sleep(2)
     with clock.phase("forward"):
         host.sleep(1)
-    clock.add("compress", 0.5)
+    with clock.phase("compress", "compress"):
+        host.sleep(0.5)
     host.sleep(4)
     clock.end_step(7, images=32, counted=True)
     phases = dict.fromkeys(PHASES, 0.0) | {"forward": 3.0, "compress": 0.5}
-    assert clock.completed() == [StepTimes(7, 7.0, phases, 32, True)]
+    assert clock.completed() == [StepTimes(7, 7.5, phases, 32, True)]
     assert clock.completed() == []
 
 
@@ -117,8 +118,7 @@ def test_a_pause_belongs_to_no_step(host):
     host.sleep(1)
     clock.end_step(0, 1, True)
     clock.pause()
-    clock.add("compress", 5.0)
-    with clock.phase("forward"):
+    with clock.phase("forward"), clock.phase("update", within="forward"):
         host.sleep(50)
     clock.resume()
     host.sleep(2)
@@ -138,10 +138,17 @@ def test_real_host_time_passes():
     assert 0.01 <= times.phases["data"] <= times.seconds
 
 
-def test_add_loses_nothing_between_threads():
-    clock = host_clock()
+def test_no_phase_is_lost_between_threads(tmp_path):
+    timeline = Timeline()
+    clock, timeline.active = Clock(torch.device("cpu"), timeline), True
     clock.resume()
-    threads = [threading.Thread(target=lambda: [clock.add("compress", 1.0) for _ in range(500)]) for _ in range(4)]
+
+    def work():
+        for _ in range(500):
+            with clock.phase("compress", "compress"):
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for step in range(20):
@@ -149,10 +156,11 @@ def test_add_loses_nothing_between_threads():
     for thread in threads:
         thread.join()
     clock.end_step(20, 1, True)
-    assert sum(times.phases["compress"] for times in clock.completed()) == 2000
+    clock.completed()
+    assert len(saved_spans(timeline, tmp_path)) == 2000
 
 
-@pytest.mark.parametrize("call", [lambda c: c.end_step(0, 1, True), lambda c: c.add("wait", 1.0)])
+@pytest.mark.parametrize("call", [lambda c: c.end_step(0, 1, True), lambda c: c.phase("wait").__enter__()])
 def test_misuse_is_caught(call):
     with pytest.raises(AssertionError):
         call(host_clock())
@@ -174,6 +182,27 @@ def gpu_step(clock, device, step):
         device.advance(20)
     device.advance(5)
     clock.end_step(step, 4, True)
+
+
+def test_a_phase_within_another_is_no_part_of_it(gpu, tmp_path):
+    """Both are the device's times, whatever the host did meanwhile."""
+    timeline = Timeline()
+    clock, timeline.active = Clock(torch.device("cuda"), timeline), True
+    clock.resume()
+    with clock.phase("forward"):
+        gpu.advance(10)
+        with clock.phase("exchange_exposed", "held up", label="wait for bucket 3", within="forward"):
+            gpu.advance(4)
+        with clock.phase("update", within="forward"):
+            gpu.advance(1)
+        gpu.advance(5)
+    clock.end_step(0, 4, True)
+    [times] = clock.drain()
+    expected = {"forward": 0.015, "exchange_exposed": 0.004, "update": 0.001}
+    assert times.phases == pytest.approx(dict.fromkeys(PHASES, 0.0) | expected)
+    assert times.seconds == pytest.approx(sum(expected.values()))
+    lengths = {span["name"]: span["dur"] for span in saved_spans(timeline, tmp_path)}
+    assert lengths == pytest.approx({"forward": 20_000, "wait for bucket 3": 4_000, "update": 1_000}, abs=1)
 
 
 def test_device_steps_are_known_when_the_device_has_passed_them(gpu):

@@ -8,7 +8,7 @@ from PIL import Image
 
 from scripts import bench_schedules, schedules_report
 from tests.test_bench_methods import put, record
-from wirebench.timeline import Timeline
+from wirebench.timeline import ALL_GATHER, Timeline
 
 CONFIG = "configs/tables/schedules_googlenet.toml"
 
@@ -53,14 +53,15 @@ def test_schedules_are_ranked_and_compared_with_the_paper(tmp_path: Path) -> Non
         assert image.size > (600, 200)
 
 
-def test_what_is_handed_out_under_the_forward_pass_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("label", [ALL_GATHER, "handed out"])
+def test_all_gathers_under_the_forward_pass_are_told_in_traces_new_and_old(label: str, tmp_path: Path) -> None:
     """Of two messages of 100 and 50 ms the first lies under the forward pass by 60, and for 20 of these that waits."""
     run = put(tmp_path, "dear", 0, made(0.4, 0.4, 2))
     drawn = Timeline()
     drawn.draw("compute", "forward", 0.0, 0.06)
     drawn.draw("held up", "wait for bucket 1", 0.03, 0.05)
-    drawn.draw("exchange", "bucket 1 handed out", 0.0, 0.1)
-    drawn.draw("exchange", "bucket 0 handed out", 0.1, 0.15)
+    drawn.draw("exchange", f"bucket 1 {label}", 0.0, 0.1)
+    drawn.draw("exchange", f"bucket 0 {label}", 0.1, 0.15)
     drawn.draw("exchange", "bucket 0", 0.0, 1.0)
     drawn.save(run / "trace.json")
     assert schedules_report.main([str(tmp_path)]) == 0

@@ -14,7 +14,7 @@ from wirebench.requests import Sum
 from wirebench.schedule import finish_seconds
 from wirebench.simulate import Simulator, draw, free, layers_of, passes_of, simulate
 from wirebench.sizing import Sizes
-from wirebench.timeline import Timeline
+from wirebench.timeline import ALL_GATHER, Timeline
 from wirebench.topology import Topology
 from wirebench.trace import Trace, TraceLayer
 
@@ -210,7 +210,7 @@ def test_the_picture_has_the_passes_and_every_message(name: str, tmp_path):
     timeline.save(tmp_path / "step.json")
     events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
     spans = {event["name"]: event for event in events if event["ph"] == "X"}
-    halves = ("", " handed out") if name == "dear" else ("",)
+    halves = ("", f" {ALL_GATHER}") if name == "dear" else ("",)
     wanted = {f"bucket {number}{half}" for number in range(len(found.groups)) for half in halves}
     assert set(spans) == {"forward", "backward", *wanted}
     last = max(spans.values(), key=lambda event: event["ts"] + event["dur"])
@@ -220,7 +220,7 @@ def test_the_picture_has_the_passes_and_every_message(name: str, tmp_path):
     assert backward["ts"] <= 1e6 * first["args"]["ready"] <= first["ts"] + 1
     assert first["args"]["elements"] == found.elements[0]
     if name == "dear":
-        handed_out = [spans[f"bucket {number} handed out"] for number in range(len(found.groups))]
-        assert all(each["ts"] >= 0 and each["ts"] + each["dur"] <= backward["ts"] + 1 for each in handed_out)
+        gathers = [spans[f"bucket {number} {ALL_GATHER}"] for number in range(len(found.groups))]
+        assert all(each["ts"] >= 0 and each["ts"] + each["dur"] <= backward["ts"] + 1 for each in gathers)
     else:
         assert backward["ts"] == pytest.approx(1e6 * sum(made.passes.forward), abs=1)

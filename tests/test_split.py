@@ -1,24 +1,33 @@
 """The driver of split schedules, alone: updates come right before a layer's forward pass, or the run is refused."""
 
+import contextlib
 import copy
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tests.lanes import Averaging, images, loss_of
+import compressors
+from tests.compressors.test_contract import WARMUP, forms
+from tests.lanes import Averaging, Meeting, images, loss_of
 from wirebench import collectives
 from wirebench.clock import Clock
-from wirebench.collectives.serve import Server
+from wirebench.collectives.serve import Served, Server
+from wirebench.comm.base import Communicator
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
-from wirebench.errors import UserError
+from wirebench.errors import Diverged, UserError
+from wirebench.guard import Guard, seed_of_backward
 from wirebench.lane import Lane
 from wirebench.layout import FlatGradient
+from wirebench.marks import HostMarks
 from wirebench.split import Split
+from wirebench.threaded import Threaded
 from wirebench.timeline import Timeline
 from wirebench.topology import Topology
 
@@ -51,22 +60,55 @@ def opened() -> Iterator[list[Split]]:
         driver.close()
 
 
-def split_of(model: nn.Module, groups: Sequence[range]) -> Split:
-    [communicator] = LocalHub(1).communicators
-    server = Server(Metered(communicator), collectives.build("ring"), Topology.flat(1))
-    lane = Lane(0, FlatGradient(model, ORDER), Averaging(), server, 7, nullcontext)
+class Net(nn.Module):
+    """Four layers, enough for the buckets to have something to choose from."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.layers = nn.Sequential(nn.Linear(3, 20), nn.Tanh(), nn.Linear(20, 16), nn.Tanh(), nn.Linear(16, 6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+NET_ORDER = [f"layers.{number}.{kind}" for number in (4, 2, 0) for kind in ("bias", "weight")]
+NET_GROUPS = [range(0, 2), range(2, 4), range(4, 5), range(5, 6)]
+
+
+def lane_of(
+    model: nn.Module,
+    order: Sequence[str],
+    groups: Sequence[range],
+    communicator: Communicator | None = None,
+    compressor: Any = None,
+) -> Lane:
+    communicator = communicator or LocalHub(1).communicators[0]
+    server = Server(Metered(communicator), collectives.build("tree"), Topology.flat(communicator.size))
+    lane = Lane(communicator.rank, FlatGradient(model, order), compressor or Averaging(), server, 7, nullcontext)
     lane.cut(groups)
+    return lane
+
+
+def split_of(model: nn.Module, lane: Lane, optimizer: torch.optim.Optimizer | None = None) -> Split:
     timeline = Timeline()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = optimizer or torch.optim.SGD(model.parameters(), lr=0.1)
     return Split(lane, timeline, model, optimizer, Clock(CPU, timeline))
+
+
+def step_of(driver: Threaded, model: nn.Module, step: int, batch: Tensor, epoch: int = 0) -> Tensor:
+    """One step up to its update; its loss."""
+    driver.begin(step, epoch)
+    driver.arm()
+    loss = loss_of(model, batch)
+    loss.backward(seed_of_backward(loss))
+    driver.finish()
+    return loss.detach()
 
 
 def train(driver: Split, model: nn.Module, steps: int) -> None:
     for step in range(steps):
-        driver.begin(step, 0)
-        driver.arm()
-        loss_of(model, images(step)).backward()
-        driver.finish()
+        step_of(driver, model, step, images(step))
     driver.settle()
 
 
@@ -77,7 +119,7 @@ GROUPS = [[range(0, 2)], [range(0, 1), range(1, 2)]]
 def test_weights_are_those_of_plain_sgd(opened: list[Split], groups: Sequence[range]) -> None:
     model = Two(around=False)
     plain = copy.deepcopy(model)
-    opened.append(driver := split_of(model, groups))
+    opened.append(driver := split_of(model, lane_of(model, ORDER, groups)))
     train(driver, model, 4)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     for step in range(4):
@@ -92,6 +134,129 @@ def test_weights_are_those_of_plain_sgd(opened: list[Split], groups: Sequence[ra
 def test_a_weight_that_is_used_without_its_module_is_named(opened: list[Split], groups: Sequence[range]) -> None:
     """Also where its bucket was asked for by another layer of the same bucket, after the use."""
     model = Two(around=True)
-    opened.append(driver := split_of(model, groups))
+    opened.append(driver := split_of(model, lane_of(model, ORDER, groups)))
     with pytest.raises(UserError, match=r"^scheduler\.name: .* 'second\.weight' is used without that"):
         train(driver, model, 2)
+
+
+WARMED_UP = [(name, options | {"warmup": WARMUP}) for name, options in forms() if "density" in options]
+"""Every form of every compressor that takes a warm-up, in it."""
+
+
+def trained(variant: tuple[str, dict[str, Any]], split: bool, steps: int = 6) -> list[tuple[Tensor, Counter[Any]]]:
+    """Of both ranks of a world: the parameters after some steps, two of each epoch, and the messages they took."""
+    name, options = variant
+    # Made one after the other: threads share the generator that they are drawn from.
+    meeting, models = Meeting(2), [Net(), Net()]
+
+    def work(rank: int) -> tuple[Tensor, Counter[Any]]:
+        model = models[rank]
+        lane = lane_of(model, NET_ORDER, NET_GROUPS, meeting.communicator(rank), compressors.build(name, **options))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        driver = split_of(model, lane, optimizer) if split else Threaded(lane, Timeline())
+        log: list[Served] = []
+        with contextlib.closing(driver):
+            for step in range(steps):
+                step_of(driver, model, step, images(2 * step + rank), step // 2)
+                if not split:
+                    optimizer.step()
+                log += driver.take_logs()[0]
+            driver.settle()
+            log += driver.take_logs()[0]
+        return lane.flat.param.clone(), Counter((each.kind, each.payload_bytes, each.wire_bytes) for each in log)
+
+    return meeting.run(work)
+
+
+@pytest.mark.parametrize("variant", WARMED_UP, ids=lambda each: "-".join([each[0], *map(str, each[1].values())]))
+def test_dear_is_fused_to_the_bit_also_in_a_warm_up(variant: tuple[str, dict[str, Any]]) -> None:
+    """The same weights, by the same messages."""
+    for (ours, messages), (theirs, wanted) in zip(trained(variant, True), trained(variant, False), strict=True):
+        assert messages == wanted
+        assert torch.equal(ours, theirs)
+
+
+def test_a_bad_gradient_of_one_rank_ends_all_in_the_next_forward_pass() -> None:
+    meeting, models = Meeting(2), [Net(), Net()]
+
+    def work(rank: int) -> tuple[int, str]:
+        model = models[rank]
+        lane = lane_of(model, NET_ORDER, NET_GROUPS, meeting.communicator(rank))
+        guard = Guard(lane.flat)
+        with contextlib.closing(split_of(model, lane)) as driver:
+            driver.averaged = guard.note_gradient
+            for step in range(5):
+                batch = images(2 * step + rank)
+                if (step, rank) == (2, 1):
+                    batch[0, 0] = torch.inf
+                try:
+                    guard.note(step, step_of(driver, model, step, batch))
+                except Diverged as error:
+                    return step, str(error)
+        raise AssertionError("nobody noticed")
+
+    [first, second] = meeting.run(work)
+    assert first == second
+    assert first[0] == 3
+    assert first[1].startswith("step 2: the gradient of layer layers.")
+
+
+READS = ("__bool__", "item", "tolist", "__float__", "__int__")
+
+
+def test_the_device_is_asked_at_most_once_a_step(opened: list[Split], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU each of these waits for all that is under way, in the midst of the overlap that is measured."""
+    model = Net()
+    lane = lane_of(model, NET_ORDER, NET_GROUPS)
+    guard = Guard(lane.flat)
+    opened.append(driver := split_of(model, lane))
+    driver.averaged = guard.note_gradient
+    asked: list[str] = []
+
+    def counted(name: str) -> Callable[..., Any]:
+        real = getattr(Tensor, name)
+
+        def read(tensor: Tensor, *args: Any) -> Any:
+            asked.append(name)
+            return real(tensor, *args)
+
+        return read
+
+    for name in READS:
+        monkeypatch.setattr(Tensor, name, counted(name))
+    for step in range(4):
+        asked.clear()
+        loss = step_of(driver, model, step, images(step))
+        assert len(asked) == (1 if step else 0), asked
+        guard.note(step, loss)
+
+
+class Ticks(HostMarks):
+    """A clock that only goes on when it is told to."""
+
+    now = 0.0
+
+    def mark(self) -> float:
+        return self.now
+
+    def go_on(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_updates_in_a_forward_pass_are_timed_as_all_phases_are(opened: list[Split]) -> None:
+    """By the clock's own marks, which on a GPU are events; and they are no part of the forward pass."""
+    model, ticks = Net(), Ticks()
+    opened.append(driver := split_of(model, lane_of(model, NET_ORDER, NET_GROUPS)))
+    driver.clock._marks = ticks
+    driver.optimizer.register_step_post_hook(lambda *_: ticks.go_on(1))
+    step_of(driver, model, 0, images(0))
+    driver.clock.resume()
+    with driver.clock.phase("forward"):
+        ticks.go_on(10)
+        driver.begin(1, 0)
+        model(images(1))
+    driver.clock.end_step(1, 4, True)
+    [times] = driver.clock.completed()
+    assert times.phases["update"] == len(NET_GROUPS)
+    assert times.phases["forward"] == 10
+    assert times.phases["exchange_exposed"] == 0

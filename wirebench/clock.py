@@ -22,6 +22,8 @@ from wirebench.timeline import Timeline
 class _Phase(NamedTuple):
     track: str
     name: str
+    label: str
+    within: str
     begin: Any
     end: Any
     drawn: bool
@@ -34,7 +36,6 @@ class _Step:
     begin: Any
     begin_at: float | None = None
     phases: list[_Phase] = field(default_factory=list)
-    added: list[tuple[str, float]] = field(default_factory=list)
     end: Any = None
     step: int = 0
     images: int = 0
@@ -44,8 +45,8 @@ class _Step:
 class Clock:
     """Times steps and their phases; it starts paused.
 
-    A step reaches from the `end_step` before, or from `resume`, to its own `end_step`. Phases and seconds that arrive
-    while the clock is paused (evaluation, checkpoints) belong to no step and are dropped.
+    A step reaches from the `end_step` before, or from `resume`, to its own `end_step`. Phases that end while the
+    clock is paused (evaluation, checkpoints) belong to no step and are dropped.
     """
 
     def __init__(self, device: torch.device, timeline: Timeline) -> None:
@@ -69,26 +70,23 @@ class Clock:
             self._open = None
 
     @contextlib.contextmanager
-    def phase(self, name: str, track: str = "compute") -> Iterator[None]:
+    def phase(self, name: str, track: str = "compute", *, label: str = "", within: str = "") -> Iterator[None]:
         """Add the block's time to phase `name` of the current step, and draw it on `track` of the timeline.
+
+        label   what it is drawn as, if not as `name`
+        within  the phase that is open around this one, if there is one: it lasts so much less
 
         Any thread may use it. On a GPU the time is the device's, on the calling thread's current stream: waiting for
         the host counts only where the device had nothing else to do.
         """
         assert name in PHASES, name
+        assert not within or within in PHASES, within
         begin = self._marks.mark()
         yield
-        phase = _Phase(track, name, begin, self._marks.mark(), self._timeline.active)
+        phase = _Phase(track, name, label or name, within, begin, self._marks.mark(), self._timeline.active)
         with self._lock:
             if self._open is not None:
                 self._open.phases.append(phase)
-
-    def add(self, name: str, seconds: float) -> None:
-        """Add seconds that were measured elsewhere to phase `name` of the current step; any thread may."""
-        assert name in PHASES, name
-        with self._lock:
-            if self._open is not None:
-                self._open.added.append((name, seconds))
 
     def end_step(self, step: int, images: int, counted: bool) -> None:
         """Close the current step, which had `images` images on this worker, and begin the next."""
@@ -122,11 +120,11 @@ class Clock:
         for phase in step.phases:
             seconds = self._marks.seconds(phase.begin, phase.end)
             phases[phase.name] += seconds
+            if phase.within:
+                phases[phase.within] -= seconds
             if phase.drawn:
                 start = begin_at + self._marks.seconds(step.begin, phase.begin)
-                self._timeline.draw(phase.track, phase.name, start, start + seconds, step=step.step)
-        for name, seconds in step.added:
-            phases[name] += seconds
+                self._timeline.draw(phase.track, phase.label, start, start + seconds, step=step.step)
         seconds = self._marks.seconds(step.begin, step.end)
         self._now_at = begin_at + seconds
         return StepTimes(step.step, seconds, phases, step.images, step.counted)

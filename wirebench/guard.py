@@ -16,13 +16,17 @@ from wirebench.layout import FlatGradient
 
 
 class _Note(NamedTuple):
-    """What is known of a step; `norms` has one element for each of `layers`, or one for all of them."""
+    """What is known of a step; `norms` has one element for each of `layers`, or one for all of them.
+
+    norms   None while the step's gradient is still to come
+    passed  on a GPU, when what is noted has been copied to the host
+    """
 
     step: int
-    layers: list[str]
     loss: Tensor
-    norms: Tensor
-    passed: torch.cuda.Event | None
+    layers: list[str]
+    norms: Tensor | None = None
+    passed: torch.cuda.Event | None = None
 
 
 class Guard:
@@ -38,25 +42,42 @@ class Guard:
 
     @torch.no_grad()
     def note(self, step: int, loss: Tensor) -> None:
-        """Remember the step's loss and whether its gradient is finite; call it before the optimizer's step."""
+        """Remember the step's loss and whether its gradient is finite; call it before the optimizer's step.
+
+        Where no parameter has a gradient yet, as with a split schedule, `note_gradient` has to follow.
+        """
+        self._notes.append(_Note(step, _to_host(loss.detach(), loss.device.type == "cuda"), []))
         pairs = zip(self._flat.layers, self._flat.parameters, strict=True)
-        found = {layer.name: parameter.grad for layer, parameter in pairs if parameter.grad is not None}
-        layers, gradients = list(found), list(found.values())
-        on_gpu = loss.device.type == "cuda"
-        if not gradients:
-            norms = torch.zeros_like(loss).view(1)  # a split schedule looks at them itself, when they are there
-        elif on_gpu:
+        gradients = {layer.name: parameter.grad for layer, parameter in pairs if parameter.grad is not None}
+        if gradients:
+            self._note_gradients(gradients)
+
+    @torch.no_grad()
+    def note_gradient(self, step: int) -> None:
+        """Remember whether the flat gradient, which is that of the step noted last, is finite.
+
+        For a driver that has it only after `note`; call it once, before the next backward pass writes another one.
+        """
+        assert self._notes[-1].step == step, f"step {step} was not noted, or another one after it"
+        names = [layer.name for layer in self._flat.layers]
+        self._note_gradients(dict(zip(names, self._flat.views, strict=True)))
+
+    def _note_gradients(self, gradients: Mapping[str, Tensor]) -> None:
+        """Complete the last note; on a CPU, where that costs no wait, raise Diverged at once."""
+        note, tensors = self._notes.pop(), list(gradients.values())
+        on_gpu = tensors[0].device.type == "cuda"
+        if on_gpu:
             # One fused kernel for all layers: a late look could no longer tell which one it was.
-            norms = torch.stack(torch._foreach_norm(gradients))
-        elif self._is_flat(gradients):
+            norms = torch.stack(torch._foreach_norm(tensors))
+        elif self._is_flat(tensors):
             norms = self._flat.grad.sum()
         else:
-            norms = torch.stack([gradient.sum() for gradient in gradients])
-        host_loss, host_norms = _to_host(loss.detach(), on_gpu), _to_host(norms, on_gpu)
-        passed = torch.cuda.current_stream(loss.device).record_event() if on_gpu else None
-        self._notes.append(_Note(step, layers, host_loss, host_norms, passed))
+            norms = torch.stack([gradient.sum() for gradient in tensors])
+        host_norms = _to_host(norms, on_gpu)
+        passed = torch.cuda.current_stream(norms.device).record_event() if on_gpu else None
+        self._notes.append(note._replace(layers=list(gradients), norms=host_norms, passed=passed))
         if not on_gpu and not bool(norms.isfinite().all()):
-            _look_closer(step, found)
+            _look_closer(note.step, gradients)
 
     def parameters(self, step: int) -> None:
         """Raise Diverged where the update of step `step` made a parameter infinite; waits for the device.
@@ -73,6 +94,7 @@ class Guard:
         known = []
         while self._notes and self._notes[0].step <= up_to_step:
             note = self._notes.popleft()
+            assert note.norms is not None, f"step {note.step} is asked for before its gradient is there"
             if note.passed is not None:
                 note.passed.synchronize()
             if note.passed is not None and not bool(note.norms.isfinite().all()):

@@ -20,7 +20,7 @@ from wirebench.requests import Sum
 from wirebench.schedule import LayerCost, Partitioner
 from wirebench.simulate_step import Duration, Passes, Step, simulate_step
 from wirebench.sizing import Asked, Sizes
-from wirebench.timeline import Timeline
+from wirebench.timeline import ALL_GATHER, Timeline
 from wirebench.topology import Topology
 from wirebench.trace import Trace
 
@@ -186,8 +186,8 @@ def draw(simulated: Simulated, passes: Passes, timeline: Timeline) -> None:
     timeline.draw("compute", "forward", 0.0, step.backward)
     timeline.draw("compute", "backward", step.backward, step.backward + passes.backward)
     for span in step.spans:
-        # What is handed out under the next forward pass is drawn where the step before has left it: under this one.
-        name, shift = (" handed out", step.seconds) if span.half == "copy" else ("", 0.0)
+        # The all-gather under the next forward pass is drawn where the step before has left it: under this one.
+        name, shift = (f" {ALL_GATHER}", step.seconds) if span.half == "copy" else ("", 0.0)
         begin, end, ready = (max(0.0, at - shift) for at in (span.start, span.end, span.ready))
         elements = simulated.elements[span.bucket]
         timeline.draw("exchange", f"bucket {span.bucket}{name}", begin, end, ready=ready, elements=elements)

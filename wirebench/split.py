@@ -1,11 +1,19 @@
-"""The driver of split schedules: sums are added up during the backward pass and handed out under the next forward pass.
+"""The driver of split schedules: reduce-scatter in the backward pass, all-gather under the next forward pass.
 
-DeAR (Zhang et al., arXiv 2302.12445). A parameter's update waits for its gradient, so it happens right before the
-layer's next forward pass, bucket by bucket; whoever else wants to look at the model calls `settle` first.
+DeAR (Zhang et al., arXiv 2302.12445). A sum over ranks is a reduce-scatter, after which each rank holds its share of
+the sum, and an all-gather of the shares. (Of a tree: a reduce to its root, and a broadcast.) A parameter's update waits
+for the all-gather, so it happens right before the layer's next forward pass, bucket by bucket; whoever else wants to
+look at the model calls `settle` first.
+
+One bucket, from step t to t + 1:
+
+  backward t      full -> the thread runs its exchange until the reduce-scatter of its first sum is done
+  finish t        all buckets' reduce-scatters are done -> their all-gathers are queued, the first layers' first
+  forward t + 1   a layer's module begins -> wait for its bucket's all-gather, update its parameters
+  its end         what no module asked for is updated; the step's gradient is complete and is looked at
 """
 
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,61 +24,75 @@ from torch.optim import Optimizer
 
 from wirebench.clock import Clock
 from wirebench.collectives.serve import HALFWAY, Served
-from wirebench.errors import Diverged, UserError
+from wirebench.errors import UserError
 from wirebench.exchange import Steps
 from wirebench.lane import Lane
 from wirebench.layout import Bucket
 from wirebench.simulate_step import Duration
 from wirebench.threaded import Threaded, Timed
-from wirebench.timeline import Timeline
+from wirebench.timeline import ALL_GATHER, Timeline
 
 WAIT = "wait"
 """What a span of the timeline begins with in which a forward pass stands still for a bucket."""
 
 
 class Split(Threaded):
-    """Averages the gradients of one lane, and updates its model with `optimizer` where they are needed next."""
+    """Averages the gradients of one lane, and updates its model with `optimizer` where they are needed next.
+
+    averaged  called with a step's number, once, when all of the step's average is there: within the next forward pass,
+              or in `settle`
+    """
 
     def __init__(self, lane: Lane, timeline: Timeline, model: nn.Module, optimizer: Optimizer, clock: Clock) -> None:
         super().__init__(lane, timeline)
         lane.server.halves = True
         self.optimizer, self.clock = optimizer, clock
-        self._parked: dict[int, Steps] = {}
-        self._copied: dict[int, threading.Event] = {}
+        self.averaged: Callable[[int], None] = lambda step: None
+        self._scattered: dict[int, Steps] = {}
+        """Exchanges that stand between their reduce-scatter and their all-gather, by bucket."""
+        self._gathered: dict[int, threading.Event] = {}
+        """Of buckets whose parameters wait for their update: set when the thread has handed on the all-gather."""
         self._events: dict[int, torch.cuda.Event] = {}
-        self._copy_timed: list[Timed] = []
+        self._gather_timed: list[Timed] = []
         self._logs: list[Served] = []
         self._called: set[int] = set()
         self._late: set[int] = set()
         self._step = 0
+        self._unseen = False
         place = {name: number for number, name in enumerate(layer.name for layer in lane.flat.layers)}
         self._detach += _hooks(model, place, self._before, self._after_forward)
 
     def begin(self, step: int, epoch: int) -> None:
-        """Forget the gradients of the step before, but for those that are still handed out."""
+        """Forget the gradients of the step before, but for those whose all-gather is still to come."""
         super().begin(step, epoch)
         self._called, self._late = set(), set()
 
     def finish(self) -> None:
-        """Wait until all is added up, and begin to hand it out, the first layers' buckets first."""
+        """Wait for all reduce-scatters, and queue the all-gathers, the first layers' buckets first."""
         super().finish()
-        self._step = self.lane.world.step
+        self._step, self._unseen = self.lane.world.step, True
+        # The train loop's own optimizer step must find nothing to do: every update waits for its all-gather.
         for parameter in self.lane.flat.parameters:
             parameter.grad = None
+        # Buckets are in backward order, and the forward pass begins with the layers of the last.
         for bucket in reversed(self.lane.buckets):
-            copied = self._copied[bucket.index] = threading.Event()
-            timed = self._copy_timed if self.holding else None
-            self._queue.put((partial(self._copy, bucket, timed), copied.set))
+            gathered = self._gathered[bucket.index] = threading.Event()
+            timed = self._gather_timed if self.holding else None
+            self._queue.put((partial(self._all_gather, bucket, timed), gathered.set))
+        # A step that is timed or measured needs the whole average now, not under the next step's forward pass.
         if self.holding or self.lane.world.measuring:
-            for copied in self._copied.values():
-                copied.wait()
+            for gathered in self._gathered.values():
+                gathered.wait()
             self._raise_error()
 
     def settle(self) -> None:
-        """Wait for all that is handed out, and update what still waits for it."""
-        for index in list(self._copied):
+        """Wait for all all-gathers, and update what still waits for its own."""
+        for index in list(self._gathered):
             self._apply(index)
-        self._collect()
+        self._logs += self.lane.server.take_log()
+        if self._unseen:
+            self._unseen = False
+            self.averaged(self._step)
 
     def take_logs(self) -> list[list[Served]]:
         """The requests of the step before: those of this one are not done yet."""
@@ -78,19 +100,21 @@ class Split(Threaded):
         return [logs]
 
     def take_durations(self) -> list[Duration]:
-        """Of every bucket's two halves in the last step that was held back; waits for the device."""
+        """Of every bucket's reduce-scatter and all-gather in the last step that was held back; waits for the device."""
         self._marks.synchronize()
-        halves = zip(self._seconds(self._timed), self._seconds(self._copy_timed), strict=True)
-        return [Duration(*both) for both in halves]
+        pairs = zip(self._seconds(self._timed), self._seconds(self._gather_timed), strict=True)
+        return [Duration(*both) for both in pairs]
 
     def _exchange(self, bucket: Bucket, ready: torch.cuda.Event | None, timed: list[Timed] | None) -> None:
+        """In the thread, in the backward pass: until the reduce-scatter is done."""
         steps = self.lane.exchange(bucket)
-        self._parked[bucket.index] = steps
-        self._on_stream(f"bucket {bucket.index}", bucket, ready, lambda: _to_half(steps), timed)
+        self._scattered[bucket.index] = steps
+        self._on_stream(f"bucket {bucket.index}", bucket, ready, lambda: _to_reduce_scatter(steps), timed)
 
-    def _copy(self, bucket: Bucket, timed: list[Timed] | None) -> None:
-        steps = self._parked.pop(bucket.index)
-        self._on_stream(f"bucket {bucket.index} handed out", bucket, None, lambda: _to_end(steps), timed)
+    def _all_gather(self, bucket: Bucket, timed: list[Timed] | None) -> None:
+        """In the thread, under the next forward pass: the rest of the exchange, with any further requests."""
+        steps = self._scattered.pop(bucket.index)
+        self._on_stream(f"bucket {bucket.index} {ALL_GATHER}", bucket, None, lambda: _to_end(steps), timed)
         if self.stream is not None:
             self._events[bucket.index] = self.stream.record_event()
 
@@ -99,65 +123,54 @@ class Split(Threaded):
             name = self.lane.flat.layers[layer].name
             raise UserError(
                 f"scheduler.name: a split schedule updates a layer when its module's forward begins, but {name!r} is "
-                "used without that; fused merges alike"
+                "used without that; use scheduler.name=fused, which groups identically"
             )
         super()._on_ready(layer)
 
     def _before(self, layers: list[int]) -> None:
         """The forward pass of a module is about to begin: its parameters' updates must be done."""
         self._called.update(layers)
-        if self._copied:
+        if self._gathered:
             for index in dict.fromkeys(self._bucket_of[layer] for layer in layers):
-                if index in self._copied:
+                if index in self._gathered:
                     self._apply(index)
 
     def _after_forward(self) -> None:
         """A parameter whose own module has not begun was not used, or used before its update was sure to be done."""
+        # Which of the two, the backward pass tells: a gradient comes (see _on_ready), or none does.
         self._late = set(range(len(self._bucket_of))) - self._called
         self.settle()
 
     def _apply(self, index: int) -> None:
-        """Wait for a bucket, and update its parameters."""
-        begin = time.perf_counter()
-        self._copied[index].wait()
-        self._raise_error()
-        waited = time.perf_counter() - begin
-        self.timeline.span("held up", f"{WAIT} for bucket {index}", begin, begin + waited)
-        if index in self._events:
-            torch.cuda.current_stream(self.device).wait_event(self._events.pop(index))
-        del self._copied[index]
-        self._check(index)
+        """Wait for a bucket's all-gather, and update its parameters.
+
+        On a GPU the host waits until the all-gather is on its stream, and the device by an event between the streams.
+        Nothing here asks the device for a value: that would end the overlap which is measured. Both phases lie within a
+        forward pass and are no part of it.
+        """
+        label = f"{WAIT} for bucket {index}"
+        with self.clock.phase("exchange_exposed", "held up", label=label, within="forward"):
+            self._gathered[index].wait()
+            self._raise_error()
+            if index in self._events:
+                torch.cuda.current_stream(self.device).wait_event(self._events.pop(index))
+        del self._gathered[index]
         layers = [layer for layer, of in enumerate(self._bucket_of) if of == index]
-        for layer in layers:
-            self.lane.flat.parameters[layer].grad = self.lane.flat.views[layer]
-        self.optimizer.step()
-        for layer in layers:
-            self.lane.flat.parameters[layer].grad = None
-        updated = time.perf_counter() - begin - waited
-        for phase, seconds in (("exchange_exposed", waited), ("update", updated), ("forward", -waited - updated)):
-            self.clock.add(phase, seconds)
-
-    def _check(self, index: int) -> None:
-        """Raise Diverged, on all ranks at the same place, where the average is not finite."""
-        bucket = self.lane.buckets[index]
-        if bool(bucket.grad.sum().isfinite()):
-            return
-        for layer in bucket.layers:
-            if not bool(self.lane.flat.grad[layer.start : layer.stop].isfinite().all()):
-                raise Diverged(f"step {self._step}: the gradient of layer {layer.name} is not finite")
-
-    def _collect(self) -> None:
-        """Nothing is under way: take over what the server has noted."""
-        if not self._copied:
-            self._logs += self.lane.server.take_log()
+        with self.clock.phase("update", within="forward"):
+            # The optimizer skips what has no gradient, so this is a step of this bucket's parameters alone.
+            for layer in layers:
+                self.lane.flat.parameters[layer].grad = self.lane.flat.views[layer]
+            self.optimizer.step()
+            for layer in layers:
+                self.lane.flat.parameters[layer].grad = None
 
     def _raise_error(self) -> None:
         if self.error is not None:
             raise self.error
 
 
-def _to_half(steps: Steps) -> None:
-    """Advance an exchange until a sum of it is added up, or to its end."""
+def _to_reduce_scatter(steps: Steps) -> None:
+    """Advance an exchange until the reduce-scatter of a sum is done, or to its end."""
     answer: Any = None
     while True:
         try:
@@ -170,10 +183,11 @@ def _to_half(steps: Steps) -> None:
 
 
 def _to_end(steps: Steps) -> None:
-    """Advance an exchange from where it was left to its end."""
+    """Advance an exchange from where it was left to its end; there is nothing to do for one that has ended."""
     answer: Any = None
     try:
         while True:
+            # A second sum's HALFWAY is waited for like a round: its all-gather has nothing left to hide under.
             answer = steps.send(answer).wait()
     except StopIteration:
         return
@@ -183,6 +197,7 @@ def _hooks(
     model: nn.Module, place: dict[str, int], before: Callable[[list[int]], None], after: Callable[[], None]
 ) -> list[Callable[[], None]]:
     """Call `before` with a module's own parameters when its forward begins, `after` when the model's ends."""
+    # An evaluation comes after `settle` and has no backward pass: nothing waits, and nothing can be late.
     hooks = [model.register_forward_hook(lambda _module, _inputs, _output: after() if model.training else None)]
     for prefix, module in model.named_modules():
         own = [place[name] for name, _ in module.named_parameters(prefix, recurse=False) if name in place]

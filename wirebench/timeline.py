@@ -8,6 +8,11 @@ from typing import Any, NamedTuple
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
 
+ALL_GATHER = "all-gather"
+"""What the name of a span ends with in which a split schedule runs the second part of a bucket's exchange."""
+FORMERLY_ALL_GATHER = "handed out"
+"""What it ended with before that; results/ has such traces."""
+
 
 def timeline_spans(path: Path) -> list[tuple[str, float, float]]:
     """(name, begin, end) of every span of a saved trace, in seconds; UserError for a file that is none."""

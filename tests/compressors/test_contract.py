@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import compressors
-from compressors.base import Compressor, Method
+from compressors.base import Compressor, Exchange, Method
 from tests.helpers import LocalEngine, cut, lay_out
 from wirebench.layout import Layer
 from wirebench.world import World
@@ -147,21 +147,27 @@ class Ranks:
         self.layers, self.engine, self.step_number = layers, LocalEngine(size, collective), 0
         self.ranks: list[Compressor] = [compressors.build(self.name, **self.arguments) for _ in range(size)]
 
-    def step(self, grads: Sequence[Tensor], groups: Sequence[range]) -> list[Tensor]:
-        """Exchange copies of the ranks' flat gradients, cut into `groups` of layers; every rank's flat result."""
+    def step(self, grads: Sequence[Tensor], groups: Sequence[range], in_halves: bool = False) -> list[Tensor]:
+        """Exchange copies of the ranks' flat gradients, cut into `groups` of layers; every rank's flat result.
+
+        in_halves  several buckets are under way at once, as with `dear`
+        """
         size, epoch = len(self.ranks), self.step_number // 2
         measuring = self.step_number % 2 == 1
         worlds = [World(rank, size, self.step_number, epoch, measuring=measuring) for rank in range(size)]
-        buckets = [cut(grad.clone(), self.layers, groups) for grad in grads]
-        results: list[list[Tensor]] = [[] for _ in grads]
-        for same in zip(*buckets, strict=True):
-            exchanges = [c.exchange(b, w) for c, b, w in zip(self.ranks, same, worlds, strict=True)]
-            for mine, bucket, answer in zip(results, same, self.engine.answer_all(exchanges), strict=True):
+        buckets = list(zip(*(cut(grad.clone(), self.layers, groups) for grad in grads), strict=True))
+        exchanges = [
+            [c.exchange(b, w) for c, b, w in zip(self.ranks, same, worlds, strict=True)] for same in buckets
+        ]  # fmt: skip
+        answers = (
+            self.engine.answer_in_halves(exchanges) if in_halves else [self.engine.answer_all(e) for e in exchanges]
+        )
+        for same, of_bucket in zip(buckets, answers, strict=True):
+            for bucket, answer in zip(same, of_bucket, strict=True):
                 assert answer.shape == bucket.grad.shape
                 assert answer.dtype == bucket.grad.dtype
-                mine.append(answer.clone())
         self.step_number += 1
-        return [torch.cat(mine) for mine in results]
+        return [torch.cat(mine) for mine in zip(*answers, strict=True)]
 
     def held(self) -> Tensor:
         """Sum over ranks of what is held back, in the places of the flat gradient."""
@@ -179,6 +185,11 @@ class Ranks:
         limit = self.arguments.get("dense_below", 0)
         kept = [layer.ndim > 1 and layer.numel >= limit if limit else True for layer in self.layers]
         return torch.repeat_interleave(torch.tensor(kept), torch.tensor([layer.numel for layer in self.layers]))
+
+
+def kept(exchange: Exchange) -> Exchange:
+    """The exchange with a copy of its result, which may be a tensor that the next one overwrites."""
+    return (yield from exchange).clone()
 
 
 def whole_numbers(size: int, seed: int, numel: int = NUMEL) -> list[Tensor]:
@@ -332,6 +343,16 @@ def test_the_same_draws_give_the_same_result(variant):
         grads = [grad * 1.1 for grad in whole_numbers(3, seed)]
         wanted = same_bits(first.step(grads, CUTS[1]))
         assert torch.equal(same_bits(second.step(grads, CUTS[1])), wanted)
+
+
+@every_variant
+def test_several_buckets_may_be_under_way_at_once(variant):
+    """As with `dear`, which leaves every exchange of a step at its first sum: the results are those of `fused`."""
+    one_by_one, in_halves = Ranks(variant, 3, "tree"), Ranks(variant, 3, "tree")
+    for seed in range(6):
+        grads = [grad * 1.1 for grad in whole_numbers(3, seed)]
+        wanted = same_bits(one_by_one.step(grads, CUTS[seed % 2 + 1]))
+        assert torch.equal(same_bits(in_halves.step(grads, CUTS[seed % 2 + 1], in_halves=True)), wanted)
 
 
 @every_variant

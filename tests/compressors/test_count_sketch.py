@@ -118,6 +118,21 @@ def test_a_threshold_between_two_floats_leaves_the_lower_one_out():
     assert sketch.reaching(table, above).tolist() == []
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("numel", "rows", "columns"), [(300, 5, 64), (9000, 5, 4096)])
+@both_hashes
+def test_a_vector_and_a_table_are_read_and_left_as_they_are(hash, numel, rows, columns, dtype):
+    sketch = CountSketch(numel, rows, columns, 9, hash)
+    x = whole_numbers(numel).to(dtype)
+    table = sketch.sketch(x)
+    assert torch.equal(x, whole_numbers(numel).to(dtype))
+    kept, energy = table.clone(), sketch.l2sq(table)
+    sketch.estimates(table)
+    sketch.reaching(table, 2.0)
+    assert torch.equal(table, kept)
+    assert sketch.l2sq(table) == energy == sketch.l2sq(table.float())
+
+
 @both_hashes
 def test_sketches_add_up_exactly(hash):
     sketch = CountSketch(5000, 5, 400, 9, hash)

@@ -1,4 +1,4 @@
-"""Schedules in real jobs: what is measured beforehand and what comes of it, and sums that are handed out later."""
+"""Schedules in real jobs: what is measured beforehand and what comes of it, and all-gathers that come later."""
 
 import json
 from pathlib import Path
@@ -13,6 +13,7 @@ from wirebench import profile_files, trace
 from wirebench.piecewise import Piecewise
 from wirebench.schedule import LayerCost
 from wirebench.split import WAIT
+from wirebench.timeline import ALL_GATHER
 
 REPLAY = ROOT / "configs/replay/resnet20.toml"
 SHORT = ["train.eval_every=0", "output.tensorboard=false"]
@@ -68,22 +69,22 @@ def spans(folder: Path) -> list[tuple[str, float, float]]:
     return [(e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
 
 
-def test_sums_are_handed_out_under_the_next_forward_pass(tmp_path: Path) -> None:
+def test_all_gathers_go_under_the_next_forward_pass(tmp_path: Path) -> None:
     chosen = ["scheduler.name=dear", "scheduler.bucket_cap_mb=0.1", "train.max_steps=20", "output.trace_steps=8"]
     trained("torch", 2, tmp_path / "run", *chosen, config=REPLAY)
     drawn = spans(tmp_path / "run")
     forward = sorted((begin, end) for name, begin, end in drawn if name == "forward")
-    handed_out = [(begin, end) for name, begin, end in drawn if name.endswith("handed out")]
-    added_up = [(begin, end) for name, begin, end in drawn if name.startswith("bucket") and "handed" not in name]
+    gathers = [(begin, end) for name, begin, end in drawn if name.endswith(ALL_GATHER)]
+    scatters = [(b, e) for name, b, e in drawn if name.startswith("bucket") and not name.endswith(ALL_GATHER)]
     backward = sorted((begin, end) for name, begin, end in drawn if name == "backward")
-    assert handed_out
-    assert len(handed_out) >= len(forward)
-    under = [any(b < end and begin < e for b, e in forward) for begin, end in handed_out]
+    assert gathers
+    assert len(gathers) >= len(forward)
+    under = [any(b < end and begin < e for b, e in forward) for begin, end in gathers]
     assert sum(under) > len(under) / 2
     waits = [(begin, end) for name, begin, end in drawn if name.startswith(WAIT)]
-    assert together(handed_out, forward) > together(handed_out, waits), "nothing is hidden: the pass stands still"
-    assert not any(b < begin and end < e for b, e in forward for begin, end in added_up)
-    assert any(b < begin < e for b, e in backward for begin, _ in added_up)
+    assert together(gathers, forward) > together(gathers, waits), "nothing is hidden: the pass stands still"
+    assert not any(b < begin and end < e for b, e in forward for begin, end in scatters)
+    assert any(b < begin < e for b, e in backward for begin, _ in scatters)
 
 
 def test_the_engines_own_synchroniser_has_a_prediction_too(tmp_path: Path) -> None:
