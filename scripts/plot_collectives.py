@@ -10,6 +10,7 @@ prediction. --link draws the least time that any dense all-reduce needs on links
 """
 
 import argparse
+import io
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from wirebench import cells
 from wirebench.cells import Cell
 from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
+from wirebench.files import write_atomically
 from wirebench.topology import Topology
 
 STYLES = {
@@ -181,7 +183,9 @@ def save(figure: Figure, path: Path) -> Path:
     """Write a PNG that is the same for the same figure; UserError where it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=150, format="png", metadata={"Software": None})
+        write_atomically(path, drawn.getvalue())
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
     return path
