@@ -43,6 +43,7 @@ from wirebench.split import Split
 from wirebench.timeline import Timeline
 from wirebench.trace import Paced
 from wirebench.traffic import Traffic
+from wirebench.train_state import Stateful, TrainState
 from wirebench.tryout import try_out
 from wirebench.worker import Worker
 
@@ -104,11 +105,20 @@ def _assemble(
     states: list[Any] = [lane.compressor for lane in lanes] or [compressor_of(settings)]
     if isinstance(synchroniser, Elastic):
         states = list(synchroniser.pulls)
-    checkpoints = Checkpoints(
-        directory / "checkpoints", engine, workers, states, identity, settings.train.keep, progress.note
-    )
+    health, warnings = Health(lanes), list[str]()
+    begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch
+    residuals = _residual_guard(settings, lanes, warnings, progress, begin) if engine.is_first else None
+    parts: dict[str, Stateful | None] = {
+        "health": health,
+        "traffic": traffic,
+        "residuals": residuals,
+        "rehearsal": rehearsal,
+    }
+    state = TrainState(workers, states, {name: part for name, part in parts.items() if part is not None}, warnings)
+    checkpoints = Checkpoints(directory / "checkpoints", engine, state, identity, settings.train.keep, progress.note)
     # Before anything is written: a checkpoint that is refused costs an earlier run in this folder nothing.
-    restored = checkpoints.restore(settings.train.resume) if settings.train.resume else None
+    if settings.train.resume:
+        checkpoints.restore(settings.train.resume)
     record = _record(settings, engine, directory, checkpoints.restored_from)
     guard = Guard(workers[0].flat)
     if isinstance(synchroniser, Split):
@@ -116,13 +126,10 @@ def _assemble(
         synchroniser.averaged = guard.note_gradient
         guard.lag = max(guard.lag, 1)
     journal = Journal(clock, guard, record, progress, engine.size)
-    warnings: list[str] = []
-    begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch
-    residuals = _residual_guard(settings, lanes, warnings, progress, begin) if engine.is_first else None
     return Run(
-        settings, engine, directory, workers, lanes, synchroniser, guard, Health(lanes), residuals, rehearsal,
+        settings, engine, directory, workers, lanes, synchroniser, guard, health, residuals, rehearsal,
         clock, timeline, traffic, record, progress, journal, checkpoints, Stopper(engine.store), sampler(engine.device),
-        total_steps, restored, warnings,
+        total_steps, state,
     )  # fmt: skip
 
 
@@ -141,7 +148,7 @@ def _residual_guard(
     density = getattr(compressor, "density", None)
     if k := getattr(compressor, "k", 0):
         density = k / lanes[0].flat.grad.numel()
-    return ResidualGuard(settings.compressor.name, setting, density, warn, begin)
+    return ResidualGuard(settings.compressor.name, setting, density, warn, begin, lanes[0].world.size)
 
 
 def _record(settings: Config, engine: Engine, directory: Path, source: Path | None) -> RunRecord | NullRecord:

@@ -23,6 +23,7 @@ from wirebench.guard import seed_of_backward
 from wirebench.lost import describe, lost_by_native
 from wirebench.optim import apply_learning_rate, learning_rate
 from wirebench.run import Run
+from wirebench.terminal import outlive_output
 
 INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
@@ -184,4 +185,5 @@ def parse(arguments: list[str]) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
+    outlive_output()
     end_process(main(sys.argv[1:]))

@@ -26,6 +26,7 @@ from wirebench.data.base import Batch
 from wirebench.data.cifar10 import MEAN, STD
 from wirebench.data.memory import InMemory
 from wirebench.errors import UserError
+from wirebench.files import write_atomically
 
 CPU = torch.device("cpu")
 
@@ -131,7 +132,7 @@ def main() -> int:
             f"limit {options.limit:g} x: {'kept' if passed else 'NOT KEPT'}"
         )
     if options.json:
-        options.json.write_text(json.dumps(report, indent=2) + "\n")
+        write_atomically(options.json, json.dumps(report, indent=2) + "\n")
     return 0 if kept else 1
 
 

@@ -35,6 +35,7 @@ from wirebench.comm.launch import end_process, launched, let_rank_0_tell
 from wirebench.config import EngineConfig
 from wirebench.environment import capture
 from wirebench.errors import PeerLost, UserError
+from wirebench.files import write_atomically
 from wirebench.loss import cross_entropy
 from wirebench.native import native_sync
 from wirebench.optim import build_optimizer
@@ -98,7 +99,7 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     print(f"  ratio ours / peer, {options.turns} turns: median {ratio['median']:.4f}  {spread}")
     if options.json:
         record = {**result, "environment": capture(engine.device), "backend": engine.backend, "processes": engine.size}
-        Path(options.json).write_text(json.dumps(record, indent=1) + "\n")
+        write_atomically(Path(options.json), json.dumps(record, indent=1) + "\n")
 
 
 def settings(options: argparse.Namespace, folder: Path, size: int) -> config.Config:

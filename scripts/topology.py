@@ -8,6 +8,7 @@ python scripts/topology.py configs/topologies/8x_10gbe_gtx1080ti.toml --collecti
 
 import argparse
 import functools
+import io
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from wirebench import collectives, cost
 from wirebench.collectives.plan import Plan, messages
 from wirebench.collectives.segments import segments
 from wirebench.errors import UserError
+from wirebench.files import write_atomically
 from wirebench.topology import Path as Node
 from wirebench.topology import Topology
 from wirebench.topology_file import Described, describe
@@ -90,7 +92,9 @@ def figure(topology: Topology, path: Path, note: str = "") -> None:
     if note:
         picture.supxlabel(note, fontsize=7, color="0.35", wrap=True)
     try:
-        picture.savefig(path, dpi=150)
+        drawn = io.BytesIO()
+        picture.savefig(drawn, dpi=150, format=path.suffix.lstrip(".") or "png")
+        write_atomically(path, drawn.getvalue())
     except (OSError, ValueError) as error:
         raise UserError(f"--figure: {path}: cannot be written: {error}") from error
 

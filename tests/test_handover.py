@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load as load_tensors
 
 from compose import compose
 from tests.distributed.ends import checkpoints, record
 from tests.distributed.launch import CONFIG, here
-from wirebench.checkpoint import load_tensors
 from wirebench.config import load
 from wirebench.handover import Estate, estates, from_bytes, to_bytes
 

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as LiveLine
 
 from wirebench import report
+from wirebench.terminal import tell_of_loss
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -31,6 +32,7 @@ class Progress:
 
     def start(self, total_steps: int, first_step: int) -> None:
         """Begin to show steps first_step (from 0) to total_steps - 1."""
+        tell_of_loss()
         self._total_steps, self._first_step = total_steps, first_step
         self._began = self._printed = self._now()
         if self._on_terminal():

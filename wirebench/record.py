@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 from wirebench import config as configuration
 from wirebench.errors import UserError
-from wirebench.files import write_atomically
+from wirebench.files import is_stream, remove, write_atomically
 from wirebench.schema import SCHEMA, STATUSES, problems
 from wirebench.steps import StepTimes
 
@@ -98,7 +98,7 @@ class RunRecord:
         assert not line.keys() & extra.keys(), f"extra repeats {line.keys() & extra.keys()}"
         if self._steps is None:
             # Only now, so that a mistake found before the first step costs an earlier run in this folder nothing.
-            (self.directory / "record.json").unlink(missing_ok=True)
+            remove(self.directory / "record.json")
             self._steps = _open_steps(self.directory / "steps.jsonl", self._first_step)
         self._steps.write(_strict_json({**line, **extra}) + "\n")
         self._steps.flush()
@@ -204,6 +204,8 @@ class _NoTensorBoard:
 
 def _open_steps(path: Path, first_step: int) -> TextIO:
     """steps.jsonl with the lines before `first_step` kept; a line that a kill cut short is dropped."""
+    if is_stream(path):
+        return path.open("a")
     kept = []
     if first_step > 0 and path.exists():
         for line in path.read_text().splitlines():

@@ -33,10 +33,17 @@ class Stopper:
         self._restore: list[Callable[[], object]] = []
 
     def listen(self) -> None:
-        """Take SIGTERM and SIGINT as the wish to stop; a later one raises KeyboardInterrupt."""
+        """Take SIGTERM and SIGINT as the wish to stop; a later one raises KeyboardInterrupt.
+
+        A terminal that is gone (SIGHUP) ends nothing: training goes on. Launchers do end then, and give their ranks
+        some seconds: there it is a wish, too.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             before = signal.signal(number, self._on_signal)
             self._restore.append(functools.partial(signal.signal, number, before))
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup has taken care of it otherwise
+            signal.signal(signal.SIGHUP, signal.SIG_IGN if self._store is None else self._on_signal)
+            self._restore.append(functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL))
 
     def close(self) -> None:
         """Give the signals back."""

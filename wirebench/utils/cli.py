@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from wirebench.errors import Stopped, UserError
+from wirebench.files import is_stream, target_of
 
 INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
@@ -77,6 +78,7 @@ def check_outputs(figure: Path | None = None, **files: Path | None) -> None:
         except OSError as error:
             reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
             raise UserError(f"--{option}: {path}: cannot be written: {reason}") from error
-        if path.is_dir() or not os.access(path.parent, os.W_OK):
+        place = path if is_stream(path) else target_of(path).parent
+        if path.is_dir() or not os.access(place, os.W_OK):
             reason = "is a folder" if path.is_dir() else "its folder cannot be written to"
             raise UserError(f"--{option}: {path}: {reason}")
