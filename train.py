@@ -16,7 +16,7 @@ from compose import compose
 from resolve import KINDS, notes
 from wirebench import catalog, config
 from wirebench.comm.engine import ENGINES
-from wirebench.comm.launch import end_process, launched, let_rank_0_tell
+from wirebench.comm.launch import end_process, launched, tell_error
 from wirebench.data.base import Batch
 from wirebench.errors import Diverged, PeerLost, UserError
 from wirebench.guard import seed_of_backward
@@ -136,15 +136,9 @@ def train_step(run: Run, epoch: int, batches: list[Iterator[Batch]]) -> None:
 
 def fail(message: object, code: int, run: Run | None) -> int:
     """Say what went wrong in one line, and leave."""
-    place = launched()
-    if code == UserError.exit_code:
-        let_rank_0_tell()
     if run is not None:
         run.progress.close()
-    who = f"rank {place.rank}: " if place.size > 1 else ""
-    # In one piece, not as print does it: torchrun's ranks are unbuffered, and several may speak at once.
-    sys.stderr.write(f"error: {who}{message}\n")
-    sys.stderr.flush()
+    tell_error(message, code)
     return leave(code, run)
 
 
@@ -156,7 +150,7 @@ def leave(code: int, run: Run | None) -> int:
             run.engine.linger()
         # Not before: a launcher ends the others with SIGTERM as soon as one rank is gone.
         run.stopper.close()
-    if launched().size > 1:
+    if launched().size != 1:
         end_process(code, tidy=False)
     return code
 

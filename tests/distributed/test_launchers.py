@@ -1,0 +1,36 @@
+"""Launchers other than torchrun and horovodrun: what they start trains together, or is refused."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+from tests.distributed.ends import record
+from tests.distributed.launch import CONFIG, launch, started
+
+BARE_SLURM = {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
+STEP = {
+    **BARE_SLURM, "SLURM_JOB_ID": "812", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_NODEID": "0",
+    "SLURM_STEP_TASKS_PER_NODE": "2", "SLURM_STEP_NODELIST": "nowhere[1]",
+}  # fmt: skip
+
+
+def test_tasks_of_srun_train_together(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    arguments = [CONFIG, f"output.dir={folder}", "train.max_steps=2"]
+    with ExitStack() as jobs:
+        tasks = [{**STEP, "SLURM_PROCID": rank, "SLURM_LOCALID": rank} for rank in ("0", "1")]
+        both = [jobs.enter_context(started("local", 2, arguments, tmp_path, task)) for task in tasks]
+        for job in both:
+            ended = job.wait()
+            assert ended.code == 0, ended.said
+    found = record(folder)
+    assert (found["engine"], found["world_size"], found["steps_done"]) == ("torch", 2, 2)
+
+
+def test_a_task_that_cannot_find_the_others_does_not_train_alone(tmp_path: Path) -> None:
+    ended = launch("local", 2, [CONFIG, f"output.dir={tmp_path / 'run'}"], tmp_path, BARE_SLURM)
+    assert ended.code == 2, ended.said
+    assert len(ended.err.splitlines()) == 1
+    assert ended.err.startswith(
+        "error: rank 0: engine: 2 processes were started by srun, and no engine can join them ("
+    )
+    assert not (tmp_path / "run").exists()
