@@ -18,6 +18,7 @@ from wirebench import catalog, config
 from wirebench.comm.engine import ENGINES
 from wirebench.comm.launch import end_process, launched, tell_error
 from wirebench.data.base import Batch
+from wirebench.epoch_end import close_epoch, end_epoch, evaluate
 from wirebench.errors import Diverged, PeerLost, UserError
 from wirebench.guard import seed_of_backward
 from wirebench.lost import describe, lost_by_native
@@ -66,24 +67,26 @@ def conduct(run: Run) -> None:
     run.gpu.start()
     run.progress.start(run.total_steps, run.step)
     status = "finished"
-    final: dict[str, float] = {}
+    final: dict[str, float] | None = {}
     try:
+        if run.open_epoch is not None:
+            status, final = evaluate_epoch(run)
         while status == "finished" and run.step < run.total_steps:
             status, final = train_epoch(run)
+        if status == "finished":
+            final = final or evaluate(run)
     except Diverged:
         run.traffic.pause()
         run.finish("diverged", {})
         raise
-    if status == "finished":
-        final = final or run.evaluate()
-    record = run.finish(status, final)
+    record = run.finish("interrupted" if final is None else status, final or {})
     run.progress.result(record)
     run.progress.note(f"record: {run.directory / 'record.json'}")
     run.close()
 
 
-def train_epoch(run: Run) -> tuple[str, dict[str, float]]:
-    """Train from run.step to the end of its epoch; returns (finished | interrupted, evaluation or {})."""
+def train_epoch(run: Run) -> tuple[str, dict[str, float] | None]:
+    """Train from run.step to the end of its epoch; returns (finished | interrupted, evaluation, {} or None)."""
     epoch, first = divmod(run.step, run.steps_per_epoch)
     end = min((epoch + 1) * run.steps_per_epoch, run.total_steps)
     if first == 0:
@@ -101,10 +104,17 @@ def train_epoch(run: Run) -> tuple[str, dict[str, float]]:
     run.pause_clock()
     if run.step < end:
         return "interrupted", {}
-    final = run.end_epoch(epoch)
-    if stop or run.checkpoint_due():
+    end_epoch(run, epoch)
+    return evaluate_epoch(run, stop)
+
+
+def evaluate_epoch(run: Run, stop: bool = False) -> tuple[str, dict[str, float] | None]:
+    """Evaluate after an epoch, unless all ranks stop first; returns as `train_epoch` does."""
+    final = close_epoch(run, stop)
+    if stop or final is None or run.checkpoint_due():
         run.save()
-    return "interrupted" if stop and run.step < run.total_steps else "finished", final
+    stopped = final is None or (stop and run.step < run.total_steps)
+    return "interrupted" if stopped else "finished", final
 
 
 def train_step(run: Run, epoch: int, batches: list[Iterator[Batch]]) -> None:

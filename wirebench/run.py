@@ -1,7 +1,6 @@
 """Everything that one run is made of, put together, and its bookkeeping between the steps."""
 
 import json
-import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,6 @@ from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes, reporting_loss
 from wirebench.comm.stop import Stopper, steps_between_looks
 from wirebench.config import Config
-from wirebench.errors import Diverged
 from wirebench.exchange import Synchroniser
 from wirebench.gpu import GpuSampler, NullSampler
 from wirebench.guard import Guard
@@ -45,6 +43,7 @@ class Run:
     restored        what the checkpoint that was loaded says of the run so far, None for a new run
     warnings        what a person was warned of so far
     step            the next step to do; first_step: of this process; counted_from: the first that counts
+    open_epoch      of the history's entry of an epoch that is trained but not evaluated yet, what is known
     """
 
     config: Config
@@ -73,12 +72,13 @@ class Run:
     first_step: int = 0
     counted_from: int = 0
     history: list[dict[str, Any]] = field(default_factory=list)
+    open_epoch: dict[str, Any] | None = None
     _extra: dict[str, float] = field(default_factory=dict)
     _seconds_before: float = 0.0
     _wire_before: float = 0.0
     _look_every: int = 1
     _began: float = field(default_factory=time.perf_counter)
-    _epoch_began: float = field(default_factory=time.perf_counter)
+    epoch_began: float = field(default_factory=time.perf_counter)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -95,6 +95,11 @@ class Run:
         """Seconds of training so far, earlier parts of a resumed run included."""
         return self._seconds_before + time.perf_counter() - self._began
 
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes of all steps so far, earlier parts of a resumed run included."""
+        return self._wire_before + self.traffic.total
+
     def resume(self) -> None:
         """Take up the bookkeeping where the checkpoint that was loaded left it."""
         if self.restored is not None:
@@ -103,6 +108,9 @@ class Run:
             # A run that max_steps ended within an epoch has summed that one up already; it goes on now.
             whole = self.step // self.steps_per_epoch
             self.history = [entry for entry in progress["history"] if entry["epoch"] < whole]
+            trained = progress.get("open_epoch")
+            if trained is not None and (trained["epoch"] < whole or self.step >= self.total_steps):
+                self.open_epoch = trained
             self._seconds_before, self._wire_before = progress["seconds"], progress["wire_bytes"]
             self.health.history = {int(step): reading for step, reading in progress["health"].items()}
             self.warnings += progress["warnings"]
@@ -113,7 +121,7 @@ class Run:
             self.counted_from = self.rehearsal.counted_from
         self.record.truncate(self.first_step)
         self.record.restore(self.history)
-        self._began = self._epoch_began = time.perf_counter()
+        self._began = self.epoch_began = time.perf_counter()
 
     def already_finished(self) -> bool:
         """Whether the run that is resumed has done all steps and has its record: then there is nothing to do."""
@@ -139,7 +147,7 @@ class Run:
 
     def begin_epoch(self) -> None:
         """The loss of an epoch is summed anew."""
-        self._epoch_began = time.perf_counter()
+        self.epoch_began = time.perf_counter()
         for worker in self.workers:
             worker.epoch_loss.zero_()
 
@@ -200,48 +208,12 @@ class Run:
 
     def save(self) -> None:
         """Save a checkpoint of the state after `step` steps; raises Diverged where it is not worth it."""
-        self._check_parameters()
-        wire_bytes = self._wire_before + self.traffic.total
-        progress: dict[str, Any] = {"history": self.history, "seconds": self.seconds, "wire_bytes": wire_bytes}
-        progress |= {"health": self.health.history, "warnings": self.warnings}
+        self.check_parameters()
+        progress: dict[str, Any] = {"history": self.history, "seconds": self.seconds, "wire_bytes": self.wire_bytes}
+        progress |= {"health": self.health.history, "warnings": self.warnings, "open_epoch": self.open_epoch}
         progress["cut"] = self.rehearsal.cut_known if self.rehearsal is not None else None
         with self.synchroniser.showing():
             self.checkpoints.save(self.step, progress)
-
-    def end_epoch(self, epoch: int) -> dict[str, float]:
-        """Sum up the epoch, evaluate where that is due (always after the last step); returns the evaluation or {}."""
-        self._check_parameters()
-        last = self.step >= self.total_steps
-        every = self.config.train.eval_every
-        found = self.evaluate() if last or (every and (epoch + 1) % every == 0) else {}
-        if not math.isfinite(found.get("loss", 0.0)):
-            raise Diverged(f"step {self.step - 1}: the loss on the test set is {found['loss']}")
-        steps = self.step - epoch * self.steps_per_epoch
-        total = self.engine.sum_over_ranks([worker.epoch_loss for worker in self.workers]).item()
-        loss = total / (steps * self.engine.size)
-        entry: dict[str, Any] = {
-            "epoch": epoch,
-            "seconds": time.perf_counter() - self._epoch_began,
-            "loss": loss,
-            "top1": found.get("top1"),
-            "top5": found.get("top5"),
-            "test_loss": found.get("loss"),
-            "seconds_total": self.seconds,
-            "wire_bytes_total": self._wire_before + self.traffic.total,
-        }
-        self.history.append(entry)
-        self.record.epoch(entry)
-        self.progress.epoch(epoch, loss, entry["top1"], entry["seconds"])
-        return found
-
-    def evaluate(self) -> dict[str, float]:
-        """Mean loss, top-1 and top-5 over the whole test set, every image counted once; {} for a set without images."""
-        with self.synchroniser.showing():
-            totals = self.engine.sum_over_ranks([worker.evaluate() for worker in self.workers])
-        loss, top1, top5, images = totals.tolist()
-        if not images:
-            return {}
-        return {"loss": loss / images, "top1": top1 / images, "top5": top5 / images}
 
     def finish(self, status: str, final: dict[str, float]) -> dict[str, Any]:
         """Write record.json and trace.json; returns the record (empty on other ranks)."""
@@ -282,7 +254,7 @@ class Run:
         self.synchroniser.close()
         self.engine.close()
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
         """Raise Diverged where they are not finite, UserError where the ranks' differ."""
         self.guard.parameters(self.step - 1)
         parameters = [worker.flat.param for worker in self.workers]
