@@ -66,7 +66,7 @@ def test_an_evaluation_shows_how_far_it_is():
     for batch in range(40):
         time.now += 0.5
         progress.evaluation(batch + 1, 40)
-    assert text.getvalue().splitlines() == [f"evaluating  batch {batch}/40" for batch in (10, 20, 30, 40)]
+    assert text.getvalue().splitlines() == [f"evaluating  {batch} of 40 batches" for batch in (10, 20, 30, 40)]
 
 
 def test_every_epoch_has_its_line():

@@ -1,7 +1,7 @@
 """The end of an epoch: its training is summed up, then the model is evaluated on the whole test set.
 
-A test set can take minutes, so each rank listens for a wish to stop between layers. One that hears of it leaves its
-share unfinished and says so in the sum over ranks: the evaluation then counts for none of them. The epoch stays open, a
+A test set can take minutes, and one batch of it seconds, so each rank listens for a wish to stop between layers. One that
+hears of it leaves its share unfinished and says so in the sum over ranks: the evaluation then counts for none of them. The epoch stays open, a
 checkpoint keeps that, and a resumed run begins with the evaluation.
 """
 
@@ -87,13 +87,13 @@ def _shares(run: Run) -> list[Tensor]:
     done, batches = 0, sum(worker.shard.test_batches for worker in run.workers)
 
     def listen(*_: object) -> None:
+        run.progress.evaluation(done, batches)
         if run.stopper.heard(run.step - 1):
             raise _UnfinishedError
 
     def count() -> None:
         nonlocal done
         done += 1
-        run.progress.evaluation(done, batches)
 
     # The global hook, not the modules' own: with those, some modules would take another path, and other last bits.
     hook = register_module_forward_pre_hook(listen)

@@ -57,7 +57,7 @@ class Progress:
 
     def evaluation(self, done: int, batches: int) -> None:
         """Show that `done` of the test set's `batches` in this process are evaluated."""
-        text, now = f"evaluating  batch {done}/{batches}", self._now()
+        text, now = f"evaluating  {done} of {batches} batches", self._now()
         if self._live is not None:
             self._live.update(self._task, text=text)
         elif now - self._printed >= SECONDS_BETWEEN_LINES:
