@@ -1,8 +1,8 @@
 """The end of an epoch: its training is summed up, then the model is evaluated on the whole test set.
 
-A test set can take minutes, and one batch of it seconds, so each rank listens for a wish to stop between layers. One that
-hears of it leaves its share unfinished and says so in the sum over ranks: the evaluation then counts for none of them. The epoch stays open, a
-checkpoint keeps that, and a resumed run begins with the evaluation.
+A test set can take minutes, and one batch of it seconds, so each rank listens for a wish to stop between layers. One
+that hears of it leaves its share unfinished and says so in the sum over ranks: the evaluation then counts for none of
+them. The epoch stays open, a checkpoint keeps that, and a resumed run begins with the evaluation.
 """
 
 import math
