@@ -6,11 +6,15 @@ horovodrun -np 4 python train.py CONFIG.toml ...          Horovod
 torchrun --nproc-per-node 4 train.py CONFIG.toml ...      torch.distributed
 """
 
-import argparse
-import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+from wirebench.startup import begin, parse, phase
+
+if __name__ == "__main__":
+    # Above the other imports, which bring in torch: what starts, and what is wrong with the command, is said at once.
+    begin(sys.argv[1:], __doc__)
 
 from compose import compose
 from resolve import KINDS, notes
@@ -29,16 +33,17 @@ INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
 
 
-def main(arguments: list[str]) -> int:
-    """Run the command line; returns the exit code."""
+def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) -> int:
+    """Run the command line; returns the exit code. `tell` is told what the start-up does."""
     run = None
     try:
-        options = parse(arguments)
+        options = parse(arguments, __doc__)
         if options.list is not None:
             print(catalog.explain(options.list, KINDS, ENGINES) if options.list else catalog.plugins(KINDS, ENGINES))
             return 0
         given = config.load(options.config, options.overrides)
-        run = compose(given)
+        run = compose(given, tell=tell)
+        tell(f"training {run.total_steps} steps, into {run.directory}")
         for line in notes(given):
             run.progress.note(line)
         conduct(run)
@@ -165,27 +170,5 @@ def leave(code: int, run: Run | None) -> int:
     return code
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line; --help also explains every key of a config. UserError for a setting with dashes."""
-    parser = argparse.ArgumentParser(
-        prog="train.py",
-        description=__doc__,
-        epilog=catalog.sections(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("config", nargs="?", help="TOML file, e.g. configs/smoke.toml")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
-    listed = "print what can be composed, with options and defaults; with names: all about these"
-    parser.add_argument("--list", nargs="*", metavar="NAME", help=listed)
-    for word in arguments:
-        if re.match(r"--?\w+\.\w", word):
-            bare = word.lstrip("-")
-            raise UserError(f"{word}: settings are given without dashes: {bare if '=' in bare else f'{bare}=VALUE'}")
-    options = parser.parse_args(arguments)
-    if options.config is None and options.list is None:
-        parser.error("which config? For example: python train.py configs/smoke.toml")
-    return options
-
-
 if __name__ == "__main__":
-    end_process(main(sys.argv[1:]))
+    end_process(main(sys.argv[1:], phase))
