@@ -63,7 +63,7 @@ def test_torchruns_summary_gets_the_cause(train_without_torch, tmp_path):
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
     failure = ProcessFailure(local_rank=0, pid=1, exitcode=2, error_file=str(file))
-    assert failure.message["message"] == err.strip() and failure.timestamp > 0
+    assert failure.error_file_data["message"]["message"] == err.strip() and failure.timestamp > 0
 
 
 def test_another_rank_says_nothing(train_without_torch):
@@ -84,3 +84,34 @@ def test_the_banner_has_what_the_config_has():
     assert banner(given) == (
         "smoke: local x 3, resnet_cifar on digits, compressor none, scheduler fused, collective ring, output /tmp/x"
     )
+
+
+SAID = """\
+[0]<stdout>:smoke: horovod x 2
+[1]<stderr>:Traceback (most recent call last):
+[1]<stderr>:  File "train.py", line 3, in <module>
+[0]<stderr>:error: rank 0: compressor.name: no compressor 'topkk'
+Process 0 exit with status code 2.
+Traceback (most recent call last):
+  File "/v/bin/horovodrun", line 8, in <module>
+    sys.exit(run_commandline())
+  File "/v/horovod/runner/gloo_run.py", line 284, in launch_gloo
+    raise RuntimeError('Horovod detected that one or more processes exited with non-zero '
+RuntimeError: Horovod detected that a process failed
+Process name: 0
+"""
+
+
+def test_make_run_leaves_the_launchers_traceback_out():
+    """A rank's own stays."""
+    command = ["make", "-s", "--eval", "plain: ; @$(PLAIN)", "plain"]
+    done = subprocess.run(command, cwd=ROOT, input=SAID, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [
+        "smoke: horovod x 2",
+        "Traceback (most recent call last):",
+        '  File "train.py", line 3, in <module>',
+        "error: rank 0: compressor.name: no compressor 'topkk'",
+        "Process 0 exit with status code 2.",
+        "Horovod detected that a process failed",
+        "Process name: 0",
+    ]

@@ -35,6 +35,7 @@ from wirebench.comm.peers import Peer, any_dead, first_line, hang_up, introduce,
 from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.config import EngineConfig
 from wirebench.errors import PeerLost, UserError
+from wirebench.sections import EngineName
 
 ENGINES = {
     "local": "virtual workers in this process: python train.py CONFIG.toml",
@@ -54,7 +55,7 @@ class Engine:
     uncounted      what moves gradients here passes our communicators by, so their counts are not the whole traffic
     """
 
-    name: str
+    name: EngineName
     size: int
     ranks: tuple[int, ...]
     communicators: list[Metered]
