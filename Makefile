@@ -16,8 +16,10 @@ horovodrun = $(VENV)/horovodrun -np $(1) -H 127.0.0.1:$(1) --gloo --network-inte
 RUN_ENV := PATH="$(CURDIR)/$(VENV):$$PATH" OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} \
 	GLOO_SOCKET_IFNAME=$${GLOO_SOCKET_IFNAME:-lo}
 
-# horovodrun puts "[rank]<stdout>:" before every line.
-PLAIN := sed -u 's/^\[[0-9]*\]<std[a-z]*>://'
+# horovodrun puts "[rank]<stdout>:" before every line, and ends with a traceback of its own where a rank failed: of that
+# only the last line is kept.
+PLAIN := sed -u -e '/^Traceback (most recent call last):$$/{N;/bin\/horovodrun", line/{:more;N;/\nRuntimeError: [^\n]*$$/!b more;s/.*\nRuntimeError: //}}' \
+	-e 's/^\[[0-9]*\]<std[a-z]*>://'
 
 # A pipe fails where its first command does.
 SHELL := /bin/bash

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -51,31 +52,39 @@ MAY_DIFFER = ("output.dir", "data.root", "network.interface")
 """Keys that ranks on different hosts may set differently."""
 
 
-def compose(given: Config, engine: Engine | None = None) -> Run:
+Tell = Callable[[str], None]
+"""Is told what the start-up does next."""
+
+
+def compose(given: Config, engine: Engine | None = None, tell: Tell = lambda text: None) -> Run:
     """Start the engine, unless one is given, and build everything a run needs, up to its first step."""
     settings = resolve(given)
     scheduler = scheduler_of(settings)
+    tell("starting the engine")
     engine = engine or start(settings.engine, _fusion_mb(scheduler))
     try:
-        return _compose(settings, scheduler, engine)
+        return _compose(settings, scheduler, engine, tell)
     except PeerLost as error:
         gone = engine.who_is_gone()
         engine.linger()
         raise PeerLost(f"lost {gone or 'a rank'} before the first step ({error})") from error
 
 
-def _compose(settings: Config, scheduler: Scheduler, engine: Engine) -> Run:
-    settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, workers=engine.size))
+def _compose(settings: Config, scheduler: Scheduler, engine: Engine, tell: Tell) -> Run:
+    # What runs, not what was asked for: a recorded config is to be repeated by the same engine, or refused.
+    ran = dataclasses.replace(settings.engine, name=engine.name, workers=engine.size)
+    settings = dataclasses.replace(settings, engine=ran)
     if engine.distributed:
         agree_on(engine.communicators[0], "the ranks' configs differ", _flat(settings))
     refuse_workers(settings)
     make_repeatable(settings.train.seed)
     timeline = Timeline(engine.ranks[0])
     clock = Clock(engine.device, timeline)
-    workers = _workers(settings, engine)
+    workers = _workers(settings, engine, tell)
     as_if = _as_if(settings, workers[0]) if scheduler.needs_profile and not engine.distributed else []
     connected = connect(settings, engine, scheduler, workers, as_if, clock, timeline)
     if connected.lanes:
+        tell(f"trying an exchange by {settings.collective.name}")
         try_out(connected.lanes, lambda: method_of(settings))
     return _assemble(settings, engine, workers, connected, clock, timeline)
 
@@ -174,8 +183,10 @@ def _record(settings: Config, engine: Engine, directory: Path, source: Path | No
     )
 
 
-def _workers(settings: Config, engine: Engine) -> list[Worker]:
+def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Worker]:
+    tell("loading the data")
     dataset = data.build(settings.data.name, settings.data.root, **settings.data.options)
+    tell("building the model")
     workers, order, updates = [], None, settings.optimizer
     if compressor_of(settings).owns_momentum:
         # The decay goes with the momentum, into the gradient before it is compressed.

@@ -105,7 +105,8 @@ def _extremes(row: Row) -> tuple[float, float]:
 def _settings(run: MethodRun) -> dict[str, object]:
     """What all runs of a table share: the cluster, and the config but for what is a method's own."""
     shared = {key: value for key, value in _flat(run.record["config"]) if not key.startswith(MAY_DIFFER)}
-    return {**shared, "hosts": run.note["hosts"], "link": run.note["link"]}
+    # The engine that ran; older configs only have what was asked for.
+    return {**shared, "engine.name": run.record["engine"], "hosts": run.note["hosts"], "link": run.note["link"]}
 
 
 def _flat(table: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:

@@ -43,7 +43,7 @@ def main() -> int:
     """Measure; rank 0 prints and writes."""
     options = parse()
     sizes = [parse_size(text) for text in options.sizes]
-    if launched().engine == "local":
+    if launched().alone:
         raise UserError("bench_collectives: start it with scripts/cluster.py, torchrun or horovodrun; see --help")
     chosen = {name: collectives.build(name) for name in options.collectives}
     engine = start(EngineConfig(device=options.device, timeout_seconds=options.timeout), fusion_mb=0.0)

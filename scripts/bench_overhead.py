@@ -53,7 +53,7 @@ PEERS = {"torch": "DistributedDataParallel", "horovod": "hvd.DistributedOptimize
 def main() -> int:
     """Launch the processes, or be one of them."""
     options = parse()
-    if launched().engine == "local":
+    if launched().alone:
         return launch(options)
     engine = start(EngineConfig(name=options.engine, device=options.device), fusion_mb=None)
     with tempfile.TemporaryDirectory() as folder:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from scripts._outputs import check_outputs
 from wirebench.earlier import set_aside
 from wirebench.errors import UserError
 from wirebench.files import remove, write_atomically
+from wirebench.utils.cli import check_outputs
 
 
 @pytest.fixture

@@ -3,9 +3,7 @@
 import importlib.metadata
 import os
 import platform
-import shlex
 import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import torch
 
 import wirebench
 from wirebench import gpu
+from wirebench.launch_command import command
 
 ROOT = Path(__file__).resolve().parents[1]
 _PREFIXES = ("OMP_", "MKL_", "KMP_", "HOROVOD_", "NCCL_", "GLOO_", "CUDA_", "TORCH_", "PYTORCH_", "CUBLAS_", "CUDNN_")
@@ -24,7 +23,7 @@ def capture(device: torch.device) -> dict[str, Any]:
     """The `environment` of a record, of the calling process on `device`; what cannot be known is None."""
     return {
         "utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(sys.orig_argv),
+        "command": command(),
         "git": _git(),
         "versions": _versions(),
         "hostname": platform.node(),

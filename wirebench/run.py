@@ -1,7 +1,6 @@
 """Everything that one run is made of, put together, and its bookkeeping between the steps."""
 
 import json
-import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,6 @@ from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes, reporting_loss
 from wirebench.comm.stop import Stopper, steps_between_looks
 from wirebench.config import Config
-from wirebench.errors import Diverged
 from wirebench.exchange import Synchroniser
 from wirebench.gpu import GpuSampler, NullSampler
 from wirebench.guard import Guard
@@ -73,7 +71,7 @@ class Run:
     _extra: dict[str, float] = field(default_factory=dict)
     _look_every: int = 1
     _steps_began: float = field(default_factory=time.perf_counter)
-    _epoch_began: float = field(default_factory=time.perf_counter)
+    epoch_began: float = field(default_factory=time.perf_counter)
 
     @property
     def step(self) -> int:
@@ -93,6 +91,10 @@ class Run:
     def resume(self) -> None:
         """Training begins, or goes on where the checkpoint that was loaded left it."""
         self.first_step = self.state.step
+        left = self.state.open_epoch
+        if left is not None and left["epoch"] >= self.step // self.steps_per_epoch and self.step < self.total_steps:
+            # max_steps ended the earlier run within an epoch, which goes on now.
+            self.state.open_epoch = None
         self.counted_from = self.first_step + self.config.train.warmup_steps
         if self.rehearsal is not None:
             self.rehearsal.plan(self.first_step)
@@ -100,7 +102,7 @@ class Run:
         self.record.truncate(self.first_step)
         self.record.restore(self.state.history)
         self.state.start_watch()
-        self._steps_began = self._epoch_began = time.perf_counter()
+        self._steps_began = self.epoch_began = time.perf_counter()
 
     def already_finished(self) -> bool:
         """Whether the run that is resumed has done all steps and has its record: then there is nothing to do."""
@@ -126,7 +128,7 @@ class Run:
 
     def begin_epoch(self) -> None:
         """The loss of an epoch is summed anew."""
-        self._epoch_began = time.perf_counter()
+        self.epoch_began = time.perf_counter()
         for worker in self.workers:
             worker.epoch_loss.zero_()
 
@@ -187,44 +189,9 @@ class Run:
 
     def save(self) -> None:
         """Save a checkpoint of the state after `step` steps; raises Diverged where it is not worth it."""
-        self._check_parameters()
+        self.check_parameters()
         with self.synchroniser.showing():
             self.checkpoints.save()
-
-    def end_epoch(self, epoch: int) -> dict[str, float]:
-        """Sum up the epoch, evaluate where that is due (always after the last step); returns the evaluation or {}."""
-        self._check_parameters()
-        last = self.step >= self.total_steps
-        every = self.config.train.eval_every
-        found = self.evaluate() if last or (every and (epoch + 1) % every == 0) else {}
-        if not math.isfinite(found.get("loss", 0.0)):
-            raise Diverged(f"step {self.step - 1}: the loss on the test set is {found['loss']}")
-        steps = self.step - epoch * self.steps_per_epoch
-        total = self.engine.sum_over_ranks([worker.epoch_loss for worker in self.workers]).item()
-        loss = total / (steps * self.engine.size)
-        entry: dict[str, Any] = {
-            "epoch": epoch,
-            "seconds": time.perf_counter() - self._epoch_began,
-            "loss": loss,
-            "top1": found.get("top1"),
-            "top5": found.get("top5"),
-            "test_loss": found.get("loss"),
-            "seconds_total": self.state.seconds,
-            "wire_bytes_total": self.traffic.total,
-        }
-        self.state.history.append(entry)
-        self.record.epoch(entry)
-        self.progress.epoch(epoch, loss, entry["top1"], entry["seconds"])
-        return found
-
-    def evaluate(self) -> dict[str, float]:
-        """Mean loss, top-1 and top-5 over the whole test set, every image counted once; {} for a set without images."""
-        with self.synchroniser.showing():
-            totals = self.engine.sum_over_ranks([worker.evaluate() for worker in self.workers])
-        loss, top1, top5, images = totals.tolist()
-        if not images:
-            return {}
-        return {"loss": loss / images, "top1": top1 / images, "top5": top5 / images}
 
     def finish(self, status: str, final: dict[str, float]) -> dict[str, Any]:
         """Write record.json and trace.json; returns the record (empty on other ranks)."""
@@ -265,7 +232,7 @@ class Run:
         self.synchroniser.close()
         self.engine.close()
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
         """Raise Diverged where they are not finite, UserError where the ranks' differ."""
         self.guard.parameters(self.step - 1)
         parameters = [worker.flat.param for worker in self.workers]

@@ -44,6 +44,7 @@ class TrainState:
     warnings     what a person was warned of so far; whoever warns adds to this list
     step         the next step to do
     history      the epochs that are summed up
+    open_epoch   of the history's entry of an epoch that is trained but not evaluated yet, what is known
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class TrainState:
         self.optimizers = [OptimizerState(worker.optimizer, worker.flat) for worker in workers]
         self.step = 0
         self.history: list[dict[str, Any]] = []
+        self.open_epoch: dict[str, Any] | None = None
         self._seconds_before, self._began = 0.0, time.perf_counter()
 
     @property
@@ -92,6 +94,7 @@ class TrainState:
             "progress": {
                 "step": self.step,
                 "history": self.history,
+                "open_epoch": self.open_epoch,
                 "seconds": self.seconds,
                 "warnings": self.warnings,
                 **{name: part.state_dict() for name, part in self.bookkeeping.items()},
@@ -113,6 +116,7 @@ class TrainState:
         # A run that max_steps ended within an epoch has summed that one up already; it goes on now.
         whole = self.step // self.steps_per_epoch
         self.history = [entry for entry in progress["history"] if entry["epoch"] < whole]
+        self.open_epoch = progress["open_epoch"]
         for name, part in self.bookkeeping.items():
             if name in progress:
                 part.load_state_dict(progress[name])

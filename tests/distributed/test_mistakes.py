@@ -29,7 +29,7 @@ def check_refused(ended: Ended, message: str) -> None:
             "compressor.densty: 'topk' has no such option; did you mean 'density'?",
             marks=pytest.mark.slow,
         ),
-        ("horovod", "engine.name=torch", "engine.name: 'torch', but 2 processes were started for 'horovod'"),
+        ("horovod", "engine.name=torch", "engine.name: 'torch', but 2 processes were started by horovodrun"),
     ],
 )
 def test_the_same_mistake_on_all_ranks(engine: str, override: str, message: str, tmp_path: Path) -> None:

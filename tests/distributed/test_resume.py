@@ -1,4 +1,4 @@
-"""A run that was stopped, stopped again, lost a rank and was resumed each time ends as one that nothing disturbed."""
+"""A run that was stopped, also in an evaluation, lost a rank and was resumed each time ends as an undisturbed one."""
 
 import os
 import signal
@@ -25,6 +25,7 @@ def test_a_troubled_run_ends_as_the_unbroken_one(engine: str, unbroken: Callable
     folder = tmp_path / "run"
     base = [CONFIG, f"output.dir={folder}", "train.resume=auto"]
     stop_one_rank(engine, [*base, "train.max_steps=11"], folder, tmp_path)
+    stop_one_rank_in_evaluation(engine, base, folder, tmp_path)
     stop_the_launcher(engine, base, folder, tmp_path)
     kill_one_rank(engine, base, folder, tmp_path)
     ended = launch(engine, RANKS, base, tmp_path)
@@ -39,6 +40,15 @@ def stop_one_rank(engine: str, base: Sequence[object], folder: Path, logs: Path)
     assert not ended.errors
     assert record(folder)["status"] == "interrupted"
     assert len(losses(folder)) == int(checkpoints(folder)[-1].name.removeprefix("step-")) in (3, 4)
+
+
+def stop_one_rank_in_evaluation(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
+    """SIGTERM to rank 1 in its share of the first evaluation: it counts for nobody, and the epoch stays open."""
+    ended = launch(engine, RANKS, base, logs, trouble("terminate_evaluation", 0, 1))
+    assert ended.code == 0, ended.said
+    found = record(folder)
+    assert (found["status"], found["steps_done"], found["history"]) == ("interrupted", 4, []), ended.said
+    assert checkpoints(folder)[-1].name == "step-00000004"
 
 
 def stop_the_launcher(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
