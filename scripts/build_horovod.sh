@@ -206,7 +206,7 @@ CMAKE
 
 percent_done() { { echo 0; grep -Eo '^ *\[ *[0-9]+%\]' "$1"; } | tail -n 1 | tr -cd 0-9; }
 
-# compile LOG: pip wheel in the background, a line of progress every 15 seconds in front.
+# compile LOG: pip wheel in the background, a line of progress every 30 seconds in front.
 compile() {
     local log=$1 start=$SECONDS status=0 seconds
     set -m # its own process group; see clean_up. It does not hold the lock, so nobody waits for an orphan
@@ -217,7 +217,7 @@ compile() {
     while kill -0 "$build" 2>/dev/null; do
         sleep 1
         seconds=$((SECONDS - start))
-        if ((seconds % 15 == 0)); then say "building, $(percent_done "$log") % after $seconds s"; fi
+        if ((seconds % 30 == 0)); then say "building, $(percent_done "$log") % after $seconds s"; fi
     done
     wait "$build" || status=$?
     build='' && return "$status"

@@ -132,14 +132,62 @@ def test_setup_refuses_unknown_options(tree, programs):
 
 def pretend_installed(tree: Path, programs: Path) -> None:
     """Make a .venv that cannot be told from a finished one; its Python ignores every install."""
+    result = install(tree, programs, "#!/bin/sh\nexit 0\n")
+    assert result.returncode == 0, result
+
+
+def install(tree: Path, programs: Path, python: str) -> subprocess.CompletedProcess[str]:
+    """A set-up in which `python` is the program of .venv that installs, and Horovod's wheel is there."""
     folder = tree / ".venv/bin"
     folder.mkdir(parents=True)
     wheel = tree / "horovod.whl"
     wheel.touch()
     write_program(tree / "scripts/build_horovod.sh", f"echo '{wheel}'\n")
-    write_program(folder / "python", "#!/bin/sh\nexit 0\n")
-    result = run_script(tree / "scripts/setup.sh", path=programs)
-    assert result.returncode == 0, result
+    write_program(folder / "python", python)
+    return run_script(tree / "scripts/setup.sh", path=programs)
+
+
+def pip_that(says: str) -> str:
+    """A Python whose `pip install` runs these shell commands."""
+    return f'#!/bin/sh\ncase "$*" in *" install "*) {says} ;; esac\nexit 0\n'
+
+
+def test_setup_shows_a_line_for_each_phase_and_keeps_what_pip_says_in_its_log(tree, programs):
+    chatter = 'for i in 1 2 3 4 5 6 7 8 9; do echo "Collecting $i"; echo "WARNING: $i" >&2; done'
+    result = install(tree, programs, pip_that(chatter))
+    assert (result.returncode, result.stdout) == (0, "")
+    phases = ("installing the packages", "packages are installed", "Horovod is installed", "done")
+    shown = zip(result.stderr.splitlines(), phases, strict=True)
+    assert all(line.startswith(f"setup: {phase}") for line, phase in shown), result.stderr
+    assert (tree / ".venv/setup.log").read_text().count("Collecting 9\nWARNING: 9\n") >= 1
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        (
+            "echo 'Collecting cffi'; echo 'ERROR: No matching distribution found for cffi' >&2; exit 1",
+            "pip failed: No m",
+        ),
+        ("echo \"broken by 'NewConnectionError(no route)'\"; echo 'ERROR: none' >&2; exit 1", "no network: the Python"),
+        ("echo 'ERROR: [Errno 28] No space left on device'; exit 1", "the disk is full"),
+    ],
+)
+def test_an_error_of_pips_is_one_line_that_names_the_log(tree, programs, says, told):
+    start = time.perf_counter()
+    result = install(tree, programs, pip_that(says))
+    assert time.perf_counter() - start < 10  # nothing holds its output open
+    assert result.returncode == 2
+    _, line = result.stderr.splitlines()
+    assert line.startswith(f"setup: {told}")
+    assert str(tree / ".venv/setup.log") in line
+    assert "ERROR: " in (tree / ".venv/setup.log").read_text()
+
+
+def test_setup_behind_a_symbolic_link_is_the_same_setup(tree, programs, tmp_path):
+    pretend_installed(tree, programs)
+    (tmp_path / "link").symlink_to(tree)
+    assert run_script(tmp_path / "link/scripts/setup.sh", path=programs).stderr == ""
 
 
 def test_second_setup_does_nothing_and_is_quick(tree, programs):
@@ -150,14 +198,22 @@ def test_second_setup_does_nothing_and_is_quick(tree, programs):
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("changed", ["requirements.lock", "scripts/build_horovod.sh"])
-def test_setup_runs_again_when_an_input_changed(tree, programs, changed):
+@pytest.mark.parametrize(
+    ("changed", "more", "again"),
+    [
+        ("requirements.lock", "# a change\n", True),
+        ("scripts/build_horovod.sh", "# a change\n", True),
+        ("pyproject.toml", '[project.scripts]\nwirebench = "wirebench:main"\n', True),
+        ("pyproject.toml", "[tool.ruff.format]\n", False),
+    ],
+)
+def test_setup_runs_again_when_an_input_changed(tree, programs, changed, more, again):
     pretend_installed(tree, programs)
     with (tree / changed).open("a") as file:
-        file.write("# a change\n")
+        file.write(more)
     result = run_script(tree / "scripts/setup.sh", path=programs)
     assert result.returncode == 0
-    assert "installing the packages" in result.stderr
+    assert ("installing the packages" in result.stderr) == again
 
 
 def test_setup_with_horovod_serves_those_who_leave_it_out(tree, programs):
