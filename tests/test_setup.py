@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -341,3 +342,41 @@ def test_build_horovod_needs_torch_first(programs, tmp_path):
     result = run_script(ROOT / "scripts/build_horovod.sh", "--key", str(tmp_path / "python"), path=programs)
     assert result.returncode == 2
     assert "has no torch" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["wirebench", "repository"])
+def test_ci_tests_in_a_folder_called_wirebench_and_leaves_nothing(tree, programs, tmp_path, name):
+    """Beside a `make` that notes where it is called, changes what it finds there, and fails."""
+    (tmp_path / "a space").mkdir()
+    top, temporary = tree.rename(tmp_path / "a space" / name), tmp_path / "temporary"
+    (top / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", top / ".ci/run")
+    (top / ".venv").mkdir()
+    (top.parent / "shared").mkdir()
+    (top.parent / "shared/data").touch()
+    temporary.mkdir()
+    (programs / "make").unlink()
+    write_program(programs / "make", '#!/bin/sh\npwd; echo "$@"; ls -A . ../shared; cat; touch left; exit 7\n')
+    for program in ("cat", "ln", "ls", "tar", "touch"):
+        (programs / program).unlink(missing_ok=True)
+        (programs / program).symlink_to(str(shutil.which(program)))
+    result = run_script(top / ".ci/run", path=programs, TMPDIR=str(temporary))
+    where, target, *found = result.stdout.splitlines()
+    assert (result.returncode, target, result.stderr) == (7, "test", "")
+    assert {".ci", "pyproject.toml", "scripts", "data"} <= set(found)
+    assert Path(where).name == "wirebench"
+    assert (where == str(top)) == (name == "wirebench") == (".venv" in found) == (top / "left").exists()
+    assert not list(temporary.iterdir())
+
+
+def test_make_takes_folders_with_a_space():
+    """As it would run them: one word each, of a config and of a data set's folder; and the folder of the programs."""
+    command = ["make", "--dry-run", "run", "bench-cifar", "CONFIG=my configs/a b.toml", "CIFAR=/data/CIFAR 10"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    training = [line for line in done.stdout.replace("\\\n", " ").splitlines() if "train.py" in line]
+    assert len(training) == 2
+    for line, word in zip(training, ("my configs/a b.toml", "data.root=/data/CIFAR 10"), strict=True):
+        words = shlex.split(line)
+        assert word in words
+        assert f"PATH={ROOT}/.venv/bin:$PATH" in words
