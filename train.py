@@ -12,6 +12,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 
+import wirebench.utils.entered  # noqa: F401  first of all: says how to enter the environment
 from compose import compose
 from resolve import KINDS, notes
 from wirebench import catalog, config
@@ -23,6 +24,7 @@ from wirebench.guard import seed_of_backward
 from wirebench.lost import describe, lost_by_native
 from wirebench.optim import apply_learning_rate, learning_rate
 from wirebench.run import Run
+from wirebench.utils.output import show
 
 INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
@@ -34,8 +36,8 @@ def main(arguments: list[str]) -> int:
     try:
         options = parse(arguments)
         if options.list is not None:
-            print(catalog.explain(options.list, KINDS, ENGINES) if options.list else catalog.plugins(KINDS, ENGINES))
-            return 0
+            about = options.list
+            return show(catalog.explain(about, KINDS, ENGINES) if about else catalog.plugins(KINDS, ENGINES))
         given = config.load(options.config, options.overrides)
         run = compose(given)
         for line in notes(given):
@@ -161,9 +163,17 @@ def leave(code: int, run: Run | None) -> int:
     return code
 
 
+class Parser(argparse.ArgumentParser):
+    """--help for a reader who may have gone."""
+
+    def print_help(self, file: object = None) -> None:
+        """Print what --help says."""
+        show(self.format_help())
+
+
 def parse(arguments: list[str]) -> argparse.Namespace:
     """The command line; --help also explains every key of a config. UserError for a setting with dashes."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="train.py",
         description=__doc__,
         epilog=catalog.sections(),

@@ -21,7 +21,10 @@ def files_of_ours(said: str, root: Path = ROOT) -> list[str]:
 @pytest.mark.parametrize("root", ["/home/me/wirebench", "/home/me/wire bench/train.py"])
 def test_a_traceback_of_the_launcher_is_not_ours_whatever_the_folders_name(root: str) -> None:
     ours = [f"{root}/train.py", f"{root}/wirebench/comm/hvd.py"]
-    of_launcher = [f"{root}/.venv/lib/python3.11/site-packages/horovod/runner/launch.py", "/usr/lib/python3.11/runpy.py"]
+    of_launcher = [
+        f"{root}/.venv/lib/python3.11/site-packages/horovod/runner/launch.py",
+        "/usr/lib/python3.11/runpy.py",
+    ]
     said = "\n".join(f'[0]<stderr>:  File "{file}", line 12, in main' for file in [*of_launcher, *ours])
     assert files_of_ours(said, Path(root)) == ours
 
