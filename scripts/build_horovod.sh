@@ -46,7 +46,7 @@ clean_up() {
 
 # Sets py_tag, torch_version, torch_cuda (none without CUDA), nccl (- if absent), glibc and machine.
 read_python() {
-    local facts
+    local facts # a line each: a folder's name may hold spaces
     facts=$("$python" - <<'PY'
 import importlib.util, pathlib, platform, runpy, sys, sysconfig
 
@@ -62,10 +62,11 @@ if not folder("torch"):
 # Reading version.py takes no time; importing torch takes seconds.
 torch = runpy.run_path(str(folder("torch") / "version.py"))
 print("cp%d%d" % sys.version_info[:2], torch["__version__"], torch.get("cuda") or "none",
-      folder("nvidia.nccl") or "-", platform.libc_ver()[1] or "unknown", platform.machine())
+      folder("nvidia.nccl") or "-", platform.libc_ver()[1] or "unknown", platform.machine(), sep="\n")
 PY
     ) || die "$python has no torch; install requirements.lock first"
-    read -r py_tag torch_version torch_cuda nccl glibc machine <<<"$facts"
+    { read -r py_tag; read -r torch_version; read -r torch_cuda; read -r nccl; read -r glibc; read -r machine; } \
+        <<<"$facts"
 }
 
 # Sets cuda_home and cuda_version, both empty where there is no nvcc. The nvcc on the PATH may be a wrapper script, so

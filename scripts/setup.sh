@@ -130,7 +130,7 @@ tick() {
 # pip names every package that it fetches, and says nothing while it unpacks them.
 pip_is() {
     if grep -q '^Installing collected' "$log"; then echo 'unpacking packages'; return; fi
-    echo "fetching packages, $(grep -c '^Collecting' "$log") of $(grep -c '==' "$root/requirements.lock")"
+    echo "fetching packages, $(grep -Ec '^(Collecting|Processing|Requirement) ' "$log") of $(grep -c '==' "$root/requirements.lock")"
 }
 
 # pip_install ARGUMENT...: leaves the mark of an unfinished set-up if it is killed. An error that pip meets itself it

@@ -254,8 +254,10 @@ def fake_torch(tmp_path):
     """A Python that finds a torch of any version, by its version.py alone."""
 
     def make(version: str = "2.15.0+cu132", cuda: str | None = "13.2") -> Path:
-        packages = tmp_path / "packages"
-        (packages / "torch").mkdir(parents=True, exist_ok=True)
+        packages = tmp_path / "a space/packages"
+        for name in ("torch", "nvidia/nccl"):
+            (packages / name).mkdir(parents=True, exist_ok=True)
+        (packages / "nvidia/nccl/__init__.py").touch()
         (packages / "torch/__init__.py").write_text("raise SystemExit('the key must not import torch')\n")
         (packages / "torch/version.py").write_text(f"__version__ = {version!r}\ncuda = {cuda!r}\n")
         python = tmp_path / "python"
