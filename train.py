@@ -80,7 +80,7 @@ def conduct(run: Run) -> None:
         final = final or run.evaluate()
     record = run.finish(status, final)
     run.progress.result(record)
-    run.progress.note(f"record: {run.directory / 'record.json'}")
+    run.progress.note(f"record: {run.directory / 'record.json'} (every line: scripts/show.py --all FOLDER)")
     run.close()
 
 
