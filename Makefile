@@ -46,7 +46,7 @@ setup: ## make .venv with pinned packages and Horovod
 run: setup ## train CONFIG on NP Horovod processes, then show the record
 	@test -x $(VENV)/horovodrun || \
 		{ echo 'make run: Horovod is missing; run make setup without WIREBENCH_NO_HOROVOD' >&2; exit 2; }
-	@$(RUN_ENV) $(call horovodrun,$(NP)) $(VENV)/python train.py $(CONFIG) $(ARGS) 2>&1 | $(PLAIN)
+	@$(RUN_ENV) $(call horovodrun,$(NP)) $(VENV)/python train.py "$(CONFIG)" $(ARGS) 2>&1 | $(PLAIN)
 
 # Tests come last, so that a good run ends with pytest's summary; a failure of one is the failure of all. First those
 # that only compute, on several cores, a thread each; then, one by one, those that start processes or look at the clock.
@@ -85,7 +85,7 @@ bench-input: setup ## images per second of the CIFAR-10 input pipeline beside tr
 
 bench-cifar: setup ## CIFAR-10, ResNet-20, 2 workers, 6 epochs: dense and top-1 %; CIFAR=FOLDER (about 15 min)
 	@for name in dense topk; do $(RUN_ENV) $(call horovodrun,2) $(VENV)/python train.py \
-		configs/cifar10_resnet20_$$name.toml data.root=$(CIFAR) output.dir=$(RESULTS)/cifar10_resnet20_$$name \
+		configs/cifar10_resnet20_$$name.toml data.root="$(CIFAR)" output.dir=$(RESULTS)/cifar10_resnet20_$$name \
 		2>&1 | $(PLAIN); done
 
 bench-synthetic: setup ## a few steps of every model on random images, 2 workers (about 15 min)
@@ -125,7 +125,7 @@ bench-methods: setup ## train with every compressor on 4 emulated hosts, 1 Gbit/
 	done; test -z "$$failed"
 
 bench-convergence: setup ## ResNet-20 on CIFAR-10 with every compressor, 10 epochs each; CIFAR=FOLDER (about 5 h)
-	@$(VENV)/python scripts/convergence.py --data $(CIFAR)
+	@$(VENV)/python scripts/convergence.py --data "$(CIFAR)"
 
 bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures (a few seconds)
 	@$(VENV)/python scripts/mgwfbp_report.py

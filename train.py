@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 
+import wirebench.utils.entered  # noqa: F401  first of all: says how to enter the environment
 from wirebench.startup import begin, parse, phase
 
 if __name__ == "__main__":
@@ -29,6 +30,7 @@ from wirebench.lost import describe, lost_by_native
 from wirebench.optim import apply_learning_rate, learning_rate
 from wirebench.run import Run
 from wirebench.terminal import outlive_output
+from wirebench.utils.output import show
 
 INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
@@ -40,8 +42,8 @@ def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) 
     try:
         options = parse(arguments, __doc__)
         if options.list is not None:
-            print(catalog.explain(options.list, KINDS, ENGINES) if options.list else catalog.plugins(KINDS, ENGINES))
-            return 0
+            about = options.list
+            return show(catalog.explain(about, KINDS, ENGINES) if about else catalog.plugins(KINDS, ENGINES))
         given = config.load(options.config, options.overrides)
         run = compose(given, tell=tell)
         tell(f"training {run.total_steps} steps, into {run.directory}")
@@ -87,7 +89,7 @@ def conduct(run: Run) -> None:
         raise
     record = run.finish("interrupted" if final is None else status, final or {})
     run.progress.result(record)
-    run.progress.note(f"record: {run.directory / 'record.json'}")
+    run.progress.note(f"record: {run.directory / 'record.json'} (every line: scripts/show.py --all FOLDER)")
     run.close()
 
 

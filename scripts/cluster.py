@@ -13,6 +13,7 @@ docs/clusters.md says what it measures and what not.
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     cut = words.index("--") if "--" in words else len(words)
     try:
-        options = _parser().parse_args(words[:cut])
+        options = _parse(words[:cut])
         options.command = words[cut + 1 :]
         if options.command and options.action is not run:
             raise UserError("a command after -- is for run")
@@ -118,6 +119,18 @@ def status(options: argparse.Namespace, relay: Relay) -> int:
             continue
         _show(traffic.traffic_table(plan, carried), sys.stdout)
     return 0
+
+
+def _parse(words: list[str]) -> argparse.Namespace:
+    """The words before --; UserError, with the line that was meant, where a command stands among them."""
+    options, unknown = _parser().parse_known_args(words)
+    if not unknown:
+        return options
+    first = words.index(unknown[0])
+    if options.action is not run or unknown[0].startswith("-"):
+        raise UserError(f"unrecognized arguments: {' '.join(unknown)}; see --help")
+    meant = shlex.join([*words[:first], "--", *words[first:]])
+    raise UserError(f"the command to run stands after --, like this: cluster.py {meant}")
 
 
 def _parser() -> argparse.ArgumentParser:

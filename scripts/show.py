@@ -2,6 +2,7 @@
 
 python scripts/show.py results/runs/A results/runs/B
 python scripts/show.py --latest
+python scripts/show.py --all results/runs/A
 """
 
 import argparse
@@ -33,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.json:
         print(json.dumps(records, indent=2, allow_nan=False))
     else:
-        _print(records)
+        _print(records, paths, options.all)
     return 0
 
 
@@ -44,6 +45,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="a run's folder, or a record.json")
     parser.add_argument("--latest", action="store_true", help=f"also the newest run of {RUNS}")
+    parser.add_argument("--all", action="store_true", help="every line: phases, counts of bytes, ratios, readings")
     parser.add_argument("--json", action="store_true", help="print the whole records, as a JSON list")
     return parser
 
@@ -56,15 +58,24 @@ def _newest(runs: Path) -> Path:
     return records[-1]
 
 
-def _print(records: list[report.Record]) -> None:
+def _heads(records: list[report.Record], paths: list[Path]) -> list[str]:
+    """The configs' names; where two runs share one, the names of their folders."""
+    names = [str(record["config"].get("name", report.MISSING)) for record in records]
+    if len(set(names)) == len(names):
+        return names
+    return [(path if path.is_dir() else path.parent).resolve().name for path in paths]
+
+
+def _print(records: list[report.Record], paths: list[Path], everything: bool) -> None:
     console = Console(highlight=False)
     if not console.is_terminal:
         # A file or a pipe has no width: fold nothing.
         console.width = 60 + 60 * len(records)
-    console.print(report.table(records))
-    for record in records:
+    heads = _heads(records, paths)
+    console.print(report.table(records, everything, heads))
+    for head, record in zip(heads, records, strict=True):
         for line in report.remarks(record):
-            console.print(f"{record['config'].get('name', report.MISSING)}: {line}", markup=False, soft_wrap=True)
+            console.print(f"{head}: {line}", markup=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from scripts import show as script
 from wirebench import report
 from wirebench.steps import PHASES
 
@@ -116,14 +118,40 @@ def test_warnings_are_shown_with_their_run(runs):
     assert done.stdout.splitlines()[-1] == "ring: warning: it [red]diverges"
 
 
+def lines_of(text):
+    """The words of each line of a table, by its label; its head by ''."""
+    head, *body = (re.split(r"  +", line.strip()) for line in text.splitlines())
+    return {"": head, **{label: values for label, *values in body}}
+
+
 def test_runs_stand_side_by_side(runs):
     done = show(runs / "ring", runs / "tree" / "record.json")
     assert (done.returncode, done.stderr) == (0, "")
-    header, *body = done.stdout.splitlines()
-    assert header.split() == ["ring", "tree"]
-    line = next(line for line in body if line.startswith("images/s"))
-    assert line.split("(expected 1,500)")[1].split()[0] == "-"
-    assert next(line for line in body if line.startswith("status")).split() == ["status", "finished", "diverged"]
+    lines = lines_of(done.stdout)
+    assert lines[""] == ["ring", "tree"]
+    assert lines["images/s [p10 - p90]"] == ["1,234 [1,100 - 1,300] (expected 1,500)", "- (expected 1,500)"]
+    assert lines["status"] == ["finished", "diverged"]
+
+
+def test_a_good_run_is_ten_lines_and_the_rest_is_asked_for(runs, capsys):
+    plain = {**RECORD["config"], "collective": {"name": "native"}}
+    (runs / "ring" / "record.json").write_text(json.dumps({**RECORD, "config": plain}))
+    assert script.main([str(runs / "ring")]) == 0
+    few = lines_of(capsys.readouterr().out)
+    assert script.main([str(runs / "ring"), "--all"]) == 0
+    every = lines_of(capsys.readouterr().out)
+    assert len(few) == 1 + 10 and few.items() <= every.items()
+    assert {"status", "data", "loss", "payload bytes/step"} <= every.keys() - few.keys()
+    assert every.keys() - {""} == {label.strip() for label in report.rows(RECORD)}
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(runs, capsys):
+    for name in ("ring", "tree"):
+        (runs / name / "record.json").write_text(json.dumps({**RECORD, "warnings": ["slow"]}))
+    assert script.main([str(runs / "ring"), str(runs / "tree" / "record.json")]) == 0
+    said = capsys.readouterr().out
+    assert lines_of(said)[""] == ["ring", "tree"]
+    assert said.splitlines()[-2:] == ["ring: warning: slow", "tree: warning: slow"]
 
 
 def test_latest_is_the_run_that_ended_last(runs):

@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from wirebench import config as configuration
 from wirebench.errors import UserError
 from wirebench.files import is_stream, remove, write_atomically
+from wirebench.scalars import NoScalars, Scalars
 from wirebench.schema import SCHEMA, STATUSES, problems
 from wirebench.steps import StepTimes
 
@@ -37,7 +38,7 @@ class RunRecord:
     directory    created; the first step removes an older record.json. UserError where it cannot be written
     config       nested tables, as config.to_dict gives them; config_toml is the same as text
     environment  as environment.capture gives it
-    tensorboard  whether scalars go to directory/tb
+    tensorboard  whether scalars, the config and the settings go to directory/tb (scalars.py)
     world_size   number of workers: throughput is that of all of them
 
     Call `truncate` and `restore` before the first `step` of a run that resumes; without them it begins anew.
@@ -64,7 +65,9 @@ class RunRecord:
             write_atomically(self.directory / "config.toml", config_toml)
         except OSError as error:
             raise UserError(f"output.dir: {self.directory} cannot be written: {error.strerror}") from error
-        self._scalars = _TensorBoard(self.directory / "tb") if tensorboard else _NoTensorBoard()
+        self._scalars: Scalars | NoScalars = NoScalars()
+        if tensorboard:
+            self._scalars = Scalars(self.directory / "tb", config, config_toml, world_size)
 
     def truncate(self, step: int) -> None:
         """Keep only the earlier run's steps before `step`, the first that this run will do."""
@@ -163,40 +166,6 @@ class NullRecord:
     def finish(self, status: str, **fields: Any) -> dict[str, Any]:
         """Write nothing; an empty record."""
         return {}
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
-class _TensorBoard:
-    """Scalars under one folder; the event file is made at the first of them."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._writer: Any = None
-
-    def add(self, scalars: Mapping[str, Any], step: int, first_step: int) -> None:
-        """Write the numbers among `scalars`; an older run's from `first_step` on are hidden."""
-        if self._writer is None:
-            # Imported here: it takes a second, and reading records does not need it.
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(self._directory), purge_step=first_step, flush_secs=10)
-        for name, value in scalars.items():
-            if isinstance(value, int | float):
-                self._writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        """Flush and close."""
-        if self._writer is not None:
-            self._writer.close()
-
-
-class _NoTensorBoard:
-    """Stands in where output.tensorboard is false."""
-
-    def add(self, scalars: Mapping[str, Any], step: int, first_step: int) -> None:
-        """Write nothing."""
 
     def close(self) -> None:
         """Nothing to close."""

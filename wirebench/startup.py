@@ -15,6 +15,7 @@ from wirebench import catalog, config
 from wirebench.comm.launch import VIRTUAL_WORKERS, end_process, engine_of, launched, tell_error
 from wirebench.config import Config
 from wirebench.errors import UserError
+from wirebench.utils.output import show
 
 _BEGAN = time.monotonic()
 
@@ -61,9 +62,17 @@ def say(line: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class Parser(argparse.ArgumentParser):
+    """--help for a reader who may have gone."""
+
+    def print_help(self, file: object = None) -> None:
+        """Print what --help says."""
+        show(self.format_help())
+
+
 def parse(arguments: Sequence[str], about: str | None) -> argparse.Namespace:
     """The command line; --help also explains every key of a config. UserError for a setting with dashes."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="train.py",
         description=about,
         epilog=catalog.sections(),

@@ -126,6 +126,16 @@ def test_without_rights(cluster: Run, tmp_path: Path):
         ("run --hosts 0 -- true", "--hosts: must be at least 1, got 0"),
         ("run --hosts 2 --ranks-per-host 0 -- true", "--ranks-per-host: must be at least 1, got 0"),
         ("run --hosts 2", "which command?"),
+        (
+            "run --hosts 2 python train.py configs/smoke.toml train.seed=3",
+            "stands after --, like this: cluster.py run --hosts 2 -- python train.py configs/smoke.toml train.seed=3",
+        ),
+        (
+            "run --hosts 2 python train.py --engine horovod",
+            "cluster.py run --hosts 2 -- python train.py --engine horovod",
+        ),
+        ("run --host 2 --speed 3 -- true", "unrecognized arguments: --speed 3"),
+        ("down lab", "unrecognized arguments: lab"),
         ("run -- true", "give either --hosts N or --layout"),
         ("run --hosts 2 --layout 2+2 -- true", "give either --hosts N or --layout"),
         ("run --hosts 2 --link 1g -- true", "cannot read the rate '1g'"),

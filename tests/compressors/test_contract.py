@@ -164,8 +164,8 @@ class Ranks:
         )
         for same, of_bucket in zip(buckets, answers, strict=True):
             for bucket, answer in zip(same, of_bucket, strict=True):
-                assert answer.shape == bucket.grad.shape
-                assert answer.dtype == bucket.grad.dtype
+                given, got = (f"{tuple(t.shape)}, {t.dtype}" for t in (bucket.grad, answer))
+                assert given == got, f"exchange() returned {got}; the average is shaped like bucket.grad: {given}"
         self.step_number += 1
         return [torch.cat(mine) for mine in zip(*answers, strict=True)]
 
@@ -175,10 +175,14 @@ class Ranks:
         for state in (rank.state_dict() for rank in self.ranks):
             own = {name for name in state if not name.startswith("shared.")}
             if own:
-                assert self.name in HELD or own == {"residual"}, f"HELD must say what {sorted(own)} hold"
+                assert self.name in HELD or own == {"residual"}, (
+                    f"{self.name} saves {sorted(own)}; HELD in this file says how much of the gradient that holds back"
+                )
                 flat = HELD.get(self.name, lambda s: s["residual"])(state)
                 total[: flat.numel()] += flat
-        assert not total[~self._compressed()].any(), "something is kept of what goes dense"
+        assert not total[~self._compressed()].any(), (
+            f"{self.name} holds back something of layers that go dense, at places outside of bucket.layers"
+        )
         return total
 
     def _compressed(self) -> Tensor:
@@ -197,10 +201,28 @@ def whole_numbers(size: int, seed: int, numel: int = NUMEL) -> list[Tensor]:
     return [torch.randint(-8, 9, (numel,), generator=rng).float() for _ in range(size)]
 
 
+def places(found: Tensor) -> str:
+    """Where a mask is true, for a message."""
+    return f" at places {found.nonzero().flatten().tolist()[:8]} of {found.numel()}" if found.any() else ""
+
+
+def lost(ranks: Ranks, off: Tensor) -> str:
+    """What to say where the sum of what was applied and what is held is `off` what was given."""
+    return (
+        f"{ranks.name} says keeps = {keeps(ranks.variant)!r}: the averages, times the number of ranks, and what is "
+        f"held back make up what was given; they are off by up to {off.abs().max():.3g}{places(off.abs() > 1e-4)}. "
+        "Add every gradient to self.memory.slice(bucket) and take from there what was sent, and no more; or say "
+        "another `keeps`"
+    )
+
+
 def same_bits(results: Sequence[Tensor]) -> Tensor:
     """The result that all ranks share."""
     for other in results[1:]:
-        assert torch.equal(other.view(torch.int32), results[0].view(torch.int32)), "the ranks' results differ"
+        assert torch.equal(other.view(torch.int32), results[0].view(torch.int32)), (
+            f"the ranks' results differ{places(other != results[0])}: make them of the answers to requests and of "
+            "world.shared_rng, which are the same on all ranks, and of nothing that is a rank's own"
+        )
     return results[0]
 
 
@@ -213,15 +235,25 @@ def assert_conserves(ranks: Ranks, steps: Sequence[tuple[Sequence[Tensor], Seque
     applied = torch.zeros_like(given)
     for grads, groups in steps:
         total = same_bits(ranks.step(grads, groups)).double() * len(grads)
-        assert total.isfinite().all()
+        assert total.isfinite().all(), f"of finite gradients the average is not{places(~total.isfinite())}"
         given += torch.stack(list(grads)).double().sum(0)
         if keeps(ranks.variant) == "exactly":
-            assert (total - total.round()).abs().max() < 1e-4
+            assert (total - total.round()).abs().max() < 1e-4, (
+                f"sums of whole numbers are not whole{places((total - total.round()).abs() >= 1e-4)}: divide the sum "
+                "by world.size once, at the end; a method that rounds values says keeps = 'rounded'"
+            )
             applied += total.round()
-            assert torch.equal(applied + ranks.held(), given)
+            assert torch.equal(applied + ranks.held(), given), lost(ranks, applied + ranks.held() - given)
         elif keeps(ranks.variant) == "rounded":
             applied += total
-            torch.testing.assert_close(applied + ranks.held(), given, rtol=1e-4, atol=1e-3)
+            off = applied + ranks.held() - given
+            torch.testing.assert_close(
+                applied + ranks.held(),
+                given,
+                rtol=1e-4,
+                atol=1e-3,
+                msg=lambda why, off=off: f"{lost(ranks, off)}\n{why}",
+            )
 
 
 @every_pair
@@ -235,7 +267,8 @@ def test_nothing_is_lost_and_all_ranks_agree_also_when_buckets_are_cut_anew(vari
 def test_zeros_give_zeros(variant, collective):
     ranks = Ranks(variant, 3, collective)
     for groups in CUTS:
-        assert not same_bits(ranks.step([torch.zeros(NUMEL)] * 3, groups)).any()
+        average = same_bits(ranks.step([torch.zeros(NUMEL)] * 3, groups))
+        assert not average.any(), f"gradients of zeros give something else{places(average != 0)}"
 
 
 @every_variant
@@ -250,7 +283,7 @@ def test_a_single_element_is_sent_at_once(variant, shape):
     ranks = Ranks(variant, 4, layers=lay_out([shape]))
     assert_conserves(ranks, [(whole_numbers(4, seed, numel=1), [range(0, 1)]) for seed in range(3)])
     if "density" in variant[1]:
-        assert not ranks.held().any()
+        assert not ranks.held().any(), "of a bucket of one element nothing was sent: send at least one, at any density"
 
 
 @every_variant
@@ -269,7 +302,10 @@ def test_keeping_everything_is_the_dense_average(variant, collective):
         dense = Ranks(("none", {}), size, collective)
         for seed in range(2):
             grads = whole_numbers(size, seed)
-            assert torch.equal(same_bits(ranks.step(grads, CUTS[1])), same_bits(dense.step(grads, CUTS[1])))
+            mine, wanted = same_bits(ranks.step(grads, CUTS[1])), same_bits(dense.step(grads, CUTS[1]))
+            assert torch.equal(mine, wanted), (
+                f"with density = 1 it is not the dense average{places(mine != wanted)}: everything is sent then"
+            )
 
 
 @every_variant
@@ -285,7 +321,17 @@ def test_a_restored_run_goes_on_bit_for_bit(variant):
     for seed in range(3, 6):
         grads = [grad * 1.1 for grad in whole_numbers(3, seed)]
         wanted = same_bits(first.step(grads, CUTS[2]))
-        assert torch.equal(same_bits(second.step(grads, CUTS[2])), wanted)
+        mine = same_bits(second.step(grads, CUTS[2]))
+        assert torch.equal(mine, wanted), (
+            f"a run that was restored gives something else{places(mine != wanted)}: all that exchange() remembers from "
+            "step to step belongs to self.memory, self.shared or self.own, which state_dict() saves"
+        )
+
+
+HANDED_ON = (
+    "when the number of ranks changes, all ranks together hold more or less than before: what one holds back belongs "
+    "to self.memory, whose sum take_over() hands on; what all share to self.shared; the rest to self.own"
+)
 
 
 @every_keeping_variant
@@ -300,11 +346,11 @@ def test_residuals_of_ranks_that_leave_are_handed_on(variant):
         cast(Method, rank).take_over(states[place::2])
     # Floats that are added in another order; whole numbers, that is exact methods, come out alike.
     off = 1e-5 if keeps(variant) == "rounded" else 0.0
-    torch.testing.assert_close(after.held(), before.held(), rtol=off, atol=off)
+    torch.testing.assert_close(after.held(), before.held(), rtol=off, atol=off, msg=HANDED_ON)
     grown = Ranks(variant, 6)
     for place, rank in enumerate(grown.ranks):
         cast(Method, rank).take_over([states[place % 5]], joins=place >= 5)
-    torch.testing.assert_close(grown.held(), before.held(), rtol=off, atol=off)
+    torch.testing.assert_close(grown.held(), before.held(), rtol=off, atol=off, msg=HANDED_ON)
     for world, size in ((after, 2), (grown, 6)):
         same_bits(world.step(whole_numbers(size, 7), CUTS[1]))
 
@@ -333,7 +379,11 @@ def test_what_is_not_finite_reaches_all_ranks_at_once(variant, place, bad):
     grads = whole_numbers(3, 2)
     grads[1][place] = bad
     results = ranks.step(grads, CUTS[1])
-    assert not any(result[place].isfinite() for result in results)
+    deaf = [rank for rank, result in enumerate(results) if result[place].isfinite()]
+    assert not deaf, (
+        f"rank {deaf[0]} is finite at place {place} where rank 1 was given {bad} in this step: add an alarm, a number "
+        "that all ranks sum, as mine/cyclic of CONTRIBUTING.md does"
+    )
 
 
 @every_variant
@@ -342,7 +392,11 @@ def test_the_same_draws_give_the_same_result(variant):
     for seed in range(3):
         grads = [grad * 1.1 for grad in whole_numbers(3, seed)]
         wanted = same_bits(first.step(grads, CUTS[1]))
-        assert torch.equal(same_bits(second.step(grads, CUTS[1])), wanted)
+        mine = same_bits(second.step(grads, CUTS[1]))
+        assert torch.equal(mine, wanted), (
+            f"a second run gives something else{places(mine != wanted)}: draw from world.shared_rng(key), or from a "
+            "generator that is seeded with world.seed, world.step and world.rank, never from torch's own"
+        )
 
 
 @every_variant
@@ -361,19 +415,21 @@ def test_measures_are_taken_when_asked_for_and_under_the_same_names(variant):
     for seed in range(2):
         ranks.step(whole_numbers(3, seed), CUTS[1])
         names = {tuple(cast(Method, rank).measures.names) for rank in ranks.ranks}
-        assert len(names) == 1
+        assert len(names) == 1, f"all ranks take the same measures in the same order; they took {sorted(names)}"
         if not seed:
-            assert names == {()}
+            assert names == {()}, f"{names} were measured although world.measuring was false"
     for rank in ranks.ranks:
-        assert cast(Method, rank).measures.take().isfinite().all()
+        names_of_rank = cast(Method, rank).measures.names
+        assert cast(Method, rank).measures.take().isfinite().all(), f"one of {names_of_rank} is not finite"
 
 
 @every_variant
 def test_bytes_are_estimated_without_data(variant):
     name, arguments = variant
     estimates = [compressors.build(name, **arguments).wire_bytes(numel, 4) for numel in (1, 1000, 1_000_000)]
-    assert estimates == sorted(estimates)
-    assert estimates[0] > 0
+    told = f"wire_bytes() of 1, 1000 and a million elements is {estimates}"
+    assert estimates == sorted(estimates), f"{told}: more elements are not fewer bytes"
+    assert estimates[0] > 0, f"{told}: even one element costs a byte or more"
 
 
 @every_variant
@@ -382,5 +438,10 @@ def test_the_server_counts_no_more_values_than_were_handed_over(variant):
     ranks.step(whole_numbers(3, 1), CUTS[1])
     log = ranks.engine.servers[0].log
     for served in log:
-        assert 0 <= served.value_bytes <= served.payload_bytes
-    assert sum(served.value_bytes for served in log) > 0
+        assert 0 <= served.value_bytes <= served.payload_bytes, (
+            f"a {served.kind} hands over {served.payload_bytes} bytes, {served.value_bytes} of them values: `values` "
+            "of a request counts its elements that are values of the gradient, without indices, scales and alarms"
+        )
+    assert sum(served.value_bytes for served in log) > 0, (
+        "no request says that it carries the gradient's values: give at least one of them values=ELEMENTS"
+    )

@@ -7,10 +7,26 @@ import pytest
 from PIL import Image
 
 from tests.distributed.ends import checkpoints, losses, record
-from tests.distributed.launch import CONFIG, Ended, launch, trouble
+from tests.distributed.launch import CONFIG, ROOT, Ended, launch, trouble
 
 DENSE = CONFIG.read_text().replace('"topk"\ndensity = 0.05\ndense_below = 40', '"none"')
-TRACEBACK_OF_OURS = re.compile(r'File ".*/(train|compose|wirebench/.*)\.py", line')
+
+
+def files_of_ours(said: str, root: Path = ROOT) -> list[str]:
+    """Files of the repository that tracebacks in `said` go through; those of its environment, .venv, are not ours."""
+    files = re.findall(r'File "(.+?)", line \d+', said)
+    return [file for file in files if Path(file).is_relative_to(root) and not Path(file).is_relative_to(root / ".venv")]
+
+
+@pytest.mark.parametrize("root", ["/home/me/wirebench", "/home/me/wire bench/train.py"])
+def test_a_traceback_of_the_launcher_is_not_ours_whatever_the_folders_name(root: str) -> None:
+    ours = [f"{root}/train.py", f"{root}/wirebench/comm/hvd.py"]
+    of_launcher = [
+        f"{root}/.venv/lib/python3.11/site-packages/horovod/runner/launch.py",
+        "/usr/lib/python3.11/runpy.py",
+    ]
+    said = "\n".join(f'[0]<stderr>:  File "{file}", line 12, in main' for file in [*of_launcher, *ours])
+    assert files_of_ours(said, Path(root)) == ours
 
 
 def check_named(ended: Ended, rank: int, others: int) -> None:
@@ -18,7 +34,7 @@ def check_named(ended: Ended, rank: int, others: int) -> None:
     assert ended.code != 0
     named = [line for line in ended.errors if f"lost rank {rank} (pid " in line]
     assert len(named) == others, ended.said
-    assert not TRACEBACK_OF_OURS.search(ended.err), ended.said
+    assert not files_of_ours(ended.err), ended.said
 
 
 @pytest.mark.parametrize("engine", [pytest.param("torch", marks=pytest.mark.slow), "horovod"])
@@ -84,7 +100,7 @@ def test_a_broken_image_in_a_loader_of_one_rank(tmp_path: Path) -> None:
     mine = [line for line in ended.errors if line.startswith("error: rank 1: data.root: ")]
     assert len(mine) == 1, ended.said
     assert f"{broken} is not a readable image" in mine[0]
-    assert not TRACEBACK_OF_OURS.search(ended.err), ended.said
+    assert not files_of_ours(ended.err), ended.said
 
 
 def write_images(folder: Path) -> Path:
