@@ -3,9 +3,10 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers import examples
 from wirebench import closed_forms
 from wirebench.topology import Branch, Link, Topology
 
@@ -106,7 +107,7 @@ def test_blueconnect(deltas, omegas, n, alpha, expected):
     assert closed_forms.blueconnect_seconds(n, deltas, omegas, alpha) == pytest.approx(expected, rel=1e-12)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.floats(1e-3, 1e3)), min_size=1, max_size=4),
     st.floats(0, 10),

@@ -6,9 +6,10 @@ import time
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers import examples
 from wirebench import closed_forms, collectives
 from wirebench.collectives.plan import Plan, Transfer
 from wirebench.cost import MachineBytes, link_bytes, pipelined_seconds, plan_seconds, uplink_bytes
@@ -62,7 +63,7 @@ def test_hierarchical_prices_as_its_closed_form(machines):
 
 
 @pytest.mark.parametrize("name", ["blueconnect", "flexreduce"])
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     levels=st.lists(st.tuples(st.integers(1, 4), st.floats(1e-3, 1e3)), min_size=1, max_size=3),
     alpha=st.floats(0, 10),
@@ -203,7 +204,7 @@ def test_bytes_of_the_papers_example():
     assert carried == {(node, way): count for node, count in expected.items() for way in ("up", "down")}
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.sampled_from(["ring", "flexreduce", "hierarchical"]))
 def test_interfaces_carry_what_the_links_do(machines, name):
     topology = Topology.parse("+".join(map(str, machines)))

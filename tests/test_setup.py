@@ -142,6 +142,7 @@ def pretend_installed(tree: Path, programs: Path) -> None:
     assert result.returncode == 0, result
 
 
+@pytest.mark.clock
 def test_second_setup_does_nothing_and_is_quick(tree, programs):
     pretend_installed(tree, programs)
     start = time.perf_counter()

@@ -69,6 +69,7 @@ def spans(folder: Path) -> list[tuple[str, float, float]]:
     return [(e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
 
 
+@pytest.mark.clock
 def test_sums_are_handed_out_under_the_next_forward_pass(tmp_path: Path) -> None:
     chosen = ["scheduler.name=dear", "scheduler.bucket_cap_mb=0.1", "train.max_steps=20", "output.trace_steps=8"]
     trained("torch", 2, tmp_path / "run", *chosen, config=REPLAY)
