@@ -101,8 +101,11 @@ def forms() -> list[tuple[str, dict[str, Any]]]:
 
 
 def variants() -> list[Any]:
-    """(name, arguments of build) of every compressor and of every wrapper that fits around it."""
-    found = []
+    """(name, arguments of build) of every compressor and of every wrapper that fits around it.
+
+    By day a further form wears no wrapper or all; the other two are slow.
+    """
+    found, seen = [], set()
     for name, options in forms():
         has_density = "density" in options
         wrappings: dict[str, dict[str, Any]] = {"bare": {}, "dense_below": {"dense_below": DENSE_BELOW}}
@@ -110,7 +113,11 @@ def variants() -> list[Any]:
             wrappings["warmup"] = {"warmup": WARMUP}
             wrappings["both"] = {"warmup": WARMUP, "dense_below": DENSE_BELOW}
         words = "-".join([name, *(f"{k}={v}" for k, v in options.items() if (k, v) != ("density", 0.1))])
-        found += [pytest.param((name, options | w), id=f"{words}-{label}") for label, w in wrappings.items()]
+        rare = ("dense_below", "warmup") if has_density and name in seen else ()
+        for label, wrapping in wrappings.items():
+            marks = [pytest.mark.slow] * (label in rare)
+            found.append(pytest.param((name, options | wrapping), id=f"{words}-{label}", marks=marks))
+        seen.add(name)
     return found
 
 
@@ -133,11 +140,10 @@ def in_worlds() -> list[Any]:
     for variant in variants():
         for collective, (by_day, others) in worlds(variant.values[0]).items():
             name = f"{variant.id}-{collective}"
-            found.append(pytest.param(variant.values[0], collective, by_day, id=name))
+            found.append(pytest.param(variant.values[0], collective, by_day, id=name, marks=variant.marks))
             if others:
-                found.append(
-                    pytest.param(variant.values[0], collective, others, id=f"{name}-others", marks=pytest.mark.slow)
-                )
+                slow = pytest.mark.slow
+                found.append(pytest.param(variant.values[0], collective, others, id=f"{name}-others", marks=slow))
     return found
 
 
