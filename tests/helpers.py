@@ -24,7 +24,7 @@ Log = list[list[Request]]
 
 def examples(full: int) -> settings:
     """As many random examples as `make test-all` takes of a property; by day a fifth, other ones every day."""
-    return settings(max_examples=full * settings.default.max_examples // 100, deadline=None)
+    return settings(max_examples=full * settings().max_examples // 100, deadline=None)
 
 
 def lay_out(shapes: Sequence[tuple[int, ...]]) -> tuple[Layer, ...]:
