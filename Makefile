@@ -48,21 +48,22 @@ run: setup ## train CONFIG on NP Horovod processes, then show the record
 		{ echo 'make run: Horovod is missing; run make setup without WIREBENCH_NO_HOROVOD' >&2; exit 2; }
 	@$(RUN_ENV) $(call horovodrun,$(NP)) $(VENV)/python train.py "$(CONFIG)" $(ARGS) 2>&1 | $(PLAIN)
 
-# Tests come last, so that a good run ends with pytest's summary; a failure of one is the failure of all. First those
-# that only compute, on several cores, a thread each; then, one by one, those that start processes or look at the clock.
-ALONE = $(addprefix tests/, cluster comm distributed models data/test_bench_input.py) $(addprefix tests/test_, \
-	backward_profile.py bench_collectives.py clock.py handover.py launching.py native.py peers.py rehearsal.py setup.py \
-	stop.py threaded.py)
-
-test: setup ## lint, then all tests
+# Tests come last, so that a good run ends with pytest's summary; a failure of one is the failure of all. Most run on
+# several cores, a thread each, the tests of a file in one process; then, one by one, those that look at the clock.
+define pytest
 	@failed=; \
 	$(MAKE) --no-print-directory lint || failed="$$failed lint"; \
-	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n auto --maxprocesses 4 $(addprefix --ignore=,$(ALONE)) || failed="$$failed computing"; \
-	$(VENV)/python -m pytest $(ALONE) || failed="$$failed tests"; \
-	test -z "$$failed" || { echo "make test: failed:$$failed" >&2; exit 1; }
+	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not clock$(1)" $(2) \
+		|| failed="$$failed tests"; \
+	$(VENV)/python -m pytest -m "clock$(1)" $(2) || failed="$$failed clock"; \
+	test -z "$$failed" || { echo "make $@: failed:$$failed" >&2; exit 1; }
+endef
 
-test-all: setup ## every test, the slow ones too: all engines against each other (long: never timed whole)
-	@$(VENV)/python -m pytest -m "slow or not slow"
+test: setup ## lint, then all tests that protect a change (about 5 min)
+	$(call pytest, and not slow)
+
+test-all: setup ## lint, then every test: products and proofs too, with more random examples
+	$(call pytest,,--hypothesis-profile=full)
 
 lint: setup ## ruff check, ruff format --check, mypy
 	@failed=; \

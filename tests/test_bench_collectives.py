@@ -8,6 +8,7 @@ import pytest
 
 from scripts.bench_collectives import parse_size, prediction_text, size_text, wire_text
 from scripts.fit_network import main as fit_main
+from tests.distributed.forked import fork
 from tests.distributed.launch import launch
 from wirebench import cells, topology_file
 from wirebench.cells import Cell
@@ -79,7 +80,7 @@ def test_a_run_on_real_processes(tmp_path: Path) -> None:
     out = tmp_path / "cells.jsonl"
     words = ["--sizes", "4", "4k", "9m", "--repeats", "3", "--seconds", "1", "--json", out]
     words += ["--collectives", "native", "ring", "flexreduce", "tree"]
-    ended = launch("torch", 3, words, tmp_path, script=SCRIPT)
+    ended = fork("torch", 3, words, tmp_path, script=SCRIPT)
     assert ended.code == 0, ended.said
     measured = cells.load(out)
     assert [(c.items, c.collective) for c in measured.cells] == [
@@ -102,13 +103,13 @@ def test_a_run_on_real_processes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        pytest.param(["--sizes", "5"], "--sizes", marks=pytest.mark.slow),
-        pytest.param(["--collectives", "rinq"], "rinq", marks=pytest.mark.slow),
+        (["--sizes", "5"], "--sizes"),
+        (["--collectives", "rinq"], "rinq"),
         (["--topology", "2+2"], "has 4 ranks, but the job has 2"),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], says: str, tmp_path: Path) -> None:
-    ended = launch("torch", 2, words, tmp_path, script=SCRIPT)
+    ended = fork("torch", 2, words, tmp_path, script=SCRIPT)
     assert ended.code != 0
     assert any(says in line for line in ended.errors), ended.said
     assert f'{SCRIPT}", line' not in ended.err, ended.said

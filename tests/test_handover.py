@@ -13,7 +13,13 @@ from wirebench.config import load
 from wirebench.handover import Estate, estates, from_bytes, to_bytes
 
 # 96 images in batches of 8: 6 steps an epoch with 2 workers, 4 with 3, 2 with 5, 12 with 1.
-BASE = ["train.max_steps=0", "train.epochs=3", "train.checkpoint_every_epochs=1", "train.checkpoint_every_steps=0"]
+BASE = [
+    "engine.threads=1",
+    "train.max_steps=0",
+    "train.epochs=3",
+    "train.checkpoint_every_epochs=1",
+    "train.checkpoint_every_steps=0",
+]
 
 
 def run(folder: Path, size: int, *overrides: str) -> int:

@@ -202,6 +202,7 @@ def test_setup_behind_a_symbolic_link_is_the_same_setup(tree, programs, tmp_path
     assert run_script(tmp_path / "link/scripts/setup.sh", path=programs).stderr == ""
 
 
+@pytest.mark.clock
 def test_second_setup_does_nothing_and_is_quick(tree, programs):
     pretend_installed(tree, programs)
     start = time.perf_counter()

@@ -6,12 +6,12 @@ import pytest
 
 import compressors
 import schedulers
+from tests.formulas import finish_seconds
 from tests.test_sizing import make_of
 from wirebench import collectives, networks, trace
 from wirebench.errors import UserError
 from wirebench.pricing import Pricer
 from wirebench.requests import Sum
-from wirebench.schedule import finish_seconds
 from wirebench.simulate import Simulator, draw, free, layers_of, passes_of, simulate
 from wirebench.sizing import Sizes
 from wirebench.timeline import ALL_GATHER, Timeline

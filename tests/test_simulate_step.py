@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wirebench.schedule import LayerCost, finish_seconds, ready_times
+from tests.formulas import finish_seconds
+from wirebench.schedule import LayerCost, ready_times
 from wirebench.simulate_step import Duration, Passes, simulate_step
 
 PASSES = Passes(forward=(1.0, 1.0, 2.0), ready=(2.0, 5.0, 6.0), backward=7.0, other=0.5)

@@ -31,6 +31,8 @@ from wirebench.threaded import Threaded
 from wirebench.timeline import Timeline
 from wirebench.topology import Topology
 
+pytestmark = pytest.mark.clock
+
 
 class Echo(LocalCommunicator):
     """Rank 0 of two whose peer always has the same gradient; every sum takes `seconds`, and the `fails`th is lost."""

@@ -11,6 +11,8 @@ from tests.cluster.running import NOBODY, STREAMS, count, interfaces, rootless, 
 from tests.distributed.ends import record
 from tests.distributed.launch import CONFIG, PLUGINS, Ended, Job
 
+pytestmark = pytest.mark.clock
+
 Run = Callable[..., Ended]
 SAY = "echo $(uname -n) $RANK of $WORLD_SIZE; echo trouble $RANK >&2"
 

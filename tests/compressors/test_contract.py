@@ -24,8 +24,7 @@ OWN = shlex.split(os.environ.get("WIREBENCH_COMPRESSOR", ""))
 """A module of one's own, tested alone, and its options: "mine.cyclic density=0.1"."""
 
 COLLECTIVES = ("native", "ring", "tree", "star", "flexreduce")
-SIZES = range(1, 10)
-SOME_SIZES = (2, 5, 8)
+ALL_SIZES = range(1, 10)
 LAYERS = lay_out([(3, 2, 4), (5,), (7, 3), (2,), (11, 2), (1,)])
 NUMEL = LAYERS[-1].stop
 CUTS = ([range(0, 6)], [range(0, 2), range(2, 3), range(3, 4), range(4, 6)], [range(0, 3), range(3, 6)])
@@ -102,8 +101,11 @@ def forms() -> list[tuple[str, dict[str, Any]]]:
 
 
 def variants() -> list[Any]:
-    """(name, arguments of build) of every compressor and of every wrapper that fits around it."""
-    found = []
+    """(name, arguments of build) of every compressor and of every wrapper that fits around it.
+
+    By day a further form wears no wrapper or all; the other two are slow.
+    """
+    found, seen = [], set()
     for name, options in forms():
         has_density = "density" in options
         wrappings: dict[str, dict[str, Any]] = {"bare": {}, "dense_below": {"dense_below": DENSE_BELOW}}
@@ -111,17 +113,38 @@ def variants() -> list[Any]:
             wrappings["warmup"] = {"warmup": WARMUP}
             wrappings["both"] = {"warmup": WARMUP, "dense_below": DENSE_BELOW}
         words = "-".join([name, *(f"{k}={v}" for k, v in options.items() if (k, v) != ("density", 0.1))])
-        found += [pytest.param((name, options | w), id=f"{words}-{label}") for label, w in wrappings.items()]
+        rare = ("dense_below", "warmup") if has_density and name in seen else ()
+        for label, wrapping in wrappings.items():
+            marks = [pytest.mark.slow] * (label in rare)
+            found.append(pytest.param((name, options | wrapping), id=f"{words}-{label}", marks=marks))
+        seen.add(name)
     return found
 
 
-def on_collectives() -> list[Any]:
-    """(variant, collective): every compressor on all collectives; its wrapped and further forms on the tree."""
-    pairs = []
+def worlds(variant: "Variant") -> dict[str, tuple[set[int], set[int]]]:
+    """By collective, the numbers of ranks to try by day, and the others.
+
+    A compressor does not learn which collective serves it, and these have tests of their own: so a method in its first
+    form meets every size with one of them, the others at one size; a further form some sizes; a wrapper one.
+    """
+    if variant in BARE:
+        by_day = {name: {3 + number} for number, name in enumerate(COLLECTIVES)} | {"native": set(ALL_SIZES)}
+        return {name: (sizes, set(ALL_SIZES) - sizes) for name, sizes in by_day.items()}
+    wrapped = "warmup" in variant[1] or "dense_below" in variant[1]
+    return {"tree": ({5}, {2, 8}) if wrapped else ({2, 5, 8}, set())}
+
+
+def in_worlds() -> list[Any]:
+    """(variant, collective, sizes) of all `worlds`; those that are not for every day are slow."""
+    found = []
     for variant in variants():
-        for collective in COLLECTIVES if variant.values[0] in BARE else ["tree"]:
-            pairs.append(pytest.param(variant.values[0], collective, id=f"{variant.id}-{collective}"))
-    return pairs
+        for collective, (by_day, others) in worlds(variant.values[0]).items():
+            name = f"{variant.id}-{collective}"
+            found.append(pytest.param(variant.values[0], collective, by_day, id=name, marks=variant.marks))
+            if others:
+                slow = pytest.mark.slow
+                found.append(pytest.param(variant.values[0], collective, others, id=f"{name}-others", marks=slow))
+    return found
 
 
 def keeps(variant: "Variant") -> str:
@@ -135,7 +158,7 @@ BARE: list[Variant] = list({name: (name, options) for name, options in reversed(
 """Every compressor in its first form, without wrappers."""
 every_variant = pytest.mark.parametrize("variant", variants())
 every_keeping_variant = pytest.mark.parametrize("variant", [v for v in variants() if keeps(v.values[0]) != "nothing"])
-every_pair = pytest.mark.parametrize(("variant", "collective"), on_collectives())
+in_every_world = pytest.mark.parametrize(("variant", "collective", "sizes"), in_worlds())
 
 
 class Ranks:
@@ -247,25 +270,29 @@ def assert_conserves(ranks: Ranks, steps: Sequence[tuple[Sequence[Tensor], Seque
         elif keeps(ranks.variant) == "rounded":
             applied += total
             off = applied + ranks.held() - given
+
+            def explained(why: str, off: Tensor = off) -> str:
+                return f"{lost(ranks, off)}\n{why}"
+
             torch.testing.assert_close(
                 applied + ranks.held(),
                 given,
                 rtol=1e-4,
                 atol=1e-3,
-                msg=lambda why, off=off: f"{lost(ranks, off)}\n{why}",
+                msg=explained,
             )
 
 
-@every_pair
-def test_nothing_is_lost_and_all_ranks_agree_also_when_buckets_are_cut_anew(variant, collective):
-    for size in SIZES if variant in BARE else SOME_SIZES:
+@in_every_world
+def test_nothing_is_lost_and_all_ranks_agree_also_when_buckets_are_cut_anew(variant, collective, sizes):
+    for size in sizes:
         steps = [(whole_numbers(size, seed), CUTS[seed % len(CUTS)]) for seed in range(5)]
         assert_conserves(Ranks(variant, size, collective), steps)
 
 
-@every_pair
-def test_zeros_give_zeros(variant, collective):
-    ranks = Ranks(variant, 3, collective)
+@every_variant
+def test_zeros_give_zeros(variant):
+    ranks = Ranks(variant, 3)
     for groups in CUTS:
         average = same_bits(ranks.step([torch.zeros(NUMEL)] * 3, groups))
         assert not average.any(), f"gradients of zeros give something else{places(average != 0)}"
@@ -293,13 +320,13 @@ def test_ties_lose_nothing(variant):
 
 
 @pytest.mark.parametrize(
-    ("variant", "collective"), [pair for pair in on_collectives() if "density" in pair.values[0][1]]
+    "variant", [v for v in variants() if "density" in v.values[0][1] and "warmup" not in v.values[0][1]]
 )
-def test_keeping_everything_is_the_dense_average(variant, collective):
+def test_keeping_everything_is_the_dense_average(variant):
     name, arguments = variant
     for size in (1, 3, 8):
-        ranks = Ranks((name, arguments | {"density": 1.0, "warmup": ()}), size, collective)
-        dense = Ranks(("none", {}), size, collective)
+        ranks = Ranks((name, arguments | {"density": 1.0}), size)
+        dense = Ranks(("none", {}), size)
         for seed in range(2):
             grads = whole_numbers(size, seed)
             mine, wanted = same_bits(ranks.step(grads, CUTS[1])), same_bits(dense.step(grads, CUTS[1]))

@@ -23,6 +23,8 @@ from wirebench.layout import FlatGradient, backward_order
 from wirebench.loss import cross_entropy
 from wirebench.trace import Trace, TraceLayer
 
+pytestmark = pytest.mark.clock
+
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE, CLASSES, BATCH = (1, 4, 4), 10, 8
 LAYERS = (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import schedulers
 from schedulers.base import LayerCost
-from wirebench.schedule import finish_seconds
+from tests.formulas import finish_seconds
 
 ORACLES = json.loads((Path(__file__).parent / "oracles.json").read_text())
 MERGING = ("mg_wfbp", "mg_wfbp_later", "asc_wfbp", "optimal")
