@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from scripts._advice import Advice, Adviser
-from scripts._simulators import DENSE
+from suite.planner.rank import Advice, Adviser
+from suite.planner.compositions import DENSE
 from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
 from wirebench.files import write_atomically

@@ -20,7 +20,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts._launching import ROOT, Command, Launch, keep, run, shown
-from scripts.bench_collectives import parse_size
+from suite.bench.collectives import parse_size
 from wirebench import cells
 from wirebench.cluster.rates import parse_rate
 from wirebench.cluster.signals import Interrupted

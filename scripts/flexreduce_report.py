@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from matplotlib.figure import Figure
 
-from scripts.plot_collectives import style
+from suite.bench.plot_collectives import style
 from wirebench import cells, schema
 from wirebench import paper_flexreduce as paper
 from wirebench.cluster.rates import parse_rate

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from matplotlib.figure import Figure
 
 import schedulers
-from scripts._simulators import DENSE, sizes_of
+from suite.planner.compositions import DENSE, sizes_of
 from wirebench import collectives, networks, trace
 from wirebench import paper_mgwfbp as paper
 from wirebench.errors import UserError

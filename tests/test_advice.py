@@ -1,12 +1,12 @@
-"""What scripts/advise.py recommends: accuracy beside speed, what is not counted, what compressing costs at worst."""
+"""What wirebench advise recommends: accuracy beside speed, what is not counted, what compressing costs at worst."""
 
 import json
 import shutil
 
 import pytest
 
-from scripts import _accuracies
-from scripts._advice import WORTHWHILE
+from suite.planner import accuracy as _accuracies
+from suite.planner.rank import WORTHWHILE
 from tests.test_advise import FEW, answer
 from wirebench.trace import SHIPPED, load
 

@@ -1,4 +1,4 @@
-"""scripts/advise.py: the ranking, what pays below which rate, the sentence; one line for mistakes."""
+"""wirebench advise: the ranking, what pays below which rate, the sentence; one line for mistakes."""
 
 import dataclasses
 import json
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from scripts import advise
-from scripts._advice import WORTHWHILE, Adviser
-from scripts._simulators import compressing, sizes_of
+from suite.planner import advise
+from suite.planner.rank import WORTHWHILE, Adviser
+from suite.planner.compositions import compressing, sizes_of
 from wirebench import networks
 from wirebench.compress_rates import Rates
 from wirebench.topology import Topology
@@ -173,7 +173,7 @@ def test_a_probe_measures_this_machine(tmp_path):
         "--probe-seconds", "0.1", "--workers", "2", "--compressors", "powersgd",
     )  # fmt: skip
     assert not found["trace"]["estimate"] and found["trace"]["source"].startswith(
-        "scripts/advise.py --probe: medians of"
+        "wirebench advise --probe: medians of"
     )
     assert {row["compressor"] for row in found["rows"]} == {"none", "powersgd"}, "a probe knows the tensors' shapes"
 

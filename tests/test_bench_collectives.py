@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench_collectives import parse_size, prediction_text, size_text, wire_text
-from scripts.fit_network import main as fit_main
+from suite.bench.collectives import parse_size, prediction_text, size_text, wire_text
+from suite.bench.fit_network import main as fit_main
 from tests.distributed.launch import launch
 from wirebench import cells, topology_file
 from wirebench.cells import Cell
 from wirebench.errors import UserError
-from wirebench.trial import PERIOD, table
+from suite.bench.trial import PERIOD, table
 
-SCRIPT = "scripts/bench_collectives.py"
+SCRIPT = "wirebench bench collectives"
 CELL = Cell(
     "ring", "ring", 1000, 4, 4, "2+2", "torch", "gloo", 1, 6, (0.002, 0.001, 0.003), 1e-8, True, 0.001,
     ((3300.0, 3300.0, 3000.0, 3000.0), (3000.0, 3000.0, 3000.0, 3000.0)),

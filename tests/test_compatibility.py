@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import compressors
-from scripts import _refusals
-from scripts.compatibility import HEAD, MARKERS, main, row
+from suite.inspect import refusals as _refusals
+from suite.inspect.compatibility import HEAD, MARKERS, main, row
 
 PAGE = Path(__file__).parent.parent / "docs/compatibility.md"
 

@@ -1,4 +1,4 @@
-"""scripts/estimate_trace.py: the shipped traces come out again, and a hand-counted model costs what it should."""
+"""wirebench trace estimate: the shipped traces come out again, and a hand-counted model costs what it should."""
 
 import sys
 
@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from models import build
-from scripts import estimate_trace
-from scripts.estimate_trace import GPUS, Gpu, estimate, main
+from suite.traces import estimate as estimate_trace
+from suite.traces.estimate import GPUS, Gpu, estimate, main
 from wirebench.roofline import of_hardware
 from wirebench.trace import SHIPPED, load
 

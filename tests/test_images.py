@@ -149,7 +149,7 @@ def test_a_docker_engine_is_used_where_one_answers(tmp_path):
         "info",
         f"build --target gpu --tag wirebench:gpu {ROOT}",
         "run --rm --init --env NP=4 --volume VOLUME:/app/results wirebench:gpu configs/smoke.toml",
-        "run --rm --volume VOLUME:/app/results --entrypoint python wirebench:gpu scripts/show.py --latest",
+        "run --rm --volume VOLUME:/app/results --entrypoint python wirebench:gpu wirebench show --latest",
         "volume rm --force VOLUME",
     ]
 

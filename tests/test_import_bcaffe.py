@@ -1,10 +1,10 @@
-"""scripts/import_bcaffe.py: a layer log becomes a trace; what is no such log is one line."""
+"""wirebench trace import: a layer log becomes a trace; what is no such log is one line."""
 
 from pathlib import Path
 
 import pytest
 
-from scripts import import_bcaffe
+from suite.traces import import_bcaffe
 from wirebench import trace
 
 LINES = [

@@ -1,10 +1,10 @@
-"""scripts/plot_collectives.py on cells that were made up."""
+"""wirebench bench plot-collectives on cells that were made up."""
 
 from pathlib import Path
 
 import pytest
 
-from scripts.plot_collectives import (
+from suite.bench.plot_collectives import (
     busbw_against_size,
     by_collective,
     dense_limit,

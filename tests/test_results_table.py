@@ -1,4 +1,4 @@
-"""scripts/results_table.py: the records of results/ as a table, and README.md's copy of it."""
+"""wirebench table: the records of results/ as a table, and README.md's copy of it."""
 
 import copy
 import json
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scripts.results_table import BEGIN, EMPTY, END, ROOT, machine, main, table
+from suite.inspect.results_table import BEGIN, EMPTY, END, ROOT, machine, main, table
 from tests.test_show import RECORD
 
 ENVIRONMENT: dict[str, Any] = {
@@ -109,7 +109,7 @@ def test_check_changes_nothing_and_says_what_to_run(home: Path, capsys: pytest.C
     readme = home / "README.md"
     assert main(["--results", str(home / "results"), "--check", str(readme)]) == 1
     assert readme.read_text() == TEXT
-    assert f"scripts/results_table.py --write {readme}" in capsys.readouterr().err
+    assert f"wirebench table --write {readme}" in capsys.readouterr().err
 
 
 def test_without_an_option_the_table_is_printed(

@@ -1,4 +1,4 @@
-"""scripts/topology.py: the drawing, the price table, the figure, and one line for mistakes."""
+"""wirebench topology: the drawing, the price table, the figure, and one line for mistakes."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""scripts/show.py: runs side by side, and one line for what is not a run."""
+"""wirebench show: runs side by side, and one line for what is not a run."""
 
 import copy
 import json

@@ -1,4 +1,4 @@
-"""scripts/simulate.py: what is printed, written and drawn; one line for mistakes."""
+"""wirebench simulate: what is printed, written and drawn; one line for mistakes."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 import schedulers
-from scripts import simulate
-from scripts._simulators import sizes_of
+from suite.planner import simulate
+from suite.planner.compositions import sizes_of
 from wirebench import collectives, networks
 from wirebench.pricing import Pricer
 from wirebench.simulate import Simulator, free

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import cluster
+from suite.cli import cluster
 from wirebench.cluster import spaces, state
 from wirebench.cluster.outside import Cluster
 from wirebench.cluster.plan import make_plan

@@ -14,7 +14,7 @@ class Launch(NamedTuple):
     """A process's place as its launcher names it: horovodrun, torchrun, or none (engine `local`).
 
     sharing  ranks that share this machine's cores: those of its host, or, where the hosts are emulated on one machine
-             (scripts/cluster.py), those of all its hosts
+             (wirebench cluster), those of all its hosts
     """
 
     engine: str
