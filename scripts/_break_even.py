@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from suite.planner.rank import Advice, Adviser
 from suite.planner.compositions import DENSE
+from suite.planner.rank import Advice, Adviser
 from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
 from wirebench.files import write_atomically

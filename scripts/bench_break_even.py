@@ -21,13 +21,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import compressors
 from scripts import _break_even
-from suite.planner.rank import Adviser
 from scripts._break_even import Predicted, Side
 from scripts._cluster_runs import Planned, check, measure
 from scripts._launching import ROOT, Launch, run
+from suite.planner.compositions import check_density, check_names, check_positive, density_of
 from suite.planner.networks import gbit_of
 from suite.planner.probe import copy_bytes_per_second
-from suite.planner.compositions import check_density, check_names, check_positive, density_of
+from suite.planner.rank import Adviser
 from wirebench import config, networks, topology_file, trace
 from wirebench.cluster.rates import parse_rate
 from wirebench.cluster.signals import Interrupted

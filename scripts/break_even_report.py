@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from scripts import _break_even, _method_runs
-from suite.planner.rank import WORTHWHILE
-from suite.planner.wording import rate
 from scripts._break_even import Side
 from scripts._method_runs import MethodRun
+from suite.planner.rank import WORTHWHILE
+from suite.planner.wording import rate
 from wirebench.cluster.rates import parse_rate
 from wirebench.errors import UserError
 from wirebench.files import write_atomically

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from suite.planner import advise
-from suite.planner.rank import WORTHWHILE, Adviser
 from suite.planner.compositions import compressing, sizes_of
+from suite.planner.rank import WORTHWHILE, Adviser
 from wirebench import networks
 from wirebench.compress_rates import Rates
 from wirebench.topology import Topology

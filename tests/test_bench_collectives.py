@@ -8,11 +8,11 @@ import pytest
 
 from suite.bench.collectives import parse_size, prediction_text, size_text, wire_text
 from suite.bench.fit_network import main as fit_main
+from suite.bench.trial import PERIOD, table
 from tests.distributed.launch import launch
 from wirebench import cells, topology_file
 from wirebench.cells import Cell
 from wirebench.errors import UserError
-from suite.bench.trial import PERIOD, table
 
 SCRIPT = "wirebench bench collectives"
 CELL = Cell(

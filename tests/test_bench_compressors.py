@@ -13,21 +13,20 @@ import pytest
 import torch
 
 from compressors import build
-from suite.bench import turns as _compressor_turns
 from suite.bench import compressors as bench_compressors
-from suite.bench.inputs import Inputs, Size, parse_size
+from suite.bench import turns as _compressor_turns
 from suite.bench.baselines import DDP_POWERSGD, DdpHook, SketchOfTorch, rivals
+from suite.bench.compressor_memory import Memory, measure_memory
 from suite.bench.compressor_table import budget_text
-from suite.bench.turns import Bench, Contender, fitting, world_of
+from suite.bench.compressor_trial import Stopwatch, run_exchange
 from suite.bench.compressors import main, parse_compressor
+from suite.bench.inputs import Inputs, Size, parse_size
 from suite.bench.plot_compressors import cut_at, figure_of
 from suite.bench.plot_compressors import main as plot
+from suite.bench.turns import Bench, Contender, fitting, world_of
 from tests.helpers import whole
 from wirebench import compressor_cells
-from wirebench.compressor_cells import Budget, Cell
-from suite.bench.compressor_memory import Memory, measure_memory
-from suite.bench.compressor_trial import Stopwatch, run_exchange
-from wirebench.compressor_cells import PARTS, Part
+from wirebench.compressor_cells import PARTS, Budget, Cell, Part
 from wirebench.layout import Layer
 from wirebench.phases import phase
 from wirebench.requests import Gather, Merge, Route, Sum
