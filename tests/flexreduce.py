@@ -5,7 +5,7 @@ import dataclasses
 import json
 from typing import Any
 
-from tests.test_show import RECORD
+from tests.suite.test_show import RECORD
 from wirebench import cells
 from wirebench import paper_flexreduce as paper
 from wirebench.cells import Cell

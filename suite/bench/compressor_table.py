@@ -14,7 +14,8 @@ WIDTH = 180
 
 def show(cells: Sequence[Cell], title: str, remarks: Mapping[str, str]) -> None:
     """Print one table for each size, and below the last what is to say of methods in it, by name."""
-    shown_on = console(WIDTH, width=WIDTH, markup=False)
+    shown_on = console(WIDTH, markup=False)
+    shown_on.width = WIDTH
     for items in dict.fromkeys(cell.items for cell in cells):
         shown_on.print(table([cell for cell in cells if cell.items == items], title))
     shown = {cell.method for cell in cells}

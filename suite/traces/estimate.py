@@ -1,7 +1,7 @@
 """Estimate a trace: what a training step of a model would take, layer by layer, on a GPU that is not at hand.
 
-wirebench trace estimate --model resnet50 --gpu v100 --batch 32 --out configs/traces/resnet50_v100.json
-wirebench trace estimate --model vgg_cifar --option depth=16 --gpu v100 --batch 128 --image-size 32 --classes 10
+  wirebench trace estimate --model resnet50 --gpu v100 --batch 32 --out configs/traces/resnet50_v100.json
+  wirebench trace estimate --model vgg_cifar --option depth=16 --gpu v100 --batch 128 --image-size 32 --classes 10
 
 One step runs on tensors without data. Every operation, forward and backward, is priced by the roofline (Williams et al.
 2009): max(floating-point operations / attainable rate, bytes / memory bandwidth), where it reads its inputs and writes

@@ -1,7 +1,7 @@
-"""Make a trace of a layer log of B-Caffe, the MG-WFBP authors' code.
+r"""Make a trace of a layer log of B-Caffe, the MG-WFBP authors' code.
 
-wirebench trace import tmpcomm.log --model "GoogLeNet, 3x224x224, 1000 classes" --hardware "NVIDIA Tesla K80" \
-    --batch 64 --out googlenet_k80.json
+  wirebench trace import tmpcomm.log --model "GoogLeNet, 3x224x224, 1000 classes" --hardware "NVIDIA Tesla K80" \
+      --batch 64 --out googlenet_k80.json
 
     I0207 16:23:08.165047 35803 distributed.cpp:112] [0, 9408, 14744.1, 408]
 

@@ -1,7 +1,7 @@
-"""Reconstruct a trace from a model's shape and the time of its whole step, where nothing else is known.
+r"""Reconstruct a trace from a model's shape and the time of its whole step, where nothing else is known.
 
-wirebench trace reconstruct --model resnet50 --stride-first --seconds 0.56 --batch 32 \
-    --out configs/traces/resnet50_k80.json
+  wirebench trace reconstruct --model resnet50 --stride-first --seconds 0.56 --batch 32 \
+      --out configs/traces/resnet50_k80.json
 
 A part of the backward time goes to the modules with parameters by their multiply-adds, the rest to all alike; forward
 times are half of the backward times. A module is one layer: weight and bias travel together. This is how the simulated
