@@ -22,12 +22,12 @@ from typing import Any
 import compressors
 from suite.planner import accuracy as _accuracies
 from suite.planner.accuracy import Accuracies
+from suite.planner.compositions import DENSE, check_batches, check_density, check_names, check_positive, check_time
+from suite.planner.networks import LOCAL_SOURCE, add_network, gbit_of, source_of, topology_of
+from suite.planner.probe import copy_bytes_per_second, probe
 from suite.planner.rank import Adviser, place
 from suite.planner.render import Ranking, Setting, content, figure, show
 from suite.planner.wording import not_counted, sentence
-from suite.planner.networks import LOCAL_SOURCE, add_network, gbit_of, source_of, topology_of
-from suite.planner.probe import copy_bytes_per_second, probe
-from suite.planner.compositions import DENSE, check_batches, check_density, check_names, check_positive, check_time
 from suite.traces.estimate import check_sizes, estimate, gpu_of, model_options
 from wirebench import trace
 from wirebench.compress_rates import SHIPPED, Rates

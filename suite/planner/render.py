@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from suite.planner.accuracy import Accuracies
+from suite.planner.compositions import DENSE
+from suite.planner.networks import WIDTH
 from suite.planner.rank import Advice
 from suite.planner.wording import rate
-from suite.planner.networks import WIDTH
-from suite.planner.compositions import DENSE
 from wirebench.trace import Trace
 from wirebench.utils.figures import new_figure
 

@@ -25,7 +25,6 @@ from rich.table import Table
 import compressors
 import schedulers
 from schedulers.base import Scheduler
-from suite.planner.networks import WIDTH, add_network, gbit_of, source_of, topology_of
 from suite.planner.compositions import (
     DENSE,
     check,
@@ -41,6 +40,7 @@ from suite.planner.compositions import (
     sends_no_noise,
     sizes_of,
 )
+from suite.planner.networks import WIDTH, add_network, gbit_of, source_of, topology_of
 from suite.traces.estimate import gpu_of
 from wirebench import collectives, trace
 from wirebench.compress_rates import Rates
