@@ -3,19 +3,19 @@
 import statistics
 from pathlib import Path
 
-from scripts import _convergence_runs
-from scripts._convergence_runs import DENSE, Method
 from suite.planner.accuracy import Accuracies, Ended
 from suite.planner.compositions import DENSE as NONE
+from suite.studies.convergence import rows
+from suite.studies.convergence.rows import DENSE, Method
 from wirebench.errors import UserError
 
 FOLDER = Path(__file__).resolve().parents[2] / "results" / "convergence"
 
 
 def load(folder: Path = FOLDER) -> Accuracies:
-    """The folder of the convergence study; empty where nothing was measured or a record is damaged."""
+    """The folder of the study convergence; empty where nothing was measured or a record is damaged."""
     try:
-        methods = _convergence_runs.load(folder)
+        methods = rows.load(folder)
     except UserError as error:
         # The ranking is of use without.
         return Accuracies(f"nothing, {error}", {})
@@ -39,7 +39,7 @@ def _ended(method: Method, dense: float) -> Ended | None:
 
 
 def _setting(methods: list[Method]) -> str:
-    found = _convergence_runs.shared(methods)
+    found = rows.shared(methods)
     seeds = max(len(method.runs) for method in methods)
     depth = f" depth={found['depth']}" if "depth" in found else ""
     density = f", density {found['density']} after a warm-up" if "density" in found else ""
