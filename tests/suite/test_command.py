@@ -2,8 +2,11 @@
 
 import importlib
 import os
+import re
+import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -71,6 +74,23 @@ def test_a_mistake_is_one_line_that_guesses(words, says):
     done = run(*words.split())
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr and done.stderr.count("\n") == 1
+
+
+def documented() -> Iterator[list[str]]:
+    """The words after `wirebench` of every line of the documents that begins with it, and of what it runs on a cluster."""
+    for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for line in re.findall(r"^ *wirebench (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
+            outer, _, inner = line.partition(" -- ")
+            yield shlex.split(outer, comments=True)
+            if inner.startswith("wirebench "):
+                yield shlex.split(inner, comments=True)[1:]
+
+
+@pytest.mark.parametrize("words", list(dict.fromkeys(map(tuple, documented()))), ids=" ".join)
+def test_documented_commands_exist(words):
+    """--help comes after their options, which are looked at first."""
+    done = run(*words, "--help")
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_options_may_be_shortened(tmp_path):
