@@ -77,7 +77,7 @@ def test_a_mistake_is_one_line_that_guesses(words, says):
 
 
 def documented() -> Iterator[list[str]]:
-    """The words after `wirebench` of every line of the documents that begins with it, and of what it runs on a cluster."""
+    """The words after `wirebench` of the documents' lines that begin with it, and of what it runs on a cluster."""
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]:
         for line in re.findall(r"^ *wirebench (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE):
             outer, _, inner = line.partition(" -- ")
