@@ -5,9 +5,9 @@ import dataclasses
 import json
 from typing import Any
 
-from tests.test_show import RECORD
+from suite.studies.flexreduce import measured as paper
+from tests.suite.test_show import RECORD
 from wirebench import cells
-from wirebench import paper_flexreduce as paper
 from wirebench.cells import Cell
 from wirebench.topology import Topology
 

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from rich.table import Table
 
+from suite.bench.trial import StandIn, Trial, planned_bytes, predicted_seconds
 from wirebench import cells, collectives, topology_file
 from wirebench.cells import Cell
 from wirebench.collectives.ring import Ring
@@ -30,7 +31,6 @@ from wirebench.nic import InterfaceCounter, find_interface
 from wirebench.topology import Topology
 from wirebench.utils.cli import parser_of
 from wirebench.utils.console import console
-from suite.bench.trial import StandIn, Trial, planned_bytes, predicted_seconds
 
 SIZES = "4 1k 16k 60kf 1m 4m 4000kf 14700kf"
 UNITS = {"": 1, "k": 1_000, "m": 1_000_000, "kf": 4_000, "mf": 4_000_000, "ki": 1024, "mi": 1024**2}

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 
-from rich.console import Console
 from rich.table import Table
 
 from wirebench.compressor_cells import PARTS, Cell
+from wirebench.utils.console import console
 
 LEAST_SHOWN = 0.005
 WIDTH = 180
@@ -14,13 +14,14 @@ WIDTH = 180
 
 def show(cells: Sequence[Cell], title: str, remarks: Mapping[str, str]) -> None:
     """Print one table for each size, and below the last what is to say of methods in it, by name."""
-    console = Console(width=WIDTH)
+    shown_on = console(WIDTH, markup=False)
+    shown_on.width = WIDTH
     for items in dict.fromkeys(cell.items for cell in cells):
-        console.print(table([cell for cell in cells if cell.items == items], title))
+        shown_on.print(table([cell for cell in cells if cell.items == items], title))
     shown = {cell.method for cell in cells}
     for method, text in remarks.items():
         if method in shown:
-            console.print(f"{method}: {text}")
+            shown_on.print(f"{method}: {text}")
 
 
 def table(cells: Sequence[Cell], title: str) -> Table:

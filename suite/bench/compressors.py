@@ -30,18 +30,17 @@ import torch
 
 import compressors
 from suite.bench import plot_compressors
-from suite.bench.inputs import GRADIENTS, REAL, parse_size
 from suite.bench.baselines import DDP_POWERSGD, rivals
 from suite.bench.compressor_table import show
+from suite.bench.inputs import GRADIENTS, REAL, parse_size
 from suite.bench.turns import Bench, Contender
 from wirebench import compressor_cells
 from wirebench.compressor_cells import PARTS, Budget, Part
 from wirebench.environment import capture
 from wirebench.errors import UserError
-from wirebench.utils.cli import Parser
+from wirebench.utils.cli import INTERRUPTED, parser_of
 
-NAME = "bench_compressors.py"
-INTERRUPTED = 130
+NAME = "wirebench bench compressors"
 RIVALS_DENSITY = 0.001
 """What `torch.topk` and the like choose where --density does not say."""
 LOCAL: tuple[Part, ...] = tuple(part for part in PARTS if part != "update")
@@ -68,15 +67,11 @@ REMARKS = {
 """Options for these gradients in place of a method's own defaults, and why."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line: 0; 1 where a method failed; 2 with one line for a mistake of the user's."""
-    try:
-        options = _parser().parse_args(arguments)
-        _check(options)
-        return measure(options)
-    except UserError as error:
-        print(f"{NAME}: {error}", file=sys.stderr)
-        return error.exit_code
+def main(arguments: Sequence[str]) -> int:
+    """Measure what the command line names: 1 where a method failed."""
+    options = _parser().parse_args(arguments)
+    _check(options)
+    return measure(options)
 
 
 def measure(options: argparse.Namespace) -> int:
@@ -208,10 +203,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, rest = str(__doc__).partition("\n")
-    parser = Parser(
-        description=summary, epilog="examples:" + rest, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = parser_of("bench compressors", __doc__)
     add: Callable[..., Any] = parser.add_argument
     add("--compressors", nargs="+", metavar="NAME[:KEY=VALUE...]", help="default: all, with their default options")
     add("--density", type=float, help="of all methods that have one (each method's own default)")
@@ -224,6 +216,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--repeats", type=int, default=9, help="turns of each method (%(default)s)")
     add("--rivals", action=argparse.BooleanOptionalAction, default=True, help="PyTorch's hooks and the obvious ways")
     add("--json", type=Path, metavar="FILE", help="write a line of JSON for each method and size")
-    add("--figures", type=Path, metavar="FOLDER", help="draw one figure for each size (plot_compressors.py)")
+    add("--figures", type=Path, metavar="FOLDER", help="draw one figure for each size (bench plot-compressors)")
     add("--quiet", action="store_true", help="no progress")
     return parser

@@ -1,5 +1,8 @@
 """Measure the CIFAR-10 input pipeline beside the training step that it feeds, on one core.
 
+  wirebench bench input
+  wirebench bench input --root data/cifar10 --precision fp32
+
 Input (gather, crop, flip, normalise: float32 batches ready for the model) and ResNet-20's forward, backward and update
 take turns on the same core, so both see the same machine. The pipeline is fast enough when it could feed the step
 `--limit` times over. Exit code 1 where it could not.
@@ -9,9 +12,8 @@ import argparse
 import json
 import os
 import statistics
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -24,26 +26,9 @@ from wirebench.data import Shard
 from wirebench.data.base import Batch
 from wirebench.data.cifar10 import MEAN, STD
 from wirebench.data.memory import InMemory
-from wirebench.errors import UserError
+from wirebench.utils.cli import parser_of
 
 CPU = torch.device("cpu")
-
-
-def arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--root", default="", help="folder of CIFAR-10 (default: random images of the same size)")
-    parser.add_argument("--batch-size", type=int, default=128, help="images per batch (default: %(default)s)")
-    parser.add_argument("--turns", type=int, default=5, help="turns of each side (default: %(default)s)")
-    parser.add_argument("--input-batches", type=int, default=50, help="batches per input turn (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=2, help="steps per training turn (default: %(default)s)")
-    parser.add_argument("--precision", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
-    parser.add_argument("--limit", type=float, default=20.0, help="least ratio that passes (default: %(default)s)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
-    options = parser.parse_args()
-    if min(options.batch_size, options.turns, options.input_batches, options.steps) < 1:
-        parser.error("--batch-size, --turns, --input-batches and --steps need at least 1")
-    return options
 
 
 def open_data(root: str) -> data.Dataset:
@@ -109,9 +94,9 @@ def one_core() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Measure, print, and say by the exit code whether the limit is kept."""
-    options = arguments()
+    options = _parse(arguments)
     one_core()
     shard = Shard(open_data(options.root), 0, 1, options.batch_size, 0, 0, CPU)
     report: dict = {"torch": torch.__version__, "images": "cifar10" if options.root else "random"}
@@ -134,9 +119,17 @@ def main() -> int:
     return 0 if kept else 1
 
 
-if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = parser_of("bench input", __doc__)
+    parser.add_argument("--root", default="", help="folder of CIFAR-10 (default: random images of the same size)")
+    parser.add_argument("--batch-size", type=int, default=128, help="images per batch (default: %(default)s)")
+    parser.add_argument("--turns", type=int, default=5, help="turns of each side (default: %(default)s)")
+    parser.add_argument("--input-batches", type=int, default=50, help="batches per input turn (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=2, help="steps per training turn (default: %(default)s)")
+    parser.add_argument("--precision", nargs="+", choices=["fp32", "bf16"], default=["fp32", "bf16"])
+    parser.add_argument("--limit", type=float, default=20.0, help="least ratio that passes (default: %(default)s)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there as well")
+    options = parser.parse_args(arguments)
+    if min(options.batch_size, options.turns, options.input_batches, options.steps) < 1:
+        parser.error("--batch-size, --turns, --input-batches and --steps need at least 1")
+    return options

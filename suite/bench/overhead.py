@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -27,15 +27,15 @@ from compose import compose
 from train import train_step
 from wirebench import config
 from wirebench.comm.engine import Engine, start
-from wirebench.comm.launch import end_process, launched, let_rank_0_tell
+from wirebench.comm.launch import launched
 from wirebench.config import EngineConfig
 from wirebench.environment import capture
-from wirebench.errors import PeerLost, UserError
 from wirebench.loss import cross_entropy
 from wirebench.native import native_sync
 from wirebench.optim import build_optimizer
 from wirebench.progress import NullProgress
 from wirebench.run import Run
+from wirebench.utils.cli import parser_of
 
 MODELS = {
     "resnet20": {"model.name": "resnet_cifar", "model.depth": 20, "data.batch_size": 32},
@@ -45,11 +45,11 @@ MODELS = {
 PEERS = {"torch": "DistributedDataParallel", "horovod": "hvd.DistributedOptimizer"}
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Launch the processes, or be one of them."""
-    options = parse()
+    options = parse(arguments)
     if launched().engine == "local":
-        return launch(options)
+        return launch(options, arguments)
     engine = start(EngineConfig(name=options.engine, device=options.device), fusion_mb=None)
     with tempfile.TemporaryDirectory() as folder:
         measure(options, engine, Path(folder) / "run")
@@ -57,8 +57,8 @@ def main() -> int:
     return 0
 
 
-def launch(options: argparse.Namespace) -> int:
-    """Run this script under the engine's launcher."""
+def launch(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Run this tool under the engine's launcher."""
     bin_folder = Path(sys.executable).parent
     command = {
         "torch": [str(bin_folder / "torchrun"), "--standalone", "--nproc-per-node", str(options.processes)],
@@ -69,7 +69,9 @@ def launch(options: argparse.Namespace) -> int:
     }[options.engine]  # fmt: skip
     path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path}
-    return subprocess.run([*command, __file__, *sys.argv[1:]], env=environment, check=False).returncode
+    return subprocess.run(
+        [*command, "-m", "suite", "bench", "overhead", *arguments], env=environment, check=False
+    ).returncode
 
 
 def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
@@ -167,9 +169,9 @@ def summarise(options: argparse.Namespace, seconds: dict[str, list[float]]) -> d
     }
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("bench overhead", __doc__)
     parser.add_argument("--engine", choices=list(PEERS), default="torch")
     parser.add_argument("--model", choices=list(MODELS), default="resnet20")
     parser.add_argument("--processes", type=int, default=4)
@@ -180,15 +182,4 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=20, help="turns of each side")
     parser.add_argument("--steps", type=int, default=10, help="steps per turn")
     parser.add_argument("--json", help="write the result and its environment to this file")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
-    try:
-        code = main()
-    except (UserError, PeerLost) as error:
-        if isinstance(error, UserError):
-            let_rank_0_tell()
-        print(f"error: {error}", file=sys.stderr)
-        code = error.exit_code
-    end_process(code)
+    return parser.parse_args(arguments)

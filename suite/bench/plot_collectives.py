@@ -1,8 +1,8 @@
 """Figures of measured all-reduces: files that wirebench bench collectives wrote with --json, one per cluster.
 
-wirebench bench plot-collectives 2+3.jsonl --out figures                 latency and bus bandwidth against size
-wirebench bench plot-collectives 2+2.jsonl 2+3.jsonl --out figures       and latency against learners
-wirebench bench plot-collectives *.jsonl --out figures --size 6000kf --link 100mbit
+  wirebench bench plot-collectives 2+3.jsonl --out figures                 latency and bus bandwidth against size
+  wirebench bench plot-collectives 2+2.jsonl 2+3.jsonl --out figures       and latency against learners
+  wirebench bench plot-collectives *.jsonl --out figures --size 6000kf --link 100mbit
 
 Lines are medians, bands reach from the 10th to the 90th percentile of the repeats, dashes are the cost model's
 prediction. --link draws the least time that any dense all-reduce needs on links of this rate, dotted.

@@ -1,6 +1,6 @@
 """Figures of measured compressors: files that wirebench bench compressors wrote with --json, one figure for each size.
 
-wirebench bench plot-compressors cells.jsonl --out figures
+  wirebench bench plot-compressors cells.jsonl --out figures
 
 Bars are copies of the vector, stacked by part; whiskers reach from the 10th to the 90th percentile of the turns. A bar
 that is much longer than the others is cut off and says how long it is. On the right, memory beside the gradient.

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import psutil
 import torch
 
-from suite.bench.inputs import Inputs, Size
-from wirebench.compressor_cells import PARTS, Budget, Cell, Part
 from suite.bench.compressor_memory import Memory, measure_memory
 from suite.bench.compressor_trial import Earlier, Stopwatch, Subject, run_exchange, seconds_of
+from suite.bench.inputs import Inputs, Size
+from wirebench.compressor_cells import PARTS, Budget, Cell, Part
 from wirebench.world import World
 
 SHARE_OF_MEMORY = 0.7

@@ -1,7 +1,7 @@
 """Measure parts of the suite itself, and draw what was measured.
 
-  wirebench cluster run --layout 2+3 --link 200mbit -- wirebench bench collectives --json FILE
-  wirebench bench compressors --sizes 14.7m --compressors topk none
+wirebench cluster run --layout 2+3 --link 200mbit -- wirebench bench collectives --json FILE
+wirebench bench compressors --sizes 14.7m --compressors topk none
 """
 
 from collections.abc import Sequence

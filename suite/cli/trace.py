@@ -1,6 +1,6 @@
 """Make traces: what a training step takes, layer by layer. docs/traces.md has their format.
 
-  wirebench trace estimate --model resnet50 --gpu v100 --batch 32 --out resnet50_v100.json
+wirebench trace estimate --model resnet50 --gpu v100 --batch 32 --out resnet50_v100.json
 """
 
 from collections.abc import Sequence

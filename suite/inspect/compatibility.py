@@ -1,17 +1,10 @@
-"""What goes with what, found by trying: compressors against requests, collectives and schedulers, and what is refused.
-
-wirebench compat                               print it, as Markdown
-wirebench compat --write docs/compatibility.md put both between the markers of that file
-wirebench compat --check docs/compatibility.md exit code 1 unless that file has them already
+"""What goes with what, found by trying: compressors against requests, collectives and schedulers.
 
 Every compressor exchanges two steps of a small model between five virtual workers, on every collective. Nothing is
 declared but what cannot be seen: the last four columns.
 """
 
-import argparse
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -19,22 +12,15 @@ from torch import Tensor
 
 import compressors
 from compressors.base import Keeps, Method
-from suite.inspect import refusals as _refusals
 from wirebench import collectives
 from wirebench.collectives.serve import Server
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
-from wirebench.errors import UserError
 from wirebench.exchange import advance, run
 from wirebench.layout import Bucket, Layer
 from wirebench.topology import Topology
-from wirebench.utils import markdown as markers
 from wirebench.world import World
 
-MARKERS = {
-    "matrix": ("<!-- matrix:begin -->", "<!-- matrix:end -->"),
-    "refused": ("<!-- refused:begin -->", "<!-- refused:end -->"),
-}
 HEAD = (
     "compressor", "requests of a step", "summable", "collectives that change its result", "schedulers that cut",
     "what is not sent", "momentum", "state", "dense by default", "its paper's collective",
@@ -63,33 +49,6 @@ class Seen(NamedTuple):
     kinds: list[str]
     with_values: set[str]
     state: float
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line: 0; 1 where --check finds another matrix; 2 with one line on standard error."""
-    options = _parser().parse_args(arguments)
-    target: Path | None = options.write or options.check
-    try:
-        if target is not None:
-            for begin, end in MARKERS.values():
-                markers.replaced(target, "", begin, end)  # before all the work: a page without markers
-        shown = {"matrix": matrix(), "refused": _refusals.table()}
-        if target is None:
-            print("\n\n".join(shown.values()))
-            return 0
-        before = markers.text_of(target)
-        after = before
-        for name, text in shown.items():
-            after = markers.inserted(target, after, text, *MARKERS[name])
-        if options.write:
-            markers.write(target, after)
-        elif after != before:
-            print(f"{target}: is out of date; wirebench compat --write {target}", file=sys.stderr)
-            return 1
-    except UserError as error:
-        print(f"compatibility.py: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
 
 
 def matrix() -> str:
@@ -156,14 +115,3 @@ def _layers() -> tuple[Layer, ...]:
 def _alike(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
     scale = max(result.abs().max().item() for result in first)
     return all((a - b).abs().max().item() <= ROUNDING * scale for a, b in zip(first, second, strict=True))
-
-
-def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = argparse.ArgumentParser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    either = parser.add_mutually_exclusive_group()
-    either.add_argument("--write", type=Path, metavar="FILE", help="put both between the markers of this file")
-    either.add_argument("--check", type=Path, metavar="FILE", help="exit code 1 unless this file has both")
-    return parser

@@ -10,7 +10,7 @@ from wirebench import config
 from wirebench.comm.hvd import HorovodCommunicator
 from wirebench.errors import UserError
 
-CONFIG = Path(__file__).resolve().parents[1] / "configs/synthetic/toy.toml"
+CONFIG = Path(__file__).resolve().parents[2] / "configs/synthetic/toy.toml"
 REFUSED = (
     "scheduler.name=native compressor.name=topk",
     "scheduler.name=native collective.name=ring",

@@ -1,22 +1,12 @@
-"""Print the table of the recorded results, or keep README.md's copy of it up to date.
+"""The table of the recorded results, as Markdown, and what it says of a record's machine."""
 
-wirebench table                     print it, as Markdown
-wirebench table --write README.md   put it between the markers of that file
-wirebench table --check README.md   exit code 1 unless that file has it already
-"""
-
-import argparse
 import os
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from wirebench import report, schema
-from wirebench.errors import UserError
-from wirebench.utils import markdown as markers
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 EMPTY = "No result is recorded yet."
 COLUMNS = {
@@ -32,25 +22,6 @@ COLUMNS = {
     "top1": "top1",
 }
 """Labels of report.rows, and the heads of their columns."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line: 0; 1 where --check finds another table; 2 with one line on standard error."""
-    options = _parser().parse_args(arguments)
-    target: Path | None = options.write or options.check
-    try:
-        shown = table(options.results, target.parent if target else Path.cwd())
-        if target is None:
-            print(shown)
-        elif options.write:
-            markers.write(target, markers.replaced(target, shown, BEGIN, END))
-        elif markers.replaced(target, shown, BEGIN, END) != markers.text_of(target):
-            print(f"{target}: the table is not that of {options.results}; {_command(target)}", file=sys.stderr)
-            return 1
-    except UserError as error:
-        print(f"results_table.py: {error}", file=sys.stderr)
-        return error.exit_code
-    return 0
 
 
 def table(results: Path, base: Path) -> str:
@@ -97,21 +68,3 @@ def _row(path: Path, base: Path) -> list[str]:
 
 def _cell(text: str) -> str:
     return " ".join(text.replace("|", "\\|").split())
-
-
-def _command(target: Path) -> str:
-    return f"run: wirebench table --write {target}"
-
-
-def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = argparse.ArgumentParser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--write", type=Path, metavar="FILE", help="replace the table between the markers of FILE")
-    what.add_argument("--check", type=Path, metavar="FILE", help="exit code 1 if the table in FILE is another one")
-    parser.add_argument(
-        "--results", type=Path, default=ROOT / "results", metavar="FOLDER", help="where the records lie (%(default)s)"
-    )
-    return parser

@@ -1,19 +1,11 @@
-"""Draw a topology, and price collectives on it.
+"""Topologies as people see them: the drawing, the figure, and what collectives send and take on one."""
 
-wirebench topology "(2+2)+(3+1)"
-wirebench topology configs/topologies/2+3_1gbit.toml --figure topology.png
-wirebench topology configs/topologies/8x_10gbe_gtx1080ti.toml --collective ring flexreduce --items 11000000
-"""
-
-import argparse
 import functools
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.filesize import decimal
 from rich.table import Table
 
@@ -23,33 +15,20 @@ from wirebench.collectives.segments import segments
 from wirebench.errors import UserError
 from wirebench.topology import Path as Node
 from wirebench.topology import Topology
-from wirebench.topology_file import Described, describe
+from wirebench.topology_file import Described
 from wirebench.topology_text import draw, node_names, spans, speeds
+from wirebench.utils.console import console
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 ITEM_BYTES = 4
+WIDTH = 200
+"""Columns of the table in a file or a pipe: nothing is folded."""
 MAX_SINGLE, MAX_MACHINES = 24, 64
 """Ranks that a figure draws one by one, and machines that it draws at all."""
 HEADS = ("collective", "plan", "rounds", "messages/rank", "sent/rank", "machine link", "in one piece", "in segments")
 Places = dict[int | Node, tuple[float, float]]
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line: 0, or 2 with one line on standard error."""
-    options = _parser().parse_args(arguments)
-    try:
-        described = describe(options.topology)
-        built = {name: collectives.build(name) for name in dict.fromkeys(options.collective)}
-        rows = [price_row(name, collective, described.topology, options.items) for name, collective in built.items()]
-        if options.figure:
-            figure(described.topology, options.figure, described.note)
-    except UserError as error:
-        print(f"topology.py: {error}", file=sys.stderr)
-        return error.exit_code
-    _print(described, rows, options.items)
-    return 0
 
 
 def price_row(name: str, collective: collectives.Collective, topology: Topology, items: int) -> tuple[str, ...]:
@@ -156,12 +135,9 @@ def _prices(plan: Plan, collective: collectives.Collective, topology: Topology, 
     return f"{whole * 1e3:,.2f} ms", f"{piped * 1e3:,.2f} ms"
 
 
-def _print(described: Described, rows: Sequence[tuple[str, ...]], items: int) -> None:
+def show(described: Described, rows: Sequence[tuple[str, ...]], items: int) -> None:
+    """Print the drawing, and the rows of `price_row` where there are any."""
     topology = described.topology
-    console = Console(highlight=False, markup=False)
-    if not console.is_terminal:
-        # A file or a pipe has no width: fold nothing.
-        console.width = 200
     print(draw(topology))
     for line in (described.note, _extras(topology)):
         if line:
@@ -174,7 +150,7 @@ def _print(described: Described, rows: Sequence[tuple[str, ...]], items: int) ->
         table.add_column(head, justify="left" if number < 2 else "right")
     for row in rows:
         table.add_row(*row)
-    console.print(table)
+    console(WIDTH, highlight=False, markup=False).print(table)
 
 
 def _extras(topology: Topology) -> str:
@@ -182,29 +158,3 @@ def _extras(topology: Topology) -> str:
     added, waited = topology.reduce_seconds_per_byte * 1e9, topology.round_seconds * 1e6
     parts = [f"adding {added:.3g} ns a byte"] * (added > 0) + [f"a round {waited:.3g} us a receiver"] * (waited > 0)
     return ", ".join(parts)
-
-
-def _parser() -> argparse.ArgumentParser:
-    summary, _, examples = str(__doc__).partition("\n")
-    parser = argparse.ArgumentParser(
-        description=summary, epilog="examples:" + examples, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "topology", metavar="TOPOLOGY", help='a layout such as "2+3", or a .toml file (docs/topology.md)'
-    )
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw it into this .png, .svg or .pdf")
-    parser.add_argument(
-        "--collective",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help=f"price these on it: {', '.join(collectives.available())}",
-    )
-    parser.add_argument("--items", type=_count, default=11_000_000, metavar="N", help="fp32 items to sum (%(default)s)")
-    return parser
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"needs a whole number of at least 1, got {text!r}")
-    return int(text)

@@ -1,42 +1,26 @@
-"""Does compression pay on your network? Ranks compositions by simulation, before anything is rented.
-
-wirebench advise --model resnet50 --batch 32 --gpu v100 --network 10gbe --workers 32
-wirebench advise --trace googlenet_k80 --network 1gbe --workers 8
-wirebench advise --trace results/runs/mine/layers.json --topology fitted.toml --workers 4
-wirebench advise --model resnet_cifar --image-size 32 --classes 10 --batch 32 --probe --workers 4
-
-Computation comes from a trace, from an estimate for a GPU (fp32 without TF32; --speed 2 doubles it), or from this
-machine (--probe). Compressors take as many copies of the gradient as they were measured to take on a CPU, at the GPU's
-memory bandwidth: an estimate too.
-Break-even is the rate between machines below which a compressor beats the best dense composition by 1 % or more; dense
-stands before those that do not. See docs/simulation.md.
-"""
+"""`wirebench advise` step by step: what is simulated, where; the ranking; what is written."""
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import compressors
-from suite.planner import accuracy as _accuracies
 from suite.planner.accuracy import Accuracies
 from suite.planner.compositions import DENSE, check_batches, check_density, check_names, check_positive, check_time
-from suite.planner.networks import LOCAL_SOURCE, add_network, gbit_of, source_of, topology_of
+from suite.planner.networks import LOCAL_SOURCE, gbit_of, source_of, topology_of
 from suite.planner.probe import copy_bytes_per_second, probe
 from suite.planner.rank import Adviser, place
 from suite.planner.render import Ranking, Setting, content, figure, show
 from suite.planner.wording import not_counted, sentence
 from suite.traces.estimate import check_sizes, estimate, gpu_of, model_options
 from wirebench import trace
-from wirebench.compress_rates import SHIPPED, Rates
+from wirebench.compress_rates import Rates
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
 from wirebench.roofline import GPUS, Gpu, of_hardware
 from wirebench.topology import Topology
 from wirebench.trace import Trace
-from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.figures import save
 
 IMAGE_SIZE, CLASSES, PROBE_SECONDS = 224, 1000, 30.0
@@ -46,28 +30,7 @@ GPU_NAMES = ("NVIDIA", "Tesla", "GeForce", "Quadro", "AMD Instinct", "AMD Radeon
 """What the names of GPUs begin with, as their drivers have them."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line: 0, or 2 with one line on standard error."""
-    try:
-        options = _parser().parse_args(arguments)
-        # Mistakes first, and then a look at the machine that may take half a minute.
-        names, rates = _chosen(options.compressors, options.density), Rates(options.rates)
-        check_outputs(options.figure, json=options.json)
-        check_positive("--speed", [options.speed])
-        check_positive("--gbit", [] if options.gbit is None else [options.gbit])
-        accuracies = _accuracies.load()
-        setting = _setting(options)
-        _write(options, setting, _ranking(options, setting, names, rates, accuracies))
-    except UserError as error:
-        print(f"advise.py: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        print(f"advise.py: {error.filename or 'standard output'}: cannot be written: {error.strerror}", file=sys.stderr)
-        return 2
-    return 0
-
-
-def _setting(options: argparse.Namespace) -> Setting:
+def setting_of(options: argparse.Namespace) -> Setting:
     """What is simulated, where; UserError for what does not go together."""
     if options.workers == 1:
         raise UserError("--workers: one exchanges nothing, so that there is nothing to compress; needs 2 or more")
@@ -93,7 +56,7 @@ def _setting(options: argparse.Namespace) -> Setting:
     )
 
 
-def _ranking(
+def ranking_of(
     options: argparse.Namespace, setting: Setting, names: list[str], rates: Rates, accuracies: Accuracies
 ) -> Ranking:
     """All compositions, ranked."""
@@ -162,15 +125,17 @@ def _or(given: Any, usual: Any) -> Any:
     return usual if given is None else given
 
 
-def _chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
+def chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
+    """The compressors to be ranked, dense first; UserError for a name or a density that does not exist."""
     known = compressors.available()
     check_names("--compressors", names or (), known)
-    chosen = list(dict.fromkeys([DENSE, *(names or known)]))
-    check_density(chosen, density)
-    return chosen
+    found = list(dict.fromkeys([DENSE, *(names or known)]))
+    check_density(found, density)
+    return found
 
 
-def _write(options: argparse.Namespace, setting: Setting, ranking: Ranking) -> None:
+def write(options: argparse.Namespace, setting: Setting, ranking: Ranking) -> None:
+    """Write the files that were asked for, and print the rest."""
     shown = ranking.found if options.all else ranking.best
     # Files first: whoever reads the table may stop after its first line.
     if options.json:
@@ -178,32 +143,3 @@ def _write(options: argparse.Namespace, setting: Setting, ranking: Ranking) -> N
     if options.figure:
         save(figure(setting, ranking, shown), options.figure)
     show(setting, ranking, shown, [path for path in (options.json, options.figure) if path])
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(Path(__file__).stem, __doc__)
-    add = parser.add_argument
-    add("--trace", metavar="NAME", help="a trace in configs/traces, or a path to one")
-    add("--model", metavar="NAME", help="instead: a model of models/, with --batch, and --gpu or --probe")
-    add("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
-    add("--batch", type=int, metavar="N", help="images of a worker (the trace's)")
-    add("--image-size", type=int, metavar="N", help=f"height and width in pixels ({IMAGE_SIZE})")
-    add("--classes", type=int, metavar="N", help=f"that the model tells apart ({CLASSES})")
-    add(
-        "--gpu",
-        metavar="NAME",
-        help=f"{', '.join(GPUS)}; with --trace: whose memory compresses (the trace's; else this machine's)",
-    )
-    add("--probe", action="store_true", help="measure the model on this machine")
-    add("--probe-seconds", type=float, metavar="S", help=f"for so long ({PROBE_SECONDS:g})")
-    add("--speed", type=float, default=1.0, metavar="X", help="hardware so many times as fast (%(default)s)")
-    add_network(parser)
-    add("--gbit", type=float, metavar="RATE", help="between machines, in place of the network's")
-    add("--workers", type=int, required=True, metavar="N")
-    add("--compressors", nargs="+", metavar="NAME", help="all")
-    add("--density", type=float, help="of compressors that have one (each one's own)")
-    add("--rates", type=Path, default=SHIPPED, metavar="FILE", help="cells of wirebench bench compressors (ours)")
-    add("--all", action="store_true", help="every composition, not each compressor's best")
-    add("--json", type=Path, metavar="FILE", help="write the numbers")
-    add("--figure", type=Path, metavar="FILE", help="draw them (.png)")
-    return parser

@@ -1,4 +1,4 @@
-"""A look at this machine, for advise.py: the layers' times of a model, and what its memory copies."""
+"""A look at this machine, for `wirebench advise --probe`: the layers' times of a model, and what its memory copies."""
 
 import math
 import time

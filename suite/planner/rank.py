@@ -1,4 +1,4 @@
-"""What advise.py works out: every composition on a network, ranked, and the rate at which compression stops paying."""
+"""Every composition on a network, ranked, and the rate between machines at which compression stops paying."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,11 +1,9 @@
-"""What advise.py shows: the table, the numbers, the figure."""
+"""What `wirebench advise` shows: the table, the numbers, the figure."""
 
 import math
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from suite.planner.accuracy import Accuracies
@@ -14,6 +12,7 @@ from suite.planner.networks import WIDTH
 from suite.planner.rank import Advice
 from suite.planner.wording import rate
 from wirebench.trace import Trace
+from wirebench.utils.console import console
 from wirebench.utils.figures import new_figure
 
 USUAL = ("fused", "ring")
@@ -120,7 +119,7 @@ def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
 
 def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: Sequence[Any]) -> None:
     """Print what was assumed, the table, what was left out, the files, and the answer."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    shown_on = console(WIDTH)
     left = [f"left out: {name}: {reason}" for name, reason in ranking.left_out.items()]
     files = [f"{path}: written" for path in written]
     for part in (
@@ -128,7 +127,7 @@ def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: S
         [*left, *_usual(ranking), *files, "", ranking.answer],
     ):
         for line in part:
-            console.print(line, **({} if isinstance(line, Table) else PLAIN))
+            shown_on.print(line, **({} if isinstance(line, Table) else PLAIN))
 
 
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}

@@ -1,32 +1,19 @@
-"""Simulate training steps: schedules side by side, over numbers of workers, link rates, batches and GPU speeds.
-
-wirebench simulate --trace googlenet_k80 --network mgwfbp --formulas --workers 4 8 16 32 64 --figure fig.png
-wirebench simulate --trace resnet50_v100 --gbit 1 5 10 25 --workers 16 --schedulers wfbp fused optimal dear
-wirebench simulate --trace resnet50_v100 --compressor gtopk --density 0.001 --workers 32
-wirebench simulate --trace vgg16_v100 --workers 8 --schedulers dear --timeline step.json
-
-Efficiency is the throughput of all workers over so many times that of one. Computation takes time in proportion to the
-batch. How it is computed: docs/simulation.md.
-"""
+"""`wirebench simulate` step by step: schedules side by side at every point of a sweep; table and figure."""
 
 import argparse
 import dataclasses
 import itertools
 import json
 import math
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 import compressors
 import schedulers
 from schedulers.base import Scheduler
 from suite.planner.compositions import (
-    DENSE,
     check,
     check_batches,
     check_density,
@@ -40,21 +27,21 @@ from suite.planner.compositions import (
     sends_no_noise,
     sizes_of,
 )
-from suite.planner.networks import WIDTH, add_network, gbit_of, source_of, topology_of
+from suite.planner.networks import WIDTH, gbit_of, source_of, topology_of
 from suite.traces.estimate import gpu_of
-from wirebench import collectives, trace
+from wirebench import collectives
 from wirebench.compress_rates import Rates
 from wirebench.errors import UserError
 from wirebench.files import write_atomically
 from wirebench.pricing import Pricer
-from wirebench.roofline import GPUS
 from wirebench.simulate import Compressing, Simulated, Simulator, draw, free
 from wirebench.simulate_step import Passes
 from wirebench.sizing import Sizes
 from wirebench.timeline import Timeline
 from wirebench.topology import Topology
 from wirebench.trace import Trace
-from wirebench.utils.cli import check_outputs, parser_of
+from wirebench.utils.cli import check_outputs
+from wirebench.utils.console import console
 from wirebench.utils.figures import new_figure, save
 
 USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
@@ -82,24 +69,6 @@ class Row:
             "messages": len(self.found.groups), "message_elements": self.found.elements,
             "bytes_per_step": {"payload": self.found.num_bytes, "wire": self.found.wire_bytes},
         }  # fmt: skip
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line: 0, or 2 with one line on standard error."""
-    try:
-        options = _parser().parse_args(arguments)
-        model = trace.load(trace.find(options.trace))
-        rows = sweep(options, model)
-        _write(options, model, rows)
-    except UserError as error:
-        print(f"simulate.py: {error}", file=sys.stderr)
-        return error.exit_code
-    except OSError as error:
-        print(
-            f"simulate.py: {error.filename or 'standard output'}: cannot be written: {error.strerror}", file=sys.stderr
-        )
-        return 2
-    return 0
 
 
 def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
@@ -166,7 +135,8 @@ def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology
     return Simulator(model, sizes, seconds, pricer)
 
 
-def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> None:
+def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> None:
+    """Write the files that were asked for, and print the table."""
     # Files first: whoever reads the table may stop after its first line.
     if options.json:
         given = ("trace", "compressor", "density", "per_machine", "call_us", "formulas", "gpu")
@@ -182,14 +152,14 @@ def _write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> No
         timeline = Timeline()
         draw(rows[-1].found, rows[-1].passes, timeline)
         timeline.save(options.timeline)
-    console = Console(width=None if sys.stdout.isatty() else WIDTH)
+    shown = console(WIDTH)
     kind = "estimated" if model.estimate else "measured"
     collective = options.collective or collective_of(options.compressor)
     said = f"{model.name} ({kind}, {model.hardware}), {options.compressor} on {collective}; {source_of(options)}"
-    console.print(said, markup=False, highlight=False, soft_wrap=True)
-    console.print(table(rows))
+    shown.print(said, markup=False, highlight=False, soft_wrap=True)
+    shown.print(table(rows))
     for path in filter(None, (options.json, options.figure, options.timeline)):
-        console.print(f"{path}: written", markup=False, highlight=False, soft_wrap=True)
+        shown.print(f"{path}: written", markup=False, highlight=False, soft_wrap=True)
 
 
 def _alike(rows: Sequence[Row]) -> list[str]:
@@ -253,25 +223,3 @@ def figure(rows: Sequence[Row], title: str) -> Any:
     axes.minorticks_off()
     axes.legend(fontsize=8, frameon=False)
     return drawn
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(Path(__file__).stem, __doc__)
-    add = parser.add_argument
-    add("--trace", required=True, metavar="NAME", help="a trace in configs/traces, or a path to one")
-    add("--workers", type=int, nargs="+", default=[8], metavar="N", help="how many (%(default)s)")
-    add_network(parser)
-    add("--gbit", type=float, nargs="+", metavar="RATE", help="rates between machines, in place of the network's")
-    add("--batch", type=int, nargs="+", metavar="N", help="images of a worker (the trace's)")
-    add("--speed", type=float, nargs="+", default=[1.0], metavar="X", help="GPUs so many times as fast (%(default)s)")
-    add("--schedulers", nargs="+", metavar="NAME", help=f"{' '.join(USUAL)}")
-    add("--compressor", default=DENSE, metavar="NAME", help="%(default)s")
-    add("--density", type=float, help="of a compressor that has one (its own)")
-    add("--collective", default="", metavar="NAME", help="the compressor's own, else ring")
-    add("--call-us", type=float, default=0.0, metavar="US", help="own cost of every request (%(default)s)")
-    add("--formulas", action="store_true", help="price by the papers' formulas instead of our own plans")
-    add("--gpu", metavar="NAME", help=f"{', '.join(GPUS)}: whose memory compresses; without it compression is free")
-    add("--json", type=Path, metavar="FILE", help="write the numbers")
-    add("--figure", type=Path, metavar="FILE", help="draw them (.png)")
-    add("--timeline", type=Path, metavar="FILE", help="the last line's step, for ui.perfetto.dev")
-    return parser

@@ -1,4 +1,4 @@
-"""What advise.py says in a sentence."""
+"""What `wirebench advise` says in a sentence."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """Estimate a trace: what a training step of a model would take, layer by layer, on a GPU that is not at hand.
 
-wirebench trace estimate --model resnet50 --gpu v100 --batch 32 --out configs/traces/resnet50_v100.json
-wirebench trace estimate --model vgg_cifar --option depth=16 --gpu v100 --batch 128 --image-size 32 --classes 10
+  wirebench trace estimate --model resnet50 --gpu v100 --batch 32 --out configs/traces/resnet50_v100.json
+  wirebench trace estimate --model vgg_cifar --option depth=16 --gpu v100 --batch 128 --image-size 32 --classes 10
 
 One step runs on tensors without data. Every operation, forward and backward, is priced by the roofline (Williams et al.
 2009): max(floating-point operations / attainable rate, bytes / memory bandwidth), where it reads its inputs and writes
@@ -11,7 +11,6 @@ parameters goes to the next layer that has some. Without --out it prints the tot
 
 import argparse
 import json
-import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,10 +22,10 @@ from torch import nn
 import models
 from wirebench.errors import UserError
 from wirebench.loss import cross_entropy
-from wirebench.plugins import suggest
 from wirebench.roofline import GPUS, Gpu, Roofline
 from wirebench.trace import Paced, Trace, TraceLayer
 from wirebench.utils.cli import parser_of
+from wirebench.utils.names import suggest
 
 DIGITS = 4
 """Significant digits of a time: an estimate has not more to say."""
@@ -116,18 +115,14 @@ def _round(seconds: float) -> float:
     return float(f"{seconds:.{DIGITS}g}")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line: 0, or 2 with one line on standard error."""
-    try:
-        options = _parser().parse_args(arguments)
-        name = options.out.stem if options.out else f"{options.model}_{options.gpu}"
-        chosen, gpu = model_options(options.option), gpu_of(options.gpu)
-        trace = estimate(options.model, chosen, gpu, options.batch, options.image_size, options.classes, name)
-        if options.out:
-            _save(trace, options.out)
-    except UserError as error:
-        print(f"estimate_trace.py: {error}", file=sys.stderr)
-        return error.exit_code
+def main(arguments: Sequence[str]) -> int:
+    """Estimate, write what was asked for, and print the totals."""
+    options = _parser().parse_args(arguments)
+    name = options.out.stem if options.out else f"{options.model}_{options.gpu}"
+    chosen, gpu = model_options(options.option), gpu_of(options.gpu)
+    trace = estimate(options.model, chosen, gpu, options.batch, options.image_size, options.classes, name)
+    if options.out:
+        trace.save(options.out)
     print(
         f"{trace.name}: {len(trace.layers)} layers, {trace.numel:,} parameters, "
         f"forward {1e3 * trace.forward_seconds:.2f} ms, backward {1e3 * trace.backward_seconds:.2f} ms "
@@ -165,15 +160,8 @@ def _option(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def _save(trace: Trace, path: Path) -> None:
-    try:
-        trace.save(path)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(Path(__file__).stem, __doc__)
+    parser = parser_of("trace estimate", __doc__)
     parser.add_argument("--model", required=True, help="a model of models/, e.g. resnet50")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
     parser.add_argument("--gpu", required=True, help=f"one of {', '.join(GPUS)}")

@@ -1,7 +1,7 @@
-"""Make a trace of a layer log of B-Caffe, the MG-WFBP authors' code.
+r"""Make a trace of a layer log of B-Caffe, the MG-WFBP authors' code.
 
-wirebench trace import tmpcomm.log --model "GoogLeNet, 3x224x224, 1000 classes" --hardware "NVIDIA Tesla K80" \
-    --batch 64 --out googlenet_k80.json
+  wirebench trace import tmpcomm.log --model "GoogLeNet, 3x224x224, 1000 classes" --hardware "NVIDIA Tesla K80" \
+      --batch 64 --out googlenet_k80.json
 
     I0207 16:23:08.165047 35803 distributed.cpp:112] [0, 9408, 14744.1, 408]
 
@@ -14,7 +14,6 @@ simulator they are half of the backward times.
 import argparse
 import math
 import re
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,18 +29,11 @@ HOW = (
 )
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line: 0, or 2 with one line on standard error."""
-    try:
-        options = _parser().parse_args(arguments)
-        trace = convert(options)
-        try:
-            trace.save(options.out)
-        except OSError as error:
-            raise UserError(f"{options.out}: cannot be written: {error.strerror}") from error
-    except UserError as error:
-        print(f"import_bcaffe.py: {error}", file=sys.stderr)
-        return error.exit_code
+def main(arguments: Sequence[str]) -> int:
+    """Convert the log and write its trace."""
+    options = _parser().parse_args(arguments)
+    trace = convert(options)
+    trace.save(options.out)
     print(f"{options.out}: {len(trace.layers)} layers, {trace.numel:,} parameters, {trace.backward_seconds:.4f} s back")
     return 0
 
@@ -94,7 +86,7 @@ def read(log: Path) -> list[tuple[int, int, float]]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = parser_of(Path(__file__).stem, __doc__)
+    parser = parser_of("trace import", __doc__)
     parser.add_argument("log", type=Path, help="e.g. tmpcomm.log")
     parser.add_argument("--model", required=True, metavar="WORDS", help="what was trained, with image size and classes")
     parser.add_argument("--hardware", required=True, metavar="WORDS", help="on what")

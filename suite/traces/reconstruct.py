@@ -1,7 +1,7 @@
-"""Reconstruct a trace from a model's shape and the time of its whole step, where nothing else is known.
+r"""Reconstruct a trace from a model's shape and the time of its whole step, where nothing else is known.
 
-wirebench trace reconstruct --model resnet50 --stride-first --seconds 0.56 --batch 32 \
-    --out configs/traces/resnet50_k80.json
+  wirebench trace reconstruct --model resnet50 --stride-first --seconds 0.56 --batch 32 \
+      --out configs/traces/resnet50_k80.json
 
 A part of the backward time goes to the modules with parameters by their multiply-adds, the rest to all alike; forward
 times are half of the backward times. A module is one layer: weight and bias travel together. This is how the simulated
@@ -10,7 +10,6 @@ that of He et al. and of Caffe, with the stride in a block's first convolution. 
 """
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import models
 from wirebench.errors import UserError
 from wirebench.trace import Paced, Trace, TraceLayer
-from wirebench.utils.cli import Parser
+from wirebench.utils.cli import parser_of
 
 BY_WORK = 0.9
 FORWARD_SHARE = 0.5
@@ -30,20 +29,13 @@ PIXELS, CLASSES, IMAGES = 224, 1000, 2
 """Of what is counted; normalisation needs more than one image."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line: 0, or 2 with one line on standard error."""
-    try:
-        options = _parser().parse_args(arguments)
-        if options.seconds <= 0 or options.batch < 1:
-            raise UserError("--seconds and --batch: need to be positive")
-        trace = reconstruct(options, options.out.stem)
-        try:
-            trace.save(options.out)
-        except OSError as error:
-            raise UserError(f"{options.out}: cannot be written: {error.strerror}") from error
-    except UserError as error:
-        print(f"reconstruct_trace.py: {error}", file=sys.stderr)
-        return error.exit_code
+def main(arguments: Sequence[str]) -> int:
+    """Reconstruct the trace and write it."""
+    options = _parser().parse_args(arguments)
+    if options.seconds <= 0 or options.batch < 1:
+        raise UserError("--seconds and --batch: need to be positive")
+    trace = reconstruct(options, options.out.stem)
+    trace.save(options.out)
     print(f"{options.out}: {len(trace.layers)} layers, {trace.numel:,} parameters (reconstructed, not measured)")
     return 0
 
@@ -101,8 +93,7 @@ def _move_strides(model: nn.Module) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    summary, _, rest = str(__doc__).partition("\n")
-    parser = Parser(description=summary, epilog=rest, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of("trace reconstruct", __doc__)
     parser.add_argument("--model", required=True, help="a model of models/, for 224x224 pixels, e.g. resnet50")
     first = "the stride of a block in its first convolution, as published; torchvision has it in the second"
     parser.add_argument("--stride-first", action="store_true", help=first)

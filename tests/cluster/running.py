@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.distributed.launch import BIN, ROOT, Job
 
-CLUSTER = [str(BIN / "python"), str(ROOT / "wirebench cluster")]
+CLUSTER = [str(BIN / "python"), "-m", "suite", "cluster"]
 STREAMS = ROOT / "tests/cluster/streams.py"
 NOBODY = 65534
 

@@ -5,15 +5,14 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.suite.verbs import ROOT, run
 from wirebench import report
 from wirebench.steps import PHASES
 
-ROOT = Path(__file__).resolve().parents[1]
 RECORD: dict[str, Any] = {
     "schema": 1,
     "status": "finished",
@@ -45,8 +44,7 @@ RECORD: dict[str, Any] = {
 
 
 def show(*arguments, cwd=ROOT):
-    command = [sys.executable, str(ROOT / "scripts" / "show.py"), *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60)
+    return run("show", *arguments, cwd=cwd)
 
 
 @pytest.fixture
@@ -149,14 +147,14 @@ def test_what_is_not_a_run_is_one_line(tmp_path, content, message):
     done = show(tmp_path)
     assert done.returncode == 2
     assert done.stdout == ""
-    assert done.stderr.startswith(f"show.py: {tmp_path}/record.json: {message}")
+    assert done.stderr.startswith(f"wirebench show: {tmp_path}/record.json: {message}")
     assert done.stderr.count("\n") == 1
 
 
 def test_nothing_to_show(tmp_path):
     assert show(cwd=tmp_path).returncode == 2
     done = show("--latest", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (2, "show.py: --latest: results/runs has no run that ended\n")
+    assert (done.returncode, done.stderr) == (2, "wirebench show: --latest: results/runs has no run that ended\n")
 
 
 def test_help_tells_how():

@@ -7,14 +7,16 @@ from pathlib import Path
 import pytest
 
 from suite.bench.collectives import parse_size, prediction_text, size_text, wire_text
-from suite.bench.fit_network import main as fit_main
+from suite.bench.trial import PERIOD, table
 from tests.distributed.launch import launch
+from tests.suite.verbs import verb
 from wirebench import cells, topology_file
 from wirebench.cells import Cell
 from wirebench.errors import UserError
-from suite.bench.trial import PERIOD, table
 
-SCRIPT = "wirebench bench collectives"
+fit = verb("fit")
+
+SCRIPT = "-m suite bench collectives"
 CELL = Cell(
     "ring", "ring", 1000, 4, 4, "2+2", "torch", "gloo", 1, 6, (0.002, 0.001, 0.003), 1e-8, True, 0.001,
     ((3300.0, 3300.0, 3000.0, 3000.0), (3000.0, 3000.0, 3000.0, 3000.0)),
@@ -94,9 +96,9 @@ def test_a_run_on_real_processes(tmp_path: Path) -> None:
     assert json.loads(out.read_text().splitlines()[0])["environment"]["cpu"]["cores"] >= 1
     # The fit of so few cells on one busy machine is no good; but it is made, written, read and judged.
     topology = tmp_path / "t.toml"
-    assert fit_main([str(out), "--out", str(topology)]) == 0
+    assert fit([str(out), "--out", str(topology)]) == 0
     assert topology_file.read(topology).fit["cells"] == 12
-    assert fit_main([str(out), "--judge", str(topology)]) == 0
+    assert fit([str(out), "--judge", str(topology)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -110,11 +112,12 @@ def test_a_run_on_real_processes(tmp_path: Path) -> None:
 def test_mistakes_are_one_line(words: list[str], says: str, tmp_path: Path) -> None:
     ended = launch("torch", 2, words, tmp_path, script=SCRIPT)
     assert ended.code != 0
-    assert any(says in line for line in ended.errors), ended.said
-    assert f'{SCRIPT}", line' not in ended.err, ended.said
+    told = [line for line in ended.err.splitlines() if line.startswith("wirebench bench collectives: ")]
+    assert any(says in line for line in told), ended.said
+    assert "suite/bench" not in ended.err, ended.said
 
 
 def test_it_says_how_it_is_started(tmp_path: Path) -> None:
     ended = launch("local", 1, ["--sizes", "4"], tmp_path, script=SCRIPT)
     assert ended.code == 2
-    assert ended.err.startswith("error: bench_collectives: start it with"), ended.said
+    assert ended.err.startswith("wirebench bench collectives: start it with"), ended.said

@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
-from suite.inspect.results_table import BEGIN, EMPTY, END, ROOT, machine, main, table
-from tests.test_show import RECORD
+from suite.inspect.results_table import BEGIN, EMPTY, END, ROOT, machine, table
+from tests.suite.test_show import RECORD
+from tests.suite.verbs import verb
+
+main = verb("table")
 
 ENVIRONMENT: dict[str, Any] = {
     "cpu": {"model": "AMD EPYC", "cores": 2},

@@ -3,8 +3,6 @@
 import dataclasses
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,25 +11,26 @@ import pytest
 import torch
 
 from compressors import build
-from suite.bench import turns as _compressor_turns
 from suite.bench import compressors as bench_compressors
-from suite.bench.inputs import Inputs, Size, parse_size
+from suite.bench import turns as _compressor_turns
 from suite.bench.baselines import DDP_POWERSGD, DdpHook, SketchOfTorch, rivals
-from suite.bench.compressor_table import budget_text
-from suite.bench.turns import Bench, Contender, fitting, world_of
-from suite.bench.compressors import main, parse_compressor
-from suite.bench.plot_compressors import cut_at, figure_of
-from suite.bench.plot_compressors import main as plot
-from tests.helpers import whole
-from wirebench import compressor_cells
-from wirebench.compressor_cells import Budget, Cell
 from suite.bench.compressor_memory import Memory, measure_memory
+from suite.bench.compressor_table import budget_text
 from suite.bench.compressor_trial import Stopwatch, run_exchange
-from wirebench.compressor_cells import PARTS, Part
+from suite.bench.compressors import parse_compressor
+from suite.bench.inputs import Inputs, Size, parse_size
+from suite.bench.plot_compressors import cut_at, figure_of
+from suite.bench.turns import Bench, Contender, fitting, world_of
+from tests.helpers import whole
+from tests.suite.verbs import verb
+from wirebench import compressor_cells
+from wirebench.compressor_cells import PARTS, Budget, Cell, Part
 from wirebench.layout import Layer
 from wirebench.phases import phase
 from wirebench.requests import Gather, Merge, Route, Sum
 from wirebench.world import World
+
+main, plot = verb("bench", "compressors"), verb("bench", "plot-compressors")
 
 CPU = torch.device("cpu")
 
@@ -400,7 +399,7 @@ def test_a_method_that_fails_is_named_and_ends_nothing(
     assert [cell.error for cell in cells] == ["", "RuntimeError: broken", ""]
     assert cells[2].turns == 3
     assert capsys.readouterr().err == (
-        f"bench_compressors.py: {failing} at={at} failed on 4k floats: RuntimeError: broken\n"
+        f"wirebench bench compressors: {failing} at={at} failed on 4k floats: RuntimeError: broken\n"
     )
 
 
@@ -436,7 +435,7 @@ def test_what_was_measured_before_ctrl_c_stays(
     assert main([*QUICK, "--no-rivals", "--json", str(file), "--compressors", "none", "topk"]) == 130
     assert sorted(cell.turns for cell in compressor_cells.load(file).cells) == [2, 3]
     printed = capsys.readouterr()
-    assert printed.err == "bench_compressors.py: interrupted; what was measured stays\n"
+    assert printed.err == "wirebench bench compressors: interrupted; what was measured stays\n"
     assert "topk" in printed.out
 
 
@@ -531,7 +530,7 @@ def test_budgets_are_of_vectors_that_fill_no_cache() -> None:
 def test_mistakes_are_one_line(words: list[str], says: str, capsys: pytest.CaptureFixture) -> None:
     assert main(words) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("bench_compressors.py: ")
+    assert line.startswith("wirebench bench compressors: ")
     assert says in line
 
 
@@ -539,14 +538,6 @@ def test_mistakes_are_one_line(words: list[str], says: str, capsys: pytest.Captu
 def test_without_a_gpu_cuda_is_a_mistake(capsys: pytest.CaptureFixture) -> None:
     assert main(["--device", "cuda"]) == 2
     assert "no CUDA device" in capsys.readouterr().err
-
-
-def test_it_is_a_script() -> None:
-    done = subprocess.run(
-        [sys.executable, bench_compressors.__file__, "--help"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "--compressors" in done.stdout
 
 
 # The figure ----------------------------------------------------------------------------------------------------------
@@ -588,7 +579,7 @@ def test_files_that_were_measured_differently_share_no_figure(tmp_path: Path, ca
         compressor_cells.save(tmp_path / f"{density}.jsonl", header, [CELL])
     assert plot([*map(str, sorted(tmp_path.glob("*.jsonl"))), "--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == (
-        "plot_compressors.py: FILES: measured differently: 4 workers, density 0.01, 1 thread; "
+        "wirebench bench plot-compressors: FILES: measured differently: 4 workers, density 0.01, 1 thread; "
         "4 workers, density 0.02, 1 thread\n"
     )
 
@@ -606,7 +597,7 @@ def test_json_holds_numbers_only_once_each() -> None:
 
 # The table of memory in docs/compressors.md -------------------------------------------------------------------------
 
-PAGE = Path(__file__).parent.parent / "docs/compressors.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/compressors.md"
 ROW = re.compile(r"^\| ((?:`\w+`(?:, )?)+) \| ([\d.]+) \| ([\d.]+) \|", re.MULTILINE)
 
 

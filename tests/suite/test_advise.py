@@ -9,21 +9,24 @@ import pytest
 from PIL import Image
 
 from suite.planner import advise
-from suite.planner.rank import WORTHWHILE, Adviser
 from suite.planner.compositions import compressing, sizes_of
+from suite.planner.rank import WORTHWHILE, Adviser
+from tests.suite.verbs import verb
 from wirebench import networks
 from wirebench.compress_rates import Rates
 from wirebench.topology import Topology
 from wirebench.trace import SHIPPED, load
 from wirebench.utils.figures import save
 
-ROOT = Path(__file__).resolve().parents[1]
+main = verb("advise")
+
+ROOT = Path(__file__).resolve().parents[2]
 FEW = ["--compressors", "fp16", "topk", "gs_sgd"]
 
 
 def answer(tmp_path: Path, *arguments: str) -> dict:
     path = tmp_path / "found.json"
-    assert advise.main([*arguments, "--json", str(path)]) == 0
+    assert main([*arguments, "--json", str(path)]) == 0
     return json.loads(path.read_text())
 
 
@@ -97,7 +100,7 @@ def test_the_table_says_what_the_numbers_say(tmp_path, capsys):
 
 @pytest.mark.parametrize("where", [["--per-machine", "4"], ["--network", "1gbe"], ["--gbit", "0.001"]])
 def test_no_cell_is_cut_off(where, capsys):
-    assert advise.main(["--trace", "vgg16_v100", "--workers", "4", *where, "--compressors", "randomk", "onebit"]) == 0
+    assert main(["--trace", "vgg16_v100", "--workers", "4", *where, "--compressors", "randomk", "onebit"]) == 0
     printed = capsys.readouterr().out
     assert "\N{HORIZONTAL ELLIPSIS}" not in printed and "diverged" in printed
 
@@ -126,7 +129,7 @@ def test_a_named_gpus_memory_compresses_and_an_unknown_one_must_be_named(tmp_pat
     other = tmp_path / "l40s.json"
     dataclasses.replace(load(SHIPPED / "resnet20_epyc.json"), hardware="NVIDIA L40S").save(other)
     capsys.readouterr()
-    assert advise.main(["--trace", str(other), "--workers", "4"]) == 2
+    assert main(["--trace", str(other), "--workers", "4"]) == 2
     assert "--gpu: whose memory compresses? The trace's 'NVIDIA L40S' is none of k80," in capsys.readouterr().err
     assert answer(tmp_path, "--trace", str(other), "--gpu", "v100", "--workers", "4", "--compressors", "fp16")
 
@@ -279,7 +282,7 @@ MODEL = ["--model", "resnet_cifar", "--workers", "4"]
     ],
 )
 def test_mistakes_are_one_line(arguments, words, capsys):
-    assert advise.main(arguments) == 2
+    assert main(arguments) == 2
     error = capsys.readouterr().err
-    assert error.startswith("advise.py: ") and error.count("\n") == 1
+    assert error.startswith("wirebench advise: ") and error.count("\n") == 1
     assert words in error

@@ -1,24 +1,19 @@
 """wirebench topology: the drawing, the price table, the figure, and one line for mistakes."""
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from PIL import Image
 
+from tests.suite.verbs import ROOT, run
 from wirebench import collectives
 from wirebench.cost import plan_seconds
 from wirebench.topology_file import load
 from wirebench.topology_text import draw
 
-ROOT = Path(__file__).resolve().parents[1]
 UNEVEN = ROOT / "configs" / "topologies" / "2+3_1gbit.toml"
 
 
 def topology(*arguments):
-    command = [sys.executable, str(ROOT / "scripts" / "topology.py"), *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return run("topology", *arguments)
 
 
 def test_a_layout_is_drawn():
@@ -82,7 +77,7 @@ def test_a_figure_is_drawn(layout, tmp_path):
 def test_mistakes_are_one_line(arguments, message):
     done = topology(*arguments)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith(f"topology.py: {message}") and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"wirebench topology: {message}") and done.stderr.count("\n") == 1
 
 
 def test_the_number_of_items_is_one():

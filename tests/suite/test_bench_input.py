@@ -23,9 +23,9 @@ def test_the_script_measures_both_sides_and_reports_a_limit_that_is_not_kept(tmp
         "--limit",
         "1e9",
     ]
-    command = [sys.executable, str(ROOT / "scripts" / "bench_input.py"), *options, "--json", str(report)]
+    command = [sys.executable, "-m", "suite", "bench", "input", *options, "--json", str(report)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1, done.stderr
     assert "NOT KEPT" in done.stdout
     result = json.loads(report.read_text())["precision"]["fp32"]

@@ -11,10 +11,12 @@ from suite.bench.plot_collectives import (
     draw,
     latency_against_learners,
     latency_against_size,
-    main,
     style,
 )
-from tests.test_flexreduce_report import cell, put_cells
+from tests.flexreduce import cell, put_cells
+from tests.suite.verbs import verb
+
+main = verb("bench", "plot-collectives")
 
 
 def lines(figure):

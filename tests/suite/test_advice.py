@@ -5,9 +5,10 @@ import shutil
 
 import pytest
 
-from suite.planner import accuracy as _accuracies
+from suite.inspect import accuracies
+from suite.planner.accuracy import Accuracies
 from suite.planner.rank import WORTHWHILE
-from tests.test_advise import FEW, answer
+from tests.suite.test_advise import FEW, answer
 from wirebench.trace import SHIPPED, load
 
 
@@ -80,9 +81,9 @@ def test_compressing_may_stop_all_else(tmp_path):
 
 
 def test_accuracies_are_those_of_the_records():
-    known = _accuracies.load()
+    known = accuracies.load()
     top1 = {
-        name: json.loads((_accuracies.FOLDER / f"{name}-0" / "record.json").read_text())["final"]["top1"]
+        name: json.loads((accuracies.FOLDER / f"{name}-0" / "record.json").read_text())["final"]["top1"]
         for name in ("dense", "topk", "gs_sgd")
     }
     assert known.cell("topk", 0.01) == f"{100 * (top1['topk'] - top1['dense']):+.1f}"
@@ -94,17 +95,17 @@ def test_accuracies_are_those_of_the_records():
 
 
 def test_without_records_nothing_is_said_of_the_accuracy(tmp_path):
-    assert _accuracies.load(tmp_path) == _accuracies.Accuracies("", {})
+    assert accuracies.load(tmp_path) == Accuracies("", {})
     (tmp_path / "topk-0").mkdir()
     (tmp_path / "topk-0" / "method.json").write_text("no")
-    damaged = _accuracies.load(tmp_path)
+    damaged = accuracies.load(tmp_path)
     assert damaged.setting.startswith(f"nothing, {tmp_path}/topk-0/method.json: ") and damaged.known == {}
 
 
 def test_a_run_that_was_interrupted_has_no_accuracy(tmp_path):
     for name in ("dense", "topk"):
-        shutil.copytree(_accuracies.FOLDER / f"{name}-0", tmp_path / f"{name}-0")
+        shutil.copytree(accuracies.FOLDER / f"{name}-0", tmp_path / f"{name}-0")
     path = tmp_path / "topk-0" / "record.json"
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "status": "interrupted", "final": {"loss": None, "top1": None}}))
-    assert list(_accuracies.load(tmp_path).known) == ["none"]
+    assert list(accuracies.load(tmp_path).known) == ["none"]

@@ -9,18 +9,21 @@ from PIL import Image
 import schedulers
 from suite.planner import simulate
 from suite.planner.compositions import sizes_of
+from tests.suite.verbs import verb
 from wirebench import collectives, networks
 from wirebench.pricing import Pricer
 from wirebench.simulate import Simulator, free
 from wirebench.trace import SHIPPED, load
 
-ROOT = Path(__file__).resolve().parents[1]
+main = verb("simulate")
+
+ROOT = Path(__file__).resolve().parents[2]
 TRACE = ["--trace", "resnet20_gtx1080ti"]
 
 
 def rows(tmp_path: Path, *arguments: str) -> list[dict]:
     path = tmp_path / "found.json"
-    assert simulate.main([*TRACE, *arguments, "--json", str(path)]) == 0
+    assert main([*TRACE, *arguments, "--json", str(path)]) == 0
     return json.loads(path.read_text())["rows"]
 
 
@@ -163,7 +166,7 @@ def test_a_figure_and_a_timeline_are_written(tmp_path, capsys):
     ],
 )
 def test_mistakes_are_one_line(arguments, words, capsys):
-    assert simulate.main([*TRACE, *arguments]) == 2
+    assert main([*TRACE, *arguments]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("simulate.py: ") and error.count("\n") == 1
+    assert error.startswith("wirebench simulate: ") and error.count("\n") == 1
     assert words in error

@@ -5,10 +5,14 @@ from pathlib import Path
 import pytest
 
 import compressors
+from suite.cli.compat import MARKERS
 from suite.inspect import refusals as _refusals
-from suite.inspect.compatibility import HEAD, MARKERS, main, row
+from suite.inspect.compatibility import HEAD, row
+from tests.suite.verbs import verb
 
-PAGE = Path(__file__).parent.parent / "docs/compatibility.md"
+main = verb("compat")
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/compatibility.md"
 
 
 def line(name: str) -> dict[str, str]:

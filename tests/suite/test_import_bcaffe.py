@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from suite.traces import import_bcaffe
+from tests.suite.verbs import verb
 from wirebench import trace
+
+main = verb("trace", "import")
 
 LINES = [
     "I0207 16:23:08.1 35803 distributed.cpp:112] [0, 100, 4000.0, 408]",
@@ -14,14 +16,14 @@ LINES = [
     "I0207 16:23:08.4 35803 distributed.cpp:112] [3, 5, 1e3, 100]",
 ]
 LATER = [line.replace("4000.0", "2000.0") for line in LINES]
-REPOSITORY = Path(__file__).resolve().parents[1]
+REPOSITORY = Path(__file__).resolve().parents[2]
 LOG = REPOSITORY.parent / "shared/data/b-caffe/tmpcomm.log"
 
 
 def convert(tmp_path: Path, lines: list[str], *more: str) -> int:
     log, given = tmp_path / "a.log", ["--model", "toy, 2 classes", "--hardware", "K80", "--batch", "8"]
     log.write_text("\n".join(lines) + "\n")
-    return import_bcaffe.main([str(log), *given, "--out", str(tmp_path / "toy.json"), *more])
+    return main([str(log), *given, "--out", str(tmp_path / "toy.json"), *more])
 
 
 def test_the_last_pass_of_a_log_is_a_trace(tmp_path: Path) -> None:
@@ -37,7 +39,7 @@ def test_the_last_pass_of_a_log_is_a_trace(tmp_path: Path) -> None:
 @pytest.mark.skipif(not LOG.exists(), reason="needs the B-Caffe logs, shared/data/b-caffe beside the checkout")
 def test_the_shipped_trace_comes_from_the_authors_log(tmp_path: Path) -> None:
     given = ["--model", "GoogLeNet", "--hardware", "K80", "--batch", "64", "--out", str(tmp_path / "a.json")]
-    assert import_bcaffe.main([str(LOG), *given]) == 0
+    assert main([str(LOG), *given]) == 0
     assert trace.load(tmp_path / "a.json").layers == trace.load(trace.find("googlenet_k80")).layers
 
 
@@ -56,6 +58,6 @@ def test_what_is_no_log_is_one_line(
 ) -> None:
     assert convert(tmp_path, lines) == 2
     error = capsys.readouterr().err
-    assert error.startswith("import_bcaffe.py: ") and error.count("\n") == 1
+    assert error.startswith("wirebench trace import: ") and error.count("\n") == 1
     assert words in error
     assert not (tmp_path / "toy.json").exists()
