@@ -49,8 +49,8 @@ run: setup ## train CONFIG on NP Horovod processes, then show the record
 
 # Tests come last, so that a good run ends with pytest's summary; a failure of one is the failure of all. First those
 # that only compute, on several cores, a thread each; then, one by one, those that start processes or look at the clock.
-ALONE = $(addprefix tests/, cluster comm distributed models studies/test_runner.py data/test_bench_input.py) $(addprefix tests/test_, \
-	backward_profile.py bench_collectives.py clock.py handover.py native.py peers.py rehearsal.py setup.py \
+ALONE = $(addprefix tests/, cluster comm distributed models studies/test_runner.py suite/test_bench_input.py suite/test_bench_collectives.py) \
+	$(addprefix tests/test_, backward_profile.py clock.py handover.py native.py peers.py rehearsal.py setup.py \
 	stop.py threaded.py)
 
 test: setup ## lint, then all tests
@@ -76,11 +76,11 @@ format: setup ## put imports and layout right
 bench-overhead: setup ## what our trunk costs beside DDP and Horovod's optimizer (about 15 min)
 	@mkdir -p $(RESULTS)/overhead
 	@for engine in torch horovod; do for model in resnet20 vgg16; do \
-		$(RUN_ENV) $(VENV)/python scripts/bench_overhead.py --engine $$engine --model $$model \
+		$(RUN_ENV) $(VENV)/wirebench bench overhead --engine $$engine --model $$model \
 			--json $(RESULTS)/overhead/$$engine-$$model.json 2>&1 | $(PLAIN); done; done
 
 bench-input: setup ## images per second of the CIFAR-10 input pipeline beside training (about 2 min)
-	@$(VENV)/python scripts/bench_input.py
+	@$(VENV)/wirebench bench input
 
 bench-cifar: setup ## CIFAR-10, ResNet-20, 2 workers, 6 epochs: dense and top-1 %; CIFAR=FOLDER (about 15 min)
 	@for name in dense topk; do $(RUN_ENV) $(call horovodrun,2) $(VENV)/python train.py \
@@ -94,16 +94,16 @@ bench-synthetic: setup ## a few steps of every model on random images, 2 workers
 
 # Measured twice: the speeds are fitted to the first measurement, and predict the second.
 COLLECTIVES = $(RESULTS)/collectives
-CLUSTER = $(VENV)/python scripts/cluster.py run --layout 2+3 --link 200mbit -- \
-	python scripts/bench_collectives.py --sizes 4 1k 16k 60kf 1m 4m 4000kf --seconds 10
+CLUSTER = $(VENV)/wirebench cluster run --layout 2+3 --link 200mbit -- \
+	wirebench bench collectives --sizes 4 1k 16k 60kf 1m 4m 4000kf --seconds 10
 
 bench-collectives: setup ## all-reduce algorithms on 2+3 workers, 200 Mbit/s links; the fit and its prediction (about 10 min)
 	@mkdir -p $(COLLECTIVES)
 	@$(CLUSTER) --json $(COLLECTIVES)/2+3-fitted.jsonl
-	@$(VENV)/python scripts/fit_network.py $(COLLECTIVES)/2+3-fitted.jsonl --out $(COLLECTIVES)/2+3.toml
+	@$(VENV)/wirebench fit $(COLLECTIVES)/2+3-fitted.jsonl --out $(COLLECTIVES)/2+3.toml
 	@$(CLUSTER) --topology $(COLLECTIVES)/2+3.toml --json $(COLLECTIVES)/2+3-predicted.jsonl
-	@$(VENV)/python scripts/fit_network.py $(COLLECTIVES)/2+3-predicted.jsonl --judge $(COLLECTIVES)/2+3.toml
-	@$(VENV)/python scripts/plot_collectives.py $(COLLECTIVES)/2+3-predicted.jsonl --link 200mbit --out $(COLLECTIVES)
+	@$(VENV)/wirebench fit $(COLLECTIVES)/2+3-predicted.jsonl --judge $(COLLECTIVES)/2+3.toml
+	@$(VENV)/wirebench bench plot-collectives $(COLLECTIVES)/2+3-predicted.jsonl --link 200mbit --out $(COLLECTIVES)
 
 # A run that failed leaves the others to be reported, and is the failure of the whole.
 bench-flexreduce: setup ## FlexReduce's table and figures on nine emulated clusters, 100 Mbit/s links (about 25 min)
@@ -113,7 +113,7 @@ bench-flexreduce: setup ## FlexReduce's table and figures on nine emulated clust
 	$(STUDY) flexreduce report && test -z "$$failed"
 
 bench-compressors: setup ## every compressor's own time and memory, in copies of the vector, on four models (about 30 min)
-	@$(VENV)/python scripts/bench_compressors.py --json $(RESULTS)/compressors/cells.jsonl \
+	@$(VENV)/wirebench bench compressors --json $(RESULTS)/compressors/cells.jsonl \
 		--figures $(RESULTS)/compressors
 
 bench-methods: setup ## train with every compressor on 4 emulated hosts, 1 Gbit/s: time per step, bytes (about 40 min)

@@ -45,7 +45,7 @@ with_docker() {
     trap "docker volume rm --force $volume >/dev/null" EXIT
     docker run --rm --init --env NP=$smoke_ranks --volume "$volume:/app/results" "wirebench:$target" $smoke_config ||
         failed 'the smoke run failed'
-    docker run --rm --volume "$volume:/app/results" --entrypoint python "wirebench:$target" wirebench show --latest ||
+    docker run --rm --volume "$volume:/app/results" --entrypoint wirebench "wirebench:$target" show --latest ||
         failed 'the smoke run left no record'
     done_in "$smoke_ranks processes trained $smoke_config in the image"
 }

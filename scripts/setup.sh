@@ -36,7 +36,7 @@ fingerprint() {
     local horovod="horovod ${GPU_OPS:-} ${CC_LIST:-} ${MPI:-}"
     if [ "${WIREBENCH_NO_HOROVOD:-0}" = 1 ]; then horovod='no horovod'; fi
     echo "$horovod at $root"
-    cd "$root" && sha256sum requirements.lock scripts/build_horovod.sh
+    cd "$root" && sha256sum requirements.lock pyproject.toml scripts/build_horovod.sh
 }
 
 is_current() {

@@ -150,7 +150,7 @@ def test_second_setup_does_nothing_and_is_quick(tree, programs):
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("changed", ["requirements.lock", "scripts/build_horovod.sh"])
+@pytest.mark.parametrize("changed", ["requirements.lock", "pyproject.toml", "scripts/build_horovod.sh"])
 def test_setup_runs_again_when_an_input_changed(tree, programs, changed):
     pretend_installed(tree, programs)
     with (tree / changed).open("a") as file:

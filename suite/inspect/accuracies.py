@@ -13,7 +13,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "results" / "convergence"
 
 
 def load(folder: Path = FOLDER) -> Accuracies:
-    """The folder of the convergence study; empty where nothing was measured or a record is damaged."""
+    """The folder of the study convergence; empty where nothing was measured or a record is damaged."""
     try:
         methods = rows.load(folder)
     except UserError as error:
