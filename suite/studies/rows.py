@@ -14,7 +14,7 @@ from wirebench.errors import UserError
 DENSE = ("dense", "dense, one message")
 DDP = "DDP"
 NEEDS = {"label": str, "hosts": int, "link": str, "launch": str}
-"""Of method.json."""
+"""Of method.json, of a run on an emulated cluster."""
 
 MAY_DIFFER = ("compressor.", "scheduler.", "collective.", "output.", "train.seed", "optimizer.momentum",
               "optimizer.nesterov")  # fmt: skip
@@ -62,9 +62,12 @@ class Row:
         return {turn: seconds for turn, seconds in found.items() if seconds is not None}
 
 
-def load(folder: Path) -> list[Row]:
-    """All rows of the runs below `folder`, the fastest first; UserError where there is none, or of several settings."""
-    measured = notes.read(folder, NEEDS)
+def load(folder: Path, needs: Mapping[str, Any] = NEEDS) -> list[Row]:
+    """All rows of the runs below `folder`, the fastest first; UserError where there is none, or of several settings.
+
+    needs  the keys of every note, and their types
+    """
+    measured = notes.read(folder, needs)
     if not measured:
         raise UserError(f"{folder}: has no METHOD-TURN/method.json of a run; measure first")
     notes.refuse_mixed(folder, {run.folder.name: _settings(run) for run in measured})
@@ -110,7 +113,7 @@ def _extremes(row: Row) -> tuple[float, float]:
 def _settings(run: NotedRun) -> dict[str, object]:
     """What all runs of a table share: the cluster, and the config but for what is a method's own."""
     shared = {key: value for key, value in _flat(run.record["config"]) if not key.startswith(MAY_DIFFER)}
-    return {**shared, "hosts": run.note["hosts"], "link": run.note["link"]}
+    return {**shared, "hosts": run.note.get("hosts"), "link": run.note.get("link")}
 
 
 def _flat(table: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:

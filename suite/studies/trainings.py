@@ -1,6 +1,7 @@
-"""Trainings that a study makes: on an emulated cluster, each kept with a note of what it was."""
+"""Trainings that a study makes, on an emulated cluster or on this machine, each kept with a note of what it was."""
 
 import shutil
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,7 +42,7 @@ class Cluster(NamedTuple):
 
 @dataclass(frozen=True)
 class Training:
-    """A training on an emulated cluster: its folder's name and its label, config and overrides.
+    """A training: its folder's name, its label, where it runs (None: in one process here), its config and overrides.
 
     It is made in a folder beside its own, whose earlier content it replaces when it has left a result.
     keeps        files beside record and config that stay
@@ -50,7 +51,7 @@ class Training:
 
     folder: str
     label: str
-    cluster: Cluster
+    cluster: Cluster | None
     config: Path
     overrides: tuple[str, ...]
     keeps: tuple[str, ...] = ()
@@ -58,7 +59,8 @@ class Training:
 
     def check(self) -> None:
         """UserError for what would fail."""
-        self.cluster.check()
+        if self.cluster is not None:
+            self.cluster.check()
         try:
             resolve(config.load(ROOT / self.config, list(self.overrides)))
         except UserError as error:
@@ -70,7 +72,7 @@ class Training:
         if not path.exists():
             return False
         command = self.command(out / self.folder)
-        refuse_another(path, {"label": self.label, **self.cluster.note, "launch": shown(command)})
+        refuse_another(path, {**self.note, "launch": shown(command)})
         return True
 
     def make(self, out: Path, launch: Launch) -> bool:
@@ -86,16 +88,20 @@ class Training:
             keep(made, self.keeps)
             shutil.rmtree(folder, ignore_errors=True)
             made.rename(folder)
-            note = {"label": self.label, **self.cluster.note}
-            notes.write(folder, {**note, "launch": shown(self.command(folder))})
+            notes.write(folder, {**self.note, "launch": shown(self.command(folder))})
             return True
         finally:
             shutil.rmtree(made, ignore_errors=True)
 
     def command(self, folder: Path) -> Command:
         """What makes it in `folder`."""
-        place = f"output.dir={within(folder)}"
-        return [*self.cluster.words, "python", "train.py", str(self.config), *self.overrides, place]
+        begin = [sys.executable] if self.cluster is None else [*self.cluster.words, "python"]
+        return [*begin, "train.py", str(self.config), *self.overrides, f"output.dir={within(folder)}"]
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What its note says beside the launch."""
+        return {"label": self.label, **({} if self.cluster is None else self.cluster.note)}
 
 
 def refuse_another(path: Path, wanted: Mapping[str, Any]) -> None:

@@ -13,8 +13,8 @@ from suite.bench.plot_collectives import (
     latency_against_size,
     style,
 )
+from tests.flexreduce import cell, put_cells
 from tests.suite.verbs import verb
-from tests.test_flexreduce_report import cell, put_cells
 
 main = verb("bench", "plot-collectives")
 

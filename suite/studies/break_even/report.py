@@ -76,22 +76,26 @@ class Seen(NamedTuple):
 
 def flags(parser: argparse.ArgumentParser) -> None:
     """Whose report."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="what `wirebench study break_even run --out` named")
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="what `run --out` named")
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
-    """The folder's."""
-    runs = notes.read(options.folder, {"hosts": int, "link": str, "launch": str})
-    predicted = sides.load(options.folder)
-    found = match(predicted.sides, runs)
-    if not found:
-        raise UserError(f"{options.folder}: no side of a break-even has both its runs; measure first")
-    return [Page(options.folder, document(found, runs, predicted.given), said=verdict(found))]
+    """One for each folder."""
+    return [_page(folder) for folder in options.folders]
 
 
 def committed() -> list[list[str]]:
     """Every trace's."""
     return tables_below(RESULTS / "break_even")
+
+
+def _page(folder: Path) -> Page:
+    runs = notes.read(folder, {"hosts": int, "link": str, "launch": str})
+    predicted = sides.load(folder)
+    found = match(predicted.sides, runs)
+    if not found:
+        raise UserError(f"{folder}: no side of a break-even has both its runs; measure first")
+    return Page(folder, document(found, runs, predicted.given), said=verdict(found))
 
 
 def match(sides: Sequence[Side], runs: Sequence[NotedRun]) -> list[Seen]:

@@ -1,4 +1,4 @@
-"""table.md of scripts/convergence.py: accuracy, bytes, and what the sketches found."""
+"""table.md of the trainings: accuracy, bytes, and what the sketches found."""
 
 import statistics
 from collections.abc import Sequence

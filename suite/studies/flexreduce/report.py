@@ -74,7 +74,7 @@ def load_runs(folder: Path) -> tuple[list[Training], dict[str, dict[str, Any]]]:
     runs: list[Training] = []
     notes: dict[str, dict[str, Any]] = {}
     for layout in LAYOUTS:
-        for path in sorted((folder / layout).glob("*-*/record.json")):
+        for path in sorted((folder / layout).glob("[!.]*-*/record.json")):
             name, _, turn = path.parent.name.rpartition("-")
             if name not in COLLECTIVES or not turn.isdigit():
                 raise UserError(f"{path.parent}: no folder of this study; those read COLLECTIVE-TURN: ring-0")

@@ -61,10 +61,7 @@ class Timing:
         if not file.exists():
             return False
         known = cells.load(file)
-        if known.header.get("link", self.cluster.link) != self.cluster.link:
-            raise UserError(
-                f"{file}: its links had {known.header['link']}; --again measures anew, --out goes elsewhere"
-            )
+        refuse_other_links(file, known.header, self.cluster)
         return set(map(parse_size, self.sizes)) <= {cell.items for cell in known.cells}
 
     def make(self, out: Path, launch: Launch) -> bool:
@@ -84,8 +81,11 @@ class Timing:
         return [*self.cluster.words, *tool, "--seconds", f"{self.seconds:g}", "--json", within(file)]
 
 
+@dataclasses.dataclass(frozen=True)
 class Turn(Training):
-    """A training with one collective. What all of a layout share stands once, beside them."""
+    """A training with one collective on a layout. What all of a layout share stands once, beside them."""
+
+    cluster: Cluster
 
     def is_there(self, out: Path) -> bool:
         """Whether it left a record; UserError where the layout's links were others."""
@@ -102,14 +102,10 @@ class Turn(Training):
         if path.exists() and notes.note(path, {}).get("link") != self.cluster.link:
             shutil.rmtree(folder)
         well = super().make(out, launch)
-        turns = {name.rpartition("-")[2] for name in (run.parent.name for run in folder.glob("*-*/record.json"))}
+        turns = {record.parent.name.rpartition("-")[2] for record in folder.glob("[!.]*-*/record.json")}
         if turns:
-            example = dataclasses.replace(self, overrides=("collective.name=NAME",))
-            note = {
-                "link": self.cluster.link,
-                "turns": len(turns),
-                "launch": shown(example.command(folder / "NAME-TURN")),
-            }
+            example = dataclasses.replace(self, overrides=("collective.name=NAME",)).command(folder / "NAME-TURN")
+            note = {"link": self.cluster.link, "turns": len(turns), "launch": shown(example)}
             write_atomically(path, json.dumps(note, indent=1) + "\n")
         return well
 

@@ -27,16 +27,18 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--hosts", type=int, default=4, help="hosts of one worker each (%(default)s)")
     add("--link", default="1gbit", help="rate of every host's link (%(default)s)")
     add("--turns", type=int, default=2, help="runs of each method (%(default)s)")
+    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
     add("--out", type=Path, default=RESULTS / "methods", metavar="FOLDER", help="where the results go, by model")
 
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """Every method in turn, model by model."""
-    if options.turns < 1 or not 0 < options.density <= 1:
-        raise UserError("--turns must be positive, and --density lies in (0, 1]")
-    failed = []
+    if options.turns < 1:
+        raise UserError(f"--turns: must be positive, got {options.turns}")
+    if not 0 < options.density <= 1:
+        raise UserError(f"--density: lies in (0, 1], got {options.density:g}")
+    chosen, failed = methods.plan(METHODS, options.density), []
     for model in dict.fromkeys(options.models):
-        options.config, options.set = Path(f"configs/tables/methods_{model}.toml"), []
-        planned = methods.planned(options, methods.plan(METHODS, options.density))
+        planned = methods.planned(options, Path(f"configs/tables/methods_{model}.toml"), chosen)
         failed += measure(planned, (options.out / model).resolve(), launch, options.again)
     return failed

@@ -20,13 +20,13 @@ PARTS = {"compute": "0.75", "compress": "#d95f02", "communication": "#1f78b4"}
 
 def flags(parser: argparse.ArgumentParser) -> None:
     """Whose report."""
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="what `wirebench study methods run --out` named")
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="of the runs of a config")
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
-    """The folder's."""
-    rows = load(options.folder)
-    return [Page(options.folder, document(rows), {"steps.png": figure(rows)})]
+    """One for each folder."""
+    rows = {folder: load(folder) for folder in options.folders}
+    return [Page(folder, document(those), {"steps.png": figure(those)}) for folder, those in rows.items()]
 
 
 def committed() -> list[list[str]]:

@@ -1,8 +1,8 @@
 """Train with every compressor on an emulated cluster, taking turns: time per step, phases, and bytes on the wire.
 
-wirebench study methods run --config configs/tables/methods_vgg16.toml    all methods, 4 hosts, 1 Gbit/s
-wirebench study methods run --config ... --methods dense gs_sgd sketched_sgd --turns 3
-wirebench study methods report results/methods/vgg16                      afterwards: table.md and the figure
+wirebench study methods run                                    all methods on VGG-16 and ResNet-20, 4 hosts, 1 Gbit/s
+wirebench study methods run --config configs/tables/methods_vgg16.toml --methods dense gs_sgd --turns 3
+wirebench study methods report results/methods/vgg16           afterwards: table.md and the figure
 
 The machine should have nothing else to do. A method that fails is reported and the others go on; exit code 1 then. Its
 earlier run, if there is one, stays. A method that diverges has not failed, its row says so.
@@ -20,7 +20,7 @@ from suite.studies.trainings import Cluster, Training
 from wirebench import config
 from wirebench.errors import UserError
 
-CONFIG = Path("configs/tables/methods_vgg16.toml")
+CONFIGS = [Path(f"configs/tables/methods_{model}.toml") for model in ("vgg16", "resnet20")]
 FUSED = "scheduler.name=fused"
 BASELINES: dict[str, list[str]] = {
     "dense": ["compressor.name=none", FUSED],
@@ -45,7 +45,7 @@ WIDER = ("gs_sgd", "sketched_sgd")
 def flags(parser: argparse.ArgumentParser) -> None:
     """What is trained, with what, where."""
     add = parser.add_argument
-    add("--config", type=Path, default=CONFIG, metavar="FILE", help="what is trained (%(default)s)")
+    add("--config", type=Path, nargs="+", default=CONFIGS, metavar="FILE", help="what is trained (VGG-16, ResNet-20)")
     add("--methods", nargs="+", metavar="NAME", help="compressors, or 'dense', 'DDP', ... (all)")
     add("--density", type=float, default=0.01, help="of the sparse methods (%(default)s)")
     add("--hosts", type=int, default=4, help="hosts of one worker each (%(default)s)")
@@ -56,15 +56,20 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
-    """Every method once, then every method again."""
+    """Config by config: every method once, then every method again."""
     chosen = plan(options.methods, options.density)
-    given = config.load(ROOT / options.config, options.set)
+    names = {path: _name(config.load(ROOT / path, options.set).name) for path in options.config}
     if options.turns < 1:
         raise UserError(f"--turns: must be positive, got {options.turns}")
     if not 0 < options.density <= 1:
         raise UserError(f"--density: lies in (0, 1], got {options.density:g}")
-    out = options.out or RESULTS / "methods" / _name(given.name)
-    return measure(planned(options, chosen), out.resolve(), launch, options.again)
+    if options.out and len(names) > 1:
+        raise UserError("--out: needs one --config")
+    failed = []
+    for path, name in names.items():
+        out = options.out or RESULTS / "methods" / name
+        failed += measure(planned(options, path, chosen), out.resolve(), launch, options.again)
+    return failed
 
 
 def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:
@@ -83,15 +88,15 @@ def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:
     return {name: known[name] for name in (dict.fromkeys(names) if names else known)}
 
 
-def planned(options: argparse.Namespace, chosen: dict[str, list[str]]) -> list[Training]:
-    """All runs, in the order of their turns."""
+def planned(options: argparse.Namespace, trained: Path, chosen: dict[str, list[str]]) -> list[Training]:
+    """All runs of a config, in the order of their turns."""
     cluster = Cluster(options.link, options.hosts)
     return [
         Training(
             f"{label.replace(', ', '-').replace(' ', '_')}-{turn}",
             label,
             cluster,
-            options.config,
+            trained,
             (*overrides, *options.set),
         )
         for turn in range(options.turns)

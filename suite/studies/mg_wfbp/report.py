@@ -17,17 +17,17 @@ from wirebench.errors import UserError
 def flags(parser: argparse.ArgumentParser) -> None:
     """Which report."""
     add = parser.add_argument
-    add("folder", type=Path, nargs="?", metavar="FOLDER", help="runs, whose table and figure are made")
+    add("folders", type=Path, nargs="*", metavar="FOLDER", help="runs, whose tables and figures are made instead")
     add("--dir", type=Path, metavar="FOLDER", help="where the simulated report goes (results/mg-wfbp)")
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
-    """The one that is asked for."""
-    if options.folder is None:
+    """The simulated one, or one for each folder."""
+    if not options.folders:
         return [simulated.page(options.dir or RESULTS / "mg-wfbp")]
     if options.dir is not None:
         raise UserError("--dir: the report of runs stands in their folder")
-    return [measured.page(options.folder)]
+    return [measured.page(folder) for folder in options.folders]
 
 
 def committed() -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""scripts/bench_break_even.py: what would be run; scripts/break_even_report.py on records whose answers are known."""
+"""wirebench study break_even: what would be run, and its report on records whose answers are known."""
 
 import dataclasses
 import json
@@ -7,15 +7,17 @@ from typing import Any
 
 import pytest
 
-from scripts import _break_even, bench_break_even, break_even_report
-from scripts._break_even import Predicted, Side
-from tests.test_bench_methods import put, record
-from tests.test_schedules_report import rows
+from suite.studies.break_even.run import CONFIG
+from suite.studies.break_even.sides import FILE, Predicted, Side, load, save
+from tests.studies import verb
+from tests.studies.test_methods_run import put, record
+from tests.studies.test_mg_wfbp_runs import rows
 from wirebench import networks, topology_file
 from wirebench.cluster.rates import parse_rate
 
 GIVEN = {"trace": "made_up", "density": None}
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
+run, report = verb.run("break_even"), verb.report("break_even")
 
 
 class Fake:
@@ -44,8 +46,8 @@ def topology(tmp_path: Path) -> Path:
 def test_both_compositions_run_on_both_sides(tmp_path: Path, topology: Path) -> None:
     fake, out = Fake(), tmp_path / "out"
     words = ["--topology", str(topology), "--measured-at", "1gbit", "--out", str(out), "--turns", "1"]
-    assert bench_break_even.main([*words, "--compressors", "topk", "--density", "0.05"], fake) == 0
-    (below, above), given = _break_even.load(out)
+    assert run([*words, "--compressors", "topk", "--density", "0.05"], fake) == 0
+    (below, above), given = load(out)
     assert given["trace"] == "vgg16_cifar_epyc" and given["memory_bytes_per_second"] > 1e8
     assert (below.factor, above.factor) == (0.85, 1.15) and below.pays and not above.pays
     # A link that was shaped to 1 Gbit/s carried 0.9.
@@ -58,7 +60,7 @@ def test_both_compositions_run_on_both_sides(tmp_path: Path, topology: Path) -> 
     assert runs[0][0] == "compressor.name=none" and f"scheduler.name={below.dense['scheduler']}" in runs[0]
     assert runs[1][:2] == ["compressor.name=topk", "compressor.density=0.05"]
     assert f"collective.name={below.lossy['collective']}" in runs[1]
-    assert break_even_report.main([str(out)]) == 0
+    assert report([str(out)]) == 0
 
 
 def side(factor: float) -> Side:
@@ -79,8 +81,8 @@ def test_a_side_counts_where_it_pays_as_predicted_and_the_crossing_lies_between(
     sides = [side(0.5), side(2.0)]
     measured(tmp_path, sides[0], 1.0, 0.95)
     measured(tmp_path, sides[1], 1.0, 1.03)
-    _break_even.save(tmp_path, Predicted(sides, GIVEN))
-    assert break_even_report.main([str(tmp_path)]) == 0
+    save(tmp_path, Predicted(sides, GIVEN))
+    assert report([str(tmp_path)]) == 0
     text = (tmp_path / "table.md").read_text()
     assert "2 of 2 sides are as predicted." in text
     table = rows(text, "compressor")
@@ -93,8 +95,8 @@ def test_a_side_counts_where_it_pays_as_predicted_and_the_crossing_lies_between(
 
 def test_what_does_not_pay_where_it_should_is_said(tmp_path: Path) -> None:
     measured(tmp_path, side(0.5), 1.0, 0.995)
-    _break_even.save(tmp_path, Predicted([side(0.5), side(2.0)], GIVEN))
-    assert break_even_report.main([str(tmp_path)]) == 0
+    save(tmp_path, Predicted([side(0.5), side(2.0)], GIVEN))
+    assert report([str(tmp_path)]) == 0
     text = (tmp_path / "table.md").read_text()
     assert "0 of 1 sides are as predicted." in text and "not between these rates" in text
 
@@ -108,8 +110,8 @@ def test_turns_that_disagree_confirm_nothing(tmp_path: Path) -> None:
             put(tmp_path, each.folder(which, turn)[:-2], turn, found)
             note = tmp_path / each.folder(which, turn) / "method.json"
             note.write_text(json.dumps({**json.loads(note.read_text()), "link": each.link}))
-    _break_even.save(tmp_path, Predicted([each], GIVEN))
-    assert break_even_report.main([str(tmp_path)]) == 0
+    save(tmp_path, Predicted([each], GIVEN))
+    assert report([str(tmp_path)]) == 0
     [cells] = rows((tmp_path / "table.md").read_text(), "compressor")[:1]
     assert cells[7] == "+3.1 % [-1.0 - +5.3]" and cells[9] == "turns disagree"
 
@@ -117,10 +119,10 @@ def test_turns_that_disagree_confirm_nothing(tmp_path: Path) -> None:
 def test_a_prediction_that_is_damaged_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     measured(tmp_path, side(0.5), 1.0, 0.9)
     broken = dataclasses.replace(side(0.5), dense={**side(0.5).dense, "seconds": 0})
-    _break_even.save(tmp_path, Predicted([broken], GIVEN))
-    assert break_even_report.main([str(tmp_path)]) == 2
+    save(tmp_path, Predicted([broken], GIVEN))
+    assert report([str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert "is not what bench_break_even.py writes: 0 is not positive" in error and error.count("\n") == 1
+    assert "is not what `wirebench study break_even run` writes: 0 is not positive" in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -145,26 +147,26 @@ def test_a_prediction_that_is_damaged_is_one_line(tmp_path: Path, capsys: pytest
 )
 def test_mistakes_are_one_line(tmp_path, topology, arguments, words, capsys) -> None:
     slowed = tmp_path / "slowed.toml"
-    slowed.write_text((ROOT / bench_break_even.CONFIG).read_text() + "\n[network]\ndilation = 2.0\n")
+    slowed.write_text((ROOT / CONFIG).read_text() + "\n[network]\ndilation = 2.0\n")
     arguments = [str(slowed) if word == "SLOWED" else word for word in arguments]
     usual = ["--topology", str(topology), "--measured-at", "1gbit", "--out", str(tmp_path / "out")]
-    assert bench_break_even.main([*usual, *arguments], Fake()) == 2
+    assert run([*usual, *arguments], Fake()) == 2
     error = capsys.readouterr().err
-    assert error.startswith("bench_break_even.py: ") and error.count("\n") == 1 and words in error
+    assert error.startswith("wirebench study break_even run: ") and error.count("\n") == 1 and words in error
     assert not list((tmp_path / "out").glob("*"))
 
 
 def test_a_folder_without_runs_is_one_line(tmp_path, capsys) -> None:
-    assert break_even_report.main([str(tmp_path)]) == 2
+    assert report([str(tmp_path)]) == 2
     assert (
-        "predicted.json: cannot be read: No such file or directory; scripts/bench_break_even.py writes it"
+        "predicted.json: cannot be read: No such file or directory; `wirebench study break_even run` writes it"
         in capsys.readouterr().err
     )
 
 
 @pytest.mark.parametrize("damage", [{"factor": "q"}, {"dense": {}}, {"lossy": None}])
 def test_a_damaged_prediction_is_one_line(tmp_path, damage, capsys) -> None:
-    (tmp_path / _break_even.FILE).write_text(json.dumps([{**dataclasses.asdict(side(0.5)), **damage}]))
-    assert break_even_report.main([str(tmp_path)]) == 2
+    (tmp_path / FILE).write_text(json.dumps([{**dataclasses.asdict(side(0.5)), **damage}]))
+    assert report([str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert "is not what bench_break_even.py writes" in error and error.count("\n") == 1
+    assert "is not what `wirebench study break_even run` writes" in error and error.count("\n") == 1

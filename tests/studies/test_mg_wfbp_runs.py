@@ -1,15 +1,17 @@
-"""scripts/schedules_report.py on records made up so that the answers are known; what bench_schedules.py would run."""
+"""wirebench study mg_wfbp: what it would run, and its report on records made up so that the answers are known."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from scripts import bench_schedules, schedules_report
-from tests.test_bench_methods import put, record
+from tests.studies import verb
+from tests.studies.test_methods_run import put, record
 from wirebench.timeline import Timeline
 
+run, report = verb.run("mg_wfbp"), verb.report("mg_wfbp")
 CONFIG = "configs/tables/schedules_googlenet.toml"
 
 
@@ -37,7 +39,7 @@ def test_schedules_are_ranked_and_compared_with_the_paper(tmp_path: Path) -> Non
         put(tmp_path, "wfbp", turn, made(0.5 * slower, 0.45, 64))
         put(tmp_path, "mg_wfbp", turn, made(0.4 * slower, 0.441, 14))
     put(tmp_path, "optimal", 0, made(0.38, 0.38, 12))
-    assert schedules_report.main([str(tmp_path)]) == 0
+    assert report([str(tmp_path)]) == 0
     text = (tmp_path / "table.md").read_text()
     assert rows(text, "schedule") == [
         ["optimal", "12", "380.0 [342.0 - 456.0]", "180.0", "380.0", "+0.0 %"],
@@ -63,7 +65,7 @@ def test_what_is_handed_out_under_the_forward_pass_is_told(tmp_path: Path) -> No
     drawn.draw("exchange", "bucket 0 handed out", 0.1, 0.15)
     drawn.draw("exchange", "bucket 0", 0.0, 1.0)
     drawn.save(run / "trace.json")
-    assert schedules_report.main([str(tmp_path)]) == 0
+    assert report([str(tmp_path)]) == 0
     assert "`dear`: 40 of the 150 ms in which sums are handed out" in (tmp_path / "table.md").read_text()
 
 
@@ -73,21 +75,21 @@ def test_another_networks_steps_are_not_the_papers(tmp_path: Path) -> None:
         found = made(seconds, seconds, 3)
         found["config"]["network"] = {"dilation": 1.0}
         put(tmp_path, name, 0, found)
-    assert schedules_report.main([str(tmp_path)]) == 0
+    assert report([str(tmp_path)]) == 0
     assert rows((tmp_path / "table.md").read_text(), "faster") == [["mg_wfbp", "wfbp", "1.25x [0.94 - 1.67]", "-"]]
 
 
 def test_another_models_steps_are_not_the_papers(tmp_path: Path) -> None:
     for name, seconds in (("wfbp", 0.5), ("mg_wfbp", 0.4)):
         put(tmp_path, name, 0, made(seconds, seconds, 3, "resnet50_k80"))
-    assert schedules_report.main([str(tmp_path)]) == 0
+    assert report([str(tmp_path)]) == 0
     assert rows((tmp_path / "table.md").read_text(), "faster") == [["mg_wfbp", "wfbp", "1.25x [0.94 - 1.67]", "-"]]
 
 
 def test_an_empty_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert schedules_report.main([str(tmp_path)]) == 2
+    assert report([str(tmp_path)]) == 2
     error = capsys.readouterr().err
-    assert error.startswith(f"schedules_report.py: {tmp_path}: has no") and error.count("\n") == 1
+    assert error.startswith(f"wirebench study mg_wfbp report: {tmp_path}: has no") and error.count("\n") == 1
 
 
 def test_every_schedule_runs_in_turn(tmp_path: Path) -> None:
@@ -99,8 +101,21 @@ def test_every_schedule_runs_in_turn(tmp_path: Path) -> None:
 
     chosen = ["wfbp", "native", "dear,bucket_cap_mb=2"]
     arguments = ["--config", CONFIG, "--hosts", "2", "--schedulers", *chosen, "--out", str(tmp_path)]
-    assert bench_schedules.main(arguments, launch) == 1, "every run failed"
+    assert run(arguments, launch) == 1, "every run failed"
     assert started == [["wfbp"], ["native", "native"], ["dear", "2"]] * 2
+
+
+def test_without_a_config_the_papers_settings_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    started = []
+
+    def launch(command: list[str]) -> int:
+        started.append((command[command.index("--hosts") + 1], command[command.index("--link") + 1]))
+        return 1
+
+    assert run(["--out", str(tmp_path), "--turns", "1"], launch) == 1
+    assert Counter(started) == {("8", "1gbit"): 14, ("8", "360mbit"): 4, ("4", "1gbit"): 8, ("8", "500mbit"): 6}
+    assert run(["--hosts", "2"], verb.nothing) == 2
+    assert "--hosts: needs --config" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -121,7 +136,7 @@ def test_mistakes_are_one_line_and_nothing_is_run(
     def launch(command: list[str]) -> int:
         raise AssertionError(command)
 
-    assert bench_schedules.main(["--config", CONFIG, "--out", str(tmp_path), *arguments], launch) == 2
+    assert run(["--config", CONFIG, "--out", str(tmp_path), *arguments], launch) == 2
     error = capsys.readouterr().err
-    assert error.startswith("bench_schedules.py: ") and error.count("\n") == 1
+    assert error.startswith("wirebench study mg_wfbp run: ") and error.count("\n") == 1
     assert words in error

@@ -1,17 +1,19 @@
-"""scripts/methods_report.py on records made up so that the answers are known."""
+"""wirebench study methods report on records made up so that the answers are known."""
 
 from pathlib import Path
 
 import pytest
 
-from scripts import methods_report
-from tests.test_bench_methods import put, record
-from wirebench.paper_gs_sgd import model_of
+from suite.studies.gs_sgd.claims import model_of
+from tests.studies import verb
+from tests.studies.test_methods_run import put, record
+
+main = verb.report("methods")
 
 
 def report(folder: Path) -> tuple[str, list[list[str]]]:
     """The table's text, and the cells of its first table's rows."""
-    assert methods_report.main([str(folder)]) == 0
+    assert main([str(folder)]) == 0
     text = (folder / "table.md").read_text()
     lines = text.partition("| method ")[2].partition("\n\n")[0].splitlines()[2:]
     return text, [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
@@ -121,8 +123,8 @@ def test_a_report_of_several_settings_is_refused(
     made[1]["config"] |= change
     put(tmp_path, "dense", 0, made[0])
     put(tmp_path, "topk", 0, made[1])
-    assert methods_report.main([str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"methods_report.py: {tmp_path}: mixes settings: {said}\n"
+    assert main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"wirebench study methods report: {tmp_path}: mixes settings: {said}\n"
 
 
 def test_what_is_a_methods_own_may_differ(tmp_path: Path) -> None:
@@ -139,10 +141,10 @@ def test_what_is_a_methods_own_may_differ(tmp_path: Path) -> None:
 def test_a_report_of_several_clusters_or_of_nothing_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert methods_report.main([str(tmp_path)]) == 2
+    assert main([str(tmp_path)]) == 2
     put(tmp_path, "dense", 0, record("none", 1.0))
     put(tmp_path, "topk", 0, record("topk", 1.0), link="100mbit")
-    assert methods_report.main([str(tmp_path)]) == 2
+    assert main([str(tmp_path)]) == 2
     said = capsys.readouterr().err.splitlines()
     assert "measure first" in said[0] and "link is '1gbit' in dense-0 and '100mbit' in topk-0" in said[1]
 
@@ -159,6 +161,6 @@ def test_a_damaged_run_is_one_line(
     name: str, content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (put(tmp_path, "topk", 0, record("topk", 1.0)) / name).write_text(content)
-    assert methods_report.main([str(tmp_path)]) == 2
+    assert main([str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"methods_report.py: {tmp_path}") and message in said and said.count("\n") == 1
+    assert said.startswith(f"wirebench study methods report: {tmp_path}") and message in said and said.count("\n") == 1

@@ -1,4 +1,4 @@
-"""scripts/convergence.py and its report: which runs are started, which are not repeated, and what the table says."""
+"""wirebench study convergence: which runs are started, which are not repeated, and what the table says."""
 
 import json
 import re
@@ -9,10 +9,12 @@ import pytest
 import compressors
 import models
 from resolve import resolve
-from scripts import convergence, convergence_report
-from scripts.convergence import PAPERS_K, PARAMETERS, plan
+from suite.studies.convergence.run import CONFIG, PAPERS_K, PARAMETERS, plan
 from tests.flexreduce import run_record
+from tests.studies import verb
 from wirebench import config
+
+run, report = verb.run("convergence"), verb.report("convergence")
 
 
 def record(*accuracies: float, megabytes: float = 10.0) -> dict:
@@ -44,7 +46,7 @@ def put(folder: Path, label: str, seed: int, made: dict, **more: object) -> Path
 
 def rows(folder: Path) -> list[str]:
     """The table's rows, by a report of the folder."""
-    assert convergence.main(["--out", str(folder), "--report"]) == 0
+    assert report(["--out", str(folder)]) == 0
     found = [line for line in (folder / "table.md").read_text().splitlines() if line.startswith("| ")]
     return [line for line in found if not line.startswith(("| ---", "| method"))]
 
@@ -99,25 +101,25 @@ def test_a_warm_up_gets_sparser_from_epoch_to_epoch(density: float, label: str) 
 
 
 def test_the_models_size_is_the_models() -> None:
-    section = config.load(convergence.CONFIG).model
+    section = config.load(CONFIG).model
     model = models.build(section.name, num_classes=10, image_shape=(3, 32, 32), **section.options)
     assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS
 
 
 @pytest.mark.parametrize("label", plan(None, 0.01))
 def test_every_run_is_a_composition_that_makes_sense(label: str) -> None:
-    resolve(config.load(convergence.CONFIG, plan(None, 0.01)[label]))
+    resolve(config.load(CONFIG, plan(None, 0.01)[label]))
 
 
 def test_what_is_there_is_not_trained_again(tmp_path: Path) -> None:
     put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10, density=None)
     arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "dense", "topk", "--seeds", "0", "1"]
     failing = Fake(code=1)
-    assert convergence.main(arguments, failing) == 1
+    assert run(arguments, failing) == 1
     assert failing.started == ["topk-0", "dense-1", "topk-1"]
     assert not (tmp_path / "topk-1" / "method.json").exists()
     working = Fake()
-    assert convergence.main(arguments, working) == 0
+    assert run(arguments, working) == 0
     assert working.started == ["topk-0", "dense-1", "topk-1"]
     note = json.loads((tmp_path / "topk-1" / "method.json").read_text())
     assert (note["epochs"], note["density"], note["seed"]) == (10, 0.01, 1)
@@ -129,8 +131,8 @@ def test_a_method_that_diverges_is_a_result(code: int, tmp_path: Path) -> None:
     put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10)
     arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "topk"]
     fake = Fake("diverged", code)
-    assert convergence.main(arguments, fake) == 0
-    assert convergence.main(arguments, fake) == 0
+    assert run(arguments, fake) == 0
+    assert run(arguments, fake) == 0
     assert fake.started == ["topk-0"]
     assert rows(tmp_path)[1].startswith("| topk (diverged) | 1 | - | - | 80.0 | 2.0 | 20 MB | - | - |")
 
@@ -148,7 +150,7 @@ def test_what_has_not_come_to_an_end_is_trained_again(status: str, code: int, tm
     arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "topk", "dense"]
     put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10)
     fake = Fake(status, code)
-    assert convergence.main(arguments, fake) == convergence.main(arguments, fake) == 1
+    assert run(arguments, fake) == run(arguments, fake) == 1
     assert fake.started == ["topk-0", "topk-0"]
 
 
@@ -169,27 +171,27 @@ def test_runs_of_other_settings_are_not_taken_for_those_that_are_asked_for(
     made["config"]["compressor"] = {"name": "topk", "density": 0.01}
     put(tmp_path, "topk", 0, made, **told)
     arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "topk", *asked]
-    assert convergence.main(arguments, lambda command: pytest.fail("started")) == 2
+    assert run(arguments, lambda command: pytest.fail("started")) == 2
     assert capsys.readouterr().err == (
-        f"convergence.py: {tmp_path}: mixes settings: {said}; --out names another folder\n"
+        f"wirebench study convergence run: {tmp_path}: mixes settings: {said}; --out names another folder\n"
     )
 
 
 def test_a_method_without_a_density_joins_runs_of_any(tmp_path: Path) -> None:
     put(tmp_path, "topk", 0, record(0.5, 0.9), epochs=10, density=0.001)
     fake = Fake()
-    assert convergence.main(["--out", str(tmp_path), "--data", "x", "--methods", "dense", "gs_sgd k=10000"], fake) == 0
+    assert run(["--out", str(tmp_path), "--data", "x", "--methods", "dense", "gs_sgd k=10000"], fake) == 0
     assert fake.started == ["dense-0", "gs_sgd-k=10000-0"]
 
 
 def test_a_run_that_was_begun_is_not_stretched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "topk-0" / "checkpoints").mkdir(parents=True)
-    given = config.load(convergence.CONFIG, ["train.epochs=10"])
+    given = config.load(CONFIG, ["train.epochs=10"])
     (tmp_path / "topk-0" / "config.toml").write_text(config.dump(given))
     arguments = ["--out", str(tmp_path), "--data", "x", "--methods", "topk"]
-    assert convergence.main([*arguments, "--epochs", "20"], lambda command: pytest.fail("started")) == 2
+    assert run([*arguments, "--epochs", "20"], lambda command: pytest.fail("started")) == 2
     assert "epochs is 10 in topk-0 and 20 in this call" in capsys.readouterr().err
-    assert convergence.main(arguments, Fake()) == 0
+    assert run(arguments, Fake()) == 0
 
 
 def test_the_table_by_hand(tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
 def test_a_seed_that_did_not_get_there_is_counted(tmp_path: Path) -> None:
     put(tmp_path, "topk", 0, record(0.4, 0.7))
     put(tmp_path, "topk", 1, record(0.4, 0.8))
-    convergence_report.write(tmp_path)
+    report(["--out", str(tmp_path)])
     assert "| 2.0 (1 of 2 runs) | 20 MB (1 of 2 runs) |" in (tmp_path / "table.md").read_text()
 
 
@@ -257,14 +259,14 @@ def test_a_table_of_several_settings_is_refused(
     other["config"][section] = {**other["config"][section], key: value}
     put(tmp_path, "dense", 0, record(0.5, 0.9))
     put(tmp_path, "topk", 0, other)
-    assert convergence.main(["--out", str(tmp_path), "--report"]) == 2
-    assert capsys.readouterr().err == f"convergence.py: {tmp_path}: mixes settings: {said}\n"
+    assert report(["--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"wirebench study convergence report: {tmp_path}: mixes settings: {said}\n"
 
 
 def test_a_table_of_several_numbers_of_workers_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path, "dense", 0, record(0.5, 0.9))
     put(tmp_path, "topk", 0, {**record(0.5, 0.9), "world_size": 8})
-    assert convergence.main(["--out", str(tmp_path), "--report"]) == 2
+    assert report(["--out", str(tmp_path)]) == 2
     assert "workers is 4 in dense-0 and 8 in topk-0" in capsys.readouterr().err
 
 
@@ -283,15 +285,16 @@ def test_a_damaged_note_is_one_line(
 ) -> None:
     path = put(tmp_path, "topk", 0, record(0.5, 0.9)) / "method.json"
     path.write_text(content)
-    assert convergence.main(["--out", str(tmp_path), "--report"]) == 2
+    assert report(["--out", str(tmp_path)]) == 2
     said = capsys.readouterr().err
-    assert said.startswith(f"convergence.py: {path}: ") and message in said and said.count("\n") == 1
+    assert (
+        said.startswith(f"wirebench study convergence report: {path}: ") and message in said and said.count("\n") == 1
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--report"], "train first"),
         (["--epochs", "0", "--data", "x"], "--epochs: must be positive, got 0"),
         (["--density", "2", "--data", "x"], "--density: lies in (0, 1], got 2"),
         (["--methods", "tokp", "--data", "x"], "--methods: no 'tokp'; there is: dense"),
@@ -301,6 +304,19 @@ def test_a_damaged_note_is_one_line(
 def test_mistakes_are_one_line(
     arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert convergence.main(["--out", str(tmp_path), *arguments], lambda command: pytest.fail("started")) == 2
+    assert run(["--out", str(tmp_path), *arguments], lambda command: pytest.fail("started")) == 2
     said = capsys.readouterr().err
-    assert said.startswith("convergence.py: ") and message in said and said.count("\n") == 1
+    assert said.startswith("wirebench study convergence run: ") and message in said and said.count("\n") == 1
+
+
+def test_nothing_to_report_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(["--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith("train first\n")
+
+
+def test_again_starts_a_finished_run_from_its_first_epoch(tmp_path: Path) -> None:
+    old = put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10, density=None)
+    (old / "checkpoints").mkdir()
+    fake = Fake()
+    assert run(["--out", str(tmp_path), "--data", "x", "--methods", "dense", "--again"], fake) == 0
+    assert fake.started == ["dense-0"] and not (old / "checkpoints").exists()

@@ -1,4 +1,4 @@
-"""scripts/bench_methods.py: what is started, and what is kept of it."""
+"""wirebench study methods run: what is started, and what is kept of it."""
 
 import json
 from pathlib import Path
@@ -7,9 +7,10 @@ import pytest
 
 import compressors
 from resolve import refuse_cut, resolve
-from scripts import bench_methods, methods_report
-from scripts.bench_methods import BASELINES, plan
+from suite.studies.methods import run as methods
+from suite.studies.methods.run import BASELINES, plan
 from tests.flexreduce import run_record
+from tests.studies import verb
 from wirebench import config
 from wirebench.cluster.signals import Interrupted
 
@@ -54,7 +55,7 @@ class Fake:
 
 def run(out: Path, *arguments: str, **ending: str) -> tuple[int, Fake]:
     fake = Fake(**ending)
-    return bench_methods.main(["--out", str(out), *arguments], fake), fake
+    return verb.run("methods")(["--config", CONFIGS[0], "--out", str(out), *arguments], fake), fake
 
 
 def test_every_compressor_has_a_row_and_the_baselines_stand_first():
@@ -90,6 +91,20 @@ def test_methods_take_turns_and_only_what_is_needed_is_kept(tmp_path: Path) -> N
     assert f"output.dir={tmp_path}/gs_sgd-1" in json.loads((tmp_path / "gs_sgd-1/method.json").read_text())["launch"]
 
 
+def test_what_is_there_is_not_run_again_and_what_was_run_otherwise_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--methods", "dense", "topk", "--turns", "1"]
+    assert len(run(tmp_path, "--methods", "dense", "--turns", "1")[1].commands) == 1
+    assert [fake.commands[0][-2] for fake in [run(tmp_path, *arguments)[1]]] == ["compressor.density=0.01"]
+    assert "1 of 2 runs are there already; --again makes them anew\n" in capsys.readouterr().err
+    for other, said in ((["--hosts", "2"], "hosts is 4, and 2 is asked for"), (["--density", "0.1"], "density=0.01")):
+        code, fake = run(tmp_path, *arguments, *other)
+        assert code == 2 and not fake.commands
+        assert said in capsys.readouterr().err
+    assert len(run(tmp_path, *arguments, "--again", "--density", "0.1")[1].commands) == 2
+
+
 def test_a_method_that_fails_leaves_the_others_and_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _ = run(tmp_path, "--methods", "dense", "gtopk", "topk", "--turns", "1", failing="gtopk")
     assert code == 1
@@ -99,9 +114,9 @@ def test_a_method_that_fails_leaves_the_others_and_is_named(tmp_path: Path, caps
 
 def test_a_run_that_fails_costs_the_earlier_one_nothing(tmp_path: Path) -> None:
     old = put(tmp_path, "gtopk", 0, record("gtopk", 0.1))
-    assert run(tmp_path, "--methods", "gtopk", "--turns", "1", failing="gtopk")[0] == 1
+    assert run(tmp_path, "--methods", "gtopk", "--turns", "1", "--again", failing="gtopk")[0] == 1
     assert json.loads((old / "record.json").read_text())["step_seconds"]["median"] == 0.1
-    assert run(tmp_path, "--methods", "gtopk", "--turns", "1")[0] == 0
+    assert run(tmp_path, "--methods", "gtopk", "--turns", "1", "--again")[0] == 0
     assert json.loads((old / "record.json").read_text())["step_seconds"]["median"] == 0.5
 
 
@@ -112,25 +127,25 @@ def test_a_stop_leaves_nothing_half_done(tmp_path: Path) -> None:
         Fake()(command)
         raise Interrupted(2)
 
-    arguments = ["--out", str(tmp_path), "--methods", "gtopk", "topk"]
-    assert bench_methods.main(arguments, stopped) == 130
+    arguments = ["--config", CONFIGS[0], "--out", str(tmp_path), "--methods", "gtopk", "topk", "--again"]
+    assert verb.run("methods")(arguments, stopped) == 130
     assert list(tmp_path.iterdir()) == [old]
 
 
 def test_a_method_that_diverges_has_a_row(tmp_path: Path) -> None:
     code, _ = run(tmp_path, "--methods", "dense", "topk", "--turns", "1", failing="topk", status="diverged")
     assert code == 0
-    assert methods_report.main([str(tmp_path)]) == 0
+    assert verb.report("methods")([str(tmp_path)]) == 0
     assert "| topk (diverged) (mg_wfbp, ring) |" in (tmp_path / "table.md").read_text()
 
 
 def test_results_go_by_the_configs_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bench_methods, "RESULTS", tmp_path)
+    monkeypatch.setattr(methods, "RESULTS", tmp_path)
     own = tmp_path / "own.toml"
     own.write_text(Path(CONFIGS[0]).read_text().replace("methods-vgg16", "my vgg"))
-    for path in (*CONFIGS, str(own)):
-        assert bench_methods.main(["--config", path, "--methods", "dense", "--turns", "1"], Fake()) == 0
-    assert {path.name for path in tmp_path.iterdir()} == {"vgg16", "resnet20", "my-vgg", "own.toml"}
+    for configs in ([], ["--config", str(own)]):
+        assert verb.run("methods")([*configs, "--methods", "dense", "--turns", "1"], Fake()) == 0
+    assert {path.name for path in (tmp_path / "methods").iterdir()} == {"vgg16", "resnet20", "my-vgg"}
 
 
 @pytest.mark.parametrize(
@@ -153,7 +168,7 @@ def test_mistakes_are_one_line(
     code, fake = run(tmp_path, *arguments)
     assert code == 2 and not fake.commands
     said = capsys.readouterr().err
-    assert said.startswith("bench_methods.py: ") and message in said and said.count("\n") == 1
+    assert said.startswith("wirebench study methods run: ") and message in said and said.count("\n") == 1
 
 
 def put(folder: Path, label: str, turn: int, made: dict, **more: object) -> Path:
@@ -163,3 +178,12 @@ def put(folder: Path, label: str, turn: int, made: dict, **more: object) -> Path
     note = {"label": label, "hosts": 4, "link": "1gbit", "launch": "python train.py", **more}
     (place / "method.json").write_text(json.dumps(note))
     return place
+
+
+def test_gs_sgds_runs_are_those_of_the_methods(tmp_path: Path) -> None:
+    fake, arguments = Fake(), ["--out", str(tmp_path), "--models", "vgg16", "--turns", "1"]
+    assert verb.run("gs_sgd")(arguments, fake) == 0
+    assert {path.name for path in (tmp_path / "vgg16").iterdir()} == {
+        "gtopk-0", "gs_sgd-0", "sketched_sgd-0", "gs_sgd_c=10k-0", "sketched_sgd_c=10k-0",
+    }  # fmt: skip
+    assert run(tmp_path / "vgg16", "--methods", "gtopk", "gs_sgd c=10k", "--turns", "1")[1].commands == []

@@ -2,14 +2,14 @@
 
 import pytest
 
+from suite.studies.flexreduce import measured as paper
+from suite.studies.flexreduce.claims import Line, claims
+from suite.studies.flexreduce.measured import LAYOUTS, Training
 from tests.flexreduce import cell, layout_cells, run_record
-from wirebench import paper_flexreduce as paper
 from wirebench.errors import UserError
-from wirebench.paper_flexreduce import LAYOUTS, Training
-from wirebench.paper_flexreduce_claims import Claim, claims
 
 
-def one(found: list[Claim], start: str) -> Claim:
+def one(found: list[Line], start: str) -> Line:
     [claim] = [claim for claim in found if claim.text.startswith(start)]
     return claim
 
@@ -54,7 +54,7 @@ def test_what_was_not_measured_is_none() -> None:
     [row] = paper.rows([cell()])
     assert row.saving("flexreduce", "ring") is None
     assert [row.reached, row.of_ideal_speed, row.seconds("native")] == [None, None, None]
-    assert row.verdict == "not measured"
+    assert row.verdict.state == "not measured"
 
 
 def test_repeats_that_cannot_be_paired_are_an_error() -> None:
@@ -66,7 +66,7 @@ def test_repeats_that_cannot_be_paired_are_an_error() -> None:
 @pytest.mark.parametrize(("quality", "verdict"), [(0.951, "reproduced"), (0.949, "not reproduced")])
 def test_a_layout_is_reproduced_from_95_percent_of_the_ideal_saving_on(quality: float, verdict: str) -> None:
     [row] = paper.rows(layout_cells("3+4", quality=quality))
-    assert row.verdict == verdict
+    assert row.verdict.state == verdict
     assert row.reached == pytest.approx(quality)
 
 

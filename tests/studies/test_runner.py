@@ -1,4 +1,4 @@
-"""scripts/_launching.py: runs that a script starts."""
+"""Runs that a study starts."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts._launching import attempt, run
+from suite.studies.runner import WIREBENCH, attempt, run, shown
 from tests.flexreduce import run_record
 from wirebench.cluster.signals import Interrupted
 
@@ -73,3 +73,10 @@ def test_the_record_of_an_earlier_attempt_is_not_this_ones(tmp_path: Path, statu
 def test_a_run_that_had_finished_still_has(tmp_path: Path) -> None:
     (tmp_path / "record.json").write_text(json.dumps(run_record()))
     assert attempt(["python"], tmp_path, lambda command: 0)
+
+
+def test_commands_are_shown_as_one_types_them() -> None:
+    assert (
+        shown([*WIREBENCH, "cluster", "run", "--", "python", "train.py"]) == "wirebench cluster run -- python train.py"
+    )
+    assert shown([sys.executable, "train.py", "a b"]) == "python train.py 'a b'"

@@ -1,4 +1,4 @@
-"""scripts/flexreduce_report.py on cells and records made up so that the answers are known."""
+"""wirebench study flexreduce report on cells and records made up so that the answers are known."""
 
 import json
 import math
@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from scripts.flexreduce_report import load, main
+from suite.studies.flexreduce.claims import claims
+from suite.studies.flexreduce.measured import LAYOUTS
+from suite.studies.flexreduce.report import load
 from tests.flexreduce import LARGE, SMALL, cell, layout_cells, put_cells, put_run
-from wirebench.paper_flexreduce import LAYOUTS
-from wirebench.paper_flexreduce_claims import claims
+from tests.studies.verb import report
 
+main = report("flexreduce")
 FIGURES = [f"fig4{letter}.png" for letter in "abcdef"]
 
 
@@ -19,11 +21,11 @@ def full(tmp_path: Path) -> Path:
     """Every layout, three sizes, and two turns of training on 2+3."""
     for layout in LAYOUTS:
         found = [c for items in (60_000, SMALL, LARGE) for c in layout_cells(layout, items)]
-        put_cells(tmp_path, layout, found, link="100mbit", launch=f"python scripts/cluster.py run --layout {layout}")
+        put_cells(tmp_path, layout, found, link="100mbit", launch=f"wirebench cluster run --layout {layout}")
     for turn in (0, 1):
         for name, seconds in {"ring": 10.0, "native": 9.0, "blueconnect": 10.0, "flexreduce": 8.0}.items():
             put_run(tmp_path, "2+3", name, turn, seconds=seconds + turn)
-    note = {"link": "100mbit", "launch": "python scripts/cluster.py run -- python train.py"}
+    note = {"link": "100mbit", "launch": "wirebench cluster run -- python train.py"}
     (tmp_path / "end_to_end" / "2+3" / "cluster.json").write_text(json.dumps(note))
     return tmp_path
 
@@ -52,7 +54,7 @@ def test_the_report_has_every_figure_and_every_number(full: Path, capsys: pytest
     assert epochs.split(" | ")[2:7] == ["100mbit", "33600", "30400", "33600", "27200"]
     assert "All ranks ended with the same bits; largest error 1e-07" in text
     assert "AMD EPYC, 2 cores; torch (gloo); torch 2.15.0; commit 0123456789" in text
-    assert "`python scripts/cluster.py run --layout 3+4+4`" in text
+    assert "`wirebench cluster run --layout 3+4+4`" in text
     heads = [line for line in text.splitlines() if line.startswith("| layout")]
     assert len(heads) == 4
     # The claims are about the largest size, so the others have no verdict.
@@ -108,7 +110,7 @@ def test_a_link_may_be_given_for_cells_that_do_not_say_it(tmp_path: Path) -> Non
     [
         (["--link", "100mbit"], "--link: every file of cells says already"),
         (["--link", "fast"], "cannot read the rate 'fast'"),
-        (["--colour"], "unrecognized arguments: --colour"),
+        (["--colour"], "--colour: no such option"),
         (["--dir", "nowhere"], "nowhere: has neither cells/LAYOUT.jsonl nor end_to_end/LAYOUT"),
     ],
 )
@@ -130,7 +132,7 @@ def test_damaged_files_are_named(full: Path, capsys: pytest.CaptureFixture) -> N
     (full / "end_to_end" / "2+3" / "blueconnect-0" / "record.json").write_text("{}")
     assert "blueconnect-0/record.json: not a run's record" in message()
     put_run(full, "2+3", "another", 0)
-    assert "another-0: no folder of bench_flexreduce.py" in message()
+    assert "another-0: no folder of this study" in message()
     put_cells(full, "3+3", [cell("2+3")])
     assert "3+3.jsonl: has cells of another layout" in message()
     (full / "cells" / "2+2.jsonl").write_text("nothing")

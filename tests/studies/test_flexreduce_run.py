@@ -1,4 +1,4 @@
-"""scripts/bench_flexreduce.py: what it would start, what it keeps, and that a failure loses nothing else."""
+"""wirebench study flexreduce run: what it would start, what it keeps, and that a failure loses nothing else."""
 
 import json
 from pathlib import Path
@@ -6,19 +6,21 @@ from pathlib import Path
 import pytest
 
 from resolve import resolve
-from scripts import bench_flexreduce
-from scripts.bench_flexreduce import ROOT, TIMED, TRAINED, main
-from scripts.flexreduce_report import load
+from suite.studies.flexreduce.measured import COLLECTIVES, LAYOUTS
+from suite.studies.flexreduce.report import load
+from suite.studies.flexreduce.run import CONFIG, TIMED, TRAINED, Turn
+from suite.studies.runner import ROOT, shown
+from suite.studies.trainings import Cluster
 from tests.flexreduce import cell, layout_cells, put_cells, run_record
+from tests.studies.verb import run as runs_of
 from wirebench import cells, config
-from wirebench.paper_flexreduce import COLLECTIVES, LAYOUTS
 
 
 class Fake:
     """Stands in for the clusters: writes what the commands would write, and fails for some words."""
 
-    def __init__(self, failing: str = "nothing") -> None:
-        self.failing = failing
+    def __init__(self, failing: str = "nothing", status: str = "finished") -> None:
+        self.failing, self.status = failing, status
         self.commands: list[list[str]] = []
 
     def __call__(self, command: list[str]) -> int:
@@ -37,16 +39,16 @@ class Fake:
             (folder / name).touch()
         if f"collective.name={self.failing}" in command:
             return 3
-        (folder / "record.json").write_text(json.dumps(run_record(layout)))
+        (folder / "record.json").write_text(json.dumps(run_record(layout, status=self.status)))
         return 0
 
     def option(self, name: str) -> list[str]:
         return [command[command.index(name) + 1] for command in self.commands]
 
 
-def run(out, *arguments, failing="nothing"):
-    fake = Fake(failing)
-    return main(["--out", str(out), *arguments], fake), fake
+def run(out, *arguments, **ending):
+    fake = Fake(**ending)
+    return runs_of("flexreduce")(["--out", str(out), *arguments], fake), fake
 
 
 def test_it_measures_what_is_reported() -> None:
@@ -61,7 +63,7 @@ def test_every_layout_is_measured_and_the_cells_learn_their_link(tmp_path: Path)
     results = load(tmp_path, None)
     assert {row.layout for row in results.rows} == set(LAYOUTS)
     assert {header["link"] for header in results.headers.values()} == {"200mbit"}
-    assert results.headers["2+3"]["launch"] == bench_flexreduce.shown(fake.commands[1])
+    assert results.headers["2+3"]["launch"] == shown(fake.commands[1])
     measured = cells.load(tmp_path / "cells" / "2+3.jsonl")
     assert list(measured.cells) == layout_cells("2+3")
 
@@ -70,19 +72,17 @@ def test_the_command_is_one_that_can_be_typed(tmp_path: Path) -> None:
     _, fake = run(tmp_path, "--layouts", "3+4", "--seconds", "7.5")
     [command] = fake.commands
     file = tmp_path / "cells" / "3+4.jsonl"
-    assert bench_flexreduce.shown(command) == (
-        "python scripts/cluster.py run --layout 3+4 --link 100mbit -- python scripts/bench_collectives.py "
+    assert shown(command) == (
+        "wirebench cluster run --layout 3+4 --link 100mbit -- wirebench bench collectives "
         "--collectives ring flexreduce blueconnect native --sizes 60kf 120kf 1200kf 3000kf --seconds 7.5 "
         f"--json {file}"
     )
 
 
-def test_files_of_the_repository_are_named_from_its_root(tmp_path: Path) -> None:
-    plan = bench_flexreduce.Plan("100mbit", ROOT / "results" / "flexreduce", ("4",), 1.0, 1)
+def test_files_of_the_repository_are_named_from_its_root() -> None:
+    turn = Turn("2+3/ring-0", "ring", Cluster("100mbit", layout="2+3"), CONFIG, ("collective.name=ring",))
     folder = ROOT / "results" / "flexreduce" / "end_to_end" / "2+3" / "ring-0"
-    assert "output.dir=results/flexreduce/end_to_end/2+3/ring-0" in bench_flexreduce.training_command(
-        plan, "2+3", "ring", folder
-    )
+    assert "output.dir=results/flexreduce/end_to_end/2+3/ring-0" in turn.command(folder)
 
 
 def test_the_large_size_is_asked_for(tmp_path: Path) -> None:
@@ -93,15 +93,15 @@ def test_the_large_size_is_asked_for(tmp_path: Path) -> None:
 
 def test_a_layout_that_fails_loses_no_other(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     put_cells(tmp_path, "3+3", [cell("3+3")])
-    code, fake = run(tmp_path, failing="3+3")
+    code, fake = run(tmp_path, "--again", failing="3+3")
     assert code == 1
     assert len(fake.commands) == len(LAYOUTS)
     assert sorted(path.stem for path in (tmp_path / "cells").iterdir()) == sorted(LAYOUTS)
     assert cells.load(tmp_path / "cells" / "3+3.jsonl").cells == (cell("3+3"),)
-    assert capsys.readouterr().err == "bench_flexreduce.py: failed: 3+3\n"
+    assert capsys.readouterr().err == "wirebench study flexreduce run: failed: 3+3\n"
 
 
-def test_trainings_take_turns_and_keep_two_files(tmp_path: Path) -> None:
+def test_trainings_take_turns_and_keep_what_reports_need(tmp_path: Path) -> None:
     code, fake = run(tmp_path, "--end-to-end", "--turns", "3", "--end-to-end-layouts", "2+3", "4+4")
     assert code == 0
     names = [next(w for w in command if w.startswith("collective.name=")) for command in fake.commands]
@@ -110,21 +110,44 @@ def test_trainings_take_turns_and_keep_two_files(tmp_path: Path) -> None:
     folders = [path for path in (tmp_path / "end_to_end" / "4+4").iterdir() if path.is_dir()]
     assert {path.name for path in folders} == {f"{name}-{turn}" for name in TRAINED for turn in range(3)}
     for folder in folders:
-        assert {path.name for path in folder.iterdir()} == {"record.json", "config.toml"}
+        assert {path.name for path in folder.iterdir()} == {"record.json", "config.toml", "method.json"}
     results = load(tmp_path, None)
     assert len(results.runs) == 24
     assert results.notes["2+3"]["link"] == "100mbit"
     assert "collective.name=NAME" in results.notes["2+3"]["launch"]
 
 
-def test_a_training_that_fails_leaves_nothing_and_loses_no_other(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_training_that_fails_or_diverges_costs_the_earlier_ones_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     assert run(tmp_path, "--end-to-end", "--turns", "1")[0] == 0
-    code, fake = run(tmp_path, "--end-to-end", "--turns", "1", failing="blueconnect")
-    assert code == 1
-    assert len(fake.commands) == len(TRAINED)
-    assert {run.collective for run in load(tmp_path, None).runs} == {"ring", "flexreduce", "native"}
-    error = capsys.readouterr().err.splitlines()
-    assert error == ["bench_flexreduce.py: 2+3: blueconnect failed in turn 0", "bench_flexreduce.py: failed: 2+3"]
+    for ending in ({"failing": "blueconnect"}, {"status": "diverged"}):
+        code, fake = run(tmp_path, "--end-to-end", "--turns", "1", "--again", **ending)
+        assert code == 1
+        assert len(fake.commands) == len(TRAINED)
+        assert {run.collective for run in load(tmp_path, None).runs} == set(COLLECTIVES)
+        error = capsys.readouterr().err
+        assert error.startswith("wirebench study flexreduce run: failed: ") and "2+3: blueconnect in turn 0" in error
+
+
+def test_what_is_there_is_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    timing, training = ["--layouts", "2+3", "3+3", "--sizes", "6000kf"], ["--end-to-end", "--turns", "1"]
+    for arguments, count in ((timing, 2), (training, len(TRAINED))):
+        assert len(run(tmp_path, *arguments)[1].commands) == count
+        assert not run(tmp_path, *arguments)[1].commands
+        assert f"{count} of {count} runs are there already" in capsys.readouterr().err
+        code, fake = run(tmp_path, *arguments, "--link", "1gbit")
+        assert code == 2 and not fake.commands
+        assert "the links had 100mbit; --again measures anew" in capsys.readouterr().err
+    assert len(run(tmp_path, "--layouts", "2+3", "--sizes", "6000kf", "--full")[1].commands) == 1, "a size is missing"
+
+
+def test_trainings_on_other_links_are_not_mixed(tmp_path: Path) -> None:
+    run(tmp_path, "--end-to-end", "--turns", "2")
+    run(tmp_path, "--end-to-end", "--turns", "1", "--link", "1gbit", "--again")
+    results = load(tmp_path, None)
+    assert results.notes["2+3"]["link"] == "1gbit"
+    assert {each.turn for each in results.runs} == {0}
 
 
 @pytest.mark.parametrize(
@@ -132,7 +155,7 @@ def test_a_training_that_fails_leaves_nothing_and_loses_no_other(tmp_path: Path,
     [
         (["--link", "fast"], "cannot read the rate 'fast'"),
         (["--sizes", "4", "big"], "--sizes: cannot read 'big'"),
-        (["--layouts", "5+5"], "argument --layouts: invalid choice: '5+5'"),
+        (["--layouts", "5+5"], "--layouts: no '5+5'; there is: 2+2"),
         (["--turns", "2"], "--turns: needs --end-to-end"),
         (["--end-to-end-layouts", "2+3"], "--end-to-end-layouts: needs --end-to-end"),
         (["--end-to-end", "--sizes", "4"], "--sizes: is about all-reduces alone"),
@@ -148,13 +171,13 @@ def test_bad_input_is_one_line(
     assert code == 2
     assert not fake.commands
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("bench_flexreduce.py: ")
+    assert line.startswith("wirebench study flexreduce run: ")
     assert message in line
 
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_the_training_composes(name: str) -> None:
-    settings = resolve(config.load(ROOT / bench_flexreduce.CONFIG, [f"collective.name={name}"]))
+    settings = resolve(config.load(ROOT / CONFIG, [f"collective.name={name}"]))
     assert (settings.model.name, settings.scheduler.name) == ("resnet18", "fused")
     assert settings.train.max_steps > settings.train.warmup_steps
     assert settings.train.checkpoint_every_steps == settings.train.checkpoint_every_epochs == 0

@@ -4,9 +4,10 @@ import functools
 
 import pytest
 
-from scripts import mgwfbp_report as report
-from wirebench import paper_mgwfbp as paper
-from wirebench.paper_mgwfbp import GOOGLENET, RESNET, Cell, Model
+from suite.studies.mg_wfbp import paper
+from suite.studies.mg_wfbp import simulated as report
+from suite.studies.mg_wfbp.claims import claims
+from suite.studies.mg_wfbp.paper import GOOGLENET, RESNET, Model, Step
 
 
 @functools.cache
@@ -23,13 +24,13 @@ def test_all_nine_measured_steps_are_predicted_within_8_percent():
     """The cost of a message is fitted to two of them."""
     predict = report.predictor(GOOGLENET)
     call_seconds = paper.fit(GOOGLENET, predict)
-    found = paper.cells(GOOGLENET, predict, call_seconds)
+    found = paper.steps(GOOGLENET, predict, call_seconds)
     assert len(found) == 9
     assert sum(cell.fitted for cell in found) == 2
     assert call_seconds == pytest.approx(1.55e-3, rel=0.1)
-    assert not [cell for cell in found if abs(cell.error) > paper.MOST_OFF]
+    assert not [cell for cell in found if abs(cell.error) > 0.08]
     # Without it WFBP on 8 nodes is a quarter too fast.
-    without = {(cell.nodes, cell.schedule): cell.error for cell in paper.cells(GOOGLENET, predict, 0.0)}
+    without = {(cell.nodes, cell.schedule): cell.error for cell in paper.steps(GOOGLENET, predict, 0.0)}
     assert without[8, "wfbp"] < -0.2
 
 
@@ -77,28 +78,14 @@ def test_crossings():
 
 def test_verdicts():
     simulated = {16: {"wfbp": 0.6, "sync_easgd": 0.5}, 64: {"wfbp": 0.5, "sync_easgd": 0.6, "mg_wfbp": 0.87}}
-    predicted = [Cell(8, name, 0.4, 0.5 if name == "wfbp" else 0.4) for name in paper.SCHEDULES]
-    found = {claim.text: claim for claim in paper.claims(GOOGLENET, simulated, predicted)}
+    predicted = [Step(8, name, 0.4, 0.5 if name == "wfbp" else 0.4) for name in paper.SCHEDULES]
+    found = {claim.text: claim for claim in claims(GOOGLENET, simulated, predicted)}
     wfbp = found["simulated, 64 nodes: MG-WFBP over WFBP"]
     assert (wfbp.paper, wfbp.ours, wfbp.verdict) == ("1.78x", "1.74x", "reproduced")
     assert found["simulated, 64 nodes: MG-WFBP over SyncEASGD"].verdict == "not reproduced: +7 %"
     assert found["simulated: WFBP faster on 4 to 16 nodes, SyncEASGD on 64"].verdict == "reproduced"
     assert found["measured, 8 nodes: MG-WFBP over WFBP; here: predicted"].verdict == "off by +25 %"
-    resnet = {claim.text: claim.verdict for claim in paper.claims(RESNET, simulated, predicted)}
+    resnet = {claim.text: claim.verdict for claim in claims(RESNET, simulated, predicted)}
     assert resnet["simulated, 64 nodes: MG-WFBP over WFBP"] == "reproduced, from a reconstructed trace"
     assert resnet["simulated, 64 nodes: efficiency of MG-WFBP"] == "not reproduced: -13 %"
     assert not any(text.startswith("simulated, 64 nodes: efficiency") for text in found)
-
-
-def test_the_report_is_the_same_every_time_and_the_one_that_is_shipped(tmp_path, capsys):
-    assert report.main(["--dir", str(tmp_path)]) == 0
-    shipped = report.ROOT / "results" / "mg-wfbp"
-    assert (tmp_path / "table.md").read_text() == (shipped / "table.md").read_text()
-    assert {path.name for path in tmp_path.iterdir()} == {path.name for path in shipped.iterdir()}
-
-
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path, capsys):
-    (tmp_path / "file").write_text("")
-    assert report.main(["--dir", str(tmp_path / "file")]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("mgwfbp_report.py: ") and said.count("\n") == 1
