@@ -89,7 +89,7 @@ def conduct(run: Run) -> None:
         raise
     record = run.finish("interrupted" if final is None else status, final or {})
     run.progress.result(record)
-    run.progress.note(f"record: {run.directory / 'record.json'} (every line: scripts/show.py --all FOLDER)")
+    run.progress.note(f"record: {run.directory / 'record.json'} (every line: wirebench show --all FOLDER)")
     run.close()
 
 

@@ -122,6 +122,16 @@ def _does_nothing(handler: ast.ExceptHandler, statement: ast.stmt) -> bool:
     )
 
 
+def test_no_file_edits_the_search_path():
+    wrong = [
+        f"{file}:{node.lineno}"
+        for file, tree in PRODUCT.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path"
+    ]
+    assert not wrong, f"the project is installed, so its packages are found: {wrong}"
+
+
 def test_python_is_ascii():
     wrong = [str(file) for file in TREES if not (TOP / file).read_bytes().isascii()]
     assert not wrong

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from wirebench.config import SECTIONS
 from wirebench.errors import UserError
-from wirebench.plugins import Plugins, nearest, type_name
+from wirebench.plugins import Plugins, type_name
+from wirebench.utils.names import nearest
 
 HINT = "python train.py --list NAME [NAME ...] explains a plugin and its options"
 

@@ -12,7 +12,7 @@ import psutil
 from wirebench.comm.launch import Launch, launched
 
 TOLD = "WIREBENCH_LAUNCHED_BY"
-"""Variable in which a launcher of the suite's own (scripts/cluster.py) leaves its command."""
+"""Variable in which a launcher of the suite's own (wirebench cluster) leaves its command."""
 _PROGRAMS = {
     "horovodrun": ("horovodrun",),
     "torchrun": ("torchrun", "torch.distributed.run", "torch.distributed.launch"),

@@ -143,7 +143,7 @@ def started(
     script: str = "train.py",
 ) -> Iterator[Job]:
     """A job of `size` ranks, or of `size` virtual workers where engine is local; at the end nothing of it lives."""
-    job = Job([*launcher(engine, size), script, *last_of_each(arguments)], logs, environment or {})
+    job = Job([*launcher(engine, size), *script.split(), *last_of_each(arguments)], logs, environment or {})
     try:
         yield job
     finally:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import schedulers
-from scripts.schedules_report import together
+from suite.studies.mg_wfbp.measured import together
 from tests.distributed.ends import assert_same_end, checkpoints, record
 from tests.distributed.forked import fork
 from tests.distributed.launch import CONFIG, ROOT, Ended

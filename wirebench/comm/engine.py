@@ -105,7 +105,7 @@ class Engine:
         return totals[0]
 
     def close(self) -> None:
-        """Leave the job in good order; an emulated cluster (scripts/cluster.py) is told what was sent to whom."""
+        """Leave the job in good order; an emulated cluster (wirebench cluster) is told what was sent to whom."""
         if folder := os.environ.get("WIREBENCH_COUNTS"):
             save_counts(Path(folder), self.peers, self.communicators, complete=not self.uncounted)
         for closer in self.closers:

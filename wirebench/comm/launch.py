@@ -33,7 +33,7 @@ class Launch(NamedTuple):
     engines   that can join its processes; the first one is taken where the config names none
     size      0: not known
     sharing   ranks that share this machine's cores: those of its host, or, where the hosts are emulated on one machine
-              (scripts/cluster.py), those of all its hosts
+              (wirebench cluster), those of all its hosts
     """
 
     launcher: str
