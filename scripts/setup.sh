@@ -154,6 +154,15 @@ explain_pip_failure() {
     die "pip failed${why:+: ${why#ERROR: }}; all that it said is in $log"
 }
 
+# The project is installed as the path of its folder, so that its packages are found from anywhere. Python reads that
+# file in the locale's encoding, and does not start where it cannot: LC_ALL=C and a folder with an umlaut in its name.
+point_to_project() {
+    local entry
+    for entry in "$venv"/lib/python3*/site-packages/__editable__.wirebench-*.pth; do
+        if [ -f "$entry" ]; then echo ../../../.. >"$entry"; fi # from there up to the folder that .venv is in
+    done
+}
+
 install_packages() {
     local ticker status=0
     say 'installing the packages of requirements.lock (2.5 GB to fetch the first time; 1 to 3 minutes)'
@@ -164,8 +173,8 @@ install_packages() {
     pip_install --retries 2 -r "$root/requirements.lock" || status=$?
     kill "$ticker"
     [ "$status" = 0 ] || explain_pip_failure
-    # The project itself, so that scripts find its packages from anywhere.
     pip_install --quiet --no-deps --no-build-isolation --editable "$root" || explain_pip_failure
+    point_to_project
     done_in 'packages are installed'
 }
 

@@ -140,7 +140,7 @@ def pretend_installed(tree: Path, programs: Path) -> None:
 def install(tree: Path, programs: Path, python: str) -> subprocess.CompletedProcess[str]:
     """A set-up in which `python` is the program of .venv that installs, and Horovod's wheel is there."""
     folder = tree / ".venv/bin"
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     wheel = tree / "horovod.whl"
     wheel.touch()
     write_program(tree / "scripts/build_horovod.sh", f"echo '{wheel}'\n")
@@ -183,6 +183,17 @@ def test_an_error_of_pips_is_one_line_that_names_the_log(tree, programs, says, t
     assert line.startswith(f"setup: {told}")
     assert str(tree / ".venv/setup.log") in line
     assert "ERROR: " in (tree / ".venv/setup.log").read_text()
+
+
+def test_the_project_is_found_by_a_path_that_every_locale_can_read(tree, programs):
+    folder = tree / ".venv/lib/python3.11/site-packages"
+    folder.mkdir(parents=True)
+    entry = folder / "__editable__.wirebench-0.1.0.pth"
+    says = f"case \"$*\" in *--editable*) echo '{tree}' >'{entry}' ;; esac"
+    result = install(tree, programs, pip_that(says))
+    assert result.returncode == 0, result
+    assert entry.read_text().isascii() and not entry.read_text().startswith("/")
+    assert (folder / entry.read_text().strip()).resolve() == tree
 
 
 def test_setup_behind_a_symbolic_link_is_the_same_setup(tree, programs, tmp_path):
