@@ -32,7 +32,8 @@ RUN mkdir /wheel && cp "$(GPU_OPS=none bash scripts/build_horovod.sh /opt/venv/b
 
 # The project and its user, who may write results and nothing else.
 FROM environment AS application
-RUN useradd --create-home --shell /bin/bash wirebench && install -d -o wirebench -g wirebench results results/runs
+RUN useradd --create-home --shell /bin/bash wirebench && install -d -o wirebench -g wirebench results results/runs \
+    && printf '#!/bin/sh\nexec python -m suite "$@"\n' >/usr/local/bin/wirebench && chmod 755 /usr/local/bin/wirebench
 COPY . ./
 # One thread a rank, as torchrun does: ranks share the cores. Traffic stays on the loopback interface.
 ENV HOME=/home/wirebench PYTHONPATH=/app PYTHONUNBUFFERED=1 NP=4 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo

@@ -16,8 +16,10 @@ horovodrun = $(VENV)/horovodrun -np $(1) -H 127.0.0.1:$(1) --gloo --network-inte
 RUN_ENV := PATH="$(CURDIR)/$(VENV):$$PATH" OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} \
 	GLOO_SOCKET_IFNAME=$${GLOO_SOCKET_IFNAME:-lo}
 
-# horovodrun puts "[rank]<stdout>:" before every line.
-PLAIN := sed -u 's/^\[[0-9]*\]<std[a-z]*>://'
+# horovodrun puts "[rank]<stdout>:" before every line, and ends with a traceback of its own where a rank failed: of that
+# only the last line is kept.
+PLAIN := sed -u -e '/^Traceback (most recent call last):$$/{N;/bin\/horovodrun", line/{:more;N;/\nRuntimeError: [^\n]*$$/!b more;s/.*\nRuntimeError: //}}' \
+	-e 's/^\[[0-9]*\]<std[a-z]*>://'
 
 # A pipe fails where its first command does.
 SHELL := /bin/bash
@@ -25,6 +27,7 @@ SHELL := /bin/bash
 
 CIFAR ?= data/cifar10
 RESULTS ?= results/$(shell hostname)
+STUDY = $(VENV)/wirebench study
 
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all lint format clean bench-overhead bench-input bench-cifar bench-synthetic \
@@ -44,23 +47,24 @@ setup: ## make .venv with pinned packages and Horovod
 run: setup ## train CONFIG on NP Horovod processes, then show the record
 	@test -x $(VENV)/horovodrun || \
 		{ echo 'make run: Horovod is missing; run make setup without WIREBENCH_NO_HOROVOD' >&2; exit 2; }
-	@$(RUN_ENV) $(call horovodrun,$(NP)) $(VENV)/python train.py $(CONFIG) $(ARGS) 2>&1 | $(PLAIN)
+	@$(RUN_ENV) $(call horovodrun,$(NP)) $(VENV)/python train.py "$(CONFIG)" $(ARGS) 2>&1 | $(PLAIN)
 
-# Tests come last, so that a good run ends with pytest's summary; a failure of one is the failure of all. First those
-# that only compute, on several cores, a thread each; then, one by one, those that start processes or look at the clock.
-ALONE = $(addprefix tests/, cluster comm distributed models data/test_bench_input.py) $(addprefix tests/test_, \
-	backward_profile.py bench_collectives.py clock.py handover.py launching.py native.py peers.py rehearsal.py setup.py \
-	stop.py threaded.py)
-
-test: setup ## lint, then all tests
+# Tests come last, so that a good run ends with pytest's summary; a failure of one is the failure of all. Most run on
+# several cores, a thread each, the tests of a file in one process; then, one by one, those that look at the clock.
+define pytest
 	@failed=; \
 	$(MAKE) --no-print-directory lint || failed="$$failed lint"; \
-	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n auto --maxprocesses 4 $(addprefix --ignore=,$(ALONE)) || failed="$$failed computing"; \
-	$(VENV)/python -m pytest $(ALONE) || failed="$$failed tests"; \
-	test -z "$$failed" || { echo "make test: failed:$$failed" >&2; exit 1; }
+	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not clock$(1)" $(2) \
+		|| failed="$$failed tests"; \
+	$(VENV)/python -m pytest -m "clock$(1)" $(2) || failed="$$failed clock"; \
+	test -z "$$failed" || { echo "make $@: failed:$$failed" >&2; exit 1; }
+endef
 
-test-all: setup ## every test, the slow ones too: all engines against each other (long: never timed whole)
-	@$(VENV)/python -m pytest -m "slow or not slow"
+test: setup ## lint, then all tests that protect a change (about 5 min)
+	$(call pytest, and not slow)
+
+test-all: setup ## lint, then every test: products and proofs too, with more random examples
+	$(call pytest,,--hypothesis-profile=full)
 
 lint: setup ## ruff check, ruff format --check, mypy
 	@failed=; \
@@ -75,15 +79,15 @@ format: setup ## put imports and layout right
 bench-overhead: setup ## what our trunk costs beside DDP and Horovod's optimizer (about 15 min)
 	@mkdir -p $(RESULTS)/overhead
 	@for engine in torch horovod; do for model in resnet20 vgg16; do \
-		$(RUN_ENV) $(VENV)/python scripts/bench_overhead.py --engine $$engine --model $$model \
+		$(RUN_ENV) $(VENV)/wirebench bench overhead --engine $$engine --model $$model \
 			--json $(RESULTS)/overhead/$$engine-$$model.json 2>&1 | $(PLAIN); done; done
 
 bench-input: setup ## images per second of the CIFAR-10 input pipeline beside training (about 2 min)
-	@$(VENV)/python scripts/bench_input.py
+	@$(VENV)/wirebench bench input
 
 bench-cifar: setup ## CIFAR-10, ResNet-20, 2 workers, 6 epochs: dense and top-1 %; CIFAR=FOLDER (about 15 min)
 	@for name in dense topk; do $(RUN_ENV) $(call horovodrun,2) $(VENV)/python train.py \
-		configs/cifar10_resnet20_$$name.toml data.root=$(CIFAR) output.dir=$(RESULTS)/cifar10_resnet20_$$name \
+		configs/cifar10_resnet20_$$name.toml data.root="$(CIFAR)" output.dir=$(RESULTS)/cifar10_resnet20_$$name \
 		2>&1 | $(PLAIN); done
 
 bench-synthetic: setup ## a few steps of every model on random images, 2 workers (about 15 min)
@@ -93,82 +97,67 @@ bench-synthetic: setup ## a few steps of every model on random images, 2 workers
 
 # Measured twice: the speeds are fitted to the first measurement, and predict the second.
 COLLECTIVES = $(RESULTS)/collectives
-CLUSTER = $(VENV)/python scripts/cluster.py run --layout 2+3 --link 200mbit -- \
-	python scripts/bench_collectives.py --sizes 4 1k 16k 60kf 1m 4m 4000kf --seconds 10
+CLUSTER = $(VENV)/wirebench cluster run --layout 2+3 --link 200mbit -- \
+	wirebench bench collectives --sizes 4 1k 16k 60kf 1m 4m 4000kf --seconds 10
 
 bench-collectives: setup ## all-reduce algorithms on 2+3 workers, 200 Mbit/s links; the fit and its prediction (about 10 min)
 	@mkdir -p $(COLLECTIVES)
 	@$(CLUSTER) --json $(COLLECTIVES)/2+3-fitted.jsonl
-	@$(VENV)/python scripts/fit_network.py $(COLLECTIVES)/2+3-fitted.jsonl --out $(COLLECTIVES)/2+3.toml
+	@$(VENV)/wirebench fit $(COLLECTIVES)/2+3-fitted.jsonl --out $(COLLECTIVES)/2+3.toml
 	@$(CLUSTER) --topology $(COLLECTIVES)/2+3.toml --json $(COLLECTIVES)/2+3-predicted.jsonl
-	@$(VENV)/python scripts/fit_network.py $(COLLECTIVES)/2+3-predicted.jsonl --judge $(COLLECTIVES)/2+3.toml
-	@$(VENV)/python scripts/plot_collectives.py $(COLLECTIVES)/2+3-predicted.jsonl --link 200mbit --out $(COLLECTIVES)
+	@$(VENV)/wirebench fit $(COLLECTIVES)/2+3-predicted.jsonl --judge $(COLLECTIVES)/2+3.toml
+	@$(VENV)/wirebench bench plot-collectives $(COLLECTIVES)/2+3-predicted.jsonl --link 200mbit --out $(COLLECTIVES)
 
-# A layout that failed leaves the others to be reported, and is the failure of the whole.
+# A run that failed leaves the others to be reported, and is the failure of the whole.
 bench-flexreduce: setup ## FlexReduce's table and figures on nine emulated clusters, 100 Mbit/s links (about 25 min)
 	@failed=; \
-	$(VENV)/python scripts/bench_flexreduce.py || failed=yes; \
-	$(VENV)/python scripts/bench_flexreduce.py --end-to-end --link 400mbit || failed=yes; \
-	$(VENV)/python scripts/flexreduce_report.py && test -z "$$failed"
+	$(STUDY) flexreduce run --again || failed=yes; \
+	$(STUDY) flexreduce run --again --end-to-end --link 400mbit || failed=yes; \
+	$(STUDY) flexreduce report && test -z "$$failed"
 
 bench-compressors: setup ## every compressor's own time and memory, in copies of the vector, on four models (about 30 min)
-	@$(VENV)/python scripts/bench_compressors.py --json $(RESULTS)/compressors/cells.jsonl \
+	@$(VENV)/wirebench bench compressors --json $(RESULTS)/compressors/cells.jsonl \
 		--figures $(RESULTS)/compressors
 
 bench-methods: setup ## train with every compressor on 4 emulated hosts, 1 Gbit/s: time per step, bytes (about 40 min)
-	@failed=; for model in vgg16 resnet20; do \
-		$(VENV)/python scripts/bench_methods.py --config configs/tables/methods_$$model.toml \
-			--out results/methods/$$model || failed=yes; \
-		$(VENV)/python scripts/methods_report.py results/methods/$$model || failed=yes; \
-	done; test -z "$$failed"
+	@failed=; \
+	$(STUDY) methods run --again || failed=yes; \
+	$(STUDY) methods report results/methods/vgg16 results/methods/resnet20 && $(STUDY) gs_sgd report && \
+		test -z "$$failed"
 
 bench-convergence: setup ## ResNet-20 on CIFAR-10 with every compressor, 10 epochs each; CIFAR=FOLDER (about 5 h)
-	@$(VENV)/python scripts/convergence.py --data $(CIFAR)
+	@$(STUDY) convergence run --data "$(CIFAR)"
 
 bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures (a few seconds)
-	@$(VENV)/python scripts/mgwfbp_report.py
+	@$(STUDY) mg_wfbp report
 
-# What the paper's nodes had: the nominal rate of their 10GbE, slowed down ten times; then what all-reduces on it attained,
-# adding on the CPU included (MG-WFBP's own fit, 3.6 Gbit/s); then a slower network at full speed; then layers made up.
-SCHEDULES = $(VENV)/python scripts/bench_schedules.py --turns $(TURNS) --config configs/tables/schedules_
-OF_SCHEDULES = results/schedules
-MOST_SCHEDULES = wfbp sync_easgd mg_wfbp optimal fused dear dear,bucket_cap_mb=4 native
 TURNS ?= 2
 
 bench-schedules: setup ## every schedule on emulated clusters, beside the MG-WFBP paper's speed-ups (about 70 min)
 	@failed=; \
-	$(SCHEDULES)googlenet.toml --hosts 8 --link 1gbit --schedulers $(MOST_SCHEDULES) \
-		--out $(OF_SCHEDULES)/googlenet_8x10gbit || failed=yes; \
-	$(SCHEDULES)googlenet.toml --hosts 8 --link 360mbit --schedulers wfbp sync_easgd mg_wfbp optimal \
-		--out $(OF_SCHEDULES)/googlenet_8x3.6gbit || failed=yes; \
-	$(SCHEDULES)googlenet.toml --hosts 4 --link 1gbit --set network.dilation=1 --schedulers $(MOST_SCHEDULES) \
-		--out $(OF_SCHEDULES)/googlenet_4x1gbit || failed=yes; \
-	for link in 500mbit 1gbit; do \
-		$(SCHEDULES)alike.toml --hosts 8 --link $$link --schedulers wfbp sync_easgd mg_wfbp optimal dear dear,bucket_cap_mb=1 \
-			--out $(OF_SCHEDULES)/alike_8x$$link || failed=yes; \
-	done; \
-	for folder in $(OF_SCHEDULES)/*/; do $(VENV)/python scripts/schedules_report.py $$folder || failed=yes; done; \
-	test -z "$$failed"
+	$(STUDY) mg_wfbp run --again --turns $(TURNS) || failed=yes; \
+	$(STUDY) mg_wfbp report results/schedules/*/ && test -z "$$failed"
 
 BREAK_EVEN = results/break_even
-SIDES = $(VENV)/python scripts/bench_break_even.py --topology $(BREAK_EVEN)/2x1gbit.toml --measured-at 1gbit
+SIDES = $(STUDY) break_even run --again --turns 3 --topology $(BREAK_EVEN)/2x1gbit.toml --measured-at 1gbit
 
 bench-break-even: setup ## compressors on both sides of their break-evens, by the planner: 2 emulated hosts (about 30 min)
 	@mkdir -p $(BREAK_EVEN)
-	@$(VENV)/python scripts/cluster.py run --hosts 2 --link 1gbit -- python scripts/bench_collectives.py \
+	@$(VENV)/wirebench cluster run --hosts 2 --link 1gbit -- wirebench bench collectives \
 		--collectives ring halving_doubling native --sizes 4 1k 16k 256k 1m 4m 16m 59m --seconds 10 \
 		--json $(BREAK_EVEN)/2x1gbit.jsonl
-	@$(VENV)/python scripts/fit_network.py $(BREAK_EVEN)/2x1gbit.jsonl --out $(BREAK_EVEN)/2x1gbit.toml
+	@$(VENV)/wirebench fit $(BREAK_EVEN)/2x1gbit.jsonl --out $(BREAK_EVEN)/2x1gbit.toml
 	@failed=; \
-	$(SIDES) --compressors fp16 gs_sgd --turns 3 --config configs/tables/break_even_vgg16.toml \
+	$(SIDES) --compressors fp16 gs_sgd --config configs/tables/break_even_vgg16.toml \
 		--out $(BREAK_EVEN)/vgg16_epyc || failed=yes; \
-	$(SIDES) --compressors gs_sgd sketched_sgd --turns 3 --config configs/tables/break_even_vgg16_gtx1080ti.toml \
+	$(SIDES) --compressors gs_sgd sketched_sgd --config configs/tables/break_even_vgg16_gtx1080ti.toml \
 		--out $(BREAK_EVEN)/vgg16_gtx1080ti || failed=yes; \
-	for folder in $(BREAK_EVEN)/*/; do $(VENV)/python scripts/break_even_report.py $$folder || failed=yes; done; \
-	test -z "$$failed"
+	$(STUDY) break_even report $(BREAK_EVEN)/*/ && test -z "$$failed"
 
 bench-prediction: setup ## forty compositions on emulated clusters, each beside its prediction (about 20 min)
-	@$(VENV)/python scripts/bench_prediction.py --again && $(VENV)/python scripts/errors.py results/prediction --simulate
+	@failed=; \
+	$(STUDY) prediction run --again || failed=yes; \
+	$(STUDY) prediction report --simulate && test -z "$$failed"
 
 clean: ## remove caches and build output; keeps .venv and results
 	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build dist *.egg-info

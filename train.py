@@ -6,38 +6,47 @@ horovodrun -np 4 python train.py CONFIG.toml ...          Horovod
 torchrun --nproc-per-node 4 train.py CONFIG.toml ...      torch.distributed
 """
 
-import argparse
-import re
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import wirebench.utils.entered  # noqa: F401  first of all: says how to enter the environment
+from suite.compose.startup import begin, parse, phase
+
+if __name__ == "__main__":
+    # Above the other imports, which bring in torch: what starts, and what is wrong with the command, is said at once.
+    begin(sys.argv[1:], __doc__)
 
 from suite.compose.build import compose
 from suite.compose.resolve import KINDS, notes
 from wirebench.comm.engine import ENGINES
-from wirebench.comm.launch import end_process, launched, let_rank_0_tell
+from wirebench.comm.launch import end_process, launched, tell_error
 from wirebench.config import catalog, loader
 from wirebench.data.base import Batch
 from wirebench.errors import Diverged, PeerLost, UserError
 from wirebench.training.divergence import seed_of_backward
+from wirebench.training.epoch_end import close_epoch, end_epoch, evaluate
 from wirebench.training.failures import describe, lost_by_native
 from wirebench.training.optim import apply_learning_rate, learning_rate
 from wirebench.training.trainer import Trainer
+from wirebench.utils.output import show
+from wirebench.utils.terminal import outlive_output
 
 INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
 
 
-def main(arguments: list[str]) -> int:
-    """Run the command line; returns the exit code."""
+def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) -> int:
+    """Run the command line; returns the exit code. `tell` is told what the start-up does."""
     run = None
     try:
-        options = parse(arguments)
+        options = parse(arguments, __doc__)
         if options.list is not None:
-            print(catalog.explain(options.list, KINDS, ENGINES) if options.list else catalog.plugins(KINDS, ENGINES))
-            return 0
+            about = options.list
+            return show(catalog.explain(about, KINDS, ENGINES) if about else catalog.plugins(KINDS, ENGINES))
         given = loader.load(options.config, options.overrides)
-        run = compose(given)
+        run = compose(given, tell=tell)
+        tell(f"training {run.total_steps} steps, into {run.directory}")
         for line in notes(given):
             run.progress.note(line)
         conduct(run)
@@ -66,24 +75,26 @@ def conduct(run: Trainer) -> None:
     run.gpu.start()
     run.progress.start(run.total_steps, run.step)
     status = "finished"
-    final: dict[str, float] = {}
+    final: dict[str, float] | None = {}
     try:
+        if run.state.open_epoch is not None:
+            status, final = evaluate_epoch(run)
         while status == "finished" and run.step < run.total_steps:
             status, final = train_epoch(run)
+        if status == "finished":
+            final = final or evaluate(run)
     except Diverged:
         run.traffic.pause()
         run.finish("diverged", {})
         raise
-    if status == "finished":
-        final = final or run.evaluate()
-    record = run.finish(status, final)
+    record = run.finish("interrupted" if final is None else status, final or {})
     run.progress.result(record)
-    run.progress.note(f"record: {run.directory / 'record.json'}")
+    run.progress.note(f"record: {run.directory / 'record.json'} (every line: wirebench show --all FOLDER)")
     run.close()
 
 
-def train_epoch(run: Trainer) -> tuple[str, dict[str, float]]:
-    """Train from run.step to the end of its epoch; returns (finished | interrupted, evaluation or {})."""
+def train_epoch(run: Trainer) -> tuple[str, dict[str, float] | None]:
+    """Train from run.step to the end of its epoch; returns (finished | interrupted, evaluation, {} or None)."""
     epoch, first = divmod(run.step, run.steps_per_epoch)
     end = min((epoch + 1) * run.steps_per_epoch, run.total_steps)
     if first == 0:
@@ -101,10 +112,17 @@ def train_epoch(run: Trainer) -> tuple[str, dict[str, float]]:
     run.pause_clock()
     if run.step < end:
         return "interrupted", {}
-    final = run.end_epoch(epoch)
-    if stop or run.checkpoint_due():
+    end_epoch(run, epoch)
+    return evaluate_epoch(run, stop)
+
+
+def evaluate_epoch(run: Trainer, stop: bool = False) -> tuple[str, dict[str, float] | None]:
+    """Evaluate after an epoch, unless all ranks stop first; returns as `train_epoch` does."""
+    final = close_epoch(run, stop)
+    if stop or final is None or run.checkpoint_due():
         run.save()
-    return "interrupted" if stop and run.step < run.total_steps else "finished", final
+    stopped = final is None or (stop and run.step < run.total_steps)
+    return "interrupted" if stopped else "finished", final
 
 
 def train_step(run: Trainer, epoch: int, batches: list[Iterator[Batch]]) -> None:
@@ -136,15 +154,9 @@ def train_step(run: Trainer, epoch: int, batches: list[Iterator[Batch]]) -> None
 
 def fail(message: object, code: int, run: Trainer | None) -> int:
     """Say what went wrong in one line, and leave."""
-    place = launched()
-    if code == UserError.exit_code:
-        let_rank_0_tell()
     if run is not None:
         run.progress.close()
-    who = f"rank {place.rank}: " if place.size > 1 else ""
-    # In one piece, not as print does it: torchrun's ranks are unbuffered, and several may speak at once.
-    sys.stderr.write(f"error: {who}{message}\n")
-    sys.stderr.flush()
+    tell_error(message, code)
     return leave(code, run)
 
 
@@ -156,32 +168,11 @@ def leave(code: int, run: Trainer | None) -> int:
             run.engine.linger()
         # Not before: a launcher ends the others with SIGTERM as soon as one rank is gone.
         run.stopper.close()
-    if launched().size > 1:
+    if launched().size != 1:
         end_process(code, tidy=False)
     return code
 
 
-def parse(arguments: list[str]) -> argparse.Namespace:
-    """The command line; --help also explains every key of a config. UserError for a setting with dashes."""
-    parser = argparse.ArgumentParser(
-        prog="train.py",
-        description=__doc__,
-        epilog=catalog.sections(),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("config", nargs="?", help="TOML file, e.g. configs/smoke.toml")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
-    listed = "print what can be composed, with options and defaults; with names: all about these"
-    parser.add_argument("--list", nargs="*", metavar="NAME", help=listed)
-    for word in arguments:
-        if re.match(r"--?\w+\.\w", word):
-            bare = word.lstrip("-")
-            raise UserError(f"{word}: settings are given without dashes: {bare if '=' in bare else f'{bare}=VALUE'}")
-    options = parser.parse_args(arguments)
-    if options.config is None and options.list is None:
-        parser.error("which config? For example: python train.py configs/smoke.toml")
-    return options
-
-
 if __name__ == "__main__":
-    end_process(main(sys.argv[1:]))
+    outlive_output()
+    end_process(main(sys.argv[1:], phase))

@@ -100,7 +100,7 @@ class _Pass:
 
     Layers end at absolute times, counted from the start of the forward pass, so neither overhead nor oversleep adds
     up: what comes late makes the next wait shorter. What happens between the two passes (the loss) is part of it. But
-    what hooks wait for before a layer holds the layer up: a schedule that hands out sums under the forward pass.
+    what hooks wait for before a layer holds the layer up: a schedule with all-gathers under the forward pass.
     `factor` multiplies the trace's times.
     """
 

@@ -46,7 +46,7 @@ clean_up() {
 
 # Sets py_tag, torch_version, torch_cuda (none without CUDA), nccl (- if absent), glibc and machine.
 read_python() {
-    local facts
+    local facts # a line each: a folder's name may hold spaces
     facts=$("$python" - <<'PY'
 import importlib.util, pathlib, platform, runpy, sys, sysconfig
 
@@ -62,10 +62,11 @@ if not folder("torch"):
 # Reading version.py takes no time; importing torch takes seconds.
 torch = runpy.run_path(str(folder("torch") / "version.py"))
 print("cp%d%d" % sys.version_info[:2], torch["__version__"], torch.get("cuda") or "none",
-      folder("nvidia.nccl") or "-", platform.libc_ver()[1] or "unknown", platform.machine())
+      folder("nvidia.nccl") or "-", platform.libc_ver()[1] or "unknown", platform.machine(), sep="\n")
 PY
     ) || die "$python has no torch; install requirements.lock first"
-    read -r py_tag torch_version torch_cuda nccl glibc machine <<<"$facts"
+    { read -r py_tag; read -r torch_version; read -r torch_cuda; read -r nccl; read -r glibc; read -r machine; } \
+        <<<"$facts"
 }
 
 # Sets cuda_home and cuda_version, both empty where there is no nvcc. The nvcc on the PATH may be a wrapper script, so
@@ -206,7 +207,7 @@ CMAKE
 
 percent_done() { { echo 0; grep -Eo '^ *\[ *[0-9]+%\]' "$1"; } | tail -n 1 | tr -cd 0-9; }
 
-# compile LOG: pip wheel in the background, a line of progress every 15 seconds in front.
+# compile LOG: pip wheel in the background, a line of progress every 30 seconds in front.
 compile() {
     local log=$1 start=$SECONDS status=0 seconds
     set -m # its own process group; see clean_up. It does not hold the lock, so nobody waits for an orphan
@@ -217,7 +218,7 @@ compile() {
     while kill -0 "$build" 2>/dev/null; do
         sleep 1
         seconds=$((SECONDS - start))
-        if ((seconds % 15 == 0)); then say "building, $(percent_done "$log") % after $seconds s"; fi
+        if ((seconds % 30 == 0)); then say "building, $(percent_done "$log") % after $seconds s"; fi
     done
     wait "$build" || status=$?
     build='' && return "$status"

@@ -45,7 +45,7 @@ with_docker() {
     trap "docker volume rm --force $volume >/dev/null" EXIT
     docker run --rm --init --env NP=$smoke_ranks --volume "$volume:/app/results" "wirebench:$target" $smoke_config ||
         failed 'the smoke run failed'
-    docker run --rm --volume "$volume:/app/results" --entrypoint python "wirebench:$target" scripts/show.py --latest ||
+    docker run --rm --volume "$volume:/app/results" --entrypoint wirebench "wirebench:$target" show --latest ||
         failed 'the smoke run left no record'
     done_in "$smoke_ranks processes trained $smoke_config in the image"
 }
@@ -233,7 +233,7 @@ smoke_run() {
     container=$(buildah from --pull=never "$image")
     run 'training' buildah run --isolation chroot --env NP=$smoke_ranks "$container" -- \
         "${entry[@]}" $smoke_config >&2 || failed 'the smoke run failed'
-    run 'reading the record' buildah run --isolation chroot "$container" -- python scripts/show.py --latest ||
+    run 'reading the record' buildah run --isolation chroot "$container" -- wirebench show --latest ||
         failed 'the smoke run left no record'
     buildah rm "$container" >/dev/null
     done_in "$smoke_ranks processes trained $smoke_config in the image"

@@ -20,8 +20,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 from tests.distributed.ends import assert_same_end, checkpoints
 from tests.distributed.launch import CONFIG, Ended, Job, launch, slowly, started
 

@@ -4,7 +4,7 @@ bash scripts/same_bits.sh FIRST LAST               two commits, all engines: the
 python scripts/same_bits.py run local OUT.json     in a checkout, with PYTHONPATH naming it: the runs of one engine
 python scripts/same_bits.py compare A.json B.json  what differs; exit code 1 if anything does
 
-The compositions are the smoke run, each compressor with `fused` and with `dear`, and each scheduler without compression.
+The compositions: the smoke run, each compressor with `fused` and `dear`, each scheduler without compression.
 Kept of each are the exit code, the losses of all steps and a digest of the parameters. The script knows no more of the
 code than train.py and the names of plugins, so it runs over any commit that has them.
 """

@@ -3,10 +3,11 @@
 # Run it as often as you like: it does nothing when nothing has changed, and repairs what a killed run left behind.
 set -euo pipefail
 
-root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+# -P: behind a symbolic link the folder is the same folder.
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 readonly root venv="$root/.venv"
 readonly stamp="$venv/.setup-done" unfinished="$venv/.setup-unfinished"
-readonly pip_log="$venv/.setup-pip.log"
+readonly log="$venv/setup.log" # what pip and the others say; this script shows a line for each phase
 readonly needed_gb=12
 
 usage() {
@@ -17,6 +18,8 @@ Makes .venv (Python, PyTorch and the rest from requirements.lock, Horovod). 6 to
 at once when nothing has changed.
 
   --force   check and install again, even if nothing has changed
+
+Shows a line for each phase, and every 30 seconds how far it is. What pip says goes to .venv/setup.log.
 
 Environment:
   PYTHON                 the Python to make .venv with, 3.11 or later. Default: the first of python3.11, python3.12
@@ -31,12 +34,13 @@ die() { say "$*"; exit 2; }
 done_in() { say "$1 (${SECONDS} s so far)"; }
 
 # What an environment was made from; another answer means another set-up. The path is in it since a moved .venv is
-# broken.
+# broken; of pyproject.toml, what is installed.
 fingerprint() {
     local horovod="horovod ${GPU_OPS:-} ${CC_LIST:-} ${MPI:-}"
     if [ "${WIREBENCH_NO_HOROVOD:-0}" = 1 ]; then horovod='no horovod'; fi
     echo "$horovod at $root"
     cd "$root" && sha256sum requirements.lock scripts/build_horovod.sh
+    awk '/^\[/ { wanted = /^\[(build-system|project|tool\.setuptools)/ } wanted' pyproject.toml | sha256sum
 }
 
 is_current() {
@@ -103,6 +107,7 @@ check_disk() {
 
 # A run that was killed while pip was writing leaves packages that pip takes for whole: that environment is made anew.
 make_venv() {
+    local said
     if [ -e "$unfinished" ]; then
         say 'an earlier set-up was cut off: making .venv anew'
         rm -rf "$venv"
@@ -111,13 +116,21 @@ make_venv() {
     fi
     check_disk
     say "making .venv with $python"
-    "$python" -m venv --clear "$venv"
+    if ! said=$("$python" -m venv --clear "$venv" 2>&1); then
+        printf '%s\n' "$said" >&2
+        die "$python -m venv failed, as it says above"
+    fi
 }
 
-# A sign of life for as long as this script lives; pip says nothing while it unpacks. A sleep that outlives it must not
-# hold its output open.
+# A sign of life for as long as this script lives. A sleep that outlives it must not hold its output open.
 tick() {
-    while sleep 15 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do say "still $1 (${SECONDS} s so far)"; done
+    while sleep 30 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do say "still $(pip_is) (${SECONDS} s so far)"; done
+}
+
+# pip names every package that it fetches, and says nothing while it unpacks them.
+pip_is() {
+    if grep -q '^Installing collected' "$log"; then echo 'unpacking packages'; return; fi
+    echo "fetching packages, $(grep -Ec '^(Collecting|Processing|Requirement) ' "$log") of $(grep -c '==' "$root/requirements.lock")"
 }
 
 # pip_install ARGUMENT...: leaves the mark of an unfinished set-up if it is killed. An error that pip meets itself it
@@ -125,30 +138,43 @@ tick() {
 pip_install() {
     local status=0
     : >"$unfinished"
-    rm -f "$pip_log"
-    "$venv/bin/python" -m pip --disable-pip-version-check --no-input --log "$pip_log" install "$@" || status=$?
+    "$venv/bin/python" -m pip --disable-pip-version-check --no-input install "$@" >>"$log" 2>&1 || status=$?
     if ((status <= 2)); then rm -f "$unfinished"; fi
     return "$status"
 }
 
 explain_pip_failure() {
-    if grep -Eq 'NewConnectionError|NameResolutionError|ConnectTimeout|Network is unreachable' "$pip_log"; then
-        die 'no network: the Python package index cannot be reached; try again when it can'
-    elif grep -q 'No space left on device' "$pip_log"; then
-        die 'the disk is full'
+    local why
+    if grep -Eq 'NewConnectionError|NameResolutionError|ConnectTimeout|Network is unreachable' "$log"; then
+        die "no network: the Python package index cannot be reached; try again when it can (log: $log)"
+    elif grep -q 'No space left on device' "$log"; then
+        die "the disk is full (log: $log)"
     fi
-    die 'pip failed; what it said is above'
+    why=$(grep '^ERROR: ' "$log" | head -n 1) || true
+    die "pip failed${why:+: ${why#ERROR: }}; all that it said is in $log"
+}
+
+# The project is installed as the path of its folder, so that its packages are found from anywhere. Python reads that
+# file in the locale's encoding, and does not start where it cannot: LC_ALL=C and a folder with an umlaut in its name.
+point_to_project() {
+    local entry
+    for entry in "$venv"/lib/python3*/site-packages/__editable__.wirebench-*.pth; do
+        if [ -f "$entry" ]; then echo ../../../.. >"$entry"; fi # from there up to the folder that .venv is in
+    done
 }
 
 install_packages() {
-    local ticker
+    local ticker status=0
     say 'installing the packages of requirements.lock (2.5 GB to fetch the first time; 1 to 3 minutes)'
-    tick 'installing packages' 9<&- &
+    tick 9<&- &
     ticker=$!
-    pip_install --retries 2 -r "$root/requirements.lock" || explain_pip_failure
+    # shellcheck disable=SC2064 # its number is known now
+    trap "kill $ticker 2>/dev/null || true" EXIT
+    pip_install --retries 2 -r "$root/requirements.lock" || status=$?
     kill "$ticker"
-    # The project itself, so that scripts find its packages from anywhere.
+    [ "$status" = 0 ] || explain_pip_failure
     pip_install --quiet --no-deps --no-build-isolation --editable "$root" || explain_pip_failure
+    point_to_project
     done_in 'packages are installed'
 }
 
@@ -160,7 +186,8 @@ try_horovod() {
     [ -f "$wheel" ] || return 1
     pip_install --quiet --no-deps --force-reinstall "$wheel" || return 1
     # The interface is named so that the machine's own name needs no address.
-    HOROVOD_GLOO_IFACE=lo "$venv/bin/python" -c 'import horovod.torch as hvd; hvd.init(); assert hvd.size() == 1' >&2
+    HOROVOD_GLOO_IFACE=lo "$venv/bin/python" -c 'import horovod.torch as hvd; hvd.init(); assert hvd.size() == 1' \
+        >>"$log" 2>&1
 }
 
 install_horovod() {
@@ -175,10 +202,12 @@ install_horovod() {
     fi
     done_in 'Horovod is installed'
 }
-readonly horovod_failed='Horovod could not be built (see above). To go on without it: WIREBENCH_NO_HOROVOD=1 make setup'
+readonly horovod_failed="Horovod could not be built: see above and $log. To go on without it: \
+WIREBENCH_NO_HOROVOD=1 make setup"
 
 check_imports() {
-    "$venv/bin/python" -c 'import torch, torchvision' || die 'torch does not load; remove .venv and try again'
+    "$venv/bin/python" -c 'import torch, torchvision' >>"$log" 2>&1 ||
+        die "torch does not load (log: $log); remove .venv and try again"
 }
 
 main() {
@@ -201,6 +230,7 @@ main() {
 
     make_venv
     rm -f "$stamp"
+    : >"$log"
     install_packages
     install_horovod
     check_imports

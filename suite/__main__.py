@@ -1,8 +1,6 @@
-"""The command `wirebench`, where it is not installed: python -m suite VERB ..."""
+"""The command `wirebench` by its module, for launchers and where it is not installed: python -m suite VERB ..."""
 
-import sys
-
-from suite.cli.main import main
+from suite.cli.main import command
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command()

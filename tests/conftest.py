@@ -1,6 +1,20 @@
-"""Slow tests run when they are asked for (-m slow): proofs and matrices that take minutes."""
+"""Slow tests, proofs and matrices that take minutes, run when asked for (-m slow); so do many random examples."""
+
+import atexit
+import gc
 
 import pytest
+from hypothesis import settings
+
+settings.register_profile("day", max_examples=20, deadline=None)
+settings.register_profile("full", max_examples=100, deadline=None)
+settings.load_profile("day")
+
+
+def pytest_collection_finish() -> None:
+    """What is there now, modules and some thousands of tests, stays to the end: nobody need look through it again."""
+    gc.freeze()
+    atexit.register(gc.unfreeze)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -5,8 +5,8 @@ import dataclasses
 import json
 from typing import Any
 
-from tests.test_show import RECORD
-from wirebench import paper_flexreduce as paper
+from suite.studies.flexreduce import measured as paper
+from tests.suite.test_show import RECORD
 from wirebench.record import collective_results
 from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology.tree import Topology
@@ -15,7 +15,7 @@ ENVIRONMENT: dict[str, Any] = {
     "cpu": {"model": "AMD EPYC", "cores": 2},
     "git": {"commit": "0123456789abcdef", "dirty": False},
     "versions": {"torch": "2.15.0"},
-    "command": "python scripts/bench_collectives.py",
+    "command": "wirebench bench collectives",
 }
 RATE = 100e6
 SMALL, LARGE = 120_000, 6_000_000

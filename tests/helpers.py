@@ -6,6 +6,7 @@ from math import prod
 from typing import Any
 
 import torch
+from hypothesis import settings
 from torch import Tensor
 
 from wirebench.collectives import build
@@ -19,6 +20,11 @@ from wirebench.topology.tree import Topology
 
 Exchanges = Sequence[Generator[Request, Any, Tensor]]
 Log = list[list[Request]]
+
+
+def examples(full: int) -> settings:
+    """As many random examples as `make test-all` takes of a property; by day a fifth, other ones every day."""
+    return settings(max_examples=full * settings().max_examples // 100, deadline=None)
 
 
 def lay_out(shapes: Sequence[tuple[int, ...]]) -> tuple[Layer, ...]:

@@ -1,9 +1,11 @@
 """The rules of the house: who imports whom, how long things get, what no file holds, what every plugin is."""
 
 import ast
+import collections
 import dataclasses
 import inspect
 import re
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,30 +17,57 @@ from wirebench.config.loader import SECTIONS
 from wirebench.config.plugins import Plugins
 
 TOP = Path(__file__).parent.parent
-PLUGIN_FOLDERS = {"models", "compressors", "schedulers"}
-ENTRIES = {"train", "compose", "resolve", "suite", "scripts", "tests"}
-FOLDERS = ("wirebench", *sorted(PLUGIN_FOLDERS), "suite", "scripts", "tests")
-FILES = sorted([*TOP.glob("*.py"), *(file for folder in FOLDERS for file in (TOP / folder).rglob("*.py"))])
-TREES = {file.relative_to(TOP): ast.parse(file.read_text(encoding="utf-8"), str(file)) for file in FILES}
+
+
+def _tracked() -> list[str]:
+    """Every Python file that git knows or would add; an archive without git has no others."""
+    listing = ["git", "-C", str(TOP), "ls-files", "-z", "-co", "--exclude-standard", "*.py"]
+    names = subprocess.run(listing, capture_output=True, text=True, check=True).stdout.split("\0")
+    return sorted(name for name in names if name and (TOP / name).is_file())
+
+
+ORDER = (
+    "wirebench",
+    "wirebench.errors",
+    "wirebench.utils",
+    "wirebench.config",
+    "wirebench.gradient",
+    "wirebench.topology",
+    "wirebench.comm",
+    "wirebench.collectives",
+    "wirebench.data",
+    "wirebench.cluster",
+    "wirebench.telemetry",
+    "wirebench.exchange",
+    "wirebench.record",
+    "wirebench.costmodel",
+    "wirebench.simulation",
+    "wirebench.profiling",
+    "wirebench.training",
+    "models",
+    "compressors",
+    "schedulers",
+    "suite.compose",
+    "train",
+    "suite.traces",
+    "suite.bench",
+    "suite.planner",
+    "suite.studies",
+    "suite.inspect",
+    "suite.cli",
+    "suite",
+    "tests",
+    "scripts",
+)
+"""All packages, lowest first; `wirebench` itself is its version. A file imports its own package and those before it."""
+SIDEWAYS = {"models", "compressors", "schedulers"}
+"""The plugin folders do not know each other."""
+FILES = [Path(name) for name in _tracked()]
+TREES = {file: ast.parse((TOP / file).read_text(encoding="utf-8"), str(file)) for file in FILES}
 PRODUCT = {file: tree for file, tree in TREES.items() if file.parts[0] != "tests"}
 
-MAX_FILE_LINES, MAX_FUNCTION_LINES = 300, 60
-
-# What a part of wirebench may not know, so that data flows one way.
-LOWER = {
-    "wirebench/comm": (
-        "wirebench.collectives",
-        "wirebench.gradient.flat",
-        "wirebench.exchange.driver",
-        "wirebench.gradient.requests",
-    ),
-    "wirebench/collectives": (
-        "wirebench.gradient.flat",
-        "wirebench.exchange.driver",
-        "wirebench.exchange.lane",
-        "wirebench.comm.engine",
-    ),
-}
+MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FOLDER_FILES, MAX_TOP_FILES = 300, 43, 16, 4
+PLUGIN_FOLDERS = {Path("models"), Path("compressors"), Path("schedulers"), Path("wirebench/collectives")}
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -55,37 +84,64 @@ def functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionD
     return (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-def forbidden_roots(file: Path) -> set[str]:
-    room = file.parts[0]
-    if room == "wirebench":
-        return PLUGIN_FOLDERS | ENTRIES
-    return (PLUGIN_FOLDERS - {room}) | ENTRIES if room in PLUGIN_FOLDERS else set()
+def package_of(module: str) -> str | None:
+    """The entry of ORDER that a dotted name belongs to, the longest that fits; None for what is not ours."""
+    fitting = [name for name in ORDER if module == name or module.startswith(f"{name}.")]
+    return max(fitting, key=len, default=None)
 
 
-def test_the_walk_finds_the_house():
-    rooms = {file.parts[0] for file in TREES}
-    assert rooms >= {"train.py", *FOLDERS}
-    assert len(PRODUCT) > 60
+def module_of(file: Path) -> str:
+    return ".".join(file.with_suffix("").parts).removesuffix(".__init__")
 
 
-def test_imports_go_one_way():
-    wrong = [
-        f"{file}:{line}: imports {name}"
-        for file, tree in TREES.items()
-        for line, name in imports(tree)
-        if name.split(".")[0] in forbidden_roots(file)
-    ]
+def test_every_file_has_a_place_in_the_order():
+    assert {"train.py", "wirebench/errors.py", "suite/cli/main.py"} <= {str(file) for file in TREES}
+    homeless = [str(file) for file in TREES if package_of(module_of(file)) is None]
+    assert not homeless, f"in no package of ORDER: {homeless}"
+    inside = [module_of(file) for file in PRODUCT if len(file.parts) == 2 and file.parts[0] in ("wirebench", "suite")]
+    assert set(inside) <= {"wirebench", "wirebench.errors", "suite", "suite.__main__"}
+
+
+def test_imports_go_down_the_order():
+    wrong = []
+    for file, tree in TREES.items():
+        own = package_of(module_of(file))
+        for line, name in imports(tree):
+            other = package_of(name)
+            if own is None or other is None or other == own:
+                continue
+            if ORDER.index(other) > ORDER.index(own) or (own in SIDEWAYS and other in SIDEWAYS):
+                wrong.append(f"{file}:{line}: {own} imports {name}")
     assert not wrong, "\n".join(wrong)
 
 
-def test_the_wire_knows_no_gradient():
+def test_no_file_edits_the_search_path():
     wrong = [
-        f"{file}:{line}: imports {name}"
+        f"{file}:{node.lineno}"
         for file, tree in PRODUCT.items()
-        for line, name in imports(tree)
-        if name.startswith(LOWER.get(file.parent.as_posix(), ("no module",)))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path"
     ]
-    assert not wrong, "\n".join(wrong)
+    assert not wrong, f"the project is installed, so its packages are found: {wrong}"
+
+
+def test_folders_hold_few_files():
+    counts = collections.Counter(file.parent for file in TREES)
+    plugins = {Path(kind.package.replace(".", "/")): set(kind.available()) for kind in KINDS}
+    crowded = {
+        str(folder): count
+        for folder, count in counts.items()
+        if folder not in PLUGIN_FOLDERS and count > (MAX_TOP_FILES if str(folder) == "wirebench" else MAX_FOLDER_FILES)
+    }
+    assert not crowded
+    for folder in PLUGIN_FOLDERS:
+        strangers = {file.stem for file in TREES if file.parent == folder} - plugins[folder] - {"__init__", "plan"}
+        assert not strangers, f"{folder} holds one file per plugin; helpers are in a package of it: {strangers}"
+
+
+def test_every_package_says_what_it_holds():
+    wrong = [str(file) for file, tree in PRODUCT.items() if file.name == "__init__.py" and not ast.get_docstring(tree)]
+    assert not wrong
 
 
 def test_files_are_short():

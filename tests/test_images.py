@@ -68,6 +68,13 @@ def test_the_number_of_processes_has_a_default():
     assert last("gpu", "ENV").startswith("NP=1 ")  # one process a GPU
 
 
+def test_the_images_have_the_command():
+    """The project is not installed in them but found by PYTHONPATH, so pip makes no such file."""
+    [made] = [rest for word, rest in instructions("application") if word == "RUN" and "useradd" in rest]
+    assert r"""printf '#!/bin/sh\nexec python -m suite "$@"\n' >/usr/local/bin/wirebench && chmod 755""" in made
+    assert "PYTHONPATH=/app" in last("application", "ENV")
+
+
 @pytest.mark.parametrize("target", ["cpu", "gpu"])
 def test_the_image_runs_as_an_ordinary_user(target):
     words = [word for word, _ in instructions(target)]
@@ -149,7 +156,7 @@ def test_a_docker_engine_is_used_where_one_answers(tmp_path):
         "info",
         f"build --target gpu --tag wirebench:gpu {ROOT}",
         "run --rm --init --env NP=4 --volume VOLUME:/app/results wirebench:gpu configs/smoke.toml",
-        "run --rm --volume VOLUME:/app/results --entrypoint python wirebench:gpu scripts/show.py --latest",
+        "run --rm --volume VOLUME:/app/results --entrypoint wirebench wirebench:gpu show --latest",
         "volume rm --force VOLUME",
     ]
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import train
+from suite.cli import study
 from suite.compose.resolve import KINDS, resolve
 from tests.compressors import test_contract as contract
 from tests.distributed.launch import last_of_each
@@ -40,6 +41,7 @@ DOCUMENTS = (
 )
 RECIPES = "CONTRIBUTING.md"
 BLOCK = re.compile(r"^ *```(\S+)?(?: (\S+))?\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+STUDY = ("published.toml", "run.py", "report.py")
 SHORT = ("train.max_steps=2", "engine.name=local", "output.tensorboard=false")
 
 
@@ -55,7 +57,8 @@ def commands(document: str, program: str) -> list[list[str]]:
     return [line[line.index(program) + 1 :] for line in words if program in line]
 
 
-FILES = {name: text for language, name, text in blocks(RECIPES) if language == "python"}
+FILES = {name: text for _, name, text in blocks(RECIPES) if name}
+STUDIES = [c for c in commands(RECIPES, "wirebench") if c[0] == "study"]
 TRAININGS = [c for c in commands(RECIPES, "train.py") if any("=mine." in word for word in c)]
 COMPOSED = [(d, c) for d in DOCUMENTS for c in commands(d, "train.py") if c and c[0].startswith("configs/")]
 
@@ -65,7 +68,7 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The folder that holds the recipes' `mine/`, which Python imports from during the test."""
     for name, text in FILES.items():
         path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     # A regular package: one without this file would give way to any other folder named mine on the path.
     (tmp_path / "mine" / "__init__.py").touch()
@@ -89,7 +92,8 @@ def test_there_is_a_recipe_for_every_kind() -> None:
 def test_every_file_of_a_recipe_is_used() -> None:
     used = {word.partition("=mine.")[2] for command in TRAININGS for word in command if "=mine." in word}
     scripts = {f"mine/{name}.py" for name in used} | {c[0] for c in commands(RECIPES, "python") if "mine/" in c[0]}
-    assert scripts == set(FILES)
+    studies = {f"mine/{c[1].removeprefix('mine.')}/{name}" for c in STUDIES for name in STUDY}
+    assert scripts | studies == set(FILES)
 
 
 @pytest.mark.parametrize("command", TRAININGS, ids=lambda c: next(w for w in c if "=mine." in w).partition("=")[2])
@@ -100,6 +104,23 @@ def test_a_recipe_trains(command: list[str], mine: Path, capsys: pytest.CaptureF
     assert code == 0, capsys.readouterr().err
     record = json.loads((directory / "record.json").read_text())
     assert (record["status"], record["steps_done"]) == ("finished", 2)
+
+
+def test_the_study_runs_and_judges(mine: Path, capsys: pytest.CaptureFixture) -> None:
+    started = []
+
+    def launch(words: list[str]) -> int:
+        started.append(words)
+        return train.main(last_of_each([ROOT / words[2], *words[3:], *SHORT, "train.warmup_steps=0"]))
+
+    out = ["--out", str(mine / "results")]
+    for words in STUDIES:
+        assert study.main([*words[1:], *out], launch) == 0, capsys.readouterr().err
+    assert [c[1:3] for c in STUDIES] == [["mine.fewer_bytes", "run"], ["mine.fewer_bytes", "report"]]
+    assert len(started) == 4
+    assert "| 20x | 20.0x | reproduced |" in (mine / "results/table.md").read_text()
+    assert study.main(["mine.fewer_bytes", "run", *out], launch) == 0
+    assert len(started) == 4, "what is there is not run again"
 
 
 @pytest.mark.usefixtures("mine")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import stat
 import subprocess
@@ -132,16 +133,76 @@ def test_setup_refuses_unknown_options(tree, programs):
 
 def pretend_installed(tree: Path, programs: Path) -> None:
     """Make a .venv that cannot be told from a finished one; its Python ignores every install."""
-    folder = tree / ".venv/bin"
-    folder.mkdir(parents=True)
-    wheel = tree / "horovod.whl"
-    wheel.touch()
-    write_program(tree / "scripts/build_horovod.sh", f"echo '{wheel}'\n")
-    write_program(folder / "python", "#!/bin/sh\nexit 0\n")
-    result = run_script(tree / "scripts/setup.sh", path=programs)
+    result = install(tree, programs, "#!/bin/sh\nexit 0\n")
     assert result.returncode == 0, result
 
 
+def install(tree: Path, programs: Path, python: str) -> subprocess.CompletedProcess[str]:
+    """A set-up in which `python` is the program of .venv that installs, and Horovod's wheel is there."""
+    folder = tree / ".venv/bin"
+    folder.mkdir(parents=True, exist_ok=True)
+    wheel = tree / "horovod.whl"
+    wheel.touch()
+    write_program(tree / "scripts/build_horovod.sh", f"echo '{wheel}'\n")
+    write_program(folder / "python", python)
+    return run_script(tree / "scripts/setup.sh", path=programs)
+
+
+def pip_that(says: str) -> str:
+    """A Python whose `pip install` runs these shell commands."""
+    return f'#!/bin/sh\ncase "$*" in *" install "*) {says} ;; esac\nexit 0\n'
+
+
+def test_setup_shows_a_line_for_each_phase_and_keeps_what_pip_says_in_its_log(tree, programs):
+    chatter = 'for i in 1 2 3 4 5 6 7 8 9; do echo "Collecting $i"; echo "WARNING: $i" >&2; done'
+    result = install(tree, programs, pip_that(chatter))
+    assert (result.returncode, result.stdout) == (0, "")
+    phases = ("installing the packages", "packages are installed", "Horovod is installed", "done")
+    shown = zip(result.stderr.splitlines(), phases, strict=True)
+    assert all(line.startswith(f"setup: {phase}") for line, phase in shown), result.stderr
+    assert (tree / ".venv/setup.log").read_text().count("Collecting 9\nWARNING: 9\n") >= 1
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        (
+            "echo 'Collecting cffi'; echo 'ERROR: No matching distribution found for cffi' >&2; exit 1",
+            "pip failed: No m",
+        ),
+        ("echo \"broken by 'NewConnectionError(no route)'\"; echo 'ERROR: none' >&2; exit 1", "no network: the Python"),
+        ("echo 'ERROR: [Errno 28] No space left on device'; exit 1", "the disk is full"),
+    ],
+)
+def test_an_error_of_pips_is_one_line_that_names_the_log(tree, programs, says, told):
+    start = time.perf_counter()
+    result = install(tree, programs, pip_that(says))
+    assert time.perf_counter() - start < 10  # nothing holds its output open
+    assert result.returncode == 2
+    _, line = result.stderr.splitlines()
+    assert line.startswith(f"setup: {told}")
+    assert str(tree / ".venv/setup.log") in line
+    assert "ERROR: " in (tree / ".venv/setup.log").read_text()
+
+
+def test_the_project_is_found_by_a_path_that_every_locale_can_read(tree, programs):
+    folder = tree / ".venv/lib/python3.11/site-packages"
+    folder.mkdir(parents=True)
+    entry = folder / "__editable__.wirebench-0.1.0.pth"
+    says = f"case \"$*\" in *--editable*) echo '{tree}' >'{entry}' ;; esac"
+    result = install(tree, programs, pip_that(says))
+    assert result.returncode == 0, result
+    assert entry.read_text().isascii() and not entry.read_text().startswith("/")
+    assert (folder / entry.read_text().strip()).resolve() == tree
+
+
+def test_setup_behind_a_symbolic_link_is_the_same_setup(tree, programs, tmp_path):
+    pretend_installed(tree, programs)
+    (tmp_path / "link").symlink_to(tree)
+    assert run_script(tmp_path / "link/scripts/setup.sh", path=programs).stderr == ""
+
+
+@pytest.mark.clock
 def test_second_setup_does_nothing_and_is_quick(tree, programs):
     pretend_installed(tree, programs)
     start = time.perf_counter()
@@ -150,14 +211,22 @@ def test_second_setup_does_nothing_and_is_quick(tree, programs):
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("changed", ["requirements.lock", "scripts/build_horovod.sh"])
-def test_setup_runs_again_when_an_input_changed(tree, programs, changed):
+@pytest.mark.parametrize(
+    ("changed", "more", "again"),
+    [
+        ("requirements.lock", "# a change\n", True),
+        ("scripts/build_horovod.sh", "# a change\n", True),
+        ("pyproject.toml", '[project.scripts]\nwirebench = "wirebench:main"\n', True),
+        ("pyproject.toml", "[tool.ruff.format]\n", False),
+    ],
+)
+def test_setup_runs_again_when_an_input_changed(tree, programs, changed, more, again):
     pretend_installed(tree, programs)
     with (tree / changed).open("a") as file:
-        file.write("# a change\n")
+        file.write(more)
     result = run_script(tree / "scripts/setup.sh", path=programs)
     assert result.returncode == 0
-    assert "installing the packages" in result.stderr
+    assert ("installing the packages" in result.stderr) == again
 
 
 def test_setup_with_horovod_serves_those_who_leave_it_out(tree, programs):
@@ -197,8 +266,10 @@ def fake_torch(tmp_path):
     """A Python that finds a torch of any version, by its version.py alone."""
 
     def make(version: str = "2.15.0+cu132", cuda: str | None = "13.2") -> Path:
-        packages = tmp_path / "packages"
-        (packages / "torch").mkdir(parents=True, exist_ok=True)
+        packages = tmp_path / "a space/packages"
+        for name in ("torch", "nvidia/nccl"):
+            (packages / name).mkdir(parents=True, exist_ok=True)
+        (packages / "nvidia/nccl/__init__.py").touch()
         (packages / "torch/__init__.py").write_text("raise SystemExit('the key must not import torch')\n")
         (packages / "torch/version.py").write_text(f"__version__ = {version!r}\ncuda = {cuda!r}\n")
         python = tmp_path / "python"
@@ -285,3 +356,41 @@ def test_build_horovod_needs_torch_first(programs, tmp_path):
     result = run_script(ROOT / "scripts/build_horovod.sh", "--key", str(tmp_path / "python"), path=programs)
     assert result.returncode == 2
     assert "has no torch" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["wirebench", "repository"])
+def test_ci_tests_in_a_folder_called_wirebench_and_leaves_nothing(tree, programs, tmp_path, name):
+    """Beside a `make` that notes where it is called, changes what it finds there, and fails."""
+    (tmp_path / "a space").mkdir()
+    top, temporary = tree.rename(tmp_path / "a space" / name), tmp_path / "temporary"
+    (top / ".ci").mkdir()
+    shutil.copy(ROOT / ".ci/run", top / ".ci/run")
+    (top / ".venv").mkdir()
+    (top.parent / "shared").mkdir()
+    (top.parent / "shared/data").touch()
+    temporary.mkdir()
+    (programs / "make").unlink()
+    write_program(programs / "make", '#!/bin/sh\npwd; echo "$@"; ls -A . ../shared; cat; touch left; exit 7\n')
+    for program in ("cat", "ln", "ls", "tar", "touch"):
+        (programs / program).unlink(missing_ok=True)
+        (programs / program).symlink_to(str(shutil.which(program)))
+    result = run_script(top / ".ci/run", path=programs, TMPDIR=str(temporary))
+    where, target, *found = result.stdout.splitlines()
+    assert (result.returncode, target, result.stderr) == (7, "test", "")
+    assert {".ci", "pyproject.toml", "scripts", "data"} <= set(found)
+    assert Path(where).name == "wirebench"
+    assert (where == str(top)) == (name == "wirebench") == (".venv" in found) == (top / "left").exists()
+    assert not list(temporary.iterdir())
+
+
+def test_make_takes_folders_with_a_space():
+    """As it would run them: one word each, of a config and of a data set's folder; and the folder of the programs."""
+    command = ["make", "--dry-run", "run", "bench-cifar", "CONFIG=my configs/a b.toml", "CIFAR=/data/CIFAR 10"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    training = [line for line in done.stdout.replace("\\\n", " ").splitlines() if "train.py" in line]
+    assert len(training) == 2
+    for line, word in zip(training, ("my configs/a b.toml", "data.root=/data/CIFAR 10"), strict=True):
+        words = shlex.split(line)
+        assert word in words
+        assert f"PATH={ROOT}/.venv/bin:$PATH" in words

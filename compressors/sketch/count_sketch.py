@@ -92,10 +92,6 @@ class CountSketch:
             out.copy_(median([row.index_select(0, cell).mul_(sign) for row, (cell, sign) in cells]))
         return found
 
-    def estimates(self, table: Tensor) -> Tensor:
-        """Estimates of all elements."""
-        return self.estimate(table, torch.arange(self.numel, device=table.device))
-
     def l2sq(self, table: Tensor) -> float:
         """The estimate of ||x||^2: the median of the rows' sums of squares; NaN where any row is not finite.
 

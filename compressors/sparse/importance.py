@@ -161,22 +161,3 @@ def all_finite(parts: Sequence[Tensor]) -> bool:
     if not parts or bool(torch.stack([part.sum() for part in parts]).isfinite().all()):
         return True
     return all(bool(part.isfinite().all()) for part in parts)  # a sum may overflow
-
-
-def compression_ratio(share: float, bitmaps: int = 0) -> float:
-    """Dense bytes over bytes sent, of a `share` of fp32 values and so many raw bitmaps: at most 32 / bitmaps.
-
-    The paper's ratios of up to 64 leave its bitmaps out.
-    """
-    return 1 / (share + bitmaps / 32)
-
-
-def ideal_compression_ratio(share: float, bitmaps: int = 1) -> float:
-    """As compression_ratio, of bitmaps in their shortest code, where chosen places lie as if drawn at random."""
-    entropy = -sum(p * math.log2(p) for p in (share, 1 - share) if p)
-    return 1 / (share + bitmaps * entropy / 32)
-
-
-def densified(share: float, ranks: int) -> float:
-    """The share of places that any of `ranks` ranks has, if each has a `share` of its own, drawn at random."""
-    return 1 - (1 - share) ** ranks

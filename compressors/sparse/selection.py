@@ -8,7 +8,7 @@ peak is a row's largest magnitude; ties go to the earlier row or element): were 
 of these k rows would hold an element that goes before it. So two readings of the vector give the peaks, the k best rows
 are copied out, and the smallest of their peaks is a floor below which nothing is chosen: nothing is guessed.
 
-scripts/bench_compressors.py times it beside `torch.topk(x.abs(), k)`.
+wirebench bench compressors times it beside `torch.topk(x.abs(), k)`.
 """
 
 from typing import Any

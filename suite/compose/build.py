@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,7 @@ from wirebench.training.progress import NullProgress, Progress
 from wirebench.training.replica import Replica
 from wirebench.training.residual_watch import ResidualWatch
 from wirebench.training.step_log import StepLog
+from wirebench.training.train_state import Stateful, TrainState
 from wirebench.training.trainer import Trainer
 from wirebench.utils.rng import generator, make_repeatable, seed_of
 
@@ -51,31 +53,39 @@ MAY_DIFFER = ("output.dir", "data.root", "network.interface")
 """Keys that ranks on different hosts may set differently."""
 
 
-def compose(given: Config, engine: Engine | None = None) -> Trainer:
+Tell = Callable[[str], None]
+"""Is told what the start-up does next."""
+
+
+def compose(given: Config, engine: Engine | None = None, tell: Tell = lambda text: None) -> Trainer:
     """Start the engine, unless one is given, and build everything a run needs, up to its first step."""
     settings = resolve(given)
     scheduler = scheduler_of(settings)
+    tell("starting the engine")
     engine = engine or start(settings.engine, _fusion_mb(scheduler))
     try:
-        return _compose(settings, scheduler, engine)
+        return _compose(settings, scheduler, engine, tell)
     except PeerLost as error:
         gone = engine.who_is_gone()
         engine.linger()
         raise PeerLost(f"lost {gone or 'a rank'} before the first step ({error})") from error
 
 
-def _compose(settings: Config, scheduler: Scheduler, engine: Engine) -> Trainer:
-    settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, workers=engine.size))
+def _compose(settings: Config, scheduler: Scheduler, engine: Engine, tell: Tell) -> Trainer:
+    # What runs, not what was asked for: a recorded config is to be repeated by the same engine, or refused.
+    ran = dataclasses.replace(settings.engine, name=engine.name, workers=engine.size)
+    settings = dataclasses.replace(settings, engine=ran)
     if engine.distributed:
         agree_on(engine.communicators[0], "the ranks' configs differ", _flat(settings))
     refuse_workers(settings)
     make_repeatable(settings.train.seed)
     timeline = Timeline(engine.ranks[0])
     clock = Clock(engine.device, timeline)
-    workers = _workers(settings, engine)
+    workers = _workers(settings, engine, tell)
     as_if = _as_if(settings, workers[0]) if scheduler.needs_profile and not engine.distributed else []
     connected = connect(settings, engine, scheduler, workers, as_if, clock, timeline)
     if connected.lanes:
+        tell(f"trying an exchange by {settings.collective.name}")
         preflight(connected.lanes, lambda: method_of(settings))
     return _assemble(settings, engine, workers, connected, clock, timeline)
 
@@ -89,27 +99,27 @@ def _assemble(
     timeline: Timeline,
 ) -> Trainer:
     lanes, synchroniser, rehearsal = connected
-    directory = run_directory(settings, datetime.now(UTC))
-    if engine.distributed:
-        # Its name has a time in it, and rank 0's is the one that counts.
-        directory = Path(gather_bytes(engine.communicators[0], str(directory).encode())[0].decode())
-    interface = settings.network.interface or (
-        find_interface(engine.ranks_on_this_host == engine.size) if engine.distributed else None
-    )
-    traffic = Traffic(
-        workers[0].flat.param.numel(), engine.size, InterfaceCounter(interface), engine.ranks_on_this_host
-    )
+    directory, traffic = _directory(settings, engine), _traffic(settings, engine, workers[0])
     total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
     progress = Progress() if engine.is_first else NullProgress()
     identity = _identity(settings, workers[0])
     states: list[Any] = [lane.compressor for lane in lanes] or [compressor_of(settings)]
     if isinstance(synchroniser, Elastic):
         states = list(synchroniser.pulls)
-    checkpoints = Checkpoints(
-        directory / "checkpoints", engine, workers, states, identity, settings.train.keep, progress.note
-    )
+    health, warnings = Health(lanes), list[str]()
+    begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch
+    residuals = _residual_guard(settings, lanes, warnings, progress, begin) if engine.is_first else None
+    parts: dict[str, Stateful | None] = {
+        "health": health,
+        "traffic": traffic,
+        "residuals": residuals,
+        "rehearsal": rehearsal,
+    }
+    state = TrainState(workers, states, {name: part for name, part in parts.items() if part is not None}, warnings)
+    checkpoints = Checkpoints(directory / "checkpoints", engine, state, identity, settings.train.keep, progress.note)
     # Before anything is written: a checkpoint that is refused costs an earlier run in this folder nothing.
-    restored = checkpoints.restore(settings.train.resume) if settings.train.resume else None
+    if settings.train.resume:
+        checkpoints.restore(settings.train.resume)
     record = _record(settings, engine, directory, checkpoints.restored_from)
     guard = Guard(workers[0].flat)
     if isinstance(synchroniser, ReduceScatterDriver):
@@ -117,14 +127,26 @@ def _assemble(
         synchroniser.averaged = guard.note_gradient
         guard.lag = max(guard.lag, 1)
     journal = StepLog(clock, guard, record, progress, engine.size)
-    warnings: list[str] = []
-    begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch
-    residuals = _residual_guard(settings, lanes, warnings, progress, begin) if engine.is_first else None
     return Trainer(
-        settings, engine, directory, workers, lanes, synchroniser, guard, Health(lanes), residuals, rehearsal,
+        settings, engine, directory, workers, lanes, synchroniser, guard, health, residuals, rehearsal,
         clock, timeline, traffic, record, progress, journal, checkpoints, Stopper(engine.store), sampler(engine.device),
-        total_steps, restored, warnings,
+        total_steps, state,
     )  # fmt: skip
+
+
+def _directory(settings: Config, engine: Engine) -> Path:
+    """The run's folder; its name may have a time in it, and rank 0's is the one that counts."""
+    directory = run_directory(settings, datetime.now(UTC))
+    if not engine.distributed:
+        return directory
+    return Path(gather_bytes(engine.communicators[0], str(directory).encode())[0].decode())
+
+
+def _traffic(settings: Config, engine: Engine, worker: Replica) -> Traffic:
+    interface = settings.network.interface or (
+        find_interface(engine.ranks_on_this_host == engine.size) if engine.distributed else None
+    )
+    return Traffic(worker.flat.param.numel(), engine.size, InterfaceCounter(interface), engine.ranks_on_this_host)
 
 
 def _residual_guard(
@@ -142,7 +164,7 @@ def _residual_guard(
     density = getattr(compressor, "density", None)
     if k := getattr(compressor, "k", 0):
         density = k / lanes[0].flat.grad.numel()
-    return ResidualWatch(settings.compressor.name, setting, density, warn, begin)
+    return ResidualWatch(settings.compressor.name, setting, density, warn, begin, lanes[0].world.size)
 
 
 def _record(settings: Config, engine: Engine, directory: Path, source: Path | None) -> RunRecord | NullRecord:
@@ -168,8 +190,10 @@ def _record(settings: Config, engine: Engine, directory: Path, source: Path | No
     )
 
 
-def _workers(settings: Config, engine: Engine) -> list[Replica]:
+def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:
+    tell("loading the data")
     dataset = data.build(settings.data.name, settings.data.root, **settings.data.options)
+    tell("building the model")
     workers, order, updates = [], None, settings.optimizer
     if compressor_of(settings).owns_momentum:
         # The decay goes with the momentum, into the gradient before it is compressed.

@@ -3,10 +3,11 @@
 import os
 import sys
 from pathlib import Path
+from shlex import quote
 
 from tests.distributed.launch import BIN, ROOT, Job
 
-CLUSTER = [str(BIN / "python"), str(ROOT / "scripts/cluster.py")]
+CLUSTER = [str(BIN / "python"), "-m", "suite", "cluster"]
 STREAMS = ROOT / "tests/cluster/streams.py"
 NOBODY = 65534
 
@@ -50,11 +51,11 @@ def rootless() -> tuple[str, ...]:
     drop = f"exec setpriv --reuid {NOBODY} --regid {NOBODY} --clear-groups env HOME=/ "
     needed = {path for path in (Path(sys.base_prefix), Path(sys.prefix), ROOT) if _closed(path)}
     needed = {path for path in needed if not any(other in path.parents for other in needed)}
-    shown, hidden = [], []
+    shown, hidden, moved = [], [], []
     for number, path in enumerate(sorted(needed)):
-        shown.append(f"mkdir /mnt/{number}; mount --rbind {path} /mnt/{number}")
-        hidden.append(f"mount -t tmpfs -o mode=755 none {_closed(path)}")
-    moved = [f"mkdir -p {path}; mount --rbind /mnt/{number} {path}" for number, path in enumerate(sorted(needed))]
+        shown.append(f"mkdir /mnt/{number}; mount --rbind {quote(str(path))} /mnt/{number}")
+        hidden.append(f"mount -t tmpfs -o mode=755 none {quote(str(_closed(path)))}")
+        moved.append(f"mkdir -p {quote(str(path))}; mount --rbind /mnt/{number} {quote(str(path))}")
     script = "; ".join(["set -e", "mount -t tmpfs none /mnt", *shown, *dict.fromkeys(hidden), *moved])
     return ("unshare", "--mount", "sh", "-c", f'{script}; {drop} "$@"', "rootless")
 

@@ -1,7 +1,7 @@
 """How much of a link TCP gets: all ranks but 0 send to rank 0 at once, and rank 0 says how fast it came in.
 
-python scripts/cluster.py run --hosts 2 --link 1gbit -- python tests/cluster/streams.py 5    one stream
-python scripts/cluster.py run --hosts 4 --link 1gbit -- python tests/cluster/streams.py 5    three into one
+wirebench cluster run --hosts 2 --link 1gbit -- python tests/cluster/streams.py 5    one stream
+wirebench cluster run --hosts 4 --link 1gbit -- python tests/cluster/streams.py 5    three into one
 
 Payload only, in Mbit/s, without each stream's first half second. Each sender says how many segments its host sent
 again.

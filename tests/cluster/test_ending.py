@@ -62,7 +62,7 @@ def test_the_first_failure_counts(monkeypatch: pytest.MonkeyPatch, capfd: pytest
     script: list[tuple[float, Event]] = [(1.0, Ended(1, 7)), (2.0, Ended(0, 1)), (3.0, Ended(2, 1))]
     code, world = play(monkeypatch, script)
     assert (code, world.sent) == (7, [])
-    assert capfd.readouterr().err == "cluster.py: rank 1 on h1 ended with exit code 7\n"
+    assert capfd.readouterr().err == "wirebench cluster: rank 1 on h1 ended with exit code 7\n"
 
 
 def test_the_others_get_time_for_last_words(monkeypatch: pytest.MonkeyPatch):

@@ -9,7 +9,7 @@ UNEVEN = make_plan("2+3", "1gbit")
 
 def test_torch_ranks():
     told = [environment({"HOME": "/h"}, "torch", UNEVEN, rank, 21_000, "/counts") for rank in range(5)]
-    assert [launched(one)[:5] for one in told] == [
+    assert [(*launched(one).engines, *launched(one)[2:6]) for one in told] == [
         ("torch", 0, 5, 0, 2),
         ("torch", 1, 5, 1, 2),
         ("torch", 2, 5, 0, 3),
@@ -27,7 +27,7 @@ def test_all_ranks_of_the_machine_share_its_cores():
 
 def test_horovod_ranks():
     told = [environment({}, "horovod", UNEVEN, rank, 21_000, "/counts") for rank in range(5)]
-    assert [launched(one)[:5] for one in told] == [("horovod", *place) for place in PLACES]
+    assert [(*launched(one).engines, *launched(one)[2:6]) for one in told] == [("horovod", *place) for place in PLACES]
     cross = [(one["HOROVOD_CROSS_RANK"], one["HOROVOD_CROSS_SIZE"]) for one in told]
     assert cross == [("0", "2"), ("0", "2"), ("1", "2"), ("1", "2"), ("0", "1")]
     assert told[4]["HOROVOD_HOSTNAME"] == "h1" and told[4]["HOROVOD_GLOO_IFACE"] == "eth0"
@@ -54,7 +54,7 @@ def test_another_launchers_words_are_not_kept():
         "OMP_NUM_THREADS": "3",
     }
     told = environment(base, "torch", UNEVEN, 0, 1, "")
-    assert launched(told).engine == "torch"
+    assert launched(told).launcher == "torchrun"
     assert told["HOROVOD_CYCLE_TIME"] == "5" and told["OMP_NUM_THREADS"] == "3"
     assert told["GLOO_SOCKET_IFNAME"] == "eth0" and "OMPI_COMM_WORLD_RANK" not in told
     base = {"RANK": "7", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "elsewhere"}

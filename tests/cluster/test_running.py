@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from scripts import cluster as script
+from suite.cli.main import main
 from tests.cluster.running import NOBODY, STREAMS, count, interfaces, rootless, table
 from tests.distributed.ends import record
 from tests.distributed.launch import CONFIG, PLUGINS, Ended, Job
+
+pytestmark = pytest.mark.clock
 
 Run = Callable[..., Ended]
 SAY = "echo $(uname -n) $RANK of $WORLD_SIZE; echo trouble $RANK >&2"
@@ -75,7 +77,7 @@ def test_ranks_of_one_host_do_not_use_its_link(cluster: Run):
 def test_the_first_failing_rank_gives_the_code(cluster: Run):
     ended = cluster("run", "--hosts", 3, "--", "sh", "-c", "sleep 0.$((RANK + 1)); exit $((RANK * 7))")
     assert ended.code == 7, ended.said
-    assert "cluster.py: rank 1 on h1 ended with exit code 7" in ended.err
+    assert "wirebench cluster: rank 1 on h1 ended with exit code 7" in ended.err
 
 
 def test_a_mistake_of_the_users_ends_all_at_once(cluster: Run):
@@ -100,7 +102,7 @@ def test_named_clusters_do_not_disturb_each_other(cluster: Run, begin: Callable[
     job = begin("run", "--name", "b", "--", "sleep", 100)
     job.until(lambda: sum(words["RANK"] != "" for words in job.processes().values() if "RANK" in words) == 2)
     assert "cluster b is down" in cluster("down", "--all").out
-    assert (job.wait(5).code, job.wait(5).err) == (2, "cluster.py: the cluster has been taken down\n")
+    assert (job.wait(5).code, job.wait(5).err) == (2, "wirebench cluster: the cluster has been taken down\n")
     assert cluster("status").out == "no cluster is up\n"
 
 
@@ -126,6 +128,16 @@ def test_without_rights(cluster: Run, tmp_path: Path):
         ("run --hosts 0 -- true", "--hosts: must be at least 1, got 0"),
         ("run --hosts 2 --ranks-per-host 0 -- true", "--ranks-per-host: must be at least 1, got 0"),
         ("run --hosts 2", "which command?"),
+        (
+            "run --hosts 2 python train.py configs/smoke.toml train.seed=3",
+            "like this: wirebench cluster run --hosts 2 -- python train.py configs/smoke.toml train.seed=3",
+        ),
+        (
+            "run --hosts 2 python train.py --engine horovod",
+            "wirebench cluster run --hosts 2 -- python train.py --engine horovod",
+        ),
+        ("run --host 2 --speed 3 -- true", "unrecognized arguments: --speed 3"),
+        ("down lab", "unrecognized arguments: lab"),
         ("run -- true", "give either --hosts N or --layout"),
         ("run --hosts 2 --layout 2+2 -- true", "give either --hosts N or --layout"),
         ("run --hosts 2 --link 1g -- true", "cannot read the rate '1g'"),
@@ -137,14 +149,14 @@ def test_without_rights(cluster: Run, tmp_path: Path):
         ("down --name nobody", "no cluster 'nobody' is up"),
         ("down --name nobody --all", "not both"),
         ("up --hosts 2 -- true", "a command after -- is for run"),
-        ("fly", "invalid choice: 'fly'"),
+        ("fly", "no 'fly'; there is: down, run, status, up"),
     ],
 )
 def test_mistakes_are_one_line(words: str, said: str, tmp_path: Path, monkeypatch, capsys):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert script.main(words.split()) == 2
+    assert main(["cluster", *words.split()]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("cluster.py: ") and said in line
+    assert line.startswith("wirebench cluster: ") and said in line
 
 
 def test_dilation_reaches_the_run(cluster: Run, tmp_path: Path):

@@ -2,11 +2,12 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from scripts import cluster
+from suite.cli import cluster
 from wirebench.cluster import namespaces, state
 from wirebench.cluster.launcher import Cluster
 from wirebench.cluster.plan import make_plan
@@ -25,6 +26,13 @@ def process():
     with subprocess.Popen(["sleep", "100"]) as process:
         yield process
         process.kill()
+
+
+def test_python_and_wirebench_are_those_of_this_environment():
+    assert cluster._command(["python", "train.py"], PLAN) == [sys.executable, "train.py"]
+    assert cluster._command(["wirebench", "show"], PLAN) == [sys.executable, "-m", "suite", "show"]
+    with pytest.raises(UserError, match="no such command: wirebanch"):
+        cluster._command(["wirebanch"], PLAN)
 
 
 def test_found_again(process: subprocess.Popen):

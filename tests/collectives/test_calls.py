@@ -6,10 +6,11 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.collectives.trees import topologies, under_a_switch
+from tests.helpers import examples
 from wirebench.collectives.parts.flexreduce_calls import calls, calls_bound, calls_per_learner, ranges
 from wirebench.topology.tree import BranchPath as Node
 from wirebench.topology.tree import Topology
@@ -131,7 +132,7 @@ def test_ranks_go_by_leaf_order():
         ]
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(topologies, st.integers(0, 64))
 def test_what_holds_on_every_tree(topology: Topology, items: int):
     tree_levels, everything = calls(topology, items), [(0, items)] * topology.size

@@ -3,10 +3,11 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.collectives.trees import complete, crossings, under_a_switch
+from tests.helpers import examples
 from wirebench.collectives.blueconnect import BlueConnect
 from wirebench.collectives.flexreduce import FlexReduce
 from wirebench.collectives.parts.flexreduce_calls import ranges
@@ -53,7 +54,7 @@ def uplinks(machines: list[int]) -> None:
         assert links == {(machine,): items - items // count for machine in range(count)}
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.lists(st.integers(1, 8), min_size=2, max_size=5))
 def test_uplinks_carry_the_least_that_is_possible(machines: list[int]):
     uplinks(machines)

@@ -1,10 +1,11 @@
 """Every collective on random trees: right, the same on all ranks, one message per pair, fit for gathers."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.collectives.trees import carry_out, topologies
+from tests.helpers import examples
 from wirebench import collectives
 from wirebench.collectives.plan import Plan, check, gather_moves, messages
 from wirebench.topology.tree import Topology
@@ -15,14 +16,14 @@ def plans(topology: Topology, items: int) -> list[Plan]:
     return [plan for plan in made if plan is not None]
 
 
-@settings(max_examples=500, deadline=None)
+@examples(500)
 @given(topologies, st.integers(0, 64))
 def test_every_plan_is_right_on_every_tree(topology: Topology, items: int):
     for plan in plans(topology, items):
         check(plan, topology.size, items)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(topologies, st.integers(1, 64))
 def test_all_ranks_hold_the_same_bits(topology: Topology, items: int):
     inputs = np.random.default_rng(items).standard_normal((topology.size, items), np.float32)
@@ -32,7 +33,7 @@ def test_all_ranks_hold_the_same_bits(topology: Topology, items: int):
         np.testing.assert_allclose(held[0], inputs.astype(np.float64).sum(0), atol=1e-4)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(topologies, st.integers(0, 64))
 def test_a_pair_shares_at_most_one_message_per_round(topology: Topology, items: int):
     for plan in plans(topology, items):
@@ -41,7 +42,7 @@ def test_a_pair_shares_at_most_one_message_per_round(topology: Topology, items: 
             assert len(pairs) == len(set(pairs)), plan.name
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(topologies)
 def test_every_plan_gathers_on_every_tree(topology: Topology):
     for plan in plans(topology, topology.size):

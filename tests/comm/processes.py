@@ -1,6 +1,5 @@
 """Real ranks for tests: processes of one gloo group that run the functions they are sent."""
 
-import multiprocessing
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
@@ -11,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from tests.comm.contract import CHECKS
+from tests.distributed.forked import forkserver
 from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.exchange.driver import run
 
@@ -21,9 +21,7 @@ class Ranks:
     """`size` processes; `call` runs a function of a module in all of them."""
 
     def __init__(self, size: int) -> None:
-        # The processes are forked from one that has imported torch and started nothing: no rank imports it again.
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload([__name__])
+        context = forkserver()
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self._keeper = store
         pipes = [context.Pipe() for _ in range(size)]

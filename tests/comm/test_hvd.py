@@ -2,17 +2,13 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.comm.contract import CHECKS
+from tests.distributed.forked import fork
 
-TOP = Path(__file__).parent.parent.parent
 REFUSED = {"sums_of_bfloat16": 'engine.rounds: Horovod cannot sum bfloat16; set engine.rounds = "p2p"'}
 
 pytestmark = pytest.mark.skipif(
@@ -21,18 +17,12 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(scope="module")
-def found() -> list[dict[str, Any]]:
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """What each of three ranks found: one job for all tests."""
-    folder = Path(sys.executable).parent
-    environment = os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
-    command = [
-        str(folder / "horovodrun"), "-np", "3", "-H", "127.0.0.1:3", "--gloo", "--network-interface", "lo",
-        "--disable-cache", sys.executable, "-m", "tests.comm.on_horovod",
-    ]  # fmt: skip
-    done = subprocess.run(command, cwd=TOP, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    lines = [line.partition("FOUND ")[2] for line in done.stdout.splitlines() if "FOUND " in line]
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert len(lines) == 1, done.stdout + done.stderr
+    ended = fork("horovod", 3, [], tmp_path_factory.mktemp("on-horovod"), script="tests/comm/on_horovod.py")
+    lines = [line.partition("FOUND ")[2] for line in ended.out.splitlines() if "FOUND " in line]
+    assert ended.code == 0, ended.said
+    assert len(lines) == 1, ended.said
     ranks: list[dict[str, Any]] = json.loads(lines[0])
     return ranks
 

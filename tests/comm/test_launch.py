@@ -6,36 +6,115 @@ import sys
 
 import pytest
 
-from wirebench.comm.launch import Launch, launched
+from wirebench.comm import launch
+from wirebench.comm.launch import Launch, engine_of, launched, meeting_point
+from wirebench.errors import UserError
 
 HOROVOD = {"HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "2"}
 MPI = {f"OMPI_COMM_WORLD_{key.removeprefix('HOROVOD_')}": value for key, value in HOROVOD.items()}
+MVAPICH = {f"MV2_COMM_WORLD_{key.removeprefix('HOROVOD_')}": value for key, value in HOROVOD.items()}
+HYDRA = {"PMI_RANK": "3", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+BARE_SLURM = {"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}
+BATCH_SHELL = {"SLURM_JOB_ID": "812", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0"}
+STEP = {
+    **BATCH_SHELL, "SLURM_STEP_ID": "2", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NODELIST": "node[007-008]",
+}  # fmt: skip
+SHELL_IN_STEP = {**STEP, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0"}
+BOTH, ALONE = ("torch", "horovod"), Launch("", ("local",), 0, 1, 0, 1, 1)
 
 
 @pytest.mark.parametrize(
     ("environment", "place"),
     [
-        ({}, Launch("local", 0, 1, 0, 1, 1)),
-        (HOROVOD, Launch("horovod", 3, 4, 1, 2, 2)),
-        (MPI, Launch("horovod", 3, 4, 1, 2, 2)),
-        (TORCHRUN, Launch("torch", 3, 4, 1, 2, 2)),
-        ({**HOROVOD, **TORCHRUN}, Launch("horovod", 3, 4, 1, 2, 2)),
-        ({"RANK": "3"}, Launch("local", 0, 1, 0, 1, 1)),
-        ({"HOROVOD_RANK": "0"}, Launch("local", 0, 1, 0, 1, 1)),
-        ({"WORLD_SIZE": "4", "HOROVOD_FUSION_THRESHOLD": "0"}, Launch("local", 0, 1, 0, 1, 1)),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, Launch("torch", 1, 2, 0, 1, 1)),
-        ({**TORCHRUN, "WIREBENCH_SHARED_BY": "4"}, Launch("torch", 3, 4, 1, 2, 4)),
+        ({}, ALONE),
+        (HOROVOD, Launch("horovodrun", ("horovod",), 3, 4, 1, 2, 2)),
+        (TORCHRUN, Launch("torchrun", ("torch",), 3, 4, 1, 2, 2)),
+        ({**HOROVOD, **TORCHRUN}, Launch("horovodrun", ("horovod",), 3, 4, 1, 2, 2)),
+        ({"RANK": "3"}, ALONE),
+        ({"HOROVOD_RANK": "0"}, ALONE),
+        ({"WORLD_SIZE": "4", "HOROVOD_FUSION_THRESHOLD": "0"}, ALONE),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, Launch("torchrun", ("torch",), 1, 2, 0, 1, 1)),
+        ({**TORCHRUN, "WIREBENCH_SHARED_BY": "4"}, Launch("torchrun", ("torch",), 3, 4, 1, 2, 4)),
+        (MPI, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
+        (MVAPICH, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
+        (HYDRA, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, Launch("mpirun", (*BOTH, "local"), 0, 1, 0, 1, 1)),
+        ({"PMIX_RANK": "1"}, Launch("a PMIx launcher", (), 1, 0, 0, 1, 1)),
+        (BARE_SLURM, Launch("srun", BOTH, 3, 4, 0, 1, 1)),
+        (STEP, Launch("srun", BOTH, 3, 4, 1, 2, 2)),
+        ({**STEP, "PMI_RANK": "3", "PMI_SIZE": "4", "PMIX_RANK": "3"}, Launch("srun", BOTH, 3, 4, 1, 2, 2)),
+        (BATCH_SHELL, ALONE),
+        (SHELL_IN_STEP, Launch("srun", ("local", *BOTH), 0, 1, 1, 2, 2)),
+        # Launchers inside launchers: torchrun on each node of a step, and MPI's daemons, which are tasks of a step.
+        ({**STEP, **TORCHRUN}, Launch("torchrun", ("torch",), 3, 4, 1, 2, 2)),
+        ({**STEP, **MPI}, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
+        ({**STEP, **HYDRA, "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
+        ({**BATCH_SHELL, **MPI}, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
     ],
 )
 def test_the_environment_names_the_launcher_and_the_place(environment, place):
     assert launched({"HOME": "/root", **environment}) == place
 
 
-def test_this_process_was_not_launched(monkeypatch):
-    for key in (*HOROVOD, *MPI, *TORCHRUN):
-        monkeypatch.delenv(key, raising=False)
-    assert launched().engine == "local"
+def test_this_process_was_not_launched():
+    assert launched().alone
+
+
+@pytest.mark.parametrize(
+    ("environment", "where"),
+    [
+        (BARE_SLURM, None),
+        ({**BARE_SLURM, "MASTER_ADDR": "head"}, None),
+        ({**BARE_SLURM, "MASTER_ADDR": "head", "MASTER_PORT": "29500"}, ("head", 29500)),
+        (STEP, ("node007", 10_000 + 31 * 812 % 20_000 + 2)),
+        ({**STEP, "SLURM_STEP_NODELIST": "login,node7"}, ("login", 15174)),
+        ({**STEP, "SLURM_STEP_NODELIST": "gpu[3,5-6]-ib,cpu1"}, ("gpu3-ib", 15174)),
+        ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_NODEID": "0"}, ("127.0.0.1", 15174)),
+        ({**STEP, "MASTER_ADDR": "head"}, ("head", 15174)),
+        (MPI, None),
+        # Of an mpirun inside a step each node's daemon may know another list of nodes.
+        ({**STEP, **MPI}, None),
+    ],
+)
+def test_where_ranks_meet(environment, where):
+    assert meeting_point(launched(environment), environment) == where
+
+
+@pytest.mark.parametrize("name", ["auto", "local"])
+@pytest.mark.parametrize("environment", [BARE_SLURM, STEP, MPI, MVAPICH, HYDRA, {"PMIX_RANK": "1"}])
+def test_no_process_of_several_trains_alone(environment, name, monkeypatch):
+    """With no engine that could join them the launch is refused; with one it is taken, but where `local` was asked."""
+    place = launched(environment)
+    if (name, environment) == ("auto", STEP):
+        assert engine_of(name, 0, place, environment) == "torch"
+        environment = {**environment, "SLURM_STEP_NODELIST": ""}
+    monkeypatch.setattr(launch, "_has_horovod", lambda: False)
+    with pytest.raises(UserError) as refused:
+        engine_of(name, 0, place, environment)
+    said = str(refused.value)
+    count = "an unknown number of" if "PMIX_RANK" in environment else "4"
+    assert f"{count} processes were started by {place.launcher}" in said
+    assert ("each would train alone" if name == "local" else "torchrun --nproc-per-node") in said
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("environment", "name", "engine"),
+    [
+        (MPI, "auto", "horovod"),
+        ({**MPI, "MASTER_ADDR": "head", "MASTER_PORT": "29500"}, "auto", "torch"),
+        ({**MPI, "MASTER_ADDR": "head", "MASTER_PORT": "29500"}, "horovod", "horovod"),
+        (STEP, "horovod", "horovod"),
+        (SHELL_IN_STEP, "auto", "local"),
+        (BATCH_SHELL, "auto", "local"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, "local", "local"),
+    ],
+)
+def test_the_engine_that_can_join_them_is_taken(environment, name, engine, monkeypatch):
+    monkeypatch.setattr(launch, "_has_horovod", lambda: True)
+    assert engine_of(name, 0, launched(environment), environment) == engine
 
 
 ENDING = """

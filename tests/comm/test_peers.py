@@ -17,6 +17,8 @@ from wirebench.comm import peers
 from wirebench.comm.peers import Peer, agree_on, first_line, linger, missing, reporting_loss
 from wirebench.errors import PeerLost, UserError
 
+pytestmark = pytest.mark.clock
+
 
 class Answering:
     """A communicator that gathers what it was given, with the caller's own part in its place."""

@@ -81,18 +81,53 @@ def test_looks_are_about_half_a_second_apart(seconds: float, steps: int) -> None
     assert steps_between_looks(seconds) == pytest.approx(steps, rel=0.01)
 
 
-@pytest.mark.parametrize("stop_in", [2, 5, 8, 11], ids=["mid-epoch", "last-of-epoch", "second-epoch", "last"])
-def test_a_stopped_run_is_saved_and_goes_on(stop_in: int, tmp_path: Path) -> None:
-    """The signal comes in step `stop_in` (of 12, 6 an epoch); no checkpoint was due there."""
-    rarely = ["train.checkpoint_every_steps=100", "train.max_steps=12"]
-    assert here(2, [CONFIG, *rarely, f"output.dir={tmp_path / 'unbroken'}", "train.checkpoint_every_steps=12"]) == 0
+def test_between_steps_every_rank_hears_of_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = dist.HashStore()
+    first, second = Stopper(store), Stopper(store)
+    assert not first.heard(5) and not second.heard(5)
+    first.asked = True
+    assert first.heard(5)
+    assert not second.heard(5), "it looked just now"
+    monkeypatch.setattr(stop, "LOOK_EVERY_SECONDS", 0.0)
+    assert second.heard(5)
+    # Whoever had finished its evaluation before goes on, as all do then, and all stop after the next step they look at.
+    assert all(each.after_step(6) for each in (first, second))
+
+
+RARELY = ["train.checkpoint_every_steps=100", "train.max_steps=12"]
+
+
+@pytest.fixture(scope="module")
+def unbroken_here(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("unbroken")
+    assert here(2, [CONFIG, *RARELY, f"output.dir={folder}", "train.checkpoint_every_steps=12"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("stop_in", "told"),
+    [
+        (2, trouble("terminate", 2)),
+        (5, trouble("terminate", 5)),
+        (8, trouble("terminate", 8)),
+        (11, trouble("terminate", 11)),
+        (5, trouble("terminate_evaluation", 1)),
+        (11, trouble("terminate_evaluation", 4)),
+    ],
+    ids=["mid-epoch", "last-of-epoch", "second-epoch", "last", "evaluation", "last-evaluation"],
+)
+def test_a_stopped_run_is_saved_and_goes_on(
+    stop_in: int, told: dict[str, str], unbroken_here: Path, tmp_path: Path
+) -> None:
+    """The signal comes in step `stop_in` (of 12, 6 an epoch) or in the evaluation after it; no checkpoint is due."""
     folder = tmp_path / "run"
-    assert here(2, [CONFIG, *rarely, f"output.dir={folder}"], trouble("terminate", stop_in)) == 0
+    assert here(2, [CONFIG, *RARELY, f"output.dir={folder}"], told) == 0
     found = record(folder)
-    assert (found["status"], found["steps_done"]) == ("interrupted" if stop_in < 11 else "finished", stop_in + 1)
+    assert (found["status"], found["steps_done"]) == ("interrupted", stop_in + 1)
     assert checkpoints(folder)[-1].name == f"step-{stop_in + 1:08d}"
     assert len(losses(folder)) == stop_in + 1
+    assert [entry["epoch"] for entry in found["history"]] == list(range(stop_in // 6)), "what was evaluated"
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
-    again = [CONFIG, *rarely, f"output.dir={folder}", "train.resume=auto", "train.checkpoint_every_steps=12"]
+    again = [CONFIG, *RARELY, f"output.dir={folder}", "train.resume=auto", "train.checkpoint_every_steps=12"]
     assert here(2, again) == 0
-    assert_same_end(folder, tmp_path / "unbroken")
+    assert_same_end(folder, unbroken_here)

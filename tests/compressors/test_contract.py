@@ -24,8 +24,7 @@ OWN = shlex.split(os.environ.get("WIREBENCH_COMPRESSOR", ""))
 """A module of one's own, tested alone, and its options: "mine.cyclic density=0.1"."""
 
 COLLECTIVES = ("native", "ring", "tree", "star", "flexreduce")
-SIZES = range(1, 10)
-SOME_SIZES = (2, 5, 8)
+ALL_SIZES = range(1, 10)
 LAYERS = lay_out([(3, 2, 4), (5,), (7, 3), (2,), (11, 2), (1,)])
 NUMEL = LAYERS[-1].stop
 CUTS = ([range(0, 6)], [range(0, 2), range(2, 3), range(3, 4), range(4, 6)], [range(0, 3), range(3, 6)])
@@ -102,8 +101,11 @@ def forms() -> list[tuple[str, dict[str, Any]]]:
 
 
 def variants() -> list[Any]:
-    """(name, arguments of build) of every compressor and of every wrapper that fits around it."""
-    found = []
+    """(name, arguments of build) of every compressor and of every wrapper that fits around it.
+
+    By day a further form wears no wrapper or all; the other two are slow.
+    """
+    found, seen = [], set()
     for name, options in forms():
         has_density = "density" in options
         wrappings: dict[str, dict[str, Any]] = {"bare": {}, "dense_below": {"dense_below": DENSE_BELOW}}
@@ -111,17 +113,38 @@ def variants() -> list[Any]:
             wrappings["warmup"] = {"warmup": WARMUP}
             wrappings["both"] = {"warmup": WARMUP, "dense_below": DENSE_BELOW}
         words = "-".join([name, *(f"{k}={v}" for k, v in options.items() if (k, v) != ("density", 0.1))])
-        found += [pytest.param((name, options | w), id=f"{words}-{label}") for label, w in wrappings.items()]
+        rare = ("dense_below", "warmup") if has_density and name in seen else ()
+        for label, wrapping in wrappings.items():
+            marks = [pytest.mark.slow] * (label in rare)
+            found.append(pytest.param((name, options | wrapping), id=f"{words}-{label}", marks=marks))
+        seen.add(name)
     return found
 
 
-def on_collectives() -> list[Any]:
-    """(variant, collective): every compressor on all collectives; its wrapped and further forms on the tree."""
-    pairs = []
+def worlds(variant: "Variant") -> dict[str, tuple[set[int], set[int]]]:
+    """By collective, the numbers of ranks to try by day, and the others.
+
+    A compressor does not learn which collective serves it, and these have tests of their own: so a method in its first
+    form meets every size with one of them, the others at one size; a further form some sizes; a wrapper one.
+    """
+    if variant in BARE:
+        by_day = {name: {3 + number} for number, name in enumerate(COLLECTIVES)} | {"native": set(ALL_SIZES)}
+        return {name: (sizes, set(ALL_SIZES) - sizes) for name, sizes in by_day.items()}
+    wrapped = "warmup" in variant[1] or "dense_below" in variant[1]
+    return {"tree": ({5}, {2, 8}) if wrapped else ({2, 5, 8}, set())}
+
+
+def in_worlds() -> list[Any]:
+    """(variant, collective, sizes) of all `worlds`; those that are not for every day are slow."""
+    found = []
     for variant in variants():
-        for collective in COLLECTIVES if variant.values[0] in BARE else ["tree"]:
-            pairs.append(pytest.param(variant.values[0], collective, id=f"{variant.id}-{collective}"))
-    return pairs
+        for collective, (by_day, others) in worlds(variant.values[0]).items():
+            name = f"{variant.id}-{collective}"
+            found.append(pytest.param(variant.values[0], collective, by_day, id=name, marks=variant.marks))
+            if others:
+                slow = pytest.mark.slow
+                found.append(pytest.param(variant.values[0], collective, others, id=f"{name}-others", marks=slow))
+    return found
 
 
 def keeps(variant: "Variant") -> str:
@@ -135,7 +158,7 @@ BARE: list[Variant] = list({name: (name, options) for name, options in reversed(
 """Every compressor in its first form, without wrappers."""
 every_variant = pytest.mark.parametrize("variant", variants())
 every_keeping_variant = pytest.mark.parametrize("variant", [v for v in variants() if keeps(v.values[0]) != "nothing"])
-every_pair = pytest.mark.parametrize(("variant", "collective"), on_collectives())
+in_every_world = pytest.mark.parametrize(("variant", "collective", "sizes"), in_worlds())
 
 
 class Ranks:
@@ -164,8 +187,8 @@ class Ranks:
         )
         for same, of_bucket in zip(buckets, answers, strict=True):
             for bucket, answer in zip(same, of_bucket, strict=True):
-                assert answer.shape == bucket.grad.shape
-                assert answer.dtype == bucket.grad.dtype
+                given, got = (f"{tuple(t.shape)}, {t.dtype}" for t in (bucket.grad, answer))
+                assert given == got, f"exchange() returned {got}; the average is shaped like bucket.grad: {given}"
         self.step_number += 1
         return [torch.cat(mine) for mine in zip(*answers, strict=True)]
 
@@ -175,10 +198,14 @@ class Ranks:
         for state in (rank.state_dict() for rank in self.ranks):
             own = {name for name in state if not name.startswith("shared.")}
             if own:
-                assert self.name in HELD or own == {"residual"}, f"HELD must say what {sorted(own)} hold"
+                assert self.name in HELD or own == {"residual"}, (
+                    f"{self.name} saves {sorted(own)}; HELD in this file says how much of the gradient that holds back"
+                )
                 flat = HELD.get(self.name, lambda s: s["residual"])(state)
                 total[: flat.numel()] += flat
-        assert not total[~self._compressed()].any(), "something is kept of what goes dense"
+        assert not total[~self._compressed()].any(), (
+            f"{self.name} holds back something of layers that go dense, at places outside of bucket.layers"
+        )
         return total
 
     def _compressed(self) -> Tensor:
@@ -197,10 +224,28 @@ def whole_numbers(size: int, seed: int, numel: int = NUMEL) -> list[Tensor]:
     return [torch.randint(-8, 9, (numel,), generator=rng).float() for _ in range(size)]
 
 
+def places(found: Tensor) -> str:
+    """Where a mask is true, for a message."""
+    return f" at places {found.nonzero().flatten().tolist()[:8]} of {found.numel()}" if found.any() else ""
+
+
+def lost(ranks: Ranks, off: Tensor) -> str:
+    """What to say where the sum of what was applied and what is held is `off` what was given."""
+    return (
+        f"{ranks.name} says keeps = {keeps(ranks.variant)!r}: the averages, times the number of ranks, and what is "
+        f"held back make up what was given; they are off by up to {off.abs().max():.3g}{places(off.abs() > 1e-4)}. "
+        "Add every gradient to self.memory.slice(bucket) and take from there what was sent, and no more; or say "
+        "another `keeps`"
+    )
+
+
 def same_bits(results: Sequence[Tensor]) -> Tensor:
     """The result that all ranks share."""
     for other in results[1:]:
-        assert torch.equal(other.view(torch.int32), results[0].view(torch.int32)), "the ranks' results differ"
+        assert torch.equal(other.view(torch.int32), results[0].view(torch.int32)), (
+            f"the ranks' results differ{places(other != results[0])}: make them of the answers to requests and of "
+            "world.shared_rng, which are the same on all ranks, and of nothing that is a rank's own"
+        )
     return results[0]
 
 
@@ -213,29 +258,34 @@ def assert_conserves(ranks: Ranks, steps: Sequence[tuple[Sequence[Tensor], Seque
     applied = torch.zeros_like(given)
     for grads, groups in steps:
         total = same_bits(ranks.step(grads, groups)).double() * len(grads)
-        assert total.isfinite().all()
+        assert total.isfinite().all(), f"of finite gradients the average is not{places(~total.isfinite())}"
         given += torch.stack(list(grads)).double().sum(0)
         if keeps(ranks.variant) == "exactly":
-            assert (total - total.round()).abs().max() < 1e-4
+            assert (total - total.round()).abs().max() < 1e-4, (
+                f"sums of whole numbers are not whole{places((total - total.round()).abs() >= 1e-4)}: divide the sum "
+                "by world.size once, at the end; a method that rounds values says keeps = 'rounded'"
+            )
             applied += total.round()
-            assert torch.equal(applied + ranks.held(), given)
+            assert torch.equal(applied + ranks.held(), given), lost(ranks, applied + ranks.held() - given)
         elif keeps(ranks.variant) == "rounded":
             applied += total
-            torch.testing.assert_close(applied + ranks.held(), given, rtol=1e-4, atol=1e-3)
+            close = torch.isclose(applied + ranks.held(), given, rtol=1e-4, atol=1e-3)
+            assert close.all(), lost(ranks, applied + ranks.held() - given)
 
 
-@every_pair
-def test_nothing_is_lost_and_all_ranks_agree_also_when_buckets_are_cut_anew(variant, collective):
-    for size in SIZES if variant in BARE else SOME_SIZES:
+@in_every_world
+def test_nothing_is_lost_and_all_ranks_agree_also_when_buckets_are_cut_anew(variant, collective, sizes):
+    for size in sizes:
         steps = [(whole_numbers(size, seed), CUTS[seed % len(CUTS)]) for seed in range(5)]
         assert_conserves(Ranks(variant, size, collective), steps)
 
 
-@every_pair
-def test_zeros_give_zeros(variant, collective):
-    ranks = Ranks(variant, 3, collective)
+@every_variant
+def test_zeros_give_zeros(variant):
+    ranks = Ranks(variant, 3)
     for groups in CUTS:
-        assert not same_bits(ranks.step([torch.zeros(NUMEL)] * 3, groups)).any()
+        average = same_bits(ranks.step([torch.zeros(NUMEL)] * 3, groups))
+        assert not average.any(), f"gradients of zeros give something else{places(average != 0)}"
 
 
 @every_variant
@@ -250,7 +300,7 @@ def test_a_single_element_is_sent_at_once(variant, shape):
     ranks = Ranks(variant, 4, layers=lay_out([shape]))
     assert_conserves(ranks, [(whole_numbers(4, seed, numel=1), [range(0, 1)]) for seed in range(3)])
     if "density" in variant[1]:
-        assert not ranks.held().any()
+        assert not ranks.held().any(), "of a bucket of one element nothing was sent: send at least one, at any density"
 
 
 @every_variant
@@ -260,16 +310,19 @@ def test_ties_lose_nothing(variant):
 
 
 @pytest.mark.parametrize(
-    ("variant", "collective"), [pair for pair in on_collectives() if "density" in pair.values[0][1]]
+    "variant", [v for v in variants() if "density" in v.values[0][1] and "warmup" not in v.values[0][1]]
 )
-def test_keeping_everything_is_the_dense_average(variant, collective):
+def test_keeping_everything_is_the_dense_average(variant):
     name, arguments = variant
     for size in (1, 3, 8):
-        ranks = Ranks((name, arguments | {"density": 1.0, "warmup": ()}), size, collective)
-        dense = Ranks(("none", {}), size, collective)
+        ranks = Ranks((name, arguments | {"density": 1.0}), size)
+        dense = Ranks(("none", {}), size)
         for seed in range(2):
             grads = whole_numbers(size, seed)
-            assert torch.equal(same_bits(ranks.step(grads, CUTS[1])), same_bits(dense.step(grads, CUTS[1])))
+            mine, wanted = same_bits(ranks.step(grads, CUTS[1])), same_bits(dense.step(grads, CUTS[1]))
+            assert torch.equal(mine, wanted), (
+                f"with density = 1 it is not the dense average{places(mine != wanted)}: everything is sent then"
+            )
 
 
 @every_variant
@@ -285,7 +338,17 @@ def test_a_restored_run_goes_on_bit_for_bit(variant):
     for seed in range(3, 6):
         grads = [grad * 1.1 for grad in whole_numbers(3, seed)]
         wanted = same_bits(first.step(grads, CUTS[2]))
-        assert torch.equal(same_bits(second.step(grads, CUTS[2])), wanted)
+        mine = same_bits(second.step(grads, CUTS[2]))
+        assert torch.equal(mine, wanted), (
+            f"a run that was restored gives something else{places(mine != wanted)}: all that exchange() remembers from "
+            "step to step belongs to self.memory, self.shared or self.own, which state_dict() saves"
+        )
+
+
+HANDED_ON = (
+    "when the number of ranks changes, all ranks together hold more or less than before: what one holds back belongs "
+    "to self.memory, whose sum take_over() hands on; what all share to self.shared; the rest to self.own"
+)
 
 
 @every_keeping_variant
@@ -300,11 +363,11 @@ def test_residuals_of_ranks_that_leave_are_handed_on(variant):
         cast(Method, rank).take_over(states[place::2])
     # Floats that are added in another order; whole numbers, that is exact methods, come out alike.
     off = 1e-5 if keeps(variant) == "rounded" else 0.0
-    torch.testing.assert_close(after.held(), before.held(), rtol=off, atol=off)
+    torch.testing.assert_close(after.held(), before.held(), rtol=off, atol=off, msg=HANDED_ON)
     grown = Ranks(variant, 6)
     for place, rank in enumerate(grown.ranks):
         cast(Method, rank).take_over([states[place % 5]], joins=place >= 5)
-    torch.testing.assert_close(grown.held(), before.held(), rtol=off, atol=off)
+    torch.testing.assert_close(grown.held(), before.held(), rtol=off, atol=off, msg=HANDED_ON)
     for world, size in ((after, 2), (grown, 6)):
         same_bits(world.step(whole_numbers(size, 7), CUTS[1]))
 
@@ -333,7 +396,11 @@ def test_what_is_not_finite_reaches_all_ranks_at_once(variant, place, bad):
     grads = whole_numbers(3, 2)
     grads[1][place] = bad
     results = ranks.step(grads, CUTS[1])
-    assert not any(result[place].isfinite() for result in results)
+    deaf = [rank for rank, result in enumerate(results) if result[place].isfinite()]
+    assert not deaf, (
+        f"rank {deaf[0]} is finite at place {place} where rank 1 was given {bad} in this step: add an alarm, a number "
+        "that all ranks sum, as mine/cyclic of CONTRIBUTING.md does"
+    )
 
 
 @every_variant
@@ -342,7 +409,11 @@ def test_the_same_draws_give_the_same_result(variant):
     for seed in range(3):
         grads = [grad * 1.1 for grad in whole_numbers(3, seed)]
         wanted = same_bits(first.step(grads, CUTS[1]))
-        assert torch.equal(same_bits(second.step(grads, CUTS[1])), wanted)
+        mine = same_bits(second.step(grads, CUTS[1]))
+        assert torch.equal(mine, wanted), (
+            f"a second run gives something else{places(mine != wanted)}: draw from world.shared_rng(key), or from a "
+            "generator that is seeded with world.seed, world.step and world.rank, never from torch's own"
+        )
 
 
 @every_variant
@@ -361,19 +432,21 @@ def test_measures_are_taken_when_asked_for_and_under_the_same_names(variant):
     for seed in range(2):
         ranks.step(whole_numbers(3, seed), CUTS[1])
         names = {tuple(cast(Method, rank).measures.names) for rank in ranks.ranks}
-        assert len(names) == 1
+        assert len(names) == 1, f"all ranks take the same measures in the same order; they took {sorted(names)}"
         if not seed:
-            assert names == {()}
+            assert names == {()}, f"{names} were measured although world.measuring was false"
     for rank in ranks.ranks:
-        assert cast(Method, rank).measures.take().isfinite().all()
+        names_of_rank = cast(Method, rank).measures.names
+        assert cast(Method, rank).measures.take().isfinite().all(), f"one of {names_of_rank} is not finite"
 
 
 @every_variant
 def test_bytes_are_estimated_without_data(variant):
     name, arguments = variant
     estimates = [compressors.build(name, **arguments).wire_bytes(numel, 4) for numel in (1, 1000, 1_000_000)]
-    assert estimates == sorted(estimates)
-    assert estimates[0] > 0
+    told = f"wire_bytes() of 1, 1000 and a million elements is {estimates}"
+    assert estimates == sorted(estimates), f"{told}: more elements are not fewer bytes"
+    assert estimates[0] > 0, f"{told}: even one element costs a byte or more"
 
 
 @every_variant
@@ -382,5 +455,10 @@ def test_the_server_counts_no_more_values_than_were_handed_over(variant):
     ranks.step(whole_numbers(3, 1), CUTS[1])
     log = ranks.engine.servers[0].log
     for served in log:
-        assert 0 <= served.value_bytes <= served.payload_bytes
-    assert sum(served.value_bytes for served in log) > 0
+        assert 0 <= served.value_bytes <= served.payload_bytes, (
+            f"a {served.kind} hands over {served.payload_bytes} bytes, {served.value_bytes} of them values: `values` "
+            "of a request counts its elements that are values of the gradient, without indices, scales and alarms"
+        )
+    assert sum(served.value_bytes for served in log) > 0, (
+        "no request says that it carries the gradient's values: give at least one of them values=ELEMENTS"
+    )

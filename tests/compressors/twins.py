@@ -5,6 +5,8 @@ import math
 import torch
 from torch import Tensor
 
+from compressors.sketch.count_sketch import CountSketch
+
 
 def top_k_reference(x: Tensor, k: int) -> Tensor:
     """The k first places of `ranking`, ascending."""
@@ -25,6 +27,11 @@ def sketch_reference(x: Tensor, rows: int, columns: int, cells: list[tuple[Tenso
         for value, place, side in zip(x.tolist(), cell.tolist(), sign.tolist(), strict=True):
             row[place] += side * value
     return table.to(x.dtype)
+
+
+def estimates_of_all(sketch: CountSketch, table: Tensor) -> Tensor:
+    """The sketch's own estimates of all elements."""
+    return sketch.estimate(table, torch.arange(sketch.numel, device=table.device))
 
 
 def estimates_reference(table: Tensor, cells: list[tuple[Tensor, Tensor]]) -> Tensor:

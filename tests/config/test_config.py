@@ -224,6 +224,37 @@ def test_a_folder_is_no_config(tmp_path):
         loader.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("configs/smok.toml", "configs/smoke.toml"),
+        ("configs/smoke", "configs/smoke.toml"),
+        ("smoke.toml", "configs/smoke.toml"),
+        ("smok", "configs/smoke.toml"),
+        ("configs/resnet20.toml", "configs/synthetic/resnet20.toml"),
+        ("config/synthetic/resnet20.toml", "configs/synthetic/resnet20.toml"),
+        ("mine/onw.toml", "mine/own.toml"),
+        ("nothing/like/it", None),
+    ],
+)
+def test_a_config_that_is_not_there_is_answered_with_the_one_that_was_meant(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, meant: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in (
+        "configs/smoke.toml",
+        "configs/synthetic/resnet20.toml",
+        "configs/synthetic/vgg16.toml",
+        "mine/own.toml",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    with pytest.raises(UserError) as refused:
+        loader.load(typed)
+    ending = f"; did you mean {meant}?" if meant else ""
+    assert str(refused.value) == f"{typed}: cannot be read: No such file or directory{ending}"
+
+
 def test_sections_cannot_be_changed():
     with pytest.raises(dataclasses.FrozenInstanceError):
         loader.Config().train.epochs = 3  # type: ignore[misc]

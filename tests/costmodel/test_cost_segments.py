@@ -1,10 +1,11 @@
 """What sums in segments cost: side by side, and in turn."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.costmodel.test_plan_cost import ALPHA, BETA, GAMMA, ITEM_BYTES, close, flat, planned, two_levels
+from tests.helpers import examples
 from wirebench.collectives.execution.segments import IN_FLIGHT
 from wirebench.collectives.plan import Plan, Transfer
 from wirebench.costmodel.plan_cost import pipelined_seconds, plan_seconds
@@ -59,7 +60,7 @@ def test_few_places_hold_back_what_waits_for_messages():
     assert pipelined_seconds([plan] * 9, topology, 4) == pytest.approx(3 * 2.0)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(2, 12), st.integers(1, 6), st.integers(0, 6), st.sampled_from(["ring", "tree", "halving_doubling"]))
 def test_the_pipeline_lies_between_its_bounds(size, count, apart, name):
     topology = flat(size)

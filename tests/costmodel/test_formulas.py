@@ -3,10 +3,11 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from wirebench.costmodel import formulas
+from tests.costmodel import closed_forms
+from tests.helpers import examples
 from wirebench.topology.tree import Branch, Link, Topology
 
 # Numbers of the papers, worked out independently: (machines, n, w_net, w_local, alpha, T_FR, T_ring).
@@ -43,10 +44,10 @@ def two_levels(machines, local_rate, network_rate):
 def test_table_ii_at_eight_ranks():
     alphas, betas, gammas = {}, {}, {}
     for form in (
-        formulas.binary_tree,
-        formulas.recursive_doubling,
-        formulas.halving_doubling,
-        formulas.ring,
+        closed_forms.binary_tree,
+        closed_forms.recursive_doubling,
+        closed_forms.halving_doubling,
+        closed_forms.ring,
     ):
         name = form.__name__
         alphas[name], betas[name], gammas[name] = form(8, 1, 0).a, form(8, 0, 1).b, form(8, 0, 0, 1).b
@@ -58,32 +59,32 @@ def test_table_ii_at_eight_ranks():
 @pytest.mark.parametrize("size", MGWFBP_RING)
 def test_the_authors_ring(size):
     alpha, beta, gamma = 45.25e-6, 1.2 / (9 * 2**30 / 8), 160 / 64e9
-    assert formulas.ring(size, alpha, beta, gamma) == pytest.approx(MGWFBP_RING[size], rel=1e-12)
+    assert closed_forms.ring(size, alpha, beta, gamma) == pytest.approx(MGWFBP_RING[size], rel=1e-12)
 
 
 def test_one_alpha_explains_all_start_ups_of_figure_5b():
     start_ups = {2: 90.52e-6, 4: 271.56e-6, 8: 633.64e-6}
-    assert {n: formulas.ring(n, 45.26e-6, 0).a for n in start_ups} == pytest.approx(start_ups, rel=1e-12)
+    assert {n: closed_forms.ring(n, 45.26e-6, 0).a for n in start_ups} == pytest.approx(start_ups, rel=1e-12)
 
 
 def test_a_line_prices_bytes():
-    assert formulas.Line(0.5, 0.25).seconds(8) == 2.5
+    assert closed_forms.Line(0.5, 0.25).seconds(8) == 2.5
 
 
 def test_powers_of_two_fold_nothing():
-    assert [n for n in range(1, 65) if formulas.folding(n, 1, 1, 1) == (0, 0)] == [1, 2, 4, 8, 16, 32, 64]
-    assert formulas.folding(6, 1, 10, 100) == (2, 120)
-    assert formulas.recursive_doubling(6, 1, 10, 100) == (2 + 2, 2 * 110 + 120)
-    assert formulas.halving_doubling(6, 1, 10, 100) == (4 + 2, 3 / 4 * 120 + 120)
+    assert [n for n in range(1, 65) if closed_forms.folding(n, 1, 1, 1) == (0, 0)] == [1, 2, 4, 8, 16, 32, 64]
+    assert closed_forms.folding(6, 1, 10, 100) == (2, 120)
+    assert closed_forms.recursive_doubling(6, 1, 10, 100) == (2 + 2, 2 * 110 + 120)
+    assert closed_forms.halving_doubling(6, 1, 10, 100) == (4 + 2, 3 / 4 * 120 + 120)
 
 
 def test_one_rank_sends_nothing():
     for form in (
-        formulas.ring,
-        formulas.binary_tree,
-        formulas.star,
-        formulas.recursive_doubling,
-        formulas.halving_doubling,
+        closed_forms.ring,
+        closed_forms.binary_tree,
+        closed_forms.star,
+        closed_forms.recursive_doubling,
+        closed_forms.halving_doubling,
     ):
         assert form(1, 1, 1, 1) == (0, 0)
 
@@ -91,22 +92,22 @@ def test_one_rank_sends_nothing():
 @pytest.mark.parametrize(("machines", "n", "network", "local", "alpha", "expected", "ring"), FLEXREDUCE_COST)
 def test_flexreduce_and_the_ring_beside_it(machines, n, network, local, alpha, expected, ring):
     topology = two_levels(machines, local, network)
-    assert formulas.flexreduce_seconds(n, topology, alpha) == pytest.approx(expected, rel=1e-12)
-    assert formulas.ring(sum(machines), alpha, 1 / network).seconds(n) == pytest.approx(ring, rel=1e-12)
+    assert closed_forms.flexreduce_seconds(n, topology, alpha) == pytest.approx(expected, rel=1e-12)
+    assert closed_forms.ring(sum(machines), alpha, 1 / network).seconds(n) == pytest.approx(ring, rel=1e-12)
 
 
 def test_flexreduce_by_level():
     topology = two_levels((2, 3), 100.0, 1.0)
-    assert formulas.flexreduce_levels(12, topology, 0.5) == pytest.approx([1.08, 6.5])
-    assert formulas.flexreduce_levels(12, topology, 0.0) == pytest.approx([0.08, 6.0])
+    assert closed_forms.flexreduce_levels(12, topology, 0.5) == pytest.approx([1.08, 6.5])
+    assert closed_forms.flexreduce_levels(12, topology, 0.0) == pytest.approx([0.08, 6.0])
 
 
 @pytest.mark.parametrize(("deltas", "omegas", "n", "alpha", "expected"), BLUECONNECT_COST)
 def test_blueconnect(deltas, omegas, n, alpha, expected):
-    assert formulas.blueconnect_seconds(n, deltas, omegas, alpha) == pytest.approx(expected, rel=1e-12)
+    assert closed_forms.blueconnect_seconds(n, deltas, omegas, alpha) == pytest.approx(expected, rel=1e-12)
 
 
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.floats(1e-3, 1e3)), min_size=1, max_size=4),
     st.floats(0, 10),
@@ -118,8 +119,8 @@ def test_flexreduce_is_blueconnect_on_symmetric_trees(levels, alpha, n):
     topology = Topology.flat(deltas[0], Link(0.0, omegas[0]))
     for delta, omega in levels[1:]:
         topology = Topology(stack(topology, delta, omega))
-    expected = formulas.blueconnect_seconds(n, deltas, omegas, alpha)
-    assert formulas.flexreduce_seconds(n, topology, alpha) == pytest.approx(expected, rel=1e-9)
+    expected = closed_forms.blueconnect_seconds(n, deltas, omegas, alpha)
+    assert closed_forms.flexreduce_seconds(n, topology, alpha) == pytest.approx(expected, rel=1e-9)
 
 
 def stack(topology, copies, rate):
@@ -136,12 +137,12 @@ def test_unequal_depths_count_levels_from_the_root():
     # Level 0: the machines of two: T_r(n, 2, 10). Level 1: the switch, and the machine of three beside it. Level 2: the
     # root, with the switch's link carrying n / 2 and the machine of three n / 3 per rank.
     machine, switch, root = 12 / (2 * 10), max(12 / (2 * 2), 2 * 12 / (3 * 2)), 12 / 2
-    assert formulas.flexreduce_levels(12, topology, 0) == pytest.approx([machine, switch, root])
+    assert closed_forms.flexreduce_levels(12, topology, 0) == pytest.approx([machine, switch, root])
 
 
 def test_links_without_speed_have_no_price():
     with pytest.raises(ValueError, match="no link speeds"):
-        formulas.flexreduce_seconds(1, Topology.parse("2+3"), 0)
+        closed_forms.flexreduce_seconds(1, Topology.parse("2+3"), 0)
 
 
 @pytest.mark.parametrize(
@@ -159,15 +160,15 @@ def test_links_without_speed_have_no_price():
     ],
 )
 def test_the_ideal_saving(machines, percent):
-    saving = formulas.flexreduce_ideal_saving(sum(machines), len(machines))
+    saving = closed_forms.flexreduce_ideal_saving(sum(machines), len(machines))
     assert 100 * saving == pytest.approx(percent, abs=0.05)
-    ring = formulas.ring(sum(machines), 0, 1).seconds(1)
-    flexreduce = formulas.flexreduce_seconds(1, two_levels(machines, math.inf, 1.0), 0)
+    ring = closed_forms.ring(sum(machines), 0, 1).seconds(1)
+    flexreduce = closed_forms.flexreduce_seconds(1, two_levels(machines, math.inf, 1.0), 0)
     assert 1 - flexreduce / ring == pytest.approx(saving, rel=1e-12)
 
 
 def test_a_hierarchy_of_one_machine_is_a_ring():
     local, network = (1.0, 2.0), (10.0, 20.0)
-    assert formulas.hierarchical([5], local, network, 3.0) == formulas.ring(5, *local, 3.0)
-    assert formulas.hierarchical([1, 1, 1], local, network, 3.0) == formulas.ring(3, *network, 3.0)
-    assert formulas.hierarchical([2, 3], local, network, 3.0) == (4 * 1 + 2 * 10, 2 * (2 * 2 + 3) + 0.5 * 43)
+    assert closed_forms.hierarchical([5], local, network, 3.0) == closed_forms.ring(5, *local, 3.0)
+    assert closed_forms.hierarchical([1, 1, 1], local, network, 3.0) == closed_forms.ring(3, *network, 3.0)
+    assert closed_forms.hierarchical([2, 3], local, network, 3.0) == (4 * 1 + 2 * 10, 2 * (2 * 2 + 3) + 0.5 * 43)

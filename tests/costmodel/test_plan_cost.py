@@ -6,13 +6,14 @@ import time
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.costmodel import closed_forms
+from tests.helpers import examples
 from wirebench import collectives
 from wirebench.collectives.plan import Plan, Transfer
-from wirebench.costmodel import formulas
-from wirebench.costmodel.plan_cost import MachineBytes, link_bytes, pipelined_seconds, plan_seconds, uplink_bytes
+from wirebench.costmodel.plan_cost import MachineBytes, pipelined_seconds, plan_seconds, uplink_bytes
 from wirebench.topology.tree import Branch, Link, Topology
 
 ALPHA, BETA, GAMMA = 45e-6, 8e-9, 0.25e-9
@@ -47,7 +48,7 @@ def close(expected):
 @pytest.mark.parametrize("size", range(1, 65))
 @pytest.mark.parametrize("name", ["ring", "tree", "star", "recursive_doubling", "halving_doubling"])
 def test_one_switch_prices_as_the_closed_forms(name, size):
-    form = formulas.binary_tree if name == "tree" else getattr(formulas, name)
+    form = closed_forms.binary_tree if name == "tree" else getattr(closed_forms, name)
     items = 64 * size
     expected = form(size, ALPHA, BETA, GAMMA).seconds(items * ITEM_BYTES)
     assert price(name, flat(size), items) == close(expected)
@@ -58,12 +59,12 @@ def test_hierarchical_prices_as_its_closed_form(machines):
     topology = two_levels(machines) if len(machines) > 1 else Topology.flat(machines[0], LOCAL)
     topology = Topology(topology.root, reduce_seconds_per_byte=GAMMA)
     local, network = ((link.latency_seconds, 1 / link.bytes_per_second) for link in (LOCAL, NETWORK))
-    expected = formulas.hierarchical(machines, local, network, GAMMA).seconds(960 * ITEM_BYTES)
+    expected = closed_forms.hierarchical(machines, local, network, GAMMA).seconds(960 * ITEM_BYTES)
     assert price("hierarchical", topology, 960) == close(expected)
 
 
 @pytest.mark.parametrize("name", ["blueconnect", "flexreduce"])
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     levels=st.lists(st.tuples(st.integers(1, 4), st.floats(1e-3, 1e3)), min_size=1, max_size=3),
     alpha=st.floats(0, 10),
@@ -80,9 +81,9 @@ def test_symmetric_trees_price_as_equation_3(name, levels, alpha):
     topology = Topology(grow(len(levels) - 1))
     items = 5 * math.prod(deltas)
     assert price(name, topology, items) == close(
-        formulas.blueconnect_seconds(items * ITEM_BYTES, deltas, omegas, alpha)
+        closed_forms.blueconnect_seconds(items * ITEM_BYTES, deltas, omegas, alpha)
     )
-    assert price(name, topology, items) == close(formulas.flexreduce_seconds(items * ITEM_BYTES, topology, alpha))
+    assert price(name, topology, items) == close(closed_forms.flexreduce_seconds(items * ITEM_BYTES, topology, alpha))
 
 
 @pytest.mark.parametrize("machines", NESTED, ids=str)
@@ -91,9 +92,9 @@ def test_flexreduce_prices_as_equation_6(machines, local_rate):
     """The nine configurations of the paper: ranges are nested, and only the start-ups of extra calls come on top."""
     items = math.lcm(*range(1, 5)) * 12
     bare = two_levels(machines, Link(0.0, local_rate), Link(0.0, 1.25e8))
-    assert price("flexreduce", bare, items) == close(formulas.flexreduce_seconds(items * ITEM_BYTES, bare, 0.0))
+    assert price("flexreduce", bare, items) == close(closed_forms.flexreduce_seconds(items * ITEM_BYTES, bare, 0.0))
     started = two_levels(machines, Link(ALPHA, local_rate), Link(ALPHA, 1.25e8))
-    formula = formulas.flexreduce_seconds(items * ITEM_BYTES, started, ALPHA)
+    formula = closed_forms.flexreduce_seconds(items * ITEM_BYTES, started, ALPHA)
     if len(set(machines)) == 1:
         assert price("flexreduce", started, items) == close(formula)
     else:
@@ -115,7 +116,7 @@ def test_the_saving_nears_the_ideal(machines):
     size = sum(machines)
     items, topology = 12 * math.lcm(12, size), two_levels(machines, Link(0.0, 1e15), Link(0.0, 1e8))
     saving = 1 - price("flexreduce", topology, items) / price("ring", topology, items)
-    assert saving == pytest.approx(formulas.flexreduce_ideal_saving(size, len(machines)), abs=1e-6)
+    assert saving == pytest.approx(closed_forms.flexreduce_ideal_saving(size, len(machines)), abs=1e-6)
 
 
 def test_a_round_by_hand():
@@ -186,31 +187,31 @@ def test_unknown_speeds_have_no_price(name):
     with pytest.raises(ValueError, match="no link speeds"):
         price(name, topology, 30)
     plan = planned(name, topology, 30)
-    assert link_bytes(plan, topology, 4) and uplink_bytes(plan, topology, 4)
+    assert closed_forms.link_bytes(plan, topology, 4) and uplink_bytes(plan, topology, 4)
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
 def test_a_merge_is_one_item_of_its_size(size):
-    whole = formulas.binary_tree(size, ALPHA, BETA).seconds(1234.5)
+    whole = closed_forms.binary_tree(size, ALPHA, BETA).seconds(1234.5)
     assert price("tree", flat(size, gamma=0.0), 1, 1234.5) == close(whole)
 
 
 def test_bytes_of_the_papers_example():
     """Level 0 moves 6 items on each leaf link of the machine of two and 8 on the others; level 1 adds 3 and 2."""
     topology = Topology.parse("2+3")
-    carried = link_bytes(planned("flexreduce", topology, 12), topology, 1)
+    carried = closed_forms.link_bytes(planned("flexreduce", topology, 12), topology, 1)
     # In the copy half every arrow is reversed, so both directions carry what went in and what went out.
     expected: dict[int | tuple[int, ...], int] = {0: 18, 1: 18, 2: 20, 3: 20, 4: 20, (0,): 12, (1,): 12}
     assert carried == {(node, way): count for node, count in expected.items() for way in ("up", "down")}
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.integers(1, 4), min_size=2, max_size=4), st.sampled_from(["ring", "flexreduce", "hierarchical"]))
 def test_interfaces_carry_what_the_links_do(machines, name):
     topology = Topology.parse("+".join(map(str, machines)))
     items = math.lcm(*machines) * len(machines) * sum(machines)
     plan = planned(name, topology, items)
-    carried = link_bytes(plan, topology, 4)
+    carried = closed_forms.link_bytes(plan, topology, 4)
     machine_links = [MachineBytes(carried[(m,), "up"], carried[(m,), "down"]) for m in range(len(machines))]
     assert list(uplink_bytes(plan, topology, 4)) == machine_links
     share = Fraction(len(machines) - 1, len(machines)) if name != "ring" else Fraction(sum(machines) - 1, sum(machines))
@@ -221,7 +222,7 @@ def test_machines_need_not_be_contiguous():
     topology = Topology.of_hosts(["a", "b", "a", "b"])
     plan = Plan("p", ((Transfer(0, 2, 0, 7), Transfer(0, 3, 0, 5)),), ())
     assert uplink_bytes(plan, topology, 2) == ((10, 0), (0, 10))
-    assert link_bytes(plan, topology, 2) == {
+    assert closed_forms.link_bytes(plan, topology, 2) == {
         (0, "up"): 24, (2, "down"): 14, ((0,), "up"): 10, ((1,), "down"): 10, (3, "down"): 10
     }  # fmt: skip
 

@@ -7,10 +7,10 @@ import pytest
 
 import compressors
 import schedulers
+from tests.costmodel import closed_forms
 from tests.costmodel.test_request_cost import NAMES, asked, pricer_of
 from tests.costmodel.test_request_sizes import make_of
 from wirebench import collectives
-from wirebench.costmodel import formulas
 from wirebench.costmodel.plan_cost import plan_seconds
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
@@ -75,11 +75,11 @@ def test_machines_that_are_not_full_count_as_full(name: str, cluster: tuple[int,
 def test_one_rank_per_machine_is_the_papers_formula(ranks: int):
     alpha, beta, gamma = NETWORK.latency_seconds, 1 / NETWORK.bytes_per_second, NETWORK.reduce_seconds_per_byte
     lines = {
-        "ring": formulas.ring,
-        "tree": formulas.binary_tree,
-        "star": formulas.star,
-        "recursive_doubling": formulas.recursive_doubling,
-        "halving_doubling": formulas.halving_doubling,
+        "ring": closed_forms.ring,
+        "tree": closed_forms.binary_tree,
+        "star": closed_forms.star,
+        "recursive_doubling": closed_forms.recursive_doubling,
+        "halving_doubling": closed_forms.halving_doubling,
     }
     for name, line in lines.items():
         large = RoundCost(name, presets.cluster(NETWORK, ranks))
@@ -127,7 +127,7 @@ def test_an_uneven_tree_has_flexreduces_own_formula_and_no_blueconnect():
     large, blue, ring = (RoundCost(name, topology) for name in ("flexreduce", "blueconnect", "ring"))
     latency = NETWORK.latency_seconds
     adding = 29 / 30 * 1e6 * NETWORK.reduce_seconds_per_byte
-    assert large.sum_seconds(1e6) == pytest.approx(formulas.flexreduce_seconds(1e6, topology, latency) + adding)
+    assert large.sum_seconds(1e6) == pytest.approx(closed_forms.flexreduce_seconds(1e6, topology, latency) + adding)
     halves = large.sum_seconds(1e6, "reduce") + large.sum_seconds(1e6, "copy")
     assert halves == pytest.approx(large.sum_seconds(1e6))
     for price in ("sum_seconds", "gather_seconds", "merge_seconds"):
@@ -136,7 +136,7 @@ def test_an_uneven_tree_has_flexreduces_own_formula_and_no_blueconnect():
 
 def test_one_machine_alone_has_no_network():
     topology = Topology.flat(32, Link(1e-6, 1e9))
-    assert RoundCost("ring", topology).sum_seconds(1e6) == pytest.approx(formulas.ring(32, 1e-6, 1e-9).seconds(1e6))
+    assert RoundCost("ring", topology).sum_seconds(1e6) == pytest.approx(closed_forms.ring(32, 1e-6, 1e-9).seconds(1e6))
     for name in NAMES:
         large = RoundCost(name, topology)
         for price in (large.sum_seconds, large.gather_seconds, large.merge_seconds, large.route_seconds):

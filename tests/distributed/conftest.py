@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.launch import CONFIG, launch
+from tests.distributed.forked import fork
+from tests.distributed.launch import CONFIG
 
 RANKS = 3
 
@@ -19,7 +20,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         if engine not in known:
             folder = tmp_path_factory.mktemp(f"unbroken-{engine}")
             workers = [f"engine.workers={RANKS}"]
-            ended = launch(engine, RANKS, [CONFIG, *workers, f"output.dir={folder}"], folder / "logs")
+            ended = fork(engine, RANKS, [CONFIG, *workers, f"output.dir={folder}"], folder / "logs")
             assert ended.code == 0, ended.said
             known[engine] = folder
         return known[engine]

@@ -31,12 +31,13 @@ sys.path.append(str(PLUGINS))
 
 
 class Ended(NamedTuple):
-    """A job that has ended: its launcher's exit code and what all its processes said."""
+    """A job that has ended: its launcher's exit code, what all its processes said, and the ranks' codes if known."""
 
     code: int
     out: str
     err: str
     seconds: float
+    codes: tuple[int, ...] = ()
 
     @property
     def errors(self) -> list[str]:
@@ -46,7 +47,7 @@ class Ended(NamedTuple):
     @property
     def said(self) -> str:
         """Everything, for a failing test's message."""
-        return f"exit code {self.code} after {self.seconds:.1f} s\n{self.out}\n{self.err}"
+        return f"exit code {self.code} {self.codes or ''} after {self.seconds:.1f} s\n{self.out}\n{self.err}"
 
 
 class Job:
@@ -142,7 +143,7 @@ def started(
     script: str = "train.py",
 ) -> Iterator[Job]:
     """A job of `size` ranks, or of `size` virtual workers where engine is local; at the end nothing of it lives."""
-    job = Job([*launcher(engine, size), script, *last_of_each(arguments)], logs, environment or {})
+    job = Job([*launcher(engine, size), *script.split(), *last_of_each(arguments)], logs, environment or {})
     try:
         yield job
     finally:

@@ -43,15 +43,27 @@ def same_everywhere(engine: Engine, tensor: Tensor) -> bool:
     return len(set(gather_bytes(engine.communicators[0], digest))) == 1
 
 
+@functools.cache
+def whole_numbers(rank: int, numel: int) -> Tensor:
+    return (((torch.arange(numel) % 251) + 7 * rank) % 13 - 6).float()
+
+
+@functools.cache
+def total(size: int, numel: int) -> Tensor:
+    return torch.stack([whole_numbers(rank, numel) for rank in range(size)]).sum(0)
+
+
+@functools.cache
+def rounding(rank: int, numel: int) -> Tensor:
+    return torch.randn(numel, generator=torch.Generator().manual_seed(rank))
+
+
 def sums(engine: Engine, server: RequestExecutor, numel: int) -> None:
     rank, size = engine.ranks[0], engine.size
-    base = torch.arange(numel) % 251
-    whole = serve(server, Sum(((base + 7 * rank) % 13 - 6).float()))
-    expected = sum((base + 7 * each) % 13 - 6 for each in range(size))
+    whole = serve(server, Sum(whole_numbers(rank, numel).clone()))
     assert isinstance(whole, Tensor)
-    assert torch.equal(whole, torch.as_tensor(expected).float().reshape(numel))
-    generator = torch.Generator().manual_seed(rank)
-    rounded = serve(server, Sum(torch.randn(numel, generator=generator)))
+    assert torch.equal(whole, total(size, numel))
+    rounded = serve(server, Sum(rounding(rank, numel).clone()))
     assert isinstance(rounded, Tensor)
     assert same_everywhere(engine, rounded)
 

@@ -1,9 +1,6 @@
 """train.py, with one more override on rank 1: python one_differs.py OVERRIDE CONFIG [OVERRIDE ...]."""
 
 import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import train
 from wirebench.comm.launch import end_process, launched

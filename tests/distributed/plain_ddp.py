@@ -8,8 +8,6 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy

@@ -1,13 +1,16 @@
 """All engines compute the same losses, whatever is composed; the engines' own synchronisers too."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.distributed.ends import losses
-from tests.distributed.launch import CONFIG, here, launch
+from tests.distributed.forked import fork
+from tests.distributed.launch import CONFIG, Ended, here, launch
+
+Job = Callable[..., Ended]
 
 # 20 steps, dense, at a rate with which another order of additions stays another rounding.
 BASE = ["compressor.name=none", "compressor.dense_below=0", "train.accumulation=1", "train.checkpoint_every_steps=0"]
@@ -21,12 +24,14 @@ def overrides(compressor: str, scheduler: str, collective: str) -> list[str]:
     return chosen + (["scheduler.bucket_cap_mb=0.001"] if scheduler == "fused" else [])
 
 
-def trained(engine: str, size: int, chosen: Sequence[str], folder: Path, script: str = "train.py") -> list[float]:
+def trained(
+    engine: str, size: int, chosen: Sequence[str], folder: Path, script: str = "train.py", job: Job = fork
+) -> list[float]:
     arguments = [dense_config(folder.parent), *chosen, f"output.dir={folder}"]
     if engine == "local":
         assert here(size, arguments) == 0
     else:
-        ended = launch(engine, size, arguments, folder.parent / "logs", script=script)
+        ended = job(engine, size, arguments, folder.parent / "logs", script=script)
         assert ended.code == 0, ended.said
     return losses(folder)
 
@@ -38,8 +43,9 @@ def dense_config(folder: Path) -> Path:
     return path
 
 
-def compare(engine: str, size: int, chosen: Sequence[str], folder: Path) -> None:
-    ours, local = trained(engine, size, chosen, folder / engine), trained("local", size, chosen, folder / "local")
+def compare(engine: str, size: int, chosen: Sequence[str], folder: Path, job: Job = fork) -> None:
+    ours = trained(engine, size, chosen, folder / engine, job=job)
+    local = trained("local", size, chosen, folder / "local")
     assert len(local) == 20
     assert local[-1] < local[0] / 2
     assert ours == pytest.approx(local, rel=1e-5)
@@ -48,7 +54,7 @@ def compare(engine: str, size: int, chosen: Sequence[str], folder: Path) -> None
 @pytest.mark.parametrize(
     ("engine", "size", "compressor", "scheduler", "collective"),
     [
-        pytest.param("torch", 2, "none", "wfbp", "native", marks=pytest.mark.slow),
+        ("torch", 2, "none", "wfbp", "native"),
         ("horovod", 2, "none", "sync_easgd", "ring"),
         ("torch", 3, "none", "dear", "ring"),
         ("torch", 2, "none", "easgd", "ring"),
@@ -60,6 +66,12 @@ def test_engines_agree(
     engine: str, size: int, compressor: str, scheduler: str, collective: str, tmp_path: Path
 ) -> None:
     compare(engine, size, overrides(compressor, scheduler, collective), tmp_path)
+
+
+@pytest.mark.parametrize(("engine", "size"), [("torch", 2), ("horovod", 2)])
+def test_launched_ranks_agree(engine: str, size: int, tmp_path: Path) -> None:
+    """By torchrun and by horovodrun, as a user starts them."""
+    compare(engine, size, overrides("topk", "dear", "tree"), tmp_path, launch)
 
 
 @pytest.mark.slow

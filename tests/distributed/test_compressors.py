@@ -6,7 +6,8 @@ import pytest
 
 import compressors
 from tests.distributed.ends import losses, record
-from tests.distributed.launch import ROOT, here, launch
+from tests.distributed.forked import fork
+from tests.distributed.launch import ROOT, here
 
 STEPS = 8
 BASE = [
@@ -25,7 +26,7 @@ def settings(name: str) -> list[str]:
 def agree(engine: str, size: int, name: str, folder: Path) -> None:
     """The engine's losses, and its readings of the compression, are the local engine's."""
     chosen = [*BASE, *settings(name)]
-    ended = launch(engine, size, [*chosen, f"output.dir={folder / engine}"], folder / "logs")
+    ended = fork(engine, size, [*chosen, f"output.dir={folder / engine}"], folder / "logs")
     assert ended.code == 0, ended.said
     assert here(size, [*chosen, f"output.dir={folder / 'local'}"]) == 0
     assert len(losses(folder / engine)) == STEPS

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.distributed.forked import fork
 from tests.distributed.launch import CONFIG, Ended, here, launch
 
 DIFFERS = "tests/distributed/one_differs.py"
@@ -15,7 +16,7 @@ def check_refused(ended: Ended, message: str) -> None:
     assert ended.code != 0
     assert ended.errors, ended.said
     assert all(re.match(r"error: rank \d: ", line) and message in line for line in ended.errors), ended.said
-    assert re.search(r"exit with status code 2\.|exitcode  : 2 ", ended.out + ended.err), ended.said
+    assert 2 in ended.codes or re.search(r"exit with status code 2\.|exitcode  : 2 ", ended.out + ended.err), ended.said
     assert '/train.py", line' not in ended.err, ended.said
 
 
@@ -23,13 +24,7 @@ def check_refused(ended: Ended, message: str) -> None:
     ("engine", "override", "message"),
     [
         ("torch", "engine.workers=5", "engine.workers: 5 are asked for, but 2 processes were started"),
-        pytest.param(
-            "horovod",
-            "compressor.densty=0.1",
-            "compressor.densty: 'topk' has no such option; did you mean 'density'?",
-            marks=pytest.mark.slow,
-        ),
-        ("horovod", "engine.name=torch", "engine.name: 'torch', but 2 processes were started for 'horovod'"),
+        ("horovod", "engine.name=torch", "engine.name: 'torch', but 2 processes were started by horovodrun"),
     ],
 )
 def test_the_same_mistake_on_all_ranks(engine: str, override: str, message: str, tmp_path: Path) -> None:
@@ -39,14 +34,14 @@ def test_the_same_mistake_on_all_ranks(engine: str, override: str, message: str,
 
 def test_configs_that_differ(tmp_path: Path) -> None:
     arguments = ["optimizer.lr=0.02", CONFIG, f"output.dir={tmp_path / 'run'}"]
-    ended = launch("torch", 2, arguments, tmp_path, script=DIFFERS)
+    ended = fork("torch", 2, arguments, tmp_path, script=DIFFERS)
     check_refused(ended, "optimizer.lr is 0.01 on rank 0 but 0.02 on rank 1; all ranks need the same")
 
 
 def test_rounds_that_differ(tmp_path: Path) -> None:
     """Ranks that disagree on this one could not even meet to compare."""
     arguments = ["engine.rounds=alltoall", CONFIG, f"output.dir={tmp_path / 'run'}"]
-    ended = launch("horovod", 2, arguments, tmp_path, script=DIFFERS)
+    ended = fork("horovod", 2, arguments, tmp_path, script=DIFFERS)
     mine = [line for line in ended.errors if line.startswith("error: rank 1")]
     assert mine == ["error: rank 1: engine.rounds: is 'p2p' on rank 0 but 'alltoall' on rank 1"], ended.said
 
@@ -56,7 +51,7 @@ def test_a_type_that_horovod_cannot_sum_costs_an_earlier_run_nothing(tmp_path: P
     assert here(2, [CONFIG, f"output.dir={folder}", "train.max_steps=2"]) == 0
     before = sorted(folder.rglob("*")), (folder / "record.json").read_bytes()
     arguments = [CONFIG, "compressor.name=bf16", "collective.name=native", "engine.rounds=alltoall"]
-    ended = launch("horovod", 2, [*arguments, f"output.dir={folder}"], tmp_path / "logs")
+    ended = fork("horovod", 2, [*arguments, f"output.dir={folder}"], tmp_path / "logs")
     check_refused(ended, 'engine.rounds: Horovod cannot sum bfloat16; set engine.rounds = "p2p"')
     assert len(ended.errors) == 1, ended.said
     assert (sorted(folder.rglob("*")), (folder / "record.json").read_bytes()) == before
@@ -64,7 +59,7 @@ def test_a_type_that_horovod_cannot_sum_costs_an_earlier_run_nothing(tmp_path: P
 
 def test_hosts_may_keep_data_in_different_places(tmp_path: Path) -> None:
     arguments = ["data.root=/elsewhere", CONFIG, f"output.dir={tmp_path / 'run'}", "train.max_steps=1"]
-    ended = launch("torch", 2, arguments, tmp_path, script=DIFFERS)
+    ended = fork("torch", 2, arguments, tmp_path, script=DIFFERS)
     assert ended.code == 0, ended.said
     assert (tmp_path / "run" / "record.json").exists()
 
@@ -73,7 +68,7 @@ def test_a_folder_that_rank_0_cannot_write(tmp_path: Path) -> None:
     """Rank 0 alone writes: it says what is wrong, and the other says whom it lost."""
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file/run"
-    ended = launch("torch", 2, [CONFIG, f"output.dir={folder}"], tmp_path)
+    ended = fork("torch", 2, [CONFIG, f"output.dir={folder}"], tmp_path)
     assert ended.code != 0
     said = [line for line in ended.errors if line.startswith("error: rank 0: ")]
     assert said == [f"error: rank 0: output.dir: {folder} cannot be written: Not a directory"], ended.said

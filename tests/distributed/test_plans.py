@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.distributed.launch import ROOT, launch
+from tests.distributed.forked import fork
 
 SCRIPT = "tests/distributed/on_plans.py"
 
 
 def check(engine: str, size: int, logs: Path, *words: str) -> None:
-    ended = launch(engine, size, words, logs, {"PYTHONPATH": str(ROOT)}, script=SCRIPT)
+    ended = fork(engine, size, words, logs, script=SCRIPT)
     assert ended.code == 0, ended.said
     assert "good" in ended.out, ended.said
 

@@ -1,4 +1,4 @@
-"""A run that was stopped, stopped again, lost a rank and was resumed each time ends as one that nothing disturbed."""
+"""A run that was stopped, also in an evaluation, lost a rank and was resumed each time ends as an undisturbed one."""
 
 import os
 import signal
@@ -9,7 +9,8 @@ import pytest
 
 from tests.distributed.conftest import RANKS
 from tests.distributed.ends import assert_same_end, checkpoints, losses, record
-from tests.distributed.launch import CONFIG, launch, slowly, started, trouble
+from tests.distributed.forked import fork
+from tests.distributed.launch import CONFIG, slowly, started, trouble
 
 # Steps of 0.3 s: ranks look after each of them whether one was told to stop.
 SLOWLY = slowly(150)
@@ -25,20 +26,30 @@ def test_a_troubled_run_ends_as_the_unbroken_one(engine: str, unbroken: Callable
     folder = tmp_path / "run"
     base = [CONFIG, f"output.dir={folder}", "train.resume=auto"]
     stop_one_rank(engine, [*base, "train.max_steps=11"], folder, tmp_path)
+    stop_one_rank_in_evaluation(engine, base, folder, tmp_path)
     stop_the_launcher(engine, base, folder, tmp_path)
     kill_one_rank(engine, base, folder, tmp_path)
-    ended = launch(engine, RANKS, base, tmp_path)
+    ended = fork(engine, RANKS, base, tmp_path)
     assert ended.code == 0, ended.said
     assert_same_end(folder, unbroken(engine))
 
 
 def stop_one_rank(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
     """SIGTERM to rank 1 in step 2: all save a checkpoint together, and leave with exit code 0."""
-    ended = launch(engine, RANKS, base, logs, SLOWLY | trouble("terminate", 2, 1))
+    ended = fork(engine, RANKS, base, logs, SLOWLY | trouble("terminate", 2, 1))
     assert ended.code == 0, ended.said
     assert not ended.errors
     assert record(folder)["status"] == "interrupted"
     assert len(losses(folder)) == int(checkpoints(folder)[-1].name.removeprefix("step-")) in (3, 4)
+
+
+def stop_one_rank_in_evaluation(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
+    """SIGTERM to rank 1 in its share of the first evaluation: it counts for nobody, and the epoch stays open."""
+    ended = fork(engine, RANKS, base, logs, trouble("terminate_evaluation", 0, 1))
+    assert ended.code == 0, ended.said
+    found = record(folder)
+    assert (found["status"], found["steps_done"], found["history"]) == ("interrupted", 4, []), ended.said
+    assert checkpoints(folder)[-1].name == "step-00000004"
 
 
 def stop_the_launcher(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
@@ -59,7 +70,7 @@ def stop_the_launcher(engine: str, base: Sequence[object], folder: Path, logs: P
 def kill_one_rank(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
     """kill -9 of rank 1: every other rank says so in one line and ends."""
     before = steps_done(folder)
-    ended = launch(engine, RANKS, base, logs, trouble("kill", 2, 1))
+    ended = fork(engine, RANKS, base, logs, trouble("kill", 2, 1))
     assert ended.code != 0
     assert len(ended.errors) == RANKS - 1, ended.said
     for line in ended.errors:

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 import schedulers
-from scripts.schedules_report import together
+from suite.studies.mg_wfbp.measured import together
 from tests.distributed.ends import assert_same_end, checkpoints, record
-from tests.distributed.launch import CONFIG, ROOT, Ended, launch
+from tests.distributed.forked import fork
+from tests.distributed.launch import CONFIG, ROOT, Ended
 from wirebench.costmodel.piecewise import Piecewise
 from wirebench.exchange.reduce_scatter import WAIT
 from wirebench.gradient.schedule import LayerCost
@@ -22,12 +23,12 @@ SHORT = ["train.eval_every=0", "output.tensorboard=false"]
 
 def trained(engine: str, size: int, folder: Path, *changes: str, config: Path = CONFIG) -> Ended:
     """A run of at least 12 steps; its own words are for a failure."""
-    ended = launch(engine, size, [config, *SHORT, f"output.dir={folder}", *changes], folder.parent / "logs")
+    ended = fork(engine, size, [config, *SHORT, f"output.dir={folder}", *changes], folder.parent / "logs")
     assert ended.code == 0, ended.said
     return ended
 
 
-@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
 def test_a_scheduler_learns_and_its_profile_gives_the_same_cut_again(engine: str, tmp_path: Path) -> None:
     steps = ["train.max_steps=14", "train.checkpoint_every_steps=14", "scheduler.name=optimal"]
     ended = trained(engine, 2, tmp_path / "first", *steps)
@@ -70,6 +71,7 @@ def spans(folder: Path) -> list[tuple[str, float, float]]:
     return [(e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
 
 
+@pytest.mark.clock
 def test_all_gathers_go_under_the_next_forward_pass(tmp_path: Path) -> None:
     chosen = ["scheduler.name=dear", "scheduler.bucket_cap_mb=0.1", "train.max_steps=20", "output.trace_steps=8"]
     trained("torch", 2, tmp_path / "run", *chosen, config=REPLAY)
@@ -95,7 +97,7 @@ def test_the_engines_own_synchroniser_has_a_prediction_too(tmp_path: Path) -> No
 
 def test_a_profile_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     changes = ["scheduler.name=optimal", "scheduler.profile=/nowhere", f"output.dir={tmp_path / 'run'}"]
-    ended = launch("torch", 2, [CONFIG, *changes], tmp_path)
+    ended = fork("torch", 2, [CONFIG, *changes], tmp_path)
     assert ended.code != 0
     [line] = ended.errors
     assert "layers.json" in line

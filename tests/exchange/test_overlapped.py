@@ -31,6 +31,8 @@ from wirebench.gradient.flat import FlatGradient
 from wirebench.telemetry.timeline import Timeline
 from wirebench.topology.tree import Topology
 
+pytestmark = pytest.mark.clock
+
 
 class Echo(LocalCommunicator):
     """Rank 0 of two whose peer always has the same gradient; every sum takes `seconds`, and the `fails`th is lost."""

@@ -74,28 +74,42 @@ def test_imagenet_models_are_torchvision_s(name):
     assert {k: v.shape for k, v in ours.state_dict().items()} == {k: v.shape for k, v in theirs.state_dict().items()}
 
 
+SMALL = [
+    ("resnet_cifar", {}, (3, 8, 8)),
+    ("resnet_cifar", {}, (1, 8, 8)),
+    ("resnet_cifar", {"depth": 32}, CIFAR),
+    ("resnet_cifar", {}, (2, 9, 7)),
+    ("vgg_cifar", {"depth": 11}, CIFAR),
+    ("lenet", {}, (1, 8, 8)),
+    ("lenet", {}, (3, 8, 8)),
+    ("lenet", {}, (1, 28, 28)),
+    ("lenet", {}, CIFAR),
+    ("lenet", {}, (2, 4, 5)),
+    ("toy", {}, (1, 8, 8)),
+    ("toy", {}, CIFAR),
+    ("toy", {"hidden": 1}, (2, 2, 5)),
+    ("googlenet", {}, (3, 15, 15)),
+]
+LARGE = [
+    ("resnet_cifar", {"depth": 110}, (3, 8, 8)),
+    ("resnet101_cifar", {}, (1, 8, 8)),
+    ("vgg_cifar", {}, (1, 33, 64)),
+    ("vgg_cifar", {"depth": 19}, CIFAR),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "image_shape"), [*SMALL, *LARGE])
+def test_the_layers_fit_each_other(name, options, image_shape):
+    """Without numbers, so for large models too: every parameter takes part, and every image has its logits."""
+    model = _meta(name, image_shape, **options)
+    images, labels = (each.to("meta") for each in _batch(image_shape))
+    cross_entropy(model(images), labels).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    assert model.eval()(images).shape == (4, 10)
+
+
 @pytest.mark.parametrize(
-    ("name", "options", "image_shape"),
-    [
-        ("resnet_cifar", {}, (3, 8, 8)),
-        ("resnet_cifar", {}, (1, 8, 8)),
-        ("resnet_cifar", {"depth": 32}, CIFAR),
-        ("resnet_cifar", {"depth": 110}, (3, 8, 8)),
-        ("resnet_cifar", {}, (2, 9, 7)),
-        ("resnet101_cifar", {}, (1, 8, 8)),
-        ("vgg_cifar", {"depth": 11}, CIFAR),
-        ("vgg_cifar", {}, (1, 33, 64)),
-        ("vgg_cifar", {"depth": 19}, CIFAR),
-        ("lenet", {}, (1, 8, 8)),
-        ("lenet", {}, (3, 8, 8)),
-        ("lenet", {}, (1, 28, 28)),
-        ("lenet", {}, CIFAR),
-        ("lenet", {}, (2, 4, 5)),
-        ("toy", {}, (1, 8, 8)),
-        ("toy", {}, CIFAR),
-        ("toy", {"hidden": 1}, (2, 2, 5)),
-        ("googlenet", {}, (3, 15, 15)),
-    ],
+    ("name", "options", "image_shape"), [*SMALL, *(pytest.param(*row, marks=pytest.mark.slow) for row in LARGE)]
 )
 def test_forward_and_backward(name, options, image_shape):
     torch.manual_seed(0)

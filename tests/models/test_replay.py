@@ -23,6 +23,8 @@ from wirebench.gradient.flat import FlatGradient, backward_order
 from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.training.loss import cross_entropy
 
+pytestmark = pytest.mark.clock
+
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE, CLASSES, BATCH = (1, 4, 4), 10, 8
 LAYERS = (

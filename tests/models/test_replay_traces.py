@@ -34,6 +34,7 @@ def test_examples_resolve_with_the_batch_size_of_their_traces(path):
     assert said and float(said[1]) == pytest.approx(1e3 * (trace.forward_seconds + trace.backward_seconds), rel=0.01)
 
 
+@pytest.mark.clock
 @pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.stem)
 def test_a_step_takes_the_time_of_a_shipped_trace(path):
     trace = load(path)

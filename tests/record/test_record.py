@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+from tensorboard.plugins.hparams import metadata
 
 from wirebench.config import loader as configuration
 from wirebench.errors import UserError
+from wirebench.record.scalars import method
 from wirebench.record.schema import problems, read, validate
 from wirebench.record.writer import NullRecord, RunRecord, run_directory
 from wirebench.telemetry.step_stats import PHASES, StepTimes, summary
@@ -175,6 +178,43 @@ def test_extra_cannot_hide_a_step_field(tmp_path):
         run_record(tmp_path).step(times(0), epoch=0, loss=1.0, learning_rate=0.1, wire_bytes=1, extra={"loss": 0.0})
 
 
+def read_events(directory):
+    """Of the one run that TensorBoard finds below a run's folder."""
+    [folder] = {path.parent for path in (directory / "tb").rglob("events.*")}
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    return events
+
+
+def test_tensorboard_shows_the_config_and_the_settings_once(tmp_path):
+    for first_step in (0, 2):
+        record = run_record(tmp_path, tensorboard=True)
+        record.truncate(first_step)
+        for step in range(first_step, first_step + 2):
+            write_step(record, step)
+        record.close()
+    assert len(list(tmp_path.rglob("events.*"))) == 2  # one for each start
+    events = read_events(tmp_path)
+    [text] = events.Tensors("config/text_summary")
+    assert configuration.dump(CONFIG) in text.tensor_proto.string_val[0].decode()
+    starts = []
+    for file in sorted(tmp_path.rglob("events.*")):
+        for event in EventFileLoader(str(file)).Load():
+            starts += [value for value in event.summary.value if value.tag == metadata.SESSION_START_INFO_TAG]
+    [start] = starts
+    values = metadata.parse_session_start_info_plugin_data(start.metadata.plugin_data.content).hparams
+    assert values["compressor.name"].string_value == "none"
+    assert values["world_size"].number_value == 4
+    assert values["optimizer.lr"].number_value == CONFIG.optimizer.lr
+
+
+def test_tensorboards_run_names_tell_methods_apart():
+    tables = configuration.to_dict(CONFIG)
+    assert method(tables) == "none,wfbp"
+    tables |= {"compressor": {"name": "topk", "density": 0.01}, "collective": {"name": "mine.chain"}}
+    assert method(tables) == "topk-density=0.01,wfbp,mine.chain"
+
+
 def test_tensorboard_scalars_and_purge_on_resume(tmp_path):
     first = run_record(tmp_path, tensorboard=True)
     for step in range(3):
@@ -186,8 +226,7 @@ def test_tensorboard_scalars_and_purge_on_resume(tmp_path):
     write_step(second, 3, loss=30.0)
     second.epoch({"epoch": 0, "seconds": 1.5, "loss": 0.5, "top1": 0.9})
     second.finish("finished", **fields())
-    events = EventAccumulator(str(tmp_path / "tb"))
-    events.Reload()
+    events = read_events(tmp_path)
     assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(0, 0), (1, 1), (2, 20), (3, 30)]
     assert [e.value for e in events.Scalars("train/images_per_second")] == [64, 64, 64, 64]
     assert [(e.step, e.value) for e in events.Scalars("test/top1")] == [(3, pytest.approx(0.9))]

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import schedulers
-from wirebench.gradient.schedule import LayerCost, finish_seconds
+from tests.costmodel.closed_forms import finish_seconds
+from wirebench.gradient.schedule import LayerCost
 
 ORACLES = json.loads((Path(__file__).parent / "oracles.json").read_text())
 MERGING = ("mg_wfbp", "mg_wfbp_later", "asc_wfbp", "optimal")

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wirebench.gradient.schedule import Duration, LayerCost, finish_seconds, ready_times
+from tests.costmodel.closed_forms import finish_seconds
+from wirebench.gradient.schedule import Duration, LayerCost, ready_times
 from wirebench.simulation.pipeline import Passes, simulate_step
 
 PASSES = Passes(forward=(1.0, 1.0, 2.0), ready=(2.0, 5.0, 6.0), backward=7.0, other=0.5)
@@ -39,9 +40,9 @@ def test_weights_travel_from_the_step_s_begin():
     assert simulate_step(PASSES, ALL, "elastic", seconds(13)).exposed == 2
 
 
-def test_halves_are_handed_out_under_the_next_forward_pass():
-    """Sums are added up 2 to 4, 5 to 6 and 6 to 7 s into the backward pass, which ends at 7, and handed out in 1 s each
-    from the last bucket on: its layer waits 0.5 s at the next step's begin, half of the second is under its forward."""
+def test_all_gathers_go_under_the_next_forward_pass():
+    """Reduce-scatters end 4, 6 and 7 s into the backward pass, which ends at 7; all-gathers take 1 s each, the last
+    bucket's first: its layer waits 0.5 s at the next step's begin, half of the second is under its forward."""
     step = simulate_step(PASSES, SINGLE, "split", [Duration(2, 1), Duration(1, 1), Duration(1, 1)])
     assert step.seconds == pytest.approx(PASSES.seconds + 0.5)
     copies = [s for s in step.spans if s.half == "copy"]

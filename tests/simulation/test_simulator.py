@@ -6,13 +6,13 @@ import pytest
 
 import compressors
 import schedulers
+from tests.costmodel.closed_forms import finish_seconds
 from tests.costmodel.test_request_sizes import make_of
 from wirebench import collectives
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
 from wirebench.gradient.requests import Sum
-from wirebench.gradient.schedule import finish_seconds
 from wirebench.simulation import trace
 from wirebench.simulation.simulator import Simulator, draw, free, layers_of, passes_of, simulate
 from wirebench.simulation.trace import Trace, TraceLayer

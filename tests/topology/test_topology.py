@@ -4,9 +4,10 @@ import math
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.helpers import examples
 from wirebench.errors import UserError
 from wirebench.topology.ascii import draw, node_names, rate, spans, speeds
 from wirebench.topology.tree import MAX_RANKS, Branch, Link, Topology
@@ -50,7 +51,7 @@ def test_there_is_a_limit():
         Topology.parse(str(MAX_RANKS + 1))
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(LAYOUTS)
 def test_a_layout_says_all_of_a_parsed_tree(layout):
     topology = Topology.parse(layout)
@@ -139,7 +140,7 @@ def test_a_drawing_of_a_deep_tree_without_speeds():
     assert draw(Topology.flat(1)) == "machine 0   rank 0"
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(LAYOUTS)
 def test_a_drawing_has_every_branch_and_rank(layout):
     topology = Topology.parse(layout)

@@ -1,6 +1,7 @@
 """Checkpoints: what is resumed ends as if nothing had happened; what is damaged is found and named."""
 
 import errno
+import functools
 import hashlib
 import json
 import pickle
@@ -10,7 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load as load_tensors
 
+from suite.compose import build as compose
 from tests.distributed.ends import assert_same_end, checkpoints, losses, record
 from tests.distributed.launch import CONFIG, here
 from wirebench.training import checkpoint
@@ -18,6 +21,16 @@ from wirebench.training import checkpoint
 # Two workers, 6 steps an epoch, 12 in all; every draw, rate and density depends on the place in the run.
 BASE = ["train.max_steps=0", "train.epochs=2", "optimizer.schedule=cosine", "optimizer.warmup_epochs=0.5"]
 Damage = Callable[[Path], None]
+
+
+class Counting(torch.optim.SGD):
+    """Its rate falls with the steps that it has counted, in its parameter group."""
+
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            group["steps"] = group.get("steps", 0) + 1
+            group["lr"] /= group["steps"]
+        super().step(closure)
 
 
 def run(folder: Path, *overrides: str, size: int = 2) -> int:
@@ -68,6 +81,23 @@ def test_a_resumed_run_ends_as_the_unbroken_one(overrides: list[str], stops: lis
     assert record(tmp_path / "resumed")["resumed_at"] == stops[-1]
 
 
+@pytest.mark.parametrize(
+    "optimizer",
+    [torch.optim.Adam, functools.partial(torch.optim.RMSprop, centered=True), Counting],
+    ids=["adam", "rmsprop", "state-in-its-groups"],
+)
+def test_any_optimizer_is_resumed_whole(
+    optimizer: Callable[..., torch.optim.Optimizer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not only SGD's momentum: every tensor and number that an optimizer keeps, of a layer or of a group."""
+    monkeypatch.setattr(compose, "build_optimizer", lambda model, section: optimizer(model.parameters(), lr=section.lr))
+    assert run(tmp_path / "unbroken") == 0
+    assert run(tmp_path / "resumed", "train.max_steps=5", "train.checkpoint_every_steps=5") == 0
+    assert run(tmp_path / "resumed", "train.resume=auto") == 0
+    assert record(tmp_path / "resumed")["resumed_at"] == 5
+    assert_same_end(tmp_path / "resumed", tmp_path / "unbroken")
+
+
 def test_readings_of_the_health_are_kept_beyond_step_nine(tmp_path: Path) -> None:
     """Their steps are keys: 2 comes before 10 as a number, after it as the text that a file holds."""
     every = ["output.health_every=1", "train.checkpoint_every_steps=1"]
@@ -83,9 +113,9 @@ def test_everything_is_in_a_checkpoint(unbroken: Path) -> None:
     assert sorted(path.name for path in newest.iterdir()) == [
         "model.safetensors", "rank-0000.safetensors", "rank-0001.safetensors", "state.json",
     ]  # fmt: skip
-    model = checkpoint.load_tensors((newest / "model.safetensors").read_bytes())
-    assert {"parameter.conv.weight", "momentum.conv.weight"} <= model.keys()
-    ranks = [checkpoint.load_tensors((newest / f"rank-000{r}.safetensors").read_bytes()) for r in range(2)]
+    model = load_tensors((newest / "model.safetensors").read_bytes())
+    assert {"parameter.conv.weight", "optimizer.state.conv.weight.momentum_buffer"} <= model.keys()
+    ranks = [load_tensors((newest / f"rank-000{r}.safetensors").read_bytes()) for r in range(2)]
     assert {"buffer.norm.running_mean", "compressor.residual", "epoch_loss"} == ranks[0].keys() & {
         "buffer.norm.running_mean", "compressor.residual", "epoch_loss",
     }  # fmt: skip
@@ -152,11 +182,6 @@ def other_json(folder: Path) -> None:
     (folder / "state.json").write_text("[1, 2]")
 
 
-def newer_format(folder: Path) -> None:
-    path = folder / "state.json"
-    path.write_text(path.read_text().replace('"format": 3', '"format": 99'))
-
-
 def lose_the_state(folder: Path) -> None:
     (folder / "state.json").unlink()
 
@@ -189,7 +214,6 @@ DAMAGES = {
     change_a_digit_of_the_state: "state.json does not match its checksum",
     empty_the_state: "state.json is not a checkpoint's",
     other_json: "state.json is not a checkpoint's",
-    newer_format: "format 99, this version reads 3",
     lose_the_state: "state.json: No such file or directory",
     lose_a_rank: "rank-0001.safetensors: No such file or directory",
     forge: "model.safetensors: ",
@@ -247,6 +271,23 @@ def test_a_checkpoint_of_another_run_is_refused(
     assert run(broken_off, "train.resume=auto", override) == 2
     assert capsys.readouterr().err == f"error: train.resume: {newest} {what}\n"
     assert before == {path: path.read_bytes() for path in broken_off.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("form", [3, 99])
+def test_a_checkpoint_of_another_version_is_refused(
+    form: int, broken_off: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In one line, and the older ones are not tried: they would silently undo what was trained since."""
+    newest = checkpoints(broken_off)[-1]
+    path = newest / "state.json"
+    path.write_text(path.read_text().replace('"format": 4', f'"format": {form}'))
+    assert run(broken_off, "train.resume=auto") == 2
+    said = capsys.readouterr()
+    assert said.err == (
+        f"error: train.resume: {newest} has checkpoint format {form}, and this version reads format 4 only; "
+        "resume it with the version that wrote it, or begin anew without train.resume\n"
+    )
+    assert "damaged" not in said.out
 
 
 def test_a_disk_that_is_full(

@@ -21,6 +21,8 @@ progress.start(20, 0)
 progress.note("one [red]note")
 for step in range(20):
     progress.step(step, 0, 1234.5, 0.25, 12.5)
+for batch in range(3):
+    progress.evaluation(batch + 1, 3)
 progress.epoch(0, 0.25, 0.875, 3.0)
 progress.close()
 """
@@ -57,6 +59,14 @@ def test_remaining_time_counts_only_this_runs_steps():
     time.now = 8.0
     progress.step(93, 0, 1.0, 1.0, 1.0)
     assert "step 94/100" in text.getvalue() and text.getvalue().endswith("ETA 0:00:12\n")
+
+
+def test_an_evaluation_shows_how_far_it_is():
+    progress, time, text = plain()
+    for batch in range(40):
+        time.now += 0.5
+        progress.evaluation(batch + 1, 40)
+    assert text.getvalue().splitlines() == [f"evaluating  {batch} of 40 batches" for batch in (10, 20, 30, 40)]
 
 
 def test_every_epoch_has_its_line():
@@ -113,6 +123,7 @@ def test_null_progress_takes_the_same_calls(capsys):
     progress = NullProgress()
     progress.start(1, 0)
     progress.step(0, 0, 1.0, 1.0, 1.0)
+    progress.evaluation(1, 2)
     progress.epoch(0, 1.0, None, 1.0)
     progress.note("x")
     progress.result({})

@@ -4,16 +4,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load as load_tensors
 
 from suite.compose.build import compose
 from tests.distributed.ends import checkpoints, record
 from tests.distributed.launch import CONFIG, here
 from wirebench.config.loader import load
-from wirebench.training.checkpoint import load_tensors
 from wirebench.training.resharding import RankState, from_bytes, rank_states, to_bytes
 
 # 96 images in batches of 8: 6 steps an epoch with 2 workers, 4 with 3, 2 with 5, 12 with 1.
-BASE = ["train.max_steps=0", "train.epochs=3", "train.checkpoint_every_epochs=1", "train.checkpoint_every_steps=0"]
+BASE = [
+    "engine.threads=1",
+    "train.max_steps=0",
+    "train.epochs=3",
+    "train.checkpoint_every_epochs=1",
+    "train.checkpoint_every_steps=0",
+]
 
 
 def run(folder: Path, size: int, *overrides: str) -> int:

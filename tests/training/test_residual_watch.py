@@ -1,5 +1,6 @@
 """The guard warns of residuals that never end growing, and of no others."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import cast
@@ -60,6 +61,19 @@ def test_a_resumed_run_counts_from_where_it_began():
     assert not said
     guard.look(10_500, lambda: torch.tensor([501.0]))
     assert said
+
+
+@pytest.mark.parametrize(("size", "warnings"), [(4, 1), (2, 0)])
+def test_norms_outlive_a_resume_but_not_another_number_of_ranks(size: int, warnings: int) -> None:
+    """Otherwise a run that is interrupted often enough would never be warned."""
+    said: list[str] = []
+    before, after = (ResidualWatch("topk", "density", 0.01, said.append, size=each) for each in (4, size))
+    for step in range(300):
+        before.look(step, lambda step=step: torch.tensor([float(step)]))  # type: ignore[misc]
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    for step in range(300, 600):
+        after.look(step, lambda step=step: torch.tensor([float(step)]))  # type: ignore[misc]
+    assert len(said) == warnings
 
 
 def test_methods_without_a_residual_are_left_alone():

@@ -68,7 +68,7 @@ def main() -> int:
         _mount("tmpfs", "-t", "tmpfs", order.counts)
         port = _rendezvous(order.plan) if order.engine == "horovod" else random.choice(PORTS)
     except UserError as error:
-        print(f"cluster.py: {error}", file=sys.stderr)
+        print(f"wirebench cluster: {error}", file=sys.stderr)
         return error.exit_code
     threading.Thread(target=_listen, args=(events,), daemon=True).start()
     ranks, talk = _start(order, port, events)

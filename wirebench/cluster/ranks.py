@@ -1,9 +1,12 @@
 """What the environment tells each rank: the words that torchrun or horovodrun would set on real hosts."""
 
+import shlex
+import sys
 from collections.abc import Mapping
 
 from wirebench.cluster.network import INTERFACE
 from wirebench.cluster.plan import SWITCH_ADDRESS, Host, Plan
+from wirebench.comm.launch_command import TOLD
 
 ENGINES = ("torch", "horovod")
 _LAUNCHERS = ("HOROVOD_", "OMPI_COMM_WORLD_", "TORCHELASTIC_")
@@ -30,6 +33,7 @@ def environment(base: Mapping[str, str], engine: str, plan: Plan, rank: int, por
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
         "WIREBENCH_SHARED_BY": str(plan.size),
+        TOLD: shlex.join(sys.orig_argv),
         "WIREBENCH_COUNTS": counts,
     }
 

@@ -93,5 +93,5 @@ def _send(ranks: Mapping[int, Popen], number: int) -> None:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"cluster.py: {line}\n")
+    sys.stderr.write(f"wirebench cluster: {line}\n")
     sys.stderr.flush()

@@ -1,11 +1,10 @@
 """Engines: who moves the bytes. One is started per process and knows the ranks that live in it.
 
 local    all virtual workers in this process
-torch    torch.distributed, one rank per process, started by torchrun
-horovod  Horovod, one rank per process, started by horovodrun
+torch    torch.distributed, one rank per process, started by torchrun (or srun, or mpirun)
+horovod  Horovod, one rank per process, started by horovodrun (or, built with MPI, by mpirun or srun)
 """
 
-import importlib.util
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -21,19 +20,27 @@ from torch import Tensor
 
 from wirebench.comm.counts import save_counts
 from wirebench.comm.hvd import HorovodCommunicator
-from wirebench.comm.launch import Launch, launched
+from wirebench.comm.launch import (
+    COMMANDS,
+    VIRTUAL_WORKERS,
+    Launch,
+    cannot_join,
+    engine_of,
+    launched,
+    meeting_point,
+)
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.comm.peers import Peer, any_dead, first_line, hang_up, introduce, linger, missing
 from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.config.loader import EngineConfig
+from wirebench.config.sections import EngineName
 from wirebench.errors import PeerLost, UserError
 
-VIRTUAL_WORKERS = 4
 ENGINES = {
     "local": "virtual workers in this process: python train.py CONFIG.toml",
-    "torch": "torch.distributed: torchrun --nproc-per-node 4 train.py CONFIG.toml",
-    "horovod": "Horovod: horovodrun -np 4 python train.py CONFIG.toml",
+    "torch": f"torch.distributed: {COMMANDS['torch'].format(size=4)} train.py CONFIG.toml",
+    "horovod": f"Horovod: {COMMANDS['horovod'].format(size=4)} train.py CONFIG.toml",
 }
 
 
@@ -48,7 +55,7 @@ class Engine:
     uncounted      what moves gradients here passes our communicators by, so their counts are not the whole traffic
     """
 
-    name: str
+    name: EngineName
     size: int
     ranks: tuple[int, ...]
     communicators: list[Metered]
@@ -98,7 +105,7 @@ class Engine:
         return totals[0]
 
     def close(self) -> None:
-        """Leave the job in good order; an emulated cluster (scripts/cluster.py) is told what was sent to whom."""
+        """Leave the job in good order; an emulated cluster (wirebench cluster) is told what was sent to whom."""
         if folder := os.environ.get("WIREBENCH_COUNTS"):
             save_counts(Path(folder), self.peers, self.communicators, complete=not self.uncounted)
         for closer in self.closers:
@@ -112,8 +119,7 @@ def start(section: EngineConfig, fusion_mb: float | None) -> Engine:
     Raises UserError where the engine is not installed or not launched, PeerLost where the other ranks do not come.
     """
     launch = launched()
-    name = launch.engine if section.name == "auto" else section.name
-    _check_launch(name, section, launch)
+    name = engine_of(section.name, section.workers, launch)
     if name == "local":
         return _start_local(section)
     device = _device(section, launch)
@@ -128,17 +134,6 @@ def start(section: EngineConfig, fusion_mb: float | None) -> Engine:
         raise PeerLost(f"the {name} engine could not start: {first_line(error)}") from error
 
 
-def _check_launch(name: str, section: EngineConfig, launch: Launch) -> None:
-    if name == "horovod" and importlib.util.find_spec("horovod") is None:
-        raise UserError("engine.name: horovod is not installed; `make setup` builds it, torch and local work without")
-    if name != launch.engine:
-        if launch.engine != "local":
-            raise UserError(f"engine.name: {name!r}, but {launch.size} processes were started for {launch.engine!r}")
-        raise UserError(f"engine.name: {name!r} needs its launcher ({ENGINES[name]})")
-    if name != "local" and section.workers not in (0, launch.size):
-        raise UserError(f"engine.workers: {section.workers} are asked for, but {launch.size} processes were started")
-
-
 def _start_local(section: EngineConfig) -> Engine:
     size = section.workers or VIRTUAL_WORKERS
     # As many threads as each of `size` processes would have: the same arithmetic, to the bit.
@@ -150,10 +145,8 @@ def _start_local(section: EngineConfig) -> Engine:
 
 
 def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, threads: int) -> Engine:
-    try:
-        address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    except (KeyError, ValueError) as error:
-        raise UserError("engine: RANK and WORLD_SIZE are set, but no good MASTER_ADDR and MASTER_PORT") from error
+    address = meeting_point(launch)
+    assert address is not None, "engine_of() takes torch only where there is one"
     keeper = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = _store(section, address, keeper)
     _join(section, launch, device, store)
@@ -182,7 +175,11 @@ def _start_horovod(
         raise UserError(
             f"engine.name: horovod cannot be loaded ({first_line(error)}); `make setup` builds it"
         ) from error
+    if launch.launcher != "horovodrun" and launch.size != 1 and not hvd.mpi_built():
+        raise cannot_join(launch, "horovod was built without MPI")
     hvd.init()
+    if hvd.size() != launch.size:
+        raise cannot_join(launch, f"Horovod's MPI found {hvd.size()} of them")
     mine = (_own_address(hvd), _free_port()), section.rounds
     address, rounds = hvd.broadcast_object(mine, name="wirebench.store")
     if section.rounds != rounds:

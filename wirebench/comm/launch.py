@@ -1,49 +1,230 @@
-"""Who started this process, read from the environment before any engine exists; and how it ends."""
+"""Who started this process, read from the environment before any engine exists; and how it ends.
+
+Nothing here imports torch: what is wrong with a launch can be said before that takes its seconds.
+"""
 
 import atexit
+import importlib.util
+import json
 import os
+import re
+import shlex
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from wirebench.errors import PeerLost, UserError
+
 SECONDS_FOR_RANK_0 = 3.0
+VIRTUAL_WORKERS = 4
+COMMANDS = {"torch": "torchrun --nproc-per-node {size}", "horovod": "horovodrun -np {size} python"}
+"""How an engine's own launcher is called on one host; the script follows."""
+
+Environment = Mapping[str, str]
 
 
 class Launch(NamedTuple):
-    """A process's place as its launcher names it: horovodrun, torchrun, or none (engine `local`).
+    """A process's place as its launcher names it.
 
-    sharing  ranks that share this machine's cores: those of its host, or, where the hosts are emulated on one machine
-             (scripts/cluster.py), those of all its hosts
+    launcher  horovodrun, torchrun, mpirun, srun, or "" where nobody started several processes
+    engines   that can join its processes; the first one is taken where the config names none
+    size      0: not known
+    sharing   ranks that share this machine's cores: those of its host, or, where the hosts are emulated on one machine
+              (wirebench cluster), those of all its hosts
     """
 
-    engine: str
+    launcher: str
+    engines: tuple[str, ...]
     rank: int
     size: int
     local_rank: int
     local_size: int
     sharing: int
 
+    @property
+    def alone(self) -> bool:
+        """No launcher started this process: all workers live in it."""
+        return self.engines[:1] == ("local",)
 
-def launched(environment: Mapping[str, str] = os.environ) -> Launch:
+
+class _Launcher(NamedTuple):
+    """A launcher, the engines that can join what it starts, and the variables in which it tells a process its place.
+
+    counts  whether these variables are this launcher's word to this very process
+    """
+
+    name: str
+    engines: tuple[str, ...]
+    rank: str
+    size: str
+    local_rank: str = ""
+    local_size: str = ""
+    counts: Callable[[Environment], bool] = lambda environment: True
+
+
+def _is_task(environment: Environment) -> bool:
+    """Whether srun started this process as a task of a step.
+
+    The shell of a batch script has SLURM_PROCID and SLURM_NTASKS as well, and no step: it is one process. The daemons
+    of an mpirun are tasks, one a node, whose variables its processes inherit: PMI's numbers are then others.
+    """
+    if "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment:
+        return False
+    sizes = (environment.get("SLURM_STEP_NUM_TASKS"), environment.get("SLURM_NTASKS"))
+    return environment.get("PMI_SIZE") in (None, *sizes)
+
+
+def _prefixed(prefix: str) -> tuple[str, str, str, str]:
+    return f"{prefix}RANK", f"{prefix}SIZE", f"{prefix}LOCAL_RANK", f"{prefix}LOCAL_SIZE"
+
+
+_MPI = ("torch", "horovod")
+_LAUNCHERS = (
+    _Launcher("horovodrun", ("horovod",), *_prefixed("HOROVOD_")),
+    _Launcher("torchrun", ("torch",), "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+    _Launcher("mpirun", _MPI, *_prefixed("OMPI_COMM_WORLD_")),
+    _Launcher("mpirun", _MPI, *_prefixed("MV2_COMM_WORLD_")),
+    # The first of these two is the step's own number; the second may be that of the whole allocation.
+    _Launcher("srun", _MPI, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", counts=_is_task),
+    _Launcher("srun", _MPI, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", counts=_is_task),
+    _Launcher("mpirun", _MPI, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
+    _Launcher("a PMIx launcher", (), "PMIX_RANK", ""),
+)
+"""The innermost first: torchrun may run under srun, one for each node, but never the other way round."""
+
+
+def launched(environment: Environment = os.environ) -> Launch:
     """The place that the environment gives this process."""
-    for engine, prefixes in (("horovod", ("HOROVOD_", "OMPI_COMM_WORLD_")), ("torch", ("",))):
-        for prefix in prefixes:
-            size_name = f"{prefix}WORLD_SIZE" if engine == "torch" else f"{prefix}SIZE"
-            if f"{prefix}RANK" in environment and size_name in environment:
-                rank, size = int(environment[f"{prefix}RANK"]), int(environment[size_name])
-                local_rank = int(environment.get(f"{prefix}LOCAL_RANK", 0))
-                name = "LOCAL_WORLD_SIZE" if engine == "torch" else f"{prefix}LOCAL_SIZE"
-                local_size = int(environment.get(name, 1))
-                sharing = int(environment.get("WIREBENCH_SHARED_BY", local_size))
-                return Launch(engine, rank, size, local_rank, local_size, sharing)
-    return Launch("local", 0, 1, 0, 1, 1)
+    for each in _LAUNCHERS:
+        if environment.get(each.rank) and (not each.size or environment.get(each.size)) and each.counts(environment):
+            return _place(each, environment)
+    return Launch("", ("local",), 0, 1, 0, 1, 1)
+
+
+def _place(launcher: _Launcher, environment: Environment) -> Launch:
+    rank, size = int(environment[launcher.rank]), int(environment.get(launcher.size, 0))
+    local_rank = int(environment.get(launcher.local_rank, 0))
+    local_size = int(environment.get(launcher.local_size, 0)) or _tasks_on_this_node(environment, launcher.name)
+    sharing = int(environment.get("WIREBENCH_SHARED_BY", local_size))
+    engines = launcher.engines
+    if size == 1 and launcher.name == "srun":
+        # A single task, a shell for instance (srun --pty bash), is not there to be joined by others.
+        engines = ("local", *engines)
+    elif size == 1 and launcher.name == "mpirun":
+        engines = (*engines, "local")
+    return Launch(launcher.name, engines, rank, size, local_rank, local_size, sharing)
+
+
+def _tasks_on_this_node(environment: Environment, launcher: str) -> int:
+    """From "2(x3),1": three nodes with two tasks each, then one with one."""
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
+        counts += [int(count)] * int(times or 1)
+    node = int(environment.get("SLURM_NODEID", 0))
+    return counts[node] if launcher == "srun" and node < len(counts) else 1
+
+
+def meeting_point(launch: Launch, environment: Environment = os.environ) -> tuple[str, int] | None:
+    """Host and port at which rank 0 keeps torch.distributed's store; None where nobody says.
+
+    MASTER_ADDR and MASTER_PORT say it; under srun, else, the step's list of nodes, whose first has rank 0, and the
+    step's number. (SLURM_LAUNCH_NODE_IPADDR is the host that srun was typed on, which may be a login node.)
+    """
+    host, port = environment.get("MASTER_ADDR"), environment.get("MASTER_PORT", "")
+    if launch.launcher == "srun":
+        job, step = environment.get("SLURM_JOB_ID", ""), environment.get("SLURM_STEP_ID", "")
+        first = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", environment.get("SLURM_STEP_NODELIST", ""))
+        if launch.local_size == launch.size:
+            host = host or "127.0.0.1"
+        elif first:
+            host = host or "".join(part or "" for part in first.groups())
+        if job.isdigit() and step.isdigit():
+            # Below the ports that systems hand out by themselves; two steps of a job may run side by side.
+            port = port or str(10_000 + (31 * int(job) + int(step)) % 20_000)
+    return (host, int(port)) if host and port.isdigit() else None
+
+
+def engine_of(name: str, workers: int, launch: Launch, environment: Environment = os.environ) -> str:
+    """The engine for engine.name = `name` (auto: what the launch allows) and engine.workers = `workers`.
+
+    UserError where the launch does not allow it: no process of several trains alone for want of an engine.
+    """
+    if name == "horovod" and not _has_horovod():
+        raise UserError("engine.name: horovod is not installed; `make setup` builds it, torch and local work without")
+    if name != "auto" and name not in launch.engines:
+        if launch.alone:
+            raise UserError(f"engine.name: {name!r} {_needs_its_launcher(name, workers)}")
+        alone = "; each would train alone" if name == "local" else ""
+        raise UserError(f"engine.name: {name!r}, but {_started(launch)}{alone}; engine.name=auto takes what fits")
+    known = meeting_point(launch, environment) is not None
+    possible = launch.engines if name == "auto" else (name,)
+    usable = [each for each in possible if each == "local" or (known if each == "torch" else _has_horovod())]
+    if not usable and launch.launcher == "torchrun":
+        raise UserError("engine: RANK and WORLD_SIZE are set, but no good MASTER_ADDR and MASTER_PORT")
+    if not usable:
+        raise cannot_join(launch, "horovod is not installed" if known else "")
+    if usable[0] != "local" and workers not in (0, launch.size):
+        raise UserError(f"engine.workers: {workers} are asked for, but {launch.size} processes were started")
+    return usable[0]
+
+
+def cannot_join(launch: Launch, why: str) -> UserError:
+    """The error where several processes were started and no engine joins them; `why`: what Horovod lacks."""
+    ways = [f"{command.format(size=launch.size or 'N')} {_script()}" for command in COMMANDS.values()]
+    told = [each for each in (why, "torch needs MASTER_ADDR and MASTER_PORT") if each]
+    return UserError(
+        f"engine: {_started(launch)}, and no engine can join them ({'; '.join(told)}); start {' or '.join(ways)}"
+    )
+
+
+def _needs_its_launcher(name: str, workers: int) -> str:
+    ranks = f"with {workers} workers " if workers else ""
+    command = COMMANDS[name].format(size=workers or VIRTUAL_WORKERS)
+    return f"{ranks}needs its launcher: {command} {_script()}; engine.name=local trains virtual workers in this process"
+
+
+def _started(launch: Launch) -> str:
+    return f"{launch.size or 'an unknown number of'} processes were started by {launch.launcher}"
+
+
+def _script() -> str:
+    """This command, as a launcher is to start it."""
+    return shlex.join(sys.argv) if Path(sys.argv[0]).name == "train.py" else "train.py CONFIG.toml"
+
+
+def _has_horovod() -> bool:
+    return importlib.util.find_spec("horovod") is not None
 
 
 def let_rank_0_tell() -> None:
     """A mistake that all ranks see is rank 0's to tell: the launcher ends the others when it has."""
     if launched().rank:
         time.sleep(SECONDS_FOR_RANK_0)
+
+
+def tell_error(message: object, code: int) -> None:
+    """Say on standard error, in one line, why this process will end with `code`."""
+    place = launched()
+    if code == UserError.exit_code:
+        let_rank_0_tell()
+    line = f"error: {f'rank {place.rank}: ' if place.size != 1 else ''}{message}"
+    if code != PeerLost.exit_code:
+        _tell_torchrun(line)
+    # In one piece, not as print does it: torchrun's ranks are unbuffered, and several may speak at once.
+    sys.stderr.write(f"{line}\n")
+    sys.stderr.flush()
+
+
+def _tell_torchrun(line: str) -> None:
+    """For the summary at the end of torchrun's own traceback, which no rank can prevent: so it ends with the cause."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        content = {"message": {"message": line, "extraInfo": {"timestamp": str(int(time.time()))}}}
+        # The line itself is on its way already.
+        with suppress(OSError):
+            Path(path).write_text(json.dumps(content), encoding="utf-8")
 
 
 def end_process(code: int, tidy: bool = True) -> NoReturn:
@@ -53,7 +234,7 @@ def end_process(code: int, tidy: bool = True) -> NoReturn:
 
     tidy  call what is registered with atexit; without, nothing waits for ranks that may be gone
     """
-    if launched().engine != "local":
+    if not launched().alone:
         if tidy:
             atexit._run_exitfuncs()
         sys.stdout.flush()

@@ -3,6 +3,9 @@
 A rank that is asked writes, before it begins step s, "stop after s" into the store. No rank can finish step s without
 this one's part of the exchange, so whoever looks after step s sees the entry; an entry of a later step is left alone,
 because not everybody can see that one yet. The first entry counts.
+
+Between steps, in an evaluation, there is no exchange to rely on: each rank hears of a wish at its own time (`heard`),
+and the ranks compare what they heard before they act on it.
 """
 
 import functools
@@ -27,16 +30,23 @@ class Stopper:
 
     def __init__(self, store: dist.Store | None) -> None:
         self.asked = False
-        self._asked_at = 0.0
+        self._asked_at = self._looked_at = 0.0
         self._store = store
         self._written = False
         self._restore: list[Callable[[], object]] = []
 
     def listen(self) -> None:
-        """Take SIGTERM and SIGINT as the wish to stop; a later one raises KeyboardInterrupt."""
+        """Take SIGTERM and SIGINT as the wish to stop; a later one raises KeyboardInterrupt.
+
+        A terminal that is gone (SIGHUP) ends nothing: training goes on. Launchers do end then, and give their ranks
+        some seconds: there it is a wish, too.
+        """
         for number in (signal.SIGTERM, signal.SIGINT):
             before = signal.signal(number, self._on_signal)
             self._restore.append(functools.partial(signal.signal, number, before))
+        if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup has taken care of it otherwise
+            signal.signal(signal.SIGHUP, signal.SIG_IGN if self._store is None else self._on_signal)
+            self._restore.append(functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL))
 
     def close(self) -> None:
         """Give the signals back."""
@@ -55,6 +65,18 @@ class Stopper:
         if self._store is None:
             return self.asked
         return bool(self._store.check([KEY])) and int(self._store.get(KEY)) <= step
+
+    def heard(self, step: int) -> bool:
+        """After step `step`, before the next: whether any rank was told to stop, as far as this one knows.
+
+        Its own wish is passed on; others' are looked up twice a second.
+        """
+        self.before_step(step)
+        now = time.monotonic()
+        if self.asked or self._store is None or now - self._looked_at < LOOK_EVERY_SECONDS:
+            return self.asked
+        self._looked_at = now
+        return self.after_step(step)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()

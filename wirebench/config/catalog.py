@@ -5,8 +5,9 @@ import inspect
 from collections.abc import Mapping, Sequence
 
 from wirebench.config.loader import SECTIONS
-from wirebench.config.plugins import Plugins, nearest, type_name
+from wirebench.config.plugins import Plugins, type_name
 from wirebench.errors import UserError
+from wirebench.utils.names import nearest
 
 HINT = "python train.py --list NAME [NAME ...] explains a plugin and its options"
 

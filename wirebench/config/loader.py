@@ -8,6 +8,7 @@ import dataclasses
 import tomllib
 import typing
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,7 @@ __all__ = [
     "to_dict",
 ]
 
+CONFIGS = Path("configs")
 NO_SECTIONS = ("name", requested.ASKED)
 SECTIONS: dict[str, type] = {
     name: kind for name, kind in typing.get_type_hints(Config).items() if name not in NO_SECTIONS
@@ -65,7 +67,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+        raise UserError(f"{path}: cannot be read: {error.strerror}{_meant(path)}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: not a text file") from error
     except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
@@ -113,6 +115,17 @@ def to_dict(config: Config) -> dict[str, Any]:
 def dump(config: Config) -> str:
     """The config as TOML text, every key written out: reading it back repeats the run."""
     return tomli_w.dumps(to_dict(config))
+
+
+def _meant(path: Path) -> str:
+    """The existing file that was meant, as the end of an error line: of the same name elsewhere, or of one like it."""
+    if path.exists():
+        return ""
+    folders = {path.parent, CONFIGS}
+    known = sorted({file for folder in folders for depth in ("*.toml", "*/*.toml") for file in folder.glob(depth)})
+    near = get_close_matches(path.stem, {file.stem for file in known}, 1)
+    alike = get_close_matches(str(path), [str(file) for file in known if file.stem in near], 1, 0.0)
+    return f"; did you mean {alike[0]}?" if alike else ""
 
 
 def _section(section: str, keys: Mapping[str, Any]) -> Any:

@@ -13,12 +13,12 @@ import pkgutil
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
 from wirebench.config.import_faults import fault
 from wirebench.config.sections import Config
 from wirebench.errors import UserError
+from wirebench.utils.names import suggest
 
 
 class Plugins:
@@ -159,18 +159,6 @@ def own_keys(section: str) -> list[str]:
     """The keys of a config's section that stand beside its plugin's options; none where it is no section."""
     kind = typing.get_type_hints(Config).get(section)
     return [f.name for f in dataclasses.fields(kind) if f.name != "options"] if kind else []
-
-
-def nearest(word: str, known: Sequence[str]) -> str:
-    """The known word that was probably meant, as a question; '' where none is near. Case does not count."""
-    lower = {each.lower(): each for each in known}
-    near = get_close_matches(word.lower(), list(lower), 1)
-    return f"did you mean {lower[near[0]]!r}? " if near else ""
-
-
-def suggest(word: str, known: Sequence[str]) -> str:
-    """The end of an error line: the nearest known word, if any, and all of them."""
-    return f"{nearest(word, known)}there is: {', '.join(sorted(known)) or 'none'}"
 
 
 def _public_class(module: types.ModuleType) -> type:

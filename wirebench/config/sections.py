@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 AS_THE_PAPER = -1
+EngineName = Literal["local", "torch", "horovod"]
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class CollectiveConfig:
 class EngineConfig:
     """[engine]: who moves the bytes.
 
-    name             auto (from the launcher's environment), local, torch or horovod
+    name             auto (from the launcher's environment), local, torch or horovod; a recorded config has what ran
     workers          world size; 0: what the launcher started, 4 virtual workers without one
     timeout_seconds  after this long without an answer a peer counts as lost
     rounds           how a Horovod job runs the rounds of a plan: p2p (torch.distributed beside it) or alltoall

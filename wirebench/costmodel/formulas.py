@@ -1,4 +1,4 @@
-"""The papers' cost formulas, in their symbols, for comparing with priced plans (cost.py) and with measurements.
+"""The papers' cost formulas, in their symbols: those that stand in for priced plans (cost.py) where there are none.
 
 alpha      start-up time of a message, in seconds
 beta       seconds per byte on the wire: 1 / w, w being a link's bytes per second
@@ -12,7 +12,7 @@ printed indices put right: Eq. 3's minimum runs over 0 <= k <= l, which is what 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from wirebench.topology.tree import Branch, BranchPath, Topology
@@ -34,88 +34,9 @@ def ring(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
     return Line(2 * (size - 1) * alpha, (size - 1) / size * (2 * beta + gamma))
 
 
-def binary_tree(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
-    """Binomial tree: a = 2 r alpha, b = r (2 beta + gamma), r = ceil(log2 N). MG-WFBP, Table II; gs-SGD, Eq. 1.
-
-    For N that are no power of two a rank without a partner passes to the next round, so that the logarithm is rounded
-    up.
-    """
-    rounds = _log2_up(size)
-    return Line(2 * rounds * alpha, rounds * (2 * beta + gamma))
-
-
-def star(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
-    """One server: a = 2(N-1) alpha, b = (N-1)(2 beta + gamma): its port takes and sends every message, one by one."""
-    return Line(2 * (size - 1) * alpha, (size - 1) * (2 * beta + gamma))
-
-
-def recursive_doubling(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
-    """Recursive doubling: a = r alpha, b = r (beta + gamma), r = log2 N. MG-WFBP, Table II.
-
-    For N that are no power of two, r belongs to the largest one below, and `folding` comes on top.
-    """
-    rounds = _log2_down(size)
-    return _plus(Line(rounds * alpha, rounds * (beta + gamma)), folding(size, alpha, beta, gamma))
-
-
-def halving_doubling(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
-    """Recursive halving and doubling (Rabenseifner): a = 2 alpha log2 N, b = 2 beta + gamma - (2 beta + gamma)/N.
-
-    MG-WFBP, Table II. For N that are no power of two, both belong to the largest one below, and `folding` comes on top.
-    """
-    rounds = _log2_down(size)
-    share = 1 - 0.5**rounds
-    return _plus(Line(2 * rounds * alpha, share * (2 * beta + gamma)), folding(size, alpha, beta, gamma))
-
-
-def folding(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
-    """What N that are no power of two add: a = 2 alpha, b = 2 beta + gamma; nothing for powers of two.
-
-    Derived from our plans, which fold in the simplest way of Thakur et al., Section 4.5: each rank beyond the largest
-    power of two sends everything to a partner, and gets the result from it at the end.
-    """
-    return Line(0.0, 0.0) if size == 1 << _log2_down(size) else Line(2 * alpha, 2 * beta + gamma)
-
-
-def hierarchical(
-    machines: Sequence[int],
-    local: tuple[float, float],
-    network: tuple[float, float],
-    gamma: float = 0.0,
-) -> Line:
-    """Local trees to one master per machine, a ring of the masters, local trees back (Jia et al. 2018, as FlexReduce
-    describes it), for machines of `machines` ranks each.
-
-    local, network  (alpha, beta) inside a machine and between machines
-
-    a = 2 r alpha_local + 2(M-1) alpha_network, b = r (2 beta_local + gamma) + (M-1)/M (2 beta + gamma), with
-    r = ceil(log2(largest machine)) and beta the slower one of local and network: a master's messages cross both links.
-    In one machine alone every rank is a master: a local ring.
-    """
-    if len(machines) == 1:
-        return ring(machines[0], *local, gamma)
-    trees = binary_tree(max(machines), *local, gamma)
-    return _plus(trees, ring(len(machines), network[0], max(local[1], network[1]), gamma))
-
-
 def reduce_scatter_seconds(n: float, d: int, w: float, alpha: float) -> float:
     """T_r(n, d, w) = (d-1)(alpha + n/(d w)): d ranks share the sum of n bytes among themselves. FlexReduce, Eq. 2."""
     return (d - 1) * (alpha + n / (d * w))
-
-
-def blueconnect_seconds(n: float, deltas: Sequence[int], omegas: Sequence[float], alpha: float) -> float:
-    """BlueConnect on a symmetric tree. FlexReduce, Eq. 3.
-
-    deltas, omegas  degree and bytes per second of each level, from the lowest to the root
-
-    T_blc = 2 sum_l T_r(n / prod_{i<l} delta_i, delta_l, min_{k<=l} omega_k / prod_{j<k} delta_j)
-    """
-    total, below, slowest = 0.0, 1, math.inf
-    for delta, omega in zip(deltas, omegas, strict=True):
-        slowest = min(slowest, omega / below)
-        total += reduce_scatter_seconds(n / below, delta, slowest, alpha)
-        below *= delta
-    return 2 * total
 
 
 def flexreduce_levels(n: float, topology: Topology, alpha: float) -> tuple[float, ...]:
@@ -169,15 +90,3 @@ def _ancestors(path: BranchPath) -> Iterator[BranchPath]:
 
 def _rate(branch: Branch) -> float:
     return branch.link(math.inf).bytes_per_second
-
-
-def _log2_down(size: int) -> int:
-    return size.bit_length() - 1
-
-
-def _log2_up(size: int) -> int:
-    return (size - 1).bit_length()
-
-
-def _plus(one: Line, other: Line) -> Line:
-    return Line(one.a + other.a, one.b + other.b)

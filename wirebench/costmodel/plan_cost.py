@@ -93,16 +93,6 @@ def native_seconds(topology: Topology, num_bytes: float) -> float:
     return link.latency_seconds + num_bytes * 2 * (topology.size - 1) / topology.size / link.bytes_per_second
 
 
-def link_bytes(plan: Plan, topology: Topology, item_bytes: float) -> dict[DirectedLink, float]:
-    """Bytes that cross each link in each direction in all rounds together; links that carry nothing are left out."""
-    total: defaultdict[DirectedLink, float] = defaultdict(float)
-    network = _network(topology)
-    for message in _all_messages(plan):
-        for link in network.route(message.src, message.dst).links:
-            total[link] += (message.stop - message.start) * item_bytes
-    return dict(total)
-
-
 class MachineBytes(NamedTuple):
     """What a machine's network interface carries: bytes to ranks of other machines, and from them."""
 

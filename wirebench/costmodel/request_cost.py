@@ -48,10 +48,10 @@ class Pricer:
         return self._seconds(asked, "whole")
 
     def halves(self, asked: RequestSize) -> Duration:
-        """Of a request that may be left half done: until a sum is added up, and what then hands it out.
+        """Of a sum's reduce-scatter and of its all-gather, where a driver runs them apart.
 
-        Segments of a long whole sum overlap from one half to the other, so that its halves may take up to twice as
-        long. All but sums, and sums that the engine makes itself, have no halves.
+        Segments of a long whole sum overlap from one part to the other, so that the parts may take up to twice as long.
+        Other requests, and sums that the engine makes itself, have one part.
         """
         if asked.kind is not Sum or self._is_measured or self.topology.size == 1:
             return Duration(self.seconds(asked))
@@ -98,7 +98,7 @@ class Pricer:
 
     @functools.cached_property
     def _has_root(self) -> bool:
-        """Whether one rank has the whole sum when it is added up; else all get it where one is to (serve.py)."""
+        """Whether one rank has the whole sum after a plan's first part; else all get it where one is to (serve.py)."""
         few = self._collective.plan(Topology.flat(4), 64)
         return few is not None and root(few) is not None
 
@@ -116,7 +116,7 @@ class Pricer:
         def reduce(count: int) -> Plan:
             return replace(whole(count), copy=())
 
-        # What hands out is cut as what adds up was (serve.py).
+        # The all-gather is cut by the reduce-scatter (serve.py).
         cut = segments(whole if part == "whole" else reduce, self.topology, items, 4)
         plans = cut.plans
         if part == "copy":

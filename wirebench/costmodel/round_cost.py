@@ -54,7 +54,7 @@ class RoundCost:
         self._network = _kinds(each for each in branches if any(isinstance(child, Branch) for child in each.children))
 
     def sum_seconds(self, num_bytes: float, part: Part = "whole") -> float:
-        """Of an all-reduce of `num_bytes`, or of the half of it that adds up, or of that which hands out."""
+        """Of an all-reduce of `num_bytes`, or of its reduce-scatter or its all-gather."""
         if self.plan == "flexreduce" and self.topology.degrees is None:
             return self._uneven(num_bytes, part)
         rounds = SUMS[self._rounds](self.shape)

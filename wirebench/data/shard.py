@@ -54,6 +54,12 @@ class Shard:
         key = Key(self.seed, epoch, self.rank)
         return self.dataset.batches(self._train_indices(epoch, first_step), train=True, key=key, device=self.device)
 
+    @property
+    def test_batches(self) -> int:
+        """How many batches `test` gives."""
+        mine = len(range(self.rank, self.dataset.test_size, self.size))
+        return -(-mine // self.eval_batch_size)
+
     def test(self) -> Iterator[Batch]:
         """This rank's test batches: over all ranks every image exactly once; shares differ by at most one image."""
         mine = torch.arange(self.dataset.test_size)[self.rank :: self.size]

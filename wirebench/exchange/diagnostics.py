@@ -4,7 +4,7 @@ A reading costs two dense sums over ranks and a selection, so it is taken every 
 its steps are left out of every throughput. All ranks read at the same steps and get the same numbers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,6 +64,14 @@ class Health:
         names = sorted({name for reading in self.history.values() for name in reading})
         found = {name: [r[name] for r in self.history.values() if name in r] for name in names}
         return {name: {"last": v[-1], "mean": sum(v) / len(v)} for name, v in found.items()} or None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The readings so far, as JSON."""
+        return {"history": [[step, reading] for step, reading in self.history.items()]}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from the readings that `state_dict` returned."""
+        self.history = {step: reading for step, reading in state["history"]}
 
     def _own(self) -> dict[str, float]:
         """What the methods measured of themselves."""

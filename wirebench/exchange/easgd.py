@@ -16,21 +16,23 @@ from torch.optim import Optimizer
 from wirebench.collectives.execution.executor import RequestLog
 from wirebench.exchange.driver import run
 from wirebench.exchange.lane import Lane
+from wirebench.gradient.optimizer_state import OptimizerState
 from wirebench.gradient.requests import Sum
 from wirebench.gradient.schedule import Duration
 from wirebench.telemetry.timers import timer_for
 
-WEIGHTS, MOMENTUM, CENTRE = "own.weights", "own.momentum.", "shared.centre"
+WEIGHTS, OPTIMIZER, CENTRE = "own.weights", "own.optimizer", "shared.centre"
 
 
 class Pull:
     """One rank's weights beside the common centre; saved and restored as a compressor's state is.
 
-    optimizer  the rank's; its momentum is the rank's own too
+    optimizer  the rank's; its state is the rank's own too
     """
 
     def __init__(self, lane: Lane, optimizer: Optimizer, beta: float) -> None:
-        self.lane, self.optimizer, self.size = lane, optimizer, lane.server.communicator.size
+        self.lane, self.size = lane, lane.server.communicator.size
+        self.optimizer = OptimizerState(optimizer, lane.flat)
         self.strength = beta / self.size
         self.param = lane.flat.param
         self.centre = self.param.clone()
@@ -38,27 +40,20 @@ class Pull:
         self.own: Tensor | None = None
         """The rank's weights while the model holds the centre."""
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """The rank's own weights and momentum, and the centre, which is the same on all ranks."""
-        kept = {WEIGHTS: self.param if self.own is None else self.own, CENTRE: self.centre}
-        for layer, parameter in zip(self.lane.flat.layers, self.lane.flat.parameters, strict=True):
-            momentum = self.optimizer.state.get(parameter, {}).get("momentum_buffer")
-            if momentum is not None:
-                kept[f"{MOMENTUM}{layer.name}"] = momentum
-        return kept
+    def state_dict(self) -> dict[str, Any]:
+        """The rank's own weights and optimizer, and the centre, which is the same on all ranks."""
+        weights = self.param if self.own is None else self.own
+        return {WEIGHTS: weights, CENTRE: self.centre, OPTIMIZER: self.optimizer.state_dict()}
 
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the model's weights are the rank's own then."""
         if WEIGHTS not in state:
             return
         self.param.copy_(state[WEIGHTS])
         self.centre.copy_(state[CENTRE])
-        for layer, parameter in zip(self.lane.flat.layers, self.lane.flat.parameters, strict=True):
-            momentum = state.get(f"{MOMENTUM}{layer.name}")
-            if momentum is not None:
-                self.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+        self.optimizer.load_state_dict(state[OPTIMIZER])
 
-    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
+    def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False) -> None:
         """Begin in another world: a rank that stays with its own weights, a new one with the centre."""
         self.load_state_dict(states[0])
         if joins:

@@ -187,7 +187,7 @@ def _to_end(steps: Steps) -> None:
     answer: Any = None
     try:
         while True:
-            # A second sum's REDUCE_SCATTER_DONE is waited for like a round: its all-gather has nothing left to hide under.
+            # A second sum is not left at its half: its all-gather has nothing left to hide under.
             answer = steps.send(answer).wait()
     except StopIteration:
         return

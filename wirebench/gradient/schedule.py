@@ -33,19 +33,8 @@ def ready_times(layers: Sequence[LayerCost]) -> list[float]:
     return list(accumulate(layer.backward_seconds for layer in layers))
 
 
-def finish_seconds(layers: Sequence[LayerCost], groups: Sequence[range], cost: Cost) -> float:
-    """Seconds from the start of the backward pass until the last message has arrived: MG-WFBP, Eq. 7 and 8.
-
-    Messages go one after the other, each when all its gradients are there.
-    """
-    ready, free = ready_times(layers), 0.0
-    for group in groups:
-        free = max(free, ready[group.stop - 1]) + cost(sum(layers[i].numel for i in group))
-    return free
-
-
 class Duration(NamedTuple):
-    """Seconds of a bucket's exchange; with a split plan of its half that adds up, and of that which hands out."""
+    """Seconds of a bucket's exchange; with a split schedule up to its reduce-scatter, and of the rest."""
 
     seconds: float
     copy_seconds: float = 0.0

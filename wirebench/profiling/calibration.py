@@ -6,7 +6,7 @@ predicted beside what was measured.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -88,18 +88,17 @@ class Calibration:
     counted_from: int = 0
     """The first step that counts."""
 
-    @property
-    def cut_known(self) -> dict[str, Any] | None:
-        """A cut that was learned, for a run that goes on; None where there is none."""
+    def state_dict(self) -> dict[str, Any]:
+        """A cut that was learned, and whose it is; empty where there is none."""
         bounds = [[group.start, group.stop] for group in self.groups]
-        return {**self.identity, "bounds": bounds} if self.learned else None
+        return {**self.identity, "bounds": bounds} if self.learned else {}
 
-    def adopt(self, known: dict[str, Any] | None) -> None:
-        """Go on with the cut of the run that is resumed, where it is of this scheduler and world."""
-        if known is None or not self.learns or {**self.identity, "bounds": known["bounds"]} != known:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on with the cut of the run that is resumed, where it is of this scheduler and world; before `plan`."""
+        if not self.learns or not state or {**self.identity, "bounds": state["bounds"]} != state:
             return
         self.learns, self.learned = False, True
-        self.groups = [range(start, stop) for start, stop in known["bounds"]]
+        self.groups = [range(start, stop) for start, stop in state["bounds"]]
         self.cut(self.groups)
 
     def begin_step(self, step: int) -> None:

@@ -1,23 +1,29 @@
 """A run that begins anew in a folder that holds an earlier one moves that aside: nothing that was saved is lost."""
 
+import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
 from wirebench.errors import UserError
+from wirebench.utils.files import is_stream, target_of
 
 FILES = ("config.toml", "record.json", "steps.jsonl", "trace.json", "tb", "checkpoints")
 
 
 def archive_previous_run(directory: Path) -> Path | None:
-    """Move an earlier run's files into directory/earlier-TIME; returns that folder, or None where there was no run."""
+    """Move an earlier run's files into directory/earlier-TIME; returns that folder, or None where there was no run.
+
+    Links to files and pipes stay, so that the new run writes to where they lead.
+    """
     target = directory / f"earlier-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
     try:
         found = [directory / name for name in FILES if (directory / name).exists()]
+        found = [path for path in found if not is_stream(path)]
         if not found:
             return None
         target.mkdir()
         for path in found:
-            path.rename(target / path.name)
+            shutil.move(path if path.is_dir() else target_of(path), target / path.name)
     except OSError as error:
         raise UserError(f"output.dir: {directory} cannot be written: {error.strerror}") from error
     return target

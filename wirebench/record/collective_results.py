@@ -99,7 +99,7 @@ def save(path: Path, header: dict[str, Any], cells: Iterable[AllReduceResult]) -
 
 def load(path: Path) -> Measurement:
     """Read what `save` wrote; UserError, naming file and line, for anything else."""
-    header, lines = json_lines.load(path, KIND, "scripts/bench_collectives.py")
+    header, lines = json_lines.load(path, KIND, "wirebench bench collectives")
     return Measurement(header, tuple(_cell(path, number, line) for number, line in enumerate(lines, 2)))
 
 

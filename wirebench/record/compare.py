@@ -17,6 +17,23 @@ HEALTH = {
 }
 """Shown where a run took readings of them (output.health_every), with all that the method measured of itself."""
 OWN = "compressor/"
+MAIN = (
+    "engine",
+    "model",
+    "compressor",
+    "scheduler",
+    "images/s [p10 - p90]",
+    "step ms [p10 - p90]",
+    "step ms predicted",
+    "  exchange_exposed",
+    "wire bytes/step",
+    "ratio wire",
+    "ratio wire, last step",
+    "top1",
+)
+"""The lines of a table that is not asked for everything."""
+USUAL = {"collective": "native", "status": "finished"}
+"""What is said only where it is something else."""
 NOT_COUNTED = (("train", "warmup_steps"), ("output", "health_every"))
 RATIOS = {"wire_last_step": "ratio wire, last step"}
 
@@ -81,16 +98,29 @@ def _prediction(found: dict[str, float] | None) -> dict[str, str]:
     return {"step ms predicted": f"{_milliseconds(found['step_seconds'])} ({found['error']:+.1%})"}
 
 
-def table(records: Sequence[Record]) -> Table:
-    """The runs side by side; throughput is the world's median step [p10 to p90], bytes are one rank's per step."""
+def table(records: Sequence[Record], everything: bool = False, heads: Sequence[str] = ()) -> Table:
+    """The runs side by side; throughput is the world's median step [p10 to p90], bytes are one rank's per step.
+
+    everything  every line of `rows`; otherwise MAIN, and what else tells these runs apart or is not USUAL
+    heads       names of the columns, by default those of the configs
+    """
     shown = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
     shown.add_column("", style="dim", no_wrap=True)
-    for record in records:
-        shown.add_column(Text(str(record["config"].get("name", MISSING))), overflow="fold")
+    for head in heads or [str(record["config"].get("name", MISSING)) for record in records]:
+        shown.add_column(Text(head), overflow="fold")
     columns = [rows(record) for record in records]
     for label in dict.fromkeys(label for column in columns for label in column):
-        shown.add_row(label, *(Text(column.get(label, MISSING)) for column in columns))
+        values = [column.get(label, MISSING) for column in columns]
+        if everything or label in MAIN or _telling(label, values):
+            shown.add_row(Text(label), *map(Text, values))
     return shown
+
+
+def _telling(label: str, values: list[str]) -> bool:
+    """Whether a line that is none of MAIN tells these runs apart, or from a plain run that finished."""
+    if label in USUAL:
+        return set(values) != {USUAL[label]}
+    return label == "data" and len(set(values)) > 1
 
 
 def _plugin(config: dict[str, Any], section: str) -> str:

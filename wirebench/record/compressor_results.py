@@ -4,16 +4,20 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
-from wirebench.compressor_trial import PARTS, Part
 from wirebench.errors import UserError
 from wirebench.utils import json_lines
 
 KIND = "wirebench compressors"
 ITEM_BYTES = 4
+
+Part = Literal["update", "select", "encode", "recover", "decode", "merge", "other"]
+PARTS: tuple[Part, ...] = ("update", "select", "encode", "recover", "decode", "merge", "other")
+"""The phases (phases.py), where `recover` is what is selected again after another round, as from a summed sketch; what
+`Merge` combines; and what a method does outside of its phases."""
 
 
 class Budget(NamedTuple):
@@ -31,7 +35,7 @@ class CompressorResult:
     rival          whether it is something to compare with, not a compressor of this suite
     model, layers  whose layers they are, and how many
     items          elements of the vector, fp32
-    seconds        of every part (compressor_trial.PARTS), one per turn
+    seconds        of every part (PARTS), one per turn
     copy_seconds   of the copies beside it, one per turn
     message_bytes  that the rank handed over, one per turn
     state_bytes    of its state dictionary; None where memory was not measured
@@ -132,7 +136,7 @@ def save(path: Path, header: dict[str, Any], cells: Iterable[CompressorResult]) 
 
 def load(path: Path) -> Measurement:
     """Read what `save` wrote; UserError, naming file and line, for anything else."""
-    header, lines = json_lines.load(path, KIND, "scripts/bench_compressors.py")
+    header, lines = json_lines.load(path, KIND, "wirebench bench compressors")
     return Measurement(header, tuple(_cell(path, number, line) for number, line in enumerate(lines, 2)))
 
 

@@ -15,9 +15,10 @@ from typing import Any, TextIO
 
 from wirebench.config import loader as configuration
 from wirebench.errors import UserError
+from wirebench.record.scalars import NoScalars, Scalars
 from wirebench.record.schema import SCHEMA, STATUSES, problems
 from wirebench.telemetry.step_stats import StepTimes
-from wirebench.utils.files import write_atomically
+from wirebench.utils.files import is_stream, remove, write_atomically
 
 RUNS = Path("results/runs")
 
@@ -37,7 +38,7 @@ class RunRecord:
     directory    created; the first step removes an older record.json. UserError where it cannot be written
     config       nested tables, as config.to_dict gives them; config_toml is the same as text
     environment  as environment.capture gives it
-    tensorboard  whether scalars go to directory/tb
+    tensorboard  whether scalars, the config and the settings go to directory/tb (scalars.py)
     world_size   number of workers: throughput is that of all of them
 
     Call `truncate` and `restore` before the first `step` of a run that resumes; without them it begins anew.
@@ -64,7 +65,9 @@ class RunRecord:
             write_atomically(self.directory / "config.toml", config_toml)
         except OSError as error:
             raise UserError(f"output.dir: {self.directory} cannot be written: {error.strerror}") from error
-        self._scalars = _TensorBoard(self.directory / "tb") if tensorboard else _NoTensorBoard()
+        self._scalars: Scalars | NoScalars = NoScalars()
+        if tensorboard:
+            self._scalars = Scalars(self.directory / "tb", config, config_toml, world_size)
 
     def truncate(self, step: int) -> None:
         """Keep only the earlier run's steps before `step`, the first that this run will do."""
@@ -98,7 +101,7 @@ class RunRecord:
         assert not line.keys() & extra.keys(), f"extra repeats {line.keys() & extra.keys()}"
         if self._steps is None:
             # Only now, so that a mistake found before the first step costs an earlier run in this folder nothing.
-            (self.directory / "record.json").unlink(missing_ok=True)
+            remove(self.directory / "record.json")
             self._steps = _open_steps(self.directory / "steps.jsonl", self._first_step)
         self._steps.write(_strict_json({**line, **extra}) + "\n")
         self._steps.flush()
@@ -168,42 +171,10 @@ class NullRecord:
         """Nothing to close."""
 
 
-class _TensorBoard:
-    """Scalars under one folder; the event file is made at the first of them."""
-
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._writer: Any = None
-
-    def add(self, scalars: Mapping[str, Any], step: int, first_step: int) -> None:
-        """Write the numbers among `scalars`; an older run's from `first_step` on are hidden."""
-        if self._writer is None:
-            # Imported here: it takes a second, and reading records does not need it.
-            from torch.utils.tensorboard import SummaryWriter
-
-            self._writer = SummaryWriter(str(self._directory), purge_step=first_step, flush_secs=10)
-        for name, value in scalars.items():
-            if isinstance(value, int | float):
-                self._writer.add_scalar(name, value, step)
-
-    def close(self) -> None:
-        """Flush and close."""
-        if self._writer is not None:
-            self._writer.close()
-
-
-class _NoTensorBoard:
-    """Stands in where output.tensorboard is false."""
-
-    def add(self, scalars: Mapping[str, Any], step: int, first_step: int) -> None:
-        """Write nothing."""
-
-    def close(self) -> None:
-        """Nothing to close."""
-
-
 def _open_steps(path: Path, first_step: int) -> TextIO:
     """steps.jsonl with the lines before `first_step` kept; a line that a kill cut short is dropped."""
+    if is_stream(path):
+        return path.open("a")
     kept = []
     if first_step > 0 and path.exists():
         for line in path.read_text().splitlines():

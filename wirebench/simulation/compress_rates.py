@@ -1,6 +1,6 @@
 """How long compressors work: measured on one machine in copies of the same vector, and carried to another by its copy.
 
-A copy reads and writes every element once, so it is what memory allows; scripts/bench_compressors.py measures methods
+A copy reads and writes every element once, so it is what memory allows; wirebench bench compressors measures methods
 in copies. On a GPU that was not measured the same number of copies, at its memory's bandwidth, is an estimate.
 """
 

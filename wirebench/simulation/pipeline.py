@@ -31,7 +31,7 @@ class Passes(NamedTuple):
 
 
 class Span(NamedTuple):
-    """A bucket's exchange, or the half of it that hands out: from `start` to `end`, seconds from the step's start."""
+    """A bucket's exchange, or one of its two parts: from `start` to `end`, seconds from the step's start."""
 
     bucket: int
     half: str
@@ -45,7 +45,7 @@ class Step(NamedTuple):
 
     seconds   of it; exposed: what the exchange adds
     backward  when the backward pass begins, with all that the forward pass waits for behind it
-    spans     in the order in which they start; what is handed out goes beyond the step, under the next one
+    spans     in the order in which they start; all-gathers of a split schedule go beyond the step, under the next one
     """
 
     seconds: float
@@ -74,9 +74,9 @@ def simulate_step(passes: Passes, groups: Sequence[range], mode: Mode, durations
 
 
 def _split(passes: Passes, groups: Sequence[range], durations: Sequence[Duration]) -> Step:
-    """Sums are handed out under the next forward pass, the first layers' first.
+    """All-gathers go under the next forward pass, the first layers' first.
 
-    The second step counts, which begins as every one after it: a forward pass ends after all that is handed out.
+    The second step counts, which begins as every one after it: a forward pass ends after all all-gathers.
     """
     bucket_of = [number for number, group in enumerate(groups) for _ in group]
     copied, free, begin = [0.0] * len(groups), 0.0, 0.0

@@ -3,9 +3,7 @@
 import importlib.metadata
 import os
 import platform
-import shlex
 import subprocess
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from typing import Any
 import torch
 
 import wirebench
+from wirebench.comm.launch_command import command
 from wirebench.telemetry import gpu
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +23,7 @@ def capture(device: torch.device) -> dict[str, Any]:
     """The `environment` of a record, of the calling process on `device`; what cannot be known is None."""
     return {
         "utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(sys.orig_argv),
+        "command": command(),
         "git": _git(),
         "versions": _versions(),
         "hostname": platform.node(),

@@ -1,6 +1,6 @@
 """What a run put on the wire: requests as they were served, summed per step, and the interface's own counters."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from wirebench.collectives.execution.executor import RequestLog
@@ -31,7 +31,7 @@ class Traffic:
         self.sent: list[int] = []
         """Bytes on the wire of each rank of this process."""
         self.total = 0.0
-        """Bytes on the wire of all steps so far, counted or not: the mean of this process's ranks."""
+        """Bytes on the wire of all steps of the run so far, counted or not: the mean of this process's ranks."""
         self.handed: list[int] = []
         """Bytes of gradient values that each rank of this process handed over."""
         self.of_ranks: OfRanks | None = None
@@ -41,6 +41,14 @@ class Traffic:
         self.last: list[RequestLog] = []
         self._nic_sent = self._nic_packets = self._nic_steps = 0
         self._nic_last: Counters | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """The bytes of all steps so far; throughput and means are of the steps after a resume alone."""
+        return {"total": self.total}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned."""
+        self.total = state["total"]
 
     def step(self, logs: Sequence[Sequence[RequestLog]], counted: bool) -> int:
         """Take in one step's requests, a log for each rank of this process; returns the first's bytes on the wire."""

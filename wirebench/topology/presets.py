@@ -1,7 +1,7 @@
 """Networks by name: what a message costs on them, and clusters of them.
 
 A name here stands for a rate and a start-up time. The rate is the nominal one where nobody has measured; what people
-have, they should measure: scripts/bench_collectives.py and scripts/fit_network.py make a topology file of it.
+have, they should measure: wirebench bench collectives and wirebench fit make a topology file of it.
 """
 
 import dataclasses

@@ -1,11 +1,10 @@
-"""Save and resume the whole state of a run, bit for bit.
+"""Save and resume a run: the files of its state (train_state.py says what that is).
 
 A checkpoint is a folder `step-00000020` that appears in one rename:
-  model.safetensors    parameters, momentum: the same on all ranks
+  model.safetensors      parameters and the optimizer's state: the same on all ranks
   rank-0003.safetensors  what only one rank has: its batch statistics and its compressor's state
-  state.json           the position in the run, its history, the checksum of every file
-Random numbers need no state: every draw is named by seed, epoch, rank and step (seeding.py). Rank 0 reads and writes
-all files; other ranks' states travel to it and back, so no shared file system is needed.
+  state.json             the position in the run, its history, the checksum of every file
+Rank 0 reads and writes all files; other ranks' states travel to it and back, so no shared file system is needed.
 """
 
 import hashlib
@@ -16,57 +15,32 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
-
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
-from torch import Tensor
+from typing import Any
 
 from wirebench.comm.engine import Engine
 from wirebench.comm.ship import collect, distribute
 from wirebench.errors import UserError
-from wirebench.training.replica import Replica
 from wirebench.training.resharding import RankState, from_bytes, own_step, rank_states, to_bytes
+from wirebench.training.train_state import TrainState
 from wirebench.utils.files import write_atomically
+from wirebench.utils.tensor_tree import pack, unpack
 
-FORMAT = 3
+FORMAT = 4
 MODEL, STATE = "model.safetensors", "state.json"
-
-
-class Stateful(Protocol):
-    """What a compressor offers here."""
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Tensors that a resumed run needs."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore them."""
-        ...
-
-
-class Reshardable(Protocol):
-    """What a compressor offers that can be resumed by another number of ranks."""
-
-    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
-        """Begin with the sum of the residuals of several ranks, or with none, as a rank that joins."""
-        ...
 
 
 @dataclass
 class Checkpoints:
     """The checkpoints of one run, in `directory`.
 
+    state     what is saved and restored
     identity  what a resumed run must share with the run that saved: name -> value (model layout, data, seed ...)
     note      is told, on rank 0, what a person should know
     """
 
     directory: Path
     engine: Engine
-    workers: Sequence[Replica]
-    compressors: Sequence[Stateful]
+    state: TrainState
     identity: dict[str, Any]
     keep: int
     note: Callable[[str], None]
@@ -75,86 +49,84 @@ class Checkpoints:
     restored_from: Path | None = None
     """The checkpoint that was loaded; rank 0 knows it."""
 
-    def save(self, step: int, progress: Mapping[str, Any]) -> None:
-        """Save the state after `step` steps; `progress` is JSON that `restore` gives back. Every rank calls it."""
-        mine = [save_tensors(_of_rank(w, c)) for w, c in zip(self.workers, self.compressors, strict=True)]
-        parts = collect(self.engine, mine)
-        final = self.directory / f"step-{step:08d}"
+    def save(self) -> None:
+        """Save the state as it is; every rank calls it."""
+        state = self.state.state_dict()
+        parts = collect(self.engine, [pack(estate.states[0]) for estate in state["ranks"]])
+        final = self.directory / f"step-{self.state.step:08d}"
         if self.engine.is_first:
-            self._write(final, step, progress, parts)
+            self._write(final, state, parts)
         else:
             deque(parts, maxlen=0)
         self.newest = final.name
 
-    def _write(self, final: Path, step: int, progress: Mapping[str, Any], parts: Iterator[bytes]) -> None:
+    def _write(self, final: Path, state: Mapping[str, Any], parts: Iterator[bytes]) -> None:
         partial = self.directory / f".{final.name}.partial"
         try:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
-            sums = {MODEL: _write(partial / MODEL, save_tensors(_of_model(self.workers[0])))}
+            sums = {MODEL: _write(partial / MODEL, pack(state["model"]))}
             for rank, content in enumerate(parts):
                 sums[_rank_file(rank)] = _write(partial / _rank_file(rank), content)
-            state = {
-                "format": FORMAT, "step": step, "world": self._world(), "identity": self.identity, "files": sums,
-                "progress": progress,
+            about = {
+                "format": FORMAT, "world": self._world(), "identity": self.identity, "files": sums,
+                "progress": state["progress"],
             }  # fmt: skip
-            write_atomically(partial / STATE, json.dumps({**state, "checksum": _checksum(state)}, indent=1))
+            write_atomically(partial / STATE, json.dumps({**about, "checksum": _checksum(about)}, indent=1))
             shutil.rmtree(final, ignore_errors=True)
             os.rename(partial, final)
         except OSError as error:
             raise UserError(f"{final}: the checkpoint cannot be written: {error.strerror}") from error
         self._prune(final)
 
-    def restore(self, source: str) -> dict[str, Any] | None:
-        """Load the state that `source` names (train.resume) into workers and compressors; every rank calls it.
+    def restore(self, source: str) -> bool:
+        """Load the state that `source` names (train.resume); every rank calls it. Whether there was one.
 
-        `auto` takes the newest good checkpoint of this run, and returns None where there is none yet. A path is a
-        checkpoint or a run's folder. A damaged one is named, and the one before it is used. Returns state.json:
-        `step`, counted in this run's steps, and `progress`. UserError where nothing can be used. Between epochs a run
-        may change its number of ranks (handover.py).
+        `auto` takes the newest good checkpoint of this run, if there is one yet. A path is a checkpoint or a run's
+        folder. A damaged one is named, and the one before it is used. UserError where nothing can be used. Between
+        epochs a run may change its number of ranks (handover.py); the step is then counted in this run's steps.
         """
-        verdict: dict[str, Any] = {}
+        found: dict[str, Any] | None = None
         content: list[bytes] = []
+        error = ""
         if self.engine.is_first:
             try:
-                state, content = self._choose(source)
-                verdict = {"state": state}
-            except UserError as error:
-                verdict = {"error": str(error)}
-        verdict = json.loads(distribute(self.engine, [json.dumps(verdict).encode()] * self.engine.size)[0])
-        if "error" in verdict:
-            raise UserError(verdict["error"])
-        if verdict["state"] is None:
-            return None
-        shared = distribute(self.engine, content[:1] * self.engine.size)
+                found, content = self._choose(source)
+            except UserError as mistake:
+                error = str(mistake)
+        verdict = json.dumps({"found": found, "error": error}).encode()
+        found, error = json.loads(distribute(self.engine, [verdict] * self.engine.size)[0]).values()
+        if error:
+            raise UserError(error)
+        if found is None:
+            return False
+        (model, *_) = distribute(self.engine, content[:1] * self.engine.size)
         parts = rank_states(content[1:], self.engine.size) if content else []
-        own = distribute(self.engine, [to_bytes(each) for each in parts])
-        for worker, compressor, model, estate in zip(self.workers, self.compressors, shared, own, strict=True):
-            _load_model(worker, load_tensors(model))
-            _load_rank(worker, compressor, from_bytes(estate))
-        self.newest = verdict["state"]["folder"]
-        return verdict["state"]
+        own = map(from_bytes, distribute(self.engine, [to_bytes(each) for each in parts]))
+        ranks = [RankState([unpack(file) for file in estate.states], estate.joins) for estate in own]
+        self.state.load_state_dict({"model": unpack(model), "ranks": ranks, "progress": found["progress"]})
+        self.newest = found["folder"]
+        return True
 
     def _choose(self, source: str) -> tuple[dict[str, Any] | None, list[bytes]]:
         """state.json and the files of the newest good checkpoint: the model's, then one for each rank."""
         candidates = self._candidates(source)
         for folder in candidates:
             try:
-                state = _read_state(folder)
-                self._check_identity(folder, state["identity"])
-                state["folder"] = folder.name
-                before, now = state["world"], self._world()
+                found = _read_state(folder)
+                self._check_identity(folder, found["identity"])
+                found["folder"] = folder.name
+                before, now, progress = found["world"], self._world(), found["progress"]
                 if before != now:
-                    heirs = all(hasattr(getattr(each, "inner", each), "take_over") for each in self.compressors)
-                    state["step"] = own_step(str(folder), state["step"], before, now, heirs)
+                    progress["step"] = own_step(str(folder), progress["step"], before, now, self.state.has_heirs)
                     self.note(f"{before['size']} workers saved it, {now['size']} go on: no residual is lost")
-                files = _read_files(folder, state["files"], [MODEL, *map(_rank_file, range(before["size"]))])
+                files = _read_files(folder, found["files"], [MODEL, *map(_rank_file, range(before["size"]))])
             except _DamagedError as error:
                 self.note(f"{folder}: damaged ({error}); looking for the checkpoint before it")
                 continue
             self.note(f"resuming from {folder}")
             self.restored_from = folder
-            return state, files
+            return found, files
         if candidates:
             raise UserError(f"train.resume: no checkpoint is whole, of {', '.join(str(c) for c in candidates)}")
         self.note(f"no checkpoint in {self.directory} yet: starting anew")
@@ -175,7 +147,7 @@ class Checkpoints:
         )
 
     def _world(self) -> dict[str, int]:
-        return {"size": self.engine.size, "steps_per_epoch": self.workers[0].shard.steps_per_epoch}
+        return {"size": self.engine.size, "steps_per_epoch": self.state.steps_per_epoch}
 
     def _check_identity(self, folder: Path, theirs: Mapping[str, Any]) -> None:
         for name, value in self.identity.items():
@@ -209,16 +181,20 @@ class _DamagedError(Exception):
 
 
 def _read_state(folder: Path) -> dict[str, Any]:
-    """state.json of a checkpoint, once it is known to be what was written."""
+    """state.json of a checkpoint, once it is known to be what was written; UserError for one of another version."""
     try:
         state = json.loads((folder / STATE).read_bytes())
-        if state["format"] != FORMAT:
-            raise _DamagedError(f"format {state['format']}, this version reads {FORMAT}")
-        checksum = state.pop("checksum")
+        form, checksum = state["format"], state.pop("checksum")
     except OSError as error:
         raise _DamagedError(f"{STATE}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
         raise _DamagedError(f"{STATE} is not a checkpoint's") from error
+    if form != FORMAT:
+        # Before the checksum, which another version may have taken of something else.
+        raise UserError(
+            f"train.resume: {folder} has checkpoint format {form}, and this version reads format {FORMAT} only; "
+            "resume it with the version that wrote it, or begin anew without train.resume"
+        )
     if checksum != _checksum(state):
         raise _DamagedError(f"{STATE} does not match its checksum")
     return state
@@ -235,8 +211,8 @@ def _read_files(folder: Path, sums: Mapping[str, str], names: Sequence[str]) -> 
         if hashlib.sha256(content).hexdigest() != sums.get(name):
             raise _DamagedError(f"{name} does not match its checksum")
         try:
-            load_tensors(content)
-        except SafetensorError as error:
+            unpack(content)
+        except ValueError as error:
             raise _DamagedError(f"{name}: {error}") from error
         contents.append(content)
     return contents
@@ -244,55 +220,4 @@ def _read_files(folder: Path, sums: Mapping[str, str], names: Sequence[str]) -> 
 
 def _checksum(state: Mapping[str, Any]) -> str:
     """Of everything in state.json but the checksum itself."""
-    as_read = json.loads(json.dumps(state))  # numbers as keys (the health's steps) sort otherwise before than after
-    return hashlib.sha256(json.dumps(as_read, sort_keys=True).encode()).hexdigest()
-
-
-def _of_model(worker: Replica) -> dict[str, Tensor]:
-    tensors = {}
-    names = {parameter: layer.name for parameter, layer in zip(worker.flat.parameters, worker.flat.layers, strict=True)}
-    for parameter, name in names.items():
-        tensors[f"parameter.{name}"] = _plain(parameter)
-        momentum = worker.optimizer.state.get(parameter, {}).get("momentum_buffer")
-        if momentum is not None:
-            tensors[f"momentum.{name}"] = _plain(momentum)
-    return tensors
-
-
-def _of_rank(worker: Replica, compressor: Stateful) -> dict[str, Tensor]:
-    tensors = {f"buffer.{name}": _plain(buffer) for name, buffer in worker.model.named_buffers()}
-    tensors["epoch_loss"] = _plain(worker.epoch_loss)
-    return tensors | {f"compressor.{name}": _plain(tensor) for name, tensor in compressor.state_dict().items()}
-
-
-def _plain(tensor: Tensor) -> Tensor:
-    """A contiguous copy on the host that shares memory with nothing, as safetensors asks for."""
-    return tensor.detach().to("cpu", copy=True).contiguous()
-
-
-@torch.no_grad()
-def _load_model(worker: Replica, tensors: Mapping[str, Tensor]) -> None:
-    for parameter, layer in zip(worker.flat.parameters, worker.flat.layers, strict=True):
-        parameter.copy_(tensors[f"parameter.{layer.name}"])
-        momentum = tensors.get(f"momentum.{layer.name}")
-        if momentum is not None:
-            # Of the parameter's own strides, which the fused update relies on.
-            worker.optimizer.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
-
-
-@torch.no_grad()
-def _load_rank(worker: Replica, compressor: Stateful, estate: RankState) -> None:
-    tensors, *others = [load_tensors(file) for file in estate.files]
-    for name, buffer in worker.model.named_buffers():
-        buffer.copy_(tensors[f"buffer.{name}"])
-    worker.epoch_loss.copy_(tensors["epoch_loss"])
-    states = [_of_compressor(each, worker.device) for each in (tensors, *others)]
-    if others or estate.joins:
-        cast(Reshardable, compressor).take_over(states, estate.joins)
-    else:
-        compressor.load_state_dict(states[0])
-
-
-def _of_compressor(tensors: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    kept = {name.removeprefix("compressor."): t for name, t in tensors.items() if name.startswith("compressor.")}
-    return {name: tensor.to(device) for name, tensor in kept.items()}
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()

@@ -7,6 +7,7 @@ from torch import nn
 
 from wirebench.config.loader import OptimizerConfig
 from wirebench.errors import UserError
+from wirebench.gradient.optimizer_state import restore_strides
 
 _ONE_CYCLE_RISE = 0.3  # share of the run, where warmup_epochs does not say
 _ONE_CYCLE_START = 1 / 25  # of the peak
@@ -30,7 +31,7 @@ def build_optimizer(model: nn.Module, section: OptimizerConfig) -> torch.optim.S
         if parameters
     ]
     optimizer = torch.optim.SGD(groups, lr=section.lr, momentum=section.momentum, nesterov=section.nesterov, fused=True)
-    optimizer.register_load_state_dict_post_hook(_restore_strides)
+    optimizer.register_load_state_dict_post_hook(restore_strides)
     return optimizer
 
 
@@ -84,11 +85,3 @@ def _check(section: OptimizerConfig) -> None:
         )
     if section.schedule != "step" and (section.milestones or section.gamma != OptimizerConfig.gamma):
         raise UserError(f"optimizer.schedule: {section.schedule!r} takes no milestones and no gamma; only 'step' does")
-
-
-def _restore_strides(optimizer: torch.optim.Optimizer) -> None:
-    """Give loaded momentum its parameter's strides: the run that saved it may have had another memory format."""
-    for parameter, state in optimizer.state.items():
-        momentum = state.get("momentum_buffer")
-        if momentum is not None and momentum.stride() != parameter.stride():
-            state["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn
 from rich.progress import Progress as LiveLine
 
 from wirebench.record import compare
+from wirebench.utils.terminal import tell_of_loss
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -26,11 +27,13 @@ class Progress:
         self._now = now
         self._live: LiveLine | None = None
         self._task = TaskID(0)
+        self._text = ""
         self._total_steps = self._first_step = 0
         self._began = self._printed = now()
 
     def start(self, total_steps: int, first_step: int) -> None:
         """Begin to show steps first_step (from 0) to total_steps - 1."""
+        tell_of_loss()
         self._total_steps, self._first_step = total_steps, first_step
         self._began = self._printed = self._now()
         if self._on_terminal():
@@ -48,13 +51,25 @@ class Progress:
             f"ETA {self._remaining(done, now)}"
         )
         if self._live is not None:
+            self._text = text
             self._live.update(self._task, completed=done, epoch=str(epoch), text=text)
         elif now - self._printed >= SECONDS_BETWEEN_LINES:
             self._printed = now
             self._print(f"epoch {epoch}  step {done}/{self._total_steps}  {text}")
 
+    def evaluation(self, done: int, batches: int) -> None:
+        """Show that `done` of the test set's `batches` in this process are evaluated."""
+        text, now = f"evaluating  {done} of {batches} batches", self._now()
+        if self._live is not None:
+            self._live.update(self._task, text=text)
+        elif now - self._printed >= SECONDS_BETWEEN_LINES:
+            self._printed = now
+            self._print(text)
+
     def epoch(self, epoch: int, loss: float, top1: float | None, seconds: float) -> None:
         """Print the line of a finished epoch; top1 is None where it was not evaluated."""
+        if self._live is not None:
+            self._live.update(self._task, text=self._text)
         accuracy = "" if top1 is None else f"  top1 {top1:.4g}"
         self._print(f"epoch {epoch} done  loss {loss:.4f}{accuracy}  {seconds:.1f} s")
 
@@ -96,6 +111,9 @@ class NullProgress:
     def step(
         self, step: int, epoch: int, images_per_second: float, loss: float, wire_megabytes_per_second: float
     ) -> None:
+        """Show nothing."""
+
+    def evaluation(self, done: int, batches: int) -> None:
         """Show nothing."""
 
     def epoch(self, epoch: int, loss: float, top1: float | None, seconds: float) -> None:

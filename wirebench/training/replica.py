@@ -1,6 +1,6 @@
 """One rank's training state, and what it does with a batch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -61,16 +61,19 @@ class Replica:
         return loss
 
     @torch.no_grad()
-    def evaluate(self) -> Tensor:
+    def evaluate(self, after_batch: Callable[[], None] = lambda: None) -> Tensor:
         """Sums over this rank's share of the test set, float64: (loss, top-1 hits, top-5 hits, images)."""
-        self.model.eval()
         totals = torch.zeros(len(TOP) + 2, dtype=torch.float64)
-        for images, labels in self.shard.test():
-            with self._autocast():
-                logits = logits_of(self.model(self._laid_out(images))).float()
-            loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
-            totals += torch.tensor([loss.item(), *_hits(logits, labels), len(labels)], dtype=torch.float64)
-        self.model.train()
+        self.model.eval()
+        try:
+            for images, labels in self.shard.test():
+                with self._autocast():
+                    logits = logits_of(self.model(self._laid_out(images))).float()
+                loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+                totals += torch.tensor([loss.item(), *_hits(logits, labels), len(labels)], dtype=torch.float64)
+                after_batch()
+        finally:
+            self.model.train()
         return totals
 
     def _autocast(self) -> torch.autocast:

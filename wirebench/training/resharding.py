@@ -6,24 +6,26 @@ gradient is lost. A rank that joins begins with what is the same on all ranks, a
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 from wirebench.errors import UserError
 
 LENGTH_BYTES = 8
+State = TypeVar("State")
 
 
-class RankState(NamedTuple):
-    """What a rank begins with: the files of one rank or of several, its own first.
+class RankState(NamedTuple, Generic[State]):
+    """What a rank begins with: the states of one rank or of several, its own first.
 
-    joins  it is new: of the one file here, another rank's, only what all ranks share counts
+    states  as the files that hold them, or as the trees in those
+    joins   it is new: of the one state here, another rank's, only what all ranks share counts
     """
 
-    files: list[bytes]
-    joins: bool
+    states: list[State]
+    joins: bool = False
 
 
-def rank_states(files: Sequence[bytes], size: int) -> list[RankState]:
+def rank_states(files: Sequence[bytes], size: int) -> list[RankState[bytes]]:
     """One for each of `size` ranks, from the files of the ranks of an earlier world, in rank order."""
     found = []
     for rank in range(size):
@@ -48,13 +50,13 @@ def own_step(folder: str, step: int, before: Mapping[str, int], now: Mapping[str
     return epoch * now["steps_per_epoch"]
 
 
-def to_bytes(estate: RankState) -> bytes:
+def to_bytes(estate: RankState[bytes]) -> bytes:
     """For the way to its rank."""
-    head = json.dumps({"joins": estate.joins, "lengths": [len(file) for file in estate.files]}).encode()
-    return b"".join([len(head).to_bytes(LENGTH_BYTES, "little"), head, *estate.files])
+    head = json.dumps({"joins": estate.joins, "lengths": [len(file) for file in estate.states]}).encode()
+    return b"".join([len(head).to_bytes(LENGTH_BYTES, "little"), head, *estate.states])
 
 
-def from_bytes(content: bytes) -> RankState:
+def from_bytes(content: bytes) -> RankState[bytes]:
     """What `to_bytes` made."""
     start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
     head = json.loads(content[LENGTH_BYTES:start])

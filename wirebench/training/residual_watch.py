@@ -5,7 +5,8 @@ needs some 1 / p steps for that; then the norm of its residual stays where it is
 little: the threshold is too high, or the approximation too coarse for the gradient.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,11 +31,13 @@ class ResidualWatch:
     density  share of the entries that it sends, None where it knows none
     warn     is told, once
     begin    the first step that counts: during a warm-up more is sent, and after it the residual grows
+    size     number of ranks
     """
 
     def __init__(
-        self, name: str, setting: str, density: float | None, warn: Callable[[str], None], begin: int = 0
+        self, name: str, setting: str, density: float | None, warn: Callable[[str], None], begin: int = 0, size: int = 1
     ) -> None:
+        self.size = size
         self.name, self.setting, self.warn, self.begin = name, setting, warn, begin
         share = max(density or USUAL_DENSITY, LEAST_DENSITY)
         self.settled_steps = int(TURNOVERS / share)
@@ -59,3 +62,13 @@ class ResidualWatch:
                 f"{self.norms[step]:.3g}, {self.norms[step] / before:.2g} times that of step {middle}; "
                 f"change compressor.{self.setting}"
             )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The norms seen so far, as JSON."""
+        norms = list(self.norms.items())
+        return {"size": self.size, "first": self.first, "norms": norms, "warned": self.warned}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned; norms of another number of ranks do not count."""
+        if state["size"] == self.size:
+            self.first, self.norms, self.warned = state["first"], dict(state["norms"]), state["warned"]

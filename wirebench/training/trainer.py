@@ -1,7 +1,6 @@
 """Everything that one run is made of, put together, and its bookkeeping between the steps."""
 
 import json
-import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,6 @@ from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes, reporting_loss
 from wirebench.comm.stop import Stopper, steps_between_looks
 from wirebench.config.loader import Config
-from wirebench.errors import Diverged
 from wirebench.exchange.consistency import check_averages, check_parameters
 from wirebench.exchange.diagnostics import Health, held_back
 from wirebench.exchange.driver import Synchroniser
@@ -32,6 +30,7 @@ from wirebench.training.progress import NullProgress, Progress
 from wirebench.training.replica import Replica
 from wirebench.training.residual_watch import ResidualWatch
 from wirebench.training.step_log import StepLog
+from wirebench.training.train_state import TrainState
 
 SETTLED_STEPS = 3
 
@@ -42,9 +41,8 @@ class Trainer:
 
     workers, lanes  of the ranks that live in this process, in the same order; no lanes where the engine synchronises
     total_steps     of the whole run, whatever was done before a resume
-    restored        what the checkpoint that was loaded says of the run so far, None for a new run
-    warnings        what a person was warned of so far
-    step            the next step to do; first_step: of this process; counted_from: the first that counts
+    state           where the run stands, and what a resumed one needs
+    first_step      of this process; counted_from: the first that counts
     """
 
     config: Config
@@ -67,57 +65,48 @@ class Trainer:
     stopper: Stopper
     gpu: GpuSampler | NullSampler
     total_steps: int
-    restored: dict[str, Any] | None
-    warnings: list[str]
-    step: int = 0
+    state: TrainState
     first_step: int = 0
     counted_from: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
     _extra: dict[str, float] = field(default_factory=dict)
-    _seconds_before: float = 0.0
-    _wire_before: float = 0.0
     _look_every: int = 1
-    _began: float = field(default_factory=time.perf_counter)
-    _epoch_began: float = field(default_factory=time.perf_counter)
+    _steps_began: float = field(default_factory=time.perf_counter)
+    epoch_began: float = field(default_factory=time.perf_counter)
+
+    @property
+    def step(self) -> int:
+        """The next step to do."""
+        return self.state.step
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps in which the world sees the training split once."""
-        return self.workers[0].shard.steps_per_epoch
+        return self.state.steps_per_epoch
 
     @property
     def epochs(self) -> float:
         """Length of the learning-rate schedule: train.epochs, so that a run cut short by max_steps can be resumed."""
         return max(self.config.train.epochs, self.total_steps / self.steps_per_epoch)
 
-    @property
-    def seconds(self) -> float:
-        """Seconds of training so far, earlier parts of a resumed run included."""
-        return self._seconds_before + time.perf_counter() - self._began
-
     def resume(self) -> None:
-        """Take up the bookkeeping where the checkpoint that was loaded left it."""
-        if self.restored is not None:
-            self.step = self.first_step = self.restored["step"]
-            progress = self.restored["progress"]
-            # A run that max_steps ended within an epoch has summed that one up already; it goes on now.
-            whole = self.step // self.steps_per_epoch
-            self.history = [entry for entry in progress["history"] if entry["epoch"] < whole]
-            self._seconds_before, self._wire_before = progress["seconds"], progress["wire_bytes"]
-            self.health.history = {int(step): reading for step, reading in progress["health"].items()}
-            self.warnings += progress["warnings"]
+        """Training begins, or goes on where the checkpoint that was loaded left it."""
+        self.first_step = self.state.step
+        left = self.state.open_epoch
+        if left is not None and left["epoch"] >= self.step // self.steps_per_epoch and self.step < self.total_steps:
+            # max_steps ended the earlier run within an epoch, which goes on now.
+            self.state.open_epoch = None
         self.counted_from = self.first_step + self.config.train.warmup_steps
         if self.rehearsal is not None:
-            self.rehearsal.adopt(self.restored and self.restored["progress"]["cut"])
             self.rehearsal.plan(self.first_step)
             self.counted_from = self.rehearsal.counted_from
         self.record.truncate(self.first_step)
-        self.record.restore(self.history)
-        self._began = self._epoch_began = time.perf_counter()
+        self.record.restore(self.state.history)
+        self.state.start_watch()
+        self._steps_began = self.epoch_began = time.perf_counter()
 
     def already_finished(self) -> bool:
         """Whether the run that is resumed has done all steps and has its record: then there is nothing to do."""
-        if self.restored is None or self.step < self.total_steps:
+        if self.step < self.total_steps:
             return False
         path = self.directory / "record.json"
         mine = path.is_file() and json.loads(path.read_bytes())["status"] == "finished"
@@ -139,7 +128,7 @@ class Trainer:
 
     def begin_epoch(self) -> None:
         """The loss of an epoch is summed anew."""
-        self._epoch_began = time.perf_counter()
+        self.epoch_began = time.perf_counter()
         for worker in self.workers:
             worker.epoch_loss.zero_()
 
@@ -170,7 +159,7 @@ class Trainer:
         self.journal.step(self.step, epoch, rate, wire_bytes, self._extra)
         if self.rehearsal is not None and self.rehearsal.end_step(self.step):
             self._conclude(self.rehearsal)
-        self.step += 1
+        self.state.step += 1
         if self.step == self.first_step + SETTLED_STEPS and self.engine.distributed:
             self._agree_on_looks()
 
@@ -200,48 +189,9 @@ class Trainer:
 
     def save(self) -> None:
         """Save a checkpoint of the state after `step` steps; raises Diverged where it is not worth it."""
-        self._check_parameters()
-        wire_bytes = self._wire_before + self.traffic.total
-        progress: dict[str, Any] = {"history": self.history, "seconds": self.seconds, "wire_bytes": wire_bytes}
-        progress |= {"health": self.health.history, "warnings": self.warnings}
-        progress["cut"] = self.rehearsal.cut_known if self.rehearsal is not None else None
+        self.check_parameters()
         with self.synchroniser.evaluation_view():
-            self.checkpoints.save(self.step, progress)
-
-    def end_epoch(self, epoch: int) -> dict[str, float]:
-        """Sum up the epoch, evaluate where that is due (always after the last step); returns the evaluation or {}."""
-        self._check_parameters()
-        last = self.step >= self.total_steps
-        every = self.config.train.eval_every
-        found = self.evaluate() if last or (every and (epoch + 1) % every == 0) else {}
-        if not math.isfinite(found.get("loss", 0.0)):
-            raise Diverged(f"step {self.step - 1}: the loss on the test set is {found['loss']}")
-        steps = self.step - epoch * self.steps_per_epoch
-        total = self.engine.sum_over_ranks([worker.epoch_loss for worker in self.workers]).item()
-        loss = total / (steps * self.engine.size)
-        entry: dict[str, Any] = {
-            "epoch": epoch,
-            "seconds": time.perf_counter() - self._epoch_began,
-            "loss": loss,
-            "top1": found.get("top1"),
-            "top5": found.get("top5"),
-            "test_loss": found.get("loss"),
-            "seconds_total": self.seconds,
-            "wire_bytes_total": self._wire_before + self.traffic.total,
-        }
-        self.history.append(entry)
-        self.record.epoch(entry)
-        self.progress.epoch(epoch, loss, entry["top1"], entry["seconds"])
-        return found
-
-    def evaluate(self) -> dict[str, float]:
-        """Mean loss, top-1 and top-5 over the whole test set, every image counted once; {} for a set without images."""
-        with self.synchroniser.evaluation_view():
-            totals = self.engine.sum_over_ranks([worker.evaluate() for worker in self.workers])
-        loss, top1, top5, images = totals.tolist()
-        if not images:
-            return {}
-        return {"loss": loss / images, "top1": top1 / images, "top5": top5 / images}
+            self.checkpoints.save()
 
     def finish(self, status: str, final: dict[str, float]) -> dict[str, Any]:
         """Write record.json and trace.json; returns the record (empty on other ranks)."""
@@ -252,7 +202,7 @@ class Trainer:
         measured = summary(self.journal.steps, self.engine.size) | self.traffic.summary()
         measured["compression_ratio"] |= run_summary.last_step(self.config, self.traffic)
         bounded_by = getattr(self.lanes[0].compressor, "bounded_by", "") if self.lanes else ""
-        self.warnings += run_summary.warnings(self.config, bounded_by, self.traffic, self.step, self.steps_per_epoch)
+        warned = run_summary.warnings(self.config, bounded_by, self.traffic, self.step, self.steps_per_epoch)
         if not self.lanes:
             # The engine's own synchroniser hides its work inside backward.
             measured["phases"]["compress"] = None
@@ -265,10 +215,10 @@ class Trainer:
             final={key: final.get(key) for key in ("loss", "top1", "top5")},
             steps_done=self.step,
             resumed_at=self.first_step or None,
-            seconds_total=self.seconds,
+            seconds_total=self.state.seconds,
             gpu=self.gpu.stop(),
             health=self.health.summary(),
-            warnings=self.warnings,
+            warnings=self.state.warnings + warned,
             compressor_state=self.lanes[0].state_share if self.lanes else None,
             prediction=self.rehearsal.prediction(self.journal.steps) if self.rehearsal else None,
             **measured,
@@ -282,7 +232,7 @@ class Trainer:
         self.synchroniser.close()
         self.engine.close()
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
         """Raise Diverged where they are not finite, UserError where the ranks' differ."""
         self.guard.parameters(self.step - 1)
         parameters = [worker.flat.param for worker in self.workers]
@@ -291,7 +241,7 @@ class Trainer:
 
     def _agree_on_looks(self) -> None:
         """Rank 0 says how often everybody looks whether to stop, from the time a step takes."""
-        seconds = (time.perf_counter() - self._began) / SETTLED_STEPS
+        seconds = (time.perf_counter() - self._steps_began) / SETTLED_STEPS
         every = torch.tensor([steps_between_looks(seconds)])
         self.engine.communicators[0].broadcast([every]).wait()
         self._look_every = int(every.item())

@@ -5,9 +5,11 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from wirebench.errors import Stopped, UserError
+from wirebench.errors import PeerLost, Stopped, UserError
+from wirebench.utils.files import is_stream, target_of
+from wirebench.utils.names import nearest, suggest
 
 INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
@@ -16,11 +18,30 @@ BROKEN_PIPE = 141
 
 
 class Parser(argparse.ArgumentParser):
-    """Mistakes on the command line are one line, as all others are."""
+    """Mistakes on the command line are one line, as all others are; a word that was mistyped is guessed."""
 
     def error(self, message: str) -> NoReturn:
         """Raise UserError."""
         raise UserError(f"{message}; see --help")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As ArgumentParser has it; but an option that does not exist is told before anything else that is wrong."""
+        words = list(sys.argv[1:] if args is None else args)
+        if self._subparsers is None:
+            self._refuse_unknown(words[: words.index("--")] if "--" in words else words)
+        return super().parse_known_args(words, namespace)
+
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        known = [option for option in self._option_string_actions if option.startswith("--")]
+        for word in words:
+            option = word.partition("=")[0]
+            if word.startswith("--") and " " not in option and not any(each.startswith(option) for each in known):
+                raise UserError(f"{option}: no such option; {nearest(option, known)}see --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            where = f"{action.option_strings[-1]}: " if action.option_strings else ""
+            raise UserError(f"{where}no {value!r}; {suggest(str(value), list(map(str, action.choices)))}")
 
 
 def parser_of(verb: str, doc: str | None) -> Parser:
@@ -37,24 +58,37 @@ def parser_of(verb: str, doc: str | None) -> Parser:
 def run_tool(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     """Run a tool and return its exit code; what a user can mend or wanted is one line on standard error, no traceback.
 
-    2 for a user's mistake or a file that cannot be read or written, 128 + its number for a signal, 141 without a word
-    where whoever read the output has gone (`| head`).
+    2 for a user's mistake or a file that cannot be read or written, 1 where another rank is lost, 128 + its number for
+    a signal, 141 without a word where whoever read the output has gone (`| head`).
     """
     try:
-        code = tool(arguments)
+        code = _code_of(tool, arguments)
         sys.stdout.flush()
         return code
-    except (UserError, Stopped) as error:
+    except (UserError, Stopped, PeerLost) as error:
         return _say(f"{name}: {error}", error.exit_code)
     except BrokenPipeError:
-        # The interpreter flushes standard output once more when it ends, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return BROKEN_PIPE
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
+        if error.filename is None:
+            _drop_output()
+        where = "" if error.filename is None else f"{error.filename}: "
         return _say(f"{name}: {where}{error.strerror or error}", UserError.exit_code)
     except KeyboardInterrupt:
         return _say(f"{name}: stopped", INTERRUPTED)
+
+
+def _code_of(tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    try:
+        return tool(arguments)
+    except SystemExit as ended:  # --help: what it printed is still to be flushed
+        return ended.code if isinstance(ended.code, int) else 0
+
+
+def _drop_output() -> None:
+    """The interpreter flushes standard output once more when it ends, and would complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(line: str, code: int) -> int:
@@ -77,6 +111,7 @@ def check_outputs(figure: Path | None = None, **files: Path | None) -> None:
         except OSError as error:
             reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
             raise UserError(f"--{option}: {path}: cannot be written: {reason}") from error
-        if path.is_dir() or not os.access(path.parent, os.W_OK):
+        place = path if is_stream(path) else target_of(path).parent
+        if path.is_dir() or not os.access(place, os.W_OK):
             reason = "is a folder" if path.is_dir() else "its folder cannot be written to"
             raise UserError(f"--{option}: {path}: {reason}")

@@ -1,5 +1,6 @@
 """Figures: their common look, and PNG files that are the same for the same figure."""
 
+import io
 from pathlib import Path
 from typing import Literal
 
@@ -7,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from wirebench.errors import UserError
+from wirebench.utils.files import write_atomically
 
 
 def new_figure(title: str, across: str, up: str) -> tuple[Figure, Axes]:
@@ -28,7 +30,9 @@ def save(figure: Figure, path: Path) -> Path:
     """Write a PNG that is the same for the same figure; UserError where it cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150, format="png", metadata={"Software": None})
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=150, format="png", metadata={"Software": None})
+        write_atomically(path, drawn.getvalue())
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
     return path

@@ -1,8 +1,15 @@
-"""Files that are whole or absent: what is read after a crash was written completely."""
+"""Files that are whole or absent: what is read after a crash was written completely.
+
+Only a regular file, or a name that is new, is ever replaced or removed. A symbolic link stays, and stands for what it
+points to; a device or a pipe is written to.
+"""
 
 import contextlib
 import os
 from pathlib import Path
+
+HELD_OPEN = ("/dev/std", "/dev/fd/", "/proc/")
+"""Names of what a process holds open: whoever opened it goes on with that file, not with one that took its place."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -11,6 +18,35 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     Raises OSError, and leaves the old file, where the folder cannot be written.
     """
     data = content.encode() if isinstance(content, str) else content
+    try:
+        if is_stream(path):
+            with path.open("ab") as stream:
+                stream.write(data)
+        else:
+            _replace(target_of(path), data)
+    except OSError as error:
+        error.filename = str(path)  # the one that whoever reads the message knows
+        raise
+
+
+def is_stream(path: Path) -> bool:
+    """Whether `path` leads to something that is written to as it is: a device, a pipe, an open file of a process."""
+    held = os.path.abspath(path).startswith(HELD_OPEN)
+    return path.exists() and not path.is_dir() and (held or not path.is_file())
+
+
+def target_of(path: Path) -> Path:
+    """The file that `path` leads to, through symbolic links; it need not exist."""
+    return Path(os.path.realpath(path))
+
+
+def remove(path: Path) -> None:
+    """Remove the regular file that `path` leads to, if there is one."""
+    if not is_stream(path):
+        target_of(path).unlink(missing_ok=True)
+
+
+def _replace(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -18,8 +54,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except OSError as error:
+    except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink()
-        error.filename = str(path)  # the one that whoever reads the message knows
         raise

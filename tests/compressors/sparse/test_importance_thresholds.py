@@ -4,15 +4,7 @@ import pytest
 import torch
 
 from compressors.iwp import Iwp
-from compressors.sparse.importance import (
-    Chooser,
-    Luck,
-    Piece,
-    compression_ratio,
-    densified,
-    ideal_compression_ratio,
-    least_divisors,
-)
+from compressors.sparse.importance import Chooser, Luck, Piece, least_divisors
 from compressors.sparse.importance_thresholds import Thresholds, due, equation_4, note, typical_ratio
 from tests.helpers import answer_all, cut, lay_out
 from wirebench.gradient.context import ExchangeContext
@@ -137,6 +129,25 @@ def test_all_ranks_know_the_same_ratios_however_buckets_are_cut(draw):
         tables.append(states[0])
     if draw == "layer":
         assert all(torch.equal(tables[1][name], tensor) for name, tensor in tables[0].items())
+
+
+def compression_ratio(share: float, bitmaps: int = 0) -> float:
+    """Dense bytes over bytes sent, of a `share` of fp32 values and so many raw bitmaps: at most 32 / bitmaps.
+
+    The paper's ratios of up to 64 leave its bitmaps out.
+    """
+    return 1 / (share + bitmaps / 32)
+
+
+def ideal_compression_ratio(share: float, bitmaps: int = 1) -> float:
+    """As compression_ratio, of bitmaps in their shortest code, where chosen places lie as if drawn at random."""
+    entropy = -sum(p * math.log2(p) for p in (share, 1 - share) if p)
+    return 1 / (share + bitmaps * entropy / 32)
+
+
+def densified(share: float, ranks: int) -> float:
+    """The share of places that any of `ranks` ranks has, if each has a `share` of its own, drawn at random."""
+    return 1 - (1 - share) ** ranks
 
 
 def test_ratios_count_values_alone_or_with_bitmaps():

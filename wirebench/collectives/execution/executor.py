@@ -2,6 +2,9 @@
 
 Everything here is a generator that yields a handle per round and is sent what the handle's `wait` returned. So one
 code serves a process that waits in a thread, virtual workers in lockstep, and a simulator that only prices.
+
+A plan has two parts, `reduce` and `copy`: of a ring a reduce-scatter and an all-gather, of a tree a reduce to its root
+and a broadcast. Below, reduce-scatter and all-gather stand for these parts, whatever the plan.
 """
 
 import time
@@ -37,7 +40,7 @@ class RequestLog:
     rounds         communication rounds; those of a sum's segments (segments.py) overlap, and each counts
     payload_bytes  what the compressor handed over; value_bytes: without indices, scales and bits
     wire_bytes     what this rank sent
-    seconds        from the request to its answer
+    seconds        from the request to its answer; with a split schedule also what lies between the two parts of a sum
     """
 
     kind: str
@@ -50,7 +53,10 @@ class RequestLog:
 
 
 class _ReduceScatterDone:
-    """Stands between the two halves of a sum: nothing to wait for, and where a driver may leave off."""
+    """Stands between the reduce-scatter and the all-gather of a sum: where a driver may leave an exchange.
+
+    A handle, so that a driver which does not know it just waits, for nothing, and goes on.
+    """
 
     wire_bytes = 0
 
@@ -64,14 +70,15 @@ REDUCE_SCATTER_DONE = _ReduceScatterDone()
 class RequestExecutor:
     """Serves the requests of one rank; `log` collects what was served until the caller empties it.
 
-    halves  a sum yields REDUCE_SCATTER_DONE between its reduce-scatter and its all-gather; whoever advances it may
-            turn to other requests then
+    halves  a sum yields REDUCE_SCATTER_DONE before its all-gather; whoever advances it may turn to other
+            requests then
     """
 
     def __init__(self, communicator: Metered, collective: Collective, topology: Topology) -> None:
         self.communicator, self.collective, self.topology = communicator, collective, topology
         self.log: list[RequestLog] = []
         self.halves = False
+        # What others sent while the sum that ends now waited: the communicator's count has that too.
         self._meanwhile = Count()
         # Plans depend on sizes alone, and a run has few: plan once per size.
         self._plan = lru_cache(maxsize=4096)(lambda items: collective.plan(topology, items))
@@ -113,7 +120,7 @@ class RequestExecutor:
         return (yield from self._merge(request))
 
     def _reduce(self, tensor: Tensor) -> Generator[Handle, Any, tuple[str, Tensor | None]]:
-        """Half of a sum, if its plan brings all of it to one rank; else the sum, of which one rank is told."""
+        """A sum's first part, if its plan brings all of it to one rank; else the sum, of which one rank is told."""
         plan = self._plan(tensor.numel())
         holder = None if plan is None else root(plan)
         name, total = yield from self._sum(tensor, half=holder is not None)
@@ -125,12 +132,13 @@ class RequestExecutor:
         if half or not self.halves:
             return (yield from self._run(tensor, "reduce" if half else "whole")), tensor
         name = yield from self._run(tensor, "reduce")
-        if name == NATIVE:
+        if name == NATIVE:  # an engine's own call cannot be left halfway: that was the whole sum
             return name, tensor
         before = self.communicator.count
         yield REDUCE_SCATTER_DONE
         meanwhile = self.communicator.count.since(before)
         yield from self._run(tensor, "copy")
+        # Not before the all-gather: while it is under way, other sums may end, and would take this for theirs.
         self._meanwhile = meanwhile
         return name, tensor
 
@@ -146,6 +154,7 @@ class RequestExecutor:
         return courses[0][2].name
 
     def _segment(self, course: RankProgram, flat: Tensor, alone: bool) -> Rounds:
+        # Taken when the segment starts: a few buffers serve any number of segments, as only a few are under way.
         scratch = self._scratch.take(course.scratch_items, flat)
         yield from run_program(course, flat, scratch, self.communicator, alone)
         self._scratch.give_back(scratch)
@@ -153,9 +162,10 @@ class RequestExecutor:
     def _cut(self, items: int, item_bytes: int, part: Part) -> tuple[list[tuple[int, int, RankProgram]], int]:
         """This rank's part of every segment of a sum: (start, stop, course), none where the engine has its own.
 
-        And how many rounds apart they start (segments.py). Both halves of a sum are cut alike: the second hands out
-        what the first has added up.
+        And how many rounds apart they start (segments.py).
         """
+        # The parts of a sum that run apart are both cut by the reduce-scatter. Cut by its own rounds the all-gather
+        # might have other segments, and so gather shares that their owners never got.
         plan_of = self._plan if part == "whole" else self._reducing
         cut, rank = segments(plan_of, self.topology, items, item_bytes), self.communicator.rank
         plans = [(s.start, s.stop, self._half(s.plan, s.stop - s.start, part)) for s in cut.parts if s.plan is not None]

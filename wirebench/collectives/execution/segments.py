@@ -1,8 +1,8 @@
 """Large sums are cut into segments, several of which are under way at once.
 
-While one segment's part of a round is added up, another's is on the wire; and a round need not wait until the slowest
-rank has finished the one before. Every segment is an all-reduce of its own with a plan of its own, so nothing but the
-order in which ranks own items depends on the cut, and that is the same on every rank and engine.
+While a rank adds what it received of one segment, another segment's messages are on the wire; and a round need not
+wait until the slowest rank has finished the one before. Every segment is an all-reduce of its own, by a plan of its
+own, so nothing but the order in which ranks own items depends on the cut; that is the same on every rank and engine.
 
 Segments start side by side, or in turn: some rounds apart, for plans whose rounds leave links idle, because the ranks
 of each machine talk among themselves, or because all data flows one way.
@@ -57,11 +57,14 @@ def segments(plan_of: Callable[[int], Plan | None], topology: Topology, items: i
     whole = plan_of(items)
     if whole is None:
         return Segments((Segment(0, items, whole),), 0)
+    # A ring sends P-th parts of a segment: for messages of the same length its segments have to be longer.
     shares = 1 if _is_uncut(whole, items) else topology.size
+    # The finest cut there is. Most sums are short and stay whole, and need not be asked how far apart they start.
     if len(cut(items, item_bytes, shares, in_turn=True)) == 1:
         return Segments((Segment(0, items, whole),), 0)
     apart = rounds_apart(whole, topology)
     bounds = cut(items, item_bytes, shares, apart > 0)
+    # Lengths differ by one item at most: two plans for all segments.
     plans = {length: plan_of(length) for length in {stop - start for start, stop in bounds}}
     return Segments(tuple(Segment(start, stop, plans[stop - start]) for start, stop in bounds), apart)
 
@@ -78,15 +81,20 @@ def rounds_apart(plan: Plan, topology: Topology) -> int:
     crosses = carried.max(axis=1) > 0
     if not crosses.any():
         return 0
-    # Segments advance in step, one round each: at any time those rounds are under way that differ by multiples of it.
+    # Time is counted in items on the busiest link. One round after the other takes one_by_one; no order can beat
+    # at_best, what the busiest link has to carry in all. Where these are nearly the same, as in a ring, it never idles.
     one_by_one, at_best = carried.max(axis=1).sum(), carried.sum(axis=0).max()
     if crosses.all() and at_best > WORTHWHILE * one_by_one:
         return 0
+    # Segments advance in step, one round each. So at any time those rounds are under way, each of another segment,
+    # whose numbers differ by multiples of `apart`; their items share the links. A distance at which some such group
+    # has no message between machines would leave the network idle, and is left out.
     busy = {
         apart: sum(carried[first::apart].sum(axis=0).max() for first in range(apart))
         for apart in range(1, len(carried))
         if all(crosses[first::apart].any() for first in range(apart))
     }
+    # The largest distance that is about as good as the best: fewer rounds at once, so more of a link for each.
     return max(apart for apart, items in busy.items() if WORTHWHILE * items <= min(busy.values()))
 
 
@@ -118,6 +126,7 @@ def cut(items: int, item_bytes: int, shares: int, in_turn: bool = False) -> list
     are twice as many of them, as these have few messages.
     """
     num_bytes = items * item_bytes
+    # Counts are whole divisions of the same numbers on every rank, and bounds whole items: all ranks cut alike.
     least = max(LEAST_SEGMENT_BYTES, shares * LEAST_MESSAGE_BYTES)
     finer = 2 if shares == 1 else 1
     enough, most = (finer * IN_TURN, 2 * finer * num_bytes // least) if in_turn else (IN_FLIGHT, num_bytes // least)
@@ -135,6 +144,8 @@ def in_flight(steps_of_segments: Iterable[Steps], apart: int = 0) -> Steps:
     The order is the same on every rank, so that the messages of a pair of ranks meet.
     """
     waiting = iter(steps_of_segments)
+    # A queue: of what is under way the oldest round is waited for first, and its segment's next round joins at the end.
+    # It depends on nothing but the rounds' numbers, never on which messages happen to be there.
     under_way: deque[tuple[Steps, Any, int]] = deque()
 
     def advance(steps: Steps, answer: Any, begun: int) -> bool:
@@ -145,6 +156,7 @@ def in_flight(steps_of_segments: Iterable[Steps], apart: int = 0) -> Steps:
         return True
 
     def start() -> None:
+        # A loop, since a segment may have no round, as in the all-gather of a plan that needs none.
         while (steps := next(waiting, None)) is not None and not advance(steps, None, 0):
             pass
 
@@ -157,5 +169,6 @@ def in_flight(steps_of_segments: Iterable[Steps], apart: int = 0) -> Steps:
             # First, so that what it receives is asked for before the older one's data fill the way to the same rank.
             start()
         ended = not advance(steps, answer, begun)
+        # One that has done `apart` rounds has started its successor above.
         if ended and (begun < apart or not apart):
             start()

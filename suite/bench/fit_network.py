@@ -1,0 +1,65 @@
+"""The cost model fitted to measured all-reduces, or judged by them, and how well it fits."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+
+from wirebench.costmodel.fit import TOLERANCE, Fit, fit, judge
+from wirebench.errors import UserError
+from wirebench.record import collective_results
+from wirebench.record.collective_results import AllReduceResult
+from wirebench.topology import topology_file
+from wirebench.topology.tree import Topology
+from wirebench.utils.console import console
+
+WIDTH = 120
+"""Columns of the table in a file or a pipe."""
+
+
+def load(paths: Sequence[Path]) -> list[AllReduceResult]:
+    """The cells of these files; UserError unless they are of one layout."""
+    measured = collective_results.load_all(paths)
+    layouts = sorted({cell.layout for cell in measured})
+    if len(layouts) != 1:
+        raise UserError(f"cells: need one layout, got {', '.join(layouts) or 'no cell at all'}")
+    return measured
+
+
+def judged(path: str, measured: Sequence[AllReduceResult]) -> Fit:
+    """How well the topology file predicts the cells; UserError for one of another layout, or without speeds."""
+    topology = topology_file.load(path)
+    if topology.layout != measured[0].layout:
+        raise UserError(f"--judge: {path} is for {topology.layout}, but the cells are of {measured[0].layout}")
+    try:
+        return judge(topology, measured)
+    except ValueError as error:
+        raise UserError(f"--judge: {path}: {error}") from error
+
+
+def fitted(measured: Sequence[AllReduceResult]) -> Fit:
+    """The speeds that the cells show; UserError for cells that show none."""
+    try:
+        return fit(Topology.parse(measured[0].layout), measured)
+    except ValueError as error:
+        raise UserError(f"cells: {error}") from error
+
+
+def show(found: Fit, measured: Sequence[AllReduceResult]) -> None:
+    """Residuals, cell by cell, and the summary."""
+    shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for head in ("bytes", "collective", "measured ms", "predicted ms", "error"):
+        shown.add_column(head, justify="left" if head == "collective" else "right", no_wrap=True)
+    for cell, residual in zip(measured, found.residuals, strict=True):
+        error = f"{residual:+.1%}" + ("" if abs(residual) <= TOLERANCE else "  *")
+        predicted = (1 + residual) * cell.median
+        shown.add_row(
+            f"{cell.num_bytes:,}", cell.collective, f"{cell.median * 1e3:.3f}", f"{predicted * 1e3:.3f}", error
+        )
+    console(WIDTH).print(shown)
+    numbers = found.numbers
+    print(
+        f"{len(measured)} cells, {found.within:.0%} within {TOLERANCE:.0%}; median error "
+        f"{numbers['median_error']:.1%}, largest {numbers['largest_error']:.1%}; R^2 of the logarithms "
+        f"{found.r_squared:.4f}"
+    )

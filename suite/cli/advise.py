@@ -1,0 +1,68 @@
+"""Does compression pay on your network? Ranks compositions by simulation, before anything is rented.
+
+  wirebench advise --model resnet50 --batch 32 --gpu v100 --network 10gbe --workers 32
+  wirebench advise --trace googlenet_k80 --network 1gbe --workers 8
+  wirebench advise --trace results/runs/mine/layers.json --topology fitted.toml --workers 4
+  wirebench advise --model resnet_cifar --image-size 32 --classes 10 --batch 32 --probe --workers 4
+
+Computation comes from a trace, from an estimate for a GPU (fp32 without TF32; --speed 2 doubles it), or from this
+machine (--probe). Compressors take as many copies of the gradient as they were measured to take on a CPU, at the GPU's
+memory bandwidth: an estimate too.
+Break-even is the rate between machines below which a compressor beats the best dense composition by 1 % or more; dense
+stands before those that do not. See docs/simulation.md.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from suite.inspect import accuracies
+from suite.planner.advise import CLASSES, IMAGE_SIZE, PROBE_SECONDS, chosen, ranking_of, setting_of, write
+from suite.planner.compositions import check_positive
+from suite.planner.networks import add_network
+from wirebench.simulation.compress_rates import SHIPPED, Rates
+from wirebench.simulation.roofline import GPUS
+from wirebench.utils.cli import check_outputs, parser_of
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Rank what the command line names."""
+    options = _parser().parse_args(arguments)
+    # Mistakes first, and then a look at the machine that may take half a minute.
+    names, rates = chosen(options.compressors, options.density), Rates(options.rates)
+    check_outputs(options.figure, json=options.json)
+    check_positive("--speed", [options.speed])
+    check_positive("--gbit", [] if options.gbit is None else [options.gbit])
+    measured = accuracies.load()
+    setting = setting_of(options)
+    write(options, setting, ranking_of(options, setting, names, rates, measured))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("advise", __doc__)
+    add = parser.add_argument
+    add("--trace", metavar="NAME", help="a trace in configs/traces, or a path to one")
+    add("--model", metavar="NAME", help="instead: a model of models/, with --batch, and --gpu or --probe")
+    add("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
+    add("--batch", type=int, metavar="N", help="images of a worker (the trace's)")
+    add("--image-size", type=int, metavar="N", help=f"height and width in pixels ({IMAGE_SIZE})")
+    add("--classes", type=int, metavar="N", help=f"that the model tells apart ({CLASSES})")
+    add(
+        "--gpu",
+        metavar="NAME",
+        help=f"{', '.join(GPUS)}; with --trace: whose memory compresses (the trace's; else this machine's)",
+    )
+    add("--probe", action="store_true", help="measure the model on this machine")
+    add("--probe-seconds", type=float, metavar="S", help=f"for so long ({PROBE_SECONDS:g})")
+    add("--speed", type=float, default=1.0, metavar="X", help="hardware so many times as fast (%(default)s)")
+    add_network(parser)
+    add("--gbit", type=float, metavar="RATE", help="between machines, in place of the network's")
+    add("--workers", type=int, required=True, metavar="N")
+    add("--compressors", nargs="+", metavar="NAME", help="all")
+    add("--density", type=float, help="of compressors that have one (each one's own)")
+    add("--rates", type=Path, default=SHIPPED, metavar="FILE", help="cells of wirebench bench compressors (ours)")
+    add("--all", action="store_true", help="every composition, not each compressor's best")
+    add("--json", type=Path, metavar="FILE", help="write the numbers")
+    add("--figure", type=Path, metavar="FILE", help="draw them (.png)")
+    return parser

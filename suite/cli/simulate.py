@@ -1,0 +1,51 @@
+"""Simulate training steps: schedules side by side, over numbers of workers, link rates, batches and GPU speeds.
+
+  wirebench simulate --trace googlenet_k80 --network mgwfbp --formulas --workers 4 8 16 32 64 --figure fig.png
+  wirebench simulate --trace resnet50_v100 --gbit 1 5 10 25 --workers 16 --schedulers wfbp fused optimal dear
+  wirebench simulate --trace resnet50_v100 --compressor gtopk --density 0.001 --workers 32
+  wirebench simulate --trace vgg16_v100 --workers 8 --schedulers dear --timeline step.json
+
+Efficiency is the throughput of all workers over so many times that of one. Computation takes time in proportion to the
+batch. How it is computed: docs/simulation.md.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from suite.planner.compositions import DENSE
+from suite.planner.networks import add_network
+from suite.planner.simulate import USUAL, sweep, write
+from wirebench.simulation import trace
+from wirebench.simulation.roofline import GPUS
+from wirebench.utils.cli import parser_of
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Simulate what the command line names."""
+    options = _parser().parse_args(arguments)
+    model = trace.load(trace.find(options.trace))
+    write(options, model, sweep(options, model))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("simulate", __doc__)
+    add = parser.add_argument
+    add("--trace", required=True, metavar="NAME", help="a trace in configs/traces, or a path to one")
+    add("--workers", type=int, nargs="+", default=[8], metavar="N", help="how many (%(default)s)")
+    add_network(parser)
+    add("--gbit", type=float, nargs="+", metavar="RATE", help="rates between machines, in place of the network's")
+    add("--batch", type=int, nargs="+", metavar="N", help="images of a worker (the trace's)")
+    add("--speed", type=float, nargs="+", default=[1.0], metavar="X", help="GPUs so many times as fast (%(default)s)")
+    add("--schedulers", nargs="+", metavar="NAME", help=f"{' '.join(USUAL)}")
+    add("--compressor", default=DENSE, metavar="NAME", help="%(default)s")
+    add("--density", type=float, help="of a compressor that has one (its own)")
+    add("--collective", default="", metavar="NAME", help="the compressor's own, else ring")
+    add("--call-us", type=float, default=0.0, metavar="US", help="own cost of every request (%(default)s)")
+    add("--formulas", action="store_true", help="price by the papers' formulas instead of our own plans")
+    add("--gpu", metavar="NAME", help=f"{', '.join(GPUS)}: whose memory compresses; without it compression is free")
+    add("--json", type=Path, metavar="FILE", help="write the numbers")
+    add("--figure", type=Path, metavar="FILE", help="draw them (.png)")
+    add("--timeline", type=Path, metavar="FILE", help="the last line's step, for ui.perfetto.dev")
+    return parser

@@ -1,0 +1,103 @@
+"""A paper's or a question's runs and report.
+
+wirebench study                                      all studies, a line each
+wirebench study flexreduce run --layouts 2+3         make its runs that are not there yet (--again: all)
+wirebench study flexreduce report                    its table and figures from what was measured
+wirebench study flexreduce check                     whether the committed tables are those of their records
+"""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+
+from suite.studies.page import Page
+from suite.studies.runner import Launch
+from suite.studies.runner import run as launch_command
+from suite.studies.study import Study, available
+from wirebench.errors import UserError
+from wirebench.utils.cli import parser_of, run_tool
+from wirebench.utils.names import suggest
+
+HELP = ("-h", "--help")
+
+
+def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
+    """Run the command line; returns the exit code: 1 where a run failed, or a table is not that of its records."""
+    if not arguments or arguments[0] in HELP:
+        print(usage())
+        return 0
+    study, words = Study(arguments[0]), list(arguments[1:])
+    if not words or words[0] in HELP:
+        print(about(study))
+        return 0
+    actions: dict[str, Callable[[Study, Sequence[str]], int]] = {
+        "run": lambda study, rest: run(study, rest, launch),
+        "report": report,
+        "check": check,
+    }
+    if words[0] not in actions:
+        raise UserError(f"no {words[0]!r} of a study; {suggest(words[0], list(actions))}")
+    return run_tool(f"wirebench study {study.name} {words[0]}", lambda rest: actions[words[0]](study, rest), words[1:])
+
+
+def usage() -> str:
+    """All studies, a line each."""
+    names = available()
+    width = max(map(len, names))
+    return "\n".join([str(__doc__), *(f"  {name:{width}}  {Study(name).published.about}" for name in names)])
+
+
+def about(study: Study) -> str:
+    """A study's source and claims."""
+    found = study.published
+    head = [f"{study.name}: {found.about}", '{authors}, "{title}", {published}'.format(**found.source)]
+    claims = [f"  {claim.id}: {claim.text} ({claim.where})" for claim in found.claims.values()]
+    return "\n".join([*head, *claims, f"wirebench study {study.name} run | report | check"])
+
+
+def run(study: Study, arguments: Sequence[str], launch: Launch) -> int:
+    """Make the runs that are not there yet; 1 where one failed."""
+    _ = study.published  # a mistake in it is told now rather than by the report
+    parser = _parser(study, "run", study.runs.__doc__)
+    study.runs.flags(parser)
+    parser.add_argument("--again", action="store_true", help="also the runs that are there already")
+    failed = study.runs.run(parser.parse_args(arguments), launch)
+    if failed:
+        print(f"wirebench study {study.name} run: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def report(study: Study, arguments: Sequence[str]) -> int:
+    """Write the tables and figures, or print the tables."""
+    parser = _parser(study, "report", study.report.__doc__)
+    study.report.flags(parser)
+    parser.add_argument("--print", action="store_true", help="print the table, write nothing")
+    options = parser.parse_args(arguments)
+    for page in study.report.pages(options):
+        if options.print:
+            print(page.words)
+        else:
+            page.write()
+            print(f"{page.path}: {page.said}" if page.said else page.path)
+    return 0
+
+
+def check(study: Study, arguments: Sequence[str]) -> int:
+    """Say, a line each, which tables are not what their records give; 1 where there is one. Nothing is written.
+
+    arguments  a report's flags, for its tables instead of those under version control
+    """
+    parser = _parser(study, "check", study.report.__doc__)
+    study.report.flags(parser)
+    calls = [arguments] if arguments else study.report.committed()
+    pages = [page for each in calls for page in study.report.pages(parser.parse_args(each))]
+    drifted = [said for said in map(Page.drift, pages) if said is not None]
+    for said in drifted:
+        print(said)
+    if not drifted:
+        print(f"{len(pages)} tables are those of their records")
+    return 1 if drifted else 0
+
+
+def _parser(study: Study, action: str, doc: str | None) -> argparse.ArgumentParser:
+    return parser_of(f"study {study.name} {action}", doc)

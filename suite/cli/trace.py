@@ -1,0 +1,24 @@
+"""Make traces: what a training step takes, layer by layer. docs/traces.md has their format.
+
+wirebench trace estimate --model resnet50 --gpu v100 --batch 32 --out resnet50_v100.json
+"""
+
+from collections.abc import Sequence
+
+from suite.cli.menu import Entry, Menu
+
+MENU = Menu(
+    "wirebench trace",
+    str(__doc__),
+    "tool",
+    {
+        "estimate": Entry("suite.traces.estimate", "of a model on a GPU that is not at hand"),
+        "reconstruct": Entry("suite.traces.reconstruct", "of a model's shape and the time of its whole step"),
+        "import": Entry("suite.traces.import_bcaffe", "of a layer log of B-Caffe, the MG-WFBP authors' code"),
+    },
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the tool that the command line names; returns the exit code."""
+    return MENU.run(arguments)

@@ -1,0 +1,92 @@
+"""What can be said before torch is imported, which takes seconds and on a loaded machine minutes.
+
+train.py calls `begin` above its imports: a mistake on the command line or in a section of the config ends it at once,
+and what starts is shown by one line. Nothing here imports torch.
+"""
+
+import argparse
+import os
+import re
+import sys
+import time
+from collections.abc import Sequence
+
+from wirebench.comm.launch import VIRTUAL_WORKERS, end_process, engine_of, launched, tell_error
+from wirebench.config import catalog, loader
+from wirebench.config.loader import Config
+from wirebench.errors import UserError
+from wirebench.utils.output import show
+
+_BEGAN = time.monotonic()
+
+
+def begin(arguments: Sequence[str], about: str | None) -> None:
+    """Check the command line and say what starts. Ends the process for a mistake, and for --help.
+
+    about  text of --help
+    """
+    try:
+        options = parse(arguments, about)
+        if options.list is None:
+            say(banner(loader.load(options.config, options.overrides)))
+            phase("importing torch")
+    except UserError as error:
+        tell_error(error, error.exit_code)
+        end_process(error.exit_code, tidy=False)
+
+
+def banner(given: Config) -> str:
+    """One line: the engine, its ranks, the composition as far as the config itself has it. UserError as engine_of."""
+    launch = launched()
+    engine = engine_of(given.engine.name, given.engine.workers, launch)
+    ranks = launch.size if engine != "local" else given.engine.workers or VIRTUAL_WORKERS
+    parts = [f"{given.name}: {engine} x {ranks}", f"{given.model.name} on {given.data.name}"]
+    parts += [f"compressor {given.compressor.name}", f"scheduler {given.scheduler.name}"]
+    parts += [f"collective {given.collective.name}"] if given.collective.name else []
+    return ", ".join(parts + ([f"output {given.output.dir}"] if given.output.dir else []))
+
+
+def phase(text: str) -> None:
+    """Say what the start-up does now, and how many seconds it has taken so far."""
+    say(f"{time.monotonic() - _BEGAN:6.1f} s  {text}")
+
+
+def say(line: str) -> None:
+    """Print a line on rank 0; where nobody can read it any more, training goes on without."""
+    if launched().rank:
+        return
+    try:
+        print(line, flush=True)
+    except OSError:
+        # A pipe whose reader has gone, or a full disk: what comes later, the interpreter's own flush too, goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class Parser(argparse.ArgumentParser):
+    """--help for a reader who may have gone."""
+
+    def print_help(self, file: object = None) -> None:
+        """Print what --help says."""
+        show(self.format_help())
+
+
+def parse(arguments: Sequence[str], about: str | None) -> argparse.Namespace:
+    """The command line; --help also explains every key of a config. UserError for a setting with dashes."""
+    parser = Parser(
+        prog="train.py",
+        description=about,
+        epilog=catalog.sections(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("config", nargs="?", help="TOML file, e.g. configs/smoke.toml")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace the file's")
+    listed = "print what can be composed, with options and defaults; with names: all about these"
+    parser.add_argument("--list", nargs="*", metavar="NAME", help=listed)
+    for word in arguments:
+        if re.match(r"--?\w+\.\w", word):
+            bare = word.lstrip("-")
+            raise UserError(f"{word}: settings are given without dashes: {bare if '=' in bare else f'{bare}=VALUE'}")
+    options = parser.parse_args(arguments)
+    if options.config is None and options.list is None:
+        parser.error("which config? For example: python train.py configs/smoke.toml")
+    return options

@@ -1,0 +1,48 @@
+"""What compressors did to the accuracy in results/convergence."""
+
+import statistics
+from pathlib import Path
+
+from suite.planner.accuracy import Accuracies, Ended
+from suite.planner.compositions import DENSE as NONE
+from suite.studies.convergence import rows
+from suite.studies.convergence.rows import DENSE, Method
+from wirebench.errors import UserError
+
+FOLDER = Path(__file__).resolve().parents[2] / "results" / "convergence"
+
+
+def load(folder: Path = FOLDER) -> Accuracies:
+    """The folder of the study convergence; empty where nothing was measured or a record is damaged."""
+    try:
+        methods = rows.load(folder)
+    except UserError as error:
+        # The ranking is of use without.
+        return Accuracies(f"nothing, {error}", {})
+    dense = next((method.top1 for method in methods if method.label == DENSE), [])
+    if not dense:
+        return Accuracies("", {})
+    # A label with options is a variant.
+    plain = {method.label: method for method in methods if " " not in method.label and method.label != DENSE}
+    ended = {label: _ended(method, statistics.mean(dense)) for label, method in plain.items()}
+    known = {label: each for label, each in ended.items() if each is not None}
+    return Accuracies(_setting(methods), {NONE: Ended(0.0, None), **known})
+
+
+def _ended(method: Method, dense: float) -> Ended | None:
+    """None where no run came to its end, nor diverged."""
+    density = method.runs[0].has("config", "compressor", "density")
+    # One seed that diverged is enough.
+    if any(run.diverged for run in method.runs):
+        return Ended(None, density)
+    return Ended(100 * (statistics.mean(method.top1) - dense), density) if method.top1 else None
+
+
+def _setting(methods: list[Method]) -> str:
+    found = rows.shared(methods)
+    seeds = max(len(method.runs) for method in methods)
+    depth = f" depth={found['depth']}" if "depth" in found else ""
+    density = f", density {found['density']} after a warm-up" if "density" in found else ""
+    many = "one seed, so that a point means little" if seeds == 1 else f"up to {seeds} seeds"
+    trained = f"{found.get('model')}{depth}, {found.get('epochs')} epochs of {found.get('data')}"
+    return f"{trained}, {found['workers']} workers{density}; {many}"

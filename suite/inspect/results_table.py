@@ -1,0 +1,70 @@
+"""The table of the recorded results, as Markdown, and what it says of a record's machine."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from wirebench.record import compare, schema
+
+ROOT = Path(__file__).resolve().parents[2]
+BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
+EMPTY = "No result is recorded yet."
+COLUMNS = {
+    "engine": "engine",
+    "model": "model",
+    "compressor": "compressor",
+    "scheduler": "scheduler",
+    "collective": "collective",
+    "images/s [p10 - p90]": "images/s [p10 - p90]",
+    "step ms [p10 - p90]": "step ms [p10 - p90]",
+    "wire bytes/step": "wire bytes/step",
+    "ratio wire": "ratio",
+    "top1": "top1",
+}
+"""Labels of compare.rows, and the heads of their columns."""
+
+
+def table(results: Path, base: Path) -> str:
+    """All records below `results` as a Markdown table, in order of their paths; links are relative to `base`.
+
+    What lies in results/runs is no result: every run writes there. What lies below a folder with a table.md stands in
+    that table. Raises UserError, naming it, for a damaged record.
+    """
+    told = {path.parent for path in results.glob("**/table.md")}
+    paths = sorted(
+        path
+        for path in results.glob("*/**/record.json")
+        if path.relative_to(results).parts[0] != "runs" and told.isdisjoint(path.parents)
+    )
+    if not paths:
+        return EMPTY
+    heads = ["run", "machine", *COLUMNS.values()]
+    lines = [heads, ["---"] * len(heads), *(_row(path, base) for path in paths)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def machine(record: compare.Record) -> str:
+    """The hardware that a record was measured on, from its environment: the GPUs or the cores of rank 0's host."""
+    environment: dict[str, Any] = record["environment"]
+    gpus, cpu = environment.get("gpus") or [], environment.get("cpu") or {}
+    if record["device"] == "cuda" and gpus:
+        kinds = dict.fromkeys(gpus)
+        found = ", ".join(f"{gpus.count(kind)} x {kind}" for kind in kinds)
+    else:
+        found = f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('cores') or '?'} cores"
+    hosts = {str(peer).rpartition(" on ")[2] for peer in environment.get("peers", [])}
+    return found if len(hosts) < 2 else f"{len(hosts)} hosts, each {found}"
+
+
+def _row(path: Path, base: Path) -> list[str]:
+    record = schema.read(path)
+    # What a config expects is for who runs it; here stands what was measured.
+    rows = compare.rows({**record, "config": {**record["config"], "expected": {}}})
+    status = "" if record["status"] == "finished" else f" ({record['status']})"
+    link = Path(os.path.relpath(path.resolve(), base.resolve())).as_posix().replace(" ", "%20")
+    name = f"[{_cell(str(record['config'].get('name', path.parent.name)))}]({link}){status}"
+    return [name, _cell(machine(record)), *(_cell(rows[label]) for label in COLUMNS)]
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").split())

@@ -1,0 +1,145 @@
+"""`wirebench advise` step by step: what is simulated, where; the ranking; what is written."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import compressors
+from suite.planner.accuracy import Accuracies
+from suite.planner.compositions import DENSE, check_batches, check_density, check_names, check_positive, check_time
+from suite.planner.networks import LOCAL_SOURCE, gbit_of, source_of, topology_of
+from suite.planner.probe import copy_bytes_per_second, probe
+from suite.planner.rank import Adviser, place
+from suite.planner.render import Ranking, Setting, content, figure, show
+from suite.planner.wording import not_counted, sentence
+from suite.traces.estimate import check_sizes, estimate, gpu_of, model_options
+from wirebench.errors import UserError
+from wirebench.simulation import trace
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.roofline import GPUS, Gpu, of_hardware
+from wirebench.simulation.trace import Trace
+from wirebench.topology.tree import Topology
+from wirebench.utils.figures import save
+from wirebench.utils.files import write_atomically
+
+IMAGE_SIZE, CLASSES, PROBE_SECONDS = 224, 1000, 30.0
+OF_A_MODEL = ("probe", "option", "image_size", "classes", "probe_seconds")
+"""Options that say nothing beside a trace."""
+GPU_NAMES = ("NVIDIA", "Tesla", "GeForce", "Quadro", "AMD Instinct", "AMD Radeon")
+"""What the names of GPUs begin with, as their drivers have them."""
+
+
+def setting_of(options: argparse.Namespace) -> Setting:
+    """What is simulated, where; UserError for what does not go together."""
+    if options.workers == 1:
+        raise UserError("--workers: one exchanges nothing, so that there is nothing to compress; needs 2 or more")
+    topology = topology_of(options, options.workers, options.gbit)
+    inside = len(topology.machines) == 1 and not options.topology
+    if inside and options.gbit is not None:
+        raise UserError("--gbit: is the rate between machines, and there is one")
+    network = f"one machine, {LOCAL_SOURCE}" if inside else source_of(options)
+    if options.gbit is not None:
+        network = f"--gbit in place of the rate of {network}"
+    model, memory, bytes_per_second = _computation(options)
+    check_time(model)
+    return Setting(
+        model.faster(options.speed),
+        options.speed,
+        options.workers,
+        max(map(len, topology.machines)),
+        network,
+        gbit_of(topology),
+        memory,
+        bytes_per_second,
+        options.density,
+    )
+
+
+def ranking_of(
+    options: argparse.Namespace, setting: Setting, names: list[str], rates: Rates, accuracies: Accuracies
+) -> Ranking:
+    """All compositions, ranked."""
+
+    def topology(gbit: float | None) -> Topology:
+        return topology_of(options, options.workers, options.gbit if gbit is None else gbit)
+
+    adviser = Adviser(setting.trace, topology, rates, setting.bytes_per_second, options.density)
+    found, left_out = adviser.all(names, named=bool(options.compressors))
+    best = sorted({each.compressor: each for each in reversed(found)}.values(), key=place)
+    lossy = [each.compressor for each in best if each.compressor != DENSE]
+    between = len(topology(None).machines) > 1
+    breaks = {name: adviser.break_even(name) for name in lossy} if between else {}
+    densities = {each.compressor: adviser.density_of(each.compressor) for each in best}
+    refused = not_counted(best, accuracies, [name for name in lossy if adviser.on_noise(name)])
+    answer = sentence(best, breaks, accuracies, densities, refused)
+    return Ranking(found, best, breaks, left_out, accuracies, densities, refused, answer)
+
+
+def _computation(options: argparse.Namespace) -> tuple[Trace, str, float]:
+    """The trace, and the memory that compresses: whose it is, and its bytes per second."""
+    gpu = gpu_of(options.gpu) if options.gpu else None
+    if sum(map(bool, (options.trace, options.model))) != 1:
+        raise UserError("--trace or --model: name one of them")
+    if options.trace:
+        given = [name for name in OF_A_MODEL if getattr(options, name) not in (None, False, [])]
+        if given:
+            raise UserError(f"--{given[0].replace('_', '-')}: goes with --model, not with --trace")
+        model = trace.load(trace.find(options.trace))
+        check_batches([] if options.batch is None else [options.batch])
+        return model.batched(_or(options.batch, model.batch_size)), *_memory(gpu or _gpu_of(model))
+    check_positive("--probe-seconds", [_or(options.probe_seconds, PROBE_SECONDS)])
+    if options.probe and gpu:
+        raise UserError("--gpu: estimates a GPU, and --probe measures this machine; name one of them")
+    if not options.probe and not gpu:
+        raise UserError("--model: needs --gpu for an estimate, or --probe to measure this machine")
+    if gpu and options.probe_seconds is not None:
+        raise UserError("--probe-seconds: goes with --probe")
+    if options.batch is None:
+        raise UserError("--batch: is missing, the images of a worker's step")
+    sizes = options.batch, _or(options.image_size, IMAGE_SIZE), _or(options.classes, CLASSES)
+    chosen = model_options(options.option)
+    if gpu:
+        model = estimate(options.model, chosen, gpu, *sizes, name=f"{options.model}_{options.gpu}")
+    else:
+        check_sizes(*sizes)
+        model = probe(options.model, chosen, *sizes, seconds=_or(options.probe_seconds, PROBE_SECONDS))
+    return model, *_memory(gpu)
+
+
+def _gpu_of(model: Trace) -> Gpu | None:
+    """The trace's GPU, None for a CPU; UserError for a GPU whose memory is not known."""
+    gpu = of_hardware(model.hardware)
+    if gpu is None and model.hardware.startswith(GPU_NAMES):
+        raise UserError(f"--gpu: whose memory compresses? The trace's {model.hardware!r} is none of {', '.join(GPUS)}")
+    return gpu
+
+
+def _memory(gpu: Gpu | None) -> tuple[str, float]:
+    if gpu is None:
+        return "this machine's, measured just now", copy_bytes_per_second()
+    return gpu.label, gpu.memory_gbs * 1e9
+
+
+def _or(given: Any, usual: Any) -> Any:
+    return usual if given is None else given
+
+
+def chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
+    """The compressors to be ranked, dense first; UserError for a name or a density that does not exist."""
+    known = compressors.available()
+    check_names("--compressors", names or (), known)
+    found = list(dict.fromkeys([DENSE, *(names or known)]))
+    check_density(found, density)
+    return found
+
+
+def write(options: argparse.Namespace, setting: Setting, ranking: Ranking) -> None:
+    """Write the files that were asked for, and print the rest."""
+    shown = ranking.found if options.all else ranking.best
+    # Files first: whoever reads the table may stop after its first line.
+    if options.json:
+        write_atomically(options.json, json.dumps(content(setting, ranking, shown), indent=1) + "\n")
+    if options.figure:
+        save(figure(setting, ranking, shown), options.figure)
+    show(setting, ranking, shown, [path for path in (options.json, options.figure) if path])

@@ -1,0 +1,134 @@
+"""What `wirebench simulate` and `advise` put together: compressors as their papers have them, what goes with what."""
+
+import functools
+from collections.abc import Sequence
+
+import compressors
+from wirebench.config.plugins import suggest
+from wirebench.costmodel.request_sizes import Sizes
+from wirebench.errors import UserError
+from wirebench.gradient.contract import Scheduler
+from wirebench.gradient.requests import Gather
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.simulator import Compressing, free, layers_of
+from wirebench.simulation.trace import MOST_IMAGES, Trace
+
+DENSE = "none"
+LEAST, MOST = 1e-6, 1e6
+"""Of rates, speeds and seconds: beyond, sums are of rounding errors."""
+
+
+def density_of(name: str, density: float | None) -> dict[str, float]:
+    """The option that sets the density of a compressor; none for its own, and for one that has none."""
+    return {"density": density} if density is not None and has_density(name) else {}
+
+
+def check_density(names: Sequence[str], density: float | None) -> None:
+    """Raise UserError for a density that none of these compressors takes."""
+    if density is None:
+        return
+    having = [name for name in names if has_density(name)]
+    if not having:
+        raise UserError(f"--density: {', '.join(map(repr, names))}: none has one")
+    for name in having:
+        compressors.build(name, density=density)
+
+
+def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:
+    """Raise UserError for a name of `option` that is not among the known ones."""
+    for name in names:
+        if name not in known:
+            raise UserError(f"{option}: no {name!r}; {suggest(name, known)}")
+
+
+def own_density(name: str) -> float | None:
+    """The density that the compressor has unless told otherwise; None for one that has none."""
+    return compressors.PLUGINS.options(name)["density"].default if has_density(name) else None
+
+
+def has_density(name: str) -> bool:
+    """Whether a density is among the compressor's options."""
+    return "density" in compressors.PLUGINS.options(name)
+
+
+def sizes_of(name: str, density: float | None, model: Trace, workers: int) -> Sizes:
+    """What the compressor asks for, with its paper's small tensors dense; UserError for a density out of range.
+
+    A trace without shapes does not say which tensors are vectors: of such a one everything is compressed.
+    """
+    below = compressors.dense_below_of(name) if any(layer.shape for layer in model.layers) else 0
+    make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **density_of(name, density))
+    return Sizes(make, workers, below)
+
+
+def compressing(rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float) -> Compressing:
+    """Seconds that the compressor works, at the memory's rate and among so many workers as `sizes` are for."""
+    if name == DENSE:
+        return free
+    gathered = _gathered(sizes, model) / (_gathered(sizes.of_world(rates.workers), model) or 1.0)
+    return rates.on(name, bytes_per_second, gathered or 1.0)
+
+
+def _gathered(sizes: Sizes, model: Trace) -> float:
+    """Bytes that arrive at every rank by gathers, of the whole model."""
+    return sum(asked.num_bytes for asked in sizes.of(layers_of(model)) if asked.kind is Gather) * sizes.size
+
+
+def lacks_shapes(sizes: Sizes, model: Trace) -> str:
+    """Why nothing can be said of a method that works on matrices of a trace without shapes; "" where something can."""
+    if sizes.by_shape and not any(layer.shape for layer in model.layers):
+        return "what it sends depends on the tensors' shapes, which the trace does not have"
+    return ""
+
+
+def sends_no_noise(sizes: Sizes, model: Trace) -> str:
+    """Why nothing can be said of a method that passes nothing of noise; "" where something can."""
+    if sizes.by_value and not sum(each.num_bytes for each in sizes.of(layers_of(model))):
+        return "of noise it sends nothing; what it sends depends on how large gradients are"
+    return ""
+
+
+def check_time(model: Trace) -> None:
+    """Raise UserError for a trace that takes no time: nothing can be said in relation to it."""
+    if not model.forward_seconds + model.backward_seconds > 0:
+        raise UserError(f"--trace: {model.name} takes no time at all")
+
+
+def check_batches(images: Sequence[int]) -> None:
+    """Raise UserError for a batch that no trace can have."""
+    for batch in images:
+        if not 1 <= batch <= MOST_IMAGES:
+            raise UserError(f"--batch: needs 1 to {MOST_IMAGES}, got {batch}")
+
+
+def check_positive(option: str, values: Sequence[float]) -> None:
+    """Raise UserError for anything but a number above 0 that is neither tiny nor huge."""
+    for value in values:
+        if not LEAST <= value <= MOST:
+            raise UserError(f"{option}: needs a number from {LEAST:g} to {MOST:g}, got {value:g}")
+
+
+def has_own_collective(name: str) -> bool:
+    """Whether the compressor's paper names the collective that it goes with."""
+    return bool(getattr(compressors.PLUGINS.load(name), "collective", ""))
+
+
+def collective_of(name: str) -> str:
+    """That of the compressor's paper, else a ring."""
+    return getattr(compressors.PLUGINS.load(name), "collective", "") or "ring"
+
+
+@functools.cache
+def needs_whole(name: str) -> bool:
+    """Whether the compressor works only on the whole model in one message."""
+    return bool(getattr(compressors.build(name), "whole_model", ""))
+
+
+def check(scheduler: str, built: Scheduler, compressor: str, collective: str) -> None:
+    """Raise UserError for what train.py would refuse to put together (suite/compose/resolve.py)."""
+    if built.mode in ("native", "elastic") and compressor != DENSE:
+        raise UserError(f"--schedulers: {scheduler!r} sends no gradients of ours, and goes with --compressor none")
+    if built.mode == "native" and collective != "native":
+        raise UserError(f"--schedulers: {scheduler!r} is the engine's own, and goes with --collective native")
+    if built.mode == "split" and collective == "native":
+        raise UserError(f"--schedulers: {scheduler!r} needs a collective with two halves, not native")

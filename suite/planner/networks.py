@@ -1,0 +1,57 @@
+"""Where a simulated job runs: what `wirebench simulate` and `wirebench advise` ask for, and what they make of it."""
+
+import argparse
+from pathlib import Path
+
+from wirebench.errors import UserError
+from wirebench.topology import presets, topology_file
+from wirebench.topology.tree import Topology
+
+DEFAULT = "10gbe"
+LOCAL_SOURCE = "all workers in it: links inside, PCIe 3 x16 at its nominal rate"
+MOST_WORKERS = 100_000
+"""Every one of them is a branch of the topology."""
+WIDTH = 120
+"""Columns of what is printed where there is no terminal."""
+
+
+def add_network(parser: argparse.ArgumentParser) -> None:
+    """The options that name a network."""
+    names = ", ".join(presets.NETWORKS)
+    parser.add_argument("--network", metavar="NAME", help=f"{names} ({DEFAULT})")
+    parser.add_argument("--topology", metavar="FILE", help="instead: a file with link speeds (wirebench fit)")
+    parser.add_argument("--per-machine", type=int, metavar="N", help="workers of a machine (1)")
+
+
+def topology_of(options: argparse.Namespace, workers: int, gbit: float | None = None) -> Topology:
+    """The cluster of so many workers; `gbit` replaces the rate between machines, in Gbit/s."""
+    each = 1 if options.per_machine is None else options.per_machine
+    if not (1 <= workers <= MOST_WORKERS and 1 <= each <= MOST_WORKERS):
+        raise UserError(f"--workers and --per-machine: need 1 to {MOST_WORKERS}")
+    if not options.topology:
+        network = presets.find(options.network or DEFAULT)
+        rate = network.bytes_per_second if gbit is None else gbit * 1e9 / 8
+        return presets.cluster(network._replace(bytes_per_second=rate), workers, each)
+    for name in ("network", "per_machine"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name.replace('_', '-')}: goes without --topology, which says it already")
+    described = topology_file.resolve(options.topology)
+    if not all(branch.links for branch in described.branches.values()):
+        raise UserError(f"--topology: {options.topology} has no link speeds; wirebench fit measures them")
+    if described.size != workers:
+        raise UserError(f"--topology: {options.topology} has {described.size} ranks, not {workers}")
+    return described if gbit is None else presets.rescaled(described, gbit / gbit_of(described))
+
+
+def gbit_of(topology: Topology) -> float:
+    """Gbit/s of the links between machines, for large messages."""
+    return topology.root.link(1e9).bytes_per_second * 8 / 1e9
+
+
+def source_of(options: argparse.Namespace) -> str:
+    """Where the network's numbers come from, in words."""
+    if options.topology:
+        note = topology_file.describe(str(Path(options.topology))).note
+        return f"{options.topology}{': ' + note if note else ''}"
+    name = options.network or DEFAULT
+    return f"{name}: {presets.find(name).source}"

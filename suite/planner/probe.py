@@ -1,0 +1,65 @@
+"""A look at this machine, for `wirebench advise --probe`: the layers' times of a model, and what its memory copies."""
+
+import math
+import time
+from typing import Any
+
+import torch
+
+import models
+from wirebench.gradient.flat import backward_order
+from wirebench.profiling.layer_timer import LayerTimer, median
+from wirebench.simulation.trace import Trace, TraceLayer
+from wirebench.telemetry.environment import hardware
+from wirebench.training.loss import cross_entropy
+from wirebench.utils.rng import generator
+
+COPIED_FLOATS, COPIES, LEAST_STEPS = 1 << 24, 5, 3
+
+
+def probe(name: str, options: dict[str, Any], batch_size: int, pixels: int, classes: int, seconds: float) -> Trace:
+    """Train `name` on noise for about so many seconds; the medians of its layers' times."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    torch.manual_seed(0)
+    model = models.build(name, classes, (3, pixels, pixels), **options).to(device)
+    images = torch.randn(batch_size, 3, pixels, pixels, generator=generator("probe")).to(device)
+    labels = torch.zeros(batch_size, dtype=torch.int64, device=device)
+    order = backward_order(model, lambda module: cross_entropy(module(images), labels))
+    timer = LayerTimer(model, order.names, device)
+    timer.enable_sync()
+    begin, steps = time.perf_counter(), 0
+    while steps < LEAST_STEPS or time.perf_counter() - begin < seconds:
+        model.zero_grad(set_to_none=True)
+        cross_entropy(model(images), labels).backward()
+        timer.keep()
+        steps += 1
+    timer.disarm()
+    profile = median(timer.take()[1:])
+    shapes = {each: tuple(parameter.shape) for each, parameter in model.named_parameters()}
+    before = (0.0, *profile.ready)
+    pairs = zip(order.names, profile.forward, profile.ready, before, strict=False)
+    layers = [
+        TraceLayer(each, math.prod(shapes[each]), forward, ready - last, shapes[each])
+        for each, forward, ready, last in pairs
+    ]
+    return Trace(
+        f"{name}_probed", f"{name}, 3x{pixels}x{pixels}, {classes} classes", hardware(device), batch_size, False,
+        f"wirebench advise --probe: medians of {steps - 1} steps", torch.__version__.partition("+")[0],
+        tuple(layers[::-1]),
+    )  # fmt: skip
+
+
+def copy_bytes_per_second() -> float:
+    """Bytes that a copy reads and writes in a second, the best of some."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    source = torch.ones(COPIED_FLOATS, device=device)
+    target, best = torch.empty_like(source), float("inf")
+    for _ in range(COPIES):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        target.copy_(source)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - begin)
+    return 2 * 4 * COPIED_FLOATS / best

@@ -1,0 +1,202 @@
+"""Every composition on a network, ranked, and the rate between machines at which compression stops paying."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import schedulers
+from suite.planner.compositions import (
+    DENSE,
+    collective_of,
+    compressing,
+    has_own_collective,
+    lacks_shapes,
+    needs_whole,
+    own_density,
+    sends_no_noise,
+    sizes_of,
+)
+from wirebench import collectives
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.costmodel.request_sizes import Sizes
+from wirebench.errors import UserError
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.simulator import Compressing, Simulated, Simulator
+from wirebench.simulation.trace import Trace
+from wirebench.topology.tree import Topology
+
+SCHEDULERS = ("wfbp", "fused", "sync_easgd", "mg_wfbp", "optimal", "dear")
+QUICK = ("optimal", "dear")
+"""The best of all but a hundredth, where many rates are tried."""
+COLLECTIVES = ("ring", "halving_doubling", "hierarchical", "blueconnect", "flexreduce")
+LOWEST_GBIT, HIGHEST_GBIT, STEPS, HALVINGS = 0.01, 1000.0, 12, 5
+"""Rates between which break-evens are looked for, in how many steps, and how often one of these is halved."""
+WORTHWHILE = 0.99
+"""Of the dense step's time: a compressor that needs more of it does not pay."""
+HIDDEN = 0.02
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One composition."""
+
+    compressor: str
+    scheduler: str
+    collective: str
+    found: Simulated
+    images_per_second: float
+
+    @property
+    def serial(self) -> float:
+        """Images per second if nothing else went on while it compresses; a GPU that computes may come near that."""
+        parts = self.found
+        seconds = min(parts.step.seconds + parts.compress, parts.alone + parts.compress + parts.communicate)
+        return self.images_per_second * parts.step.seconds / seconds
+
+    @property
+    def limit(self) -> str:
+        """What the step waits for: messages, the compressor's own work, or hardly anything."""
+        if self.found.step.exposed < HIDDEN * self.found.alone:
+            return "computing"
+        return "compressing" if self.found.compress > self.found.communicate else "messages"
+
+
+class Adviser:
+    """Compositions of one model.
+
+    topology(gbit)    the cluster; None: at its own rate
+    bytes_per_second  of the memory that compresses
+    density           of compressors that have one; None: each one's own
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        topology: Callable[[float | None], Topology],
+        rates: Rates,
+        bytes_per_second: float,
+        density: float | None = None,
+    ) -> None:
+        self.trace, self.topology, self.rates = trace, topology, rates
+        self.bytes_per_second, self.density = bytes_per_second, density
+        self.workers = topology(None).size
+        self._schedulers = {name: schedulers.build(name) for name in SCHEDULERS}
+        self._sizes: dict[str, Sizes] = {}
+        self._known: dict[str, Compressing] = {}
+        self._fastest: dict[tuple[str, float], Advice] = {}
+
+    def all(self, names: Sequence[str], named: bool) -> tuple[list[Advice], dict[str, str]]:
+        """Every composition of these compressors, the fastest first; and those left out, with the reason.
+
+        named  the user asked for them: also those of which noise says little
+        """
+        found: list[Advice] = []
+        left_out: dict[str, str] = {}
+        for name in names:
+            try:
+                reason = self.unknown(name, named)
+                found += [] if reason else self._of(name, None)
+            except UserError as error:
+                reason = str(error)
+            if reason:
+                left_out[name] = reason
+        return sorted(found, key=place), left_out
+
+    def on_noise(self, name: str) -> bool:
+        """Whether what it sends depends on the gradients, so that the simulation says something of noise alone."""
+        return name != DENSE and self._sizes_of(name).by_value
+
+    def unknown(self, name: str, named: bool) -> str:
+        """Why nothing can be said of a compressor; "" where something can."""
+        if name == DENSE:
+            return ""
+        if not self.rates.knows(name):
+            return "how long it compresses was not measured (wirebench bench compressors)"
+        sizes = self._sizes_of(name)
+        if reason := lacks_shapes(sizes, self.trace):
+            return reason
+        if reason := sends_no_noise(sizes, self.trace):
+            return reason
+        if sizes.by_value and not named:
+            return "what it sends depends on how large gradients are; by name, it is shown on noise"
+        return ""
+
+    def density_of(self, name: str) -> float | None:
+        """What the compressor works with; None for one that has no density."""
+        own = own_density(name)
+        return own if own is None or self.density is None else self.density
+
+    def break_even(self, name: str) -> float | None:
+        """Gbit/s below which the compressor needs less than WORTHWHILE of the best dense step, each at its best.
+
+        The highest such rate between LOWEST_GBIT and HIGHEST_GBIT; None: at no rate, inf: at the highest already. It is
+        looked for in STEPS, then by halves: at the same rates for all compressors, so that the dense step is known.
+        """
+        pays = next((step for step in range(STEPS, -1, -1) if self._gain(name, step) > 0), None)
+        if pays is None or pays == STEPS:
+            return None if pays is None else math.inf
+        low, high = float(pays), pays + 1.0
+        for _ in range(HALVINGS):
+            middle = (low + high) / 2
+            low, high = (middle, high) if self._gain(name, middle) > 0 else (low, middle)
+        gains = self._gain(name, low), self._gain(name, high)
+        return _gbit_of(low + (high - low) * gains[0] / (gains[0] - gains[1]))
+
+    def _gain(self, name: str, step: float) -> float:
+        """Seconds by which the compressor's step is below what would pay, at the rate of this step."""
+        dense, lossy = (self.best(each, _gbit_of(step)).found.step.seconds for each in (DENSE, name))
+        return WORTHWHILE * dense - lossy
+
+    def best(self, name: str, gbit: float) -> Advice:
+        """The fastest composition of a compressor at this rate between machines, but for a hundredth."""
+        if (name, gbit) not in self._fastest:
+            self._fastest[name, gbit] = min(self._of(name, gbit, quick=True), key=lambda each: each.found.step.seconds)
+        return self._fastest[name, gbit]
+
+    def _of(self, name: str, gbit: float | None, quick: bool = False) -> list[Advice]:
+        topology, sizes = self.topology(gbit), self._sizes_of(name)
+        chosen = ("sync_easgd",) if needs_whole(name) else QUICK if quick else SCHEDULERS
+        seconds = self._compressing(name)
+        found = []
+        for collective in _collectives(name, topology):
+            simulator = Simulator(self.trace, sizes, seconds, _pricer(collective, topology))
+            for scheduler in chosen:
+                if collective == "native" and self._schedulers[scheduler].mode == "split":
+                    continue
+                step = simulator.step(self._schedulers[scheduler])
+                images = self.workers * self.trace.batch_size / step.step.seconds
+                found.append(Advice(name, scheduler, collective, step, images))
+        return found
+
+    def _compressing(self, name: str) -> Compressing:
+        if name not in self._known:
+            made = compressing(self.rates, name, self._sizes_of(name), self.trace, self.bytes_per_second)
+            self._known[name] = made
+        return self._known[name]
+
+    def _sizes_of(self, name: str) -> Sizes:
+        if name not in self._sizes:
+            self._sizes[name] = sizes_of(name, self.density, self.trace, self.workers)
+        return self._sizes[name]
+
+
+def _gbit_of(step: float) -> float:
+    return LOWEST_GBIT * (HIGHEST_GBIT / LOWEST_GBIT) ** (step / STEPS)
+
+
+def _pricer(collective: str, topology: Topology) -> Pricer:
+    return Pricer(collectives.build(collective), collective, topology)
+
+
+def _collectives(name: str, topology: Topology) -> Sequence[str]:
+    """The one that the compressor's paper names; of all others, dense ones too, those that may be the fastest."""
+    if has_own_collective(name):
+        return (collective_of(name),)
+    several = 1 < len(topology.machines) < topology.size
+    ours = COLLECTIVES if several else COLLECTIVES[:2]
+    return (*ours, "native") if topology.native else ours
+
+
+def place(advice: Advice) -> float:
+    """To rank by: seconds of a step, and dense before whatever is not worth its loss."""
+    return advice.found.step.seconds * (WORTHWHILE if advice.compressor == DENSE else 1)

@@ -1,0 +1,210 @@
+"""What `wirebench advise` shows: the table, the numbers, the figure."""
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from suite.planner.accuracy import Accuracies
+from suite.planner.compositions import DENSE
+from suite.planner.networks import WIDTH
+from suite.planner.rank import Advice
+from suite.planner.wording import rate
+from wirebench.simulation.trace import Trace
+from wirebench.utils.console import console
+from wirebench.utils.figures import new_figure
+
+USUAL = ("fused", "ring")
+"""Schedule and collective of DistributedDataParallel, as nearly as can be."""
+
+
+class Setting(NamedTuple):
+    """What was simulated, where.
+
+    network, memory   words for where the numbers come from
+    gbit              between machines; bytes_per_second: of the memory that compresses
+    each              workers of a machine, at most
+    """
+
+    trace: Trace
+    speed: float
+    workers: int
+    each: int
+    network: str
+    gbit: float
+    memory: str
+    bytes_per_second: float
+    density: float | None
+
+    @property
+    def title(self) -> str:
+        """Of the figure."""
+        machines = f", {self.each} on a machine" if self.each > 1 else ""
+        return f"simulated: {self.trace.name}{self.faster}, {self.images}{machines}, {self.gbit:.4g} Gbit/s"
+
+    @property
+    def images(self) -> str:
+        """Workers and their batches."""
+        return f"{self.workers} workers x {self.trace.batch_size} images"
+
+    @property
+    def faster(self) -> str:
+        """That the trace's hardware was made faster, or ""."""
+        return "" if self.speed == 1 else f", {self.speed:g} x as fast"
+
+
+class Ranking(NamedTuple):
+    """What was found.
+
+    found, best  all compositions; each compressor's best
+    breaks       by compressor, where a rate between machines was looked for: Gbit/s below which it pays
+    left_out     by compressor, why nothing is said of it
+    densities    at which the compressors work, by name
+    refused      by compressor, why it is not recommended
+    """
+
+    found: Sequence[Advice]
+    best: Sequence[Advice]
+    breaks: dict[str, float | None]
+    left_out: dict[str, str]
+    accuracies: Accuracies
+    densities: dict[str, float | None]
+    refused: dict[str, str]
+    answer: str
+
+    def top1(self, name: str) -> str:
+        """The table's cell."""
+        return self.accuracies.cell(name, self.densities[name])
+
+
+def content(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> dict[str, Any]:
+    """All of it, for JSON."""
+    trace = setting.trace
+    return {
+        "trace": {"name": trace.name, "estimate": trace.estimate, "source": trace.source, "speed": setting.speed},
+        "network": setting.network,
+        "gbit": setting.gbit,
+        "workers": setting.workers,
+        "workers_per_machine": setting.each,
+        "memory": setting.memory,
+        "memory_bytes_per_second": setting.bytes_per_second,
+        "density": setting.density,
+        "accuracy_setting": ranking.accuracies.setting,
+        "answer": ranking.answer,
+        "rows": [_entry(row, ranking) for row in shown],
+        "left_out": ranking.left_out,
+    }
+
+
+def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
+    name, below = each.compressor, ranking.breaks.get(each.compressor)
+    ended = ranking.accuracies.known.get(name)
+    return {
+        "compressor": name, "scheduler": each.scheduler, "collective": each.collective,
+        "density": ranking.densities[name], "images_per_second": each.images_per_second,
+        "images_per_second_serial": each.serial, "step_seconds": each.found.step.seconds,
+        "efficiency": each.found.efficiency,
+        "bytes_per_step": {"payload": each.found.num_bytes, "wire": each.found.wire_bytes},
+        "exposed_seconds": each.found.step.exposed, "compress_seconds": each.found.compress,
+        "communicate_seconds": each.found.communicate, "messages": len(each.found.groups),
+        "break_even": None if below is None else rate(below),
+        "break_even_gbit": None if below is None or math.isinf(below) else below, "limit": each.limit,
+        "not_counted": ranking.refused.get(name),
+        "accuracy": None if ended is None else {
+            "top1_points": ended.points, "density": ended.density, "diverged": ended.points is None
+        },
+    }  # fmt: skip
+
+
+def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: Sequence[Any]) -> None:
+    """Print what was assumed, the table, what was left out, the files, and the answer."""
+    shown_on = console(WIDTH)
+    left = [f"left out: {name}: {reason}" for name, reason in ranking.left_out.items()]
+    files = [f"{path}: written" for path in written]
+    for part in (
+        [*_head(setting, ranking), table(ranking, shown)],
+        [*left, *_usual(ranking), *files, "", ranking.answer],
+    ):
+        for line in part:
+            shown_on.print(line, **({} if isinstance(line, Table) else PLAIN))
+
+
+PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
+
+
+def _head(setting: Setting, ranking: Ranking) -> list[str]:
+    trace = setting.trace
+    kind = "estimated" if trace.estimate else "measured"
+    alone = f"a step alone takes {1e3 * (trace.forward_seconds + trace.backward_seconds):.1f} ms"
+    memory = f"{setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})"
+    measured = ranking.accuracies.setting or "nothing in results/convergence"
+    marked = any(ranking.top1(each.compressor).endswith("*") for each in ranking.best)
+    return [
+        f"{trace.name}{setting.faster} ({kind}, {trace.hardware}), {setting.images}: {alone}",
+        f"  {trace.source}",
+        f"{setting.gbit:.4g} Gbit/s ({setting.network}); workers of a machine: {setting.each}",
+        f"Compressors work in memory of {memory}, and slow nothing down.",
+        "Milliseconds of a step: compressing, all its messages, what of both is exposed. It pays below so many Gbit/s.",
+        f"top-1: points beside dense: {measured}{'; *: here another density' if marked else ''}.",
+    ]
+
+
+def _usual(ranking: Ranking) -> list[str]:
+    found = {(each.compressor, each.scheduler, each.collective): each for each in ranking.found}
+    plain = found.get((DENSE, *USUAL))
+    return [f"As DDP has it (none, {', '.join(USUAL)}): {plain.images_per_second:.0f} images/s"] if plain else []
+
+
+def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
+    """The ranking. Milliseconds of all messages of a step together, of compressing, and of both what is not hidden."""
+    made = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
+    made.add_column("", justify="right", no_wrap=True)
+    for head in ("compressor", "scheduler", "collective"):
+        made.add_column(head, no_wrap=True)
+    for head in ("img/s", "eff. %", "wire MB", "compress", "messages", "exposed", "below", "top-1"):
+        made.add_column(head, justify="right", no_wrap=True)
+    made.add_column("limit", no_wrap=True)
+    seen: set[str] = set()
+    for number, each in enumerate(shown, 1):
+        # A break-even is that of the compressor's best composition, the first of it here.
+        known = ranking.breaks if each.compressor not in seen else {}
+        seen.add(each.compressor)
+        found = each.found
+        made.add_row(
+            str(number), each.compressor, each.scheduler, each.collective, f"{each.images_per_second:.0f}",
+            f"{100 * found.efficiency:.1f}", f"{found.wire_bytes / 1e6:.4g}", f"{1e3 * found.compress:.1f}",
+            f"{1e3 * found.communicate:.1f}", f"{1e3 * found.step.exposed:.1f}",
+            _gbit(known[each.compressor]) if each.compressor in known else "", ranking.top1(each.compressor),
+            each.limit,
+        )  # fmt: skip
+    return made
+
+
+def _gbit(below: float | None) -> str:
+    return "nowhere" if below is None else "always" if math.isinf(below) else f"{below:.3g}"
+
+
+def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> Any:
+    """A bar for every composition: what computes, and what the exchange adds; pale for what is not recommended."""
+    drawn, axes = new_figure("", "milliseconds per step", "")
+    drawn.suptitle(setting.title, fontsize=9)
+    drawn.set_size_inches(7.5, 0.28 * len(shown) + 1.2)
+    upwards = list(reversed(shown))
+    alone, exposed = ([1e3 * value for value in values] for values in zip(
+        *((each.found.alone, each.found.step.exposed) for each in upwards), strict=True
+    ))  # fmt: skip
+    colours = ["#a6cee3" if each.compressor in ranking.refused else "#1f78b4" for each in upwards]
+    axes.barh(range(len(upwards)), alone, color="0.75", label="computing")
+    axes.barh(range(len(upwards)), exposed, left=alone, color=colours, label="exchange, exposed")
+    axes.set_yticks(range(len(upwards)), [_label(each, ranking) for each in upwards], fontsize=8)
+    axes.set_ylim(-0.6, len(upwards) - 0.4)
+    for each, label in zip(upwards, axes.get_yticklabels(), strict=True):
+        label.set_fontweight("bold" if each.compressor == DENSE else "normal")
+    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    return drawn
+
+
+def _label(each: Advice, ranking: Ranking) -> str:
+    ended = ranking.top1(each.compressor) if each.compressor != DENSE else ""
+    return ", ".join(filter(None, (each.compressor, each.scheduler, each.collective, ended)))

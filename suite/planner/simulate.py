@@ -1,0 +1,225 @@
+"""`wirebench simulate` step by step: schedules side by side at every point of a sweep; table and figure."""
+
+import argparse
+import dataclasses
+import itertools
+import json
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from rich.table import Table
+
+import compressors
+import schedulers
+from suite.planner.compositions import (
+    check,
+    check_batches,
+    check_density,
+    check_names,
+    check_positive,
+    check_time,
+    collective_of,
+    compressing,
+    lacks_shapes,
+    needs_whole,
+    sends_no_noise,
+    sizes_of,
+)
+from suite.planner.networks import WIDTH, gbit_of, source_of, topology_of
+from suite.traces.estimate import gpu_of
+from wirebench import collectives
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.costmodel.request_sizes import Sizes
+from wirebench.errors import UserError
+from wirebench.gradient.contract import Scheduler
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.pipeline import Passes
+from wirebench.simulation.simulator import Compressing, Simulated, Simulator, draw, free
+from wirebench.simulation.trace import Trace
+from wirebench.telemetry.timeline import Timeline
+from wirebench.topology.tree import Topology
+from wirebench.utils.cli import check_outputs
+from wirebench.utils.console import console
+from wirebench.utils.figures import new_figure, save
+from wirebench.utils.files import write_atomically
+
+USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One schedule at one point of the sweep."""
+
+    workers: int
+    gbit: float | None
+    batch: int
+    speed: float
+    scheduler: str
+    found: Simulated
+    passes: Passes
+
+    def entry(self) -> dict[str, Any]:
+        """As JSON."""
+        seconds = self.found.step.seconds
+        return {
+            "workers": self.workers, "gbit": self.gbit, "batch": self.batch, "speed": self.speed,
+            "scheduler": self.scheduler, "step_seconds": seconds, "exposed_seconds": self.found.step.exposed,
+            "efficiency": self.found.efficiency, "images_per_second": self.workers * self.batch / seconds,
+            "messages": len(self.found.groups), "message_elements": self.found.elements,
+            "bytes_per_step": {"payload": self.found.num_bytes, "wire": self.found.wire_bytes},
+        }  # fmt: skip
+
+
+def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
+    """All schedules at all points; UserError for what does not go together."""
+    check_positive("--speed", options.speed)
+    check_positive("--gbit", options.gbit or ())
+    if not (math.isfinite(options.call_us) and options.call_us >= 0):
+        raise UserError(f"--call-us: needs a number from 0 on, got {options.call_us:g}")
+    check_batches(options.batch or ())
+    swept = (options.workers, options.gbit, options.batch, options.speed)
+    if options.figure and sum(len(set(each or ())) > 1 for each in swept) > 1:
+        raise UserError(
+            "--figure: draws along one of --workers, --gbit, --batch and --speed; give the others one value"
+        )
+    check_time(model)
+    check_names("--schedulers", options.schedulers or (), schedulers.available())
+    check_names("--compressor", [options.compressor], compressors.available())
+    check_names("--collective", [options.collective] if options.collective else (), collectives.available())
+    check_density([options.compressor], options.density)
+    check_outputs(options.figure, json=options.json, timeline=options.timeline)
+    rows = []
+    built = _schedulers(options)
+    sizes: dict[int, Sizes] = {}
+    usual = (options.workers, options.gbit or [None], options.batch or [model.batch_size], options.speed)
+    for workers, gbit, batch, speed in itertools.product(*(dict.fromkeys(each) for each in usual)):
+        topology = topology_of(options, workers, gbit)
+        if workers not in sizes:
+            sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
+            if reason := lacks_shapes(sizes[workers], model) or sends_no_noise(sizes[workers], model):
+                raise UserError(f"--compressor: {options.compressor!r}: {reason}")
+        computed = model.batched(batch).faster(speed)
+        simulator = _simulator(options, computed, sizes[workers], topology)
+        # Between the workers of one machine there is no such rate.
+        between = len(topology.machines) > 1 or bool(options.topology)
+        for name, scheduler in built.items():
+            found = simulator.step(scheduler)
+            if len(found.groups) > 1 and needs_whole(options.compressor):
+                raise UserError(f"--schedulers: {name!r} cuts the model, and {options.compressor!r} needs it whole")
+            carried = gbit_of(topology) if between else None
+            rows.append(Row(workers, carried, batch, speed, name, found, simulator.passes))
+    return rows
+
+
+def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
+    """Those that were named; else the usual ones that go with the compressor and the collective."""
+    collective = options.collective or collective_of(options.compressor)
+    if options.schedulers:
+        named = {name: schedulers.build(name) for name in dict.fromkeys(options.schedulers)}
+        for name, scheduler in named.items():
+            check(name, scheduler, options.compressor, collective)
+        return named
+    if needs_whole(options.compressor):
+        return {"sync_easgd": schedulers.build("sync_easgd")}
+    usual = {name: schedulers.build(name) for name in USUAL}
+    return {name: each for name, each in usual.items() if each.mode != "split" or collective != "native"}
+
+
+def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology) -> Simulator:
+    name = options.collective or collective_of(options.compressor)
+    pricer = Pricer(collectives.build(name), name, topology, options.call_us * 1e-6, options.formulas)
+    seconds: Compressing = free
+    if options.gpu:
+        seconds = compressing(Rates(), options.compressor, sizes, model, gpu_of(options.gpu).memory_gbs * 1e9)
+    return Simulator(model, sizes, seconds, pricer)
+
+
+def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> None:
+    """Write the files that were asked for, and print the table."""
+    # Files first: whoever reads the table may stop after its first line.
+    if options.json:
+        given = ("trace", "compressor", "density", "per_machine", "call_us", "formulas", "gpu")
+        content = {key: getattr(options, key) for key in given} | {
+            "collective": options.collective or collective_of(options.compressor),
+            "network": source_of(options),
+            "rows": [row.entry() for row in rows],
+        }
+        write_atomically(options.json, json.dumps(content, indent=1) + "\n")
+    if options.figure:
+        save(figure(rows, ", ".join([model.name, options.compressor, *_alike(rows)])), options.figure)
+    if options.timeline:
+        timeline = Timeline()
+        draw(rows[-1].found, rows[-1].passes, timeline)
+        timeline.save(options.timeline)
+    shown = console(WIDTH)
+    kind = "estimated" if model.estimate else "measured"
+    collective = options.collective or collective_of(options.compressor)
+    said = f"{model.name} ({kind}, {model.hardware}), {options.compressor} on {collective}; {source_of(options)}"
+    shown.print(said, markup=False, highlight=False, soft_wrap=True)
+    shown.print(table(rows))
+    for path in filter(None, (options.json, options.figure, options.timeline)):
+        shown.print(f"{path}: written", markup=False, highlight=False, soft_wrap=True)
+
+
+def _alike(rows: Sequence[Row]) -> list[str]:
+    """What all rows have in common of the network, in words."""
+    workers, rates = {row.workers for row in rows}, {row.gbit for row in rows}
+    found = [f"{workers.pop()} workers"] if len(workers) == 1 else []
+    return found + [f"{rate:.4g} Gbit/s" for rate in rates if rate is not None and len(rates) == 1]
+
+
+def table(rows: Sequence[Row]) -> Table:
+    """A line for every schedule at every point."""
+    shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
+    for head in ("workers", "Gbit/s", "batch", "speed", "scheduler", "step ms", "exposed ms", "efficiency", "messages",
+                 "wire MB"):  # fmt: skip
+        shown.add_column(head, justify="left" if head == "scheduler" else "right")
+    for row in rows:
+        step = row.found.step
+        shown.add_row(
+            str(row.workers),
+            "-" if row.gbit is None else f"{row.gbit:.4g}",
+            str(row.batch),
+            f"{row.speed:g}",
+            row.scheduler,
+            f"{1e3 * step.seconds:.2f}",
+            f"{1e3 * step.exposed:.2f}",
+            f"{100 * row.found.efficiency:.1f} %",
+            str(len(row.found.groups)),
+            f"{row.found.wire_bytes / 1e6:.4g}",
+        )
+    return shown
+
+
+def figure(rows: Sequence[Row], title: str) -> Any:
+    """Speed-up over one worker by workers, or efficiency by whatever else is swept."""
+    names = {
+        "workers": "workers",
+        "gbit": "Gbit/s",
+        "batch": "images of a worker",
+        "speed": "GPU speed, times the trace's",
+    }
+    key = next((each for each in names if len({getattr(row, each) for row in rows}) > 1), "workers")
+    up = "speed-up over one worker" if key == "workers" else "efficiency"
+    drawn, axes = new_figure(title, names[key], up)
+    drawn_names = list(dict.fromkeys(row.scheduler for row in rows))
+    for above, name in enumerate(reversed(drawn_names)):
+        points = [
+            (getattr(row, key), row.found.efficiency * (row.workers if key == "workers" else 1))
+            for row in rows
+            if row.scheduler == name
+        ]
+        # Circles around circles, where schedules come out alike.
+        axes.plot(*zip(*points, strict=True), marker="o", markersize=3 + 2.5 * above, fillstyle="none", label=name)
+    if key == "workers":
+        axes.plot(*[sorted({row.workers for row in rows})] * 2, color="0.6", linestyle=":", label="linear")
+    axes.set_xscale("log")
+    ticks = sorted({getattr(row, key) or 0.0 for row in rows})
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    if key == "workers":
+        axes.set_yscale("log")
+        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.minorticks_off()
+    axes.legend(fontsize=8, frameon=False)
+    return drawn

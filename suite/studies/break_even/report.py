@@ -1,0 +1,186 @@
+"""What was measured on both sides of predicted break-evens: table.md in its folder.
+
+wirebench study break_even report results/break_even/vgg16_epyc
+"""
+
+import argparse
+import math
+import statistics
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from suite.planner.rank import WORTHWHILE
+from suite.planner.wording import rate
+from suite.studies import notes
+from suite.studies.break_even import sides
+from suite.studies.break_even.sides import Side
+from suite.studies.claim import Verdict
+from suite.studies.notes import NotedRun
+from suite.studies.page import Page, tables_below
+from suite.studies.published import load
+from suite.studies.runner import RESULTS
+from wirebench.errors import UserError
+from wirebench.topology.rates import parse_rate
+from wirebench.utils.markdown import table
+
+CLAIMS = load(Path(__file__).parent).claims
+HEAD = ("compressor", "links", "x", "dense ms", "predicted", "compressed ms", "predicted", "faster by", "predicted",
+        "as predicted")  # fmt: skip
+LIMITS_HEAD = ("compressor", "pays below, by the planner", "measured, on a line between two rates", "ratio")
+
+
+class Seen(NamedTuple):
+    """A side, and the seconds of a step that were measured: each turn's median."""
+
+    side: Side
+    dense_turns: list[float]
+    lossy_turns: list[float]
+
+    @property
+    def dense(self) -> float:
+        """The median of the turns."""
+        return statistics.median(self.dense_turns)
+
+    @property
+    def lossy(self) -> float:
+        """The median of the turns."""
+        return statistics.median(self.lossy_turns)
+
+    @property
+    def margin(self) -> float:
+        """By how much the compressed step is below what would pay, as a share of the dense one."""
+        return WORTHWHILE - self.lossy / self.dense
+
+    @property
+    def verdict(self) -> Verdict:
+        """On the claim that it pays where the planner says so, and does not where not: 1 is where it begins to."""
+        claim = CLAIMS["pays_below" if self.side.pays else "pays_not_above"]
+        spread = WORTHWHILE * min(self.ratios), WORTHWHILE * max(self.ratios)
+        return claim.judge(WORTHWHILE * self.dense / self.lossy, spread)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Of each turn: the dense step over the compressed one."""
+        return [dense / lossy for dense, lossy in zip(self.dense_turns, self.lossy_turns, strict=False)]
+
+    @property
+    def faster(self) -> str:
+        """By how much, with the extremes of the turns."""
+        between = [f"{100 * (each - 1):+.1f}" for each in (min(self.ratios), max(self.ratios))]
+        return f"{100 * (self.dense / self.lossy - 1):+.1f} %" + (
+            f" [{between[0]} - {between[1]}]" if len(self.ratios) > 1 else ""
+        )
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Whose report."""
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="what `run --out` named")
+
+
+def pages(options: argparse.Namespace) -> list[Page]:
+    """One for each folder."""
+    return [_page(folder) for folder in options.folders]
+
+
+def committed() -> list[list[str]]:
+    """Every trace's."""
+    return tables_below(RESULTS / "break_even")
+
+
+def _page(folder: Path) -> Page:
+    runs = notes.read(folder, {"hosts": int, "link": str, "launch": str})
+    predicted = sides.load(folder)
+    found = match(predicted.sides, runs)
+    if not found:
+        raise UserError(f"{folder}: no side of a break-even has both its runs; measure first")
+    return Page(folder, document(found, runs, predicted.given), said=verdict(found))
+
+
+def match(sides: Sequence[Side], runs: Sequence[NotedRun]) -> list[Seen]:
+    """The sides of which both compositions were measured, on the links that were meant."""
+    found = []
+    for side in sides:
+        both = [_seconds(side, which, runs) for which in ("dense", "lossy")]
+        if all(both):
+            found.append(Seen(side, *both))
+    return found
+
+
+def _seconds(side: Side, which: str, runs: Sequence[NotedRun]) -> list[float]:
+    begin = side.folder(which, 0).removesuffix("0")
+    chosen = [run for run in runs if run.folder.name.startswith(begin) and run.note["link"] == side.link]
+    return [run.record["step_seconds"]["median"] for run in chosen if run.has("step_seconds", "median")]
+
+
+def document(found: Sequence[Seen], runs: Sequence[NotedRun], given: dict[str, Any]) -> str:
+    """table.md."""
+    first = next(run for run in runs if run.folder.name.startswith(found[0].side.folder("dense", 0)[:-1]))
+    git = sorted({str((run.has("environment", "git") or {}).get("commit"))[:10] for run in runs})
+    names = dict.fromkeys(seen.side.compressor for seen in found)
+    lines = [
+        "# Below which rate compressors pay: predicted, and run on both sides",
+        "",
+        f"{verdict(found)} {first.has('config', 'model', 'trace')}, {first.record['world_size']} workers on "
+        f"{first.note['hosts']} emulated hosts, {first.machine}; commits: {', '.join(git)}. A compressor pays where "
+        f"its best composition needs less than {WORTHWHILE:g} of the best dense one's step, both the best by the "
+        "planner. Of several turns the extremes stand in brackets; where they lie on both sides of what would pay, the "
+        "turns do not agree. Predictions are the planner's, from the trace, the "
+        "copies that a compressor was measured to take, and the speeds of the emulated links at another rate. They "
+        "leave out the optimizer's update, which is in all measured steps. The planner was given: "
+        f"{', '.join(f'{key} {value}' for key, value in given.items() if value is not None)}.",
+        "",
+        f"Made by `wirebench study break_even run`, which runs `{first.note['launch']}` and the like. Column x: the "
+        "links' rate over the predicted break-even.",
+        "",
+        *table(HEAD, [_cells(seen) for seen in found]),
+        *table(LIMITS_HEAD, [_limit([seen for seen in found if seen.side.compressor == name]) for name in names]),
+    ]
+    return "\n".join(lines)
+
+
+def verdict(found: Sequence[Seen]) -> str:
+    """How many sides are as predicted, in a sentence."""
+    return f"{sum(seen.verdict.good for seen in found)} of {len(found)} sides are as predicted."
+
+
+def measured_limit(found: Sequence[Seen]) -> float | None:
+    """Gbit/s at which the margin was measured to vanish, on a line over the logarithm of the rate; None outside."""
+    points = sorted((seen.side.factor * seen.side.break_even_gbit, seen.margin) for seen in found)
+    for (low, before), (high, after) in reversed(list(pairwise(points))):
+        if before > 0 >= after:
+            return math.exp(math.log(low) + before / (before - after) * math.log(high / low))
+    return None
+
+
+def _cells(seen: Seen) -> list[str]:
+    side = seen.side
+    predicted = side.dense["seconds"], side.lossy["seconds"]
+    names = [f"{each['scheduler']}, {each['collective']}" for each in (side.dense, side.lossy)]
+    return [
+        side.compressor,
+        rate(parse_rate(side.link) / 1e9),
+        f"{side.factor:g}",
+        f"{_turns(seen.dense_turns)} ({names[0]})",
+        f"{1e3 * predicted[0]:.1f}",
+        f"{_turns(seen.lossy_turns)} ({names[1]})",
+        f"{1e3 * predicted[1]:.1f}",
+        seen.faster,
+        f"{100 * (predicted[0] / predicted[1] - 1):+.1f} %",
+        "turns disagree" if seen.verdict.state == "cannot be told" else "yes" if seen.verdict.good else "no",
+    ]
+
+
+def _turns(seconds: Sequence[float]) -> str:
+    middle = f"{1e3 * statistics.median(seconds):.1f}"
+    between = f" [{1e3 * min(seconds):.1f} - {1e3 * max(seconds):.1f}]"
+    return middle + (between if len(seconds) > 1 else "")
+
+
+def _limit(found: Sequence[Seen]) -> list[str]:
+    predicted, measured = found[0].side.break_even_gbit, measured_limit(found)
+    cells = [found[0].side.compressor, rate(predicted)]
+    return [*cells, "not between these rates", "-"] if measured is None else [
+        *cells, rate(measured), f"{measured / predicted:.2f}"
+    ]  # fmt: skip

@@ -1,0 +1,145 @@
+"""Run compressors on both sides of the rate below which they pay, by the planner, beside the best dense composition.
+
+wirebench study break_even run --topology FITTED.toml --measured-at 1gbit --compressors topk fp16 --out FOLDER
+wirebench study break_even report FOLDER                       afterwards: table.md in it
+
+The topology is of this machine's emulated hosts, one rank each: `wirebench bench collectives` on links of the rate
+--measured-at, then `wirebench fit`. The planner asks it what messages cost, and rescales it. What it predicts is kept
+beside the runs, and is predicted anew with --again only. The machine should have nothing else to do.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+import compressors
+from suite.planner.compositions import check_density, check_names, check_positive, density_of
+from suite.planner.networks import gbit_of
+from suite.planner.probe import copy_bytes_per_second
+from suite.planner.rank import Adviser
+from suite.studies.break_even.sides import FILE, Predicted, Side, load, save, sides
+from suite.studies.runner import RESULTS, ROOT, Launch, measure
+from suite.studies.trainings import Cluster, Training
+from wirebench.config import loader
+from wirebench.errors import UserError
+from wirebench.simulation import trace
+from wirebench.simulation.compress_rates import Rates
+from wirebench.topology import presets, topology_file
+from wirebench.topology.rates import parse_rate
+from wirebench.topology.tree import Topology
+from wirebench.utils.cli import check_outputs
+
+CONFIG = Path("configs/tables/break_even_vgg16.toml")
+FACTORS = (0.85, 1.15)
+BOTH = ("dense", "lossy")
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Which compressors, on what, by which planner."""
+    add = parser.add_argument
+    add("--config", type=Path, default=CONFIG, metavar="FILE", help="what is trained (%(default)s)")
+    add("--topology", type=Path, required=True, metavar="FILE", help="of the emulated hosts")
+    add("--measured-at", required=True, metavar="RATE", help="what their links were shaped to when it was measured")
+    add("--compressors", nargs="+", required=True, metavar="NAME")
+    add("--density", type=float, help="of compressors that have one (each one's own)")
+    add("--factors", type=float, nargs="+", default=list(FACTORS), metavar="X", help="of the break-even (%(default)s)")
+    add("--turns", type=int, default=2, help="runs of each composition (%(default)s)")
+    add("--out", type=Path, default=RESULTS / "break_even", metavar="FOLDER", help="where the results go")
+
+
+def run(options: argparse.Namespace, launch: Launch) -> list[str]:
+    """Every side with and without its compressor, then all of them again."""
+    check_positive("--factors", options.factors)
+    if options.turns < 1:
+        raise UserError(f"--turns: must be positive, got {options.turns}")
+    names, factors = list(dict.fromkeys(options.compressors)), list(dict.fromkeys(options.factors))
+    check_names("--compressors", names, compressors.available())
+    check_density(names, options.density)
+    shaped = parse_rate(options.measured_at, "--measured-at")
+    topology = _topology(options.topology)
+    check_outputs(out=options.out / FILE)
+    again = options.again or not (options.out / FILE).exists()
+    predicted = _predict(options, topology, names, factors, shaped) if again else _earlier(options, names, factors)
+    planned = plan(predicted.sides, options, topology.size)
+    for each in planned:
+        each.check()
+    if again:
+        save(options.out, predicted)
+    return measure(planned, options.out.resolve(), launch, options.again)
+
+
+def plan(found: Sequence[Side], options: argparse.Namespace, hosts: int) -> list[Training]:
+    """The runs, in the order of their turns."""
+    return [
+        Training(
+            side.folder(which, turn),
+            f"{side.compressor} at {side.factor:g}, {which}",
+            Cluster(side.link, hosts),
+            options.config,
+            side.overrides(which, density_of(side.compressor, options.density)),
+        )
+        for turn in range(options.turns)
+        for side in found
+        for which in BOTH
+    ]
+
+
+def _earlier(options: argparse.Namespace, names: Sequence[str], factors: Sequence[float]) -> Predicted:
+    """What was predicted before the runs that are there; UserError where it was something else."""
+    predicted = load(options.out)
+    known = {(side.compressor, side.factor) for side in predicted.sides}
+    asked = {(name, factor) for name in names for factor in factors}
+    if known != asked or predicted.given.get("density") != options.density:
+        raise UserError(
+            f"{options.out / FILE}: predicts other compressors, factors or densities than are asked for; --again "
+            "predicts and runs all of them anew, --out names another folder"
+        )
+    return predicted
+
+
+def _predict(
+    options: argparse.Namespace, topology: Topology, names: Sequence[str], factors: Sequence[float], shaped: float
+) -> Predicted:
+    """The sides by the planner, and what its answers rest on. shaped: bits per second of the links measured."""
+    adviser = _adviser(options, topology)
+    found = sides(adviser, names, factors, shaped / gbit_of(adviser.topology(None)))
+    given = {
+        "trace": adviser.trace.name,
+        "topology": str(options.topology),
+        "links_measured_at": options.measured_at,
+        "memory_bytes_per_second": round(adviser.bytes_per_second),
+        "density": options.density,
+    }
+    return Predicted(found, given)
+
+
+def _topology(file: Path) -> Topology:
+    """The emulated hosts; UserError where they have several ranks each, or no link speeds."""
+    topology = topology_file.resolve(str(file))
+    if len(topology.machines) != topology.size:
+        raise UserError(f"--topology: {file} has hosts of several ranks; needs one rank a host")
+    if not all(branch.links for branch in topology.branches.values()):
+        raise UserError(f"--topology: {file} has no link speeds; `wirebench fit` measures them")
+    return topology
+
+
+def _adviser(options: argparse.Namespace, topology: Topology) -> Adviser:
+    """The planner for the config's trace."""
+    own = gbit_of(topology)
+    trained = loader.load(ROOT / options.config)
+    if trained.model.name != "replay" or "trace" not in trained.model.options:
+        raise UserError(f"--config: {options.config} names no trace to be replayed, and the planner needs one")
+    model = trace.load(trace.find(trained.model.options["trace"]))
+    if trained.data.batch_size != model.batch_size or trained.network.dilation != 1:
+        raise UserError(f"--config: {options.config}: needs the trace's {model.batch_size} images and no dilation")
+    # As a rank has: one thread.
+    torch.set_num_threads(1)
+    return Adviser(
+        model,
+        lambda gbit: topology if gbit is None else presets.rescaled(topology, gbit / own),
+        Rates(),
+        copy_bytes_per_second(),
+        options.density,
+    )

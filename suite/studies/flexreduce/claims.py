@@ -1,0 +1,117 @@
+"""The claims of the FlexReduce paper (section V), each with a verdict on what was measured here."""
+
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+from suite.studies.claim import Claim, Verdict, together
+from suite.studies.flexreduce import measured as found
+from suite.studies.flexreduce.measured import CLAIMS, LAYOUTS, Latencies, Training, ideal_saving, is_even
+
+
+class Line(NamedTuple):
+    """A claim in words, its figure, ours, and the verdict: a line of the table."""
+
+    text: str
+    paper: str
+    measured: str
+    verdict: str
+
+
+def claims(measured: Sequence[Latencies], runs: Sequence[Training]) -> list[Line]:
+    """The paper's claims in its order; all-reduces are judged at `measured.main_items`."""
+    items = found.main_items(measured)
+    chosen = [row for row in measured if row.items == items]
+    layouts = dict.fromkeys(row.layout for row in measured)
+    counts = {layout: found.count_calls(layout) for layout in LAYOUTS}
+    return [
+        *(_saving(chosen, CLAIMS[name]) for name in ("saving_2_machines", "saving_3_machines")),
+        _each(CLAIMS["of_ideal"], {row.layout: row.of_ideal_speed for row in chosen}, percent),
+        _ratio(CLAIMS["blueconnect_even"], [row for row in chosen if is_even(row.layout)], "flexreduce"),
+        _ratio(CLAIMS["blueconnect_uneven"], [row for row in chosen if not is_even(row.layout)], "ring"),
+        _each(CLAIMS["linear"], {layout: found.time_per_item(measured, layout, "flexreduce") for layout in layouts}),
+        # Counted from the plans of all nine layouts: nothing needs to be measured.
+        _each(CLAIMS["mean_calls"], {layout: count.mean for layout, count in counts.items()}),
+        _each(CLAIMS["bound_on_calls"], {layout: float(count.bound) for layout, count in counts.items()}),
+        _average(CLAIMS["epoch_over_ring"], _epochs(runs, LAYOUTS, "flexreduce", "ring")),
+        _average(CLAIMS["epoch_over_native"], _epochs(runs, LAYOUTS, "flexreduce", "native")),
+        _average(CLAIMS["epoch_blueconnect_adds"], _added(runs)),
+    ]
+
+
+def percent(share: float) -> str:
+    """A share for people."""
+    return f"{tenths(share)} %"
+
+
+def tenths(share: float) -> str:
+    """A share in percent without the sign; what rounds to nothing has no minus."""
+    return f"{round(100 * share, 1) + 0.0:.1f}"
+
+
+def whole(share: float) -> str:
+    """A share that the paper gives in whole percent."""
+    return f"{100 * share:.0f} %"
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}"
+
+
+def _line(
+    claim: Claim,
+    figure: str,
+    values: Mapping[str, float],
+    form: Callable[[float], str],
+    verdicts: Mapping[str, Verdict],
+) -> Line:
+    """`values` and `verdicts` by layout; the claim holds where it does on all of them."""
+    if not values:
+        return Line(claim.text, figure, "-", together(verdicts))
+    ends = dict.fromkeys((form(min(values.values())), form(max(values.values()))))
+    measured = f"{' to '.join(ends)} ({', '.join(values) if len(values) < 3 else f'{len(values)} layouts'})"
+    return Line(claim.text, figure, measured, together(verdicts))
+
+
+def _each(claim: Claim, values: Mapping[str, float | None], form: Callable[[float], str] = _number) -> Line:
+    known = {layout: value for layout, value in values.items() if value is not None}
+    verdicts = {layout: claim.judge(value) for layout, value in known.items()}
+    return _line(claim, claim.shown or " to ".join(map(whole, claim.number)), known, form, verdicts)
+
+
+def _saving(chosen: Sequence[Latencies], claim: Claim) -> Line:
+    machines = claim.about["machines"]
+    here = [row for row in chosen if len(row.topology.machines) == machines]
+    values = {row.layout: saving.median for row in here if (saving := row.saving("flexreduce", "ring"))}
+    ideals = [ideal_saving(layout) for layout in LAYOUTS if layout.count("+") == machines - 1]
+    figure = " to ".join(map(whole, claim.number)) + f"; ideal {percent(min(ideals))} to {percent(max(ideals))}"
+    return _line(claim, figure, values, percent, {row.layout: row.verdict for row in here if row.layout in values})
+
+
+def _ratio(claim: Claim, chosen: Sequence[Latencies], rival: str) -> Line:
+    """BlueConnect's time over the rival's."""
+    values = {row.layout: ratio.median for row in chosen if (ratio := row.ratio("blueconnect", rival))}
+    return _each(claim, values)
+
+
+def _epochs(runs: Sequence[Training], layouts: Sequence[str], one: str, other: str) -> dict[str, float]:
+    """The share of `other`'s time per epoch that `one` saves, by layout."""
+    savings = {layout: found.faster(runs, layout, one, other) for layout in layouts}
+    return {layout: saving.median for layout, saving in savings.items() if saving}
+
+
+def _added(runs: Sequence[Training]) -> dict[str, float]:
+    uneven = [layout for layout in LAYOUTS if not is_even(layout)]
+    return {layout: -saving for layout, saving in _epochs(runs, uneven, "blueconnect", "ring").items()}
+
+
+def _average(claim: Claim, values: Mapping[str, float]) -> Line:
+    """The paper gives one average over its layouts; ours is over those measured."""
+    means = {", ".join(values): statistics.mean(values.values())} if values else {}
+    verdicts = {name: claim.judge(mean) for name, mean in means.items()}
+    return _line(claim, on_average(claim), means, percent, verdicts)
+
+
+def on_average(claim: Claim) -> str:
+    """The paper's figure."""
+    return f"{percent(claim.number[0])} on average"

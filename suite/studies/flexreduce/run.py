@@ -1,0 +1,184 @@
+"""Measure what the FlexReduce paper measures, on emulated clusters of 2 and 3 machines.
+
+wirebench study flexreduce run                       all-reduce latency on the paper's nine layouts
+wirebench study flexreduce run --full --layouts 2+3  120 million floats too: minutes per layout
+wirebench study flexreduce run --end-to-end          training of ResNet-18, the collectives taking turns
+wirebench study flexreduce report                    afterwards: table.md and the figures
+
+The machine should have nothing else to do. A layout that fails is reported and the others go on; exit code 1 then.
+"""
+
+import argparse
+import dataclasses
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from suite.bench.collectives import parse_size
+from suite.studies import notes
+from suite.studies.flexreduce.measured import LAYOUTS, PUBLISHED
+from suite.studies.flexreduce.report import CLUSTER
+from suite.studies.runner import RESULTS, Command, Launch, measure, shown, within
+from suite.studies.trainings import Cluster, Training
+from wirebench.errors import UserError
+from wirebench.record import collective_results
+from wirebench.utils.files import write_atomically
+
+CONFIG = Path("configs/tables/flexreduce_resnet18.toml")
+TIMED = ("ring", "flexreduce", "blueconnect", "native")
+TRAINED = ("ring", "blueconnect", "flexreduce", "native")
+SIZES, FULL_SIZE = ("60kf", "120kf", "1200kf", "3000kf"), f"{PUBLISHED.tables['sizes']['large'] // 10**6}mf"
+LATENCY_ONLY, TRAINING_ONLY = ("layouts", "sizes", "full", "seconds"), ("turns", "end_to_end_layouts")
+
+
+@dataclasses.dataclass(frozen=True)
+class Timing:
+    """All collectives at all sizes on one layout: a file of cells.
+
+    sizes  of the sums, as `wirebench bench collectives` reads them; seconds: for each of them
+    """
+
+    label: str
+    cluster: Cluster
+    sizes: tuple[str, ...]
+    seconds: float
+
+    def file(self, out: Path) -> Path:
+        """Of the cells."""
+        return out / "cells" / f"{self.label}.jsonl"
+
+    def check(self) -> None:
+        """UserError for links or sizes that cannot be read."""
+        self.cluster.check()
+        for size in self.sizes:
+            parse_size(size)
+
+    def is_there(self, out: Path) -> bool:
+        """Whether all sizes were measured; UserError where the links were others."""
+        file = self.file(out)
+        if not file.exists():
+            return False
+        known = collective_results.load(file)
+        refuse_other_links(file, known.header, self.cluster)
+        return set(map(parse_size, self.sizes)) <= {cell.items for cell in known.cells}
+
+    def make(self, out: Path, launch: Launch) -> bool:
+        """Measure; whether it went well. Cells of an earlier run stay where it did not."""
+        file = self.file(out)
+        command = self.command(file)
+        if launch(command) != 0:
+            return False
+        known = collective_results.load(file)
+        # The ranks do not know how fast their links are.
+        collective_results.save(
+            file, {**known.header, "link": self.cluster.link, "launch": shown(command)}, known.cells
+        )
+        return True
+
+    def command(self, file: Path) -> Command:
+        """What writes the file."""
+        tool = ["wirebench", "bench", "collectives", "--collectives", *TIMED, "--sizes", *self.sizes]
+        return [*self.cluster.words, *tool, "--seconds", f"{self.seconds:g}", "--json", within(file)]
+
+
+@dataclasses.dataclass(frozen=True)
+class Turn(Training):
+    """A training with one collective on a layout. What all of a layout share stands once, beside them."""
+
+    cluster: Cluster
+
+    def is_there(self, out: Path) -> bool:
+        """Whether it left a record; UserError where the layout's links were others."""
+        path = (out / self.folder).parent / CLUSTER
+        there = (out / self.folder / "record.json").exists()
+        if there and path.exists():
+            refuse_other_links(path, notes.note(path, {}), self.cluster)
+        return there
+
+    def make(self, out: Path, launch: Launch) -> bool:
+        """Train; whether that left a result. Runs on other links go: they are none of this measurement's."""
+        folder = (out / self.folder).parent
+        path = folder / CLUSTER
+        if path.exists() and notes.note(path, {}).get("link") != self.cluster.link:
+            shutil.rmtree(folder)
+        well = super().make(out, launch)
+        turns = {record.parent.name.rpartition("-")[2] for record in folder.glob("[!.]*-*/record.json")}
+        if turns:
+            example = dataclasses.replace(self, overrides=("collective.name=NAME",)).command(folder / "NAME-TURN")
+            note = {"link": self.cluster.link, "turns": len(turns), "launch": shown(example)}
+            write_atomically(path, json.dumps(note, indent=1) + "\n")
+        return well
+
+
+def refuse_other_links(path: Path, header: Mapping[str, Any], cluster: Cluster) -> None:
+    """UserError where what is there was measured on links of another rate."""
+    known = header.get("link", cluster.link)
+    if known != cluster.link:
+        raise UserError(f"{path}: the links had {known}; --again measures anew, --out names another folder")
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """What is measured, on which layouts, for how long."""
+    add = parser.add_argument
+    add("--link", default="100mbit", help="rate of every machine's link (%(default)s)")
+    add(
+        "--out",
+        type=Path,
+        default=RESULTS / "flexreduce",
+        metavar="FOLDER",
+        help="where the results go (results/flexreduce)",
+    )
+    add("--layouts", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help=f"ranks per machine ({' '.join(LAYOUTS)})")
+    add("--sizes", nargs="+", metavar="SIZE", help=f"sums; 60kf is 60,000 floats ({' '.join(SIZES)})")
+    add("--full", action="store_true", default=None, help=f"{FULL_SIZE} too: a minute per call at 100mbit")
+    add("--seconds", type=float, help="time for a size (25)")
+    add("--end-to-end", action="store_true", help=f"train {CONFIG} instead")
+    add("--end-to-end-layouts", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help="where to train (2+3)")
+    add("--turns", type=int, help="trainings of each collective (2)")
+
+
+def run(options: argparse.Namespace, launch: Launch) -> list[str]:
+    """Time the collectives on every layout, or train with each of them in turn (A B C D A B C D)."""
+    _refuse_unused(options)
+    planned = trainings(options) if options.end_to_end else timings(options)
+    return measure(planned, options.out.resolve(), launch, options.again)
+
+
+def timings(options: argparse.Namespace) -> list[Timing]:
+    """A file of cells for every layout."""
+    sizes = tuple(options.sizes or SIZES) + ((FULL_SIZE,) if options.full else ())
+    seconds = 25.0 if options.seconds is None else options.seconds
+    if seconds <= 0:
+        raise UserError(f"--seconds: must be positive, got {seconds:g}")
+    layouts = dict.fromkeys(options.layouts or LAYOUTS)
+    return [Timing(layout, Cluster(options.link, layout=layout), sizes, seconds) for layout in layouts]
+
+
+def trainings(options: argparse.Namespace) -> list[Turn]:
+    """Every collective once, then every one again, layout by layout."""
+    turns = 2 if options.turns is None else options.turns
+    if turns < 1:
+        raise UserError(f"--turns: must be positive, got {turns}")
+    return [
+        Turn(
+            f"end_to_end/{layout}/{name}-{turn}",
+            f"{layout}: {name} in turn {turn}",
+            Cluster(options.link, layout=layout),
+            CONFIG,
+            (f"collective.name={name}",),
+            may_diverge=False,
+        )
+        for layout in dict.fromkeys(options.end_to_end_layouts or ["2+3"])
+        for turn in range(turns)
+        for name in TRAINED
+    ]
+
+
+def _refuse_unused(options: argparse.Namespace) -> None:
+    """UserError for a flag that has no part in what is asked for."""
+    for name in LATENCY_ONLY if options.end_to_end else TRAINING_ONLY:
+        if getattr(options, name) is not None:
+            where = "is about all-reduces alone" if options.end_to_end else "needs --end-to-end"
+            raise UserError(f"--{name.replace('_', '-')}: {where}")

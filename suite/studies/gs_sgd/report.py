@@ -1,0 +1,48 @@
+"""The gs-SGD paper's Table II beside what was measured of its methods: results/gs-sgd/table.md.
+
+wirebench study gs_sgd report                         from the runs in results/methods
+wirebench study gs_sgd report --runs FOLDER --dir FOLDER
+"""
+
+import argparse
+from pathlib import Path
+
+from suite.studies.gs_sgd.claims import BRACKETS, HEAD, PUBLISHED, judged
+from suite.studies.page import Page
+from suite.studies.rows import load
+from suite.studies.runner import RESULTS
+from wirebench.errors import UserError
+from wirebench.utils.markdown import table
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Where the runs are, and the report goes."""
+    add = parser.add_argument
+    add("--runs", type=Path, default=RESULTS / "methods", metavar="FOLDER", help="MODEL/METHOD-TURN (results/methods)")
+    add("--dir", type=Path, default=RESULTS / "gs-sgd", metavar="FOLDER", help="of the report (results/gs-sgd)")
+
+
+def pages(options: argparse.Namespace) -> list[Page]:
+    """One table of all folders of runs that the paper says something of."""
+    folders = sorted({path.parents[1] for path in options.runs.glob("*/*/method.json")})
+    found = {folder.name: judged(load(folder)) for folder in folders}
+    lines = [[name, *cells] for name, each in found.items() for cells in each]
+    if not lines:
+        raise UserError(f"{options.runs}: has no MODEL/METHOD-TURN of gs_sgd and a rival; measure first")
+    setting = next(iter(PUBLISHED.claims.values())).setting
+    text = [
+        "# gs-SGD beside its paper",
+        "",
+        '{authors}, "{title}", {published}.'.format(**PUBLISHED.source)
+        + f" The paper's setting: {setting}. Ours: `wirebench study methods`, whose tables say more of each run.",
+        "",
+        *table(("runs", *HEAD), lines),
+        BRACKETS,
+        "",
+    ]
+    return [Page(options.dir, "\n".join(text))]
+
+
+def committed() -> list[list[str]]:
+    """The only one."""
+    return [[]]

@@ -1,0 +1,44 @@
+"""Train with the gs-SGD paper's three methods on 4 emulated hosts, taking turns, on each of its models.
+
+wirebench study gs_sgd run                   VGG-16 and ResNet-20, 4 hosts, 1 Gbit/s, into results/methods
+wirebench study gs_sgd run --models vgg16 --turns 1
+wirebench study gs_sgd report                afterwards: the paper's Table II beside what was measured
+
+These are runs of the study `methods`, which has more of them; both read the same folders.
+"""
+
+import argparse
+from pathlib import Path
+
+from suite.studies.gs_sgd.claims import WIDE_SUFFIX
+from suite.studies.methods import run as methods
+from suite.studies.runner import RESULTS, Launch, measure
+from wirebench.errors import UserError
+
+MODELS = ("vgg16", "resnet20")
+METHODS = ("gtopk", *(f"{name}{suffix}" for suffix in ("", WIDE_SUFFIX) for name in ("gs_sgd", "sketched_sgd")))
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Which models, on what."""
+    add = parser.add_argument
+    add("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME", help="vgg16, resnet20 (both)")
+    add("--density", type=float, default=0.01, help="of all three, as the paper states none (%(default)s)")
+    add("--hosts", type=int, default=4, help="hosts of one worker each (%(default)s)")
+    add("--link", default="1gbit", help="rate of every host's link (%(default)s)")
+    add("--turns", type=int, default=2, help="runs of each method (%(default)s)")
+    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
+    add("--out", type=Path, default=RESULTS / "methods", metavar="FOLDER", help="where the results go, by model")
+
+
+def run(options: argparse.Namespace, launch: Launch) -> list[str]:
+    """Every method in turn, model by model."""
+    if options.turns < 1:
+        raise UserError(f"--turns: must be positive, got {options.turns}")
+    if not 0 < options.density <= 1:
+        raise UserError(f"--density: lies in (0, 1], got {options.density:g}")
+    chosen, failed = methods.plan(METHODS, options.density), []
+    for model in dict.fromkeys(options.models):
+        planned = methods.planned(options, Path(f"configs/tables/methods_{model}.toml"), chosen)
+        failed += measure(planned, (options.out / model).resolve(), launch, options.again)
+    return failed

@@ -1,0 +1,109 @@
+"""Train with every compressor on an emulated cluster, taking turns: time per step, phases, and bytes on the wire.
+
+wirebench study methods run                                    all methods on VGG-16 and ResNet-20, 4 hosts, 1 Gbit/s
+wirebench study methods run --config configs/tables/methods_vgg16.toml --methods dense gs_sgd --turns 3
+wirebench study methods report results/methods/vgg16           afterwards: table.md and the figure
+
+The machine should have nothing else to do. A method that fails is reported and the others go on; exit code 1 then. Its
+earlier run, if there is one, stays. A method that diverges has not failed, its row says so.
+"""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import compressors
+from suite.studies.gs_sgd.claims import PUBLISHED, WIDE_SUFFIX
+from suite.studies.runner import RESULTS, ROOT, Launch, measure
+from suite.studies.trainings import Cluster, Training
+from wirebench.config import loader
+from wirebench.errors import UserError
+
+CONFIGS = [Path(f"configs/tables/methods_{model}.toml") for model in ("vgg16", "resnet20")]
+FUSED = "scheduler.name=fused"
+BASELINES: dict[str, list[str]] = {
+    "dense": ["compressor.name=none", FUSED],
+    "dense, one message": ["compressor.name=none"],
+    "DDP": ["compressor.name=none", "scheduler.name=native"],
+}
+"""What every method is compared with, by label."""
+
+SETTINGS: dict[str, list[str]] = {
+    "fp16": [FUSED],
+    "bf16": [FUSED],
+    # A replay sends noise of deviation 1e-4. What is held back walks at random, and reaches ten times that in some 100
+    # steps, so that about 1 % goes in each.
+    "threshold": ["compressor.threshold=1e-3"],
+}
+"""What a compressor is run with; else `density` where it has that option, in one message per step."""
+
+WIDER = ("gs_sgd", "sketched_sgd")
+"""These also with the columns for each entry that the released Sketched-SGD has; the default is four."""
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """What is trained, with what, where."""
+    add = parser.add_argument
+    add("--config", type=Path, nargs="+", default=CONFIGS, metavar="FILE", help="what is trained (VGG-16, ResNet-20)")
+    add("--methods", nargs="+", metavar="NAME", help="compressors, or 'dense', 'DDP', ... (all)")
+    add("--density", type=float, default=0.01, help="of the sparse methods (%(default)s)")
+    add("--hosts", type=int, default=4, help="hosts of one worker each (%(default)s)")
+    add("--link", default="1gbit", help="rate of every host's link (%(default)s)")
+    add("--turns", type=int, default=2, help="runs of each method (%(default)s)")
+    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
+    add("--out", type=Path, metavar="FOLDER", help="where the results go (results/methods, by the config's name)")
+
+
+def run(options: argparse.Namespace, launch: Launch) -> list[str]:
+    """Config by config: every method once, then every method again."""
+    chosen = plan(options.methods, options.density)
+    names = {path: _name(loader.load(ROOT / path, options.set).name) for path in options.config}
+    if options.turns < 1:
+        raise UserError(f"--turns: must be positive, got {options.turns}")
+    if not 0 < options.density <= 1:
+        raise UserError(f"--density: lies in (0, 1], got {options.density:g}")
+    if options.out and len(names) > 1:
+        raise UserError("--out: needs one --config")
+    failed = []
+    for path, name in names.items():
+        out = options.out or RESULTS / "methods" / name
+        failed += measure(planned(options, path, chosen), out.resolve(), launch, options.again)
+    return failed
+
+
+def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:
+    """Overrides by label, in the order of their turns: baselines, then every compressor, or those that are named."""
+    known, columns = dict(BASELINES), PUBLISHED.tables["released_sketched_sgd"]["columns_per_entry"]
+    for name in compressors.available():
+        if name != "none":
+            options = compressors.PLUGINS.options(name)
+            sparse = [f"compressor.density={density:g}"] if "density" in options else []
+            known[name] = [f"compressor.name={name}", *SETTINGS.get(name, sparse)]
+            if name in WIDER:
+                known[name + WIDE_SUFFIX] = [*known[name], f"compressor.ratio={columns * density:g}"]
+    for name in names or ():
+        if name not in known:
+            raise UserError(f"--methods: no {name!r}; there is: {', '.join(known)}")
+    return {name: known[name] for name in (dict.fromkeys(names) if names else known)}
+
+
+def planned(options: argparse.Namespace, trained: Path, chosen: dict[str, list[str]]) -> list[Training]:
+    """All runs of a config, in the order of their turns."""
+    cluster = Cluster(options.link, options.hosts)
+    return [
+        Training(
+            f"{label.replace(', ', '-').replace(' ', '_')}-{turn}",
+            label,
+            cluster,
+            trained,
+            (*overrides, *options.set),
+        )
+        for turn in range(options.turns)
+        for label, overrides in chosen.items()
+    ]
+
+
+def _name(config_name: str) -> str:
+    """Of the folder of a config's results: methods-vgg16 has them in vgg16."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", config_name.removeprefix("methods-")).strip(".-") or "run"

@@ -1,0 +1,151 @@
+"""Schedules on emulated hosts beside their predictions and the MG-WFBP paper's measured rates: a table and a figure."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from suite.studies.mg_wfbp.paper import GOOGLENET, PAPERS_LINK
+from suite.studies.notes import NotedRun
+from suite.studies.page import Page
+from suite.studies.rows import Row, load, times_faster
+from wirebench.exchange.reduce_scatter import WAIT
+from wirebench.telemetry.timeline import ALL_GATHER, FORMERLY_ALL_GATHER, timeline_spans
+from wirebench.topology.rates import parse_rate
+from wirebench.utils.figures import new_figure
+from wirebench.utils.markdown import table
+
+Interval = tuple[float, float]
+
+HEAD = ("schedule", "messages", "step ms [10 % - 90 % of all steps]", "exposed ms", "predicted ms", "error")
+PAIRS_HEAD = ("faster", "than", "here [spread]", "MG-WFBP paper, with 10GbE")
+PAIRS = (
+    ("mg_wfbp", "wfbp"),
+    ("mg_wfbp", "sync_easgd"),
+    ("optimal", "mg_wfbp"),
+    ("optimal", "wfbp"),
+    ("dear", "wfbp"),
+    ("dear bucket_cap_mb=4", "wfbp"),
+    ("dear bucket_cap_mb=1", "wfbp"),
+    ("optimal", "fused"),
+    ("optimal", "native"),
+)
+
+
+def page(folder: Path) -> Page:
+    """The report of a folder of runs."""
+    rows = load(folder)
+    return Page(folder, document(rows), {"steps.png": figure(rows)})
+
+
+def document(rows: Sequence[Row]) -> str:
+    """The whole file."""
+    first = rows[0].runs[0]
+    model, dilation = first.record["config"]["model"], first.has("config", "network", "dilation") or 1
+    git = sorted({str((run.has("environment", "git") or {}).get("commit"))[:10] for row in rows for run in row.runs})
+    slowed = f" Computation is slowed down {dilation:g} times, as the links are." if dilation != 1 else ""
+    lines = [
+        f"# Schedules on {model.get('trace', model.get('name', '?'))}",
+        "",
+        f"{first.record['world_size']} workers on {first.note['hosts']} emulated hosts with links of "
+        f"{first.note['link']}, all on one {first.machine}; turns of each: {len(rows[0].runs)}.{slowed} "
+        "Exposed: what a step waits for messages when its backward pass is over. A prediction is a simulation of the "
+        "schedule, with messages and computation timed apart in the run's own uncounted steps (docs/record.md).",
+        "",
+        f"Commits: {', '.join(git)}. Made by `wirebench study mg_wfbp run`, which runs `{first.note['launch']}` and "
+        "the like.",
+        "",
+        *table(HEAD, [_cells(row) for row in rows]),
+        *table(PAIRS_HEAD, _pairs(rows)),
+        *_all_gathers(rows),
+        "![time per step](steps.png)",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def figure(rows: Sequence[Row]) -> Any:
+    """A bar for every schedule, with the prediction of each."""
+    timed = [row for row in reversed(rows) if row.step_seconds]
+    drawn, axes = new_figure("", "milliseconds per step", "")
+    drawn.set_size_inches(7.5, 0.3 * len(timed) + 1.2)
+    for place, row in enumerate(timed):
+        axes.barh(place, _ms(row.step_seconds), color="#a6cee3", label=None if place else "measured")
+        predicted = row.median("prediction", "step_seconds")
+        if predicted is not None:
+            axes.plot(
+                _ms(predicted), place, marker="|", markersize=14, color="black", linestyle="",
+                label=None if place else "predicted",
+            )  # fmt: skip
+    axes.set_yticks(range(len(timed)), [row.label for row in timed], fontsize=8)
+    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+    return drawn
+
+
+def _cells(row: Row) -> list[str]:
+    seconds, between = row.step_seconds, row.steps_between
+    exposed, predicted = row.median("phases", "exchange_exposed"), row.median("prediction", "step_seconds")
+    messages = row.median("prediction", "messages")
+    return [
+        row.title,
+        "-" if messages is None else f"{messages:g}",
+        "-" if seconds is None or between is None
+        else f"{_ms(seconds):.1f} [{_ms(between[0]):.1f} - {_ms(between[1]):.1f}]",
+        "-" if exposed is None else f"{_ms(exposed):.1f}",
+        "-" if predicted is None else f"{_ms(predicted):.1f}",
+        "-" if predicted is None or not seconds else f"{100 * (predicted / seconds - 1):+.1f} %",
+    ]  # fmt: skip
+
+
+def _pairs(rows: Sequence[Row]) -> list[list[str]]:
+    known = {row.label: row for row in rows if not row.diverged}
+    found = []
+    for name, other in PAIRS:
+        ratio = times_faster(known[name], known[other]) if {name, other} <= known.keys() else None
+        if ratio:
+            papers = _papers(rows[0].runs[0], name, other)
+            cells = [name, other, f"{ratio[0]:.2f}x [{ratio[1]:.2f} - {ratio[2]:.2f}]"]
+            found.append([*cells, "-" if papers is None else f"{papers:.2f}x"])
+    return found
+
+
+def _all_gathers(rows: Sequence[Row]) -> list[str]:
+    """How much of the all-gathers of split schedules forward passes hide, by the timelines of their first turns."""
+    lines = []
+    for row in rows:
+        folder = row.runs[0].folder
+        spans = timeline_spans(folder / "trace.json") if (folder / "trace.json").is_file() else []
+        gathers = [(begin, end) for name, begin, end in spans if name.endswith((ALL_GATHER, FORMERLY_ALL_GATHER))]
+        if gathers:
+            forward = [(begin, end) for name, begin, end in spans if name == "forward"]
+            waits = [(begin, end) for name, begin, end in spans if name.startswith(WAIT)]
+            hidden = together(gathers, forward) - together(gathers, waits)
+            total = sum(end - begin for begin, end in gathers)
+            lines += [
+                f"`{row.label}`: {_ms(hidden):.0f} of the {_ms(total):.0f} ms in which sums are handed out, in the "
+                f"steps that {folder.name}/trace.json shows (ui.perfetto.dev), are hidden under a forward pass; in the "
+                "others it waits for them, or has not begun.",
+                "",
+            ]
+    return lines
+
+
+def together(some: Sequence[Interval], others: Sequence[Interval]) -> float:
+    """Seconds in which both are under way; neither overlaps itself."""
+    pairs = ((min(e, end) - max(b, begin)) for b, e in others for begin, end in some)
+    return sum(max(0.0, both) for both in pairs)
+
+
+def _papers(run: NotedRun, name: str, other: str) -> float | None:
+    """The paper's ratio for as many nodes; None of another model or network, or of schedules that it has not."""
+    nodes, model = run.record["world_size"], GOOGLENET
+    if run.record["config"]["model"].get("trace") != model.trace or nodes not in model.nodes:
+        return None
+    if parse_rate(run.note["link"]) * (run.has("config", "network", "dilation") or 1) != PAPERS_LINK:
+        return None
+    if not {name, other} <= model.rates.keys():
+        return None
+    return model.seconds(nodes, other) / model.seconds(nodes, name)
+
+
+def _ms(seconds: float | None) -> float:
+    return 1e3 * (seconds or 0.0)

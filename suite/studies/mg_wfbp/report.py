@@ -1,0 +1,35 @@
+"""The MG-WFBP paper's claims beside the simulator; or of a folder of runs, schedules beside its measured rates.
+
+wirebench study mg_wfbp report                                        simulated, in half a minute: results/mg-wfbp
+wirebench study mg_wfbp report --dir FOLDER                           the same, elsewhere
+wirebench study mg_wfbp report results/schedules/googlenet_8x10gbit   of what `wirebench study mg_wfbp run` measured
+"""
+
+import argparse
+from pathlib import Path
+
+from suite.studies.mg_wfbp import measured, simulated
+from suite.studies.page import Page, tables_below
+from suite.studies.runner import RESULTS
+from wirebench.errors import UserError
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Which report."""
+    add = parser.add_argument
+    add("folders", type=Path, nargs="*", metavar="FOLDER", help="runs, whose tables and figures are made instead")
+    add("--dir", type=Path, metavar="FOLDER", help="where the simulated report goes (results/mg-wfbp)")
+
+
+def pages(options: argparse.Namespace) -> list[Page]:
+    """The simulated one, or one for each folder."""
+    if not options.folders:
+        return [simulated.page(options.dir or RESULTS / "mg-wfbp")]
+    if options.dir is not None:
+        raise UserError("--dir: the report of runs stands in their folder")
+    return [measured.page(folder) for folder in options.folders]
+
+
+def committed() -> list[list[str]]:
+    """The simulated one, and that of every folder of runs."""
+    return [[], *tables_below(RESULTS / "schedules")]

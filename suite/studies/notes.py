@@ -1,0 +1,90 @@
+"""method.json, what a study says of a run beside its record: written, read together with it, and compared."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wirebench.config.plugins import check_type
+from wirebench.errors import UserError
+from wirebench.record import schema
+from wirebench.utils.files import write_atomically
+
+NOTE = "method.json"
+
+
+class NotedRun(NamedTuple):
+    """A run of a study: its folder, the study's note, and its record."""
+
+    folder: Path
+    note: dict[str, Any]
+    record: dict[str, Any]
+
+    def has(self, *path: str) -> Any:
+        """What stands at `path` of the record; None where there is nothing, as in a record of an older version."""
+        found: Any = self.record
+        for key in path:
+            found = found.get(key) if isinstance(found, dict) else None
+        return found
+
+    @property
+    def machine(self) -> str:
+        """The processor it ran on."""
+        model, cores = self.has("environment", "cpu", "model"), self.has("environment", "cpu", "cores")
+        return "an unknown machine" if model is None else f"{model} with {cores} cores"
+
+    @property
+    def commit(self) -> str:
+        """Of the code that made it."""
+        git = self.has("environment", "git")
+        return "unknown" if git is None else git["commit"][:10] + (" and changes" if git["dirty"] else "")
+
+    @property
+    def diverged(self) -> bool:
+        """Whether training ended before its time because of numbers that were not finite, or of its own guard."""
+        return self.record["status"] == "diverged"
+
+
+def write(folder: Path, note: Mapping[str, Any]) -> None:
+    """Write the note beside the record: only now do reports see the run."""
+    write_atomically(folder / NOTE, json.dumps(note, indent=1) + "\n")
+
+
+def read(folder: Path, needs: Mapping[str, Any]) -> list[NotedRun]:
+    """All runs below `folder`, by name; UserError for a note or a record that is damaged.
+
+    needs  the keys that every note has, and their types
+    """
+    return [NotedRun(path.parent, note(path, needs), schema.read(path.parent)) for path in _notes(folder)]
+
+
+def refuse_mixed(folder: Path, settings: Mapping[str, Mapping[str, object]]) -> None:
+    """UserError where the runs of one table differ in a setting, by the run's name; None says nothing of a setting."""
+    first: dict[str, tuple[str, object]] = {}
+    for name, values in settings.items():
+        for key, value in values.items():
+            if value is None:
+                continue
+            other, known = first.setdefault(key, (name, value))
+            if value != known:
+                raise UserError(f"{folder}: mixes settings: {key} is {known!r} in {other} and {value!r} in {name}")
+
+
+def _notes(folder: Path) -> list[Path]:
+    # Where a run is made, its folder has a name with a dot until it is whole.
+    return [path for path in sorted(folder.glob(f"*/{NOTE}")) if not path.parent.name.startswith(".")]
+
+
+def note(path: Path, needs: Mapping[str, Any]) -> dict[str, Any]:
+    """A table of JSON that has the keys `needs`; UserError for another, or for a file that cannot be read."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: needs a table, got {found!r}")
+    for key, expected in needs.items():
+        check_type(f"{path}: {key}", found.get(key), expected)
+    return found

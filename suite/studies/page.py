@@ -1,0 +1,72 @@
+"""A report: table.md in the folder of its runs, figures beside it; written, printed, or held against the old one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from suite.studies.runner import within
+from wirebench.errors import UserError
+from wirebench.utils import markdown
+from wirebench.utils.figures import save
+
+TABLE = "table.md"
+LONGEST = 90
+"""Characters that are shown of a line that differs."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A table as Markdown, its figures by file name (None: one of an earlier report goes), and what is said of it."""
+
+    folder: Path
+    text: str
+    figures: Mapping[str, Figure | None] = field(default_factory=dict)
+    said: str = ""
+
+    @property
+    def path(self) -> Path:
+        """Of the table."""
+        return self.folder / TABLE
+
+    def write(self) -> None:
+        """Write table and figures; UserError where that cannot be."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{self.folder}: cannot be written: {error.strerror}") from error
+        markdown.write(self.path, self.text)
+        for name, figure in self.figures.items():
+            if figure is None:
+                (self.folder / name).unlink(missing_ok=True)
+            else:
+                save(figure, self.folder / name)
+
+    @property
+    def words(self) -> str:
+        """The text without its figures, for a terminal."""
+        return "\n".join(line for line in self.text.splitlines() if not line.startswith("![")).rstrip()
+
+    def drift(self) -> str | None:
+        """The first line in which the table on disk differs from this one; None where it is the same."""
+        written = markdown.text_of(self.path)
+        if written == self.text:
+            return None
+        lines = zip_longest(written.splitlines(), self.text.splitlines(), fillvalue="no line")
+        differing = ((number, old, new) for number, (old, new) in enumerate(lines, 1) if old != new)
+        number, old, new = next(differing, (len(written.splitlines()), "another end", "this end"))
+        return f"{within(self.path)}:{number}: {_around(old, new)!r}, by its records {_around(new, old)!r}"
+
+
+def _around(line: str, other: str) -> str:
+    """The part of a long line in which it differs from the other."""
+    same = next((at for at, (a, b) in enumerate(zip(line, other, strict=False)) if a != b), min(len(line), len(other)))
+    start = max(0, min(same - LONGEST // 3, len(line) - LONGEST))
+    return line[start : start + LONGEST]
+
+
+def tables_below(folder: Path) -> list[list[str]]:
+    """A report's command line for every folder below `folder` that has a table: the folder alone."""
+    return [[str(path.parent)] for path in sorted(folder.glob(f"*/{TABLE}"))]

@@ -1,0 +1,219 @@
+"""Predicted beside measured steps, of all runs below a folder: table.md and errors.png in it.
+
+wirebench study prediction report --simulate           also what the simulator says of each run, from outside
+wirebench study prediction report results --print      only the table, of whatever is there
+"""
+
+import argparse
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from suite.studies import notes
+from suite.studies.notes import NotedRun
+from suite.studies.page import Page
+from suite.studies.prediction.resimulated import Machine, Resimulated, fit
+from suite.studies.published import load
+from suite.studies.runner import RESULTS
+from wirebench.errors import UserError
+from wirebench.record import schema
+from wirebench.simulation.compress_rates import Rates
+from wirebench.utils import markdown
+from wirebench.utils.figures import new_figure
+
+CLAIM = load(Path(__file__).parent).claims["near"]
+NEAR = CLAIM.tolerance or 0.0
+"""A prediction that is off by no more than this share is a good one."""
+AFTERWARDS = ("naive", "sync_easgd")
+"""Schedules whose messages wait for the end of the backward pass."""
+LEAST = 4
+HEAD = ("run", "engine", "scheduler", "compressor", "collective", "messages", "measured ms", "predicted ms", "error")
+FIGURE = "![predicted against measured](errors.png)\n"
+OUTSIDE_HEAD = ("simulated ms", "error", "fitted")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """One run: its folder's name, and the prediction in its record."""
+
+    name: str
+    run: NotedRun
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Of the run."""
+        return self.run.record
+
+    @property
+    def found(self) -> dict[str, float]:
+        """The record's prediction."""
+        found: dict[str, float] = self.record["prediction"]
+        return found
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less 1."""
+        return self.found["error"]
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Which runs, and how much is said of them."""
+    add, where = parser.add_argument, RESULTS / "prediction"
+    add("folder", type=Path, nargs="?", default=where, metavar="FOLDER", help="of the runs (results/prediction)")
+    add("--simulate", action="store_true", help="simulate runs of emulated clusters from outside, too")
+
+
+def pages(options: argparse.Namespace) -> list[Page]:
+    """The folder's."""
+    runs = collect(options.folder)
+    text = document(runs, from_outside(options.folder, runs) if options.simulate else None)
+    return [Page(options.folder, text, {"errors.png": figure(runs)}, verdict(runs))]
+
+
+def committed() -> list[list[str]]:
+    """The only one."""
+    return [["--simulate"]]
+
+
+def collect(folder: Path) -> list[Predicted]:
+    """All runs below `folder` whose record has a prediction, by name; UserError where there is none."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: is no folder")
+    found = []
+    for path in sorted(folder.rglob("record.json")):
+        if not any(part.startswith(".") for part in path.relative_to(folder).parts):
+            record = schema.read(path)
+            if record.get("prediction"):
+                inside = str(path.parent.relative_to(folder))
+                run = NotedRun(path.parent, {}, record)
+                found.append(Predicted(folder.resolve().name if inside == "." else inside, run))
+    if not found:
+        raise UserError(f"{folder}: has no run with a prediction; runs of several processes have one")
+    return found
+
+
+@dataclass(frozen=True)
+class Outside:
+    """Simulated steps by the run's name, whether each was one of those that the machine's numbers are fitted to."""
+
+    seconds: dict[str, tuple[float, bool]]
+    said: str
+
+    def cells(self, run: Predicted) -> list[str]:
+        """Of the table."""
+        if run.name not in self.seconds:
+            return ["-"] * len(OUTSIDE_HEAD)
+        seconds, fitted = self.seconds[run.name]
+        error = seconds / run.found["measured_seconds"] - 1
+        return [f"{1e3 * seconds:.2f}", f"{100 * error:+.1f} %", "yes" if fitted else ""]
+
+
+def from_outside(folder: Path, runs: Sequence[Predicted]) -> Outside:
+    """Every replayed run of an emulated cluster, simulated; UserError where there are fewer than four."""
+    rates = Rates()
+    noted = notes.read(folder, {"hosts": int, "link": str})
+    known = {each.folder.name: each for each in noted if each.record["config"]["model"]["name"] == "replay"}
+    made = {run.name: Resimulated(known[run.name], rates) for run in runs if run.name in known}
+    if len(made) < LEAST:
+        raise UserError(f"--simulate: {folder}: needs {LEAST} replayed runs of emulated clusters, has {len(made)}")
+    fitted = set(list(made)[::2])
+    machine = fit([each for name, each in made.items() if name in fitted])
+    errors = {name: each.error(machine) for name, each in made.items() if name not in fitted}
+    near = sum(CLAIM.judge(1 + error).good for error in errors.values())
+    median = statistics.median(map(abs, errors.values()))
+    said = (
+        "Simulated from outside, with the trace, the links' rate, the copies that a compressor takes, and what the run "
+        "measured of loading and of the update; and with two "
+        f"numbers fitted to every second run: a round costs {1e6 * machine.round_seconds:.0f} us for each rank that is "
+        f"woken in it, a request {1e6 * machine.call_seconds:.0f} us. Of the {len(errors)} others {near} are within "
+        f"{100 * NEAR:.0f} %, with a median error of {100 * median:.1f} %; the largest "
+        f"of all is {_largest(made, machine)}."
+    )
+    return Outside({name: (each.seconds(machine), name in fitted) for name, each in made.items()}, said)
+
+
+def _largest(made: Mapping[str, Resimulated], machine: Machine) -> str:
+    errors = {name: each.error(machine) for name, each in made.items()}
+    name = max(errors, key=lambda name: abs(errors[name]))
+    return f"{100 * errors[name]:+.0f} % ({name})"
+
+
+def document(runs: Sequence[Predicted], outside: Outside | None = None) -> str:
+    """table.md."""
+    commits = {each.run.commit for each in runs}
+    lines = [
+        "# Predicted and measured steps",
+        "",
+        f"{verdict(runs)} Measured on {', '.join(sorted({each.run.machine for each in runs}))}; commits: "
+        f"{', '.join(sorted(commits))}. A prediction is a simulation of the schedule, with messages and computation "
+        "timed apart in the run's own uncounted steps (docs/record.md). Where no message overlaps computation "
+        "(`naive`, `sync_easgd`, or a single message) these steps are the schedule itself, and the error only says how "
+        f"steady they are; {overlapping(runs)}",
+        "",
+        *([] if outside is None else [outside.said, ""]),
+        *markdown.table(
+            (*HEAD, *(() if outside is None else OUTSIDE_HEAD)),
+            [[*_cells(each), *([] if outside is None else outside.cells(each))] for each in runs],
+        ),
+    ]
+    return "\n".join(lines) + "\n" + FIGURE
+
+
+def verdict(runs: Sequence[Predicted]) -> str:
+    """How many are near, in a sentence."""
+    errors = [abs(each.error) for each in runs]
+    near = sum(CLAIM.judge(1 + each.error).good for each in runs)
+    return (
+        f"{near} of {len(runs)} predictions are within {100 * NEAR:.0f} %; the median error is "
+        f"{100 * statistics.median(errors):.1f} %, the largest {100 * max(errors):.1f} %."
+    )
+
+
+def overlapping(runs: Sequence[Predicted]) -> str:
+    """How many of those are near in which messages and computation overlap."""
+    chosen = [each for each in runs if each.found["messages"] > 1 and _name(each.record, "scheduler") not in AFTERWARDS]
+    near = sum(CLAIM.judge(1 + each.error).good for each in chosen)
+    return f"of the {len(chosen)} others {near} are within {100 * NEAR:.0f} %."
+
+
+def figure(runs: Sequence[Predicted]) -> Figure:
+    """Predicted against measured, with the band that counts as near."""
+    drawn, axes = new_figure("", "measured ms per step", "predicted ms per step")
+    for name in dict.fromkeys(_name(each.record, "scheduler") for each in runs):
+        chosen = [each.found for each in runs if _name(each.record, "scheduler") == name]
+        axes.plot(
+            [1e3 * f["measured_seconds"] for f in chosen],
+            [1e3 * f["step_seconds"] for f in chosen],
+            linestyle="",
+            marker="o",
+            markersize=4,
+            label=name,
+        )
+    ends = [1e3 * extreme(each.found["measured_seconds"] for each in runs) for extreme in (min, max)]
+    axes.plot(ends, ends, color="0.5", linewidth=1)
+    axes.fill_between(ends, [(1 - NEAR) * e for e in ends], [(1 + NEAR) * e for e in ends], color="0.9")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.legend(fontsize=8, frameon=False)
+    return drawn
+
+
+def _cells(each: Predicted) -> list[str]:
+    record, found = each.record, each.found
+    return [
+        each.name,
+        f"{record['engine']} x {record['world_size']}",
+        *(_name(record, section) for section in ("scheduler", "compressor", "collective")),
+        f"{found['messages']:.0f}",
+        f"{1e3 * found['measured_seconds']:.2f}",
+        f"{1e3 * found['step_seconds']:.2f}",
+        f"{100 * each.error:+.1f} %",
+    ]
+
+
+def _name(record: dict[str, Any], section: str) -> str:
+    return str(record["config"].get(section, {}).get("name", "-"))

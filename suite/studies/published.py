@@ -1,0 +1,94 @@
+"""published.toml: where a study's claims stand, the claims, and tables of published numbers; read and checked here."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from suite.studies.claim import Claim
+from wirebench.config.plugins import check_type
+from wirebench.errors import UserError
+from wirebench.utils.names import suggest
+
+FILE = "published.toml"
+NOT_JUDGED = "none"
+SOURCE = ("authors", "title", "published")
+TYPES = {**get_type_hints(Claim), "number": float | list[float], "tolerance": float | str, "about": dict}
+
+
+@dataclass(frozen=True)
+class Published:
+    """A study's published.toml.
+
+    about   the study in a line
+    source  authors, title, and where it was published
+    claims  by id
+    tables  numbers that belong together, by name; each says `where` it stands and its `unit`
+    """
+
+    about: str
+    source: Mapping[str, str]
+    claims: Mapping[str, Claim]
+    tables: Mapping[str, Mapping[str, Any]]
+
+
+def load(folder: Path) -> Published:
+    """The file of a study's folder; UserError, with the key, for what is wrong in it."""
+    path = folder / FILE
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+    _refuse_unknown(str(path), found, ("about", "source", "claims", "tables"))
+    check_type(f"{path}: about", found.get("about"), str)
+    source, tables = _table(path, found, "source"), _table(path, found, "tables")
+    _refuse_unknown(f"{path}: source", source, SOURCE)
+    for key in SOURCE:
+        check_type(f"{path}: source.{key}", source.get(key), str)
+    for name in tables:
+        for key in ("where", "unit"):
+            check_type(f"{path}: tables.{name}.{key}", _table(path, tables, name).get(key), str)
+    return Published(found["about"], source, _claims(path, found.get("claims", [])), tables)
+
+
+def _claims(path: Path, given: Any) -> dict[str, Claim]:
+    check_type(f"{path}: claims", given, list[dict])
+    claims: dict[str, Claim] = {}
+    for place, entry in enumerate(given):
+        claim = _claim(f"{path}: claims[{entry.get('id', place)}]", entry)
+        if claim.id in claims:
+            raise UserError(f"{path}: claims: two have the id {claim.id!r}")
+        claims[claim.id] = claim
+    return claims
+
+
+def _claim(where: str, entry: Mapping[str, Any]) -> Claim:
+    _refuse_unknown(where, entry, [each.name for each in fields(Claim)])
+    for each in fields(Claim):
+        needed = each.default is MISSING and each.default_factory is MISSING
+        if needed or each.name in entry:
+            check_type(f"{where}.{each.name}", entry.get(each.name), TYPES[each.name])
+    number, tolerance = entry["number"], entry["tolerance"]
+    numbers = tuple(number) if isinstance(number, list) else (number,)
+    if not numbers:
+        raise UserError(f"{where}.number: needs at least one")
+    if isinstance(tolerance, str) and tolerance != NOT_JUDGED:
+        raise UserError(f"{where}.tolerance: needs a share, or {NOT_JUDGED!r} for a claim that is not judged")
+    if not isinstance(tolerance, str) and not 0 <= tolerance < 1:
+        raise UserError(f"{where}.tolerance: lies in [0, 1), got {tolerance:g}")
+    return Claim(**{**entry, "number": numbers, "tolerance": None if isinstance(tolerance, str) else tolerance})
+
+
+def _table(path: Path, found: Mapping[str, Any], key: str) -> dict[str, Any]:
+    table = found.get(key, {})
+    check_type(f"{path}: {key}", table, dict)
+    return dict(table)
+
+
+def _refuse_unknown(where: str, found: Mapping[str, Any], known: Any) -> None:
+    for key in found:
+        if key not in known:
+            raise UserError(f"{where}: {key}: no such key; {suggest(key, list(known))}")

@@ -1,0 +1,126 @@
+"""A row of a table: the runs of one composition, what was measured over their turns, and what all rows share."""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from suite.studies import notes
+from suite.studies.notes import NotedRun
+from wirebench.errors import UserError
+
+DENSE = ("dense", "dense, one message")
+DDP = "DDP"
+NEEDS = {"label": str, "hosts": int, "link": str, "launch": str}
+"""Of method.json, of a run on an emulated cluster."""
+
+MAY_DIFFER = ("compressor.", "scheduler.", "collective.", "output.", "train.seed", "optimizer.momentum",
+              "optimizer.nesterov")  # fmt: skip
+"""Begins of the keys that are a method's own; one that applies the momentum itself takes the optimizer's away."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One composition: its label, and its runs, one for each turn or seed."""
+
+    label: str
+    runs: tuple[NotedRun, ...]
+
+    def median(self, *path: str) -> float | None:
+        """Median over turns of the number at `path` of the record; None where one has none."""
+        values = [run.has(*path) for run in self.runs]
+        return None if any(value is None for value in values) else statistics.median(values)
+
+    @property
+    def diverged(self) -> bool:
+        """Whether a turn did."""
+        return any(run.diverged for run in self.runs)
+
+    @property
+    def title(self) -> str:
+        """The label, and whether it diverged."""
+        return f"{self.label} (diverged)" if self.diverged else self.label
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Median over turns of the median step; None without a counted step."""
+        return self.median("step_seconds", "median")
+
+    @property
+    def steps_between(self) -> tuple[float, float] | None:
+        """The lowest 10th and the highest 90th percentile of the steps of any turn."""
+        lows = [run.has("step_seconds", "p10") for run in self.runs]
+        highs = [run.has("step_seconds", "p90") for run in self.runs]
+        return None if None in lows or None in highs else (min(lows), max(highs))
+
+    @property
+    def turns(self) -> dict[str, float]:
+        """The median step of each turn that has one, by the turn's number."""
+        found = {run.folder.name.rpartition("-")[2]: run.has("step_seconds", "median") for run in self.runs}
+        return {turn: seconds for turn, seconds in found.items() if seconds is not None}
+
+
+def load(folder: Path, needs: Mapping[str, Any] = NEEDS) -> list[Row]:
+    """All rows of the runs below `folder`, the fastest first; UserError where there is none, or of several settings.
+
+    needs  the keys of every note, and their types
+    """
+    measured = notes.read(folder, needs)
+    if not measured:
+        raise UserError(f"{folder}: has no METHOD-TURN/method.json of a run; measure first")
+    notes.refuse_mixed(folder, {run.folder.name: _settings(run) for run in measured})
+    rows = [Row(label, turns) for label, turns in by_label(measured).items()]
+    return sorted(rows, key=lambda row: math.inf if row.step_seconds is None else row.step_seconds)
+
+
+def by_label(measured: Sequence[NotedRun]) -> dict[str, tuple[NotedRun, ...]]:
+    """The runs of each composition, by the label in their notes."""
+    found: dict[str, list[NotedRun]] = {}
+    for run in measured:
+        found.setdefault(run.note["label"], []).append(run)
+    return {label: tuple(those) for label, those in found.items()}
+
+
+def fastest(rows: Sequence[Row], labels: Sequence[str]) -> Row | None:
+    """The fastest of the rows with these labels; none that diverged or that has no counted step."""
+    timed = [row for row in rows if row.label in labels and row.step_seconds and not row.diverged]
+    return min(timed, key=lambda row: row.step_seconds or math.inf, default=None)
+
+
+def times_faster(row: Row, rival: Row) -> tuple[float, float, float] | None:
+    """How many times as fast as `rival` the row is: by the medians, at least, and at most; None for one without a time.
+
+    The spread is that of the ratios of turns, which ran one after the other; where the two do not have the same turns,
+    or one only, that of their slowest and fastest ones, or of the 10th and 90th percentile of the only turn's steps.
+    """
+    ours, theirs = row.step_seconds, rival.step_seconds
+    if not ours or not theirs:
+        return None
+    if len(row.turns) > 1 and row.turns.keys() == rival.turns.keys():
+        ratios = [rival.turns[turn] / seconds for turn, seconds in row.turns.items()]
+        return theirs / ours, min(ratios), max(ratios)
+    (fast, slow), (rival_fast, rival_slow) = _extremes(row), _extremes(rival)
+    return theirs / ours, rival_fast / slow, rival_slow / fast
+
+
+def _extremes(row: Row) -> tuple[float, float]:
+    between = row.steps_between if len(row.turns) == 1 else None
+    return between or (min(row.turns.values()), max(row.turns.values()))
+
+
+def _settings(run: NotedRun) -> dict[str, object]:
+    """What all runs of a table share: the cluster, and the config but for what is a method's own."""
+    shared = {key: value for key, value in _flat(run.record["config"]) if not key.startswith(MAY_DIFFER)}
+    # The engine that ran; older configs only have what was asked for.
+    ran = {"engine.name": run.record["engine"]}
+    return {**shared, **ran, "hosts": run.note.get("hosts"), "link": run.note.get("link")}
+
+
+def _flat(table: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{within}{key}.")
+        else:
+            yield within + key, value

@@ -1,0 +1,129 @@
+"""Runs that a study starts one after the other: shown, ended with their starter, judged, and thinned out."""
+
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from wirebench.cluster.signals import Interrupted, Relay
+from wirebench.errors import UserError
+from wirebench.record import schema
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "results"
+KEPT = ("record.json", "config.toml")
+INTERRUPTED = 128 + signal.SIGINT
+WIREBENCH = [sys.executable, "-m", "suite"]
+"""The command `wirebench`, also where it is not installed."""
+
+Command = list[str]
+Launch = Callable[[Command], int]
+"""Runs a command in the repository; returns its exit code."""
+
+
+class Planned(Protocol):
+    """A run to be made. Its label names it in messages, and its runs of other turns or seeds alike."""
+
+    @property
+    def label(self) -> str:
+        """In words."""
+
+    def check(self) -> None:
+        """UserError for what would fail: better now than after half an hour."""
+
+    def is_there(self, out: Path) -> bool:
+        """Whether its result is below `out`; UserError for one of other settings."""
+
+    def make(self, out: Path, launch: Launch) -> bool:
+        """Make it below `out`, in place of an earlier one; whether it left a result."""
+
+
+def measure(
+    planned: Sequence[Planned],
+    out: Path,
+    launch: Launch,
+    again: bool = False,
+    after: Callable[[], None] | None = None,
+) -> list[str]:
+    """Make all runs that are not there yet; returns the labels of those that failed. They cost the others nothing.
+
+    again  also those that are there; after: called after every run
+    """
+    for each in planned:
+        each.check()
+    missing = [each for each in planned if again or not each.is_there(out)]
+    if len(missing) < len(planned):
+        there = len(planned) - len(missing)
+        print(f"{there} of {len(planned)} runs are there already; --again makes them anew", file=sys.stderr)
+    failed = []
+    for each in missing:
+        if not each.make(out, launch):
+            failed.append(each.label)
+        if after is not None:
+            after()
+    return list(dict.fromkeys(failed))
+
+
+def run(command: Command) -> int:
+    """Run `command` in the repository and return its exit code; a signal that ends this process ends it first.
+
+    Raises Interrupted then, after the command has saved what it saves: no run goes on alone, into a folder that the
+    next start would use too.
+    """
+    print(f"+ {shown(command)}", file=sys.stderr, flush=True)
+    with Relay(), subprocess.Popen(command, cwd=ROOT) as started:
+        try:
+            return started.wait()
+        except Interrupted as stop:
+            # A terminal's Ctrl-C has reached it already, and twice means at once.
+            if stop.exit_code != INTERRUPTED:
+                started.terminate()
+            started.wait()
+            raise
+
+
+def attempt(command: Command, folder: Path, launch: Launch) -> bool:
+    """Launch a training into `folder`; whether it left a result: a run to its end, or one that diverged.
+
+    Its record tells. A method that diverges is a result; train.py's exit code is 3 then, but that of a launcher around
+    it need not be, and a training that was told to stop ends with 0.
+    """
+    if _status(folder) not in (None, "finished"):
+        (folder / "record.json").unlink()  # of an earlier attempt: were it left, it would be taken for this one's
+    code = launch(command)
+    status = _status(folder)
+    return status == "diverged" or (status == "finished" and code == 0)
+
+
+def _status(folder: Path) -> str | None:
+    """How the run of `folder` ended; None where there is no record that can be read."""
+    try:
+        return str(schema.read(folder)["status"])
+    except UserError:
+        return None
+
+
+def shown(command: Command) -> str:
+    """The command as one types it in the repository."""
+    words = ["python", *command[1:]] if command[0] == sys.executable else command
+    if command[: len(WIREBENCH)] == WIREBENCH:
+        words = ["wirebench", *command[len(WIREBENCH) :]]
+    return shlex.join(words)
+
+
+def within(path: Path) -> str:
+    """A file or folder as commands name it: from the repository's root where it lies there."""
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
+
+
+def keep(folder: Path, more: Sequence[str] = ()) -> None:
+    """Remove everything of a run's folder but KEPT, and `more`."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name not in (*KEPT, *more):
+            path.unlink()

@@ -1,0 +1,101 @@
+"""What a study is: a folder of three files, found by its published.toml.
+
+published.toml  what is claimed, where, in which setting (published.py)
+run.py          flags(parser), and run(options, launch) -> labels of the runs that failed
+report.py       flags(parser), pages(options) -> the tables and figures, and committed() -> the flags of the reports
+                that are under version control, which `check` holds against their records
+"""
+
+import argparse
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+from suite.studies.page import Page
+from suite.studies.published import FILE, Published, load
+from suite.studies.runner import Launch
+from wirebench.config.import_faults import fault
+from wirebench.errors import UserError
+from wirebench.utils.names import suggest
+
+PACKAGE = "suite.studies"
+
+
+class Runs(Protocol):
+    """A study's run.py. `--again` is a flag of every study."""
+
+    def flags(self, parser: argparse.ArgumentParser) -> None:
+        """Add the study's own flags."""
+
+    def run(self, options: argparse.Namespace, launch: Launch) -> list[str]:
+        """Make the runs that are not there yet; the labels of those that failed. UserError for a mistake in a flag."""
+
+
+class Report(Protocol):
+    """A study's report.py."""
+
+    def flags(self, parser: argparse.ArgumentParser) -> None:
+        """Add the study's own flags."""
+
+    def pages(self, options: argparse.Namespace) -> Sequence[Page]:
+        """The tables and figures of what was measured; nothing is written. UserError where nothing can be read."""
+
+    def committed(self) -> Sequence[Sequence[str]]:
+        """The command line of each report that is under version control."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study by its name: a folder here, or a package of one's own (mine.latency)."""
+
+    name: str
+
+    @property
+    def package(self) -> str:
+        """Importable name."""
+        return self.name if "." in self.name else f"{PACKAGE}.{self.name}"
+
+    @property
+    def folder(self) -> Path:
+        """Where its files are; UserError where there is no such study."""
+        if "." not in self.name and self.name not in available():
+            raise UserError(f"no study {self.name!r}; {suggest(self.name, available())}")
+        try:
+            found = importlib.util.find_spec(self.package)
+        except (ImportError, ValueError):
+            found = None
+        if found is None or not found.submodule_search_locations:
+            raise UserError(f"no package {self.package!r} can be imported (its folder on PYTHONPATH?)")
+        return Path(next(iter(found.submodule_search_locations)))
+
+    @property
+    def published(self) -> Published:
+        """What it claims; UserError for a file that cannot be read."""
+        return load(self.folder)
+
+    @property
+    def runs(self) -> Runs:
+        """Its run.py."""
+        return cast(Runs, self._module("run"))
+
+    @property
+    def report(self) -> Report:
+        """Its report.py."""
+        return cast(Report, self._module("report"))
+
+    def _module(self, part: str) -> object:
+        file = self.folder / f"{part}.py"
+        if not file.is_file():
+            raise UserError(f"study {self.name!r} has no {part}.py: {file}")
+        try:
+            return importlib.import_module(f"{self.package}.{part}")
+        except (ImportError, SyntaxError) as error:
+            raise UserError(f"{file}: cannot be imported: {fault(error)}") from error
+
+
+def available() -> list[str]:
+    """Names of the studies of the suite, sorted."""
+    return sorted(path.parent.name for path in Path(__file__).parent.glob(f"*/{FILE}"))

@@ -1,0 +1,125 @@
+"""Trainings that a study makes, on an emulated cluster or on this machine, each kept with a note of what it was."""
+
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from suite.compose.resolve import resolve
+from suite.studies import notes
+from suite.studies.runner import ROOT, WIREBENCH, Command, Launch, attempt, keep, shown, within
+from wirebench.config import loader
+from wirebench.errors import UserError
+from wirebench.record import schema
+from wirebench.topology.rates import parse_rate
+
+
+class Cluster(NamedTuple):
+    """An emulated cluster: the rate of every link, and as many hosts of one rank, or a layout such as 2+3."""
+
+    link: str
+    hosts: int = 1
+    layout: str = ""
+
+    @property
+    def words(self) -> Command:
+        """What runs a command on it."""
+        shape = ["--layout", self.layout] if self.layout else ["--hosts", str(self.hosts)]
+        return [*WIREBENCH, "cluster", "run", *shape, "--link", self.link, "--"]
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """Of its runs."""
+        return {**({"layout": self.layout} if self.layout else {"hosts": self.hosts}), "link": self.link}
+
+    def check(self) -> None:
+        """UserError for one that cannot be."""
+        parse_rate(self.link)
+        if self.hosts < 1:
+            raise UserError(f"--hosts: must be positive, got {self.hosts}")
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training: its folder's name, its label, where it runs (None: in one process here), its config and overrides.
+
+    It is made in a folder beside its own, whose earlier content it replaces when it has left a result.
+    keeps        files beside record and config that stay
+    may_diverge  whether a run that diverged is a result
+    """
+
+    folder: str
+    label: str
+    cluster: Cluster | None
+    config: Path
+    overrides: tuple[str, ...]
+    keeps: tuple[str, ...] = ()
+    may_diverge: bool = True
+
+    def check(self) -> None:
+        """UserError for what would fail."""
+        if self.cluster is not None:
+            self.cluster.check()
+        try:
+            resolve(loader.load(ROOT / self.config, list(self.overrides)))
+        except UserError as error:
+            raise UserError(f"{self.label}: {error}") from error
+
+    def is_there(self, out: Path) -> bool:
+        """Whether it left a result; UserError for that of another cluster or composition."""
+        path = out / self.folder / notes.NOTE
+        if not path.exists():
+            return False
+        command = self.command(out / self.folder)
+        refuse_another(path, {**self.note, "launch": shown(command)})
+        return True
+
+    def make(self, out: Path, launch: Launch) -> bool:
+        """Train; whether that left a result."""
+        folder = out / self.folder
+        made = folder.with_name(f".{folder.name}.part")
+        shutil.rmtree(made, ignore_errors=True)
+        try:
+            if not attempt(self.command(made), made, launch):
+                return False
+            if not self.may_diverge and schema.read(made)["status"] == "diverged":
+                return False
+            keep(made, self.keeps)
+            shutil.rmtree(folder, ignore_errors=True)
+            made.rename(folder)
+            notes.write(folder, {**self.note, "launch": shown(self.command(folder))})
+            return True
+        finally:
+            shutil.rmtree(made, ignore_errors=True)
+
+    def command(self, folder: Path) -> Command:
+        """What makes it in `folder`."""
+        begin = [sys.executable] if self.cluster is None else [*self.cluster.words, "python"]
+        return [*begin, "train.py", str(self.config), *self.overrides, f"output.dir={within(folder)}"]
+
+    @property
+    def note(self) -> dict[str, Any]:
+        """What its note says beside the launch."""
+        return {"label": self.label, **({} if self.cluster is None else self.cluster.note)}
+
+
+def refuse_another(path: Path, wanted: Mapping[str, Any]) -> None:
+    """UserError where a note says that the run that is there was another; of its launch, what train.py was told."""
+    found = notes.note(path, {})
+    for key, value in wanted.items():
+        known = found.get(key, value)
+        if key == "launch":
+            known, value = (_told(str(launch)) for launch in (known, value))
+        if known != value:
+            raise UserError(
+                f"{path}: {key} is {known!r}, and {value!r} is asked for; --again makes the run anew, --out names "
+                "another folder"
+            )
+
+
+def _told(launch: str) -> str:
+    """The words after train.py; where the run was put, and how the cluster was made, make it no other run."""
+    words = launch.partition("train.py ")[2].split()
+    return " ".join(word for word in words if not word.startswith("output.dir="))

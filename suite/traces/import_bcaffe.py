@@ -1,0 +1,96 @@
+r"""Make a trace of a layer log of B-Caffe, the MG-WFBP authors' code.
+
+  wirebench trace import tmpcomm.log --model "GoogLeNet, 3x224x224, 1000 classes" --hardware "NVIDIA Tesla K80" \
+      --batch 64 --out googlenet_k80.json
+
+    I0207 16:23:08.165047 35803 distributed.cpp:112] [0, 9408, 14744.1, 408]
+
+A line of the log, such as this one, names a parameter tensor in forward order, its elements, the microseconds of its
+layer's backward pass (the same on weight and bias) and those of its all-reduce. Weight and bias are one message there,
+so a layer of the trace is both. The last pass of the log counts. Forward times are not logged: as in the authors'
+simulator they are half of the backward times.
+"""
+
+import argparse
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from wirebench.errors import UserError
+from wirebench.simulation.trace import Trace, TraceLayer
+from wirebench.utils.cli import parser_of
+
+LINE = re.compile(r"distributed\.cpp:\d+\] \[(\d+), (\d+), ([-+.\de]+), (\d+)(?:, \d+)?\]\s*$")
+FORWARD_SHARE = 0.5
+HOW = (
+    "backward times measured in the job, layers without parameters not timed; forward times are half of the backward "
+    "times, as in the authors' simulator"
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Convert the log and write its trace."""
+    options = _parser().parse_args(arguments)
+    trace = convert(options)
+    trace.save(options.out)
+    print(f"{options.out}: {len(trace.layers)} layers, {trace.numel:,} parameters, {trace.backward_seconds:.4f} s back")
+    return 0
+
+
+def convert(options: argparse.Namespace) -> Trace:
+    """The trace of a log's last pass; UserError names the file and the line that is wrong."""
+    if options.batch < 1:
+        raise UserError(f"--batch: needs at least 1, got {options.batch}")
+    log, rows = options.log, read(options.log)
+    starts = [i for i, row in enumerate(rows) if row[0] == 0]
+    rows = rows[starts[-1] :] if starts else rows
+    layers = []
+    for number in range(0, len(rows), 2):
+        pair = rows[number : number + 2]
+        if len(pair) < 2 or pair[0][2] != pair[1][2] or [row[0] for row in pair] != [number, number + 1]:
+            raise UserError(f"{log}: tensors {number} and {number + 1} of its last pass are not one layer's two")
+        seconds = round(pair[0][2] * 1e-6, 9)
+        numel = pair[0][1] + pair[1][1]
+        # A parameter of a module: a split schedule updates it when the module begins.
+        layers.append(
+            TraceLayer(f"layer{number // 2 + 1:02d}.weight", numel, round(FORWARD_SHARE * seconds, 9), seconds)
+        )
+    source = f"{options.source or f'{log.name} of B-Caffe'}: {HOW}"
+    return Trace(
+        options.out.stem, options.model, options.hardware, options.batch, False, source, "none (Caffe)", tuple(layers)
+    )
+
+
+def read(log: Path) -> list[tuple[int, int, float]]:
+    """(tensor, elements, backward microseconds) of every line."""
+    try:
+        lines = log.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{log}: cannot be read ({error})") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        match = LINE.search(line)
+        if match is None:
+            raise UserError(f"{log}: line {number} is not a layer's: ... distributed.cpp:112] [0, 9408, 14744.1, 408]")
+        try:
+            tensor, numel, microseconds = int(match[1]), int(match[2]), float(match[3])
+        except ValueError as error:
+            raise UserError(f"{log}: line {number}: {match[3]!r} is no number of microseconds") from error
+        if not math.isfinite(microseconds) or microseconds < 0:
+            raise UserError(f"{log}: line {number}: a backward pass takes 0 microseconds or more, not {match[3]}")
+        found.append((tensor, numel, microseconds))
+    if not found:
+        raise UserError(f"{log}: is empty")
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = parser_of("trace import", __doc__)
+    parser.add_argument("log", type=Path, help="e.g. tmpcomm.log")
+    parser.add_argument("--model", required=True, metavar="WORDS", help="what was trained, with image size and classes")
+    parser.add_argument("--hardware", required=True, metavar="WORDS", help="on what")
+    parser.add_argument("--batch", type=int, required=True, metavar="N", help="images of a step and worker")
+    parser.add_argument("--source", default="", metavar="WORDS", help="where the log comes from (its name)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the trace to write (.json)")
+    return parser

@@ -1,0 +1,61 @@
+"""The command of a record: the launcher's words, wherever they can be had from."""
+
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from tests.comm.test_launch import BARE_SLURM, TORCHRUN
+from wirebench.comm.launch_command import TOLD, command, launcher_words
+from wirebench.telemetry import environment
+
+
+def test_without_a_launcher_it_is_this_process():
+    assert command() == shlex.join(sys.orig_argv)
+
+
+@pytest.mark.parametrize(
+    ("line", "launcher", "words"),
+    [
+        ("/v/bin/python /v/bin/torchrun --nproc-per-node 2 train.py c.toml", "torchrun", "torchrun --nproc-per-node 2"),
+        ("python3 -m torch.distributed.run --standalone train.py", "torchrun", "python -m torch.distributed.run"),
+        ("/v/bin/python /v/bin/horovodrun -np 2 python train.py", "horovodrun", "horovodrun -np 2 python train.py"),
+        ("mpirun -x WANDB_API_KEY=abc -x A=b -n 2 python train.py", "mpirun", "mpirun -x WANDB_API_KEY=... -x A=b -n"),
+        ("bash -c x y srun", "srun", ""),
+        ("srun -n 2 python train.py", "mpirun", ""),
+        ("", "a PMIx launcher", ""),
+    ],
+)
+def test_the_words_of_a_launchers_process(line, launcher, words):
+    found = launcher_words(line.split(), launcher)
+    assert found[: len(words.split())] == words.split()
+    assert bool(found) == bool(words)
+
+
+def test_a_launcher_that_is_no_ancestor_is_rebuilt_from_what_it_told(monkeypatch):
+    for key, value in BARE_SLURM.items():
+        monkeypatch.setenv(key, value)
+    assert command() == f"srun --ntasks 4 {shlex.join(sys.orig_argv)}"
+    monkeypatch.setenv(TOLD, "python scripts/cluster.py run --layout 2+2 -- python train.py")
+    assert command() == os.environ[TOLD]
+    monkeypatch.delenv(TOLD)
+    for key, value in TORCHRUN.items():
+        monkeypatch.setenv(key, value)
+    assert command() == f"torchrun --nnodes 2 --nproc-per-node 2 {shlex.join(sys.argv)}"
+
+
+def test_the_record_has_an_ancestors_words(tmp_path):
+    """A launcher by name: its child, as a rank, finds it."""
+    launcher = tmp_path / "torchrun"
+    capture = "from torch import device; from wirebench.telemetry.environment import capture"
+    ask = f"{capture}; print(capture(device('cpu'))['command'])"
+    launcher.write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {ask!r}], check=True)\n")
+    done = subprocess.run(
+        [sys.executable, str(launcher), "--nproc-per-node", "4"],
+        cwd=environment.ROOT,
+        env={**os.environ, "PYTHONPATH": str(environment.ROOT), **TORCHRUN},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout == "torchrun --nproc-per-node 4\n"

@@ -1,0 +1,127 @@
+"""A claim's verdict; and published.toml, which holds them: read whole or refused in one line."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from suite.studies.claim import Claim, together
+from suite.studies.gs_sgd.claims import PUBLISHED
+from suite.studies.published import load
+from suite.studies.study import Study, available
+from wirebench.errors import UserError
+
+
+def claim(*number: float, **more: object) -> Claim:
+    given = {"id": "x", "text": "x", "where": "x", "unit": "x", "setting": "not stated", "tolerance": 0.05, **more}
+    return Claim(number=number, **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("holds", "number", "good", "bad"),
+    [
+        ("about", (2.0,), (1.9, 2.0, 2.1), (1.89, 2.11)),
+        ("about", (2.0, 3.0), (1.9, 3.15), (1.89, 3.16)),
+        ("at least", (2.0, 3.0), (1.9, 99.0), (1.89,)),
+        ("at most", (2.0, 3.0), (0.0, 3.15), (3.16,)),
+        ("one of", (3, 4), (3, 4, 3.1), (3.5, 5)),
+    ],
+)
+def test_one_tolerance_for_all_claims(holds: str, number: tuple, good: tuple, bad: tuple) -> None:
+    assert all(claim(*number, holds=holds).judge(value).good for value in good)
+    assert all(claim(*number, holds=holds).judge(value).state == "not reproduced" for value in bad)
+
+
+def test_what_was_not_measured_or_is_not_judged_says_so() -> None:
+    assert claim(2.0).judge(None).state == "not measured" == together({})
+    assert claim(2.0, tolerance=None).judge(2.5).deviation == "off by +25 %"
+    assert claim(2.0).judge(2.5).deviation == "not reproduced: +25 %"
+    assert claim(2.0).judge(3.0, expected=3.0).deviation == "reproduced"
+
+
+def test_a_claim_about_several_settings_names_those_where_it_fails() -> None:
+    good, bad = claim(2.0).judge(2.0), claim(2.0).judge(3.0)
+    assert together({"a": good, "b": good}) == "reproduced"
+    assert together({"a": good, "b": bad}) == "not reproduced (b)"
+    assert together({"a": bad}) == "not reproduced"
+
+
+@pytest.mark.parametrize(
+    ("claimed", "measured", "low", "high", "said"),
+    [
+        (1.06, 0.96, 0.95, 0.97, "not reproduced: 0.96x, not 1.06x"),
+        (1.06, 1.09, 1.07, 1.11, "reproduced"),
+        (1.06, 1.09, 0.91, 1.29, "cannot be told: 0.91x to 1.29x holds 1x as well as the claim"),
+        (1.06, 1.50, 1.45, 1.55, "faster too, by another factor: 1.50x, not 1.06x"),
+        (3.12, 1.50, 1.45, 1.55, "faster too, by another factor: 1.50x, not 3.12x"),
+        (3.12, 1.02, 0.90, 1.10, "not reproduced: 1.02x, not 3.12x"),
+        (3.12, 0.56, 0.45, 0.66, "not reproduced: 0.56x, not 3.12x"),
+        (1.23, 1.00, 1.00, 1.00, "not reproduced: 1.00x, not 1.23x"),
+        (1.23, 1.22, 1.18, 1.22, "reproduced"),
+    ],
+)
+def test_what_a_ratio_says_of_a_claim(claimed: float, measured: float, low: float, high: float, said: str) -> None:
+    unstated = "the paper states neither k nor the sketch's size"
+    asked = claim(claimed, tolerance=0.1, no_effect=1.0, unstated=unstated)
+    assert asked.judge(measured, (low, high)).factors == f"{said}; the paper states neither k nor the sketch's size"
+
+
+def test_gs_sgds_ratios_are_those_of_its_throughputs() -> None:
+    rates = PUBLISHED.tables["images_per_second"]
+    assert [each.number[0] for each in PUBLISHED.claims.values()] == [1.29, 1.06, 3.12, 1.23]
+    for each in PUBLISHED.claims.values():
+        model = rates[each.about["model"]]
+        assert each.number[0] == round(model["gs_sgd"] / model[each.about["rival"]], 2)
+        assert each.judge(1.0).factors.endswith("; the paper states neither k nor the sketch's size")
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_study_says_what_it_claims_and_where(name: str) -> None:
+    found = Study(name).published
+    assert found.about and all(found.source.values())
+    assert all(each.text and each.where and each.setting and each.unit for each in found.claims.values())
+
+
+WHOLE = """about = "x"
+[source]
+authors = "a"
+title = "t"
+published = "p"
+[[claims]]
+id = "c"
+text = "t"
+where = "w"
+number = 1.5
+unit = "x"
+setting = "not stated"
+tolerance = 0.1
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('about = "x"', "about = ", "not valid TOML"),
+        ('authors = "a"', "", "source.authors: needs a string, got None"),
+        ('where = "w"', "", "claims[c].where: needs a string, got None"),
+        ("number = 1.5", 'number = "much"', "claims[c].number: needs a number or a list of a number, got 'much'"),
+        ("number = 1.5", "number = []", "claims[c].number: needs at least one"),
+        ("tolerance = 0.1", "tolerance = 1.5", "claims[c].tolerance: lies in [0, 1), got 1.5"),
+        ("tolerance = 0.1", 'tolerance = "some"', "claims[c].tolerance: needs a share, or 'none'"),
+        ("tolerance = 0.1", "tolerence = 0.1", "claims[c]: tolerence: no such key; did you mean 'tolerance'?"),
+        ("tolerance = 0.1", 'tolerance = 0.1\nholds = "maybe"', "claims[c].holds: needs one of about, at least"),
+        ("tolerance = 0.1", "tolerance = 0.1\n[tables.t]\nunit = 's'", "tables.t.where: needs a string, got None"),
+    ],
+)
+def test_a_mistake_in_published_toml_is_named(old: str, new: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "published.toml").write_text(WHOLE)
+    assert load(tmp_path).claims["c"].number == (1.5,)
+    (tmp_path / "published.toml").write_text(WHOLE.replace(old, new))
+    with pytest.raises(UserError, match=re.escape(said)):
+        load(tmp_path)
+
+
+def test_two_claims_of_one_id_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "published.toml").write_text(WHOLE + WHOLE[WHOLE.index("[[claims]]") :])
+    with pytest.raises(UserError, match="two have the id 'c'"):
+        load(tmp_path)

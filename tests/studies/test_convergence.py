@@ -1,0 +1,322 @@
+"""wirebench study convergence: which runs are started, which are not repeated, and what the table says."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import compressors
+import models
+from suite.compose.resolve import resolve
+from suite.studies.convergence.run import CONFIG, PAPERS_K, PARAMETERS, plan
+from tests.flexreduce import run_record
+from tests.studies import verb
+from wirebench.config import loader
+
+run, report = verb.run("convergence"), verb.report("convergence")
+
+
+def record(*accuracies: float, megabytes: float = 10.0) -> dict:
+    """A run with these accuracies after its epochs, and so many megabytes sent in each."""
+    made = run_record("2+2")
+    made["config"] |= {"data": {"name": "cifar10", "batch_size": 32}, "train": {"epochs": 3, "precision": "bf16"}}
+    made["config"] |= {"optimizer": {"lr": 0.3}, "model": {"name": "resnet_cifar", "depth": 20}}
+    made["history"] = [
+        {
+            "epoch": epoch, "seconds": 1.0, "loss": 1.0, "top1": top1, "top5": top1, "test_loss": 1.0,
+            "seconds_total": epoch + 1.0, "wire_bytes_total": 1e6 * megabytes * (epoch + 1),
+        }
+        for epoch, top1 in enumerate(accuracies)
+    ]  # fmt: skip
+    made["final"]["top1"] = accuracies[-1]
+    made["health"] = {"health/compression_error": {"last": 0.5, "mean": 0.25}}
+    made["warnings"] = []
+    return made
+
+
+def put(folder: Path, label: str, seed: int, made: dict, **more: object) -> Path:
+    place = folder / f"{label}-{seed}"
+    place.mkdir(parents=True)
+    (place / "record.json").write_text(json.dumps(made))
+    note = {"label": label, "seed": seed, "launch": "python train.py", **more}
+    (place / "method.json").write_text(json.dumps(note))
+    return place
+
+
+def rows(folder: Path) -> list[str]:
+    """The table's rows, by a report of the folder."""
+    assert report(["--out", str(folder)]) == 0
+    found = [line for line in (folder / "table.md").read_text().splitlines() if line.startswith("| ")]
+    return [line for line in found if not line.startswith(("| ---", "| method"))]
+
+
+class Fake:
+    """Stands in for train.py: leaves a record of this status in every folder, and ends with this exit code."""
+
+    def __init__(self, status: str = "finished", code: int = 0) -> None:
+        self.status, self.code = status, code
+        self.started: list[str] = []
+
+    def __call__(self, command: list[str]) -> int:
+        folder = Path(next(word for word in command if word.startswith("output.dir=")).partition("=")[2])
+        self.started.append(folder.name)
+        folder.mkdir(exist_ok=True)
+        if self.status:
+            made = record(0.5, 0.8)
+            made["status"] = self.status
+            if self.status == "diverged":
+                made["final"] = {"loss": None, "top1": None}
+            (folder / "record.json").write_text(json.dumps(made))
+        return self.code
+
+
+def test_the_table_names_every_machine_that_ran_a_method(tmp_path):
+    for label, cpu in (("dense", "A"), ("fp16", "B"), ("topk", "A"), ("bf16", "B")):
+        made = record(0.5, 0.8)
+        made["environment"]["cpu"] = {"model": cpu, "cores": 2}
+        put(tmp_path, label, 0, made)
+    rows(tmp_path)
+    text = (tmp_path / "table.md").read_text()
+    assert "on A (bf16, fp16: B); dense by" in text
+
+
+def test_every_compressor_is_trained_and_those_with_a_density_warm_up():
+    chosen = plan(None, 0.01)
+    plugins = {overrides[0].partition("=")[2] for overrides in chosen.values()}
+    assert plugins == set(compressors.available())
+    assert "compressor.warmup=[0.25, 0.0625, 0.015625]" in chosen["topk"]
+    assert not any("warmup" in override for override in chosen["terngrad"])
+    assert "compressor.k=10000" in chosen["gs_sgd k=10000"]
+
+
+@pytest.mark.parametrize(("density", "label"), [(d, label) for d in (0.01, 0.002) for label in plan(None, 0.01)])
+def test_a_warm_up_gets_sparser_from_epoch_to_epoch(density: float, label: str) -> None:
+    found = re.search(r"warmup=\[(.*)\]", " ".join(plan(None, density)[label]))
+    if found is not None:
+        last = PAPERS_K / PARAMETERS if "k=" in label else density
+        course = [*map(float, found.group(1).split(",")), last]
+        assert course == sorted(set(course), reverse=True)
+        assert len(course) > 2
+
+
+def test_the_models_size_is_the_models() -> None:
+    section = loader.load(CONFIG).model
+    model = models.build(section.name, num_classes=10, image_shape=(3, 32, 32), **section.options)
+    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS
+
+
+@pytest.mark.parametrize("label", plan(None, 0.01))
+def test_every_run_is_a_composition_that_makes_sense(label: str) -> None:
+    resolve(loader.load(CONFIG, plan(None, 0.01)[label]))
+
+
+def test_what_is_there_is_not_trained_again(tmp_path: Path) -> None:
+    put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10, density=None)
+    arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "dense", "topk", "--seeds", "0", "1"]
+    failing = Fake(code=1)
+    assert run(arguments, failing) == 1
+    assert failing.started == ["topk-0", "dense-1", "topk-1"]
+    assert not (tmp_path / "topk-1" / "method.json").exists()
+    working = Fake()
+    assert run(arguments, working) == 0
+    assert working.started == ["topk-0", "dense-1", "topk-1"]
+    note = json.loads((tmp_path / "topk-1" / "method.json").read_text())
+    assert (note["epochs"], note["density"], note["seed"]) == (10, 0.01, 1)
+    assert json.loads((tmp_path / "dense-1" / "method.json").read_text())["density"] is None
+
+
+@pytest.mark.parametrize("code", [3, 1])
+def test_a_method_that_diverges_is_a_result(code: int, tmp_path: Path) -> None:
+    put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10)
+    arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "topk"]
+    fake = Fake("diverged", code)
+    assert run(arguments, fake) == 0
+    assert run(arguments, fake) == 0
+    assert fake.started == ["topk-0"]
+    assert rows(tmp_path)[1].startswith("| topk (diverged) | 1 | - | - | 80.0 | 2.0 | 20 MB | - | - |")
+
+
+def test_of_several_seeds_the_table_says_how_many_diverged(tmp_path: Path) -> None:
+    put(tmp_path, "topk", 0, record(0.5, 0.9))
+    gone = record(0.5, 0.3)
+    gone["status"], gone["final"] = "diverged", {"loss": None, "top1": None}
+    put(tmp_path, "topk", 1, gone)
+    assert rows(tmp_path)[0].startswith("| topk (1 of 2 diverged) | 2 | 90.00 |")
+
+
+@pytest.mark.parametrize(("status", "code"), [("interrupted", 0), ("finished", 2), ("", 0)])
+def test_what_has_not_come_to_an_end_is_trained_again(status: str, code: int, tmp_path: Path) -> None:
+    arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "topk", "dense"]
+    put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10)
+    fake = Fake(status, code)
+    assert run(arguments, fake) == run(arguments, fake) == 1
+    assert fake.started == ["topk-0", "topk-0"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["--epochs", "20"], "epochs is 10 in topk-0 and 20 in this call"),
+        (["--density", "0.02"], "density is 0.01 in topk-0 and 0.02 in this call"),
+        (["--epochs", "20", "--methods", "dense"], "epochs is 10 in topk-0 and 20 in this call"),
+    ],
+)
+@pytest.mark.parametrize("told", [{"epochs": 10, "density": 0.01}, {}], ids=["by the note", "by the config"])
+def test_runs_of_other_settings_are_not_taken_for_those_that_are_asked_for(
+    told: dict, asked: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = record(0.5, 0.9)
+    made["config"]["train"]["epochs"] = 10
+    made["config"]["compressor"] = {"name": "topk", "density": 0.01}
+    put(tmp_path, "topk", 0, made, **told)
+    arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "topk", *asked]
+    assert run(arguments, lambda command: pytest.fail("started")) == 2
+    assert capsys.readouterr().err == (
+        f"wirebench study convergence run: {tmp_path}: mixes settings: {said}; --out names another folder\n"
+    )
+
+
+def test_a_method_without_a_density_joins_runs_of_any(tmp_path: Path) -> None:
+    put(tmp_path, "topk", 0, record(0.5, 0.9), epochs=10, density=0.001)
+    fake = Fake()
+    assert run(["--out", str(tmp_path), "--data", "x", "--methods", "dense", "gs_sgd k=10000"], fake) == 0
+    assert fake.started == ["dense-0", "gs_sgd-k=10000-0"]
+
+
+def test_a_run_that_was_begun_is_not_stretched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "topk-0" / "checkpoints").mkdir(parents=True)
+    given = loader.load(CONFIG, ["train.epochs=10"])
+    (tmp_path / "topk-0" / "config.toml").write_text(loader.dump(given))
+    arguments = ["--out", str(tmp_path), "--data", "x", "--methods", "topk"]
+    assert run([*arguments, "--epochs", "20"], lambda command: pytest.fail("started")) == 2
+    assert "epochs is 10 in topk-0 and 20 in this call" in capsys.readouterr().err
+    assert run(arguments, Fake()) == 0
+
+
+def test_the_table_by_hand(tmp_path: Path) -> None:
+    put(tmp_path, "dense", 0, record(0.5, 0.81, 0.90, megabytes=100))
+    put(tmp_path, "topk", 0, record(0.4, 0.7, 0.82, megabytes=4))
+    put(tmp_path, "topk", 1, record(0.4, 0.80, 0.84, megabytes=4))
+    put(tmp_path, "gs_sgd", 0, record(0.4, 0.5, 0.6, megabytes=50))
+    dense, topk, gs_sgd = rows(tmp_path)
+    assert dense.startswith("| dense | 1 | 90.00 | 0.0 | 90.0 | 2.0 | 200 MB | 300 MB | 1x |")
+    assert topk.startswith("| topk | 2 | 83.00 +- 1.41 | 7.0 | 84.0 | 2.5 | 10 MB | 12 MB | 25x | 0.25 |")
+    assert gs_sgd.startswith("| gs_sgd | 1 | 60.00 | 30.0 | 60.0 | not reached | not reached | 150 MB | 2x |")
+    for name in ("epochs.png", "bytes.png"):
+        assert (tmp_path / name).stat().st_size > 10_000
+
+
+def test_a_seed_that_did_not_get_there_is_counted(tmp_path: Path) -> None:
+    put(tmp_path, "topk", 0, record(0.4, 0.7))
+    put(tmp_path, "topk", 1, record(0.4, 0.8))
+    report(["--out", str(tmp_path)])
+    assert "| 2.0 (1 of 2 runs) | 20 MB (1 of 2 runs) |" in (tmp_path / "table.md").read_text()
+
+
+def test_what_a_sketch_found_stands_in_a_table_of_its_own(tmp_path: Path) -> None:
+    put(tmp_path, "dense", 0, record(0.5, 0.9))
+    sketched = record(0.5, 0.6)
+    sketched["config"]["compressor"] = {"name": "gs_sgd", "momentum": 0.9}
+    for name, mean in {"chosen": 2697.0, "heavy": 86.4, "recall": 0.0186, "sketch_error": 2.37}.items():
+        sketched["health"][f"compressor/{name}"] = {"last": 0.0, "mean": mean}
+    put(tmp_path, "gs_sgd", 0, sketched)
+    dense, gs_sgd, found = rows(tmp_path)
+    assert found == "| gs_sgd | 2697 | 86 | 0.019 | 2.37 |"
+    # Its error is that of a sum over the momentum's memory, and is marked.
+    assert "| 0.25 |" in dense and "| 0.25 (m) |" in gs_sgd
+    assert "not to be compared" in (tmp_path / "table.md").read_text()
+
+
+def test_what_no_run_has_is_not_explained(tmp_path: Path) -> None:
+    put(tmp_path, "dense", 0, record(0.5, 0.9))
+    assert len(rows(tmp_path)) == 1
+    assert "(m)" not in (tmp_path / "table.md").read_text()
+
+
+def test_a_record_of_an_older_version_has_gaps(tmp_path: Path) -> None:
+    made = record(0.5, 0.9)
+    del made["health"], made["warnings"], made["environment"]["cpu"]
+    for entry in made["history"]:
+        del entry["wire_bytes_total"]
+    put(tmp_path, "topk", 0, made)
+    assert rows(tmp_path) == ["| topk | 1 | 90.00 | - | 90.0 | 2.0 | - | - | - | - | - | - |"]
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "said"),
+    [
+        ("train", "epochs", 4, "epochs is 3 in dense-0 and 4 in topk-0"),
+        ("data", "batch_size", 64, "batch size is 32 in dense-0 and 64 in topk-0"),
+        ("data", "name", "digits", "data is 'cifar10' in dense-0 and 'digits' in topk-0"),
+        ("optimizer", "lr", 0.1, "learning rate is 0.3 in dense-0 and 0.1 in topk-0"),
+    ],
+)
+def test_a_table_of_several_settings_is_refused(
+    section: str, key: str, value: object, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = record(0.5, 0.9)
+    other["config"][section] = {**other["config"][section], key: value}
+    put(tmp_path, "dense", 0, record(0.5, 0.9))
+    put(tmp_path, "topk", 0, other)
+    assert report(["--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"wirebench study convergence report: {tmp_path}: mixes settings: {said}\n"
+
+
+def test_a_table_of_several_numbers_of_workers_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path, "dense", 0, record(0.5, 0.9))
+    put(tmp_path, "topk", 0, {**record(0.5, 0.9), "world_size": 8})
+    assert report(["--out", str(tmp_path)]) == 2
+    assert "workers is 4 in dense-0 and 8 in topk-0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "not valid JSON"),
+        ("[]", "needs a table"),
+        ('{"label": 3, "seed": 0, "launch": "x"}', "label: needs a string, got 3"),
+        ('{"label": "topk", "seed": 0}', "launch: needs a string, got None"),
+        ('{"label": "topk", "seed": 0, "launch": "x", "epochs": "ten"}', "epochs: needs a whole number, got 'ten'"),
+    ],
+)
+def test_a_damaged_note_is_one_line(
+    content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = put(tmp_path, "topk", 0, record(0.5, 0.9)) / "method.json"
+    path.write_text(content)
+    assert report(["--out", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert (
+        said.startswith(f"wirebench study convergence report: {path}: ") and message in said and said.count("\n") == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epochs", "0", "--data", "x"], "--epochs: must be positive, got 0"),
+        (["--density", "2", "--data", "x"], "--density: lies in (0, 1], got 2"),
+        (["--methods", "tokp", "--data", "x"], "--methods: no 'tokp'; there is: dense"),
+        ([], "--data: which folder"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["--out", str(tmp_path), *arguments], lambda command: pytest.fail("started")) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("wirebench study convergence run: ") and message in said and said.count("\n") == 1
+
+
+def test_nothing_to_report_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(["--out", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.endswith("train first\n")
+
+
+def test_again_starts_a_finished_run_from_its_first_epoch(tmp_path: Path) -> None:
+    old = put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10, density=None)
+    (old / "checkpoints").mkdir()
+    fake = Fake()
+    assert run(["--out", str(tmp_path), "--data", "x", "--methods", "dense", "--again"], fake) == 0
+    assert fake.started == ["dense-0"] and not (old / "checkpoints").exists()

@@ -1,0 +1,159 @@
+"""What the FlexReduce paper claims beside what was measured, on cells and records with known answers."""
+
+import pytest
+
+from suite.studies.flexreduce import measured as paper
+from suite.studies.flexreduce.claims import Line, claims
+from suite.studies.flexreduce.measured import LAYOUTS, Training
+from tests.flexreduce import cell, layout_cells, run_record
+from wirebench.errors import UserError
+
+
+def one(found: list[Line], start: str) -> Line:
+    [claim] = [claim for claim in found if claim.text.startswith(start)]
+    return claim
+
+
+@pytest.mark.parametrize(
+    ("layout", "percent", "even"),
+    [("2+2", 33.3, True), ("2+3", 37.5, False), ("4+4", 42.9, True), ("3+3+4", 25.9, False), ("4+4+4", 27.3, True)],
+)
+def test_the_ideal_savings_are_those_of_the_paper(layout: str, percent: float, even: bool) -> None:
+    assert round(100 * paper.ideal_saving(layout), 1) == percent
+    assert paper.is_even(layout) is even
+
+
+def test_calls_are_those_of_the_paper() -> None:
+    counts = {layout: paper.count_calls(layout) for layout in LAYOUTS}
+    assert [round(count.mean, 2) for count in counts.values()] == [1, 1.3, 1, 1.36, 1, 1, 1.2, 1.23, 1]
+    assert [round(counts[layout].top, 2) for layout in ("2+3", "3+4", "3+3+4", "3+4+4")] == [1.6, 1.71, 1.4, 1.45]
+    assert {count.bound for layout, count in counts.items() if layout.count("+") == 1} == {3}
+    assert {count.bound for layout, count in counts.items() if layout.count("+") == 2} == {4}
+    assert all(count.most <= count.bound for count in counts.values())
+
+
+def test_ratios_are_taken_turn_by_turn() -> None:
+    # The machine slows down threefold: the ratio of every turn is 1/2 all the same.
+    slower = (2.0, 4.0, 6.0)
+    [row] = paper.rows([cell(seconds=slower), cell(collective="flexreduce", seconds=[s / 2 for s in slower])])
+    assert row.ratio("flexreduce", "ring") == (0.5, 0.5, 0.5)
+    assert row.saving("flexreduce", "ring") == (0.5, 0.5, 0.5)
+    assert row.seconds("ring") == 4.0
+    assert row.reached == pytest.approx(0.5 / 0.375)
+    assert row.of_ideal_speed == pytest.approx(0.625 / 0.5)
+
+
+def test_a_saving_has_the_spread_of_its_ratios() -> None:
+    ring, flex = [1.0] * 11, [0.5 + 0.01 * turn for turn in range(11)]
+    [row] = paper.rows([cell(seconds=ring), cell(collective="flexreduce", seconds=flex)])
+    saving = row.saving("flexreduce", "ring")
+    assert saving == pytest.approx((0.45, 0.41, 0.49))
+
+
+def test_what_was_not_measured_is_none() -> None:
+    [row] = paper.rows([cell()])
+    assert row.saving("flexreduce", "ring") is None
+    assert [row.reached, row.of_ideal_speed, row.seconds("native")] == [None, None, None]
+    assert row.verdict.state == "not measured"
+
+
+def test_repeats_that_cannot_be_paired_are_an_error() -> None:
+    [row] = paper.rows([cell(), cell(collective="flexreduce", seconds=[1.0])])
+    with pytest.raises(UserError, match=r"2\+3.*flexreduce has 1 repeats and ring 3"):
+        row.ratio("flexreduce", "ring")
+
+
+@pytest.mark.parametrize(("quality", "verdict"), [(0.951, "reproduced"), (0.949, "not reproduced")])
+def test_a_layout_is_reproduced_from_95_percent_of_the_ideal_saving_on(quality: float, verdict: str) -> None:
+    [row] = paper.rows(layout_cells("3+4", quality=quality))
+    assert row.verdict.state == verdict
+    assert row.reached == pytest.approx(quality)
+
+
+def test_link_use_is_of_the_busiest_direction() -> None:
+    machines = ((9e9, 9e9, 10e6, 20e6), (9e9, 9e9, 5e6, 25e6))
+    [row] = paper.rows([cell(seconds=[4.0], machines=machines), cell(collective="native")])
+    assert row.link_use("ring", 100e6) == pytest.approx(25e6 * 8 / (100e6 * 4))
+    assert row.link_use("native", 100e6) is row.link_use("flexreduce", 100e6) is None
+
+
+def test_rows_come_in_the_order_of_the_paper_and_other_layouts_are_refused() -> None:
+    found = paper.rows([cell("4+4+4", items=9), cell("2+2", items=9), cell("2+2", items=3)])
+    assert [(row.layout, row.items) for row in found] == [("2+2", 3), ("2+2", 9), ("4+4+4", 9)]
+    with pytest.raises(UserError, match=r"layout 5\+5: the paper has 2\+2"):
+        paper.rows([cell("5+5")])
+
+
+def test_the_main_size_is_the_one_that_most_layouts_have() -> None:
+    found = [cell("2+2", items=6), cell("2+3", items=6), cell("2+2", items=3), cell("2+3", items=3)]
+    assert paper.main_items(paper.rows([*found, cell("2+3", items=100)])) == 6
+    assert paper.main_items([]) == 0
+
+
+def test_an_epoch_is_64_thousand_images() -> None:
+    runs = [Training("2+3", "ring", turn, seconds, 5, 4) for turn, seconds in enumerate((1.0, 2.0, 6.0))]
+    assert [run.epoch_seconds for run in runs] == [3200, 6400, 19_200]
+    assert paper.epoch_seconds(runs, "2+3", "ring") == 6400
+    assert paper.epoch_seconds(runs, "2+2", "ring") is None
+
+
+def test_trainings_are_compared_turn_by_turn() -> None:
+    def run(name, turn, seconds):
+        return Training("2+3", name, turn, seconds, 5, 4)
+
+    runs = [run("ring", 0, 2.0), run("flexreduce", 0, 1.0), run("ring", 1, 8.0), run("flexreduce", 1, 4.0)]
+    assert paper.faster(runs, "2+3", "flexreduce", "ring") == (0.5, 0.5, 0.5)
+    # A turn that only one of them has does not count.
+    assert paper.faster([*runs, run("ring", 2, 100.0)], "2+3", "flexreduce", "ring") == (0.5, 0.5, 0.5)
+    assert paper.faster(runs, "2+3", "native", "ring") is None
+
+
+@pytest.mark.parametrize("changes", [{"status": "diverged"}, {"seconds": None}, {"layout": "2+2"}])
+def test_a_run_that_does_not_count_is_an_error(changes: dict) -> None:
+    with pytest.raises(UserError, match=r"2\+3, ring, turn 0: the run "):
+        paper.training("2+3", "ring", 0, run_record(**changes))
+
+
+def test_claims_name_where_they_fail() -> None:
+    measured = [c for layout in LAYOUTS for c in layout_cells(layout, quality=0.5 if layout == "3+4" else 1)]
+    found = claims(paper.rows(measured), [])
+    assert one(found, "latency that FlexReduce saves over the ring, 2").verdict == "not reproduced (3+4)"
+    assert one(found, "latency that FlexReduce saves over the ring, 3").verdict == "reproduced"
+    assert one(found, "ideal latency").verdict == "not reproduced (3+4)"
+    assert one(found, "ideal latency").measured.startswith("73.7 % to 100.0 %")
+    assert one(found, "time per epoch that FlexReduce saves over the ring").verdict == "not measured"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict"), [(0.9, "not reproduced (3+3)"), (0.98, "reproduced"), (2, "reproduced")]
+)
+def test_blueconnect_may_not_be_faster_on_even_layouts(seconds: float, verdict: str) -> None:
+    found = [cell(lay, "flexreduce", seconds=[1.0]) for lay in ("2+2", "3+3")]
+    found += [cell("2+2", "blueconnect", seconds=[1.0]), cell("3+3", "blueconnect", seconds=[seconds])]
+    assert one(claims(paper.rows(found), []), "BlueConnect's latency over FlexReduce's").verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("seconds", "verdict"), [(0.9, "not reproduced"), (1.04, "reproduced"), (1.1, "not reproduced")]
+)
+def test_blueconnect_is_the_ring_on_uneven_layouts(seconds: float, verdict: str) -> None:
+    found = paper.rows([cell(seconds=[1.0]), cell(collective="blueconnect", seconds=[seconds])])
+    assert one(claims(found, []), "BlueConnect's latency over the ring's").verdict == verdict
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(10.3, "reproduced"), (12.0, "not reproduced")])
+def test_latency_is_linear_where_time_per_item_stays(seconds: float, verdict: str) -> None:
+    found = [cell(collective="flexreduce", items=n, seconds=[s]) for n, s in ((1, 9.0), (10, 1.0), (100, seconds))]
+    assert one(claims(paper.rows(found), []), "latency is linear").verdict == verdict
+
+
+def test_averages_of_training_are_over_the_layouts_measured() -> None:
+    savings = {"2+3": 0.10, "3+4": 0.20}
+    runs = [Training(lay, "ring", 0, 1.0, 5, 4) for lay in savings]
+    runs += [Training(lay, "flexreduce", 0, 1 - saving, 5, 4) for lay, saving in savings.items()]
+    runs += [Training(lay, "blueconnect", 0, 1.07, 5, 4) for lay in savings]
+    found = claims([], runs)
+    assert one(found, "time per epoch that FlexReduce saves over the ring").measured == "15.0 % (2+3, 3+4)"
+    assert one(found, "time per epoch that FlexReduce saves over the ring").verdict == "reproduced"
+    assert one(found, "time per epoch that BlueConnect adds").measured == "7.0 % (2+3, 3+4)"
+    assert one(found, "time per epoch that BlueConnect adds").verdict == "reproduced"

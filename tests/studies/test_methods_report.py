@@ -1,0 +1,166 @@
+"""wirebench study methods report on records made up so that the answers are known."""
+
+from pathlib import Path
+
+import pytest
+
+from suite.studies.gs_sgd.claims import model_of
+from tests.studies import verb
+from tests.studies.test_methods_run import put, record
+
+main = verb.report("methods")
+
+
+def report(folder: Path) -> tuple[str, list[list[str]]]:
+    """The table's text, and the cells of its first table's rows."""
+    assert main([str(folder)]) == 0
+    text = (folder / "table.md").read_text()
+    lines = text.partition("| method ")[2].partition("\n\n")[0].splitlines()[2:]
+    return text, [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+
+def test_the_report_has_medians_over_turns_and_judges_the_papers_claims(tmp_path: Path) -> None:
+    for turn, seconds in enumerate((0.8, 1.0, 1.2)):
+        put(tmp_path, "dense", turn, record("none", seconds))
+    for turn, slower in enumerate((1.0, 1.1)):
+        put(tmp_path, "gs_sgd", turn, record("gs_sgd", 0.5 * slower))
+        put(tmp_path, "sketched_sgd", turn, record("sketched_sgd", 0.65 * slower))
+    put(tmp_path, "gtopk", 0, record("gtopk", 0.25))
+    table, rows = report(tmp_path)
+    assert [row[0].split()[0] for row in rows] == ["gtopk", "gs_sgd", "sketched_sgd", "dense"]
+    assert rows[3][1:4] == ["1000 [720 - 1440]", "1.00", "-"]
+    assert "Everything but the compressors is slowed down 10 times" in table
+    sizes = "900 kB against 900 kB"
+    # gtopk's only turn: 0.225 to 0.3 s, from the 10th to the 90th percentile of its steps.
+    assert f"| VGG-16: gs-SGD over gtopk | 3.12x | 0.48x [0.41 - 0.60] | {sizes} | not reproduced: 0.48x," in table
+    # Both were slower in the second turn, and their ratio was the same.
+    assert f"| VGG-16: gs-SGD over sketched_sgd | 1.23x | 1.30x [1.30 - 1.30] | {sizes} | reproduced;" in table
+    assert (tmp_path / "steps.png").stat().st_size > 10_000
+
+
+def test_steps_are_compared_with_the_fastest_dense_row_and_with_ddp(tmp_path: Path) -> None:
+    put(tmp_path, "dense", 0, record("none", 1.25))
+    put(tmp_path, "dense, one message", 0, record("none", 1.0))
+    put(tmp_path, "DDP", 0, record("none", 0.8))
+    put(tmp_path, "topk", 0, record("topk", 0.4))
+    text, rows = report(tmp_path)
+    assert {row[0].partition(" (")[0]: row[2:4] for row in rows} == {
+        "topk": ["0.40", "0.50"],
+        "DDP": ["0.80", "1.00"],
+        "dense, one message": ["1.00", "1.25"],
+        "dense": ["1.25", "1.56"],
+    }
+    assert "the fastest dense row (`dense, one message`)" in text
+
+
+def test_a_dense_row_that_diverged_is_no_measure(tmp_path: Path) -> None:
+    put(tmp_path, "dense", 0, record("none", 1.0))
+    put(tmp_path, "dense, one message", 0, {**record("none", 0.5), "status": "diverged"})
+    assert [row[2] for row in report(tmp_path)[1]] == ["0.50", "1.00"]
+
+
+def test_what_the_interface_carried_beyond_the_wire_is_flagged(tmp_path: Path) -> None:
+    put(tmp_path, "topk", 0, record("topk", 0.1, wire=1e6, nic=1.0129e6))
+    put(tmp_path, "dgc", 0, record("dgc", 0.2, wire=2e4, nic=3.17e4))
+    put(tmp_path, "gtopk", 0, record("gtopk", 0.3, wire=1e6, nic=0.97e6))
+    text, rows = report(tmp_path)
+    assert [row[10:12] for row in rows] == [["1.003", "2.9 kB"], ["1.085 !", "1.7 kB"], ["0.960 !", "-40 kB"]]
+    assert "beyond 3 % of `wire` in 2 of 3 rows, marked !, by -40 kB to 1.7 kB" in text
+
+
+def test_a_record_without_counted_steps_has_gaps(tmp_path: Path) -> None:
+    gone = {**record("gs_sgd", 0.5), "status": "diverged"}
+    gone["step_seconds"] = dict.fromkeys(("median", "p10", "p90"))
+    gone["phases"] = dict.fromkeys(gone["phases"])
+    gone["bytes_per_step"] = dict.fromkeys(("payload", "dense", "wire", "nic"))
+    gone["compression_ratio"] = dict.fromkeys(gone["compression_ratio"])
+    del gone["compressor_state"], gone["environment"]["git"], gone["environment"]["cpu"]
+    put(tmp_path, "gs_sgd", 0, gone)
+    assert report(tmp_path)[1] == [["gs_sgd (diverged) (mg_wfbp, ring)", *["-"] * 13]]
+    put(tmp_path, "gtopk", 0, record("gtopk", 0.5))
+    text, rows = report(tmp_path)
+    assert [row[0].split()[0] for row in rows] == ["gtopk", "gs_sgd"]
+    assert "| claim" not in text
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        ({"name": "replay", "trace": "resnet20_gtx1080ti"}, "ResNet-20"),
+        ({"name": "resnet_cifar", "depth": 20}, "ResNet-20"),
+        ({"name": "resnet_cifar", "depth": 56}, None),
+        ({"name": "replay", "trace": "resnet50_gtx1080ti"}, None),
+        ({"name": "vgg16"}, None),
+    ],
+)
+def test_claims_are_about_the_papers_models_alone(model: dict, known: str | None, tmp_path: Path) -> None:
+    assert model_of(model) == known
+    for name, seconds in (("gs_sgd", 0.5), ("gtopk", 0.6)):
+        made = record(name, seconds)
+        made["config"]["model"] = model
+        put(tmp_path, name, 0, made)
+    text, _ = report(tmp_path)
+    assert ("| claim" in text) is (known is not None)
+    assert known is None or f"| {known}: gs-SGD over gtopk | 1.29x |" in text
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"name": "methods-resnet20"}, "name is 'methods-vgg16' in dense-0 and 'methods-resnet20' in topk-0"),
+        ({"network": {"dilation": 1.0}}, "network.dilation is 10.0 in dense-0 and 1.0 in topk-0"),
+        ({"data": {"batch_size": 64}}, "data.batch_size is 4 in dense-0 and 64 in topk-0"),
+        ({"train": {"max_steps": 9, "seed": 1}}, "train.max_steps is 26 in dense-0 and 9 in topk-0"),
+        ({"optimizer": {"momentum": 0.0, "lr": 2.0}}, "optimizer.lr is 1.0 in dense-0 and 2.0 in topk-0"),
+    ],
+)
+def test_a_report_of_several_settings_is_refused(
+    change: dict, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = [record("none", 1.0), record("topk", 1.0)]
+    for each in made:
+        each["config"] |= {"train": {"max_steps": 26, "seed": 0}, "optimizer": {"momentum": 0.9, "lr": 1.0}}
+    made[1]["config"] |= change
+    put(tmp_path, "dense", 0, made[0])
+    put(tmp_path, "topk", 0, made[1])
+    assert main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err == f"wirebench study methods report: {tmp_path}: mixes settings: {said}\n"
+
+
+def test_what_is_a_methods_own_may_differ(tmp_path: Path) -> None:
+    other = record("dgc", 1.0)
+    other["config"] |= {"scheduler": {"name": "fused"}, "collective": {"name": "tree"}, "output": {"trace_steps": 0}}
+    other["config"] |= {"train": {"seed": 1}, "optimizer": {"momentum": 0.0}}
+    first = record("none", 1.0)
+    first["config"] |= {"train": {"seed": 0}, "optimizer": {"momentum": 0.9}, "output": {"trace_steps": 3}}
+    put(tmp_path, "dense", 0, first)
+    put(tmp_path, "dgc", 0, other)
+    assert len(report(tmp_path)[1]) == 2
+
+
+def test_a_report_of_several_clusters_or_of_nothing_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path)]) == 2
+    put(tmp_path, "dense", 0, record("none", 1.0))
+    put(tmp_path, "topk", 0, record("topk", 1.0), link="100mbit")
+    assert main([str(tmp_path)]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert "measure first" in said[0] and "link is '1gbit' in dense-0 and '100mbit' in topk-0" in said[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("method.json", "{", "method.json: not valid JSON"),
+        ("method.json", '{"label": "topk", "hosts": "4", "link": "", "launch": ""}', "hosts: needs a whole number"),
+        ("record.json", "{}", "record.json: not a run's record"),
+    ],
+)
+def test_a_damaged_run_is_one_line(
+    name: str, content: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (put(tmp_path, "topk", 0, record("topk", 1.0)) / name).write_text(content)
+    assert main([str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"wirebench study methods report: {tmp_path}") and message in said and said.count("\n") == 1

@@ -1,0 +1,143 @@
+"""wirebench study mg_wfbp: what it would run, and its report on records made up so that the answers are known."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from tests.studies import verb
+from tests.studies.test_methods_run import put, record
+from wirebench.telemetry.timeline import ALL_GATHER, Timeline
+
+run, report = verb.run("mg_wfbp"), verb.report("mg_wfbp")
+CONFIG = "configs/tables/schedules_googlenet.toml"
+
+
+def made(seconds: float, predicted: float, messages: int, trace: str = "googlenet_k80") -> dict[str, Any]:
+    """The record of a run of 8 workers."""
+    found = record("none", seconds)
+    found["config"]["model"] = {"name": "replay", "trace": trace}
+    found["world_size"] = 8
+    found["config"]["network"] = {"dilation": 10.0}
+    found["phases"]["exchange_exposed"] = seconds - 0.2
+    found["prediction"] = {
+        "step_seconds": predicted, "measured_seconds": seconds, "error": predicted / seconds - 1,
+        "exposed_seconds": 0.1, "messages": messages,
+    }  # fmt: skip
+    return found
+
+
+def rows(text: str, head: str) -> list[list[str]]:
+    lines = text.partition(f"| {head} |")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+
+def test_schedules_are_ranked_and_compared_with_the_paper(tmp_path: Path) -> None:
+    for turn, slower in enumerate((1.0, 1.1)):
+        put(tmp_path, "wfbp", turn, made(0.5 * slower, 0.45, 64))
+        put(tmp_path, "mg_wfbp", turn, made(0.4 * slower, 0.441, 14))
+    put(tmp_path, "optimal", 0, made(0.38, 0.38, 12))
+    assert report([str(tmp_path)]) == 0
+    text = (tmp_path / "table.md").read_text()
+    assert rows(text, "schedule") == [
+        ["optimal", "12", "380.0 [342.0 - 456.0]", "180.0", "380.0", "+0.0 %"],
+        ["mg_wfbp", "14", "420.0 [360.0 - 528.0]", "220.0", "441.0", "+5.0 %"],
+        ["wfbp", "64", "525.0 [450.0 - 660.0]", "325.0", "450.0", "-14.3 %"],
+    ]
+    pairs = {(name, other): cells for name, other, *cells in rows(text, "faster")}
+    # 0.509 s over 0.423 s; the paper rounds to 1.20. It has no exact optimum.
+    assert pairs["mg_wfbp", "wfbp"] == ["1.25x [1.25 - 1.25]", "1.20x"]
+    assert pairs["optimal", "wfbp"][1] == "-"
+    assert ("mg_wfbp", "sync_easgd") not in pairs, "nothing is said of what was not measured"
+    with Image.open(tmp_path / "steps.png") as image:
+        assert image.size > (600, 200)
+
+
+@pytest.mark.parametrize("label", [ALL_GATHER, "handed out"])
+def test_all_gathers_under_the_forward_pass_are_told_in_traces_new_and_old(label: str, tmp_path: Path) -> None:
+    """Of two messages of 100 and 50 ms the first lies under the forward pass by 60, and for 20 of these that waits."""
+    run = put(tmp_path, "dear", 0, made(0.4, 0.4, 2))
+    drawn = Timeline()
+    drawn.draw("compute", "forward", 0.0, 0.06)
+    drawn.draw("held up", "wait for bucket 1", 0.03, 0.05)
+    drawn.draw("exchange", f"bucket 1 {label}", 0.0, 0.1)
+    drawn.draw("exchange", f"bucket 0 {label}", 0.1, 0.15)
+    drawn.draw("exchange", "bucket 0", 0.0, 1.0)
+    drawn.save(run / "trace.json")
+    assert report([str(tmp_path)]) == 0
+    assert "`dear`: 40 of the 150 ms in which sums are handed out" in (tmp_path / "table.md").read_text()
+
+
+def test_another_networks_steps_are_not_the_papers(tmp_path: Path) -> None:
+    """The runs' links have 1 Gbit/s: with nothing slowed down ten times, that is not the paper's network."""
+    for name, seconds in (("wfbp", 0.5), ("mg_wfbp", 0.4)):
+        found = made(seconds, seconds, 3)
+        found["config"]["network"] = {"dilation": 1.0}
+        put(tmp_path, name, 0, found)
+    assert report([str(tmp_path)]) == 0
+    assert rows((tmp_path / "table.md").read_text(), "faster") == [["mg_wfbp", "wfbp", "1.25x [0.94 - 1.67]", "-"]]
+
+
+def test_another_models_steps_are_not_the_papers(tmp_path: Path) -> None:
+    for name, seconds in (("wfbp", 0.5), ("mg_wfbp", 0.4)):
+        put(tmp_path, name, 0, made(seconds, seconds, 3, "resnet50_k80"))
+    assert report([str(tmp_path)]) == 0
+    assert rows((tmp_path / "table.md").read_text(), "faster") == [["mg_wfbp", "wfbp", "1.25x [0.94 - 1.67]", "-"]]
+
+
+def test_an_empty_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert report([str(tmp_path)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"wirebench study mg_wfbp report: {tmp_path}: has no") and error.count("\n") == 1
+
+
+def test_every_schedule_runs_in_turn(tmp_path: Path) -> None:
+    started = []
+
+    def launch(command: list[str]) -> int:
+        started.append([word.partition("=")[2] for word in command if word.startswith(("scheduler.", "collective."))])
+        return 1
+
+    chosen = ["wfbp", "native", "dear,bucket_cap_mb=2"]
+    arguments = ["--config", CONFIG, "--hosts", "2", "--schedulers", *chosen, "--out", str(tmp_path)]
+    assert run(arguments, launch) == 1, "every run failed"
+    assert started == [["wfbp"], ["native", "native"], ["dear", "2"]] * 2
+
+
+def test_without_a_config_the_papers_settings_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    started = []
+
+    def launch(command: list[str]) -> int:
+        started.append((command[command.index("--hosts") + 1], command[command.index("--link") + 1]))
+        return 1
+
+    assert run(["--out", str(tmp_path), "--turns", "1"], launch) == 1
+    assert Counter(started) == {("8", "1gbit"): 14, ("8", "360mbit"): 4, ("4", "1gbit"): 8, ("8", "500mbit"): 6}
+    assert run(["--hosts", "2"], verb.nothing) == 2
+    assert "--hosts: needs --config" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--schedulers", "wfb"], "--schedulers: no 'wfb'; did you mean 'wfbp'?"),
+        (["--schedulers", "dear,cap=2"], "scheduler.cap: 'dear' has no such option"),
+        (["--turns", "0"], "--turns: must be positive, got 0"),
+        (["--hosts", "0"], "--hosts: must be positive, got 0"),
+        (["--link", "1gbyte"], "1gbyte"),
+        (["--set", "scheduler.name=wfbp"], "scheduler.name"),
+        (["--set", "compressor.name=tpk"], "did you mean 'topk'?"),
+    ],
+)
+def test_mistakes_are_one_line_and_nothing_is_run(
+    arguments: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def launch(command: list[str]) -> int:
+        raise AssertionError(command)
+
+    assert run(["--config", CONFIG, "--out", str(tmp_path), *arguments], launch) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("wirebench study mg_wfbp run: ") and error.count("\n") == 1
+    assert words in error

@@ -1,0 +1,99 @@
+"""wirebench study prediction report on records whose answers are known, and on runs simulated from outside."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from suite.studies import notes
+from suite.studies.prediction.resimulated import Machine, Resimulated, fit
+from tests.studies import verb
+from tests.studies.test_methods_run import put, record
+from wirebench.simulation.compress_rates import Rates
+
+main, REPORT = verb.report("prediction"), "wirebench study prediction report"
+
+MACHINE = Machine(round_seconds=2e-4, call_seconds=3e-3)
+
+
+def made(seconds: float, predicted: float, scheduler: str = "wfbp", workers: int = 4) -> dict[str, Any]:
+    """The record of a replayed run, with a prediction."""
+    found = record("none", seconds)
+    found["config"] |= {
+        "model": {"name": "replay", "trace": "resnet20_gtx1080ti"}, "scheduler": {"name": scheduler, "profile": ""},
+        "compressor": {"name": "none", "dense_below": 0, "warmup": []}, "collective": {"name": "ring"},
+        "network": {"dilation": 4.0},
+    }  # fmt: skip
+    found["world_size"] = workers
+    found["prediction"] = {
+        "step_seconds": predicted, "measured_seconds": seconds, "error": predicted / seconds - 1,
+        "exposed_seconds": 0.1, "messages": 9,
+    }  # fmt: skip
+    return found
+
+
+def table(text: str) -> dict[str, list[str]]:
+    lines = text.partition("| run |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    return {name: cells for name, *cells in rows}
+
+
+def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
+    put(tmp_path, "a", 0, made(0.2, 0.21))
+    put(tmp_path, "b", 0, made(0.2, 0.25, "naive"))
+    put(tmp_path, "c", 0, {**made(0.2, 0.3), "prediction": None})
+    assert main([str(tmp_path)]) == 0
+    text = (tmp_path / "table.md").read_text()
+    assert "1 of 2 predictions are within 10 %; the median error is 15.0 %, the largest 25.0 %." in text
+    assert "of the 1 others 1 are within 10 %" in text, "under naive no message overlaps"
+    rows = table(text)
+    assert rows.keys() == {"a-0", "b-0"}
+    assert rows["a-0"][1:] == ["wfbp", "none", "ring", "9", "200.00", "210.00", "+5.0 %"]
+    with Image.open(tmp_path / "errors.png") as image:
+        assert image.size > (400, 300)
+
+
+def test_printing_names_a_single_run_and_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path, "mine", 0, made(0.2, 0.21))
+    assert main([str(tmp_path / "mine-0"), "--print"]) == 0
+    printed = capsys.readouterr().out
+    assert list(table(printed + "\n")) == ["mine-0"] and "errors.png" not in printed
+    assert not list(tmp_path.rglob("table.md"))
+
+
+def simulated_runs(folder: Path) -> None:
+    """Nine runs that took what the simulator says of a machine with these numbers."""
+    for number, (scheduler, workers) in enumerate(
+        (name, count) for name in ("wfbp", "fused", "naive") for count in (2, 3, 4)
+    ):
+        draft = notes.NotedRun(folder, {"link": "1gbit"}, made(1.0, 1.0, scheduler, workers))
+        seconds = Resimulated(draft, Rates()).seconds(MACHINE)
+        put(folder, f"{scheduler}{workers}", number, made(seconds, seconds, scheduler, workers))
+
+
+def test_the_machines_two_numbers_are_found_and_carry_to_other_runs(tmp_path: Path) -> None:
+    simulated_runs(tmp_path)
+    runs = [Resimulated(run, Rates()) for run in notes.read(tmp_path, {"hosts": int, "link": str})]
+    found = fit(runs[::2])
+    assert found.call_seconds == pytest.approx(MACHINE.call_seconds, rel=0.2)
+    assert max(abs(run.error(found)) for run in runs) < 0.05
+    assert max(abs(run.error(Machine(0.0, 0.0))) for run in runs) > 0.3
+    assert main([str(tmp_path), "--simulate"]) == 0
+    text = (tmp_path / "table.md").read_text()
+    assert "Of the 4 others 4 are within 10 %" in text and "the largest of all is" in text
+    cells = list(table(text).values())
+    assert [row[-1] for row in cells] == ["yes", ""] * 4 + ["yes"]
+    assert all(abs(float(row[-2].removesuffix(" %"))) < 5 for row in cells)
+
+
+def test_too_few_runs_to_simulate_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path, "a", 0, made(0.2, 0.21))
+    assert main([str(tmp_path), "--simulate"]) == 2
+    error = capsys.readouterr().err
+    assert error == f"{REPORT}: --simulate: {tmp_path}: needs 4 replayed runs of emulated clusters, has 1\n"
+
+
+def test_a_folder_without_predictions_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"{REPORT}: {tmp_path}: has no run with a prediction")

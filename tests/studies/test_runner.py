@@ -1,0 +1,82 @@
+"""Runs that a study starts."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from suite.studies.runner import WIREBENCH, attempt, run, shown
+from tests.flexreduce import run_record
+from wirebench.cluster.signals import Interrupted
+
+
+def test_the_exit_code_is_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([sys.executable, "-c", "raise SystemExit(7)"]) == 7
+    assert capsys.readouterr().err == "+ python -c 'raise SystemExit(7)'\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_stop_reaches_the_run_that_is_under_way(tmp_path: Path, number: int, code: int) -> None:
+    child = tmp_path / "child.py"
+    ended, begun = tmp_path / "ended", tmp_path / "begun"
+    child.write_text(
+        "import signal, sys, time\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (open({str(ended)!r}, 'w').close(), sys.exit(3)))\n"
+        f"open({str(begun)!r}, 'w').close()\n"
+        "time.sleep(60)\n"
+    )
+
+    def stop_soon() -> None:
+        while not begun.exists():
+            time.sleep(0.01)
+        os.kill(os.getpid(), number)
+
+    threading.Thread(target=stop_soon, daemon=True).start()
+    with pytest.raises(Interrupted) as stopped:
+        run([sys.executable, str(child)])
+    assert stopped.value.exit_code == code
+    assert ended.exists()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "well"),
+    [
+        ("finished", 0, True),
+        ("finished", 1, False),
+        ("diverged", 3, True),
+        ("diverged", 1, True),  # a launcher's code for any rank that failed
+        ("interrupted", 0, False),
+        (None, 0, False),
+        (None, 3, False),
+    ],
+)
+def test_the_record_says_whether_a_run_left_a_result(tmp_path: Path, status: str, code: int, well: bool) -> None:
+    def launch(command: list[str]) -> int:
+        if status is not None:
+            (tmp_path / "record.json").write_text(json.dumps(run_record(status=status)))
+        return code
+
+    assert attempt(["python"], tmp_path, launch) is well
+
+
+@pytest.mark.parametrize("status", ["diverged", "interrupted"])
+def test_the_record_of_an_earlier_attempt_is_not_this_ones(tmp_path: Path, status: str) -> None:
+    (tmp_path / "record.json").write_text(json.dumps(run_record(status=status)))
+    assert not attempt(["python"], tmp_path, lambda command: 3)
+
+
+def test_a_run_that_had_finished_still_has(tmp_path: Path) -> None:
+    (tmp_path / "record.json").write_text(json.dumps(run_record()))
+    assert attempt(["python"], tmp_path, lambda command: 0)
+
+
+def test_commands_are_shown_as_one_types_them() -> None:
+    assert (
+        shown([*WIREBENCH, "cluster", "run", "--", "python", "train.py"]) == "wirebench cluster run -- python train.py"
+    )
+    assert shown([sys.executable, "train.py", "a b"]) == "python train.py 'a b'"

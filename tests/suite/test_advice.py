@@ -1,0 +1,111 @@
+"""What wirebench advise recommends: accuracy beside speed, what is not counted, what compressing costs at worst."""
+
+import json
+import shutil
+
+import pytest
+
+from suite.inspect import accuracies
+from suite.planner.accuracy import Accuracies
+from suite.planner.rank import WORTHWHILE
+from tests.suite.test_advise import FEW, answer
+from wirebench.simulation.trace import SHIPPED, load
+
+
+def test_what_harms_or_was_tried_on_noise_is_shown_and_not_recommended(tmp_path):
+    where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "4", "--compressors"]
+    found = answer(tmp_path, *where, "randomk", "topk", "iwp", "gs_sgd")
+    rows = {row["compressor"]: row for row in found["rows"]}
+    assert rows["randomk"]["accuracy"]["diverged"] and rows["topk"]["not_counted"] is None
+    assert found["answer"].startswith("topk with ")
+    assert found["answer"].endswith(" % faster, is not counted: it lost 13.1 points of top-1 in training.")
+    for name, reason in (("randomk", "diverged in training"), ("iwp", "was timed on noise alone")):
+        gain = 100 * (rows[name]["images_per_second"] / rows["none"]["images_per_second"] - 1)
+        assert f" {name}, {gain:.0f} % faster, is not counted: it {reason}." in found["answer"]
+        assert rows[name]["not_counted"] == reason
+    alone = answer(tmp_path, *where, "iwp")
+    assert alone["answer"].startswith("On this network nothing that is to be recommended beats dense")
+    assert " % faster, is not counted: it was timed on noise alone." in alone["answer"]
+
+
+def test_other_rates_are_said_of_those_that_count(tmp_path):
+    found = answer(
+        tmp_path, "--trace", "resnet20_gtx1080ti", "--gpu", "k80", "--network", "100gbe", "--workers", "64",
+        "--compressors", "qsgd", "randomk",
+    )  # fmt: skip
+    below = {row["compressor"]: row["break_even"] for row in found["rows"]}
+    assert below["randomk"] and not below["qsgd"]
+    assert found["answer"].endswith(", and at no rate that was tried does qsgd.")
+
+
+def test_of_those_that_are_alike_the_one_that_lost_least_is_named(tmp_path):
+    where = ["--trace", "resnet50_v100", "--network", "10gbe", "--workers", "32", "--compressors", "topk", "dgc"]
+    found = answer(tmp_path, *where)
+    topk, dgc = (next(row for row in found["rows"] if row["compressor"] == name) for name in ("topk", "dgc"))
+    assert WORTHWHILE < topk["step_seconds"] / dgc["step_seconds"] < 1
+    assert dgc["accuracy"]["top1_points"] > topk["accuracy"]["top1_points"]
+    assert found["answer"].startswith("dgc with ") and "It is lossy: +0.0 points of top-1 at" in found["answer"]
+
+
+def test_dense_stands_before_what_is_hardly_faster(tmp_path):
+    """Where computing hides everything, a lossy method's last microsecond is no reason for it."""
+    found = answer(tmp_path, "--trace", "googlenet_k80", "--network", "ib200", "--workers", "4", *FEW)
+    assert found["rows"][0]["compressor"] == "none"
+
+
+def test_an_accuracy_of_another_density_is_marked(tmp_path, capsys):
+    where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "4", "--compressors", "topk"]
+    own = answer(tmp_path, *where)
+    assert "at density 0.01, not 0.001 (" in own["answer"] and "*: here another" in capsys.readouterr().out
+    same = answer(tmp_path, *where, "--density", "0.01")
+    assert "not 0.01" not in same["answer"] and "*" not in capsys.readouterr().out
+    assert [row["density"] for each in (own, same) for row in each["rows"] if row["compressor"] == "topk"] == [
+        0.001,
+        0.01,
+    ]
+    assert own["rows"][0]["accuracy"] == same["rows"][0]["accuracy"]
+
+
+def test_compressing_may_stop_all_else(tmp_path):
+    """At worst a step is computing, compressing and messages, one after the other."""
+    found = answer(tmp_path, "--trace", "resnet50_v100", "--network", "1gbe", "--workers", "4", "--compressors", "topk")
+    topk = next(row for row in found["rows"] if row["compressor"] == "topk")
+    model = load(SHIPPED / "resnet50_v100.json")
+    alone = model.forward_seconds + model.backward_seconds
+    longest = min(topk["step_seconds"], alone + topk["communicate_seconds"]) + topk["compress_seconds"]
+    assert topk["images_per_second_serial"] == pytest.approx(4 * 32 / longest) and longest > topk["step_seconds"]
+    dense = next(row for row in found["rows"] if row["compressor"] == "none")
+    assert dense["images_per_second_serial"] == dense["images_per_second"]
+    worst = 100 * (topk["images_per_second_serial"] / dense["images_per_second"] - 1)
+    assert f", {worst:.0f} % faster if nothing else went on while it compresses. It pays" in found["answer"]
+
+
+def test_accuracies_are_those_of_the_records():
+    known = accuracies.load()
+    top1 = {
+        name: json.loads((accuracies.FOLDER / f"{name}-0" / "record.json").read_text())["final"]["top1"]
+        for name in ("dense", "topk", "gs_sgd")
+    }
+    assert known.cell("topk", 0.01) == f"{100 * (top1['topk'] - top1['dense']):+.1f}"
+    assert known.cell("topk", 0.001) == known.cell("topk", 0.01) + "*"
+    assert known.cell("gs_sgd", None).startswith(f"{100 * (top1['gs_sgd'] - top1['dense']):+.1f}"), "no variant"
+    assert known.cell("randomk", 0.01) == "diverged" and known.diverged("randomk")
+    assert known.cell("none", None) == "+0.0" and not known.diverged("none")
+    assert "dense" not in known.known and not any(" " in name for name in known.known)
+
+
+def test_without_records_nothing_is_said_of_the_accuracy(tmp_path):
+    assert accuracies.load(tmp_path) == Accuracies("", {})
+    (tmp_path / "topk-0").mkdir()
+    (tmp_path / "topk-0" / "method.json").write_text("no")
+    damaged = accuracies.load(tmp_path)
+    assert damaged.setting.startswith(f"nothing, {tmp_path}/topk-0/method.json: ") and damaged.known == {}
+
+
+def test_a_run_that_was_interrupted_has_no_accuracy(tmp_path):
+    for name in ("dense", "topk"):
+        shutil.copytree(accuracies.FOLDER / f"{name}-0", tmp_path / f"{name}-0")
+    path = tmp_path / "topk-0" / "record.json"
+    record = json.loads(path.read_text())
+    path.write_text(json.dumps({**record, "status": "interrupted", "final": {"loss": None, "top1": None}}))
+    assert list(accuracies.load(tmp_path).known) == ["none"]

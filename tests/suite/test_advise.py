@@ -1,0 +1,288 @@
+"""wirebench advise: the ranking, what pays below which rate, the sentence; one line for mistakes."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from suite.planner import advise
+from suite.planner.compositions import compressing, sizes_of
+from suite.planner.rank import WORTHWHILE, Adviser
+from tests.suite.verbs import verb
+from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.trace import SHIPPED, load
+from wirebench.topology import presets
+from wirebench.topology.tree import Topology
+from wirebench.utils.figures import save
+
+main = verb("advise")
+
+ROOT = Path(__file__).resolve().parents[2]
+FEW = ["--compressors", "fp16", "topk", "gs_sgd"]
+
+
+def answer(tmp_path: Path, *arguments: str) -> dict:
+    path = tmp_path / "found.json"
+    assert main([*arguments, "--json", str(path)]) == 0
+    return json.loads(path.read_text())
+
+
+def test_compositions_are_ranked_and_the_sentence_names_the_first(tmp_path, capsys):
+    found = answer(tmp_path, "--trace", "resnet50_v100", "--gpu", "v100", "--network", "1gbe", "--workers", "8", *FEW)
+    rows = found["rows"]
+    assert sorted(row["compressor"] for row in rows) == ["fp16", "gs_sgd", "none", "topk"]
+    ranked = [row["step_seconds"] * (WORTHWHILE if row["compressor"] == "none" else 1) for row in rows]
+    assert ranked == sorted(ranked)
+    by = {row["compressor"]: row for row in rows}
+    assert by["none"]["limit"] == "messages" and by["none"]["break_even"] is None
+    wire = {name: row["bytes_per_step"]["wire"] for name, row in by.items()}
+    assert wire["topk"] < wire["fp16"] == pytest.approx(wire["none"] / 2)
+    first, dense = rows[0], by["none"]
+    gain = 100 * (first["images_per_second"] / dense["images_per_second"] - 1)
+    assert found["answer"].startswith(
+        f"{first['compressor']} with {first['scheduler']} on {first['collective']} is {gain:.0f} % faster than dense "
+        f"with {dense['scheduler']} on {dense['collective']} "
+    )
+    assert f"It pays below {first['break_even']}." in found["answer"]
+    printed = capsys.readouterr().out
+    assert found["answer"] in printed
+    assert max(map(len, printed.splitlines()[6:-2])) <= 120
+    places = [line.split()[1] for line in printed.splitlines() if re.match(r" *\d+ \w+ ", line)]
+    assert places == [row["compressor"] for row in rows]
+
+
+def test_where_computing_takes_long_nothing_beats_dense(tmp_path):
+    found = answer(
+        tmp_path, "--trace", "googlenet_k80", "--gpu", "k80", "--network", "ib200", "--workers", "4", *FEW
+    )  # fmt: skip
+    dense = next(row for row in found["rows"] if row["compressor"] == "none")
+    assert found["answer"].startswith(
+        f"On this network nothing beats dense with {dense['scheduler']} on {dense['collective']}. "
+        "The first to pay on slower links is "
+    )
+    assert dense["limit"] == "computing"
+
+
+def test_where_nothing_pays_at_any_rate_it_says_so(tmp_path):
+    """QSGD's 4 bits an entry, gathered from 64 workers, are more than the dense sum sends."""
+    found = answer(
+        tmp_path, "--trace", "resnet20_gtx1080ti", "--gpu", "k80", "--network", "1gbe", "--workers", "64",
+        "--compressors", "qsgd",
+    )  # fmt: skip
+    assert [row["break_even"] for row in found["rows"]] == [None, None]
+    assert found["answer"].endswith("and at no rate that was tried does qsgd.")
+
+
+def test_one_machine_has_no_break_even(tmp_path, capsys):
+    inside = ["--workers", "4", "--per-machine", "4", "--network", "1gbe", "--compressors", "fp16"]
+    found = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--gpu", "v100", *inside)
+    assert found["network"].startswith("one machine") and all(row["break_even"] is None for row in found["rows"])
+    assert re.fullmatch(r"On this network nothing beats dense with \w+ on \w+\.", found["answer"])
+    assert "96 Gbit/s (one machine" in capsys.readouterr().out
+
+
+def test_the_table_says_what_the_numbers_say(tmp_path, capsys):
+    where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "8", "--compressors"]
+    found = answer(tmp_path, *where, "topk", "terngrad")
+    printed = [line.split() for line in capsys.readouterr().out.splitlines() if re.match(r" *\d+ \w+ ", line)]
+    assert len(printed) == len(found["rows"]) == 3
+    for cells, row in zip(printed, found["rows"], strict=True):
+        assert cells[1:4] == [row["compressor"], row["scheduler"], row["collective"]] and cells[-1] == row["limit"]
+        assert cells[-2].rstrip("*") == f"{row['accuracy']['top1_points']:+.1f}"
+        assert cells[-2].endswith("*") == (row["compressor"] == "topk"), "its own density is not that of the runs"
+        if row["compressor"] != "none":
+            assert cells[-3] == f"{row['break_even_gbit']:.3g}"
+            assert row["break_even"] == f"{row['break_even_gbit']:.3g} Gbit/s"
+
+
+@pytest.mark.parametrize("where", [["--per-machine", "4"], ["--network", "1gbe"], ["--gbit", "0.001"]])
+def test_no_cell_is_cut_off(where, capsys):
+    assert main(["--trace", "vgg16_v100", "--workers", "4", *where, "--compressors", "randomk", "onebit"]) == 0
+    printed = capsys.readouterr().out
+    assert "\N{HORIZONTAL ELLIPSIS}" not in printed and "diverged" in printed
+
+
+def test_faster_hardware_and_other_rates(tmp_path, capsys):
+    of = ["--trace", "resnet50_v100", "--workers", "4", "--compressors", "fp16"]
+    plain, fast = answer(tmp_path, *of), answer(tmp_path, *of, "--speed", "4")
+    assert "resnet50_v100, 4 x as fast (estimated" in capsys.readouterr().out
+    dense = [next(r for r in found["rows"] if r["compressor"] == "none") for found in (plain, fast)]
+    assert dense[0]["efficiency"] > dense[1]["efficiency"]
+    assert dense[1]["images_per_second"] > dense[0]["images_per_second"]
+    double = answer(tmp_path, *of, "--batch", "64")
+    assert "4 workers x 64 images: a step alone takes 238.2 ms" in capsys.readouterr().out
+    assert double["rows"][0]["images_per_second"] > plain["rows"][0]["images_per_second"]
+    slow = answer(tmp_path, *of, "--gbit", "1")
+    assert slow["gbit"] == 1 and slow["network"].startswith("--gbit in place of the rate of 10gbe: ")
+    assert slow["rows"][-1]["step_seconds"] > plain["rows"][-1]["step_seconds"]
+    assert slow["rows"][0]["break_even"] == pytest.approx(plain["rows"][0]["break_even"]), "looked for at all rates"
+
+
+def test_a_named_gpus_memory_compresses_and_an_unknown_one_must_be_named(tmp_path, capsys):
+    found = answer(tmp_path, "--trace", "googlenet_k80", "--workers", "4", "--compressors", "fp16")
+    assert (found["memory"], found["memory_bytes_per_second"]) == ("NVIDIA Tesla K80, one of its two GPUs", 240e9)
+    here = answer(tmp_path, "--trace", "resnet20_epyc", "--workers", "4", "--compressors", "fp16")
+    assert here["memory"] == "this machine's, measured just now"
+    other = tmp_path / "l40s.json"
+    dataclasses.replace(load(SHIPPED / "resnet20_epyc.json"), hardware="NVIDIA L40S").save(other)
+    capsys.readouterr()
+    assert main(["--trace", str(other), "--workers", "4"]) == 2
+    assert "--gpu: whose memory compresses? The trace's 'NVIDIA L40S' is none of k80," in capsys.readouterr().err
+    assert answer(tmp_path, "--trace", str(other), "--gpu", "v100", "--workers", "4", "--compressors", "fp16")
+
+
+def test_more_workers_take_longer_to_decode_what_they_gather():
+    trace, seconds = load(SHIPPED / "resnet50_v100.json"), {}
+    for name in ("qsgd", "fp16"):
+        for workers in (4, 32):
+            sizes = sizes_of(name, None, trace, workers)
+            seconds[name, workers] = compressing(Rates(), name, sizes, trace, 900e9)(25_000_000)
+    assert seconds["qsgd", 32] > 2 * seconds["qsgd", 4]
+    assert seconds["fp16", 32] == seconds["fp16", 4]
+
+
+def test_a_compressor_pays_below_its_break_even_and_not_above():
+    trace, network = load(SHIPPED / "resnet50_v100.json"), presets.find("10gbe")
+
+    def at(gbit: float) -> Topology:
+        return presets.cluster(network._replace(bytes_per_second=gbit * 1e9 / 8), 8)
+
+    def adviser(usual: float) -> Adviser:
+        return Adviser(trace, lambda gbit: at(usual if gbit is None else gbit), Rates(), 900e9)
+
+    for name in ("fp16", "topk"):
+        limit = adviser(10).break_even(name)
+        assert limit is not None and 0.1 < limit < 100
+        for gbit, pays in ((0.95 * limit, True), (1.05 * limit, False)):
+            found, left_out = adviser(gbit).all(["none", name], named=True)
+            assert not left_out
+            best = {kind: min(f.found.step.seconds for f in found if f.compressor == kind) for kind in ("none", name)}
+            assert (best[name] < WORTHWHILE * best["none"]) == pays, (name, gbit)
+
+
+def test_an_estimate_for_a_gpu_needs_no_trace(tmp_path):
+    where = ["--gpu", "v100", "--network", "10gbe", "--workers", "4", "--compressors", "fp16"]
+    estimated = answer(tmp_path, "--model", "resnet50", "--batch", "32", *where)
+    loaded = answer(tmp_path, "--trace", "resnet50_v100", *where)
+    assert estimated["trace"]["estimate"] and estimated["rows"] == loaded["rows"]
+
+
+def test_a_probe_measures_this_machine(tmp_path):
+    found = answer(
+        tmp_path, "--model", "lenet", "--image-size", "28", "--classes", "10", "--batch", "4", "--probe",
+        "--probe-seconds", "0.1", "--workers", "2", "--compressors", "powersgd",
+    )  # fmt: skip
+    assert not found["trace"]["estimate"] and found["trace"]["source"].startswith(
+        "wirebench advise --probe: medians of"
+    )
+    assert {row["compressor"] for row in found["rows"]} == {"none", "powersgd"}, "a probe knows the tensors' shapes"
+
+
+def test_compressors_are_tried_on_the_collectives_of_dense_sums(tmp_path):
+    """But for those whose paper names one: with several workers a machine it matters."""
+    found = answer(
+        tmp_path, "--trace", "vgg16_v100", "--workers", "8", "--per-machine", "4",
+        "--compressors", "fp16", "gtopk", "--all",
+    )  # fmt: skip
+    tried = {
+        name: {row["collective"] for row in found["rows"] if row["compressor"] == name} for name in ("none", "fp16")
+    }
+    assert tried["fp16"] == tried["none"] and len(tried["none"]) == 5
+    assert {row["collective"] for row in found["rows"] if row["compressor"] == "gtopk"} == {"tree"}
+    assert found["memory_bytes_per_second"] == 900e9, "the trace's own GPU, unless another is named"
+
+
+def test_a_method_of_which_noise_passes_nothing_is_not_ranked(tmp_path):
+    found = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "4", "--compressors", "threshold")
+    assert found["left_out"]["threshold"].startswith("of noise it sends nothing")
+
+
+def test_what_cannot_be_known_is_left_out_with_the_reason(tmp_path, capsys):
+    found = answer(tmp_path, "--trace", "googlenet_k80", "--workers", "4", "--compressors", "powersgd", "fp16")
+    assert found["left_out"] == {
+        "powersgd": "what it sends depends on the tensors' shapes, which the trace does not have"
+    }
+    assert "left out: powersgd: what it sends" in capsys.readouterr().out
+
+
+def test_all_shows_every_composition_and_a_figure_is_drawn(tmp_path, monkeypatch):
+    figure, drawn = tmp_path / "a.png", []
+
+    def keep(made, path):
+        drawn.append(made)
+        return save(made, path)
+
+    monkeypatch.setattr(advise, "save", keep)
+    found = answer(
+        tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "4", "--per-machine", "2", "--compressors", "fp16",
+        "--all", "--figure", str(figure),
+    )  # fmt: skip
+    dense = [(row["scheduler"], row["collective"]) for row in found["rows"] if row["compressor"] == "none"]
+    assert len(set(dense)) == len(dense) == 6 * 5, "six schedulers, and five collectives where machines have two ranks"
+    with Image.open(figure) as image:
+        assert image.size > (400, 150)
+    [axes] = drawn[0].axes
+    assert drawn[0].get_suptitle() == "simulated: resnet20_gtx1080ti, 4 workers x 128 images, 2 on a machine, 10 Gbit/s"
+    labels = [label.get_text() for label in axes.get_yticklabels()]
+    assert len(labels) == len(found["rows"]) == 2 * len(dense)
+    widths = [bar.get_width() for bar in axes.patches]
+    steps = [1e3 * row["step_seconds"] for row in reversed(found["rows"])]
+    assert [sum(both) for both in zip(widths[: len(labels)], widths[len(labels) :], strict=True)] == pytest.approx(
+        steps
+    )
+
+
+def test_a_topologys_links_are_used(tmp_path):
+    uneven = ["--topology", str(ROOT / "configs/topologies/2+3_1gbit.toml"), "--workers", "5"]
+    slow = answer(tmp_path, "--trace", "resnet20_gtx1080ti", *uneven, "--compressors", "fp16")
+    fast = answer(tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "5", "--compressors", "fp16")
+    assert "2+3_1gbit.toml" in slow["network"]
+    assert slow["rows"][-1]["step_seconds"] > fast["rows"][-1]["step_seconds"]
+
+
+TRACE = ["--trace", "resnet20_gtx1080ti", "--workers", "4"]
+MODEL = ["--model", "resnet_cifar", "--workers", "4"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--workers", "4"], "--trace or --model: name one of them"),
+        ([*TRACE, *MODEL], "--trace or --model: name one of them"),
+        ([*TRACE, "--workers", "0"], "--workers and --per-machine: need 1 to 100000"),
+        ([*TRACE, "--workers", "1"], "--workers: one exchanges nothing, so that there is nothing to compress; needs 2"),
+        ([*TRACE, "--speed", "0"], "--speed: needs a number from 1e-06"),
+        ([*TRACE, "--batch", "0"], "--batch: needs 1 to "),
+        ([*TRACE, "--gbit", "0"], "--gbit: needs a number from 1e-06"),
+        ([*TRACE, "--gbit", "1", "--per-machine", "4"], "--gbit: is the rate between machines, and there is one"),
+        ([*TRACE, "--probe"], "--probe: goes with --model, not with --trace"),
+        ([*TRACE, "--image-size", "32"], "--image-size: goes with --model, not with --trace"),
+        ([*TRACE, "--compressors", "tpk"], "--compressors: no 'tpk'; did you mean 'topk'?"),
+        ([*TRACE, "--compressors", "topk", "--density", "3"], "density lies in (0, 1], got 3"),
+        ([*TRACE, "--compressors", "fp16", "--density", "0.3"], "--density: 'none', 'fp16': none has one"),
+        ([*TRACE, "--rates", "Makefile"], "Makefile: cannot be read as wirebench compressors"),
+        ([*TRACE, "--network", "10gb"], "--network: no '10gb'; did you mean '10gbe'?"),
+        ([*TRACE, "--json", "Makefile/found.json"], "Makefile/found.json: cannot be written: Not a directory"),
+        ([*MODEL], "--model: needs --gpu for an estimate, or --probe"),
+        ([*MODEL, "--gpu", "v100", "--probe", "--batch", "1"], "--gpu: estimates a GPU, and --probe measures this"),
+        ([*MODEL, "--gpu", "v10", "--batch", "1"], "--gpu: no GPU 'v10'; did you mean 'v100'?"),
+        ([*MODEL, "--gpu", "v100"], "--batch: is missing"),
+        ([*MODEL, "--gpu", "v100", "--batch", "0"], "--batch: needs at least 1, got 0"),
+        ([*MODEL, "--gpu", "v100", "--batch", "8", "--image-size", "0"], "--image-size: needs at least 1, got 0"),
+        ([*MODEL, "--probe", "--batch", "8", "--probe-seconds", "inf"], "--probe-seconds: needs a number from 1e-06"),
+        ([*MODEL, "--gpu", "v100", "--probe-seconds", "3"], "--probe-seconds: goes with --probe"),
+        ([*MODEL, "--probe", "--batch", "8", "--classes", "1"], "--classes: needs at least 2, got 1"),
+        ([*MODEL, "--gpu", "v100", "--batch", "8", "--option", "depth"], "--option: needs KEY=VALUE"),
+        ([*MODEL, "--gpu", "v100", "--batch", "8", "--option", "dept=3"], "did you mean 'depth'?"),
+        (["--model", "resnet20", "--gpu", "v100", "--batch", "8", "--workers", "4"], "no model 'resnet20'"),
+        (["--model", "vgg16", "--image-size", "9", "--gpu", "k80", "--batch", "1", "--workers", "4"], "9"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, words, capsys):
+    assert main(arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("wirebench advise: ") and error.count("\n") == 1
+    assert words in error

@@ -1,0 +1,143 @@
+"""wirebench bench plot-collectives on cells that were made up."""
+
+from pathlib import Path
+
+import pytest
+
+from suite.bench.plot_collectives import (
+    busbw_against_size,
+    by_collective,
+    dense_limit,
+    draw,
+    latency_against_learners,
+    latency_against_size,
+    style,
+)
+from tests.flexreduce import cell, put_cells
+from tests.suite.verbs import verb
+
+main = verb("bench", "plot-collectives")
+
+
+def lines(figure):
+    """x and y of every line of a figure that has a label, by label."""
+    [axes] = figure.axes
+    return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()}
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    """Rings at two sizes on three clusters; the last has one size more."""
+    for layout in ("4", "2+2", "3+3"):
+        more = [cell(layout, items=30, seconds=[1.0])] if layout == "3+3" else []
+        put_cells(tmp_path, layout, [cell(layout, items=n, seconds=[n / 10]) for n in (10, 20)] + more)
+    return [tmp_path / "cells" / f"{layout}.jsonl" for layout in ("4", "2+2", "3+3")]
+
+
+def test_the_limit_of_the_links_counts_machines() -> None:
+    # 2 machines: every byte crosses each link once. 3 machines: 4/3 times. 1000 items are 32 000 bits.
+    assert dense_limit(cell("2+3", items=1000), 1e6) == pytest.approx(0.032)
+    assert dense_limit(cell("1+1+1", items=1000), 1e6) == pytest.approx(0.032 * 4 / 3)
+    assert dense_limit(cell("4", items=1000), 1e6) is None
+
+
+def test_latency_against_size_shows_medians_predictions_and_the_limit() -> None:
+    found = [
+        cell(items=200, seconds=[3.0, 1.0, 2.0], predicted_seconds=1.5),
+        cell(items=100, seconds=[0.5], predicted_seconds=0.25),
+        cell(collective="mine", items=100, seconds=[7.0]),
+    ]
+    shown = lines(latency_against_size(found, 1000.0))
+    assert shown["ring"] == ([400, 800], [500.0, 2000.0])
+    assert shown["mine"] == ([400], [7000.0])
+    assert ([400, 800], [250.0, 1500.0]) in shown.values()
+    assert shown["limit of the links"] == ([400, 800], [3200.0, 6400.0])
+    assert "limit of the links" not in lines(latency_against_size(found))
+
+
+def test_without_predictions_there_is_no_dashed_line() -> None:
+    assert set(lines(latency_against_size([cell()]))) == {"ring"}
+
+
+def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
+    # 2 (P-1)/P of 40 MB in 2 s.
+    [shown] = lines(busbw_against_size([cell("2+3", items=10_000_000, seconds=[2.0])])).values()
+    assert shown == ([40_000_000], [pytest.approx(32.0)])
+
+
+def test_learners_are_in_order_and_named() -> None:
+    found = [cell("3+3", seconds=[3.0]), cell("4", seconds=[1.0]), cell("2+2", seconds=[2.0])]
+    figure = latency_against_learners(found, 1e9)
+    assert lines(figure)["ring"] == ([0, 1, 2], [2000.0, 1000.0, 3000.0])
+    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["4\n2+2", "4\n4", "6\n3+3"]
+    # A machine alone has no link to be limited by.
+    assert lines(figure)["limit of the links"][0] == [0, 2]
+
+
+def test_every_collective_looks_the_same_in_every_figure() -> None:
+    found = [cell(collective=name) for name in ("tree", "mine", "ring", "flexreduce")]
+    assert list(by_collective(found)) == ["ring", "flexreduce", "tree", "mine"]
+    assert style("mine") == style("mine")
+    assert len({style(name) for name in by_collective(found)}) == 4
+
+
+def test_every_file_has_its_figures_and_all_share_one(files: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "new" / "figures"
+    written = draw(files, out, None, "100mbit")
+    names = {f"{kind}-{file.stem}.png" for kind in ("latency", "busbw") for file in files}
+    # 30 items are larger, but not every file has them.
+    assert {path.name for path in written} == {path.name for path in out.iterdir()} == names | {"learners-20.png"}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
+
+
+def test_a_size_can_be_asked_for_and_one_file_is_enough_for_the_rest(
+    files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    assert main([str(files[1]), str(files[2]), "--out", str(tmp_path / "two"), "--size", "120"]) == 0
+    assert (tmp_path / "two" / "learners-30.png").exists()
+    capsys.readouterr()
+    assert main([str(files[0]), "--out", str(tmp_path / "one")]) == 0
+    assert capsys.readouterr().out.split() == [
+        str(tmp_path / "one" / name) for name in ("latency-4.png", "busbw-4.png")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("number", "arguments", "message"),
+    [
+        (1, ["--size", "120"], "--size: is for the figure against learners"),
+        (2, ["--size", "4mf"], "--size: no file has 4mf; all have 40 B, 80 B"),
+        (2, ["--size", "big"], "cannot read 'big'"),
+        (2, ["--link", "fast"], "cannot read the rate 'fast'"),
+        (1, ["--link", "1gbit"], "--link: no file is of more than one machine"),
+        (0, [], "the following arguments are required: FILE"),
+    ],
+)
+def test_bad_input_is_one_line(
+    files: list[Path], tmp_path: Path, number: int, arguments: list[str], message: str, capsys: pytest.CaptureFixture
+) -> None:
+    assert main([*map(str, files[:number]), "--out", str(tmp_path / "out"), *arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert message in line
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_that_do_not_go_together_are_refused(
+    files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    def message(*names: Path) -> str:
+        assert main([*map(str, names), "--out", str(tmp_path / "out")]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        return line
+
+    put_cells(tmp_path / "b", "2+2", [cell("2+2", items=5)])
+    other = tmp_path / "b" / "cells" / "2+2.jsonl"
+    assert "two have the same name" in message(files[1], other)
+    renamed = other.rename(other.with_name("other.jsonl"))
+    assert "two are of one layout" in message(files[1], renamed)
+    assert "no size is in all of them" in message(files[2], renamed)
+    put_cells(tmp_path / "c", "empty", [])
+    put_cells(tmp_path / "c", "mixed", [cell("2+2"), cell("2+3")])
+    assert "empty: needs cells of one layout" in message(tmp_path / "c" / "cells" / "empty.jsonl")
+    assert "mixed: needs cells of one layout" in message(tmp_path / "c" / "cells" / "mixed.jsonl")
+    assert "nothing.jsonl: cannot be read" in message(tmp_path / "nothing.jsonl")

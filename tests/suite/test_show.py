@@ -1,0 +1,195 @@
+"""wirebench show: runs side by side, and one line for what is not a run."""
+
+import copy
+import json
+import os
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from suite.cli import show as script
+from tests.suite.verbs import ROOT, run
+from wirebench.record import compare
+from wirebench.telemetry.step_stats import PHASES
+
+RECORD: dict[str, Any] = {
+    "schema": 1,
+    "status": "finished",
+    "config": {
+        "name": "ring",
+        "model": {"name": "resnet_cifar", "depth": 20},
+        "data": {"name": "digits", "root": "", "batch_size": 32},
+        "compressor": {"name": "topk", "dense_below": 0, "warmup": [], "density": 0.01},
+        "scheduler": {"name": "mg_wfbp"},
+        "collective": {"name": "ring"},
+        "expected": {"top1": 0.9, "images_per_second": 1500.0, "seconds": 0.0, "machine": "m"},
+    },
+    "environment": {},
+    "engine": "torch",
+    "device": "cpu",
+    "world_size": 4,
+    "parameters": 10,
+    "images_per_second": {"median": 1234.5, "mean": 1200.0, "p10": 1100.0, "p90": 1300.0, "steps": 9},
+    "step_seconds": {"median": 0.1037, "p10": 0.09, "p90": 0.11},
+    "phases": {name: 0.001 * (i + 1) for i, name in enumerate(PHASES)},
+    "bytes_per_step": {"payload": 1_080_000, "dense": 1_080_000, "wire": 1_620_000.0, "nic": None},
+    "compression_ratio": {"values": 100.0, "with_indices": 50.0, "wire": 37.5},
+    "requests": [{"kind": "sum", "plan": "ring", "rounds": 6, "bytes": 40}],
+    "history": [],
+    "final": {"loss": 0.25, "top1": 0.8765},
+    "seconds_total": 12.0,
+    "gpu": None,
+}
+
+
+def show(*arguments, cwd=ROOT):
+    return run("show", *arguments, cwd=cwd)
+
+
+@pytest.fixture
+def runs(tmp_path):
+    folder = tmp_path / "results" / "runs"
+    other = copy.deepcopy(RECORD)
+    other["config"]["name"] = "tree"
+    other["status"] = "diverged"
+    other["images_per_second"] = {"median": None, "mean": None, "p10": None, "p90": None, "steps": 0}
+    for age, record in enumerate([RECORD, other]):
+        path = folder / record["config"]["name"] / "record.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(record))
+        os.utime(path, (1000 + age, 1000 + age))
+    return folder
+
+
+def test_rows_of_a_record():
+    rows = compare.rows(RECORD)
+    assert rows["engine"] == "torch x 4 (cpu)"
+    assert rows["model"] == "resnet_cifar depth=20"
+    assert rows["compressor"] == "topk density=0.01"
+    wrapped = {**RECORD["config"], "compressor": {"name": "none", "dense_below": 64, "warmup": [0.25]}}
+    assert compare.rows({**RECORD, "config": wrapped})["compressor"] == "none dense_below=64 warmup=[0.25]"
+    assert rows["data"] == "digits, batch 32"
+    assert rows["images/s [p10 - p90]"] == "1,234 [1,100 - 1,300] (expected 1,500)"
+    assert rows["step ms [p10 - p90]"] == "103.70 [90.00 - 110.00]"
+    assert rows["  exchange_exposed"] == "5.00"
+    assert rows["payload bytes/step"] == "1.08 MB"
+    assert rows["nic bytes/step"] == "-"
+    assert rows["ratio with indices"] == "50x"
+    assert rows["top1"] == "0.8765 (expected 0.9)"
+    assert rows["seconds"] == "12.0"
+
+
+READINGS = {
+    "health/compression_error": 0.5,
+    "health/residual_share": 0.25,
+    "health/residual_norm": 9.0,
+    "compressor/density": 0.01,
+    "compressor/importance_mean/conv1.weight": 3.0,
+}
+
+
+def test_readings_stand_under_a_heading_that_says_they_are_means():
+    health = {name: {"last": 7.0, "mean": mean} for name, mean in READINGS.items()}
+    rows = list(compare.rows({**RECORD, "health": health}).items())
+    begin = rows.index(("health, means", ""))
+    assert rows[begin + 1 : begin + 5] == [
+        ("  compression error", "0.5"),
+        ("  residual share", "0.25"),
+        ("  density", "0.01"),
+        ("top1", "0.8765 (expected 0.9)"),
+    ]
+    assert "health, means" not in compare.rows(RECORD)
+
+
+def test_the_last_steps_ratio_stands_beside_the_others():
+    ratios = {**RECORD["compression_ratio"], "wire_last_step": 80.0}
+    assert compare.rows({**RECORD, "compression_ratio": ratios})["ratio wire, last step"] == "80x"
+
+
+def test_warnings_are_shown_with_their_run(runs):
+    path = runs / "ring" / "record.json"
+    path.write_text(json.dumps({**RECORD, "warnings": ["it [red]diverges"]}))
+    done = show(runs / "ring", runs / "tree")
+    assert done.stdout.splitlines()[-1] == "ring: warning: it [red]diverges"
+
+
+def lines_of(text):
+    """The words of each line of a table, by its label; its head by ''."""
+    head, *body = (re.split(r"  +", line.strip()) for line in text.splitlines())
+    return {"": head, **{label: values for label, *values in body}}
+
+
+def test_runs_stand_side_by_side(runs):
+    done = show(runs / "ring", runs / "tree" / "record.json")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = lines_of(done.stdout)
+    assert lines[""] == ["ring", "tree"]
+    assert lines["images/s [p10 - p90]"] == ["1,234 [1,100 - 1,300] (expected 1,500)", "- (expected 1,500)"]
+    assert lines["status"] == ["finished", "diverged"]
+
+
+def test_a_good_run_is_ten_lines_and_the_rest_is_asked_for(runs, capsys):
+    plain = {**RECORD["config"], "collective": {"name": "native"}}
+    (runs / "ring" / "record.json").write_text(json.dumps({**RECORD, "config": plain}))
+    assert script.main([str(runs / "ring")]) == 0
+    few = lines_of(capsys.readouterr().out)
+    assert script.main([str(runs / "ring"), "--all"]) == 0
+    every = lines_of(capsys.readouterr().out)
+    assert len(few) == 1 + 10 and few.items() <= every.items()
+    assert {"status", "data", "loss", "payload bytes/step"} <= every.keys() - few.keys()
+    assert every.keys() - {""} == {label.strip() for label in compare.rows(RECORD)}
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(runs, capsys):
+    for name in ("ring", "tree"):
+        (runs / name / "record.json").write_text(json.dumps({**RECORD, "warnings": ["slow"]}))
+    assert script.main([str(runs / "ring"), str(runs / "tree" / "record.json")]) == 0
+    said = capsys.readouterr().out
+    assert lines_of(said)[""] == ["ring", "tree"]
+    assert said.splitlines()[-2:] == ["ring: warning: slow", "tree: warning: slow"]
+
+
+def test_latest_is_the_run_that_ended_last(runs):
+    (runs / "still-running").mkdir()
+    done = show("--latest", "--json", cwd=runs.parents[1])
+    assert [record["config"]["name"] for record in json.loads(done.stdout)] == ["tree"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "no such file"),
+        ("{", "not valid JSON"),
+        ("\x80", "not valid JSON"),
+        ("[]", "not a run's record: needs a table"),
+        ('{"schema": 9}', "not a run's record: schema: needs 1, got 9"),
+        (json.dumps({**RECORD, "phases": 3}), "not a run's record: phases: needs a table, got 3"),
+    ],
+)
+def test_what_is_not_a_run_is_one_line(tmp_path, content, message):
+    if content is not None:
+        (tmp_path / "record.json").write_bytes(content.encode("latin-1"))
+    done = show(tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith(f"wirebench show: {tmp_path}/record.json: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_nothing_to_show(tmp_path):
+    assert show(cwd=tmp_path).returncode == 2
+    done = show("--latest", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (2, "wirebench show: --latest: results/runs has no run that ended\n")
+
+
+def test_help_tells_how():
+    done = show("--help")
+    assert done.returncode == 0 and "--latest" in done.stdout and "examples:" in done.stdout
+
+
+def test_reading_records_needs_no_torch():
+    code = "import sys; from wirebench.record import compare, schema, writer; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60).returncode == 0

@@ -1,0 +1,173 @@
+"""wirebench simulate: what is printed, written and drawn; one line for mistakes."""
+
+import json
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+import schedulers
+from suite.planner import simulate
+from suite.planner.compositions import sizes_of
+from tests.suite.verbs import verb
+from wirebench import collectives
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.simulation.simulator import Simulator, free
+from wirebench.simulation.trace import SHIPPED, load
+from wirebench.topology import presets
+
+main = verb("simulate")
+
+ROOT = Path(__file__).resolve().parents[2]
+TRACE = ["--trace", "resnet20_gtx1080ti"]
+
+
+def rows(tmp_path: Path, *arguments: str) -> list[dict]:
+    path = tmp_path / "found.json"
+    assert main([*TRACE, *arguments, "--json", str(path)]) == 0
+    return json.loads(path.read_text())["rows"]
+
+
+def test_a_line_for_every_schedule_at_every_point(tmp_path, capsys):
+    found = rows(
+        tmp_path, "--workers", "2", "4", "--gbit", "1", "10", "--speed", "1", "8", "--schedulers", "wfbp", "dear"
+    )
+    points = [(row["workers"], row["gbit"], row["speed"], row["scheduler"]) for row in found]
+    assert points == [(n, g, s, x) for n in (2, 4) for g in (1, 10) for s in (1, 8) for x in ("wfbp", "dear")]
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0].startswith(
+        "resnet20_gtx1080ti (estimated, NVIDIA GeForce GTX 1080 Ti), none on ring; 10gbe: nominal rate"
+    )
+    for row, line in zip(found, printed[2:-1], strict=True):
+        assert line.split()[:6] == [
+            str(row["workers"]), f"{row['gbit']:g}", "128", f"{row['speed']:g}", row["scheduler"],
+            f"{1e3 * row['step_seconds']:.2f}",
+        ]  # fmt: skip
+        alone = row["step_seconds"] - row["exposed_seconds"]
+        assert row["efficiency"] == pytest.approx(alone / row["step_seconds"])
+        assert row["images_per_second"] == pytest.approx(row["workers"] * 128 / row["step_seconds"])
+    by = {point: row["step_seconds"] for point, row in zip(points, found, strict=True)}
+    assert by[4, 1, 1, "wfbp"] > by[4, 10, 1, "wfbp"] > by[4, 10, 8, "wfbp"]
+
+
+def test_computation_takes_time_in_proportion_to_the_batch(tmp_path):
+    one = ["--workers", "4", "--schedulers", "sync_easgd"]
+    small, usual, large = rows(tmp_path, *one, "--batch", "32", "128", "512")
+    computed = [row["step_seconds"] - row["exposed_seconds"] for row in (small, usual, large)]
+    assert computed == pytest.approx([computed[1] / 4, computed[1], 4 * computed[1]])
+    assert small["exposed_seconds"] == pytest.approx(large["exposed_seconds"])
+    assert large["images_per_second"] == pytest.approx(4 * 512 / large["step_seconds"])
+    (faster,) = rows(tmp_path, *one, "--speed", "4")
+    assert faster["step_seconds"] == pytest.approx(small["step_seconds"])
+
+
+def test_a_line_is_the_simulators_step(tmp_path):
+    (row,) = rows(
+        tmp_path, "--workers", "6", "--network", "1gbe", "--per-machine", "2", "--compressor", "topk",
+        "--density", "0.05", "--collective", "tree", "--schedulers", "optimal", "--call-us", "30",
+    )  # fmt: skip
+    topology = presets.cluster(presets.find("1gbe"), 6, 2)
+    trace = load(SHIPPED / "resnet20_gtx1080ti.json")
+    pricer = Pricer(collectives.build("tree"), "tree", topology, 30e-6)
+    step = Simulator(trace, sizes_of("topk", 0.05, trace, 6), free, pricer).step(schedulers.build("optimal"))
+    assert row["step_seconds"] == step.step.seconds
+    assert row["messages"] == len(step.groups)
+    assert row["bytes_per_step"] == {"payload": step.num_bytes, "wire": step.wire_bytes}
+    assert row["message_elements"] == list(step.elements)
+
+
+def test_a_topologys_links_are_used(tmp_path):
+    uneven = str(ROOT / "configs/topologies/2+3_1gbit.toml")
+    (slow,) = rows(tmp_path, "--topology", uneven, "--workers", "5", "--schedulers", "sync_easgd")
+    (fast,) = rows(tmp_path, "--topology", uneven, "--workers", "5", "--schedulers", "sync_easgd", "--gbit", "10")
+    assert slow["exposed_seconds"] > 1.5 * fast["exposed_seconds"]
+
+
+def test_compressing_takes_time_where_a_gpu_is_named(tmp_path):
+    (without,) = rows(tmp_path, "--compressor", "fp16", "--schedulers", "sync_easgd")
+    (named,) = rows(tmp_path, "--compressor", "fp16", "--schedulers", "sync_easgd", "--gpu", "k80")
+    assert named["step_seconds"] > without["step_seconds"]
+
+
+def test_dense_gradients_take_no_time_to_compress(tmp_path):
+    (without,), (named,) = (rows(tmp_path, "--schedulers", "wfbp", *more) for more in ([], ["--gpu", "k80"]))
+    assert named == without
+
+
+def test_what_all_gather_is_sent_to_all_and_decoded_by_all(tmp_path):
+    """A rank's share is sent to every other one; a sum is shared out."""
+    found = {
+        (name, n): rows(
+            tmp_path, "--workers", str(n), "--compressor", name, "--schedulers", "sync_easgd", "--gpu", "k80"
+        )
+        for name in ("topk", "none")
+        for n in (4, 32)
+    }
+    for (name, n), (row,) in found.items():
+        payload, wire = row["bytes_per_step"]["payload"], row["bytes_per_step"]["wire"]
+        # Of topk, vectors go dense in a sum of their own.
+        assert wire == pytest.approx(2 * (n - 1) / n * payload) if name == "none" else wire > 0.5 * (n - 1) * payload
+
+
+def test_one_machine_has_no_rate_between_machines(tmp_path):
+    found = rows(tmp_path, "--workers", "4", "8", "--per-machine", "4", "--gbit", "1", "--schedulers", "wfbp")
+    assert [row["gbit"] for row in found] == [None, 1]
+
+
+def test_schedules_that_do_not_fit_are_left_out_unless_named(tmp_path):
+    whole = rows(tmp_path, "--compressor", "fetch_sgd")
+    assert [row["scheduler"] for row in whole] == ["sync_easgd"]
+    native = rows(tmp_path, "--collective", "native")
+    assert [row["scheduler"] for row in native] == [name for name in simulate.USUAL if name != "dear"]
+
+
+def test_a_figure_and_a_timeline_are_written(tmp_path, capsys):
+    figure, timeline = tmp_path / "a.png", tmp_path / "step.json"
+    rows(tmp_path, "--workers", "2", "8", "--schedulers", "wfbp", "--figure", str(figure), "--timeline", str(timeline))
+    printed = capsys.readouterr().out
+    assert all(f"{path}: written" in printed for path in (figure, timeline))
+    with Image.open(figure) as image:
+        assert image.size > (400, 300)
+    events = [event for event in json.loads(timeline.read_text())["traceEvents"] if event.get("ph") == "X"]
+    assert {"forward", "backward"} <= {event["name"] for event in events}
+    assert len(events) > 59, "a message for each of 59 layers, and the passes"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--trace", "nosuch"], "no trace 'nosuch'"),
+        (["--workers", "0"], "--workers and --per-machine: need 1 to 100000"),
+        (["--network", "10gb"], "--network: no '10gb'; did you mean '10gbe'?"),
+        (["--schedulers", "wfb"], "--schedulers: no 'wfb'; did you mean 'wfbp'?"),
+        (["--schedulers", "native"], "goes with --collective native"),
+        (["--schedulers", "dear", "--collective", "native"], "needs a collective with two halves"),
+        (["--schedulers", "easgd", "--compressor", "topk"], "goes with --compressor none"),
+        (["--schedulers", "wfbp", "--compressor", "fetch_sgd"], "'fetch_sgd' needs it whole"),
+        (["--compressor", "tpk"], "--compressor: no 'tpk'; did you mean 'topk'?"),
+        (["--compressor", "topk", "--density", "2"], "density lies in (0, 1], got 2"),
+        (["--density", "0.1"], "--density: 'none': none has one"),
+        (["--collective", "rings"], "--collective: no 'rings'; did you mean 'ring'?"),
+        (["--topology", "nofile.toml"], "nofile.toml: cannot be read"),
+        (["--topology", "configs/topologies/2+3_1gbit.toml", "--workers", "4"], "has 5 ranks, not 4"),
+        (["--topology", "x.toml", "--network", "1gbe"], "--network: goes without --topology"),
+        (["--workers", "1000000"], "--workers and --per-machine: need 1 to 100000"),
+        (["--compressor", "threshold"], "--compressor: 'threshold': of noise it sends nothing"),
+        (["--figure", "fig.pdf"], "--figure: draws .png, not 'fig.pdf'"),
+        (["--batch", "8", "0"], "--batch: needs 1 to 1000000000, got 0"),
+        (["--speed", "0"], "--speed: needs a number from 1e-06 to 1e+06, got 0"),
+        (["--speed", "inf"], "--speed: needs a number from 1e-06 to 1e+06, got inf"),
+        (["--gbit", "nan"], "--gbit: needs a number from 1e-06 to 1e+06, got nan"),
+        (["--call-us", "-1"], "--call-us: needs a number from 0 on, got -1"),
+        (["--call-us", "nan"], "--call-us: needs a number from 0 on, got nan"),
+        (["--trace", "googlenet_k80", "--compressor", "powersgd"], "'powersgd': what it sends depends on the tensors'"),
+        (["--workers", "2", "4", "--gbit", "1", "2", "--figure", "a.png"], "--figure: draws along one of --workers,"),
+        (["--json", "Makefile/found.json"], "Makefile/found.json: cannot be written: Not a directory"),
+        (["--gpu", "v10"], "--gpu: no GPU 'v10'; did you mean 'v100'?"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, words, capsys):
+    assert main([*TRACE, *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("wirebench simulate: ") and error.count("\n") == 1
+    assert words in error

@@ -1,0 +1,110 @@
+"""What is written: regular files in one piece, devices and pipes through, and links stay links."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from wirebench.errors import UserError
+from wirebench.record.archive import archive_previous_run
+from wirebench.utils.cli import check_outputs
+from wirebench.utils.files import remove, write_atomically
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> Path:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    return path
+
+
+class Reader(threading.Thread):
+    """Reads a pipe to its end."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(daemon=True)
+        self.path, self.content = path, b""
+        self.start()
+
+    def run(self) -> None:
+        self.content = self.path.read_bytes()
+
+    def read(self) -> bytes:
+        self.join(10)
+        return self.content
+
+
+@pytest.mark.parametrize("through", ["itself", "a link"])
+def test_a_pipe_is_written_to_and_stays(through: str, pipe: Path, tmp_path: Path) -> None:
+    path = pipe if through == "itself" else tmp_path / "link"
+    if path != pipe:
+        path.symlink_to("pipe")
+    reader = Reader(pipe)
+    write_atomically(path, "content")
+    assert pipe.is_fifo(), "it was replaced by a file"
+    assert path.is_symlink() == (through == "a link")
+    assert reader.read() == b"content"
+
+
+@pytest.mark.parametrize("old", ["old", None])
+def test_a_link_stays_and_what_it_points_to_is_replaced(old: str | None, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    target, link, between = tmp_path / "elsewhere" / "file", tmp_path / "link", tmp_path / "between"
+    if old is not None:
+        target.write_text(old)
+        kept = target.open()  # whoever reads the old file goes on reading the old file: it was replaced, not changed
+    link.symlink_to("between")
+    between.symlink_to(target)
+    write_atomically(link, "new")
+    assert link.is_symlink() and between.is_symlink() and not target.is_symlink()
+    assert target.read_text() == "new"
+    if old is not None:
+        assert kept.read() == old
+        kept.close()
+    assert [path.name for path in target.parent.iterdir()] == ["file"]
+
+
+def test_what_the_shell_holds_open_is_written_to(tmp_path: Path) -> None:
+    """`--json /dev/stdout > file`: a new file in its place would leave the shell's own without a name."""
+    with (tmp_path / "file").open("w+b") as held:
+        write_atomically(Path(f"/dev/fd/{held.fileno()}"), "content")
+        assert held.read() == b"content"
+        assert os.path.samestat(os.fstat(held.fileno()), (tmp_path / "file").stat())
+
+
+def test_a_folder_is_no_place_for_a_file(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError):
+        write_atomically(tmp_path, "content")
+
+
+def test_removing_leaves_links_and_pipes(pipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("content")
+    (tmp_path / "link").symlink_to("file")
+    for name in ("link", "pipe", "nothing"):
+        remove(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe"]
+
+
+def test_a_new_run_writes_to_where_its_folders_links_lead(pipe: Path, tmp_path: Path) -> None:
+    folder, elsewhere = tmp_path / "run", tmp_path / "elsewhere.json"
+    (folder / "checkpoints").mkdir(parents=True)
+    elsewhere.write_text("an earlier run's")
+    (folder / "record.json").symlink_to(elsewhere)
+    pipe.rename(folder / "steps.jsonl")
+    aside = archive_previous_run(folder)
+    assert aside is not None
+    assert (aside / "record.json").read_text() == "an earlier run's" and not (aside / "record.json").is_symlink()
+    assert (aside / "checkpoints").is_dir()
+    assert (folder / "steps.jsonl").is_fifo() and (folder / "record.json").is_symlink()
+    write_atomically(folder / "record.json", "the new run's")
+    assert elsewhere.read_text() == "the new run's"
+
+
+def test_a_script_may_write_to_a_device_in_a_folder_that_it_may_not_change(
+    pipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path)
+    check_outputs(json=pipe)
+    with pytest.raises(UserError, match="its folder cannot be written to"):
+        check_outputs(json=tmp_path / "new")

@@ -1,0 +1,63 @@
+"""Trees of tensors as files: what comes back is what went in, and nothing else is opened."""
+
+import math
+import pickle
+
+import pytest
+import torch
+from safetensors.torch import load, save
+
+from wirebench.errors import UserError
+from wirebench.utils.tensor_tree import on_device, pack, unpack
+
+SHARED = torch.arange(6.0).view(2, 3)
+TREE = {
+    "parameter": {"conv.weight": SHARED, "its.transpose": SHARED.T, "none": torch.zeros(0, 4)},
+    "optimizer": {"state": {0: {"step": torch.tensor(3.0), "slow": [SHARED[0], None]}}, "betas": (0.9, 0.999)},
+    "flags": [True, 2, -0.0, math.inf, "text", {}, []],
+    "bits": torch.tensor([1e-45, -0.0], dtype=torch.float64),
+}
+
+
+def same(one, other):
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple):
+        return type(one) is type(other) and all(map(same, one, other)) and len(one) == len(other)
+    return type(one) is type(other) and repr(one) == repr(other)
+
+
+def test_a_tree_comes_back_as_it_was():
+    assert same(unpack(pack(TREE)), TREE)
+    assert same(unpack(pack({})), {})
+    assert not same(unpack(pack(TREE)), {**TREE, "flags": [1, 2]}), "this test can tell"
+
+
+def test_tensors_are_called_by_their_paths_and_are_copies():
+    names = load(pack(TREE)).keys()
+    assert {"parameter.conv.weight", "optimizer.state.0.slow.0", "bits"} <= names
+    back = unpack(pack({"a": SHARED}))["a"]
+    back.zero_()
+    assert SHARED.sum() == 15
+
+
+def test_another_device_changes_no_structure():
+    assert same(on_device(TREE, torch.device("cpu")), TREE)
+    assert on_device(TREE, torch.device("meta"))["optimizer"]["state"][0]["slow"][0].is_meta
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 40, pickle.dumps(TREE), save({"a": SHARED}), pack(TREE)[:-3]])
+def test_no_other_file_is_opened(content):
+    with pytest.raises(ValueError, match="no tree of tensors"):
+        unpack(content)
+
+
+def test_what_cannot_be_kept_is_named():
+    with pytest.raises(UserError, match=r"^a\.b\.1: a checkpoint holds tensors, numbers and texts, not function$"):
+        pack({"a": {"b": [0, print_nothing]}})
+
+
+def print_nothing():
+    """Something that no file can hold."""

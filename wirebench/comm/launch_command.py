@@ -1,0 +1,65 @@
+"""The command that started a run, the launcher's words included, for the record."""
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import psutil
+
+from wirebench.comm.launch import Launch, launched
+
+TOLD = "WIREBENCH_LAUNCHED_BY"
+"""Variable in which a launcher of the suite's own (wirebench cluster) leaves its command."""
+_PROGRAMS = {
+    "horovodrun": ("horovodrun",),
+    "torchrun": ("torchrun", "torch.distributed.run", "torch.distributed.launch"),
+    "mpirun": ("horovodrun", "mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "orterun", "prterun"),
+    "srun": ("srun",),
+}
+"""Names under which a launcher is called: horovodrun may call mpirun in its turn."""
+_REBUILT = {"horovodrun": "horovodrun -np {size}", "mpirun": "mpirun -n {size}", "srun": "srun --ntasks {size}"}
+_SECRET = re.compile(r"^(\w*(?:SECRET|KEY|TOKEN|PASSWORD|CREDENTIAL)\w*)=.*", re.DOTALL)
+
+
+def command() -> str:
+    """The command line of the job that this process belongs to.
+
+    Read from the launcher's process where that is an ancestor on this host, else put together from what it told.
+    """
+    launch = launched()
+    if not launch.launcher:
+        return shlex.join(sys.orig_argv)
+    if TOLD in os.environ:
+        return os.environ[TOLD]
+    try:
+        lines = [process.cmdline() for process in psutil.Process().parents()]
+    except psutil.Error:
+        lines = []
+    found = [words for line in lines if (words := launcher_words(line, launch.launcher))]
+    return shlex.join(found[-1]) if found else _rebuilt(launch)
+
+
+def launcher_words(line: Sequence[str], launcher: str) -> list[str]:
+    """A process's command line from the launcher's name on, or [] where it is not that launcher's.
+
+    Values of variables that may be secret (mpirun -x NAME=VALUE) are left out.
+    """
+    programs = _PROGRAMS.get(launcher, ())
+    # The program itself, or the first words after the interpreter's: python .../torchrun, python -m torch...run.
+    for place, word in enumerate(line[:4]):
+        if Path(word).name in programs:
+            before = ["python", "-m"] if line[place - 1 : place] == ["-m"] else []
+            rest = [_SECRET.sub(r"\1=...", each) for each in line[place + 1 :]]
+            return [*before, Path(word).name, *rest]
+    return []
+
+
+def _rebuilt(launch: Launch) -> str:
+    if launch.launcher == "torchrun":
+        nodes = launch.size // launch.local_size
+        several = f"--nnodes {nodes} " if nodes > 1 else ""
+        return f"torchrun {several}--nproc-per-node {launch.local_size} {shlex.join(sys.argv)}"
+    return f"{_REBUILT[launch.launcher].format(size=launch.size)} {shlex.join(sys.orig_argv)}"

@@ -1,0 +1,119 @@
+"""The end of an epoch: its training is summed up, then the model is evaluated on the whole test set.
+
+A test set can take minutes, and one batch of it seconds, so each rank listens for a wish to stop between layers. One
+that hears of it leaves its share unfinished and says so in the sum over ranks: the evaluation then counts for none of
+them. The epoch stays open, a checkpoint keeps that, and a resumed run begins with the evaluation.
+"""
+
+import math
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from wirebench.comm.peers import reporting_loss
+from wirebench.errors import Diverged
+from wirebench.training.trainer import Trainer
+
+SECONDS_BETWEEN_LOOKS = 0.2
+
+
+class _UnfinishedError(Exception):
+    """Somebody was told to stop, so this rank's share will not be finished."""
+
+
+def end_epoch(run: Trainer, epoch: int) -> None:
+    """Sum up the training of the epoch that ends with the step before run.step; every rank calls it."""
+    run.check_parameters()
+    steps = run.step - epoch * run.steps_per_epoch
+    total = run.engine.sum_over_ranks([worker.epoch_loss for worker in run.workers]).item()
+    seconds = time.perf_counter() - run.epoch_began
+    run.state.open_epoch = {"epoch": epoch, "seconds": seconds, "loss": total / (steps * run.engine.size)}
+
+
+def close_epoch(run: Trainer, stop: bool) -> dict[str, float] | None:
+    """Evaluate the open epoch where that is due (always after the last step), and tell its record.
+
+    Returns the evaluation, {} where there was none, and None where all ranks stop before it is done: because of `stop`
+    or because of a wish that comes meanwhile. Raises Diverged for a bad loss.
+    """
+    assert run.state.open_epoch is not None, "end_epoch() comes before"
+    epoch, began, every = run.state.open_epoch["epoch"], time.perf_counter(), run.config.train.eval_every
+    due = run.step >= run.total_steps or (every and (epoch + 1) % every == 0)
+    if due and stop and run.workers[0].shard.dataset.test_size:
+        return None
+    found = evaluate(run) if due else {}
+    if found is None:
+        return None
+    entry: dict[str, Any] = {
+        **run.state.open_epoch,
+        "seconds": run.state.open_epoch["seconds"] + time.perf_counter() - began,
+        "top1": found.get("top1"),
+        "top5": found.get("top5"),
+        "test_loss": found.get("loss"),
+        "seconds_total": run.state.seconds,
+        "wire_bytes_total": run.traffic.total,
+    }
+    run.state.open_epoch = None
+    run.state.history.append(entry)
+    run.record.epoch(entry)
+    run.progress.epoch(epoch, entry["loss"], entry["top1"], entry["seconds"])
+    return found
+
+
+def evaluate(run: Trainer) -> dict[str, float] | None:
+    """Mean loss, top-1 and top-5, every image counted once; {} for a set without images. Every rank calls it.
+
+    None, on all ranks alike, where one of them was told to stop before its share was done. Raises Diverged.
+    """
+    with run.synchroniser.evaluation_view(), reporting_loss():
+        loss, top1, top5, images, unfinished = _sum(run, _shares(run)).tolist()
+    if unfinished:
+        return None
+    if not images:
+        return {}
+    if not math.isfinite(loss):
+        raise Diverged(f"step {run.step - 1}: the loss on the test set is {loss / images}")
+    return {"loss": loss / images, "top1": top1 / images, "top5": top5 / images}
+
+
+def _shares(run: Trainer) -> list[Tensor]:
+    """Of each rank in this process (loss, top-1 hits, top-5 hits, images, whether it is unfinished), float64."""
+    rows = [torch.zeros(5, dtype=torch.float64) for _ in run.workers]
+    done, batches = 0, sum(worker.shard.test_batches for worker in run.workers)
+
+    def listen(*_: object) -> None:
+        run.progress.evaluation(done, batches)
+        if run.stopper.heard(run.step - 1):
+            raise _UnfinishedError
+
+    def count() -> None:
+        nonlocal done
+        done += 1
+
+    # The global hook, not the modules' own: with those, some modules would take another path, and other last bits.
+    hook = register_module_forward_pre_hook(listen)
+    try:
+        for row, worker in zip(rows, run.workers, strict=True):
+            row[:4] = worker.evaluate(count)
+    except _UnfinishedError:
+        rows[0][4] = 1
+    finally:
+        hook.remove()
+    return rows
+
+
+def _sum(run: Trainer, rows: Sequence[Tensor]) -> Tensor:
+    """The rows' sum over ranks. It waits for the slowest, so a thread does: this one hears signals meanwhile."""
+    if not run.engine.distributed:
+        return run.engine.sum_over_ranks(rows)
+    pool = ThreadPoolExecutor(1, thread_name_prefix="evaluation")
+    total = pool.submit(run.engine.sum_over_ranks, rows)
+    pool.shutdown(wait=False)
+    while not wait([total], SECONDS_BETWEEN_LOOKS).done:
+        run.stopper.heard(run.step - 1)
+    return total.result()

@@ -1,0 +1,143 @@
+"""What a resumed run needs to end, bit for bit, as if it had never stopped: `TrainState`, which knows nothing of files.
+
+Something more that is to survive a resume becomes a part of it; checkpoint.py writes whatever `state_dict` returns.
+Random numbers need no state: every draw is named by seed, epoch, rank and step (seeding.py).
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
+
+import torch
+
+from wirebench.gradient.optimizer_state import OptimizerState
+from wirebench.training.replica import Replica
+from wirebench.training.resharding import RankState
+from wirebench.utils.tensor_tree import on_device
+
+
+class Stateful(Protocol):
+    """What each part of the state offers."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """What a resumed run needs: a tree of tensors and plain values."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        ...
+
+
+class Reshardable(Protocol):
+    """What a compressor offers that can be resumed by another number of ranks."""
+
+    def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False) -> None:
+        """Begin with the sum of the residuals of several ranks, or with none, as a rank that joins."""
+        ...
+
+
+class TrainState:
+    """Where a run stands, on this process's ranks.
+
+    workers      their replicas; compressors: what each of them keeps between steps, in the same order
+    bookkeeping  further parts by name, whose states are JSON, rank 0's for all
+    warnings     what a person was warned of so far; whoever warns adds to this list
+    step         the next step to do
+    history      the epochs that are summed up
+    open_epoch   of the history's entry of an epoch that is trained but not evaluated yet, what is known
+    """
+
+    def __init__(
+        self,
+        workers: Sequence[Replica],
+        compressors: Sequence[Stateful],
+        bookkeeping: Mapping[str, Stateful],
+        warnings: list[str],
+    ) -> None:
+        self.workers, self.compressors, self.bookkeeping = workers, compressors, bookkeeping
+        self.warnings = warnings
+        self.optimizers = [OptimizerState(worker.optimizer, worker.flat) for worker in workers]
+        self.step = 0
+        self.history: list[dict[str, Any]] = []
+        self.open_epoch: dict[str, Any] | None = None
+        self._seconds_before, self._began = 0.0, time.perf_counter()
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in which the world sees the training split once."""
+        return self.workers[0].shard.steps_per_epoch
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training so far, earlier parts of a resumed run included."""
+        return self._seconds_before + time.perf_counter() - self._began
+
+    @property
+    def has_heirs(self) -> bool:
+        """Whether another number of ranks can take over what the compressors hold."""
+        return all(hasattr(getattr(each, "inner", each), "take_over") for each in self.compressors)
+
+    def start_watch(self) -> None:
+        """Training begins now, or goes on."""
+        self._began = time.perf_counter()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state, of which nothing is copied.
+
+        model     a tree that is the same on all ranks: parameters and the optimizer's whole state
+        ranks     for each rank of this process a RankState with one tree: batch statistics, loss, what its method keeps
+        progress  JSON
+        """
+        return {
+            "model": {"parameter": _parameters(self.workers[0]), "optimizer": self.optimizers[0].state_dict()},
+            "ranks": [RankState([_of_rank(w, c)]) for w, c in zip(self.workers, self.compressors, strict=True)],
+            "progress": {
+                "step": self.step,
+                "history": self.history,
+                "open_epoch": self.open_epoch,
+                "seconds": self.seconds,
+                "warnings": self.warnings,
+                **{name: part.state_dict() for name, part in self.bookkeeping.items()},
+            },
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; a RankState may hold several trees, of ranks that it takes over."""
+        for worker, optimizer in zip(self.workers, self.optimizers, strict=True):
+            for name, parameter in _parameters(worker).items():
+                parameter.copy_(state["model"]["parameter"][name])
+            optimizer.load_state_dict(state["model"]["optimizer"])
+        for worker, compressor, estate in zip(self.workers, self.compressors, state["ranks"], strict=True):
+            _load_rank(worker, compressor, estate)
+        progress = state["progress"]
+        self.step, self._seconds_before = progress["step"], progress["seconds"]
+        self.warnings[:] = progress["warnings"]
+        # A run that max_steps ended within an epoch has summed that one up already; it goes on now.
+        whole = self.step // self.steps_per_epoch
+        self.history = [entry for entry in progress["history"] if entry["epoch"] < whole]
+        self.open_epoch = progress["open_epoch"]
+        for name, part in self.bookkeeping.items():
+            if name in progress:
+                part.load_state_dict(progress[name])
+
+
+def _parameters(worker: Replica) -> dict[str, torch.nn.Parameter]:
+    return {layer.name: p for p, layer in zip(worker.flat.parameters, worker.flat.layers, strict=True)}
+
+
+def _of_rank(worker: Replica, compressor: Stateful) -> dict[str, Any]:
+    buffers = dict(worker.model.named_buffers())
+    return {"buffer": buffers, "epoch_loss": worker.epoch_loss, "compressor": compressor.state_dict()}
+
+
+def _load_rank(worker: Replica, compressor: Stateful, estate: RankState[dict[str, Any]]) -> None:
+    mine = estate.states[0]
+    for name, buffer in worker.model.named_buffers():
+        buffer.copy_(mine["buffer"][name])
+    worker.epoch_loss.copy_(mine["epoch_loss"])
+    kept = [on_device(state["compressor"], worker.device) for state in estate.states]
+    if len(kept) > 1 or estate.joins:
+        cast(Reshardable, compressor).take_over(kept, estate.joins)
+    else:
+        compressor.load_state_dict(kept[0])

@@ -1,0 +1,18 @@
+"""What a command prints for a reader who may have gone."""
+
+import os
+import sys
+
+BROKEN_PIPE = 141
+"""What a shell reports for a program whose reader went away (128 + SIGPIPE)."""
+
+
+def show(text: str) -> int:
+    """Print `text` at once; returns 0, or 141 without a word where whoever read it has gone (`| head`)."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        # The interpreter flushes standard output once more when it ends, and would complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    return 0
