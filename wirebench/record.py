@@ -8,14 +8,16 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from wirebench import config as configuration
-from wirebench.errors import UserError
-from wirebench.files import is_stream, remove, write_atomically
+from wirebench.errors import Unwritable, UserError
+from wirebench.files import is_stream, keeping, remove, write_atomically
 from wirebench.schema import SCHEMA, STATUSES, problems
 from wirebench.steps import StepTimes
 
@@ -64,7 +66,9 @@ class RunRecord:
             write_atomically(self.directory / "config.toml", config_toml)
         except OSError as error:
             raise UserError(f"output.dir: {self.directory} cannot be written: {error.strerror}") from error
-        self._scalars = _TensorBoard(self.directory / "tb") if tensorboard else _NoTensorBoard()
+        self._scalars: _TensorBoard | _NoTensorBoard = (
+            _TensorBoard(self.directory / "tb") if tensorboard else _NoTensorBoard()
+        )
 
     def truncate(self, step: int) -> None:
         """Keep only the earlier run's steps before `step`, the first that this run will do."""
@@ -96,23 +100,26 @@ class RunRecord:
             "wire_bytes": wire_bytes,
         }
         assert not line.keys() & extra.keys(), f"extra repeats {line.keys() & extra.keys()}"
-        if self._steps is None:
-            # Only now, so that a mistake found before the first step costs an earlier run in this folder nothing.
-            remove(self.directory / "record.json")
-            self._steps = _open_steps(self.directory / "steps.jsonl", self._first_step)
-        self._steps.write(_strict_json({**line, **extra}) + "\n")
-        self._steps.flush()
+        with self._keeping("steps.jsonl"):
+            if self._steps is None:
+                # Only now, so that a mistake found before the first step costs an earlier run in this folder nothing.
+                remove(self.directory / "record.json")
+                self._steps = _open_steps(self.directory / "steps.jsonl", self._first_step)
+            self._steps.write(_strict_json({**line, **extra}) + "\n")
+            self._steps.flush()
         self._last_step = times.step
         scalars = {"train/loss": loss, "train/images_per_second": rate, "train/lr": learning_rate}
         scalars |= {"wire/bytes": wire_bytes}
         scalars |= {f"phases/{name}": seconds for name, seconds in times.phases.items()} | dict(extra)
-        self._scalars.add(scalars, times.step, self._first_step)
+        with self._keeping("tb"):
+            self._scalars.add(scalars, times.step, self._first_step)
 
     def epoch(self, entry: dict[str, Any]) -> None:
         """Append {epoch, seconds, loss, top1, ...} to the history; its scalars stand at the last step."""
         self._history.append(dict(entry))
         names = {key: f"test/{key}" if key.startswith("top") else f"epoch/{key}" for key in entry if key != "epoch"}
-        self._scalars.add({name: entry[key] for key, name in names.items()}, self._last_step, self._first_step)
+        with self._keeping("tb"):
+            self._scalars.add({name: entry[key] for key, name in names.items()}, self._last_step, self._first_step)
 
     def finish(self, status: str, **fields: Any) -> dict[str, Any]:
         """Write record.json, close the files and return the record.
@@ -123,7 +130,8 @@ class RunRecord:
         assert status in STATUSES, status
         record = {"schema": SCHEMA, "status": status, **self._known, "history": self._history, **fields}
         record = _finite(record)
-        write_atomically(self.directory / "record.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
+        with self._keeping("record.json"):
+            write_atomically(self.directory / "record.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
         self.close()
         # After writing: a mistake in the bookkeeping must not cost a finished run its result.
         assert not problems(record), problems(record)
@@ -131,9 +139,27 @@ class RunRecord:
 
     def close(self) -> None:
         """Close steps.jsonl and TensorBoard's file; may be called again."""
-        if self._steps is not None:
-            self._steps.close()
-        self._scalars.close()
+        with self._keeping("tb"):
+            if self._steps is not None:
+                self._steps.close()
+            self._scalars.close()
+
+    @contextmanager
+    def _keeping(self, name: str) -> Iterator[None]:
+        """Around writing a file of the folder: what cannot be written raises Unwritable, and is given up for good."""
+        try:
+            with keeping(self.directory / name):
+                yield
+        except Unwritable:
+            # Closing would flush what is still buffered, and fail as the writing did.
+            steps, scalars = self._steps, self._scalars
+            self._steps, self._scalars = None, _NoTensorBoard()
+            with suppress(OSError):
+                scalars.close()
+            with suppress(OSError):
+                if steps is not None:
+                    steps.close()
+            raise
 
 
 class NullRecord:
@@ -174,6 +200,7 @@ class _TensorBoard:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._writer: Any = None
+        self._hook = threading.excepthook
 
     def add(self, scalars: Mapping[str, Any], step: int, first_step: int) -> None:
         """Write the numbers among `scalars`; an older run's from `first_step` on are hidden."""
@@ -181,6 +208,8 @@ class _TensorBoard:
             # Imported here: it takes a second, and reading records does not need it.
             from torch.utils.tensorboard import SummaryWriter
 
+            self._hook = threading.excepthook
+            threading.excepthook = self._on_thread_error
             self._writer = SummaryWriter(str(self._directory), purge_step=first_step, flush_secs=10)
         for name, value in scalars.items():
             if isinstance(value, int | float):
@@ -189,7 +218,13 @@ class _TensorBoard:
     def close(self) -> None:
         """Flush and close."""
         if self._writer is not None:
+            threading.excepthook = self._hook
             self._writer.close()
+
+    def _on_thread_error(self, about: threading.ExceptHookArgs) -> None:
+        """TensorBoard's thread shows a full disk as a traceback; `add` and `close` raise the same error."""
+        if type(about.thread).__name__ != "_AsyncWriterThread" or not isinstance(about.exc_value, OSError):
+            self._hook(about)
 
 
 class _NoTensorBoard:
