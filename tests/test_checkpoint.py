@@ -305,8 +305,10 @@ def test_a_disk_that_is_full(
     assert run(tmp_path / "run") == 2
     target = tmp_path / "run/checkpoints/step-00000006"
     said = capsys.readouterr().err
-    assert said == f"error: {target}: the checkpoint cannot be written: No space left on device\n"
-    assert [path.name for path in checkpoints(tmp_path / "run")] == ["step-00000002", "step-00000004"]
+    advice = f"resume with output.dir={tmp_path / 'run'} train.resume=auto (newest checkpoint: step-00000004)"
+    assert said == f"error: {target}: the checkpoint cannot be written: No space left on device; {advice}\n"
+    left = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    assert left == ["step-00000002", "step-00000004"], "what was half written takes no room"
     monkeypatch.undo()
     assert run(tmp_path / "run", "train.resume=auto") == 0
     assert record(tmp_path / "run")["resumed_at"] == 4

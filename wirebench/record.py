@@ -8,14 +8,15 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from wirebench import config as configuration
-from wirebench.errors import UserError
-from wirebench.files import is_stream, remove, write_atomically
+from wirebench.errors import Unwritable, UserError
+from wirebench.files import is_stream, keeping, remove, write_atomically
 from wirebench.scalars import NoScalars, Scalars
 from wirebench.schema import SCHEMA, STATUSES, problems
 from wirebench.steps import StepTimes
@@ -99,23 +100,26 @@ class RunRecord:
             "wire_bytes": wire_bytes,
         }
         assert not line.keys() & extra.keys(), f"extra repeats {line.keys() & extra.keys()}"
-        if self._steps is None:
-            # Only now, so that a mistake found before the first step costs an earlier run in this folder nothing.
-            remove(self.directory / "record.json")
-            self._steps = _open_steps(self.directory / "steps.jsonl", self._first_step)
-        self._steps.write(_strict_json({**line, **extra}) + "\n")
-        self._steps.flush()
+        with self._keeping("steps.jsonl"):
+            if self._steps is None:
+                # Only now, so that a mistake found before the first step costs an earlier run in this folder nothing.
+                remove(self.directory / "record.json")
+                self._steps = _open_steps(self.directory / "steps.jsonl", self._first_step)
+            self._steps.write(_strict_json({**line, **extra}) + "\n")
+            self._steps.flush()
         self._last_step = times.step
         scalars = {"train/loss": loss, "train/images_per_second": rate, "train/lr": learning_rate}
         scalars |= {"wire/bytes": wire_bytes}
         scalars |= {f"phases/{name}": seconds for name, seconds in times.phases.items()} | dict(extra)
-        self._scalars.add(scalars, times.step, self._first_step)
+        with self._keeping("tb"):
+            self._scalars.add(scalars, times.step, self._first_step)
 
     def epoch(self, entry: dict[str, Any]) -> None:
         """Append {epoch, seconds, loss, top1, ...} to the history; its scalars stand at the last step."""
         self._history.append(dict(entry))
         names = {key: f"test/{key}" if key.startswith("top") else f"epoch/{key}" for key in entry if key != "epoch"}
-        self._scalars.add({name: entry[key] for key, name in names.items()}, self._last_step, self._first_step)
+        with self._keeping("tb"):
+            self._scalars.add({name: entry[key] for key, name in names.items()}, self._last_step, self._first_step)
 
     def finish(self, status: str, **fields: Any) -> dict[str, Any]:
         """Write record.json, close the files and return the record.
@@ -126,7 +130,8 @@ class RunRecord:
         assert status in STATUSES, status
         record = {"schema": SCHEMA, "status": status, **self._known, "history": self._history, **fields}
         record = _finite(record)
-        write_atomically(self.directory / "record.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
+        with self._keeping("record.json"):
+            write_atomically(self.directory / "record.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
         self.close()
         # After writing: a mistake in the bookkeeping must not cost a finished run its result.
         assert not problems(record), problems(record)
@@ -134,9 +139,27 @@ class RunRecord:
 
     def close(self) -> None:
         """Close steps.jsonl and TensorBoard's file; may be called again."""
-        if self._steps is not None:
-            self._steps.close()
-        self._scalars.close()
+        with self._keeping("tb"):
+            if self._steps is not None:
+                self._steps.close()
+            self._scalars.close()
+
+    @contextmanager
+    def _keeping(self, name: str) -> Iterator[None]:
+        """Around writing a file of the folder: what cannot be written raises Unwritable, and is given up for good."""
+        try:
+            with keeping(self.directory / name):
+                yield
+        except Unwritable:
+            # Closing would flush what is still buffered, and fail as the writing did.
+            steps, scalars = self._steps, self._scalars
+            self._steps, self._scalars = None, NoScalars()
+            with suppress(OSError):
+                scalars.close()
+            with suppress(OSError):
+                if steps is not None:
+                    steps.close()
+            raise
 
 
 class NullRecord:

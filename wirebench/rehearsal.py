@@ -16,6 +16,7 @@ import numpy as np
 from wirebench.backward_profile import LayerTimer, Profile, median
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
+from wirebench.files import keeping
 from wirebench.piecewise import Piecewise, Points
 from wirebench.schedule import LayerCost, Mode, Partitioner
 from wirebench.simulate_step import Duration, Passes, simulate_step
@@ -128,7 +129,8 @@ class Rehearsal:
         said = self._conclude()
         if self.engine.is_first and not known:
             assert self.profile is not None
-            self.save(directory, self.profile, self.points)
+            with keeping(directory):
+                self.save(directory, self.profile, self.points)
         return said
 
     def _conclude(self) -> str:

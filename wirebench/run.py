@@ -17,6 +17,7 @@ from wirebench.comm.peers import gather_bytes, reporting_loss
 from wirebench.comm.stop import Stopper, steps_between_looks
 from wirebench.config import Config
 from wirebench.exchange import Synchroniser
+from wirebench.files import keeping
 from wirebench.gpu import GpuSampler, NullSampler
 from wirebench.guard import Guard
 from wirebench.health import Health, held_back
@@ -196,7 +197,8 @@ class Run:
     def finish(self, status: str, final: dict[str, float]) -> dict[str, Any]:
         """Write record.json and trace.json; returns the record (empty on other ranks)."""
         if self.engine.is_first:
-            self.timeline.save(self.directory / "trace.json")
+            with keeping(self.directory / "trace.json"):
+                self.timeline.save(self.directory / "trace.json")
         if status != "diverged":
             closing.gather(self.engine, self.traffic)
         measured = summary(self.journal.steps, self.engine.size) | self.traffic.summary()
