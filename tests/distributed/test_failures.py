@@ -79,6 +79,7 @@ def test_a_broken_model_on_one_rank(tmp_path: Path) -> None:
     assert "error: rank 0: lost rank 1 (pid " in ended.errors[0], ended.said
 
 
+@pytest.mark.slow
 def test_a_broken_image_in_a_loader_of_one_rank(tmp_path: Path) -> None:
     """Rank 1 alone meets it, in a decoding process; the other rank says whom it lost."""
     broken = write_images(tmp_path / "images")
