@@ -116,9 +116,8 @@ def check_training(words: Words, place: Place) -> None:
 def check_composition(settings: Config, place: Place) -> None:
     """As many workers as there will be train it, and some steps count."""
     topology = Topology.parse(place.layout or str(settings.engine.workers))
-    settings = dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, workers=topology.size))
-    refuse_workers(settings)
-    layers, shard = layers_and_shard(settings)
+    refuse_workers(dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, workers=topology.size)))
+    layers, shard = layers_and_shard(settings, topology.size)
     scheduler = scheduler_of(settings)
     groups = scheduler.partition(layers, lambda numel: 0.0)
     refuse_cut(settings, groups)
@@ -133,9 +132,8 @@ def check_composition(settings: Config, place: Place) -> None:
 _known: dict[Any, Any] = {}
 
 
-def layers_and_shard(settings: Config) -> tuple[list[LayerCost], Shard]:
-    """The model's layers in backward order, and a worker's share of the data, which need not be there."""
-    size = settings.engine.workers
+def layers_and_shard(settings: Config, size: int) -> tuple[list[LayerCost], Shard]:
+    """The model's layers in backward order, and the share of the data, which need not be there, of one of `size`."""
     key = repr((settings.model, settings.data, size))
     if key not in _known:
         dataset: Any = SimpleNamespace(train_size=50_000, test_size=10_000, num_classes=10, image_shape=(3, 32, 32))
@@ -155,8 +153,7 @@ def check_overhead(words: Words, place: Place) -> None:
     options = bench_overhead.parse(words)
     given = resolve(bench_overhead.settings(options, place.folder, options.processes))
     check_composition(given, dataclasses.replace(place, layout=str(options.processes)))
-    dataset = data.build(given.data.name, given.data.root, **given.data.options)
-    shard = Shard(dataset, 0, options.processes, given.data.batch_size, 0, 0, CPU)
+    _, shard = layers_and_shard(given, options.processes)
     assert shard.steps_per_epoch >= bench_overhead.steps_of_a_side(options)
     place.written.add(Path(options.json))
 
@@ -174,8 +171,7 @@ def check_collectives(words: Words, place: Place) -> None:
     for size in map(bench_collectives.parse_size, options.sizes):
         for name in options.collectives:
             collectives.build(name).plan(topology, size)
-    if options.topology:
-        place.read(options.topology)
+    place.read(options.topology or ROOT)
     place.written.add(Path(options.json))
 
 
@@ -192,14 +188,9 @@ def check_compressors(words: Words, place: Place) -> None:
 def check_fit(words: Words, place: Place) -> None:
     """Cells are there; what is written is noted."""
     options = fit_network.parse(words)
-    for path in (*options.cells, *filter(None, [options.judge])):
-        place.read(path)
-    place.written |= {Path(path) for path in [options.out] if path}
-
-
-def check_input(words: Words, place: Place) -> None:
-    """The random images make a batch."""
-    assert bench_input.arguments(words).batch_size <= 50_000
+    for path in [*options.cells, options.judge]:
+        place.read(path or ROOT)
+    place.written.add(Path(options.out or ROOT))
 
 
 def check_convergence(words: Words, place: Place) -> None:
@@ -236,14 +227,13 @@ def reading(parser: argparse.ArgumentParser) -> Callable[[Words, Place], None]:
 
     def check_read(words: Words, place: Place) -> None:
         options = vars(parser.parse_args(words))
-        for path in (options[name] for name in ("dir", "folder", "files") if name in options):
-            for each in path if isinstance(path, list) else [path]:
-                place.read(each)
+        for path in [*options.get("files", []), options.get("dir"), options.get("folder")]:
+            place.read(path or ROOT)
 
     return check_read
 
 
-TOOLS: dict[str, Callable[[Words, Place], None]] = {
+TOOLS: dict[str, Callable[[Words, Place], Any]] = {
     "train.py": check_training,
     "scripts/cluster.py": check_cluster,
     "scripts/convergence.py": check_convergence,
@@ -252,7 +242,7 @@ TOOLS: dict[str, Callable[[Words, Place], None]] = {
     "scripts/bench_collectives.py": check_collectives,
     "scripts/bench_compressors.py": check_compressors,
     "scripts/bench_flexreduce.py": launching(bench_flexreduce.main),
-    "scripts/bench_input.py": check_input,
+    "scripts/bench_input.py": lambda words, _: bench_input.arguments(words),
     "scripts/bench_methods.py": launching(bench_methods.main),
     "scripts/bench_overhead.py": check_overhead,
     "scripts/bench_prediction.py": launching(bench_prediction.main),
