@@ -23,7 +23,7 @@ FULL = "No space left on device"
 
 def fill_up_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines of steps.jsonl go to a device that is always full, once `steps` of them are written."""
-    open_steps = record_module._open_steps
+    open_steps = record_module.open_steps
 
     class Filling:
         def __init__(self, file: TextIO) -> None:
@@ -38,7 +38,7 @@ def fill_up_after(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(self.file, name)
 
-    monkeypatch.setattr(record_module, "_open_steps", lambda *where: Filling(open_steps(*where)))
+    monkeypatch.setattr(record_module, "open_steps", lambda *where: Filling(open_steps(*where)))
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_tensorboards_thread_shows_no_traceback(
 ) -> None:
     shown: list[object] = []
     monkeypatch.setattr(threading, "excepthook", shown.append)
-    book = RunRecord(tmp_path, {}, "", {}, True, 1)
+    book = RunRecord(tmp_path, {}, "", {}, True, 1, print)
     with pytest.raises(Unwritable, match=rf"^{tmp_path}/tb: cannot be written: {FULL}$"):
         write_scalars_until_full(book)
     book.close()

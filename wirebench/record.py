@@ -8,18 +8,20 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from wirebench import config as configuration
+from wirebench.earlier import set_damaged_aside
 from wirebench.errors import Unwritable, UserError
-from wirebench.files import is_stream, keeping, remove, write_atomically
+from wirebench.files import keeping, remove, write_atomically
 from wirebench.scalars import NoScalars, Scalars
 from wirebench.schema import SCHEMA, STATUSES, problems
 from wirebench.steps import StepTimes
+from wirebench.steps_file import open_steps
 
 RUNS = Path("results/runs")
 
@@ -41,6 +43,7 @@ class RunRecord:
     environment  as environment.capture gives it
     tensorboard  whether scalars, the config and the settings go to directory/tb (scalars.py)
     world_size   number of workers: throughput is that of all of them
+    note         is told what a person should know
 
     Call `truncate` and `restore` before the first `step` of a run that resumes; without them it begins anew.
     """
@@ -53,8 +56,10 @@ class RunRecord:
         environment: dict[str, Any],
         tensorboard: bool,
         world_size: int,
+        note: Callable[[str], None],
     ) -> None:
         self.directory = Path(directory)
+        self._note = note
         self._known = {"config": config, "environment": environment, "world_size": world_size}
         self._world_size = world_size
         self._history: list[dict[str, Any]] = []
@@ -69,6 +74,17 @@ class RunRecord:
         self._scalars: Scalars | NoScalars = NoScalars()
         if tensorboard:
             self._scalars = Scalars(self.directory / "tb", config, config_toml, world_size)
+
+    def already_finished(self) -> bool:
+        """Whether record.json is that of a finished run; a damaged one is set aside."""
+        path = self.directory / "record.json"
+        if not path.is_file():
+            return False
+        try:
+            return bool(json.loads(path.read_bytes())["status"] == "finished")
+        except (ValueError, KeyError, TypeError):
+            self._note(f"{path} is damaged: set aside as {set_damaged_aside(path).name}, and written anew")
+        return False
 
     def truncate(self, step: int) -> None:
         """Keep only the earlier run's steps before `step`, the first that this run will do."""
@@ -104,7 +120,7 @@ class RunRecord:
             if self._steps is None:
                 # Only now, so that a mistake found before the first step costs an earlier run in this folder nothing.
                 remove(self.directory / "record.json")
-                self._steps = _open_steps(self.directory / "steps.jsonl", self._first_step)
+                self._steps = open_steps(self.directory / "steps.jsonl", self._first_step, self._note)
             self._steps.write(_strict_json({**line, **extra}) + "\n")
             self._steps.flush()
         self._last_step = times.step
@@ -165,6 +181,10 @@ class RunRecord:
 class NullRecord:
     """Takes what RunRecord takes and writes nothing: for every rank but 0."""
 
+    def already_finished(self) -> bool:
+        """Rank 0 knows."""
+        return False
+
     def truncate(self, step: int) -> None:
         """Nothing to drop."""
 
@@ -192,23 +212,6 @@ class NullRecord:
 
     def close(self) -> None:
         """Nothing to close."""
-
-
-def _open_steps(path: Path, first_step: int) -> TextIO:
-    """steps.jsonl with the lines before `first_step` kept; a line that a kill cut short is dropped."""
-    if is_stream(path):
-        return path.open("a")
-    kept = []
-    if first_step > 0 and path.exists():
-        for line in path.read_text().splitlines():
-            try:
-                entry = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if entry["step"] < first_step:
-                kept.append(line + "\n")
-    write_atomically(path, "".join(kept))
-    return path.open("a")
 
 
 def _strict_json(value: object) -> str:

@@ -1,6 +1,5 @@
 """Everything that one run is made of, put together, and its bookkeeping between the steps."""
 
-import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,8 +108,7 @@ class Run:
         """Whether the run that is resumed has done all steps and has its record: then there is nothing to do."""
         if self.step < self.total_steps:
             return False
-        path = self.directory / "record.json"
-        mine = path.is_file() and json.loads(path.read_bytes())["status"] == "finished"
+        mine = self.record.already_finished()
         if not self.engine.distributed:
             return mine
         return gather_bytes(self.engine.communicators[0], b"1" if mine else b"0")[0] == b"1"
