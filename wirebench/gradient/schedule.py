@@ -9,8 +9,8 @@ Mode = Literal["overlapped", "after_backward", "split", "elastic", "native"]
 
 overlapped      each as soon as its last gradient is there
 after_backward  all when the backward pass is done
-split           as `overlapped`, but only the half of a plan that adds up; the half that hands the sums out follows
-                after the backward pass, under the next forward pass (DeAR)
+split           reduce-scatter as `overlapped`; the all-gather follows the backward pass, under the next forward pass
+                (DeAR)
 elastic         weights travel instead of gradients (easgd)
 native          by the engine's own synchroniser: DistributedDataParallel or hvd.DistributedOptimizer
 """
@@ -25,7 +25,7 @@ class LayerCost(NamedTuple):
 
 
 Cost = Callable[[int], float]
-"""Seconds of one exchange of so many elements; its start-up time is cost(0)."""
+"""cost(numel): seconds of one exchange of so many elements; its start-up time is cost(0)."""
 
 
 def ready_times(layers: Sequence[LayerCost]) -> list[float]:
@@ -45,7 +45,11 @@ def finish_seconds(layers: Sequence[LayerCost], groups: Sequence[range], cost: C
 
 
 class Duration(NamedTuple):
-    """Seconds of a bucket's exchange; with a split plan of its half that adds up, and of that which hands out."""
+    """Seconds of a bucket's exchange.
+
+    seconds       of all of it; under a `split` schedule, up to the end of its first sum's reduce-scatter
+    copy_seconds  under a `split` schedule, of the all-gather and all that follows it; else 0
+    """
 
     seconds: float
     copy_seconds: float = 0.0
