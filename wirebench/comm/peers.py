@@ -137,12 +137,15 @@ def linger(peers: list[Peer], me: int, store: dist.Store | None) -> None:
 
 
 def dead(peers: list[Peer], host: str) -> list[Peer]:
-    """Those of `peers` that ran on `host`, this process's own, and have ended."""
+    """The peers that ran on `host`, this process's own, and have ended."""
     return [p for p in peers if p.host == host and not _alive(p.pid)]
 
 
 def any_dead(peers: list[Peer], host: str) -> bool:
-    """Whether one of them has ended; its connections close a little before, so it is given GRACE_SECONDS."""
+    """Whether one of the peers on `host` has ended, or does so within GRACE_SECONDS.
+
+    A process closes its connections, which others notice, a little before it is gone from the process table.
+    """
     deadline = time.monotonic() + GRACE_SECONDS
     while not dead(peers, host):
         if time.monotonic() > deadline:
@@ -152,7 +155,7 @@ def any_dead(peers: list[Peer], host: str) -> bool:
 
 
 class _Book:
-    """Who has met a failure and lived to say so. `lost`: the store is gone with the process that kept it."""
+    """Pages of the store in which ranks that have met a failure sign. `lost`: the store's own process is gone."""
 
     def __init__(self, store: dist.Store | None) -> None:
         self._store = store
