@@ -34,9 +34,9 @@ class Compressor(Protocol):
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """Yield one request per round; return the average over ranks, dense, shaped like `bucket.grad`.
 
-        `bucket.grad` holds this rank's gradient and may be overwritten; the result may be `bucket.grad` itself. The
-        result must be bit-identical on all ranks. A NaN or infinity in any rank's gradient must reach every rank's
-        result, so that all ranks stop at the same step. Buckets are exchanged in the same order on every rank.
+        `bucket.grad` holds this rank's gradient and may be overwritten; the result may be `bucket.grad` itself. It must
+        be bit-identical on all ranks. A NaN or infinity in any rank's gradient must reach every rank's result, so that
+        all ranks stop at the same step. Buckets are exchanged in the same order on every rank.
         """
         ...
 

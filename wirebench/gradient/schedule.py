@@ -9,8 +9,8 @@ Mode = Literal["overlapped", "after_backward", "split", "elastic", "native"]
 
 overlapped      each as soon as its last gradient is there
 after_backward  all when the backward pass is done
-split           reduce-scatter as `overlapped`; the all-gather follows the backward pass, under the next forward pass
-                (DeAR)
+split           as `overlapped`, but only a plan's reduce-scatter; its all-gather follows after the backward pass, under
+                the next forward pass (DeAR)
 elastic         weights travel instead of gradients (easgd)
 native          by the engine's own synchroniser: DistributedDataParallel or hvd.DistributedOptimizer
 """
