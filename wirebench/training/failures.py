@@ -4,20 +4,20 @@ from wirebench.comm.peers import first_line
 from wirebench.training.trainer import Trainer
 
 
-def lost_by_native(run: Trainer, error: Exception) -> bool:
+def lost_by_native(trainer: Trainer, error: Exception) -> bool:
     """Whether the engine's own synchroniser, which does not know PeerLost, raised `error` because a rank is gone."""
-    return isinstance(error, RuntimeError) and not run.lanes and run.engine.lost_a_neighbour()
+    return isinstance(error, RuntimeError) and not trainer.lanes and trainer.engine.lost_a_neighbour()
 
 
-def describe(run: Trainer, error: Exception) -> str:
+def describe(trainer: Trainer, error: Exception) -> str:
     """One line for the user: which rank is gone, at which step, and how to resume."""
-    gone = run.engine.who_is_gone()
+    gone = trainer.engine.who_is_gone()
     what = f"lost {gone}" if gone else "the ranks could not go on together"
-    return f"{what} at step {run.step} ({first_line(error)}); {_advice(run)}"
+    return f"{what} at step {trainer.step} ({first_line(error)}); {_advice(trainer)}"
 
 
-def _advice(run: Trainer) -> str:
-    newest = run.checkpoints.newest
+def _advice(trainer: Trainer) -> str:
+    newest = trainer.checkpoints.newest
     if newest is None:
         return "no checkpoint was saved (train.checkpoint_every_steps)"
-    return f"resume with output.dir={run.directory} train.resume=auto (newest checkpoint: {newest})"
+    return f"resume with output.dir={trainer.directory} train.resume=auto (newest checkpoint: {newest})"

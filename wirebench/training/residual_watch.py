@@ -28,7 +28,7 @@ class ResidualWatch:
 
     name     of the compressor; setting: the option of it that bounds what is held back; both go into the warning
     density  share of the entries that it sends, None where it knows none
-    warn     is told, once
+    warn     called with the warning, once
     begin    the first step that counts: during a warm-up more is sent, and after it the residual grows
     """
 
