@@ -128,7 +128,7 @@ class Sizes:
             [two.plus(one, -1.0) for one, two in zip(*map(self._requests, (whole, halves)), strict=True)]
             for whole, halves in ((((n, 2, 64),), ((n // 2, 2, 64),) * 2) for n in (SMALL, 4 * SMALL))
         )
-        # What grows with the size is no layer's own, but noise of the selection.
+        # Only what is the same at both sizes belongs to the layer; a difference that changes with the size does not.
         return [a if a == b else RequestSize(a.kind, 0.0, 0.0) for a, b in zip(small, large, strict=True)]
 
     def _interpolated(self, numel: int) -> list[RequestSize]:
