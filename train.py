@@ -23,10 +23,10 @@ from wirebench.comm.engine import ENGINES
 from wirebench.comm.launch import end_process, launched, tell_error
 from wirebench.config import catalog, loader
 from wirebench.data.base import Batch
-from wirebench.errors import Diverged, PeerLost, UserError
+from wirebench.errors import Diverged, PeerLost, Unwritable, UserError
 from wirebench.training.divergence import seed_of_backward
 from wirebench.training.epoch_end import close_epoch, end_epoch, evaluate
-from wirebench.training.failures import describe, lost_by_native
+from wirebench.training.failures import describe, give_up, lost_by_native
 from wirebench.training.optim import apply_learning_rate, learning_rate
 from wirebench.training.trainer import Trainer
 from wirebench.utils.output import show
@@ -50,15 +50,17 @@ def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) 
         for line in notes(given):
             run.progress.note(line)
         conduct(run)
+    except Unwritable as error:
+        return fail(give_up(run, error) if run else error, error.exit_code, run)
     except (UserError, Diverged) as error:
         return fail(error, error.exit_code, run)
     except PeerLost as error:
-        return fail(describe(run, error) if run else error, error.exit_code, run)
+        return lose(error, run)
     except KeyboardInterrupt:
         return fail("stopped at once", INTERRUPTED, run)
     except Exception as error:
         if run is not None and lost_by_native(run, error):
-            return fail(describe(run, error), PeerLost.exit_code, run)
+            return lose(error, run)
         traceback.print_exc()
         return leave(1, run)
     return 0
@@ -152,6 +154,16 @@ def train_step(run: Trainer, epoch: int, batches: list[Iterator[Batch]]) -> None
     run.end_step(epoch, rate)
 
 
+def lose(error: Exception, run: Trainer | None) -> int:
+    """Another rank is gone: say which one, unless it has said itself why."""
+    if run is None:
+        return fail(error, PeerLost.exit_code, run)
+    if why := run.engine.farewell():
+        run.stopper.close()  # the launcher may end this rank before it repeats what is said already
+        return fail(why, UserError.exit_code, run)
+    return fail(describe(run, error), PeerLost.exit_code, run)
+
+
 def fail(message: object, code: int, run: Trainer | None) -> int:
     """Say what went wrong in one line, and leave."""
     if run is not None:
@@ -164,7 +176,7 @@ def leave(code: int, run: Trainer | None) -> int:
     """Exit code `code`, at once where other ranks could keep this process waiting for ever."""
     if run is not None:
         run.record.close()
-        if code == PeerLost.exit_code:
+        if code == PeerLost.exit_code or run.engine.leaves:
             run.engine.linger()
         # Not before: a launcher ends the others with SIGTERM as soon as one rank is gone.
         run.stopper.close()

@@ -16,12 +16,12 @@ def available() -> list[str]:
 
 
 def dense_below_of(name: str) -> int:
-    """The `dense_below` that the method's paper asks for."""
+    """The `dense_below` that the method's paper has."""
     return getattr(PLUGINS.load(name), "dense_below", Method.dense_below)
 
 
 def build(name: str, *, dense_below: int = 0, warmup: Sequence[float] = (), **options: Any) -> Compressor:
-    """The compressor `name` with its options, inside the wrappers that are asked for."""
+    """The compressor `name` with its options, wrapped where `dense_below` or `warmup` is given."""
     compressor: Compressor = PLUGINS.build(name, **options)
     if warmup:
         compressor = Warmup(compressor, tuple(warmup))

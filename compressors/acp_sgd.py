@@ -25,8 +25,7 @@ class ACPSGD(LowRank):
     min_compression_rate  see LowRank: rank (n + m) / 2 times this is less than n m. At 1, as in the authors' code, all
                           matrices are sent as factors that are larger than those
     start_step            see LowRank; 0 is the authors'
-    The number of the step says which side is sent, the first of a run being P. Extra memory: a residual of d, and
-    4 rank (n + m) of each layer, small beside it.
+    Even steps send P, odd ones Q. Extra memory: a residual of d, and 4 rank (n + m) of each layer, small beside it.
     """
 
     sides = 1
@@ -64,5 +63,5 @@ class ACPSGD(LowRank):
 
 
 def _ordered(sent: Tensor, basis: Tensor, sends_left: bool) -> tuple[Tensor, Tensor]:
-    """Left and right factor."""
+    """(left factor, right factor), one of which was sent and the other one was the basis."""
     return (sent, basis) if sends_left else (basis, sent)

@@ -2,7 +2,7 @@
 
 Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed Training",
 NeurIPS 2020: the cyclic local top-k, and a low-pass filter on the memory. Since all send the same places, the values
-are added up on the way, and what a rank sends and receives does not grow with the number of ranks.
+are one dense sum, and what a rank sends and receives does not grow with the number of ranks.
 """
 
 import torch
@@ -93,12 +93,12 @@ class CltK(Sparse):
         if leads:
             with phase("select"):
                 index = choose(offered, count, self.selection, world, bucket.start)
-                # With nothing to say it names some place, so that the others' NaN has a way.
+                # Where all of its entries are 0 it names the first place, so that others' NaN can travel in the sum.
                 code = self.code.encode_indices(index if index.numel() else index.new_zeros(1), numel)
         if self.code.indices == "delta":
             messages = yield Gather(code, values=0)
             return self.code.decode_indices(messages[world.step % world.size], numel)
-        # As many bytes on every rank. Fewer places than usual are followed by -1.
+        # A sum needs as many bytes on every rank: fewer places than usual are followed by -1.
         missing = self.code.expected_index_bytes(count, numel) - code.numel()
         words = pad(code, (0, missing), value=255 if leads else 0).view(torch.int32)
         words = yield Sum(words, values=0)

@@ -27,7 +27,7 @@ from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Gather, Reduce, Request, Sum
 
 HEAD_BYTES = 4
-"""Of the message of the rank that chooses: whether the sum is finite, and room that aligns the code behind it."""
+"""Head of the message of the rank that chooses: whether the sum is finite, and padding that aligns the code behind."""
 
 SAMPLE = 4096
 """Places at which a measuring step compares estimates with sums."""
@@ -45,9 +45,10 @@ class GsSgd(Sketched):
     fill       what joins the heavy entries where they are fewer than k: `random` ones (the paper), or those with the
                next largest `estimate`s (the released Sketched-SGD)
     p2         with fill = estimate: p2 k entries are summed, of which the k largest sums are applied
-    broadcast  `sketch`: every rank gets the sum of sketches and looks into it; `indices`: one rank does, and tells the
-               others. On a tree or a star the sum is not sent back then; other collectives know no half of a sum
-    indices    how it tells them (encoding.py)
+    broadcast  `sketch`: every rank gets the sum of sketches and looks into it; `indices`: one rank does, and sends the
+               others its choice. On a tree or a star the sum is then only reduced, and not broadcast; other collectives
+               leave no rank with all of a sum half-way, and run all of it
+    indices    how that choice is coded (encoding.py)
     hash       `block` shifts, or the `reference` polynomials (count_sketch.py)
     reseed     new hashes every step, so that no two entries share cells for the whole run
     momentum, nesterov, clip, masking  of the memory (feedback.py); momentum = 0: plain error feedback
@@ -159,7 +160,7 @@ class GsSgd(Sketched):
     def _choose_at_one(
         self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, table: Tensor
     ) -> Generator[Request, Any, Tensor | None]:
-        """The same, where one rank has the sum and tells the others; None for a sum that is not finite."""
+        """As `_choose`, but one rank has the sum, chooses and sends its choice; None for a sum that is not finite."""
         total = yield Reduce(table)
         message = torch.empty(0, dtype=torch.uint8, device=table.device)
         if total is not None:
@@ -176,7 +177,7 @@ class GsSgd(Sketched):
     def _measure(
         self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, table: Tensor, index: Tensor
     ) -> Generator[Request, Any, None]:
-        """Take the measures, by one sum of the memory at places drawn alike on all ranks."""
+        """Take the measures, by one more sum: of the memory at some places, the same on all ranks."""
         numel, k = sketch.numel, self.entries(bucket.numel, self.model_numel(bucket))
         if numel <= SAMPLE:
             places = torch.arange(numel)

@@ -92,7 +92,7 @@ class _Merger:
         return self.code.encode(index[kept], values[kept], self.numel)
 
     def merge_and_note(self, mine: Tensor, theirs: Tensor) -> Tensor:
-        """The same, and a note of what does not go on."""
+        """As `merge`, and notes what is dropped or cut off by rounding."""
         index, values, kept = self._largest(mine, theirs)
         left = values.clone()
         left[kept] -= self.code.rounded(values[kept])
@@ -101,7 +101,7 @@ class _Merger:
         return self.code.encode(index[kept], values[kept], self.numel)
 
     def lost_among(self, survivors: Tensor) -> tuple[Tensor, Tensor]:
-        """What was dropped at the places `survivors`; elsewhere every rank puts back what it sent."""
+        """(places, values) that were dropped at the places `survivors`; elsewhere every rank puts back what it sent."""
         if not self.dropped:
             return survivors[:0], torch.empty(0, device=survivors.device)
         index, values = (torch.cat(parts) for parts in zip(*self.dropped, strict=True))

@@ -34,8 +34,8 @@ class Int8(Method):
     feedback  what rounding cuts off is added to the next gradient
     chunk     so many neighbours share a scale; 0: each layer has one. A merge of the scales goes before: 4 bytes each
 
-    Memory: with feedback the residual, 1 d. Of itself it then measures kept_energy: the squares of what stays in the
-    residual by the squares of what was to be sent.
+    Memory: with feedback the residual, 1 d. Measures, with feedback: kept_energy, the squares of what stays in the
+    residual over the squares of what was to be sent.
     """
 
     keeps: Keeps = "rounded"

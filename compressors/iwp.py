@@ -261,7 +261,7 @@ class Iwp(Method):
 
 
 def drawn(world: ExchangeContext, key: int | str, count: int) -> list[int]:
-    """So many different ranks, the same on all of them; others in every step, and for every key."""
+    """`count` different ranks, drawn alike on all ranks; new ones in every step and for every key."""
     return torch.randperm(world.size, generator=world.shared_rng("iwp", key))[:count].tolist()
 
 

@@ -37,7 +37,12 @@ QUOTA, SHOWN, EVEN = 5 / 3, 2, 1 / 5
 
 
 class _Agreed(NamedTuple):
-    """What all ranks know of a bucket: the global threshold, the places between regions, sums that each gave last."""
+    """What all ranks know of a bucket.
+
+    threshold  global threshold of this step
+    bounds     places between the ranks' regions
+    given      how many sums each region gave in the step before
+    """
 
     threshold: float
     bounds: list[int]
@@ -134,13 +139,13 @@ class OkTopK(Sparse):
         return total.div_(world.size)
 
     def _recall(self, bucket: Bucket, world: ExchangeContext, count: int) -> _Agreed | None:
-        """What was agreed on; None if nothing was for this bucket, this k and so many ranks: on all ranks alike.
+        """What was agreed on for this bucket, this k and this many ranks; None if nothing was, on all ranks alike.
 
-        What belongs to another cut is then forgotten.
+        State that belongs to other buckets with some of these places is then forgotten.
         """
-        found, size = self.shared.get(_name(bucket)), world.size
-        if found is not None and found.numel() == 2 * size + 1:
-            known, threshold, *numbers = found.tolist()
+        kept, size = self.shared.get(_name(bucket)), world.size
+        if kept is not None and kept.numel() == 2 * size + 1:
+            known, threshold, *numbers = kept.tolist()
             if known == count:
                 whole = [int(number) for number in numbers]
                 return _Agreed(threshold, whole[: size - 1], whole[size - 1 :])
@@ -221,10 +226,10 @@ def _common_bounds(index: Tensor, bucket: Bucket, world: ExchangeContext) -> Gen
 
 
 def _common_threshold(sums: Tensor, count: int, shown: int) -> Generator[Request, Any, tuple[float, list[int]]]:
-    """What the `count` largest of the regions' `shown` largest sums lie above, and how many of each region do."""
-    found = yield Gather(sums[top_k(sums, min(shown, count))].abs())
-    threshold = floor_of(torch.cat(found), count)
-    return threshold, [above(each, threshold).numel() for each in found]
+    """The threshold that `count` of the regions' `shown` largest sums lie above, and how many of each region do."""
+    magnitudes = yield Gather(sums[top_k(sums, min(shown, count))].abs())
+    threshold = floor_of(torch.cat(magnitudes), count)
+    return threshold, [above(each, threshold).numel() for each in magnitudes]
 
 
 def _share(total: float, given: list[int], rank: int) -> int:

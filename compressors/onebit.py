@@ -32,8 +32,8 @@ class OneBit(Method):
                 layer: a group is a layer
 
     One gather: an int32 for 32 elements, and 8 bytes for each group. What a rank receives grows with the number of
-    ranks. Memory: the residual, 1 d. Of itself it measures kept_energy: the squares of what stays in the residual by
-    the squares of what was to be sent.
+    ranks. Memory: the residual, 1 d. Measures: kept_energy, the squares of what stays in the residual over the squares
+    of what was to be sent.
     """
 
     keeps = "rounded"

@@ -75,23 +75,23 @@ def draw(numel: int, count: int, generator: torch.Generator) -> Tensor:
 
     On the CPU, where the same seed gives the same draw whatever GPUs the ranks have.
     """
-    if 2 * count > numel:  # few are left out: those are drawn
+    if 2 * count > numel:  # those that are left out are fewer: they are drawn
         out = torch.ones(numel, dtype=torch.bool)
         out[draw(numel, numel - count, generator)] = False
         return torch.nonzero(out).squeeze(1)
     if count > CROWDED * numel:
         return _marked(numel, count, generator)
-    # The first so many different ones of a sequence of draws: whatever comes twice is drawn again, one for one, so
-    # that the sequence ends at the draw that completes them.
-    found = torch.empty(0, dtype=torch.int64)
-    while found.numel() < count:
-        more = torch.randint(numel, (count - found.numel(),), generator=generator)
-        found = torch.cat([found, more]).unique()
-    return found
+    # The first `count` different places of a sequence of draws. As many are drawn as are missing, so that the last draw
+    # completes the set: with some more, dropping the surplus would have to be a fair choice too.
+    drawn = torch.empty(0, dtype=torch.int64)
+    while drawn.numel() < count:
+        more = torch.randint(numel, (count - drawn.numel(),), generator=generator)
+        drawn = torch.cat([drawn, more]).unique()
+    return drawn
 
 
 def _marked(numel: int, count: int, generator: torch.Generator) -> Tensor:
-    """The same with flags."""
+    """As `draw`, by setting flags: faster than sorting where many places are drawn."""
     flags, missing = torch.zeros(numel, dtype=torch.bool), count
     while missing:
         flags[torch.randint(numel, (missing,), generator=generator)] = True

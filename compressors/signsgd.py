@@ -32,12 +32,12 @@ class SignSGD(Method):
               rate is the step; 0 for a layer of zeros
 
     Form mean gathers: an int32 for 32 elements, 4 bytes for each layer. So does vote for few ranks. Where a ring moves
-    fewer bytes for a sum, at 7 and from 9 ranks on, vote adds up a field of ceil(log2(P + 1)) bits for every element,
-    as many to an int32 as fit, and takes one more sum for the scales. In a vote a zero counts as plus or minus in
-    turn, by rank and step, so that no parameter drifts that gets no gradient.
+    fewer bytes for a sum, at 7 and from 9 ranks on, vote sums a field of ceil(log2(P + 1)) bits for every element, as
+    many to an int32 as fit, and takes one more sum for the scales. In a vote a zero counts as plus or minus in turn,
+    by rank and step, so that no parameter drifts that gets no gradient.
 
-    Memory: with feedback the residual, 1 d. Of itself it then measures kept_energy: the squares of what stays in the
-    residual by the squares of what was to be sent.
+    Memory: with feedback the residual, 1 d. Measures, with feedback: kept_energy, the squares of what stays in the
+    residual over the squares of what was to be sent.
     """
 
     keeps: Keeps = "rounded"
@@ -114,7 +114,7 @@ class SignSGD(Method):
         return self._factors(scales)
 
     def _factors(self, scales: Tensor) -> Tensor:
-        """`scales` as they are, or 1; 0 and what is not finite stays."""
+        """`scales` as they are, or, with scale = "one", 1 but where they are 0 or not finite."""
         return scales if self.scale == "mean" else torch.where(scales == 0, scales, scales - scales + 1)
 
     def _sums(self, size: int) -> bool:

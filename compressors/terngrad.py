@@ -30,7 +30,7 @@ class TernGrad(Method):
                  not. s is the largest magnitude after that, of all workers. The deviation is taken from 0, the mean
                  that the paper assumes: else a layer of one element, or of equal ones, would be cut to nothing
     form         sum: a field of ceil(log2(2 P + 1)) bits for every element, wide enough for the sum of P ranks, as many
-                 to an int32 as fit (4 bits each for 4 to 7 ranks, 8 for 32 to 127), added up by the network.
+                 to an int32 as fit (4 bits each for 4 to 7 ranks, 8 for 32 to 127), summed by the network.
                  gather: 2 bits for every element, 16 to an int32, all to all ranks. What arrives grows with P and
                  at 32 ranks is as much as a dense ring moves, so sum is the default
 

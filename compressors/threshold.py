@@ -58,7 +58,7 @@ class Threshold(Method):
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
         with phase("select"):
-            # What was sent last says how to look for it, not what is found.
+            # The share that was sent last only decides how to search, not what is found.
             index = above(residual, self.threshold, self._share)
             self._share = index.numel() / numel
         if world.measuring:

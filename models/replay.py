@@ -1,4 +1,4 @@
-"""A replayed model: waits as long as a trace says instead of computing, and brings gradients of its sizes.
+"""A replayed model: waits as long as a trace says instead of computing, and makes gradients of its sizes.
 
 Real hooks, real tensors, real communication, with the compute time of any hardware. Backward order is the reverse of
 the trace's layers, as in the model that was traced. Gradients are random numbers: what they are averaged to means
@@ -17,13 +17,14 @@ from wirebench.errors import UserError
 from wirebench.simulation import trace as traces
 from wirebench.utils.rng import generator
 
+# Standard deviations of the noise that gradients and parameters are made of.
 GRADIENT_DEVIATION = 1e-4
 PARAMETER_DEVIATION = 0.05
 SHIFTS = 2**16
 """Places at which a step may begin to read the noise that its gradients are made of."""
 
 OVERSLEEP_SECONDS = 60e-6
-"""By about so much Linux wakes a sleeper late."""
+"""About how late Linux wakes a sleeper."""
 
 
 class Replay(nn.Module):
@@ -52,7 +53,7 @@ class Replay(nn.Module):
                 _register(self, layer.name, parameter, f"{path}: layer {layer.name}: name")
 
     def backward_seconds(self, name: str, images: int) -> float:
-        """Of the layer `name`, for so many images."""
+        """Seconds of the backward pass of the layer `name`, for so many images."""
         layer = next(stop.layer for stop in self._stops if stop.layer.name == name)
         return layer.backward_seconds * self.dilation * images / self._trace.batch_size
 
@@ -88,7 +89,7 @@ class _Part(nn.Module):
 
 
 class _Stop(NamedTuple):
-    """A layer on the way; `start` is its place among all parameters, `first` says that the backward pass ends here."""
+    """A layer of the trace; `start` is its place in the flat parameters, and the backward pass ends at the `first`."""
 
     layer: traces.TraceLayer
     start: int
@@ -100,7 +101,7 @@ class _Pass:
 
     Layers end at absolute times, counted from the start of the forward pass, so neither overhead nor oversleep adds
     up: what comes late makes the next wait shorter. What happens between the two passes (the loss) is part of it. But
-    what hooks wait for before a layer holds the layer up: a schedule with all-gathers under the forward pass.
+    hooks that wait before a layer delay that layer: those of `dear`, whose all-gathers go under the forward pass.
     `factor` multiplies the trace's times.
     """
 
@@ -124,11 +125,11 @@ class _Pass:
             time.sleep(remaining)
 
     def enter_hooks(self, waits: bool) -> None:
-        """Hooks of the next layer's module are about to run, where it has any."""
+        """The next layer's module is about to be called; `waits`: it has hooks, which may wait."""
         self._hooks_began = time.perf_counter() if waits else math.inf
 
     def leave_hooks(self) -> None:
-        """They are done: where they waited, the layer begins no earlier than now, but for what was late before."""
+        """The hooks are done: where they waited, the layer begins now; lateness from before is still made up for."""
         if math.isinf(self._hooks_began):
             return
         early = max(0.0, self._deadline - self._hooks_began)

@@ -1,4 +1,4 @@
-"""The engine's own gradient synchroniser: the peer that every schedule of ours is compared with."""
+"""The engine's own gradient synchroniser: the baseline that every schedule of ours is compared with."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -25,7 +25,7 @@ class Native:
         self.bucket_cap_mb = bucket_cap_mb
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
-        """What DistributedDataParallel would merge; the engine decides itself, and only predictions ask for it."""
-        # A cap that is given holds for the first bucket too; else that one is smaller (as the default of Fused).
+        """The groups that DistributedDataParallel makes. The engine merges by itself: only predictions use these."""
+        # A given cap holds for the first bucket too; by default that one is smaller, as in Fused.
         fused = Fused(self.bucket_cap_mb, self.bucket_cap_mb) if self.bucket_cap_mb else Fused(DEFAULT_CAP_MB)
         return fused.partition(layers, cost)

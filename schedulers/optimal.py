@@ -1,7 +1,7 @@
 """The merging that ends first, by dynamic programming; nothing is assumed of the cost function.
 
 The only state is when the network becomes free, and earlier is never worse. With F(j) the end of the messages of the
-first j layers in backward order, R their ready times and P their elements added up:
+first j layers in backward order, R(j) the ready time of the j-th and P(j) the number of elements of the first j:
 
     F(j) = min over i < j of  max(F(i), R(j)) + cost(P(j) - P(i))
 """
@@ -20,7 +20,7 @@ class Optimal:
     mode: ClassVar[Mode] = "overlapped"
 
     def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
-        """The groups; O(L^2), each cost asked for once."""
+        """The groups, in O(L^2); of those that end equally early, the fewest messages."""
         ready, sizes = ready_times(layers), [0, *accumulate(layer.numel for layer in layers)]
         ends: list[tuple[float, int]] = [(0.0, 0)]
         begins: list[int] = []
@@ -37,7 +37,7 @@ class Optimal:
 
 
 def _walk_back(begins: Sequence[int]) -> list[range]:
-    """From where the last group of each prefix begins, the groups of the whole."""
+    """All groups, from the begin of the last group of every prefix of the layers."""
     groups, stop = [], len(begins)
     while stop:
         groups.append(range(begins[stop - 1], stop))

@@ -9,6 +9,10 @@ class UserError(ValueError):
     exit_code = 2
 
 
+class Unwritable(UserError):
+    """What a run keeps cannot be written, as a rule because a disk is full. Rank 0 alone meets it."""
+
+
 class Diverged(RuntimeError):
     """Training produced a loss or gradient that is not finite, or its own guard stopped it. Exit code 3."""
 

@@ -1,7 +1,7 @@
 """Passes over a bucket in blocks that stay in the cache, and groups of neighbours that share a scale.
 
-Of a vector that does not fit into the cache, ten elementwise operations one after the other read memory ten times; done
-block by block they read it once.
+Ten elementwise operations in turn on a vector that does not fit into the cache read memory ten times; done block by
+block they read it once.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,15 +18,16 @@ CPU_BLOCK, GPU_BLOCK = 1 << 18, 1 << 22
 work (half of it is 5 % slower, a quarter half as fast); a GPU wants few, large calls."""
 
 FEW = 256
-"""Up to so many numbers of a vector are taken apart at once."""
+"""A vector of at most this many numbers is split into single ones at once."""
 
 Measure = Callable[[Tensor], Tensor]
-"""Of a matrix, one number for each row."""
+"""measure(rows): one number for each row of a matrix; of a vector, one number."""
 Combine = Callable[[Tensor, Tensor], Tensor]
+"""combine(one, other): the number of a group, from those of two parts of it."""
 
 
 class Run(NamedTuple):
-    """So many groups of `width` elements each, one after the other."""
+    """`groups` groups of `width` elements each, one after the other."""
 
     width: int
     groups: int
@@ -36,9 +37,11 @@ Groups = tuple[Run, ...]
 
 
 class Piece(NamedTuple):
-    """`numel` elements: so many whole groups of one width from group `first` on, or a part of one.
+    """A part of a block, of `numel` elements: whole groups of one width, or a part of one group.
 
-    fresh  the first group begins with the piece
+    first   number of its first group
+    groups  how many there are; 1 for a part of one
+    fresh   whether its first group begins with the piece
     """
 
     numel: int
@@ -56,14 +59,14 @@ class Block(NamedTuple):
     lengths: list[int]
 
     def rows(self, values: Tensor) -> Sequence[Tensor]:
-        """A block's vector by pieces: one group in each row, or a vector where there is only one."""
+        """The block's elements by pieces: a matrix with one group in each row, or a vector for a single group."""
         if len(self.pieces) == 1:
             return (_as_rows(values, self.pieces[0].groups),)
         parts = values.split(self.lengths)
         return [_as_rows(part, piece.groups) for part, piece in zip(parts, self.pieces, strict=True)]
 
     def of(self, scales: "Scales") -> list[Tensor]:
-        """Scales to go with `rows`: a column for each piece, or a number."""
+        """The scales that go with `rows`: a column for each piece, or a number for a single group."""
         return [
             scales.numbers[first] if groups == 1 else scales.column[first : first + groups]
             for _, first, groups, _ in self.pieces
@@ -75,7 +78,7 @@ class Scales:
 
     def __init__(self, values: Tensor) -> None:
         self.column = values[:, None]
-        # Taking many apart costs more than taking the few that are needed.
+        # Splitting off many numbers costs more than indexing the few that are needed.
         self.numbers = values.unbind() if values.numel() <= FEW else values
 
 
@@ -141,20 +144,17 @@ def cut(groups: Groups, size: int) -> tuple[Block, ...]:
 
 
 def reduce(x: Tensor, groups: Groups, *wanted: tuple[Measure, Combine]) -> list[Tensor]:
-    """One pass over `x`: for every wanted (measure, combine) the numbers of all groups, (groups,).
-
-    `measure` reads rows, or a vector that is one row; `combine` makes one of what it says of two parts of a group.
-    """
-    found: list[list[Tensor]] = [[] for _ in wanted]
+    """One pass over `x`: for every wanted (measure, combine) the numbers of all groups, shape (groups,)."""
+    numbers: list[list[Tensor]] = [[] for _ in wanted]
     size = block_numel(x.device)
     for block, values in zip(cut(groups, size), x.split(size), strict=True):
         for piece, rows in zip(block.pieces, block.rows(values), strict=True):
-            for parts, (measure, combine) in zip(found, wanted, strict=True):
+            for parts, (measure, combine) in zip(numbers, wanted, strict=True):
                 if piece.fresh:
                     parts.append(measure(rows))
                 else:
                     parts[-1] = combine(parts[-1], measure(rows))
-    return [torch.cat([part.view(-1) for part in parts]) for parts in found]
+    return [torch.cat([part.view(-1) for part in parts]) for parts in numbers]
 
 
 def highest(rows: Tensor) -> Tensor:
@@ -191,6 +191,9 @@ def largest(x: Tensor, groups: Groups) -> Tensor:
 
 @lru_cache(maxsize=1024)
 def widths(groups: Groups, device: torch.device) -> Tensor:
-    """Elements of every group, fp32; the same tensor every time, for reading: to copy it makes a GPU wait."""
+    """Elements of every group, fp32, shape (groups,); not to be written to.
+
+    It is the same tensor every time: making one copies from the host, for which a GPU would have to wait.
+    """
     counts = torch.tensor([run.groups for run in groups])
     return torch.repeat_interleave(torch.tensor([float(run.width) for run in groups]), counts).to(device)

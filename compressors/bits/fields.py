@@ -26,7 +26,7 @@ def width_for(largest: int) -> int:
 class Fields:
     """Words of fields of `width` bits on `device`; a vector of n numbers takes ceil(n / per_word) words.
 
-    base  what is packed is larger than what is meant by so much
+    base  offset of the numbers that are packed: they are larger than those that are meant by this much
     """
 
     def __init__(self, width: int, device: torch.device, base: int = 0) -> None:
@@ -79,7 +79,7 @@ class Fields:
         return scratch if scratch.numel() == needed else scratch[:needed]
 
 
-# Numbers on the device: in a call they cost less than Python's. Made once, as to copy one there makes a GPU wait.
+# Tensors on the device cost a call less than Python's numbers. They are made once: each copy makes a GPU wait.
 @lru_cache(maxsize=1024)
 def _shifts(width: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Bits from each field's place to the bottom of a word, to its top; and from the top to the bottom."""

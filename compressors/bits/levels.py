@@ -13,10 +13,10 @@ from compressors.bits.fields import Fields
 from compressors.bits.noise import Noise
 
 INSIDE = 1 - 2**-21
-"""Of a limit that is a scale: float32 rounds values / scale * levels by less, so none lands on the next level."""
+"""Factor on a limit that is also the scale: float32 rounds values / scale * levels by less, so none gets too high."""
 
 LEAST_SCALE = 1e-36
-"""Where even the scale is smaller, levels / scale may overflow: nothing is sent."""
+"""A group with a smaller scale is sent as zeros, since levels / scale might overflow."""
 
 
 class Levels:
@@ -111,7 +111,7 @@ class _Clip:
         self.scratch = limits.new_empty(block_numel)
 
     def rows(self, block: Block, values: Tensor) -> list[Tensor]:
-        """As `block.rows(values)`, clipped; valid until the next block."""
+        """What `block.rows(values)` gives, clipped; valid until the next block."""
         assert all(piece.groups == 1 for piece in block.pieces), "a limit is for a group that is a run"
         parts = zip(values.split(block.lengths), self.scratch[: block.numel].split(block.lengths), strict=True)
         return [

@@ -18,7 +18,7 @@ SIGN_PLACE = 31
 class Signs:
     """The signs of a bucket with these `groups`, in fields of `width` bits: as many as the sum of what is added needs.
 
-    raised  send 0 and 1 in place of -1 and 0, so that of ranks that take turns sums lie around 0
+    raised  send 0 and 1 in place of -1 and 0; where every second rank does, sums lie around 0 and fit their fields
     """
 
     def __init__(self, groups: Groups, device: torch.device, width: int = 1, raised: bool = False) -> None:

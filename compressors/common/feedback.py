@@ -75,6 +75,7 @@ class Feedback(ErrorMemory):
         assert len(bucket.layers) == len(bucket.model or bucket.layers), "clip needs the whole model in one bucket"
         limit = self.clip / size**0.5
         norm = torch.linalg.vector_norm(bucket.grad)
-        # A tensor, so that the host need not wait for a GPU. What is not finite stays alone, or it would not be chosen.
+        # A tensor, so that the host need not wait for a GPU. A gradient that is not finite is not scaled: its infinity
+        # would become NaN and all else 0.
         scale = (limit / norm).clamp(max=1.0)
         bucket.grad.mul_(torch.where(norm.isfinite(), scale, torch.ones_like(scale)))

@@ -16,14 +16,14 @@ from wirebench.utils.rng import generator
 
 
 class LowRank(Method):
-    """Base of methods that send factors of matrices, and what has none dense in the same sum.
+    """Base of methods that send factors of matrices, and all other layers dense in the same sum.
 
     rank                  columns of a factor; no more than the smaller side of the matrix
     min_compression_rate  a layer goes dense unless what is sent of its factors, on average over steps, is more than
                           this many times smaller; at least 1
     error_feedback        what the factors miss is added to the next gradient; false: it is lost
     start_step            steps that go dense before compression begins
-    Of itself it measures kept_energy: the squares of what stays in the residual by the squares of M.
+    Measures, with error feedback: kept_energy, the squares of what stays in the residual over the squares of M.
 
     The residual is each rank's own M less its own share of the sum of factors: Algorithm 2 of PowerSGD's paper, and
     ACP-SGD's code. PowerSGD's code and PyTorch's hook subtract the average instead. The sum over ranks is the same, and
@@ -52,7 +52,7 @@ class LowRank(Method):
         self._starts: dict[Pack, Tensor] = {}
 
     def wire_bytes(self, numel: int, size: int) -> int:
-        """As of one square matrix; what is not square, and several layers, send more."""
+        """The bytes of one square matrix of so many elements; other matrices, and several layers, send more."""
         return 4 * min(numel, self.sides * self.rank * (isqrt(numel - 1) + 1))
 
     def plan(self, bucket: Bucket, world: ExchangeContext) -> Plan | None:
@@ -72,7 +72,7 @@ class LowRank(Method):
         return matrices
 
     def hold_back(self, matrices: Tensor, left: Tensor, right: Tensor, world: ExchangeContext) -> None:
-        """M, this rank's, less what it sent of it: left^T right."""
+        """Take left^T right, which is what this rank has sent of its M, out of the residual."""
         if self.error_feedback:
             _subtract(matrices, left, right)
             if world.measuring:
@@ -94,7 +94,7 @@ class LowRank(Method):
         last = torch.cat(
             [self._last(place, device) if place.key in self.shared else start[place.piece] for place in pack.places]
         )
-        # A row that is zero would stay so for ever. Nothing here waits for a GPU.
+        # A row that is zero would stay so for ever: it is drawn anew. On a GPU nothing here makes the host wait.
         for now, new in zip(pack.groups(last), pack.groups(start), strict=True):
             now.copy_(torch.where(now.any(2, keepdim=True), now, new))
         return pack.orthonormal(last)
@@ -129,7 +129,7 @@ class LowRank(Method):
 
 
 def dense_average(bucket: Bucket, world: ExchangeContext) -> Exchange:
-    """The exchange of a bucket without factors."""
+    """The exchange of a bucket that is sent dense: one sum."""
     total = yield Sum(bucket.grad)
     assert isinstance(total, Tensor)
     return total.div_(world.size)

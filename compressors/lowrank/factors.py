@@ -19,7 +19,7 @@ from compressors.sparse.gaps import joined
 from wirebench.gradient.flat import Layer
 
 RUN_NUMEL = 1 << 20
-"""Layers are batched up to here: small ones save calls, large ones stay in the cache one by one."""
+"""Elements up to which layers are batched: small ones save calls; large ones, one by one, stay in the cache."""
 
 
 @dataclass(frozen=True)

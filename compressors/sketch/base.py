@@ -11,7 +11,7 @@ from wirebench.utils.rng import seed_of
 
 BYTES_PER_FLOAT = 4
 DENSITY = 0.01
-"""Where neither `density` nor `k` is given."""
+"""The density where neither `density` nor `k` is given."""
 COLUMNS_PER_ENTRY = 4
 
 
@@ -40,7 +40,7 @@ class Sketched(Method):
             raise ValueError(f"ratio lies in [0, 1], got {ratio}")
         if columns and ratio:
             raise ValueError(f"columns = {columns} and ratio = {ratio} both set the width: give one of them")
-        # Not a density: what it is set to by a warm-up then stands out.
+        # 0, which is no density: only a warm-up sets another value, which then counts in place of `k`.
         self.density = 0.0 if k else density
         if k:
             self.bounded_by = "k"
@@ -51,7 +51,7 @@ class Sketched(Method):
         self._sketches: dict[int, tuple[tuple[object, ...], CountSketch]] = {}
 
     def entries(self, numel: int, model_numel: int) -> int:
-        """How many a bucket of `numel` of the model's elements sends; of both, those that are compressed count."""
+        """Entries that a bucket of `numel` of the model's `model_numel` elements sends; both without dense layers."""
         return max(int(numel * self.density if self.density else numel * self.k / model_numel), 1)
 
     def width(self, numel: int, model_numel: int) -> int:

@@ -17,9 +17,9 @@ from torch import Tensor
 from wirebench.utils.rng import generator
 
 SLICED_COLUMNS = 4096
-"""From here on a block is worth calls of its own on a CPU; shorter ones are handled many at a time, through indices."""
+"""On a CPU blocks of this length or more get calls of their own; shorter ones are handled many at a time, by index."""
 
-# So many elements are handled at once: on a CPU they stay in its cache, on a GPU there is work for all of it.
+# Elements that are handled at once: on a CPU they stay in its cache, on a GPU they are work for all of it.
 CPU_FLOATS, CPU_BYTES = 1 << 17, 1 << 20
 CUDA_FLOATS, CUDA_BYTES = 1 << 22, 1 << 24
 

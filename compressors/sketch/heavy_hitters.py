@@ -1,4 +1,4 @@
-"""Which elements to fetch, told from a Count-Sketch: HEAVYMIX, or simply the largest estimates.
+"""Which elements to fetch, by a Count-Sketch of them: HEAVYMIX, or simply the largest estimates.
 
 HEAVYMIX: Ivkin et al., "Communication-efficient Distributed SGD with Sketching", NeurIPS 2019, Algorithm 2; gs-SGD
 (arXiv 2108.06004) takes it over. Every rank that holds the same table gets the same places.
@@ -12,7 +12,7 @@ from torch import Tensor
 from compressors.sketch.count_sketch import CountSketch
 from compressors.sparse.selection import top_k
 
-# A sample that holds so many of the wanted elements misjudges their number by an eighth.
+# A sample with 64 of the wanted elements misjudges their number by an eighth.
 SAMPLE_HITS, SAMPLE_LEAST, SAMPLE_SHARE = 64, 1 << 14, 1 / 16
 SAMPLE_SLACK = 3  # standard deviations
 LOWER, TRIES = 0.7, 8
@@ -31,8 +31,8 @@ def heavy(sketch: CountSketch, table: Tensor, k: int, energy: float) -> Tensor:
 def heavymix(sketch: CountSketch, table: Tensor, k: int, energy: float, rng: torch.Generator) -> Tensor:
     """`k` places, int64 ascending: H, filled up with places drawn at random from the rest.
 
-    Of more than `k` heavy ones, those with the largest estimates; ties to the smaller place. `rng` is a CPU generator,
-    the same on all ranks.
+    Where more than `k` are heavy, those with the largest estimates; ties go to the smaller place. `rng` is a CPU
+    generator, the same on all ranks.
     """
     chosen, places = heavy(sketch, table, k, energy), sketch.places
     if chosen.numel() > k:
@@ -72,8 +72,8 @@ def largest(sketch: CountSketch, table: Tensor, k: int) -> Tensor:
 def random_subset(numel: int, count: int, rng: torch.Generator) -> Tensor:
     """`count` different numbers below `numel`, int64 ascending; each such set is equally likely.
 
-    Without a permutation of all where there are many: some more are drawn than are wanted, and of those that are
-    different as many are left out at random as there are too many. Of the fewer ones where more than half are wanted.
+    A permutation of many numbers would take long. So some more are drawn than are wanted, and of the different ones
+    among them the surplus is left out at random. Where more than half are wanted, those that are not are drawn.
     """
     if numel <= PERMUTED:
         return torch.randperm(numel, generator=rng)[:count].sort().values
@@ -82,12 +82,12 @@ def random_subset(numel: int, count: int, rng: torch.Generator) -> Tensor:
         chosen[random_subset(numel, numel - count, rng)] = False
         return torch.nonzero(chosen).squeeze(1)
     draws = count
-    found = torch.empty(0, dtype=torch.int64)
-    while found.numel() < count:
-        # What is drawn twice counts once: that many more, and as many again for what those lack.
+    distinct = torch.empty(0, dtype=torch.int64)
+    while distinct.numel() < count:
+        # Of n draws about n^2 / 2 numel are repetitions: four times as many more, which repeat some numbers themselves.
         draws += 2 * draws * draws // numel + SPARE_DRAWS
-        found = torch.unique(torch.randint(numel, (draws,), generator=rng))
-    kept = torch.ones(found.numel(), dtype=torch.bool)
-    if found.numel() > count:
-        kept[random_subset(found.numel(), found.numel() - count, rng)] = False
-    return found[kept]
+        distinct = torch.unique(torch.randint(numel, (draws,), generator=rng))
+    kept = torch.ones(distinct.numel(), dtype=torch.bool)
+    if distinct.numel() > count:
+        kept[random_subset(distinct.numel(), distinct.numel() - count, rng)] = False
+    return distinct[kept]

@@ -16,7 +16,7 @@ WORD = 2**64 - 1
 
 ELEMENTS_AT_ONCE = 1 << 16
 REMEMBERED = 1 << 24
-"""Up to so many (element, row) pairs their cells are kept, 4 bytes each, instead of computed every time."""
+"""The cells of at most this many (element, row) pairs are kept, 4 bytes each, instead of computed every time."""
 
 
 class ReferenceHash:

@@ -80,7 +80,7 @@ class SparseGather(Sparse):
 
 
 def check_bucket(bucket: Bucket) -> None:
-    """Assert what all selections need."""
+    """Assert what all selections need: fp32, and indices that fit into 31 bits."""
     grad = bucket.grad
     assert grad.dtype == torch.float32 and grad.numel() < 2**31, "sparse methods take fp32 buckets below 2^31 elements"
 
@@ -93,6 +93,7 @@ def average_of(grad: Tensor, entries: Sequence[tuple[Tensor, Tensor]], size: int
     grad.zero_()
     for index, values in entries:
         grad.index_add_(0, index, values)
-    # A place that several ranks sent comes up once for each, but all are read before any is written: the same quotient.
+    # A place that several ranks sent is listed once for each. All are read before any is written, so each of them is
+    # written the same quotient.
     touched = torch.cat([index for index, _ in entries])
     return grad.index_copy_(0, touched, grad.index_select(0, touched).div_(size))

@@ -1,6 +1,6 @@
 """Gaps between the layers of a bucket (wrappers.DenseBelow): places that hold 0 and are never to be chosen.
 
-What goes by magnitude never chooses a 0. What draws places, or estimates them from a sketch, has to be told.
+A selection by magnitude never chooses a 0. One that draws places, or estimates them from a sketch, must know the gaps.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ class Places:
         return ranks + (self._starts - self._ranks).index_select(0, piece)
 
     def without_gaps(self, index: Tensor) -> Tensor:
-        """Those of the places `index` of the bucket, int64, that lie in no gap."""
+        """The places among `index`, int64 and of the bucket, that lie in no gap."""
         if self.whole:
             return index
         piece = torch.searchsorted(self._starts, index, right=True).sub_(1)

@@ -15,7 +15,7 @@ from torch import Tensor
 Mode = Literal["fixed", "schedule", "layerwise"]
 RATIOS, TYPICAL = "importance_ratios", "importance_typical"
 MOST = 1e6
-"""Of a threshold, of what multiplies it, and of what multiplies |w|: their product with any |w| is an fp32 number."""
+"""The most that a threshold, a factor on it and a factor on |w| may be: their product with any |w| stays in fp32."""
 
 
 class Thresholds:
@@ -50,7 +50,7 @@ class Thresholds:
         return self.schedule[sum(epoch >= first for first in self.epochs)]
 
     def adapted(self, epoch: int, ratio: float, typical: float) -> float:
-        """Of a layer whose importance has this variance over mean; alpha where that or the typical one is unknown."""
+        """The threshold of a layer whose importance has this variance over mean; alpha where a ratio is unknown."""
         alpha = self.base(epoch)
         if not (math.isfinite(ratio) and math.isfinite(typical) and typical > 0):
             return alpha
@@ -64,7 +64,7 @@ def equation_4(ratio: float, typical: float, alpha: float, beta: float) -> float
 
 
 def due(shared: dict[str, Tensor], layers: Sequence[int], epoch: int, count: int) -> list[int]:
-    """Which of `layers`, places among the model's `count`, gave no ratio yet in this epoch."""
+    """The layers, given as places among the model's `count`, that have given no ratio yet in this epoch."""
     taken = _table(shared, count)[1, list(layers)].tolist()
     return [layer for layer, when in zip(layers, taken, strict=True) if when != epoch]
 

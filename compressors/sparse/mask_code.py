@@ -1,11 +1,11 @@
-"""Masks as bytes: the places of a bucket that are sent, told by the ranks that chose them.
+"""Masks as bytes: the places of a bucket that are sent, from the ranks that chose them.
 
-The message of every rank begins with one byte: how its masks are coded, or that its vector is not finite. Of a rank
-that chose for some of the bucket's L layers there follow
+The message of every rank begins with one byte: how its masks are coded, or that its vector is not finite. If the rank
+chose for some of the bucket's L layers, there follow
 
-  L / 8 bytes  for which ones
-  8 bytes      float64, for each of them of which a number is wanted
-  the masks    as bits: of each run of neighbouring layers, from the byte in which its first place lies to that of its
+  L / 8 bytes  flags of these layers
+  8 bytes      float64, for each of these layers of which a number is wanted
+  the masks    as bits: for each run of neighbouring layers, from the byte in which its first place lies to that of its
                last one, so that bytes count from the bucket's beginning; or as gaps between the places (encoding.py)
 
 so that a message can be read without knowing who was to choose.
@@ -31,12 +31,12 @@ _UNPACKED = 1 << 17  # bytes of a mask that are spread out at once: what stays i
 
 
 class Vote(NamedTuple):
-    """What one rank tells of a bucket.
+    """What one rank chose in a bucket.
 
     layers   ascending numbers of the bucket's layers that it chose for
     masks    one bit string (uint8) for each run of these
-    numbers  one for each of these layers that is wanted
-    finite   false: the rank's vector is not, and the rest does not count
+    numbers  one for each of these layers of which a number is wanted
+    finite   false: the rank's vector is not finite, and the rest is not read
     """
 
     layers: Sequence[int] = ()
@@ -46,7 +46,7 @@ class Vote(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What all ranks told: the bits of every place that any of them chose, and each rank's numbers by layer."""
+    """All ranks' votes: `bits` of the places that any of them chose, and each rank's `numbers` by layer."""
 
     bits: Tensor
     numbers: list[dict[int, float]]
@@ -99,10 +99,10 @@ class MaskCode:
                 continue
             flags, heads = heads[: length - 1], heads[length - 1 :]
             chosen = [i for i in range(len(layers)) if flags[i // BITS] >> i % BITS & 1]
-            found = [number for number in chosen if number in wanted]
-            stop = length + len(found) * NUMBER_BYTES
-            told = message[length:stop].clone().view(torch.float64).tolist() if found else []
-            numbers.append(dict(zip(found, told, strict=True)))
+            numbered = [layer for layer in chosen if layer in wanted]
+            stop = length + len(numbered) * NUMBER_BYTES
+            read = message[length:stop].clone().view(torch.float64).tolist() if numbered else []
+            numbers.append(dict(zip(numbered, read, strict=True)))
             self._unite(bits, message[stop:], form, runs(layers, chosen), numel)
         return Read(bits, numbers)
 
@@ -134,14 +134,14 @@ def runs(layers: Sequence[Layer], chosen: Sequence[int]) -> list[Run]:
 
     Gaps between them are part of a run: its mask is 0 there.
     """
-    found: list[Run] = []
+    joined: list[Run] = []
     begin = layers[0].start
     for place, number in enumerate(chosen):
         start, stop = layers[number].start - begin, layers[number].stop - begin
         if place and chosen[place - 1] == number - 1:
-            start = found.pop()[0]
-        found.append((start, stop))
-    return found
+            start = joined.pop()[0]
+        joined.append((start, stop))
+    return joined
 
 
 def pack(flags: Tensor) -> Tensor:
@@ -161,13 +161,14 @@ def places(bits: Tensor) -> Tensor:
     if filled.size <= _FEW * code.size:
         index = np.flatnonzero(_spread(code[filled]))
         return torch.from_numpy((filled << 3)[index >> 3] + (index & 7))  # a byte, and a bit in it
-    found = []
+    parts = []
     for start in range(0, code.size, _UNPACKED):
         index = np.flatnonzero(_spread(code[start : start + _UNPACKED]))
         index += start * BITS
-        found.append(index)
-    return torch.from_numpy(np.concatenate(found))
+        parts.append(index)
+    return torch.from_numpy(np.concatenate(parts))
 
 
 def _spread(code: np.ndarray) -> np.ndarray:
+    """The bits of `code`, one to a byte."""
     return np.unpackbits(code, bitorder="little").view(np.bool_)

@@ -1,8 +1,8 @@
 """Chosen places: what stays behind at them, and sums at places that all ranks know.
 
-Of such sums only values travel, added up on the way. A value that is not finite must reach all ranks from any place,
-also from one that is not summed. A rank that has one therefore sends NaN everywhere, and one NaN in a sum makes the
-whole bucket NaN on every rank.
+Such sums carry values only. A value that is not finite must reach all ranks from any place, also from one that is not
+summed. A rank that has one therefore sends NaN everywhere, and one NaN in a sum makes the whole bucket NaN on every
+rank.
 
 `index_select` and its like take a third of the time of `x[index]` on a CPU.
 """
@@ -12,7 +12,7 @@ from torch import Tensor
 
 
 def keep_rest(residual: Tensor, index: Tensor, arriving: Tensor) -> None:
-    """Of the residual at `index`, all but what arrives stays: 0, or what rounding cut off; 0 of what is not finite."""
+    """Take what arrives out of the residual at `index`: left is 0, or what rounding cut off; 0 if it is not finite."""
     left = residual.index_select(0, index).sub_(arriving)
     residual.index_copy_(0, index, left.nan_to_num_(0.0, 0.0, 0.0))
 

@@ -1,4 +1,4 @@
-"""Regions: a vector cut into one range of places for each rank, which sums and judges what falls into its own."""
+"""Regions: a vector cut into one range of places for each rank, which sums the entries that fall into its own."""
 
 from itertools import pairwise
 from typing import NamedTuple
@@ -45,7 +45,8 @@ def split(index: Tensor, values: Tensor, parts: list[Region], code: SparseCode) 
 def add_up(messages: list[Tensor], scratch: Tensor, code: SparseCode) -> tuple[Tensor, Tensor]:
     """The sums of all messages to one region: places in it, int64, ascending, and values.
 
-    `scratch` has the region's length and holds zeros, before and after. Added in the order of the messages.
+    messages  each rank's, in rank order, which is the order of additions
+    scratch   a vector as long as the region, which holds zeros, before and after
     """
     entries = [code.decode(message, scratch.numel()) for message in messages]
     for index, values in entries:

@@ -44,9 +44,9 @@ def top_k(x: Tensor, k: int) -> Tensor:
     if k >= x.numel():
         return torch.nonzero(x).squeeze(1)
     if x.device.type == "cpu" and x.numel() >= 16 * DIRECT_NUMEL:
-        found = _pick_by_sample(x, k)
-        if found is not None:
-            return found
+        picked = _pick_by_sample(x, k)
+        if picked is not None:
+            return picked
     # Half of the vector at most is copied out.
     width = next((w for w in ROW_WIDTHS if 2 * k * w <= x.numel()), 0)
     if width == 0 or x.numel() < DIRECT_NUMEL:
@@ -60,14 +60,14 @@ def bits_of(x: Tensor) -> "np.ndarray[Any, np.dtype[np.int32]]":
 
 
 def places_from(bits: "np.ndarray[Any, np.dtype[np.int32]]", least: int) -> "np.ndarray[Any, np.dtype[np.int64]]":
-    """Ascending places of the elements whose bits without the sign are at least `least`: of those as large, and NaN."""
+    """Ascending places of the elements whose bits without the sign are at least `least`; NaN is among them."""
     keys = np.empty(min(PART, bits.size), np.int32)
-    found = []
+    places = []
     for start in range(0, bits.size, PART):
         part = bits[start : start + PART]
         np.bitwise_and(part, SIGN_OFF, out=keys[: part.size])
-        found.append(np.flatnonzero(keys[: part.size] >= least) + start)
-    return np.concatenate(found) if found else np.empty(0, np.int64)
+        places.append(np.flatnonzero(keys[: part.size] >= least) + start)
+    return np.concatenate(places) if places else np.empty(0, np.int64)
 
 
 def _pick_by_sample(x: Tensor, k: int) -> Tensor | None:
@@ -128,8 +128,8 @@ def _pick(keys: Tensor, k: int) -> Tensor:
 def _kth_largest(keys: Tensor, k: int) -> Tensor:
     """The `k`-th largest of `keys`.
 
-    Of many keys a sample brackets it, so that only those inside the bracket need selecting; where the sample misled,
-    which counting shows, all are selected from.
+    Where keys are many a sample brackets it, so that only those inside the bracket are selected from; where the sample
+    misled, which counting shows, all are.
     """
     sample = keys[::SAMPLE_STRIDE].sort(descending=True).values if keys.numel() >= 16 * DIRECT_NUMEL else keys[:0]
     if sample.numel():

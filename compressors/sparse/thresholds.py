@@ -28,17 +28,17 @@ from wirebench.gradient.context import ExchangeContext
 Rule = Literal["exact", "sampled", "gaussian", "sidco"]
 
 SMALL = 4096
-"""Up to here the exact choice is as fast as any estimate."""
+"""Elements up to which the exact choice is as fast as any estimate."""
 
 FEWEST = 0.5
-"""An estimate that finds fewer than this share of k is no use."""
+"""An estimate that finds fewer than this share of k is replaced by the exact choice."""
 
 ROW_BITS = 6
 """Rows of 64 elements."""
 CROWDED = 0.25
-"""Where more than this share of the rows is concerned, it is no use to look into them one by one."""
+"""Where more than this share of the rows has a peak above the threshold, all entries are compared instead."""
 IN_ROWS = frozenset({"cuda"})
-"""Devices on which they are looked into at all."""
+"""Devices on which a vector is searched by rows at all."""
 
 # DGC's sample: at least this share, with an odd stride that meets all channels and kernel positions alike.
 SAMPLE_SHARE, STRIDE_STEP = 0.01, 32
@@ -85,10 +85,11 @@ def floor_of(values: Tensor, k: int) -> float:
 class Peaks:
     """A vector whose entries above one threshold or another are found without reading all of it again.
 
-    Cut into rows, of which the largest magnitudes are noted: two readings. Only rows with a peak above the threshold
-    are looked into. Not on a CPU: there all entries are compared for every threshold; on one thread, of 14.7M elements,
-    for 1.2 copies of the vector where 0.1 % are above, 1.4 for 1 %, while the peaks alone take 1.
-    share  of the entries that is expected above: where that concerns too many rows, all entries are compared too
+    It is cut into rows, whose largest magnitudes are noted: two readings. Only rows with a peak above the threshold are
+    searched. On a CPU all entries are compared for every threshold instead: on one thread, for 14.7M elements, that
+    takes 1.2 copies of the vector where 0.1 % are above and 1.4 for 1 %, while the peaks alone take 1.
+
+    share  expected share of entries above: where that concerns too many rows, all entries are compared too
     """
 
     def __init__(self, x: Tensor, share: float = 0.0) -> None:
@@ -107,7 +108,7 @@ class Peaks:
         rows = _places(self.peaks, limit)
         if not self.count or rows.numel() > CROWDED * self.count:
             return _compare_all(self.x, limit)
-        # What is left over at the end is one more row, a short one.
+        # The elements after the last whole row are one more row, a short one.
         near = torch.cat([self.grid.index_select(0, rows).view(-1), self.x[self.grid.numel() :]])
         rows = torch.cat([rows, rows.new_tensor([self.count])])
         hits = _places(near, limit)
@@ -118,12 +119,12 @@ def _compare_all(x: Tensor, limit: int) -> Tensor:
     """As `_places`, on a CPU in half of the time or less."""
     if x.is_cuda:
         return _places(x, limit)
-    found = places_from(bits_of(x), limit + 1)
-    return torch.from_numpy(found) if found.size else torch.empty(0, dtype=torch.int64)
+    places = places_from(bits_of(x), limit + 1)
+    return torch.from_numpy(places) if places.size else torch.empty(0, dtype=torch.int64)
 
 
 def _bits(threshold: float) -> int:
-    """As integers, magnitudes order as the numbers do, and NaN above infinity."""
+    """The threshold's bits: as integers, magnitudes order as the numbers do, and NaN above infinity."""
     assert not threshold < 0, "a threshold is a magnitude"
     finite = threshold if threshold <= LARGEST else LARGEST  # NaN is not
     return int(torch.tensor(finite, dtype=torch.float32).view(torch.int32).item())
@@ -168,7 +169,7 @@ def _gaussian(x: Tensor, k: int, world: ExchangeContext, key: int) -> Tensor:
 
 
 def _sidco(x: Tensor, k: int, world: ExchangeContext, key: int) -> Tensor:
-    """Of an exponential tail above t, the share q lies above t - mean(|x| - t) ln q."""
+    """In an exponential distribution of magnitudes above t, the share q lies above t - mean(|x| - t) ln q."""
     share = k / x.numel()
     tail, threshold = _sample(x, share, SIDCO_HITS, world, key).abs(), 0.0
     while tail.numel():

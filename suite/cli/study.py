@@ -95,7 +95,9 @@ def check(study: Study, arguments: Sequence[str]) -> int:
     for said in drifted:
         print(said)
     if not drifted:
-        print(f"{len(pages)} tables are those of their records")
+        print(
+            "the table is that of its records" if len(pages) == 1 else f"{len(pages)} tables are those of their records"
+        )
     return 1 if drifted else 0
 
 

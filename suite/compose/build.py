@@ -120,7 +120,7 @@ def _assemble(
     # Before anything is written: a checkpoint that is refused costs an earlier run in this folder nothing.
     if settings.train.resume:
         checkpoints.restore(settings.train.resume)
-    record = _record(settings, engine, directory, checkpoints.restored_from)
+    record = _record(settings, engine, directory, checkpoints.restored_from, progress.note)
     guard = Guard(workers[0].flat)
     if isinstance(synchroniser, ReduceScatterDriver):
         # A step's average is complete within the next step; it is looked at there, on all ranks alike.
@@ -167,7 +167,9 @@ def _residual_guard(
     return ResidualWatch(settings.compressor.name, setting, density, warn, begin, lanes[0].world.size)
 
 
-def _record(settings: Config, engine: Engine, directory: Path, source: Path | None) -> RunRecord | NullRecord:
+def _record(
+    settings: Config, engine: Engine, directory: Path, source: Path | None, note: Callable[[str], None]
+) -> RunRecord | NullRecord:
     """The record in `directory`; what lies there is set aside unless this run goes on from its checkpoint `source`."""
     if not engine.is_first:
         return NullRecord()
@@ -187,6 +189,7 @@ def _record(settings: Config, engine: Engine, directory: Path, source: Path | No
         environment,
         settings.output.tensorboard,
         engine.size,
+        note,
     )
 
 

@@ -26,14 +26,14 @@ def probe(name: str, options: dict[str, Any], batch_size: int, pixels: int, clas
     labels = torch.zeros(batch_size, dtype=torch.int64, device=device)
     order = backward_order(model, lambda module: cross_entropy(module(images), labels))
     timer = LayerTimer(model, order.names, device)
-    timer.enable_sync()
+    timer.attach()
     begin, steps = time.perf_counter(), 0
     while steps < LEAST_STEPS or time.perf_counter() - begin < seconds:
         model.zero_grad(set_to_none=True)
         cross_entropy(model(images), labels).backward()
         timer.keep()
         steps += 1
-    timer.disarm()
+    timer.detach()
     profile = median(timer.take()[1:])
     shapes = {each: tuple(parameter.shape) for each, parameter in model.named_parameters()}
     before = (0.0, *profile.ready)

@@ -124,3 +124,10 @@ def _flat(table: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any
             yield from _flat(value, f"{within}{key}.")
         else:
             yield within + key, value
+
+
+def size(count: float | None) -> str:
+    """Bytes as reports write them, in kB or MB."""
+    if count is None:
+        return "-"
+    return f"{count / 1e6:.3g} MB" if abs(count) >= 1e6 else f"{count / 1e3:.3g} kB"

@@ -30,7 +30,7 @@ def asked(kind: type[Request], num_bytes: float) -> RequestSize:
 
 
 def served_seconds(pricer: Pricer, name: str, items: int) -> float:
-    """As trial.predicted_seconds has it, and serve.py cuts it."""
+    """As trial.predicted_seconds has it, and the executor cuts it."""
     collective = collectives.build(name)
     cut = segments(lambda count: collective.plan(pricer.topology, count), pricer.topology, items, 4)
     return pipelined_seconds(cut.plans, pricer.topology, 4, cut.apart)
@@ -42,7 +42,7 @@ def test_a_sum_costs_what_its_segments_cost(name: str, cluster: tuple[int, int])
     pricer, rng = pricer_of(name, *cluster), random.Random(1)
     for items in (16 * 2**20, 840 * 16, *(int(2 ** rng.uniform(4, 24)) for _ in range(12))):
         exact = served_seconds(pricer, name, items)
-        # Sizes that ranks and segments share without a rest are priced as they are.
+        # Sizes that divide evenly among ranks and segments are priced as they are.
         off = 1e-9 if items in (16 * 2**20, 840 * 16) and pricer.topology.size in (4, 8, 16) else 0.02
         assert pricer.seconds(asked(Sum, 4 * items)) == pytest.approx(exact, rel=off), items
 

@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import runpy
 import signal
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,6 +16,8 @@ from contextlib import contextmanager
 from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
+
+import torch.distributed as dist
 
 from tests.distributed.launch import LIMIT_SECONDS, PLUGINS, ROOT, Ended, last_of_each
 from wirebench.cluster.plan import make_plan
@@ -117,12 +118,10 @@ def _each(ranks: Sequence[BaseProcess], do: Callable[[BaseProcess], None]) -> No
 
 @contextmanager
 def _meeting_point(engine: str, size: int) -> Iterator[int]:
-    """The port at which ranks find each other: that of rank 0's store, or of Horovod's rendezvous server."""
+    """The port at which ranks find each other: of the store that torchrun keeps, or of Horovod's rendezvous server."""
     if engine == "torch":
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        yield port
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        yield store.port
         return
     from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
     from horovod.runner.http.http_server import RendezvousServer
@@ -141,9 +140,9 @@ def _environment(engine: str, size: int, rank: int, port: int, more: Mapping[str
     told = cluster_environment(os.environ, engine, make_plan(str(size), "1gbit"), rank, port, "")
     del told["WIREBENCH_COUNTS"]
     host = "127.0.0.1"
-    here = {"MASTER_ADDR": host} if engine == "torch" else {
-        "HOROVOD_HOSTNAME": host, "HOROVOD_GLOO_RENDEZVOUS_ADDR": host
-    }  # fmt: skip
+    here = {"MASTER_ADDR": host, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    if engine == "horovod":
+        here = {"HOROVOD_HOSTNAME": host, "HOROVOD_GLOO_RENDEZVOUS_ADDR": host}
     path = [str(PLUGINS), str(ROOT), os.environ.get("PYTHONPATH", "")]
     return {**told, **here, "PYTHONPATH": ":".join(filter(None, path)), "OMP_NUM_THREADS": "1", **more}
 

@@ -1,6 +1,7 @@
 """A user's mistakes under a launcher: one line that says what and where, no traceback, exit code 2."""
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,16 @@ def check_refused(ended: Ended, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "override", "message"),
+    ("engine", "override", "message", "job"),
     [
-        ("torch", "engine.workers=5", "engine.workers: 5 are asked for, but 2 processes were started"),
-        ("horovod", "engine.name=torch", "engine.name: 'torch', but 2 processes were started by horovodrun"),
+        ("torch", "engine.workers=5", "engine.workers: 5 are asked for, but 2 processes were started", fork),
+        ("horovod", "engine.name=torch", "engine.name: 'torch', but 2 processes were started by horovodrun", launch),
     ],
 )
-def test_the_same_mistake_on_all_ranks(engine: str, override: str, message: str, tmp_path: Path) -> None:
-    check_refused(launch(engine, 2, [CONFIG, f"output.dir={tmp_path / 'run'}", override], tmp_path), message)
+def test_the_same_mistake_on_all_ranks(
+    engine: str, override: str, message: str, job: Callable[..., Ended], tmp_path: Path
+) -> None:
+    check_refused(job(engine, 2, [CONFIG, f"output.dir={tmp_path / 'run'}", override], tmp_path), message)
     assert not (tmp_path / "run").exists()
 
 

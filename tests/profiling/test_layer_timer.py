@@ -64,11 +64,11 @@ class Sleeper(nn.Linear):
 
 
 def passes(model, timer, parts=1):
-    timer.enable_sync()
+    timer.attach()
     for _ in range(parts):
         model(torch.ones(1, 2)).sum().backward()
     timer.keep()
-    timer.disarm()
+    timer.detach()
 
 
 def test_forward_and_ready_times_by_layer():
@@ -88,11 +88,11 @@ def test_hooks_stay_over_steps_and_are_attached_once():
     model = nn.Sequential(Sleeper(0, 0), Sleeper(1, 2))
     timer = LayerTimer(model, ["1.weight", "0.weight"], CPU)
     for _ in range(3):
-        timer.enable_sync()
+        timer.attach()
         assert len(model._forward_pre_hooks) == 1
         model(torch.ones(1, 2)).sum().backward()
         timer.keep()
-    timer.disarm()
+    timer.detach()
     assert not model._forward_pre_hooks
     assert [profile.ready for profile in timer.take()] == [pytest.approx((2.0, 2.0))] * 3
 

@@ -35,6 +35,7 @@ def run_record(directory, tensorboard=False):
         {"hostname": "h"},
         tensorboard,
         world_size=4,
+        note=print,
     )
 
 

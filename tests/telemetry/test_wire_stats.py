@@ -7,7 +7,7 @@ import pytest
 
 from wirebench.collectives.execution.executor import RequestLog
 from wirebench.telemetry.nic import Counters, InterfaceCounter
-from wirebench.telemetry.wire_stats import OfRanks, Traffic
+from wirebench.telemetry.wire_stats import PerRankBytes, Traffic
 
 DENSE = RequestLog("Sum", "ring", 6, 400, 400, 600, 0.5)
 SPARSE = RequestLog("Gather", "native", 1, 80, 40, 240, 0.25)
@@ -115,8 +115,8 @@ def test_what_all_ranks_sent_counts_for_the_ratio():
     counted = traffic(size=4)
     counted.step([[SPARSE], [DENSE]], counted=False)
     counted.step([[SPARSE], [DENSE], [SPARSE], [SPARSE, SPARSE]], counted=True)
-    assert counted.of_mine() == ([240, 600, 240, 480], [40, 400, 40, 80], [240, 600, 240, 480])
-    counted.of_ranks = counted.of_mine()
+    assert counted.own_ranks() == ([240, 600, 240, 480], [40, 400, 40, 80], [240, 600, 240, 480])
+    counted.per_rank = counted.own_ranks()
     found = counted.summary()
     assert (found["bytes_per_step"]["wire_mean"], found["bytes_per_step"]["wire_max"]) == (390.0, 600.0)
     assert found["compression_ratio"]["wire"] == 600 / 390
@@ -125,11 +125,11 @@ def test_what_all_ranks_sent_counts_for_the_ratio():
 
 def test_the_last_step_has_a_ratio_of_its_own():
     counted = traffic()
-    assert (counted.of_mine(), counted.last_ratio) == (None, None)
+    assert (counted.own_ranks(), counted.last_ratio) == (None, None)
     counted.step([[DENSE]], counted=True)
     counted.step([[SPARSE]], counted=False)
     assert counted.last_ratio == 600 / 240
-    counted.of_ranks = OfRanks([600.0] * 4, [400.0] * 4, [240.0, 240.0, 120.0, 120.0])
+    counted.per_rank = PerRankBytes([600.0] * 4, [400.0] * 4, [240.0, 240.0, 120.0, 120.0])
     assert counted.last_ratio == 600 / 180
     assert counted.summary()["compression_ratio"]["wire"] == 1.0
 
@@ -137,6 +137,6 @@ def test_the_last_step_has_a_ratio_of_its_own():
 def test_a_last_step_that_does_not_count_changes_no_mean():
     counted = traffic()
     counted.step([[DENSE]], counted=False)
-    counted.of_ranks = counted.of_mine()
+    counted.per_rank = counted.own_ranks()
     assert counted.summary()["bytes_per_step"]["wire_mean"] is None
     assert counted.summary()["compression_ratio"]["wire"] is None

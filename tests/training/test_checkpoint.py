@@ -252,6 +252,44 @@ def test_what_a_kill_left_half_written_is_no_checkpoint(broken_off: Path, unbrok
 
 
 @pytest.mark.parametrize(
+    ("line", "content"),
+    [(3, b"\xff\x00\xfe"), (1, b'{"loss": 1.0}'), (6, b"7"), (2, b'{"step": null}')],
+    ids=["bytes", "no-step", "no-table", "no-number"],
+)
+def test_a_damaged_list_of_steps_is_set_aside(
+    line: int, content: bytes, broken_off: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is bookkeeping: the run goes on, and says where the file is."""
+    path = broken_off / "steps.jsonl"
+    lines = path.read_bytes().splitlines()
+    lines[line - 1] = content
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    assert run(broken_off, "train.resume=auto") == 0
+    [aside] = broken_off.glob("steps.jsonl.damaged-*")
+    said = f"{path} is damaged (line {line}): set aside as {aside.name}, 5 steps of it are kept"
+    assert said in capsys.readouterr().out.splitlines()
+    assert aside.read_bytes().splitlines() == lines
+    kept = [json.loads(each)["step"] for each in path.read_text().splitlines()]
+    assert kept == [step for step in range(12) if step != line - 1]
+    assert record(broken_off)["final"] == record(unbroken)["final"]
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"{}", b"[1]", b'{"status": "fini'])
+def test_a_damaged_record_is_set_aside(
+    content: bytes, unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(unbroken, tmp_path / "run")
+    path = tmp_path / "run" / "record.json"
+    path.write_bytes(content)
+    assert run(tmp_path / "run", "train.resume=auto") == 0
+    [aside] = path.parent.glob("record.json.damaged-*")
+    said = f"{path} is damaged: set aside as {aside.name}, and written anew"
+    assert said in capsys.readouterr().out.splitlines()
+    assert aside.read_bytes() == content
+    assert_same_end(tmp_path / "run", unbroken)
+
+
+@pytest.mark.parametrize(
     ("override", "what"),
     [
         ("model.name=toy", "has model.name = 'mine.net', this run has 'toy'"),
@@ -305,8 +343,10 @@ def test_a_disk_that_is_full(
     assert run(tmp_path / "run") == 2
     target = tmp_path / "run/checkpoints/step-00000006"
     said = capsys.readouterr().err
-    assert said == f"error: {target}: the checkpoint cannot be written: No space left on device\n"
-    assert [path.name for path in checkpoints(tmp_path / "run")] == ["step-00000002", "step-00000004"]
+    advice = f"resume with output.dir={tmp_path / 'run'} train.resume=auto (newest checkpoint: step-00000004)"
+    assert said == f"error: {target}: the checkpoint cannot be written: No space left on device; {advice}\n"
+    left = sorted(path.name for path in (tmp_path / "run/checkpoints").iterdir())
+    assert left == ["step-00000002", "step-00000004"], "what was half written takes no room"
     monkeypatch.undo()
     assert run(tmp_path / "run", "train.resume=auto") == 0
     assert record(tmp_path / "run")["resumed_at"] == 4

@@ -1,4 +1,4 @@
-"""The journal: a step is passed on once, in order, when its time and its loss are both known."""
+"""The step log: a step is passed on once, in order, when its time and its loss are both known."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -49,7 +49,7 @@ class Sink:
         self.progress = SimpleNamespace(step=lambda *facts: self.shown.append(facts))
 
 
-def journal(late: Late, sink: Sink) -> StepLog:
+def step_log(late: Late, sink: Sink) -> StepLog:
     return StepLog(late, late, sink.record, sink.progress, 4)  # type: ignore[arg-type]
 
 
@@ -62,7 +62,7 @@ def run_steps(late: Late, book: StepLog, count: int) -> None:
 @pytest.mark.parametrize(("lag", "clock_lag", "known"), [(0, 0, 6), (2, 0, 4), (0, 3, 3), (2, 1, 4)])
 def test_steps_are_passed_on_when_both_sides_know_them(lag, clock_lag, known):
     late, sink = Late(lag, clock_lag), Sink()
-    book = journal(late, sink)
+    book = step_log(late, sink)
     run_steps(late, book, 6)
     assert [step for step, _ in sink.entries] == list(range(known))
     book.flush()
@@ -74,7 +74,7 @@ def test_steps_are_passed_on_when_both_sides_know_them(lag, clock_lag, known):
 
 def test_facts_stay_with_their_step():
     late, sink = Late(2, 1), Sink()
-    book = journal(late, sink)
+    book = step_log(late, sink)
     run_steps(late, book, 5)
     book.flush()
     for step, facts in sink.entries:
@@ -84,7 +84,7 @@ def test_facts_stay_with_their_step():
 
 def test_a_person_sees_the_worlds_images_and_one_ranks_megabytes_per_second():
     late, sink = Late(0, 0), Sink()
-    run_steps(late, journal(late, sink), 3)
+    run_steps(late, step_log(late, sink), 3)
     step, epoch, rate, loss, megabytes = sink.shown[2]
     assert (step, epoch, loss) == (2, 0, 0.2)
     assert rate == 4 * 8 / 0.5
@@ -93,7 +93,7 @@ def test_a_person_sees_the_worlds_images_and_one_ranks_megabytes_per_second():
 
 def test_all_ranks_hear_of_a_bad_step_after_the_same_one():
     late = Late(lag=2, clock_lag=0, bad=1)
-    book = journal(late, Sink())
+    book = step_log(late, Sink())
     run_steps(late, book, 3)
     late.close(3)
     with pytest.raises(Diverged, match="step 1"):
@@ -102,7 +102,7 @@ def test_all_ranks_hear_of_a_bad_step_after_the_same_one():
 
 def test_flushing_looks_at_every_step():
     late = Late(lag=2, clock_lag=0, bad=2)
-    book = journal(late, Sink())
+    book = step_log(late, Sink())
     run_steps(late, book, 3)
     with pytest.raises(Diverged, match="step 2"):
         book.flush()

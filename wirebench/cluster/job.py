@@ -1,4 +1,4 @@
-"""The first process of a job: starts the ranks in their hosts, passes on what they say, and ends them.
+"""The first process of a job: starts the ranks in their hosts, passes on what they print, and ends them.
 
 It is the first process of a PID namespace, so when it ends, nothing of the job lives on. Standard input comes from the
 command that the user typed: a line is the number of a signal to pass on, its end means that the command is gone.
@@ -26,17 +26,17 @@ from wirebench.errors import UserError
 
 HOSTS_FILE = Path("/etc/hosts")
 PORTS = range(20_000, 32_000)
-"""Below those of outgoing connections; a host has no other services that could use one."""
+"""Ports for rank 0's store: below those of outgoing connections; a host has no other services that could use one."""
 LAST_WORDS_SECONDS = 1.0
-"""For reading what ranks said to the end, which a process that outlived its rank may keep open."""
+"""Time to read the ranks' output to its end; a process that outlives its rank may keep the pipe open for ever."""
 
 
 @dataclass(frozen=True)
 class Order:
     """A job: `command` on every rank of `plan`.
 
-    counts  folder for what ranks sent; they see one in memory in its place, which is gone with the job
-    report  open descriptor for the bytes that each host sent to others by the ranks' own count, as JSON
+    counts  folder for the ranks' byte counts; in its place they see one in memory, which is gone with the job
+    report  open descriptor to which the bytes that each host's ranks sent to other hosts are written, as JSON
     spaces  open descriptors of each host's network and host-name namespace, by host
     """
 
@@ -80,15 +80,18 @@ def main() -> int:
         json.dump(read_counts(Path(order.counts), order.plan), report)
     sys.stdout.flush()
     sys.stderr.flush()
-    # At once, whatever the threads still wait for.
+    # Without waiting for the threads, which may be blocked reading.
     os._exit(code)
 
 
 def _name_hosts(planned: Plan) -> None:
-    """Let host names be found, in this mount namespace only: the file that says so has no name left elsewhere."""
+    """Let host names be resolved, in this mount namespace only.
+
+    A copy of /etc/hosts with the cluster's names is mounted over it, and then loses its own name: nothing is left.
+    """
     names = {SWITCH_ADDRESS: "switch", **{host.address: host.name for host in planned.hosts}}
     lines = [f"{address} {name}" for address, name in names.items()]
-    # Sockets that take IPv6 too, such as that of torch's store, see IPv4 addresses in this form and ask whose they are.
+    # Sockets that take IPv6 too, such as that of torch's store, see IPv4 addresses in this form and resolve them.
     lines += [f"::ffff:{address} {name}.cluster" for address, name in names.items()]
     if not HOSTS_FILE.exists():
         return
@@ -120,7 +123,7 @@ def _rendezvous(planned: Plan) -> int:
 
 
 def _start(order: Order, port: int, events: Queue[Event]) -> tuple[dict[int, subprocess.Popen], list[threading.Thread]]:
-    """Every rank's process, and the threads that pass on what ranks say."""
+    """Start every rank's process, and the threads that pass on what ranks print; rank 0 prints by itself."""
     ranks, talk = {}, []
     for rank, host in order.plan.host_of.items():
         spaces = order.spaces[host]
@@ -156,7 +159,7 @@ def _pass_on(source: IO[bytes], target: int, prefix: bytes) -> None:
         for line in source:
             os.write(target, prefix + line.rstrip(b"\n") + b"\n")
     except BrokenPipeError:
-        # Nobody reads any more: the rank learns of it as it would without this process.
+        # Nobody reads any more: with its pipe closed the rank gets the error that it would get without this process.
         source.close()
 
 

@@ -1,4 +1,4 @@
-"""Start a cluster, find its hosts, and run a job in it: what the command that the user typed does."""
+"""Start a cluster, find its hosts, and run a job in it, from the command that the user typed."""
 
 import json
 import os
@@ -22,10 +22,10 @@ PATIENCE_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Cluster:
-    """A cluster that runs.
+    """A running cluster.
 
-    pid      of its first process, as the machine numbers it
-    holders  a process number in each host's namespaces, by host, as the cluster numbers it
+    pid      process number of its first process, in the machine's PID namespace
+    holders  by host, the number of a process in its namespaces, in the cluster's own PID namespace
     """
 
     plan: Plan
@@ -33,7 +33,7 @@ class Cluster:
     holders: dict[str, int]
 
     def find_hosts(self) -> dict[str, int]:
-        """The holders as the machine numbers them; UserError where one is gone."""
+        """The holders' process numbers in the machine's PID namespace, by host; UserError where one is gone."""
         try:
             children = psutil.Process(self.pid).children()
         except psutil.NoSuchProcess as error:
@@ -47,7 +47,7 @@ class Cluster:
 
 @contextmanager
 def attached(plan: Plan) -> Iterator[Cluster]:
-    """A cluster that ends with this block, and with this process however it ends. UserError where none can be had."""
+    """A cluster that ends with this block, or with this process however it ends; UserError where it cannot be made."""
     check()
     process, cluster = _launch(plan)
     try:
@@ -57,7 +57,10 @@ def attached(plan: Plan) -> Iterator[Cluster]:
 
 
 def detached(plan: Plan, register: Callable[[Cluster], None]) -> Cluster:
-    """A cluster that lives on. `register` makes it known first: one that nobody knows of ends with this process."""
+    """A cluster that outlives this process; UserError where it cannot be made.
+
+    register  saves how to find the cluster; only then it is told to stay, so that none is left that nobody can find
+    """
     check()
     process, cluster = _launch(plan)
     assert process.stdin is not None
@@ -68,7 +71,7 @@ def detached(plan: Plan, register: Callable[[Cluster], None]) -> Cluster:
     except BaseException:
         _end(process)
         raise
-    # It is meant to run: without this, subprocess would warn that nobody waits for it.
+    # It is meant to run on: without a return code, subprocess would warn that nobody waits for it.
     process.returncode = 0
     return cluster
 
@@ -78,8 +81,9 @@ def run_job(
 ) -> tuple[int, dict[str, int]]:
     """Run `command` on every rank.
 
-    counts  an empty folder, which stays empty
-    Returns the exit code of the first rank that failed, else 0, and what traffic.read_counts says.
+    counts  an empty folder, over which the job mounts its own: it stays empty
+    relay   the signal handler, which passes signals on to the job while it runs
+    Returns the exit code of the first rank that failed, else 0, and the bytes by host of traffic.read_counts.
     """
     hosts = cluster.find_hosts()
     with ExitStack() as stack:
@@ -136,7 +140,10 @@ def _launch(plan: Plan) -> tuple[subprocess.Popen, Cluster]:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Let a first process see that its caller is done; unshare, and with it everything inside, is killed if need be."""
+    """End the first process of a cluster or job: close its pipes, whose end it sees, and kill it if it does not end.
+
+    What is killed is `unshare`, and the kernel then kills all that runs inside.
+    """
     for pipe in (process.stdin, process.stdout, process.stderr):
         if pipe is not None:
             pipe.close()
@@ -152,7 +159,7 @@ def _why(said: str) -> str:
 
 
 def _inner_pid(pid: int) -> int:
-    """The number of a process in its own PID namespace; 0 where it is gone."""
+    """A process's number in its own PID namespace; 0 where the process is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""Namespaces: whether they can be had here, and the commands that make and enter them.
+"""Namespaces: whether they can be made here, and the commands that make and enter them.
 
 Nothing is given a name in the file system and nothing is added to the machine's own network namespace, so nothing can
 be left there.
@@ -28,7 +28,7 @@ def as_user() -> tuple[str, ...]:
 
 
 def environment() -> dict[str, str]:
-    """This process's, with the folders of the system's tools on the PATH; users' often lack them."""
+    """This process's environment, with the folders of system tools on the PATH, which users' often lacks."""
     return {**os.environ, "PATH": os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])}
 
 
@@ -41,7 +41,7 @@ def program(module: str, argument: str) -> list[str]:
 
 
 def check() -> None:
-    """Raise UserError, which says what to do, where a program or the kernel's leave is missing."""
+    """Raise UserError, which says what to do, where a program is missing or the kernel allows no namespaces."""
     for tool, package in TOOLS.items():
         if shutil.which(tool, path=environment()["PATH"]) is None:
             raise UserError(f"{tool} is missing: apt install {package}")

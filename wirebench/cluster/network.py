@@ -10,7 +10,7 @@ INTERFACE = "eth0"
 JUMBO, ETHERNET = 9_000, 1_500
 """Bytes of a frame: jumbo frames, as clusters use them; with 1,500 headers take 4.4 % of a link."""
 QUEUE_BYTES = 2_000_000
-"""What waits in front of a link before packets are lost; docs/clusters.md has the measurements."""
+"""The most that waits in front of a link before packets are lost; docs/clusters.md has the measurements."""
 SWITCH_BURSTS = 2
 
 TCP = {

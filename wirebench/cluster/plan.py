@@ -1,4 +1,4 @@
-"""What is to be built: hosts with their ranks, switches, and the cables between them."""
+"""The plan of an emulated cluster: hosts with their ranks, switches, and the cables between them."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -34,11 +34,11 @@ class Cable:
 
 @dataclass(frozen=True)
 class Plan:
-    """A cluster.
+    """A cluster to be built.
 
     layout    ranks per machine, as Topology.parse reads it
-    links     the rates as they were asked for, before dilation
-    dilation  how many times slower than asked for the cables are
+    links     the rates as the user gave them, before dilation
+    dilation  how many times slower than that the cables are
     """
 
     layout: str
@@ -85,7 +85,7 @@ def make_plan(layout: str, links: str, dilation: float = 1.0) -> Plan:
     links     rates: one for all cables, or one per host separated by commas, or one per level of switches separated by
               semicolons, the hosts' links first
     dilation  the cables get the rate divided by this
-    Raises UserError where either cannot be read or the two do not fit.
+    Raises UserError where layout or links cannot be read, or do not fit each other.
     """
     if not 1 <= dilation < float("inf"):
         raise UserError(f"--dilation: must be at least 1, got {dilation:g}")

@@ -1,4 +1,4 @@
-"""What the environment tells each rank: the words that torchrun or horovodrun would set on real hosts."""
+"""The environment variables of each rank: those that torchrun or horovodrun would set on real hosts."""
 
 import shlex
 import sys
@@ -17,9 +17,9 @@ _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR",
 def environment(base: Mapping[str, str], engine: str, plan: Plan, rank: int, port: int, counts: str) -> dict[str, str]:
     """The environment of a rank.
 
-    base    the caller's, which is kept, but for what another launcher said in it
-    port    torch: a free port of host 0, where rank 0 will listen; horovod: where the rendezvous server listens
-    counts  folder in which the ranks leave what they sent (wirebench.comm.counts)
+    base    the caller's environment, which is kept but for a place in another launcher's job
+    port    torch: a free port of host 0, where rank 0 will listen; horovod: the port of the rendezvous server
+    counts  folder into which the ranks write their byte counts (wirebench.comm.counts)
     """
     host = next(host for host in plan.hosts if rank in host.ranks)
     # Ranks of one host meet on its loopback interface, as they do without a cluster.
@@ -39,7 +39,7 @@ def environment(base: Mapping[str, str], engine: str, plan: Plan, rank: int, por
 
 
 def _said_by_launcher(key: str) -> bool:
-    """Settings (HOROVOD_CYCLE_TIME) stay; a place in another job does not."""
+    """Whether the variable is a rank's place in a launcher's job; settings (HOROVOD_CYCLE_TIME) are not."""
     return key in _TORCH or any(key.startswith(prefix) and key.endswith(_PLACE) for prefix in _LAUNCHERS)
 
 

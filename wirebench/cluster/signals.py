@@ -16,7 +16,7 @@ class Interrupted(Stopped):
 
 
 class Relay:
-    """Catches the signals that ask for an end, in its own block."""
+    """Catches the signals that ask for an end, within its block: raises Interrupted, or passes them on to a job."""
 
     def __init__(self) -> None:
         self._job: int | None = None
@@ -33,7 +33,7 @@ class Relay:
 
     @contextmanager
     def to(self, job: int) -> Iterator[None]:
-        """Write signals into this descriptor, a line with the number each, while the block runs."""
+        """Pass signals on to a job while the block runs: write each one's number, as a line, into this descriptor."""
         self._job = job
         try:
             yield
@@ -43,7 +43,7 @@ class Relay:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._job is None:
             raise Interrupted(number)
-        # To the job a closed terminal is no more than a wish to stop.
+        # A closed terminal asks the job to stop, which is SIGTERM's meaning; ranks do not handle SIGHUP.
         passed_on = signal.SIGTERM if number == signal.SIGHUP else number
         with suppress(BrokenPipeError):
             os.write(self._job, f"{int(passed_on)}\n".encode())

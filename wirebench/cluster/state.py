@@ -23,7 +23,11 @@ END_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Named:
-    """A cluster that `up` started. Its process is known by number and start time: numbers are used again."""
+    """A cluster that `up` started. Its first process is known by number and start time, since numbers are reused.
+
+    started_ticks  start time of the process, in the kernel's ticks since boot
+    created        when the cluster was made, in seconds since the epoch
+    """
 
     name: str
     cluster: Cluster
@@ -64,7 +68,7 @@ def counts_folder() -> Path:
 
 @contextmanager
 def reserve(name: str) -> Iterator[None]:
-    """Keep a name for this process while it starts the cluster; UserError where it cannot be had."""
+    """Keep a name for this process while it starts the cluster; UserError where it is taken or no name."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", name):
         raise UserError(f"--name: {name!r} is not up to 32 letters, digits, - and _")
     with FileLock(folder() / "lock"):
@@ -74,7 +78,7 @@ def reserve(name: str) -> Iterator[None]:
 
 
 def save(name: str, cluster: Cluster) -> None:
-    """Make a running cluster known."""
+    """Write the file by which `find` knows this running cluster."""
     content = {
         "name": name,
         "pid": cluster.pid,
@@ -101,7 +105,7 @@ def find(name: str) -> Named:
 
 
 def end(known: Named) -> bool:
-    """Kill a cluster and forget it; returns whether it ran. UserError where the kernel does not let it go."""
+    """Kill a cluster and remove its file; returns whether it ran. UserError where it does not end in END_SECONDS."""
     ran = _kill(known)
     _file(known.name).unlink(missing_ok=True)
     return ran
@@ -113,7 +117,7 @@ def _kill(known: Named) -> bool:
     except ProcessLookupError:
         return False
     try:
-        # Looked at with the process held, so that it cannot be another one by now.
+        # Checked while the descriptor holds the process: without it, the number could be another process's by now.
         if not known.alive:
             return False
         # With the first process of a PID namespace the kernel kills all others, jobs included.

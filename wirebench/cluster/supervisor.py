@@ -1,4 +1,4 @@
-"""How a job ends: when one rank fails, when the user asks for it, when the user's command is gone."""
+"""How a job ends: when all ranks have ended, when one fails, when the user asks for it or their command is gone."""
 
 import heapq
 import signal
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from wirebench.errors import UserError
 
 LAST_WORDS_SECONDS = 15.0
-"""What the others get after a rank's failure: to meet it, to find out who is gone, to say so."""
+"""Time for the other ranks after one has failed: to meet the failure, to find out who is gone, to say so."""
 STOP_SECONDS = 60.0
-"""What ranks get after Ctrl-C or SIGTERM: to finish their step, save and write the record."""
+"""Time for the ranks after Ctrl-C or SIGTERM: to finish their step, save and write the record."""
 TERM_SECONDS = 5.0
-"""What ranks get between SIGTERM, or the second Ctrl-C, and SIGKILL."""
+"""Time for the ranks between SIGTERM, or the second Ctrl-C, and SIGKILL."""
 
 
 class Ended(NamedTuple):
@@ -46,7 +46,13 @@ Event = Ended | Asked | Abandoned | Due
 
 
 def conduct(ranks: Mapping[int, Popen], events: Queue[Event], host_of: Mapping[int, str]) -> int:
-    """Wait until every rank has ended, and see to it that they do; the exit code of the first that failed, else 0."""
+    """Wait until every rank has ended, and end the others when one fails or the user asks for it.
+
+    ranks    each rank's process
+    events   what happens: ranks' ends, the user's signals
+    host_of  each rank's host
+    Returns the exit code of the first rank that failed, else 0.
+    """
     alive, first_code, times_asked = dict(ranks), 0, 0
     agenda: list[tuple[float, int]] = []
     while alive:
@@ -57,7 +63,7 @@ def conduct(ranks: Mapping[int, Popen], events: Queue[Event], host_of: Mapping[i
                     first_code = code
                     if alive or not times_asked:
                         _say(f"rank {rank} on {host_of[rank]} ended with exit code {code}")
-                    # A mistake of the user's has been told by the rank that met it: nothing is left to find out.
+                    # The rank that met a user's mistake has reported it: the others have nothing left to find out.
                     patience = 0.0 if code == UserError.exit_code else LAST_WORDS_SECONDS
                     _plan(agenda, patience, signal.SIGTERM)
                     _plan(agenda, patience + TERM_SECONDS, signal.SIGKILL)
@@ -74,7 +80,7 @@ def conduct(ranks: Mapping[int, Popen], events: Queue[Event], host_of: Mapping[i
 
 
 def _next(events: Queue[Event], agenda: list[tuple[float, int]]) -> Event:
-    """What happens next, or what falls due before anything happens."""
+    """The next event, or the first signal of the agenda that falls due before any event comes."""
     if not agenda:
         return events.get()
     try:

@@ -1,4 +1,4 @@
-"""The first process of a cluster: builds the network and keeps it, until its caller or its process is gone.
+"""The first process of a cluster: builds the network and keeps it until the caller is gone or this process is killed.
 
 It runs in namespaces of its own; its network namespace is the switch. On standard output it says one line of JSON:
 {"holders": {host: process number in its PID namespace}} or {"error": why not}. Then it reads standard input: at its
@@ -40,7 +40,7 @@ def main() -> int:
 
 
 def _hold(names: list[str]) -> dict[str, int]:
-    """A process in new network and host-name namespaces per host."""
+    """Start a process for each host, in new network and host-name namespaces; returns their numbers by host."""
     command = (*HOST, sys.executable, "-I", "-S", "-c", HOLDER)
     started = {
         name: subprocess.Popen([*command, name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
@@ -55,7 +55,7 @@ def _hold(names: list[str]) -> dict[str, int]:
 
 
 def _stay() -> None:
-    """Live on without the caller: its terminal and pipes are let go, and orphans are buried."""
+    """Live on without the caller: close its terminal and pipes, and reap orphans."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)

@@ -1,4 +1,4 @@
-"""What the links carried: the kernel's counters beside the plans' own count."""
+"""What the links carried: the kernel's counters, and the ranks' own byte counts beside them."""
 
 import json
 from collections.abc import Mapping
@@ -25,12 +25,12 @@ def read_counters(holders: Mapping[str, int]) -> dict[str, tuple[int, int]]:
 
 
 def difference(before: Counters, after: Counters) -> dict[str, tuple[int, int]]:
-    """What was carried in between."""
+    """Bytes (sent, received) by host between two readings."""
     return {host: (after[host][0] - before[host][0], after[host][1] - before[host][1]) for host in after}
 
 
 def read_counts(folder: Path, plan: Plan) -> dict[str, int]:
-    """Bytes that each host's ranks sent to other hosts by their own count; empty unless every rank left all of it."""
+    """Bytes that each host's ranks sent to other hosts, by their own counts; empty unless those of all are complete."""
     total = {host.name: 0 for host in plan.hosts}
     for rank, host in plan.host_of.items():
         file = folder / f"rank-{rank}.json"
@@ -42,9 +42,10 @@ def read_counts(folder: Path, plan: Plan) -> dict[str, int]:
 
 
 def traffic_table(plan: Plan, carried: Counters, counts: Mapping[str, int] | None = None) -> Table:
-    """One row per host: link, bytes on eth0, headers and acknowledgements included, and bytes by the plans' own count.
+    """One row per host: link, bytes on eth0 (with headers and acknowledgements), and bytes by the ranks' own counts.
 
-    counts  the last, by host; where a host is missing `-` is shown, where it is None there is no such column
+    carried  (sent, received) on eth0, by host
+    counts   by host, as `read_counts` gives them: `-` is shown for a missing host; None leaves the columns out
     """
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 3, 0, 0))
     for label in ("host", "ranks", "link"):

@@ -48,7 +48,7 @@ class BlueConnect:
 
 
 def _level(ranks: tuple[int, ...], factors: tuple[int, ...], items: int) -> Rounds:
-    """The reduce-scatters of the level that the last of `factors` belongs to."""
+    """The reduce-scatters of one level, whose factor is the last of `factors`; the others are of the levels below."""
     *inner, degree = factors
     stride = math.prod(inner)
     groups = []
@@ -63,7 +63,10 @@ def _level(ranks: tuple[int, ...], factors: tuple[int, ...], items: int) -> Roun
 
 
 def _part(place: int, inner: list[int]) -> int:
-    """Which of the product of `inner` equal parts the rank at this place holds after the levels of `inner`."""
+    """The number of the part that the rank at this place holds after the levels of `inner`.
+
+    The vector then has as many equal parts as the product of `inner`.
+    """
     part = 0
     for factor in inner:
         place, coordinate = divmod(place, factor)

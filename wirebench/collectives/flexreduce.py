@@ -1,7 +1,8 @@
 """FlexReduce: a reduce-scatter per level of any tree, in which ranks of small machines take larger parts.
 
 Lee, Hwang, Shah and Cho, "FlexReduce: Flexible All-reduce for Distributed Deep Learning on Asymmetric Network
-Topology", DAC 2020, Fig. 3 (a). The planner is `calls.py`. On a symmetric tree it assigns BlueConnect's ranges.
+Topology", DAC 2020, Fig. 3 (a). The planner is parts/flexreduce_calls.py. On a symmetric tree it assigns BlueConnect's
+ranges.
 Rounds: 2 times the number of levels whose branches have more than one child.
 """
 
@@ -23,7 +24,7 @@ class FlexReduce:
 
 
 def _transfers(call: Call) -> list[Transfer]:
-    """What the holders send. A destination that is none of them holds a stale part: the first transfer replaces it."""
+    """The holders' transfers. A destination that is no holder has a stale part: the first transfer replaces it."""
     senders = [rank for rank in call.holders if rank != call.dst]
     stale = call.dst not in call.holders
     return [

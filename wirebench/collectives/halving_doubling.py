@@ -15,8 +15,8 @@ from wirebench.topology.tree import Topology
 class HalvingDoubling:
     """Reduce-scatter by recursive halving of the vector, all-gather by recursive doubling.
 
-    distance  of the partners in the reduce half, counted in places of the leaf order: "doubling" (1, 2, 4, ...) sends
-              the longest messages to near neighbours, "halving" (P/2, ..., 2, 1) to far ones
+    distance  of the partners in the reduce-scatter, in places of the leaf order: "doubling" (1, 2, 4, ...) sends the
+              longest messages to near neighbours, "halving" (P/2, ..., 2, 1) to far ones
 
     Ranks beyond a power of two fold into their neighbours first and get the result at the end.
     """

@@ -1,7 +1,8 @@
 """A collective as data: who sends which items to whom, round by round; and a proof that the result is right.
 
 An all-reduce plan has two halves. In the rounds of `reduce` a receiver adds what arrives to what it holds; in the
-rounds of `copy` it overwrites. All transfers of a round read what their senders held before the round.
+rounds of `copy` it overwrites. In a ring these are the reduce-scatter and the all-gather, in a tree the reduce and the
+broadcast. All transfers of a round read what their senders held before the round.
 """
 
 from collections import Counter
@@ -31,7 +32,7 @@ Round = tuple[Transfer, ...]
 
 
 class Message(NamedTuple):
-    """What goes over the wire at once: items [start, stop) from `src` to `dst`, made of the transfers `parts`.
+    """Items [start, stop) that travel from `src` to `dst` in one piece, made of the transfers `parts`.
 
     The parts are in ascending order of `start`.
     """
@@ -70,7 +71,7 @@ class Collective(Protocol):
 
 
 def root(plan: Plan) -> int | None:
-    """The rank that has the whole sum after the reduce half, of a tree or a star; None where it lies scattered."""
+    """The rank that has the whole sum after the reduce half, as in a tree or a star; None where it is scattered."""
     transfers = [transfer for transfers in plan.reduce for transfer in transfers]
     whole = {(transfer.start, transfer.stop) for transfer in transfers}
     never_sends = {transfer.dst for transfer in transfers} - {transfer.src for transfer in transfers}
@@ -78,7 +79,7 @@ def root(plan: Plan) -> int | None:
 
 
 def rounds_of(transfers: Iterable[Sequence[Transfer]]) -> tuple[Round, ...]:
-    """Rounds without transfers of nothing, and without rounds of nothing."""
+    """The rounds of these transfers, without transfers of no items and without rounds of no transfers."""
     kept = (tuple(t for t in transfers_of_round if t.stop > t.start) for transfers_of_round in transfers)
     return tuple(r for r in kept if r)
 
@@ -112,7 +113,7 @@ def check(plan: Plan, size: int, items: int) -> None:
     """Prove that every rank ends with every rank's contribution to every item exactly once.
 
     Runs the plan on symbols: held[rank, item, contributor] counts how often the contribution is in what the rank holds.
-    Raises ValueError, naming the first wrong rank and item, or a transfer that lies outside the plan's world.
+    Raises ValueError, naming the first wrong rank and item, or a transfer whose ranks or items do not exist.
     """
     held = np.zeros((size, items, size), dtype=np.int32)
     for rank in range(size):
@@ -160,7 +161,7 @@ def _check_overwriting(where: str, transfers: Round) -> None:
 
 
 class Move(NamedTuple):
-    """Whole contributions that go from rank `src` to rank `dst`, named by the ranks they came from."""
+    """A message of an all-gather: contributions from rank `src` to rank `dst`, named by the ranks they came from."""
 
     src: int
     dst: int

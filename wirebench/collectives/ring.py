@@ -12,7 +12,7 @@ from wirebench.topology.tree import Topology
 class Ring:
     """The ring goes around in leaf order, so it enters and leaves every machine once.
 
-    The rank at place p of that order ends the reduce half with the sum of chunk p; the copy half runs the ring
+    The rank at place p of that order ends the reduce-scatter with the sum of chunk p; the all-gather runs the ring
     backwards.
     """
 

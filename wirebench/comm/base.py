@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 Receive = tuple[int, int | Tensor | None]
+"""(source, what comes from it), see Communicator.exchange."""
 
 
 class Handle(Protocol):
-    """A call under way. Buffers that were handed over stay untouched until `wait` returns."""
+    """A call under way. The caller leaves the tensors that it handed over untouched until `wait` returns."""
 
     wire_bytes: int
     """What this rank sent, valid after `wait`: counted for rounds, by the algorithm's formula for native calls."""

@@ -1,4 +1,4 @@
-"""What each rank sent to each other one, left in a folder for whoever counts bytes on the links."""
+"""Bytes that each rank sent to each other one, left in a folder for comparison with the links' own counters."""
 
 import json
 from collections.abc import Sequence
@@ -10,7 +10,10 @@ from wirebench.utils.files import write_atomically
 
 
 def save_counts(folder: Path, peers: Sequence[Peer], communicators: Sequence[Metered], complete: bool) -> None:
-    """Write rank-N.json for every rank of this process: {rank, host, sent_to: {rank: bytes}, complete}."""
+    """Write rank-N.json for every rank of this process: {rank, host, sent_to: {rank: bytes}, complete}.
+
+    complete  the counts hold all that the ranks sent
+    """
     for communicator in communicators:
         rank = communicator.rank
         content = {

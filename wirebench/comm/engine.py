@@ -31,7 +31,7 @@ from wirebench.comm.launch import (
 )
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
-from wirebench.comm.peers import Peer, any_dead, first_line, hang_up, introduce, linger, missing
+from wirebench.comm.peers import Peer, any_dead, first_line, hang_up, introduce, leave_word, linger, missing, word_left
 from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.config.loader import EngineConfig
 from wirebench.config.sections import EngineName
@@ -52,6 +52,7 @@ class Engine:
     store          key-value store that all processes reach; None on the local engine
     backend        what moves the bytes, for the record: nccl, gloo, mpi or memory
     module         Horovod itself on the horovod engine
+    leaves         this rank ends alone and has told the others why
     uncounted      what moves gradients here passes our communicators by, so their counts are not the whole traffic
     """
 
@@ -67,6 +68,7 @@ class Engine:
     module: Any = None
     closers: list[Callable[[], None]] = field(default_factory=list)
     uncounted: bool = False
+    leaves: bool = False
 
     @property
     def distributed(self) -> bool:
@@ -88,6 +90,17 @@ class Engine:
         """After a failure, which all living ranks are to meet: those that are gone, in words; '' if nobody can tell."""
         hang_up(self.store)
         return ", ".join(map(str, missing(self.peers, self.ranks[0], self.store)))
+
+    def say_farewell(self, why: str) -> None:
+        """This rank ends alone: the others, which are to fail now, find with `farewell` why. Then let them `linger`."""
+        self.leaves = True
+        leave_word(self.store, why)
+        if self.distributed:
+            hang_up(self.store)
+
+    def farewell(self) -> str:
+        """After a failure: why another rank has ended, if it has said so; it waits no longer for this one then."""
+        return word_left(self.store, self.ranks[0])
 
     def lost_a_neighbour(self) -> bool:
         """Whether a process of this host has ended."""

@@ -18,7 +18,12 @@ SEGMENT_BYTES = 1 << 20
 
 
 class LocalHub:
-    """The post office of `size` virtual workers; `communicators[rank]` is each one's counter."""
+    """What `size` virtual workers share: mail between pairs, and calls of all; `communicators[rank]` is each one's way.
+
+    mail   messages on their way, by (source, destination), in the order in which they were sent
+    calls  the ranks' parts of collective calls, by (kind, number)
+    sums   the sum of the last all-reduce that was computed, by its number
+    """
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -28,7 +33,7 @@ class LocalHub:
         self.communicators = [LocalCommunicator(self, rank) for rank in range(size)]
 
     def post(self, kind: str, number: int, rank: int, tensors: list[Tensor]) -> None:
-        """Rank `rank` takes part in the `number`th call of its kind with copies of `tensors`."""
+        """Rank `rank` takes part in the `number`th call of its kind with `tensors`, which the hub keeps."""
         self.calls.setdefault((kind, number), {})[rank] = tensors
 
     def posted(self, kind: str, number: int) -> dict[int, list[Tensor]]:
@@ -136,7 +141,8 @@ class LocalCommunicator:
         self.made[kind] += 1
         number = self.made[kind]
         self.hub.post(kind, number, self.rank, tensors)
-        # Every rank has finished the call before the last when it makes the next but one.
+        # A rank makes a call only when it has finished the one before, which needed all ranks: so all ranks have made
+        # the call before this one, and have finished the one before that.
         self.hub.calls.pop((kind, number - 2), None)
         return number
 

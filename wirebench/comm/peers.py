@@ -24,6 +24,7 @@ from wirebench.errors import PeerLost, UserError
 
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.05
+WORD = "farewell"
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,20 @@ def hang_up(store: dist.Store | None) -> None:
                 copy.shutdown(socket.SHUT_RDWR)
 
 
+def leave_word(store: dist.Store | None, why: str) -> None:
+    """Write down why this rank ends."""
+    _Book(store).write(WORD, why)
+
+
+def word_left(store: dist.Store | None, me: int) -> str:
+    """Why another rank has ended, '' where none has said; who reads it no longer needs that rank (see `linger`)."""
+    book = _Book(store)
+    why = book.read(WORD)
+    if why:
+        book.sign("leaving", me)
+    return why
+
+
 def linger(peers: list[Peer], me: int, store: dist.Store | None) -> None:
     """On rank 0, whose process may keep the store: let the living read it before it goes, at most GRACE_SECONDS."""
     if me != 0 or store is None:
@@ -137,12 +152,15 @@ def linger(peers: list[Peer], me: int, store: dist.Store | None) -> None:
 
 
 def dead(peers: list[Peer], host: str) -> list[Peer]:
-    """Those of `peers` that ran on `host`, this process's own, and have ended."""
+    """The peers that ran on `host`, this process's own, and have ended."""
     return [p for p in peers if p.host == host and not _alive(p.pid)]
 
 
 def any_dead(peers: list[Peer], host: str) -> bool:
-    """Whether one of them has ended; its connections close a little before, so it is given GRACE_SECONDS."""
+    """Whether one of the peers on `host` has ended, or does so within GRACE_SECONDS.
+
+    A process closes its connections, which others notice, a little before it is gone from the process table.
+    """
     deadline = time.monotonic() + GRACE_SECONDS
     while not dead(peers, host):
         if time.monotonic() > deadline:
@@ -152,7 +170,7 @@ def any_dead(peers: list[Peer], host: str) -> bool:
 
 
 class _Book:
-    """Who has met a failure and lived to say so. `lost`: the store is gone with the process that kept it."""
+    """Pages of the store in which ranks that have met a failure sign. `lost`: the store's own process is gone."""
 
     def __init__(self, store: dist.Store | None) -> None:
         self._store = store
@@ -165,7 +183,16 @@ class _Book:
     def has(self, page: str, peer: Peer) -> bool:
         return bool(self._ask(lambda store: store.check([f"{page}/{peer.rank}"])))
 
-    def _ask(self, call: Callable[[dist.Store], bool | None]) -> bool | None:
+    def write(self, page: str, text: str) -> None:
+        self._ask(lambda store: store.set(page, text))
+
+    def read(self, page: str) -> str:
+        if not self._ask(lambda store: store.check([page])):
+            return ""
+        found = self._ask(lambda store: store.get(page))
+        return found.decode() if found else ""
+
+    def _ask(self, call: Callable[[dist.Store], Any]) -> Any:
         if self._store is None or self.lost:
             return None
         try:

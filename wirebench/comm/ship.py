@@ -1,4 +1,4 @@
-"""Bring every rank's bytes to rank 0, or rank 0's to every rank: checkpoints, where only rank 0 touches the disk."""
+"""Bring every rank's bytes to rank 0, or rank 0's to every rank: for checkpoints, as only rank 0 uses the disk."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,7 +11,8 @@ from wirebench.comm.engine import Engine
 def collect(engine: Engine, mine: Sequence[bytes]) -> Iterator[bytes]:
     """On rank 0's process: all ranks' bytes in rank order, one at a time in memory. Elsewhere: nothing.
 
-    mine  of the ranks that live in this process. Every process runs the iterator to its end.
+    mine  the bytes of each rank of this process
+    Every process must run the iterator to its end.
     """
     if not engine.distributed:
         yield from mine

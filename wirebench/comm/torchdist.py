@@ -88,7 +88,7 @@ class TorchCommunicator:
 
 
 class TorchHandle:
-    """Works of torch.distributed and what to do when they are done."""
+    """Works of torch.distributed (its handles of calls under way), and what makes the result when they are done."""
 
     def __init__(self, works: Any, result: Callable[[], Any], wire_bytes: int) -> None:
         self.works = works if isinstance(works, list) else [works]
@@ -104,7 +104,7 @@ class TorchHandle:
 class _Round:
     """One round of messages: receives are posted before sends, lengths before contents.
 
-    ahead  works of the next round's receives, where they are posted already
+    ahead  works of the next round's receives, where they are posted already; None where they are not
     """
 
     def __init__(
@@ -128,6 +128,8 @@ class _Round:
         outgoing = self._outgoing(sends, 0)
         self.buffers = [self._buffer(what) for _, what in self.receives]
         if ahead:
+            # The receives of a pair are matched with its sends in the order in which they are posted: this round's
+            # must come before the next one's.
             posted = _post(self._incoming(), []) if posted is None else posted
             self.ahead = _post([(src, self._buffer(what)) for src, what in ahead], [])
         if posted is None:

@@ -38,19 +38,20 @@ def plugins(kinds: Sequence[Plugins], engines: Mapping[str, str]) -> str:
 
 
 def explain(names: Sequence[str], kinds: Sequence[Plugins], engines: Mapping[str, str]) -> str:
-    """What each of these plugins is and takes; UserError for a name that nothing has.
+    """What each of these plugins is, and its options; UserError for a name that nothing has.
 
-    names  of the plugins of any kind, or dotted, of a user's own modules
+    names    plugins of any kind, or dotted names of a user's own modules
+    engines  what each engine is, by name
     """
     texts = []
     for name in names:
-        found = [kind for kind in kinds if name in kind.available()]
+        owners = [kind for kind in kinds if name in kind.available()]
         if "." in name:
-            found = [Plugins("", "plugin", fixed=tuple(each for kind in kinds for each in kind.fixed))]
-        texts += [_explained(kind, name) for kind in found]
+            owners = [Plugins("", "plugin", fixed=tuple(each for kind in kinds for each in kind.fixed))]
+        texts += [_explained(kind, name) for kind in owners]
         if name in engines:
             texts.append(f"engine {name}\n\n{engines[name]}")
-        elif not found:
+        elif not owners:
             known = [*engines, *(each for kind in kinds for each in kind.available())]
             raise UserError(f"--list: nothing is called {name!r}; {nearest(name, known)}--list alone shows all")
     return "\n\n\n".join(texts)

@@ -62,13 +62,13 @@ class Plugins:
     def options(self, name: str) -> dict[str, inspect.Parameter]:
         """The options that plugin `name` takes, by name; UserError for one without a name of its own or a type."""
         parameters = inspect.signature(self.load(name)).parameters
-        found = {key: p for key, p in parameters.items() if key not in self.fixed}
-        for key, parameter in found.items():
+        options = {key: p for key, p in parameters.items() if key not in self.fixed}
+        for key, parameter in options.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise UserError(f"{self.kind}.name: {name!r} takes {parameter}; a plugin names all its options")
             if parameter.annotation is parameter.empty:
                 raise UserError(f"{self.kind}.{key}: {name!r} gives this option no type; annotate it")
-        return found
+        return options
 
     def defaults(self, name: str) -> dict[str, Any]:
         """Default values of the plugin's options; options without a default are left out."""

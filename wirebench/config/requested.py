@@ -1,7 +1,7 @@
-"""What a config asked for before it was resolved, kept beside it: a recorded run can be repeated with another method.
+"""The values that a config requested before it was resolved: with them a recorded run can be repeated otherwise.
 
-A resolved config says what ran, e.g. optimizer.momentum = 0 because the compressor applied it. That is no answer to
-what another compressor should do, so the table `asked` keeps what was given, by section and key.
+A resolved config says what ran, e.g. optimizer.momentum = 0 because the compressor applied it. Another compressor may
+need the momentum that was requested, so the config's table `asked` keeps the given values, by section and key.
 """
 
 from collections.abc import Collection, Mapping
@@ -11,29 +11,29 @@ Tables = dict[str, Any]
 
 ASKED = "asked"
 FILLED_FOR = {"compressor": ("compressor", "optimizer", "collective"), "scheduler": ("collective",)}
-"""Sections with keys that are filled in or changed to suit the plugin of a section."""
+"""By the section of a plugin, the sections whose keys resolving fills in or changes to suit it."""
 
 
 def difference(given: Mapping[str, Any], resolved: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The given values of all keys that have another one in `resolved`; what was asked earlier stays with the rest."""
-    found = {section: dict(keys) for section, keys in given.get(ASKED, {}).items()}
+    """By section and key, the given values that `resolved` replaced, beside those that an earlier resolution did."""
+    replaced = {section: dict(keys) for section, keys in given.get(ASKED, {}).items()}
     for section, keys in given.items():
         if section not in (ASKED, "name"):
             for key, value in keys.items():
                 if resolved[section][key] != value:
-                    found.setdefault(section, {})[key] = value
-    return found
+                    replaced.setdefault(section, {})[key] = value
+    return replaced
 
 
 def go_back(tables: Tables, replaced: Collection[str]) -> None:
-    """Put what was asked back in place, as far as it was resolved for the plugins of the sections `replaced`."""
+    """Restore the requested values of every section that was resolved to suit a plugin of the sections `replaced`."""
     for section in dict.fromkeys(each for name in FILLED_FOR if name in replaced for each in FILLED_FOR[name]):
         restore(tables, section)
 
 
 def restore(tables: Tables, section: str) -> None:
-    """Put what was asked of this section back in place."""
-    before = _asked(tables).pop(section, None)
+    """Put the requested values of this section back in place."""
+    before = _requested(tables).pop(section, None)
     if isinstance(before, Mapping):
         # Options of a plugin that was filled in go with it.
         kept = {} if "name" in before else tables.get(section, {})
@@ -41,14 +41,14 @@ def restore(tables: Tables, section: str) -> None:
 
 
 def forget(tables: Tables, section: str, key: str) -> None:
-    """The key has been given anew."""
-    keys = _asked(tables).get(section)
+    """Drop the requested value of a key that has been given anew."""
+    keys = _requested(tables).get(section)
     if isinstance(keys, dict) and key in keys:
         del keys[key]
         if not keys:
-            del _asked(tables)[section]
+            del _requested(tables)[section]
 
 
-def _asked(tables: Tables) -> dict[str, Any]:
-    found = tables.get(ASKED)
-    return found if isinstance(found, dict) else {}
+def _requested(tables: Tables) -> dict[str, Any]:
+    values = tables.get(ASKED)
+    return values if isinstance(values, dict) else {}

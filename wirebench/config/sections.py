@@ -54,8 +54,8 @@ class CompressorConfig:
 class SchedulerConfig:
     """[scheduler]: what is merged into one message, and when; its options follow.
 
-    profile  folder of a run whose layers.json and exchange.json a scheduler that weighs times takes instead of
-             measuring: the same cut, and so the same bits; empty: it measures in the first steps
+    profile  folder of a run whose layers.json and exchange.json give the times to a scheduler that weighs them: it
+             makes the same buckets as there, and so the same bits; empty: it measures in the first steps
     """
 
     name: str = "wfbp"
@@ -150,12 +150,12 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class NetworkConfig:
-    """[network]: `interface` whose kernel counters are read; empty: found by itself.
+    """[network]: `interface` whose kernel counters are read; empty: the one that the ranks use.
 
     topology  ranks per machine ("2+3", "(2+2)+(3)") or a file with link speeds (configs/topologies/); empty: by the
               hosts that the ranks run on. Collectives that follow the network read it
-    dilation  how many times slower than life an emulated cluster runs: it multiplies the times of a replayed model;
-              links are slowed by whoever sets them up. Only model.name = replay can be slowed down
+    dilation  how many times slower than life an emulated cluster runs. It multiplies the times of a replayed model,
+              and only model.name = replay can be slowed down; its links are slowed where they are set up
     """
 
     interface: str = ""
@@ -192,8 +192,8 @@ class ExpectedConfig:
 class Config:
     """One run. `name` is the file's name without its ending.
 
-    asked  by section and key, what a resolved config was given in place of its own values: a recorded run's config has
-           it, and `load` goes back to it for another compressor or scheduler
+    asked  by section and key, the requested values that resolving replaced: a recorded run's config has them, and
+           `load` goes back to them for another compressor or scheduler
     """
 
     name: str = "run"

@@ -1,4 +1,4 @@
-"""What the values of a config may be, beyond their types: least and greatest values, and keys that hang together."""
+"""What the values of a config may be, beyond their types: least and greatest values, and values that must agree."""
 
 from wirebench.config.sections import AS_THE_PAPER, Config
 from wirebench.errors import UserError

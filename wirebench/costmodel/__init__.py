@@ -1,4 +1,4 @@
-"""What an exchange costs: formulas, plans, requests, and the fit of link speeds.
+"""What an exchange costs: by formulas, by plans, by requests; and the fit of link speeds to measurements.
 
 May import exchange, record and all below.
 """

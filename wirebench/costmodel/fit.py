@@ -1,9 +1,9 @@
 """Fit the cost model to measured all-reduces: start-up times and rates per level of the topology.
 
 All parameters are fitted at once, to the logarithm of predicted over measured seconds, so that a millisecond and a
-minute count alike; a robust loss keeps a few disturbed cells from bending the rest. A level starts as one straight
-line. Where that leaves cells badly predicted, its line is broken in two at the size of message that helps most, and
-again, as long as breaking helps.
+minute count alike; a robust loss keeps a few disturbed measurements from bending the rest. A level starts as one
+straight line, seconds over bytes. Where that predicts cells badly, its line is broken in two at the size of message
+that helps most, and again, as long as breaking helps. A cell is one measured all-reduce (an AllReduceResult).
 """
 
 import functools
@@ -25,14 +25,14 @@ from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology.tree import Link, Topology
 
 Breaks = tuple[tuple[float, ...], ...]
-"""For each level, and then for what all share, the sizes of message at which a new line begins."""
+"""For each level, and then for what all messages share, the sizes of message at which a new line begins."""
 
 CANDIDATES = (512.0, 2048.0, 8192.0, 32768.0, 131072.0, 524288.0)
 LATENCY_RANGE = (1e-8, 1.0)
 RATE_RANGE = (1e5, 1e12)
 GAMMA_RANGE = (1e-13, 1e-6)
 EDGE = 1.05
-"""So near to an edge of its range a parameter lies at it."""
+"""A parameter within this factor of an edge of its range counts as lying at the edge."""
 TOLERANCE = 0.1
 ROBUST_SCALE = 0.05
 WORTH_A_BREAK = 0.85
@@ -44,7 +44,7 @@ class Fit:
     """A fitted topology and how well it fits.
 
     residuals  predicted / measured - 1 of every cell, in the order of the cells
-    r_squared  of the logarithms of seconds
+    r_squared  share of the variance of the logarithms of seconds that the prediction explains
     within     share of cells predicted to within TOLERANCE
     """
 
@@ -55,7 +55,7 @@ class Fit:
 
     @property
     def numbers(self) -> dict[str, float]:
-        """What a topology file keeps of it."""
+        """The quality of the fit, as a topology file keeps it."""
         errors = [abs(residual) for residual in self.residuals]
         return {
             "cells": float(len(errors)),
@@ -67,17 +67,17 @@ class Fit:
 
     @property
     def unseen(self) -> list[str]:
-        """What the cells do not determine: speeds at the fast edge of the range that is tried, by level, in words."""
+        """The speeds that the cells do not determine, in words: fitted to the fast edge of the range that is tried."""
         lines = {f"level {number}": level[0].links for number, level in enumerate(self.topology.levels)}
-        found = []
+        words = []
         for name, line in {**lines, "shared": self.topology.shared}.items():
             if any(link.latency_seconds < LATENCY_RANGE[0] * EDGE for link in line):
-                found.append(f"start-up time of {name}")
+                words.append(f"start-up time of {name}")
             if any(link.bytes_per_second > RATE_RANGE[1] / EDGE for link in line):
-                found.append(f"rate of {name}")
+                words.append(f"rate of {name}")
         if self.topology.reduce_seconds_per_byte < GAMMA_RANGE[0] * EDGE:
-            found.append("cost of adding")
-        return found
+            words.append("cost of adding")
+        return words
 
 
 @dataclass(frozen=True)
@@ -138,9 +138,9 @@ def _price(topology: Topology, case: _Case) -> float:
 
 
 def _fit_plans(topology: Topology, cases: Sequence[_Case]) -> Topology:
-    """Break lines as long as that makes the loss clearly smaller."""
+    """The topology with the best speeds; lines are broken as long as that makes the loss clearly smaller."""
     breaks: Breaks = ((),) * (len(topology.levels) + 1)
-    best, loss, found = _solve(topology, cases, breaks, None)
+    best, loss, logs = _solve(topology, cases, breaks, None)
     for _ in range(MAX_BREAKS):
         if all(abs(_price(best, case) / case.cell.median - 1) < TOLERANCE / 2 for case in cases):
             break
@@ -149,11 +149,11 @@ def _fit_plans(topology: Topology, cases: Sequence[_Case]) -> Topology:
             for candidate in CANDIDATES:
                 if candidate not in line:
                     broken = (*breaks[:number], tuple(sorted((*line, candidate))), *breaks[number + 1 :])
-                    tries.append((*_solve(topology, cases, broken, _widened(breaks, broken, found)), broken))
-        next_best, next_loss, next_found, next_breaks = min(tries, key=lambda each: each[1])
+                    tries.append((*_solve(topology, cases, broken, _widened(breaks, broken, logs)), broken))
+        next_best, next_loss, next_logs, next_breaks = min(tries, key=lambda each: each[1])
         if next_loss > WORTH_A_BREAK * loss:
             break
-        best, loss, found, breaks = next_best, next_loss, next_found, next_breaks
+        best, loss, logs, breaks = next_best, next_loss, next_logs, next_breaks
     return best
 
 
@@ -177,7 +177,10 @@ def _solve(
 
 
 def _with_speeds(topology: Topology, breaks: Breaks, logs: NDArray[np.float64]) -> Topology:
-    """Parameters are logarithms: of (latency, rate) for every piece of every line, then of gamma and a round's cost."""
+    """The topology with the speeds of a solution.
+
+    logs  logarithms of (latency, rate) for every piece of every line, then of gamma and of a round's cost
+    """
     values = iter(np.exp(logs).tolist())
     lines = [tuple(Link(next(values), next(values), start) for start in (0.0, *line)) for line in breaks]
     dressed = topology.with_links(lines[:-1])
@@ -210,9 +213,10 @@ def _widened(old: Breaks, new: Breaks, logs: NDArray[np.float64]) -> NDArray[np.
 
 
 def _fit_native(size: int, cells: Sequence[AllReduceResult]) -> tuple[Link, ...]:
-    """Straight lines through neighbouring sizes of the engine's own all-reduce: at every size what was measured there.
+    """The engine's own all-reduce: straight lines through neighbouring sizes, so that it costs at each what it took.
 
-    Below the smallest size it costs what that one does. Its algorithm is not ours to know, and changes with the size.
+    Below the smallest size it costs what that one does. Nothing is fitted: the engine's algorithm is not known, and
+    changes with the size.
     """
     by_size: dict[int, list[float]] = {}
     for cell in cells:

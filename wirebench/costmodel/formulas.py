@@ -35,17 +35,16 @@ def ring(size: int, alpha: float, beta: float, gamma: float = 0.0) -> Line:
 
 
 def reduce_scatter_seconds(n: float, d: int, w: float, alpha: float) -> float:
-    """T_r(n, d, w) = (d-1)(alpha + n/(d w)): d ranks share the sum of n bytes among themselves. FlexReduce, Eq. 2."""
+    """T_r(n, d, w) = (d-1)(alpha + n/(d w)): the reduce-scatter of n bytes among d ranks. FlexReduce, Eq. 2."""
     return (d - 1) * (alpha + n / (d * w))
 
 
 def flexreduce_levels(n: float, topology: Topology, alpha: float) -> tuple[float, ...]:
-    """The addends of `flexreduce_seconds` before they are doubled, from the lowest level to the root."""
-    depth = len(topology.levels)
-    found = [0.0] * depth
+    """Seconds of each level's reduce-scatter, from the lowest to the root: half of what `flexreduce_seconds` sums."""
+    slowest = [0.0] * len(topology.levels)
     for level, seconds in _level_costs(n, topology, alpha):
-        found[level] = max(found[level], seconds)
-    return tuple(found)
+        slowest[level] = max(slowest[level], seconds)
+    return tuple(slowest)
 
 
 def flexreduce_seconds(n: float, topology: Topology, alpha: float) -> float:

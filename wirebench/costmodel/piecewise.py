@@ -1,4 +1,4 @@
-"""Straight lines through measured points: what an exchange of any size costs, from some sizes that were tried."""
+"""Straight lines through measured points: what an exchange of any size costs, from the costs of some sizes."""
 
 import math
 from bisect import bisect_left, bisect_right
@@ -10,17 +10,17 @@ Points = list[tuple[int, float]]
 """(elements, seconds) of exchanges that were measured."""
 
 SMALLEST, FACTOR = 256, 4
-"""Sizes that are tried: about so many elements, and so many times more, up to the whole model."""
+"""Sizes that are measured: about SMALLEST elements, then each time FACTOR times as many, up to the whole model."""
 
 
 class Piecewise:
-    """Seconds of a number of elements; rises with it.
+    """Seconds of an exchange by its number of elements; never falls as the number rises.
 
-    points  (elements, seconds), of different sizes, at least one; where they fall they are averaged
+    points  (elements, seconds), of different sizes, at least one; neighbours whose seconds fall are averaged
 
-    Between two points it is a straight line, beyond the largest the last line goes on. Below the smallest it costs what
-    the line through the two smallest says, at most what the smallest does, and at least half of that: the start-up time
-    of an exchange.
+    Between two points it is a straight line; beyond the largest the last line goes on. At 0 elements, which is the
+    start-up time, it is what the line through the two smallest points says, but at least half of what the smallest
+    costs and at most all of it.
     """
 
     def __init__(self, points: Sequence[tuple[int, float]]) -> None:
@@ -45,7 +45,10 @@ class Piecewise:
 
 
 def _rising(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    """The same sizes; points that fall, which only noise can make them, share their mean (isotonic regression)."""
+    """The points with seconds that never fall: where noise makes them fall, neighbours get their mean.
+
+    This is isotonic regression, by pooling adjacent violators.
+    """
     pools: list[tuple[float, int]] = []  # mean, and how many points it stands for
     for _, seconds in points:
         mean, count = seconds, 1
@@ -63,17 +66,20 @@ def _slope(one: tuple[int, float], other: tuple[int, float]) -> float:
 
 @lru_cache(maxsize=64)
 def spans(sizes: tuple[int, ...]) -> list[range]:
-    """Runs of neighbouring layers of about SMALLEST elements, FACTOR times as many and so on; the last is all."""
+    """Runs of neighbouring layers of about SMALLEST elements, FACTOR times as many and so on; the last is all.
+
+    sizes  elements of every layer
+    """
     ends = [0, *accumulate(sizes)]
-    found: dict[int, range] = {}
+    run_of: dict[int, range] = {}
     target = SMALLEST
     while target < ends[-1]:
         tries = (range(i, _nearest(ends, i, target)) for i in range(len(sizes)))
         best = min(tries, key=lambda r: abs(math.log((ends[r.stop] - ends[r.start]) / target)))
-        found.setdefault(ends[best.stop] - ends[best.start], best)
+        run_of.setdefault(ends[best.stop] - ends[best.start], best)
         target *= FACTOR
-    found[ends[-1]] = range(len(sizes))
-    return [found[size] for size in sorted(found)]
+    run_of[ends[-1]] = range(len(sizes))
+    return [run_of[size] for size in sorted(run_of)]
 
 
 def _nearest(ends: Sequence[int], start: int, target: int) -> int:

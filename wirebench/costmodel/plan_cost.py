@@ -11,8 +11,8 @@ to a tree of links. Rounds run one after another. A round costs
   + adding     for every rank the bytes that it adds to its own, times gamma; the busiest rank counts. Bytes that
                overwrite are not counted.
   + round      what a round costs for every rank that receives in it: where ranks share cores, they are woken in turn
-  + shared     where the topology has something that all messages share: their start-up times and bytes there, all
-               added up
+  + shared     where the topology has something that all messages share: the sum of their start-up times and of their
+               bytes' seconds there
 
 What several transfers of one round carry between two ranks is one message. docs/topology.md has the model's limits.
 """
@@ -33,6 +33,7 @@ DirectedLink = tuple[int | BranchPath, Direction]
 """One direction of the link above a node, which is a rank or a branch's path."""
 
 Port = tuple[int, Literal["send", "receive"]]
+"""A rank as sender or as receiver: it does both at the same time."""
 
 
 def plan_seconds(plan: Plan, topology: Topology, item_bytes: float) -> float:
@@ -51,13 +52,14 @@ def pipelined_seconds(plans: Sequence[Plan], topology: Topology, item_bytes: flo
     longest of the rounds that are under way, or as the resource that all of them together keep busy longest: one
     direction of a link, a rank that starts and adds messages, or what all messages share.
 
-    Segments side by side (`apart` is 0) wait and add up while others use the wire. The first fills the pipeline and
-    costs its full price, and each further one ends when what it needs most is free again: it adds the time for which it
-    keeps its busiest resource busy over all its rounds. It starts when one of IN_FLIGHT places is free, and never takes
+    Segments side by side (`apart` is 0) wait and add while others use the wire. The first fills the pipeline and costs
+    its full price. Each further one ends when the resource that it needs most is free again: it adds the time for which
+    it keeps that resource busy over all its rounds. It starts when one of IN_FLIGHT places is free, and never takes
     less than its own price. Equal segments, none of which waits to start, cost price + (segments - 1) * busiest.
     Raises ValueError as `plan_seconds`.
     """
-    # Segments differ by one item at most, so that few plans are distinct, and the first stands for all in turn.
+    # Segments differ by one item at most, so few plans are distinct. Of segments that start in turn, whose rounds are
+    # paired with one another's, the first stands for all.
     if apart:
         return _in_turn_seconds(list(_loads(plans[0], topology, item_bytes)), len(plans), apart) if plans else 0.0
     distinct = {id(plan): plan for plan in plans}
@@ -71,11 +73,12 @@ def pipelined_seconds(plans: Sequence[Plan], topology: Topology, item_bytes: flo
 
 
 def _in_turn_seconds(loads: Sequence["_Load"], count: int, apart: int) -> float:
-    """`count` segments of these rounds, each `apart` steps after the one before."""
+    """Seconds of `count` segments, each of the rounds `loads`, that start `apart` steps after one another."""
     known: dict[range, float] = {}
     total = 0.0
     for step in range(len(loads) + apart * (count - 1)):
-        # The segment that started last is in round `newest`; those before it are multiples of `apart` further on.
+        # The segment that started last is in round `newest`, the one before it is `apart` rounds further on, and so
+        # forth. The same set of rounds is under way in most steps, so each set is priced once.
         newest = step - apart * min(step // apart, count - 1)
         under_way = range(newest, min(step + 1, len(loads)), apart)
         if under_way not in known:
@@ -94,7 +97,7 @@ def native_seconds(topology: Topology, num_bytes: float) -> float:
 
 
 class MachineBytes(NamedTuple):
-    """What a machine's network interface carries: bytes to ranks of other machines, and from them."""
+    """Bytes that a machine's network interface carries: to ranks of other machines, and from them."""
 
     sent: float
     received: float
@@ -122,7 +125,10 @@ def _all_messages(plan: Plan) -> Iterator[Message]:
 
 
 class _Load(NamedTuple):
-    """How long a round keeps everything that it needs busy."""
+    """How long a round keeps each resource busy, in seconds: ports, links, adding ranks, what all messages share.
+
+    round_seconds  what it costs to wake its receivers
+    """
 
     latency_seconds: Mapping[Port, float]
     link_seconds: Mapping[DirectedLink, float]
@@ -132,13 +138,14 @@ class _Load(NamedTuple):
 
     @property
     def seconds(self) -> float:
+        """The price of the round alone: the busiest of each kind of resource, one after the other."""
         latency, wire = max(self.latency_seconds.values()), max(self.link_seconds.values())
         adding = max(self.adding_seconds.values(), default=0.0)
         return latency + wire + adding + self.shared_seconds + self.round_seconds
 
 
 class _Parcel(NamedTuple):
-    """A message as pricing sees it: its place in the items does not matter."""
+    """A message as pricing sees it: how many items it carries, and how many of them are added, not which."""
 
     src: int
     dst: int
@@ -149,7 +156,7 @@ class _Parcel(NamedTuple):
 def _loads(plan: Plan, topology: Topology, item_bytes: float) -> Iterator[_Load]:
     """The load of every round that carries anything."""
     assert item_bytes > 0, f"an item has a size, got {item_bytes} bytes"
-    # The rounds of a ring differ in which items travel, hardly in how many: price each shape once.
+    # The rounds of a ring differ in which items travel, hardly in how many: equal ones are priced once.
     known: dict[tuple[_Parcel, ...], _Load] = {}
     for parcels in _shapes(plan):
         if parcels not in known:
@@ -159,7 +166,7 @@ def _loads(plan: Plan, topology: Topology, item_bytes: float) -> Iterator[_Load]
 
 @lru_cache(maxsize=4096)
 def _shapes(plan: Plan) -> tuple[tuple[_Parcel, ...], ...]:
-    """The messages of every round that has any; a fit prices one plan many times."""
+    """The parcels of every round that has any. Kept, since a fit prices one plan thousands of times."""
     shapes = (
         tuple(sorted(_parcel(message, phase == "reduce") for message in messages(transfers)))
         for phase, rounds in (("reduce", plan.reduce), ("copy", plan.copy))
@@ -194,7 +201,7 @@ def _load(parcels: Sequence[_Parcel], topology: Topology, item_bytes: float) -> 
 
 
 def _shared_seconds(parcels: Iterable[_Parcel], topology: Topology, item_bytes: float) -> float:
-    """What a round's messages cost where all of them pass."""
+    """Seconds that a round's messages take of what all of them share; 0 where the topology has no such thing."""
     if not topology.shared:
         return 0.0
     sizes = [parcel.items * item_bytes for parcel in parcels]
@@ -203,9 +210,10 @@ def _shared_seconds(parcels: Iterable[_Parcel], topology: Topology, item_bytes: 
 
 
 def _busiest_seconds(loads: Iterable[_Load]) -> float:
-    """The longest time for which one resource is busy: a direction of a link, or a rank.
+    """The longest time for which these rounds together keep one resource busy.
 
-    A rank sends and receives at the same time, and adds with the same hands that receive.
+    Resources are each direction of a link, each rank's sending, its receiving, and what all messages share. A rank
+    sends and receives at the same time, but adds in the thread that receives.
     """
     busy: defaultdict[Hashable, float] = defaultdict(float)
     for load in loads:

@@ -1,6 +1,7 @@
-"""Prices of requests on a topology: the third way to answer what a compressor asks, without moving data.
+"""Seconds of a compressor's requests on a topology, without moving data.
 
-Up to MOST_RANKS ranks (at_scale.py) every request is priced by the plan that would serve it, beyond by its rounds.
+Up to MOST_RANKS ranks (round_cost.py) a request is priced by the plan that would serve it (plan_cost.py), beyond that
+by the number of its rounds and the size of their messages: plans of thousands of ranks have too many transfers.
 """
 
 import functools
@@ -19,16 +20,19 @@ from wirebench.gradient.schedule import Duration
 from wirebench.topology.tree import Topology
 
 LEAST_BYTES = 64.0
+"""The least that is priced; a message of less costs as much."""
+ITEM_BYTES = 4
 EVENLY = (1, 12, 840)
-"""Numbers of parts that few segments share without a rest: all up to 8 of them, up to 4, or one alone."""
+"""Numbers of parts that divide evenly among 1 segment, among any number up to 4, and among any number up to 8."""
 
 
 class Pricer:
     """Seconds of requests that `collective` serves on `topology`, whose links have speeds.
 
-    name          of the collective: that of its plans
+    name          the collective's plugin name
     call_seconds  what every request costs beyond that: copies, the engine's own handling
     formulas      price by the papers' formulas also where plans could be written down
+    Raises UserError where there are too many ranks for plans and the collective has no list of rounds.
     """
 
     def __init__(
@@ -36,54 +40,59 @@ class Pricer:
     ) -> None:
         self.topology, self.call_seconds = topology, call_seconds
         self._native = name == "native"
-        # The engines' own algorithm is not ours to know: where it was not measured, it is taken for a ring.
+        # The engine's own algorithm is not known: where the topology has no measurement of it, it counts as a ring.
         self._collective: Collective = Ring() if self._native else collective
         self._name = "ring" if self._native else name
         large = formulas or topology.size > MOST_RANKS
         self._large = RoundCost(self._name, topology, segmented=not formulas) if large else None
         self._known: dict[tuple[type[Request], Part, float], float] = {}
 
-    def seconds(self, asked: RequestSize) -> float:
-        """Of one request."""
-        return self._seconds(asked, "whole")
+    def seconds(self, request: RequestSize) -> float:
+        """Seconds of one request."""
+        return self._seconds(request, "whole")
 
-    def halves(self, asked: RequestSize) -> Duration:
-        """Of a sum's reduce-scatter and of its all-gather, where a driver runs them apart.
+    def halves(self, request: RequestSize) -> Duration:
+        """Seconds of the two halves of a request: of a sum, its reduce-scatter and its all-gather.
 
-        Segments of a long whole sum overlap from one part to the other, so that the parts may take up to twice as long.
-        Other requests, and sums that the engine makes itself, have one part.
+        Segments of a long sum overlap from one half to the other, so that its halves, run apart, may take up to twice
+        as long as the whole. Other requests, and sums by the engine's own all-reduce, have no halves: all of their
+        seconds are in the first.
         """
-        if asked.kind is not Sum or self._is_measured or self.topology.size == 1:
-            return Duration(self.seconds(asked))
-        return Duration(self._seconds(asked, "reduce"), self._seconds(asked, "copy") - self.call_seconds)
+        if request.kind is not Sum or self._is_measured or self.topology.size == 1:
+            return Duration(self.seconds(request))
+        # A request in two halves is one call, whose cost is in the first.
+        return Duration(self._seconds(request, "reduce"), self._seconds(request, "copy") - self.call_seconds)
 
-    def _seconds(self, asked: RequestSize, part: Part) -> float:
+    def _seconds(self, request: RequestSize, part: Part) -> float:
         if self.topology.size == 1:
             return 0.0
-        # Whoever gathers waits for the longest message.
-        num_bytes = max(asked.most_bytes if asked.kind is Gather else asked.num_bytes, LEAST_BYTES)
-        if asked.kind in (Sum, Reduce) and not self._large and not self._is_measured:
-            num_bytes = self._shared_out(num_bytes)
-        key = (asked.kind, part, num_bytes)
+        # A gather is done when the longest message has arrived.
+        num_bytes = max(request.most_bytes if request.kind is Gather else request.num_bytes, LEAST_BYTES)
+        if request.kind in (Sum, Reduce) and not self._large and not self._is_measured:
+            num_bytes = self._even_bytes(num_bytes)
+        key = (request.kind, part, num_bytes)
         if key not in self._known:
             self._known[key] = self._price(*key)
         return self.call_seconds + self._known[key]
 
     @property
     def _is_measured(self) -> bool:
-        """Whether sums are the engine's own, and measured."""
+        """Whether sums are the engine's own all-reduce, and the topology has measurements of it."""
         return self._native and bool(self.topology.native)
 
-    def _shared_out(self, num_bytes: float) -> float:
-        """About as many bytes, in 4-byte items, which ranks and segments share without a rest: rounds are alike then.
+    def _even_bytes(self, num_bytes: float) -> float:
+        """About as many bytes, in items that divide evenly among ranks and segments.
 
-        The largest chunk counts in every round, so few items are rounded up.
+        Then all chunks, and so all rounds and segments, are alike: few distinct rounds have to be priced, and requests
+        of nearly the same size have the same price, which is kept.
         """
-        items, size, pieces = num_bytes / 4, self.topology.size, int(num_bytes // SEGMENT_BYTES)
+        items, size, pieces = num_bytes / ITEM_BYTES, self.topology.size, int(num_bytes // SEGMENT_BYTES)
         if pieces <= 8:
+            # At least 256 items for each rank and piece, so that this changes the size by a fraction of a percent.
             pieces = max((count for count in EVENLY if 256 * count * size <= items), default=1)
         parts = size * pieces
-        return 4.0 * parts * (math.ceil(items / parts) if pieces == 1 else round(items / parts))
+        # Few items are rounded up: the largest chunk of an uneven cut is what a round waits for.
+        return float(ITEM_BYTES) * parts * (math.ceil(items / parts) if pieces == 1 else round(items / parts))
 
     def _price(self, kind: type[Request], part: Part, num_bytes: float) -> float:
         if kind is Gather:
@@ -98,14 +107,17 @@ class Pricer:
 
     @functools.cached_property
     def _has_root(self) -> bool:
-        """Whether one rank has the whole sum after a plan's first part; else all get it where one is to (serve.py)."""
+        """Whether a Reduce runs the reduce half of a plan alone, as one rank has the whole sum after it.
+
+        Otherwise the executor runs the whole sum, of which one rank is told (RequestExecutor._reduce).
+        """
         few = self._collective.plan(Topology.flat(4), 64)
         return few is not None and root(few) is not None
 
     def _sum(self, num_bytes: float, part: Part) -> float:
         if self._large:
             return self._large.sum_seconds(num_bytes, part)
-        items = max(1, round(num_bytes / 4))
+        items = max(1, round(num_bytes / ITEM_BYTES))
 
         @functools.cache
         def whole(count: int) -> Plan:
@@ -116,8 +128,8 @@ class Pricer:
         def reduce(count: int) -> Plan:
             return replace(whole(count), copy=())
 
-        # The all-gather is cut by the reduce-scatter (serve.py).
-        cut = segments(whole if part == "whole" else reduce, self.topology, items, 4)
+        # The executor cuts an all-gather into the segments of its reduce-scatter, which left the sums where they are.
+        cut = segments(whole if part == "whole" else reduce, self.topology, items, ITEM_BYTES)
         plans = cut.plans
         if part == "copy":
             lengths = [segment.stop - segment.start for segment in cut.parts]
@@ -132,7 +144,10 @@ class Pricer:
 
     @functools.cached_property
     def _gathering(self) -> Plan:
-        """An all-gather as a plan, of which an item is a rank's whole contribution; where they lie does not matter."""
+        """An all-gather as a plan of copies, in which an item is a rank's whole contribution.
+
+        Pricing counts a message's items and not where they lie, so every transfer begins at item 0.
+        """
         size = self.topology.size
         plan = self._collective.plan(self.topology, size)
         assert plan is not None, "a ring stands in for the engine's own"
@@ -142,7 +157,7 @@ class Pricer:
 
     def _merge(self, num_bytes: float) -> float:
         if self._native:
-            return self._gather(num_bytes)  # engines have no merge of their own (collectives/serve.py)
+            return self._gather(num_bytes)  # engines have no merge: the executor gathers, then every rank folds
         if self._large:
             return self._large.merge_seconds(num_bytes)
         plan = self._collective.plan(self.topology, 1)

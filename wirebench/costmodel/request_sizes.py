@@ -1,8 +1,8 @@
-"""What a compressor would ask the network for, without a network: its own generator, advanced with made-up answers.
+"""The sizes of a compressor's requests, without a network: its own generator, advanced with made-up answers.
 
 Where the layers' shapes decide, tensors have no data (PyTorch's meta device), and the sizes are exact. Else the
-gradient is noise, as a replayed model's, and what is asked for is known at powers of four, and on lines in between.
-A few ranks are played in lockstep; all others are taken to bring what the last of them does.
+gradient is noise, as a replayed model's, and requests are counted at powers of four and interpolated in between. A few
+ranks are played, that is their exchanges are run in lockstep; all others are taken to send what the last of these does.
 """
 
 import copy
@@ -22,27 +22,28 @@ from wirebench.gradient.requests import Answer, Gather, Merge, Reduce, Request, 
 from wirebench.utils.rng import generator
 
 SAMPLE, SMALL, TINY = 1 << 16, 1 << 12, 1 << 6
+"""Elements of a bucket of noise: the largest, from which larger ones are extrapolated; a usual one; a quick one."""
 FLOAT_BYTES = 4
 GRADIENT_DEVIATION, PARAMETER_DEVIATION = 1e-4, 0.05
-"""Those of a replayed model (models/replay.py)."""
+"""The same as in a replayed model (models/replay.py)."""
 FEW = 2
-"""Ranks of the world in which requests are counted: their number does not depend on it."""
+"""World size in which requests are counted: their number does not depend on it."""
 REGIONS = 8
-"""Ranks of the largest world that is played of a method in which each has a region: more would have next to nothing."""
+"""Largest world that is played of a method that gives each rank a region: in a larger one regions are nearly empty."""
 ALIKE, TRIED, PLAYED = 3, 8, 8
-"""Ranks that are played where all have a say; that are asked whether they have; that are played at most."""
+"""Ranks that are played where all send; that are tried to find out whether all do; that are played at most."""
 META, CPU = torch.device("meta"), torch.device("cpu")
 
 Shapes = tuple[tuple[int, int, int], ...]
-"""Of a bucket's layers: elements, dimensions, rows."""
+"""(elements, dimensions, rows) of each layer of a bucket."""
 PROBE: Shapes = ((SMALL, 2, 64), (TINY, 1, TINY), (2 * SMALL, 4, 32))
 
 
 class RequestSize(NamedTuple):
-    """One request: its kind, and the bytes that a rank hands over (of a route: to all ranks together).
+    """One request: its kind, and the bytes that a rank hands to the network (of a Route: for all ranks together).
 
     num_bytes   mean over ranks
-    most_bytes  of the rank that hands over most: where some vote, the others have a byte to say, or nothing
+    most_bytes  of the rank that hands over most: where only some ranks send, the others hand over a byte, or nothing
     """
 
     kind: type[Request]
@@ -56,23 +57,23 @@ class RequestSize(NamedTuple):
         return (1 if self.kind in (Reduce, Route) else 2) * (size - 1) / size * self.num_bytes
 
     def plus(self, other: "RequestSize", times: float = 1.0) -> "RequestSize":
-        """With so many times the other's bytes as well."""
+        """This request with `times` times the other's bytes added."""
         return RequestSize(
             self.kind, self.num_bytes + times * other.num_bytes, self.most_bytes + times * other.most_bytes
         )
 
 
 class Sizes:
-    """What one compressor asks for in a world of `size`, by the bucket.
+    """Request sizes of one compressor in a world of `size`, by bucket.
 
     make         makes the compressor, without wrappers
-    dense_below  layers with one dimension or fewer elements than this go dense, in a sum of their own before all others
-                 (compressors/common/wrappers.py); 0: none do
+    dense_below  layers with one dimension or fewer elements than this are sent dense, in a Sum of their own before all
+                 other requests (compressors/common/wrappers.py); 0: none are
     """
 
     def __init__(self, make: Callable[[], Exchanger], size: int, dense_below: int = 0) -> None:
         self.dense_below = dense_below
-        # A copy is made far faster than what a name and options stand for.
+        # Thousands of compressors are needed, and a copy is made far faster than one is built from name and options.
         fresh = make()
         self.make, self.size = lambda: copy.deepcopy(fresh), size
         self._known: dict[tuple[Shapes, torch.device, float], list[RequestSize]] = {}
@@ -82,7 +83,7 @@ class Sizes:
         return Sizes(self.make, size, self.dense_below)
 
     def of(self, layers: Sequence[Layer]) -> list[RequestSize]:
-        """The requests of one exchange of neighbouring layers."""
+        """The requests of one exchange of a bucket of these neighbouring layers."""
         limit = self.dense_below
         sent = [layer for layer in layers if not limit or (layer.ndim > 1 and layer.numel >= limit)]
         dense_bytes = FLOAT_BYTES * (sum(layer.numel for layer in layers) - sum(layer.numel for layer in sent))
@@ -92,30 +93,31 @@ class Sizes:
     def _of(self, layers: Sequence[Layer]) -> list[RequestSize]:
         shapes = tuple((layer.numel, layer.ndim, layer.rows) for layer in layers)
         if self.by_shape:
-            return self._added_up(shapes) if self._adds_up else self._asked(shapes, META)
-        found = self._between(sum(numel for numel, _, _ in shapes))
-        pairs = zip_longest(found, self._of_a_layer[: len(found)])
+            return self._layer_by_layer(shapes) if self._is_sum_of_layers else self._requests(shapes, META)
+        one_layer = self._interpolated(sum(numel for numel, _, _ in shapes))
+        pairs = zip_longest(one_layer, self._of_a_layer[: len(one_layer)])
         return [a.plus(more, len(shapes) - 1) if more and more.kind is a.kind else a for a, more in pairs]
 
     @cached_property
     def by_shape(self) -> bool:
-        """Whether layers of one size but other shapes ask for something else, as with matrices of low rank."""
-        return self._asked(((SMALL, 2, 1),)) != self._asked(((SMALL, 2, 64),))
+        """Whether layers of one size but other shapes have other requests, as with matrices of low rank."""
+        return self._requests(((SMALL, 2, 1),)) != self._requests(((SMALL, 2, 64),))
 
     @cached_property
     def by_value(self) -> bool:
-        """Whether it matters how large the gradient is: then noise says nothing of what real gradients would cost."""
-        return self._asked(((SMALL, 2, 64),)) != self._asked(((SMALL, 2, 64),), scale=1000.0)
+        """Whether requests depend on how large the gradient's values are: then noise does not tell what they cost."""
+        return self._requests(((SMALL, 2, 64),)) != self._requests(((SMALL, 2, 64),), scale=1000.0)
 
     @cached_property
-    def _adds_up(self) -> bool:
-        """Whether a bucket asks for what its layers would ask for one by one, request by request."""
-        return self._added_up(PROBE) == self._asked(PROBE, META)
+    def _is_sum_of_layers(self) -> bool:
+        """Whether each request of a bucket has the bytes of the same requests of its layers, one by one, together."""
+        return self._layer_by_layer(PROBE) == self._requests(PROBE, META)
 
-    def _added_up(self, shapes: Shapes) -> list[RequestSize]:
+    def _layer_by_layer(self, shapes: Shapes) -> list[RequestSize]:
+        """The requests of the layers one by one, added; models have few shapes of layers, and many buckets."""
         total: list[RequestSize] = []
         for shape in shapes:
-            pairs = zip_longest(total, self._asked((shape,), META))
+            pairs = zip_longest(total, self._requests((shape,), META))
             total = [one.plus(other) if one and other else one or other for one, other in pairs]
         return total
 
@@ -123,111 +125,117 @@ class Sizes:
     def _of_a_layer(self) -> list[RequestSize]:
         """What each further layer of a bucket adds to every request, whatever its size: scales and the like."""
         small, large = (
-            [two.plus(one, -1.0) for one, two in zip(*map(self._asked, (whole, halves)), strict=True)]
+            [two.plus(one, -1.0) for one, two in zip(*map(self._requests, (whole, halves)), strict=True)]
             for whole, halves in ((((n, 2, 64),), ((n // 2, 2, 64),) * 2) for n in (SMALL, 4 * SMALL))
         )
+        # Only what is the same at both sizes belongs to the layer; a difference that changes with the size does not.
         return [a if a == b else RequestSize(a.kind, 0.0, 0.0) for a, b in zip(small, large, strict=True)]
 
-    def _between(self, numel: int) -> list[RequestSize]:
-        """On a line through two sizes of a single layer that were tried."""
+    def _interpolated(self, numel: int) -> list[RequestSize]:
+        """The requests of a single layer of `numel` elements, on a line through two sizes that were played."""
         low = min(1 << 2 * ((max(numel, 1).bit_length() - 1) // 2), SMALL)
         high = 4 * low if numel < 4 * SMALL else SAMPLE
         one, other = self._of_numel(low), self._of_numel(high)
-        if [asked.kind for asked in one] != [asked.kind for asked in other]:
+        if [request.kind for request in one] != [request.kind for request in other]:
             return self._of_numel(numel)  # so few elements that a method sends them all, or none
         share = (numel - low) / (high - low)
         return [a.plus(a, -share).plus(b, share) for a, b in zip(one, other, strict=True)]
 
     def _of_numel(self, numel: int) -> list[RequestSize]:
-        return self._asked(((numel, 2, min(1 << (numel.bit_length() // 2), numel)),))
+        return self._requests(((numel, 2, min(1 << (numel.bit_length() // 2), numel)),))
 
-    def _asked(self, shapes: Shapes, device: torch.device = CPU, scale: float = 1.0) -> list[RequestSize]:
-        """The requests of a bucket of these layers, on noise of this deviation."""
+    def _requests(self, shapes: Shapes, device: torch.device = CPU, scale: float = 1.0) -> list[RequestSize]:
+        """The requests of a bucket of these layers, on noise of `scale` times the usual deviation; played once."""
         key = (shapes, device, scale)
         if key not in self._known:
-            self._known[key] = self._try(*key)
+            self._known[key] = self._played_requests(*key)
         return self._known[key]
 
-    def _try(self, shapes: Shapes, device: torch.device, scale: float) -> list[RequestSize]:
+    def _played_requests(self, shapes: Shapes, device: torch.device, scale: float) -> list[RequestSize]:
         def play(ranks: Sequence[int], size: int, most: int | None = None) -> list[RequestSize]:
             return _play(self.make, _buckets(shapes, device, scale, len(ranks)), ranks, size, most)
 
         if self.size <= FEW:
             return play(range(self.size), self.size)
+        # A whole exchange of few ranks tells how many requests there are, and whether ranks have regions.
         many = device == CPU and sum(numel for numel, _, _ in shapes) >= SMALL
         few = self._of_few if many else play(range(FEW), FEW)
-        if any(asked.kind is Route for asked in few):
+        if any(request.kind is Route for request in few):
             worlds = (play(range(size), size, len(few)) for size in (REGIONS // 2, min(self.size, REGIONS)))
             return [_grown(one, two, self.size) for one, two in zip(*worlds, strict=True)]
         return play((0,) if device == META else self._played, self.size, len(few))
 
     @cached_property
     def _of_few(self) -> list[RequestSize]:
-        """Of a whole exchange of few ranks; from SMALL elements on the number of requests is the same."""
+        """The requests of a whole exchange of few ranks; from SMALL elements on their number is the same."""
         return _play(self.make, _buckets(((SMALL, 2, 64),), CPU, 1.0, FEW), range(FEW), FEW)
 
     @cached_property
     def _played(self) -> tuple[int, ...]:
-        """The ranks that are played; where not all have a say, those who have, and one of the others at the end."""
+        """The ranks that are played; where not all send (iwp has voters), those that do, and at the end one other."""
 
-        def has_a_say(rank: int) -> bool:
+        def sends(rank: int) -> bool:
             return _play(self.make, _buckets(((TINY, 2, 8),), CPU, 1.0, 1), (rank,), self.size, 1)[0].num_bytes > 1
 
-        if all(has_a_say(rank) for rank in range(min(self.size, TRIED))):
+        if all(sends(rank) for rank in range(min(self.size, TRIED))):
             return tuple(range(min(self.size, ALIKE)))
-        talking = [rank for rank in range(self.size) if has_a_say(rank)][: PLAYED - 1]
-        quiet = next(rank for rank in range(self.size) if rank not in talking)
-        return (*talking, quiet) if talking else tuple(range(min(self.size, ALIKE)))
+        sending = [rank for rank in range(self.size) if sends(rank)][: PLAYED - 1]
+        quiet = next(rank for rank in range(self.size) if rank not in sending)
+        return (*sending, quiet) if sending else tuple(range(min(self.size, ALIKE)))
 
 
 def _play(
     make: Callable[[], Exchanger], buckets: Sequence[Bucket], ranks: Sequence[int], size: int, most: int | None = None
 ) -> list[RequestSize]:
-    """Advance the exchanges of these ranks in a world of `size` together, to their end or for `most` requests.
+    """Run the exchanges of these ranks in a world of `size` in lockstep, to their end or for `most` requests.
 
-    The last request is not answered then: no more is asked for, and thousands of ranks' answers take long to read.
+    With `most` the last request is not answered: nothing follows it, and thousands of ranks' answers take long to read.
     """
     exchanges = [
         make().exchange(bucket, ExchangeContext(rank, size)) for bucket, rank in zip(buckets, ranks, strict=False)
     ]
     answers: list[Answer] = [None] * len(exchanges)
-    asked: list[RequestSize] = []
+    sizes: list[RequestSize] = []
     with torch.no_grad():
-        while most is None or len(asked) < most:
+        while most is None or len(sizes) < most:
             try:
                 requests = [exchange.send(answer) for exchange, answer in zip(exchanges, answers, strict=True)]
             except StopIteration:  # all make as many requests
                 break
-            asked.append(_told(requests, size))
-            if most is None or len(asked) < most:
+            sizes.append(_size_of(requests, size))
+            if most is None or len(sizes) < most:
                 answers = _answers(requests, ranks, size)
-    return asked
+    return sizes
 
 
 def _grown(one: RequestSize, two: RequestSize, size: int) -> RequestSize:
-    """A request of `size` ranks, from those of REGIONS / 2 and of REGIONS: it stays, or goes with their number, or
-    with one over it.
+    """A request in a world of `size`, from those in worlds of REGIONS / 2 (`one`) and of REGIONS ranks (`two`).
+
+    Its bytes stay, or are in proportion to the number of ranks, or to its inverse: the power of 2 that doubling the
+    world has shown.
     """
     power = round(math.log2(two.num_bytes / one.num_bytes)) if size > REGIONS and one.num_bytes and two.num_bytes else 0
     return RequestSize(two.kind, 0.0, 0.0).plus(two, (size / REGIONS) ** power)
 
 
-def _told(requests: Sequence[Request], size: int) -> RequestSize:
+def _size_of(requests: Sequence[Request], size: int) -> RequestSize:
+    """The size of one request of `size` ranks, from those of the ranks that are played."""
     num_bytes = [sum(tensor.nbytes for tensor in handed_over(request)) for request in requests]
     most, last = max(num_bytes), num_bytes[-1]
-    # All who are not played are like the last. Where that one has little to say, it is not one of many alike.
+    # All ranks that are not played are like the last one. They count only where that one sends less than others: else
+    # all are alike, and the mean of those that are played is the mean of all.
     others = size - len(requests) if last < most / 2 else 0
     return RequestSize(type(requests[0]), (sum(num_bytes) + others * last) / (len(requests) + others), float(most))
 
 
 def _answers(requests: Sequence[Request], ranks: Sequence[int], size: int) -> list[Answer]:
-    """What each of `ranks` gets; all others bring what the last one does."""
-    kind, brought = requests[0], dict(zip(ranks, requests, strict=False))
-    everyone = [brought.get(rank, requests[-1]) for rank in range(size)] if isinstance(kind, Gather | Route) else []
+    """What each of `ranks` gets, if all other ranks send what the last one does."""
+    kind, played = requests[0], dict(zip(ranks, requests, strict=False))
+    everyone = [played.get(rank, requests[-1]) for rank in range(size)] if isinstance(kind, Gather | Route) else []
     if isinstance(kind, Gather):
         return [[payload(request) for request in everyone] for _ in requests]
     if isinstance(kind, Route):
-        return [[request.parts[rank] for request in everyone if isinstance(request, Route)] for rank in brought]
+        return [[request.parts[rank] for request in everyone if isinstance(request, Route)] for rank in played]
     first, *others = (payload(request) for request in requests)
     if isinstance(kind, Merge):
         total = first.clone()
@@ -243,7 +251,7 @@ def _answers(requests: Sequence[Request], ranks: Sequence[int], size: int) -> li
 
 
 def _buckets(shapes: Shapes, device: torch.device, scale: float, count: int) -> list[Bucket]:
-    """The same layers on so many ranks."""
+    """A bucket of these layers for each of `count` ranks, filled with noise of the rank's own."""
     layers, start = [], 0
     for number, (numel, ndim, rows) in enumerate(shapes):
         layers.append(Layer(f"layer{number}", start, start + numel, ndim, rows))

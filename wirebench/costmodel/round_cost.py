@@ -2,11 +2,11 @@
 
 A plan of thousands of ranks has millions of transfers in rounds that are all alike. Here a collective is a list of such
 rounds: how many, how much a message carries, and how many messages share a machine's link. On one rank per machine
-these are the papers' formulas (closed_forms.py); up to MOST_RANKS ranks the plans themselves are priced (pricing.py).
+these are the papers' formulas (formulas.py); up to MOST_RANKS ranks the plans themselves are priced (request_cost.py).
 
 All machines count as large as the largest, and deeper trees as machines on one network, that of their slowest links.
-Segments (collectives/segments.py) count where messages are whole sums, in a tree and a star: one segment goes up while
-others come down. How near this comes to the plans' own prices is in tests/costmodel/test_round_cost.py.
+Segments (collectives/execution/segments.py) count where messages are whole sums, in a tree and a star: one segment goes
+up while others come down. How near this comes to the plans' own prices is in tests/costmodel/test_round_cost.py.
 """
 
 import functools
@@ -26,7 +26,7 @@ WHOLE_MESSAGES = ("tree", "star")
 
 
 class _Costs(NamedTuple):
-    """Seconds of a round."""
+    """Seconds of a round: start-up of its messages, bytes on the slowest link, adding."""
 
     latency: float
     wire: float
@@ -34,9 +34,11 @@ class _Costs(NamedTuple):
 
 
 class RoundCost:
-    """Prices of a collective on a topology by its rounds; UserError for a collective that has none here.
+    """Seconds of a collective on a topology, by its rounds.
 
-    segmented  count segments, as our own plans are run; without it sums are those of the papers' formulas
+    plan       the collective's name
+    segmented  cut large sums into segments, as they are run; without it sums cost what the papers' formulas say
+    Raises UserError for a collective without a list of rounds, and for a topology with `shared` or `round_seconds`.
     """
 
     def __init__(self, plan: str, topology: Topology, segmented: bool = False) -> None:
@@ -54,7 +56,7 @@ class RoundCost:
         self._network = _kinds(each for each in branches if any(isinstance(child, Branch) for child in each.children))
 
     def sum_seconds(self, num_bytes: float, part: Part = "whole") -> float:
-        """Of an all-reduce of `num_bytes`, or of its reduce-scatter or its all-gather."""
+        """Seconds of an all-reduce of `num_bytes`, or of its reduce half or its copy half alone (`part`)."""
         if self.plan == "flexreduce" and self.topology.degrees is None:
             return self._uneven(num_bytes, part)
         rounds = SUMS[self._rounds](self.shape)
@@ -67,32 +69,32 @@ class RoundCost:
         return self._seconds(rounds, one) + (segments - 1) * self._busiest(rounds[: len(rounds) // 2], one)
 
     def _busiest(self, half: Sequence[Rounds], num_bytes: float) -> float:
-        """How long a segment keeps the root busy that adds it up: its link, or what starts messages and adds them."""
+        """How long the reduce half of a segment keeps the root busy: its link, or its starting and adding messages."""
         costs = [(each.times, self._costs(each, each.share * num_bytes)) for each in half]
         wire = sum(times * cost.wire for times, cost in costs)
         return max(wire, sum(times * (cost.latency + cost.adding) for times, cost in costs))
 
     def gather_seconds(self, num_bytes: float) -> float:
-        """Of an all-gather of `num_bytes` from every rank."""
+        """Seconds of an all-gather of `num_bytes` from every rank."""
         return self._seconds(GATHERS[self._rounds](self.shape), num_bytes)
 
     def merge_seconds(self, num_bytes: float) -> float:
-        """Of a merge of one indivisible message from every rank."""
+        """Seconds of a merge of one indivisible message of `num_bytes` from every rank."""
         return self._seconds(MERGES[self._rounds](self.shape), num_bytes)
 
     def route_seconds(self, num_bytes: float) -> float:
-        """In which every rank sends parts of `num_bytes` together to all others."""
+        """Seconds of an all-to-all in which a rank's parts for all ranks have `num_bytes` together."""
         ranks, _, each = self.shape
         inside, outside = Rounds(each - 1, 1 / ranks), Rounds(ranks - each, 1 / ranks, each)
         return self._seconds([inside, outside] if ranks > each else [inside], num_bytes)
 
     @functools.cached_property
     def _rounds(self) -> str:
-        """Whose rounds: BlueConnect has nothing to factor on an asymmetric tree, and is a ring there."""
+        """The collective whose rounds are run: BlueConnect, which cannot factor an asymmetric tree, is a ring there."""
         return "ring" if self.plan == "blueconnect" and self.topology.degrees is None else self.plan
 
     def _uneven(self, num_bytes: float, part: Part) -> float:
-        """FlexReduce on an asymmetric tree, as its paper has it, and the adding that its formula leaves out."""
+        """FlexReduce on an asymmetric tree, by its paper's formula, and the adding that the formula leaves out."""
         latency = max(branch.link(num_bytes / self.shape.ranks).latency_seconds for branch in self._network)
         half = formulas.flexreduce_seconds(num_bytes, self.topology, latency) / 2
         adding = (1 - 1 / self.shape.ranks) * num_bytes * self.topology.reduce_seconds_per_byte

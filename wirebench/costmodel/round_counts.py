@@ -1,6 +1,6 @@
 """Collectives as lists of rounds that are alike: what is left of a plan where its transfers are too many to write down.
 
-How they are priced is in at_scale.py; a list holds for any number of ranks and machines.
+round_cost.py prices them; a list holds for any number of ranks and machines.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from typing import NamedTuple
 class Rounds(NamedTuple):
     """Rounds that are alike.
 
-    times     how many
+    times     how many there are
     share     of the message that each of their messages carries
     crossing  messages that leave a machine at once, over its one link; 0: they stay inside
     adds      whether what arrives is added to what is there
@@ -23,14 +23,14 @@ class Rounds(NamedTuple):
 
 
 class ClusterShape(NamedTuple):
-    """A cluster in numbers: ranks, machines, ranks of the largest machine."""
+    """A cluster in numbers: ranks, machines, and `each`, the ranks of the largest machine."""
 
     ranks: int
     machines: int
     each: int
 
     def crossing(self, distance: int) -> int:
-        """Messages that leave a machine at once when every rank sends so many places further in leaf order."""
+        """Messages that leave a machine at once when every rank sends `distance` places further in leaf order."""
         inside = self.machines == 1 or (distance < self.each and self.each % (2 * distance) == 0)
         return 0 if inside else min(distance, self.each)
 
@@ -41,7 +41,7 @@ def _strides(count: int) -> list[int]:
 
 
 def _both(reduce: Sequence[Rounds]) -> list[Rounds]:
-    """A reduce half, and the copy half that mirrors it."""
+    """A reduce half and the copy half that mirrors it: as many rounds of the same size, but nothing is added."""
     return [*(each._replace(adds=True) for each in reduce), *reduce]
 
 
@@ -56,7 +56,7 @@ def _power(shape: ClusterShape) -> int:
 
 
 def _folding(shape: ClusterShape, share: float = 1.0) -> list[Rounds]:
-    """The round in which ranks beyond a power of two hand everything to a neighbour, or get it back."""
+    """The round in which ranks beyond a power of two send everything to a neighbour, or get the result back."""
     needed = shape.ranks > _power(shape)
     return [Rounds(1, share, 0 if shape.each % 2 == 0 else _outside(shape))] if needed else []
 
@@ -83,7 +83,7 @@ def _swaps(shape: ClusterShape) -> list[tuple[int, int]]:
     distances = _strides(_power(shape))
     if shape.ranks == _power(shape):
         return [(distance, shape.crossing(distance)) for distance in distances]
-    # Of machines in which ranks were folded only each second one goes on, so that partners are twice as far.
+    # Where ranks were folded, only each second one goes on, so that partners are twice as far apart in leaf order.
     return [(distance, min(shape.crossing(2 * distance), distance)) for distance in distances]
 
 
@@ -122,13 +122,13 @@ def _ring_gather(shape: ClusterShape) -> list[Rounds]:
 
 
 def _tree_gather(shape: ClusterShape) -> list[Rounds]:
-    ranks, found = shape.ranks, []
+    ranks, rounds = shape.ranks, []
     for distance in _strides(ranks):
         crossing = min(shape.crossing(distance), 1)
         # Towards the root what a rank has gathered, and back all that it lacks.
         held = min(distance, ranks - distance)
-        found += [Rounds(1, held, crossing), Rounds(1, ranks - held, crossing)]
-    return found
+        rounds += [Rounds(1, held, crossing), Rounds(1, ranks - held, crossing)]
+    return rounds
 
 
 def _star_gather(shape: ClusterShape) -> list[Rounds]:
@@ -146,11 +146,11 @@ def _recursive_doubling_gather(shape: ClusterShape) -> list[Rounds]:
 
 
 def _halving_doubling_gather(shape: ClusterShape) -> list[Rounds]:
-    found = _folding(shape)
+    rounds = _folding(shape)
     for distance, crossing in _swaps(shape):
         there = shape.ranks / (2 * distance)
-        found += [Rounds(1, min(distance, max(there, 1)), crossing / 2), Rounds(1, there, crossing)]
-    return [*found, *_folding(shape, shape.ranks - 1)]
+        rounds += [Rounds(1, min(distance, max(there, 1)), crossing / 2), Rounds(1, there, crossing)]
+    return [*rounds, *_folding(shape, shape.ranks - 1)]
 
 
 def _hierarchical_gather(shape: ClusterShape) -> list[Rounds]:

@@ -15,7 +15,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 class Key(NamedTuple):
-    """What randomness may depend on, beside the image's own index.
+    """What the randomness of augmentation may depend on, beside the image's own index.
 
     Augmentation depends on the seed, the epoch and the image, and not on the rank, the step or the batch. So a resumed
     epoch repeats the unbroken one bit for bit, and P workers with B images each see what one worker with P * B sees.

@@ -21,8 +21,8 @@ CHUNK_BYTES = 1 << 20
 def fetch(url: str, md5: str, root: Path, folder: str) -> None:
     """Download the tar archive at `url`, check its MD5, unpack it so that `root`/`folder` exists.
 
-    The folder appears whole or not at all. Ranks that ask at the same time wait for the one that downloads. UserError
-    says why it could not be had: no network, a wrong checksum, a root that cannot be written.
+    The folder appears whole or not at all. Ranks that call at the same time wait for the one that downloads. UserError
+    says why it failed: no network, a wrong checksum, a root that cannot be written.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)
@@ -42,10 +42,10 @@ def _fetch(url: str, md5: str, root: Path, folder: str) -> None:
         with urllib.request.urlopen(url, timeout=STALL_SECONDS) as source, archive.open("wb") as target:
             shutil.copyfileobj(source, target, CHUNK_BYTES)
         with archive.open("rb") as file:
-            found = _md5(file)
-        if found != md5:
+            digest = _md5(file)
+        if digest != md5:
             raise UserError(
-                f"data.download: {url}: {archive.stat().st_size} bytes with MD5 {found}, expected {md5}; "
+                f"data.download: {url}: {archive.stat().st_size} bytes with MD5 {digest}, expected {md5}; "
                 f"nothing was kept, try again"
             )
         with tarfile.open(archive) as tar:

@@ -78,7 +78,7 @@ class ImageFolder:
 
 
 class _Item(NamedTuple):
-    """What a worker needs to know about one image."""
+    """One image of a batch, as a decoding process needs it: its number in the split, its file and its label."""
 
     number: int
     path: str

@@ -68,7 +68,7 @@ def draw_moves(count: int, pad: int, flip: bool, key: Key, device: torch.device)
     """Augmentation of every image of an epoch: int64 (count, 3) of (top, left, mirrored); None where there is none.
 
     top and left lie in [0, 2 * pad] (pad: not shifted), mirrored is 0 or 1. All are drawn at once, on the CPU, so an
-    image's row is the same whichever step, rank or device asks for it.
+    image's row is the same at whichever step and on whichever rank and device it is used.
     """
     if not pad and not flip:
         return None

@@ -18,14 +18,15 @@ from wirebench.utils.rng import generator
 class Shard:
     """One worker's share of a data set.
 
-    rank, size       of the worker, of the world
+    rank, size       the worker's rank, and the world size
     batch_size       images per worker and training step
     eval_batch_size  images per worker and evaluation batch; 0: twice the training batch
     seed             train.seed: order and augmentation follow from it
     device           where batches are put
 
-    steps_per_epoch  training steps per epoch; the images left over by whole global batches are dropped, different ones
-                     in each epoch. UserError if not even one global batch is there.
+    steps_per_epoch  training steps per epoch; images that do not fill a global batch are dropped, different ones in
+                     each epoch
+    Raises UserError if the training split has less than one global batch.
     """
 
     def __init__(

@@ -13,8 +13,8 @@ class Synthetic:
     """One random batch per rank and split, drawn at the start of an epoch and yielded again at every step.
 
     Its images (standard normal) and labels depend on the seed and the rank, and on nothing else, so workers have
-    different gradients and a repeated or resumed run has the same ones. Which indices are asked for plays no part: a
-    shorter batch is drawn for itself. The tensors yielded are the same objects each time and must not be changed.
+    different gradients and a repeated or resumed run has the same ones. Of the indices only their number counts: a
+    shorter batch is drawn by itself. The tensors yielded are the same objects each time and must not be changed.
 
     image_size   height and width in pixels
     channels     of an image

@@ -1,4 +1,4 @@
-"""Drivers of exchanges: who advances a compressor's generator, when, and on what.
+"""Drivers of exchanges: they advance compressors' generators, in threads or in lockstep, and check what comes out.
 
 May import collectives, telemetry and all below.
 """

@@ -44,7 +44,9 @@ def check_parameters(
 def first_to_differ(communicators: Sequence[Communicator], vectors: Sequence[Tensor]) -> int:
     """The first rank whose vector has other bits than that of rank 0; 0 where there is none.
 
-    Also 0 where a vector is not finite: that is told elsewhere, and a NaN may have many forms.
+    vectors  one-dimensional, one for each of `communicators`, in order
+    Every rank calls it. It is also 0 where a vector is not finite: the guard reports that, and NaNs have many bit
+    patterns.
     """
     rows = []
     for communicator, vector in zip(communicators, vectors, strict=True):
@@ -59,7 +61,8 @@ def first_to_differ(communicators: Sequence[Communicator], vectors: Sequence[Ten
 
 
 def checksum(vector: Tensor) -> int:
-    """Of the bits of a one-dimensional tensor and their places; NOT_FINITE where it has a NaN or an infinity."""
+    """CRC-32 of the tensor's bytes; NOT_FINITE where it has a NaN or an infinity."""
+    # One cheap pass first. A sum may overflow although all values are finite, so a bad one calls for a closer look.
     if not bool(vector.sum().isfinite()) and not bool(vector.isfinite().all()):
         return NOT_FINITE
     return zlib.crc32(as_bytes(vector.detach()).cpu().numpy().data)

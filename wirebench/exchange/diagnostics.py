@@ -14,7 +14,7 @@ from wirebench.exchange.lane import Lane
 from wirebench.gradient.metrics import Measures, values
 
 SPARSE = 0.5
-"""Above this share of non-zeros the largest entries say nothing."""
+"""Above this share of non-zero entries the overlap with the largest ones says nothing."""
 
 
 class Health:
@@ -29,16 +29,17 @@ class Health:
 
     @torch.no_grad()
     def read(self, step: int) -> dict[str, float]:
-        """Call it after the exchange and before the update; {} where the step is not measured (see Lane).
+        """The reading of `step`; call it after the exchange and before the update. {} where it is not measured (Lane).
 
         With g the mean gradient over ranks as it was given, G the average as it was applied, e a rank's residual after
-        the step, and m = G + mean e what all ranks had to offer (g, for a method that shows no residual):
+        the step, and m = G + mean e what all ranks had to send (g, for a method that shows no residual):
           health/compression_error  ||g - G|| / ||g||
           health/residual_norm      root of the mean over ranks of ||e||^2
           health/residual_share     ||mean e|| / ||m||
           health/density            share of the entries of G that are not 0
           health/topk_overlap       share of them that are among the equally many largest of m
-        (the last two of the compressed tensors only), and compressor/NAME of all that the method measured of itself.
+        (the last two of the compressed tensors only), and compressor/NAME for every number in the method's `measures`.
+        Every rank calls it, and all get the same numbers.
         """
         if not self.lanes or not self.lanes[0].world.measuring:
             return {}
@@ -62,8 +63,8 @@ class Health:
     def summary(self) -> dict[str, Any] | None:
         """Last value and mean of every number; None without a reading."""
         names = sorted({name for reading in self.history.values() for name in reading})
-        found = {name: [r[name] for r in self.history.values() if name in r] for name in names}
-        return {name: {"last": v[-1], "mean": sum(v) / len(v)} for name, v in found.items()} or None
+        series = {name: [r[name] for r in self.history.values() if name in r] for name in names}
+        return {name: {"last": v[-1], "mean": sum(v) / len(v)} for name, v in series.items()} or None
 
     def state_dict(self) -> dict[str, Any]:
         """The readings so far, as JSON."""
@@ -74,7 +75,7 @@ class Health:
         self.history = {step: reading for step, reading in state["history"]}
 
     def _own(self) -> dict[str, float]:
-        """What the methods measured of themselves."""
+        """The numbers in the methods' `measures`, over all ranks and buckets."""
         taken: list[Measures] = [getattr(lane.compressor, "measures", Measures()) for lane in self.lanes]
         names = taken[0].names
         if not names:
@@ -91,33 +92,33 @@ class Health:
 
 
 def held_back(lane: Lane) -> Tensor | None:
-    """Something with about the norm of what a rank holds back, for the guard; None for a method that holds nothing."""
+    """A tensor with about the norm of what a rank holds back, for the residual watch; None where nothing is."""
     return _ask(lane, "unsent" if hasattr(lane.compressor, "unsent") else "held_back")
 
 
 def _residual(lane: Lane) -> Tensor | None:
-    """The residual in the places of the flat gradient; None for a method that has none."""
+    """The residual, element by element that of the flat gradient; None for a method that has none."""
     return _ask(lane, "held_back")
 
 
 def _ask(lane: Lane, method: str) -> Tensor | None:
-    found = getattr(lane.compressor, method, lambda numel: None)(lane.flat.grad.numel())
-    return None if found is None else found.to(lane.flat.grad.device)
+    held: Tensor | None = getattr(lane.compressor, method, lambda numel: None)(lane.flat.grad.numel())
+    return None if held is None else held.to(lane.flat.grad.device)
 
 
 def _selection(lane: Lane, applied: Tensor, offered: Tensor) -> dict[str, float]:
-    """Density of what was applied, and its overlap with the largest of what was offered."""
+    """Density of the applied average, and the overlap of its entries with the largest of what was offered."""
     places = getattr(lane.compressor, "compressed", lambda layers: [slice(0, applied.numel())])(lane.flat.layers)
     if not places:
         return {}
     sent = torch.cat([applied[place] for place in places]) != 0
     count, numel = int(sent.count_nonzero()), sent.numel()
-    found = {"health/density": count / numel}
+    reading = {"health/density": count / numel}
     if 0 < count <= SPARSE * numel:
         magnitudes = torch.cat([offered[place] for place in places]).abs_()
         largest = torch.topk(magnitudes, count, sorted=False).indices
-        found["health/topk_overlap"] = int(sent[largest].count_nonzero()) / count
-    return found
+        reading["health/topk_overlap"] = int(sent[largest].count_nonzero()) / count
+    return reading
 
 
 def _share(part: Tensor, whole: Tensor) -> float:

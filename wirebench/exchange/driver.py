@@ -1,4 +1,10 @@
-"""Advance exchanges: the protocol that threads, virtual workers and the simulator share."""
+"""Advance exchanges, and the contract of a synchroniser, which every driver of exchanges fulfils.
+
+Three generators are stacked: a compressor's exchange yields requests, the executor turns each request into rounds and
+yields a handle per round, and `run` (or a driver's own loop) waits for the handles. So nothing below ever blocks, and
+the same compressor code runs in a communication thread, where one rank waits for its own rounds, and among virtual
+workers, where all ranks live in one process and every rank must have posted a round before any of them waits for it.
+"""
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -11,8 +17,11 @@ from wirebench.comm.base import Handle
 from wirebench.gradient.requests import Answer, Request
 
 Exchange = Generator[Request, Any, Tensor]
+"""A compressor's exchange: yields requests, is sent their answers, returns the average."""
 Serve = Callable[[Request], Generator[Handle, Any, Answer]]
+"""RequestExecutor.serve: yields a handle per round, is sent what its `wait` returned, returns the request's answer."""
 Steps = Generator[Handle, Any, Tensor]
+"""An exchange with its requests served: yields a handle per round, returns the average."""
 Result = TypeVar("Result")
 
 
@@ -32,7 +41,7 @@ class Synchroniser(Protocol):
         ...
 
     def take_logs(self) -> list[list[RequestLog]]:
-        """What was served since the last call, to each rank of this process."""
+        """The requests that were served since the last call, a log for each rank of this process."""
         ...
 
     def stepping(self) -> AbstractContextManager[None]:
@@ -40,11 +49,11 @@ class Synchroniser(Protocol):
         ...
 
     def settle(self) -> None:
-        """Before anything but a training step looks at the model: nothing of the last step is under way any more."""
+        """Before anything but a training step reads the model: finish what is still under way of the last step."""
         ...
 
     def evaluation_view(self) -> AbstractContextManager[None]:
-        """While the model is evaluated or saved: its parameters are those that the run is about."""
+        """Around evaluation and checkpoints: the model has the parameters to be evaluated, e.g. EASGD's centre."""
         ...
 
     def close(self) -> None:
@@ -57,13 +66,15 @@ def advance(
 ) -> Steps:
     """One rank's exchange with every request served: yields a handle per round, returns the averaged gradient.
 
-    The compressor's own work between rounds runs inside `compressing()`, so that it can be timed.
+    The compressor's own work between requests runs inside `compressing()`, so that it can be timed.
     """
     answer = None
     while True:
+        # Served outside of this block: what a request waits for the network is not the compressor's time.
         with compressing():
             try:
-                request = next(exchange) if answer is None else exchange.send(answer)
+                # None starts a generator; it is also the answer of a Reduce on all ranks but one.
+                request = exchange.send(answer)
             except StopIteration as stop:
                 return stop.value
         answer = yield from serve(request)
@@ -72,12 +83,13 @@ def advance(
 def run(ranks: Sequence[Generator[Handle, Any, Result]]) -> list[Result]:
     """Advance all ranks of this process together, round by round, and return their results in order.
 
-    All ranks start a round before any of them waits for it. With one rank this is the loop of a communication thread,
-    with all ranks of a world it is the lockstep of virtual workers.
+    With one rank this is the loop of a communication thread, with all ranks of a world it is the lockstep of virtual
+    workers.
     """
     results: dict[int, Result] = {}
     answers: list[Any] = [None] * len(ranks)
     while True:
+        # All ranks post their round before any of them waits: a virtual worker's wait reads what the others posted.
         handles: list[Handle] = []
         for place, steps in enumerate(ranks):
             try:
@@ -86,5 +98,6 @@ def run(ranks: Sequence[Generator[Handle, Any, Result]]) -> list[Result]:
                 results[place] = stop.value
         if not handles:
             return [results[place] for place in range(len(ranks))]
+        # An exchange that ends early would leave the others waiting for its messages.
         assert len(handles) == len(ranks), "the ranks' exchanges make different numbers of rounds"
         answers = [handle.wait() for handle in handles]

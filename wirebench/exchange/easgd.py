@@ -60,13 +60,16 @@ class Pull:
             self.param.copy_(self.centre)
 
     def apply(self, before: Tensor) -> None:
-        """After the optimizer's step: `before` is what the weights were, `message` the sum of all ranks' of them."""
+        """After the optimizer's step: pull this rank's weights and the centre towards each other.
+
+        before  this rank's weights before that step, overwritten; `message` holds their sum over ranks
+        """
         self.param.add_(before.sub_(self.centre), alpha=-self.strength)
         self.centre.mul_(1 - self.strength * self.size).add_(self.message, alpha=self.strength)
 
 
 class Elastic:
-    """Gradients stay where they are; the weights of all lanes of this process are summed in every step.
+    """The driver: gradients do not travel, the weights of all lanes of this process are summed in every step.
 
     overlaps  the sum runs in a thread beside the step: one lane, as in a process of a real job
     holding   sum after the backward pass instead, in this step, and keep how long it takes
@@ -78,7 +81,7 @@ class Elastic:
         self.holding = False
         self._device = lanes[0].flat.grad.device
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
-        self._marks = timer_for(self._device)
+        self._timer = timer_for(self._device)
         self._before = [torch.empty_like(pull.param) for pull in self.pulls]
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="exchange") if overlaps else None
         self._under_way: Future[None] | None = None
@@ -86,7 +89,7 @@ class Elastic:
         self._detach = [detach for lane in lanes for detach in lane.attach(lambda _: None)]
 
     def begin(self, step: int, epoch: int) -> None:
-        """The step's weights are on their way from now on."""
+        """Copy the weights that the step begins with, and start to sum them over ranks."""
         for lane, pull, before in zip(self.lanes, self.pulls, self._before, strict=True):
             lane.begin(step, epoch)
             before.copy_(pull.param)
@@ -108,15 +111,15 @@ class Elastic:
             if self._stream is not None:
                 torch.cuda.current_stream(self._device).wait_stream(self._stream)
             return
-        begin = self._marks.mark()
+        begin = self._timer.mark()
         self._exchange(None)
         if self.holding:
-            end = self._marks.mark()
-            self._marks.synchronize()
-            self._seconds = [Duration(self._marks.seconds(begin, end))]
+            end = self._timer.mark()
+            self._timer.synchronize()
+            self._seconds = [Duration(self._timer.seconds(begin, end))]
 
     def take_durations(self) -> list[Duration]:
-        """Of the sum in the last step that was held back."""
+        """How long the sum took in the last step that was held back; one entry, as there is one message."""
         return self._seconds
 
     def take_logs(self) -> list[list[RequestLog]]:
@@ -136,7 +139,7 @@ class Elastic:
 
     @contextmanager
     def evaluation_view(self) -> Iterator[None]:
-        """The models hold the centre meanwhile: it is what is evaluated and saved."""
+        """Meanwhile the models hold the centre: it is what is evaluated and saved."""
         for pull in self.pulls:
             pull.own = pull.param.clone()
             pull.param.copy_(pull.centre)

@@ -1,4 +1,4 @@
-"""One rank's gradient on its way: the flat gradient, its buckets, the compressor and the server of its requests."""
+"""One rank's way from local to averaged gradients: flat gradient, buckets, compressor, executor of its requests."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -34,9 +34,12 @@ class Exchanger(Protocol):
 class Lane:
     """Rank `rank`'s way from local to averaged gradients.
 
-    compressing  opens around the compressor's own work, e.g. a clock's phase
-    decay          joins the gradient before it is compressed; None: the optimizer applies it
-    measure_every  steps between exchanges that are measured (health.py); 0: none is
+    flat           the model's parameters and gradient, in backward order
+    server         the executor of the compressor's requests
+    seed           the run's, which all ranks share
+    compressing    opens around the compressor's own work, e.g. a clock's phase
+    decay          weight decay that is added to the gradient before it is compressed; None: the optimizer applies it
+    measure_every  steps between exchanges that are measured (diagnostics.py); 0: none is
     given          the flat gradient of a measured step, as it was before its exchange
     """
 
@@ -85,7 +88,8 @@ class Lane:
             view = self.flat.views[position]
 
             def hook(parameter: nn.Parameter) -> None:
-                # The first micro-batch brings a fresh tensor; later ones add to the view in place.
+                # In the first micro-batch autograd makes a fresh tensor, since `begin` has set .grad to None; it is
+                # copied into the flat gradient, and later micro-batches then add to that view in place.
                 assert parameter.grad is not None
                 if parameter.grad is not view:
                     view.copy_(parameter.grad)
@@ -99,7 +103,10 @@ class Lane:
         return [p.register_post_accumulate_grad_hook(hook_of(i)).remove for i, p in parameters]
 
     def fill_unused(self) -> list[int]:
-        """Layers that took no part in this step: their gradient is zero, as their peers on other ranks may not be."""
+        """Zero the gradients of layers that took no part in this step, and return these layers.
+
+        Other ranks may have used them, so they are exchanged all the same.
+        """
         unused = [position for position, ready in enumerate(self._ready) if not ready]
         for position in unused:
             view = self.flat.views[position]
@@ -108,7 +115,7 @@ class Lane:
         return unused
 
     def exchange(self, bucket: Bucket) -> Steps:
-        """Average one bucket over ranks, in place; yields a handle per round (see exchange.run)."""
+        """Average one bucket over ranks, in place; yields a handle per round (see driver.run), returns the average."""
         if self.decay is not None:
             with self.compressing(), torch.no_grad():
                 self.decay.join(bucket)
@@ -117,6 +124,7 @@ class Lane:
         exchange = conformance.exchange(self.compressor, bucket, self.world)
         steps = advance(exchange, self.server.serve, self.compressing)
         average: Tensor = yield from steps
+        # A compressor may return the bucket's own gradient, or a tensor of its own.
         if average.data_ptr() != bucket.grad.data_ptr():
             bucket.grad.copy_(average)
         return bucket.grad

@@ -1,4 +1,4 @@
-"""The engines' own gradient synchronisers in our harness: the peers that every result is compared with."""
+"""The engines' own gradient synchronisers, driven as ours are: the baselines that every result is compared with."""
 
 import inspect
 from collections.abc import Collection
@@ -26,7 +26,7 @@ class DdpSync:
 
     bucket_cap_mb  DDP's bucket size in MiB; 0: its default (25, the first bucket 1)
     find_unused    some parameters take no part in the loss
-    Buffers stay each rank's own, as they do with our schedulers.
+    Buffers of the model (statistics of normalisation) stay each rank's own, as they do with our schedulers.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class DdpSync:
         """DDP has already waited, at the end of the backward pass."""
 
     def take_logs(self) -> list[list[RequestLog]]:
-        """One step's traffic, by formula."""
+        """One step's bytes, by the formula of a ring."""
         return [[self.served]]
 
     def stepping(self) -> AbstractContextManager[None]:
@@ -96,7 +96,7 @@ class HorovodSync:
         self.optimizer.synchronize()
 
     def take_logs(self) -> list[list[RequestLog]]:
-        """One step's traffic, by formula."""
+        """One step's bytes, by the formula of a ring."""
         return [[self.served]]
 
     def stepping(self) -> AbstractContextManager[None]:
@@ -133,6 +133,6 @@ def native_sync(
 
 
 def _served(plan: str, model: nn.Module, size: int) -> RequestLog:
-    """A step's traffic by the ring's formula: what the engine really merges and sends, it does not tell."""
+    """A step's bytes by the formula of a ring: the engine does not tell what it merges and sends."""
     dense = sum(parameter.nbytes for parameter in model.parameters() if parameter.requires_grad)
     return RequestLog("Sum", plan, 1, dense, dense, ring_reduce_bytes(dense, size), 0.0)

@@ -1,7 +1,7 @@
 """A tiny exchange before a run begins: what a compressor or an engine cannot do is said before anything is written.
 
-Whatever refuses the number of ranks, a type of element or a plugin's mistake would do so at the first real exchange,
-when an earlier run's folder has been set aside already.
+Without it a compressor that does not support the number of ranks or the dtype, or a mistake in a plugin, would show at
+the first real exchange only, after the files of an earlier run in the output folder have been moved aside.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,10 +19,13 @@ LAYERS = (Layer("matrix", 0, 64, 2, 8), Layer("vector", 64, 68, 1, 4))
 
 
 def preflight(lanes: Sequence[Lane], fresh: Callable[[], Exchanger]) -> None:
-    """Exchange a few numbers between all ranks; every rank calls it. `fresh` makes compressors to be thrown away."""
+    """Exchange a few numbers between all ranks; every rank calls it. Raises UserError for what cannot be done.
+
+    fresh  makes a compressor that is thrown away afterwards, so that the run's own begins without memory of this
+    """
     exchanges = []
     for lane in lanes:
-        grad = torch.randn(LAYERS[-1].stop, generator=generator("tryout", lane.world.rank)).to(lane.flat.grad)
+        grad = torch.randn(LAYERS[-1].stop, generator=generator("preflight", lane.world.rank)).to(lane.flat.grad)
         bucket = Bucket(0, grad, torch.ones_like(grad), LAYERS, LAYERS)
         exchanges.append(advance(conformance.exchange(fresh(), bucket, lane.world), lane.server.serve))
     check_averages(lanes, run(exchanges), "a trial before the first step")

@@ -1,4 +1,4 @@
-"""What a compressor promises, checked where it runs: a user's own may break it, and is then named in one line.
+"""What a compressor promises, checked where it runs: a user's own plugin that breaks it is named in one line.
 
 wirebench/gradient/contract.py has the whole contract; tests/compressors/test_contract.py holds a method to all of it.
 """
@@ -36,7 +36,11 @@ def check(compressor: Any) -> None:
 
 
 def exchange(compressor: Any, bucket: Bucket, world: ExchangeContext) -> Exchange:
-    """The compressor's exchange of a bucket; UserError for what is no generator, no request or no average."""
+    """The compressor's exchange of a bucket, checked on the way.
+
+    Yields its requests and returns its average. Raises UserError where it is no generator, yields something else than
+    requests, or returns something else than a tensor of the bucket's shape.
+    """
     steps = compressor.exchange(bucket, world)
     if not isinstance(steps, Generator):
         raise broken(compressor, f"its exchange must be a generator that yields requests, and is {_kind(steps)}")
@@ -64,7 +68,7 @@ def broken(compressor: Any, text: str) -> UserError:
 
 
 def name_of(compressor: Any) -> str:
-    """The plugin's name as a config has it; of a wrapper, that of what is inside."""
+    """The plugin's name as a config has it; for a wrapper, the name of the compressor inside."""
     while hasattr(compressor, "inner"):
         compressor = compressor.inner
     return type(compressor).__module__.removeprefix("compressors.")

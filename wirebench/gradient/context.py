@@ -1,4 +1,4 @@
-"""What an exchange knows of the world: who it is, how many there are, when it is, and the draws all ranks share."""
+"""What an exchange knows beside its bucket: rank, world size, step, and random draws that all ranks share."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,11 @@ from wirebench.utils.rng import generator
 class ExchangeContext:
     """One rank's view at one step.
 
+    rank       this one's, from 0
+    size       the world size: number of ranks
+    step       since the start of the run, from 0; epoch: the one that it lies in
     seed       the run's, the same on every rank
-    measuring  whether this step's exchanges take numbers of themselves (measures.py); the same on every rank
+    measuring  whether methods fill their `measures` in this step (metrics.py); the same on every rank
     """
 
     rank: int

@@ -21,14 +21,14 @@ SHARED, OWN = "shared.", "own."
 class Compressor(Protocol):
     """One rank's compressor; it lives as long as the run and owns its residuals.
 
-    A plugin needs what stands here. What more the suite can use, and its defaults, is in `Method`.
+    A plugin must have these members. `Method` adds what else the suite can use, with defaults.
 
     owns_momentum  the method applies momentum itself, so the optimizer's own must be 0
     """
 
     @property
     def owns_momentum(self) -> bool:
-        """See above."""
+        """Whether the method applies momentum itself."""
         ...
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
@@ -59,19 +59,19 @@ class Method:
     """Base of the suite's methods: a method without memory, and what the suite asks of any.
 
     owns_momentum  see Compressor
-    keeps          what becomes of what is not sent: kept for later `exactly`; kept, but for `rounded` arithmetic; kept
-                   `partly`, the rest being lost and measured; `sketched`, all ranks' together and not place by place;
-                   or `nothing` is kept (dense and unbiased methods)
+    keeps          what becomes of values that are not sent: they are kept for later `exactly`; or `rounded`, exact but
+                   for rounding; or `partly`, the rest being lost and measured; or `sketched`, as a sum over ranks and
+                   not element by element; or `nothing` is kept (dense and unbiased methods)
     dense_below    what its paper sends dense (the config's dense_below), used where the config does not say
     collective     the collective that its paper runs it on, used where the config names none; "": the engine's own
     whole_model    why it works only on the whole model in one bucket; "": on any bucket
-    bounded_by     the option to change where what is held back grows without bound, and to what if that is not plain;
-                   "" for a method that holds nothing back
-    takes_turns    one rank, another at every step, does more than the others, which wait for it
-    memory         this rank's own state, of which every change of the world hands the sum on
+    bounded_by     the option to change when the residual grows without bound, and its new value where that is not
+                   plain: a warning quotes it; "" for a method that holds nothing back
+    takes_turns    in each step one rank, a different one each time, works longer, and the others wait for it
+    memory         this rank's residuals; when the number of ranks changes, their sum over ranks is kept
     shared         state that is the same on all ranks
-    own            this rank's state that means nothing in another world: a change of the world drops it
-    measures       what it measured of itself; filled only while `world.measuring`
+    own            this rank's state that means nothing in another world: dropped when the number of ranks changes
+    measures       numbers that the method takes of its own exchange; filled only while `world.measuring`
     """
 
     owns_momentum: bool = False
@@ -99,18 +99,18 @@ class Method:
         self.memory.load_state_dict(_memory(state))
 
     def held_back(self, numel: int) -> Tensor | None:
-        """The residual in the places of the flat gradient of `numel` elements; None for a method without one."""
+        """The residual, shape (numel,), element by element that of the flat gradient; None for a method without one."""
         return self.memory.state_dict().get(RESIDUAL)
 
     def unsent(self, numel: int) -> Tensor | None:
-        """What the guard watches: a tensor with about the norm of what is held back; None where nothing is."""
+        """A tensor with about the norm of what is held back, for the residual watch; None where nothing is."""
         return self.held_back(numel)
 
     def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
-        """Begin with the sum of what several ranks of an earlier world held, so that no gradient is lost.
+        """Begin with the summed residuals of several ranks of an earlier world, so that no gradient is lost.
 
-        states  their state dictionaries, at least one; what is shared comes from the first
-        joins   this rank is new: only what is shared counts
+        states  state dictionaries of those ranks, at least one; shared state comes from the first
+        joins   this rank is new: it takes the shared state only
         """
         shared = {name: tensor for name, tensor in states[0].items() if name.startswith(SHARED)}
         self.load_state_dict(shared if joins else shared | _memory(states[0]))
@@ -119,7 +119,7 @@ class Method:
 
 
 def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of what is named PREFIX.NAME, by NAME."""
+    """Copies of the tensors whose names begin with `prefix`, by the rest of their names."""
     return {name.removeprefix(prefix): tensor.clone() for name, tensor in state.items() if name.startswith(prefix)}
 
 

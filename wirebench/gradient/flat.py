@@ -43,8 +43,8 @@ class Bucket:
     layers  the layers it covers; their start and stop count from the beginning of the flat gradient
     model   all layers of the model, in the same coordinates (default: the bucket is the whole model)
 
-    The layers of what a compressor gets may have gaps between them, those that go another way: `grad` is 0 there, and
-    what is returned for them does not count.
+    A compressor may get a bucket with gaps between its layers, where other layers are sent dense: `grad` is 0 there,
+    and what the compressor returns there is not read.
     """
 
     index: int
@@ -65,7 +65,7 @@ class Bucket:
 
     @property
     def numel(self) -> int:
-        """Elements of its layers: as many as `grad` has, less those in gaps."""
+        """Elements of its layers: as many as `grad` has, without those in gaps."""
         return sum(layer.numel for layer in self.layers)
 
     @property
@@ -112,7 +112,7 @@ class FlatGradient:
 
 
 class BackwardOrder(NamedTuple):
-    """All trainable parameters' names in backward order, and those among them that took no part."""
+    """Names of all trainable parameters in backward order, and of those among them that took no part in the loss."""
 
     names: list[str]
     unused: list[str]
@@ -144,8 +144,8 @@ def _check_alike(named: dict[str, nn.Parameter]) -> None:
     for name, parameter in named.items():
         dtypes.setdefault(parameter.dtype, name)
     if len(dtypes) > 1:
-        found = ", ".join(f"{str(dtype).removeprefix('torch.')} ({name})" for dtype, name in dtypes.items())
-        raise UserError(f"model: its parameters must be of one dtype, but it has {found}")
+        words = ", ".join(f"{str(dtype).removeprefix('torch.')} ({name})" for dtype, name in dtypes.items())
+        raise UserError(f"model: its parameters must be of one dtype, but it has {words}")
 
 
 def _lay_out(order: Sequence[str], parameters: Sequence[nn.Parameter]) -> tuple[Layer, ...]:

@@ -1,8 +1,8 @@
 """Names for the parts of a compressor's work, so that a benchmark can time them where it wants to.
 
-  update  the gradient goes into the memory: residual, momentum
-  select  what is sent is found: the largest entries, a sketch, a quantised or a low-rank form
-  encode  a message is made of it, and what was sent leaves the memory
+  update  the gradient is added to the memory: residual, momentum
+  select  what is sent is computed: the largest entries, a sketch, a quantised or a low-rank form
+  encode  a message is made of it, and what was sent is removed from the memory
   decode  answers are read, and the average is written
 
 A method writes `with phase("select"): ...`; unless somebody records, that does nothing.
@@ -20,7 +20,7 @@ _recorder: list[Recorder] = []
 
 
 def phase(name: Phase) -> AbstractContextManager[None]:
-    """Around a part of the work; never around a `yield`, where others work."""
+    """Around a part of the work; never around a `yield`, during which other ranks and buckets work."""
     return _recorder[-1](name) if _recorder else _NOTHING
 
 

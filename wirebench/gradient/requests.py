@@ -19,7 +19,7 @@ class Sum:
     `tensor` has the same shape and dtype on every rank. It is consumed: it may be overwritten, and the answer may be
     the same tensor. The answer has its shape and is bit-identical on all ranks.
     `values` is how many of its elements stand for gradient values, be they quantised or sketched (None: all); the rest
-    are indices, scales and masks. It only serves the accounting.
+    are indices, scales and masks. Only the byte counts of the record use it.
     """
 
     tensor: Tensor
@@ -58,7 +58,7 @@ class Merge:
     message; it may change `mine` but not `theirs`. The answer is the combined message, the same on all ranks. Where
     `combine` is not associative the answer depends on the plan, which the record therefore names. `values` as in
     `Gather`. `accounting` gives the same as `combine`; it is called in its place on one rank for each merge, also where
-    a plan lets several ranks make the same one: what it notes of a merge adds up over ranks.
+    a plan lets several ranks make the same one: what it counts of a merge can be summed over ranks.
     """
 
     message: Tensor
@@ -69,7 +69,7 @@ class Merge:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Route:
-    """A tensor for each rank.
+    """One tensor from every rank to every rank (an all-to-all).
 
     `parts` is one tensor for every rank, in rank order, this rank's own among them: one-dimensional, of one dtype
     everywhere and of any length, which may be 0. The answer is a list of one tensor from every rank, in rank order.
@@ -85,7 +85,7 @@ Answer = Tensor | list[Tensor] | None
 
 
 def payload(request: Request) -> Tensor:
-    """The tensor that a request hands to the network; a route hands over several (`handed_over`)."""
+    """The tensor that a request hands to the network; a Route has several, see `handed_over`."""
     assert not isinstance(request, Route), "a route has no single tensor"
     return request.message if isinstance(request, Merge) else request.tensor
 

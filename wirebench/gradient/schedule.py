@@ -25,7 +25,7 @@ class LayerCost(NamedTuple):
 
 
 Cost = Callable[[int], float]
-"""Seconds of one exchange of so many elements; its start-up time is cost(0)."""
+"""cost(numel): seconds of one exchange of so many elements; its start-up time is cost(0)."""
 
 
 def ready_times(layers: Sequence[LayerCost]) -> list[float]:
@@ -34,7 +34,11 @@ def ready_times(layers: Sequence[LayerCost]) -> list[float]:
 
 
 class Duration(NamedTuple):
-    """Seconds of a bucket's exchange; with a split schedule up to its reduce-scatter, and of the rest."""
+    """Seconds of a bucket's exchange.
+
+    seconds       of all of it; under a `split` schedule, up to the end of its first sum's reduce-scatter
+    copy_seconds  under a `split` schedule, of the all-gather and all that follows it; else 0
+    """
 
     seconds: float
     copy_seconds: float = 0.0

@@ -7,7 +7,8 @@ from wirebench.gradient.flat import Bucket
 class Decay:
     """Weight decay as part of the gradient, for a compressor that applies the momentum itself.
 
-    Without compression it is the decay of PyTorch's SGD: a gradient g + decay * w, which the momentum then accumulates.
+    Without compression it is the decay of PyTorch's SGD: the gradient becomes g + decay * w before the momentum
+    accumulates it.
     """
 
     def __init__(self, section: OptimizerConfig) -> None:

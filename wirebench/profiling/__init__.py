@@ -1,4 +1,4 @@
-"""What a run times before it counts: layers, messages, and the cut that follows.
+"""Calibration: what a run times before its counted steps (layers, exchanges), and the buckets that follow from it.
 
 May import simulation and all below.
 """

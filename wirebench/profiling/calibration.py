@@ -1,8 +1,12 @@
-"""The steps before those that count: in some of them every message waits until the backward pass is done.
+"""Calibration, in the warm-up steps before those that count: times for a scheduler to learn from, and a prediction.
 
-So computation is timed without messages beside it, and messages without computation. A scheduler that weighs times
-gets them here and cuts the model anew. A simulation then puts both together again, and the run's record says what it
-predicted beside what was measured.
+First come settling steps, whose times mean nothing: memory is allocated, kernels are chosen. For a scheduler that
+weighs times there follow profiling steps, after which it cuts the model into new buckets. Validation steps, the last of
+the warm-up, time the buckets that then stand.
+
+In profiling and validation steps every message is held back until the backward pass is done. So computation is timed
+without messages beside it, and messages without computation. A simulation puts both together again, and the run's
+record has the step time that it predicts beside the measured one.
 """
 
 import json
@@ -21,36 +25,44 @@ from wirebench.gradient.schedule import Duration, LayerCost, Mode
 from wirebench.profiling.layer_timer import LayerTimer, Profile, median
 from wirebench.simulation.pipeline import Passes, simulate_step
 from wirebench.telemetry.step_stats import StepTimes
+from wirebench.utils.files import keeping
 
-SETTLE, LEARN, TRY = 2, 4, 3
-"""Steps that nothing is learned from; from which a scheduler learns; and, at least, of the cut that then stands."""
-MOST_TRIES = 10
-"""Of that cut, where the warm-up has room for more: messages scatter."""
+SETTLING_STEPS, PROFILING_STEPS, VALIDATION_STEPS = 2, 4, 3
+"""Settling, profiling and, at least, validation steps."""
+MOST_VALIDATION_STEPS = 10
+"""Validation steps where the warm-up has room for more: times of messages scatter."""
 DISTURBED = 1.5
-"""Times the tries' median total: what took longer was held up by more than a late message."""
+"""A validation step whose messages took this many times the median step's was held up by more than a late message."""
 
 
 class Holding(Protocol):
-    """A driver that can hold messages back and tell how long they took."""
+    """A driver that can hold messages back and tell how long they took.
+
+    holding  whether this step's messages wait until the backward pass is done
+    """
 
     holding: bool
 
     def take_durations(self) -> list[Duration]:
-        """Of every bucket's exchange in the last step that was held back."""
+        """How long every bucket's exchange took in the last step that was held back, by bucket."""
         ...
 
 
 @dataclass
 class Calibration:
-    """What is tried before the counted steps of one process.
+    """The calibration of one process. Its buckets are called a cut of the model.
 
-    driver   of the exchanges; None where the engine synchronises: its messages are timed by `costs` instead
+    driver   drives the exchanges; None where the engine synchronises: its messages are timed by `costs` instead
+    timer    times the layers of the first model of this process
     layers   names and elements of the model's layers, in backward order
-    groups   how they are cut now; cut(groups) cuts them anew
-    costs    measures what an exchange costs, on all ranks together
+    groups   the present cut: ranges of layers; cut(groups) makes another
+    costs    measures what an exchange costs by its size, on all ranks together
     learns   the scheduler has still to learn its cut
-    identity what a cut that was learned belongs to: scheduler, world
-    save     writes what was found out into the run's folder, on rank 0: what a cut was made of, where it was learned
+    identity what a learned cut belongs to: scheduler, world
+    save     writes the profile, and the costs where they were measured, into the run's folder; called on rank 0
+    profile  the layers' times, median of steps and ranks; None before `conclude`
+    points   (elements, seconds) of exchanges, as `costs` measured them
+    learned  the cut was learned in this run or in the one that it resumes
     """
 
     engine: Engine
@@ -69,21 +81,23 @@ class Calibration:
     profile: Profile | None = None
     points: Points = field(default_factory=list)
     learned: bool = False
-    _tries: range = field(default_factory=lambda: range(0))
-    _lessons: range = field(default_factory=lambda: range(0))
-    _seen: list[list[Duration]] = field(default_factory=list)
+    _profiling: range = field(default_factory=lambda: range(0))
+    _validation: range = field(default_factory=lambda: range(0))
+    _validated: list[list[Duration]] = field(default_factory=list)
     _durations: list[Duration] = field(default_factory=list)
 
     def plan(self, first_step: int) -> None:
-        """The run begins, or goes on, with this step."""
-        begin, end = first_step + SETTLE, first_step + self.warmup_steps
+        """Choose the profiling and validation steps of a run that begins, or goes on, with `first_step`."""
+        begin, end = first_step + SETTLING_STEPS, first_step + self.warmup_steps
         if self.learns:
-            self._lessons = range(begin, begin + LEARN)
-            begin += LEARN
-            end = max(end, begin + TRY)
-        if self.learns or self.warmup_steps > TRY:
-            self._tries = range(end - min(MOST_TRIES, max(TRY, end - begin)), end)
-        self.counted_from = max(first_step + self.warmup_steps, self._tries.stop)
+            self._profiling = range(begin, begin + PROFILING_STEPS)
+            begin += PROFILING_STEPS
+            # A new cut is validated, even where the warm-up has no room for it.
+            end = max(end, begin + VALIDATION_STEPS)
+        if self.learns or self.warmup_steps > VALIDATION_STEPS:
+            # The last steps of the warm-up: the later, the more like the steps that count.
+            self._validation = range(end - min(MOST_VALIDATION_STEPS, max(VALIDATION_STEPS, end - begin)), end)
+        self.counted_from = max(first_step + self.warmup_steps, self._validation.stop)
 
     counted_from: int = 0
     """The first step that counts."""
@@ -102,46 +116,54 @@ class Calibration:
         self.cut(self.groups)
 
     def begin_step(self, step: int) -> None:
-        """Before the first forward pass of a step."""
-        held = step in self._lessons or step in self._tries
+        """Before the first forward pass of a step: hold its messages back and time its layers, where it is timed."""
+        timed = step in self._profiling or step in self._validation
         if self.driver is not None:
-            self.driver.holding = held
-        if held:
-            self.timer.enable_sync()
+            self.driver.holding = timed
+        if timed:
+            self.timer.attach()
 
     def end_step(self, step: int) -> bool:
-        """After the exchange of a step; whether `conclude` is due, with nothing else under way."""
-        if step not in self._lessons and step not in self._tries:
+        """After the exchange of a step; whether `conclude` is due, which needs that nothing else is under way."""
+        if step not in self._profiling and step not in self._validation:
             return False
         self.timer.keep()
-        last = step in (self._tries.stop - 1, self._lessons.stop - 1)
+        last = step in (self._validation.stop - 1, self._profiling.stop - 1)
         if last:
-            self.timer.disarm()
+            self.timer.detach()
         if self.driver is not None:
+            # Taken after profiling steps too, so that the driver does not keep them; they are of another cut.
             durations = self.driver.take_durations()
-            if step in self._tries:
-                self._seen.append(durations)
+            if step in self._validation:
+                self._validated.append(durations)
         return last
 
     def conclude(self, directory: Path) -> str:
-        """All ranks agree on what they saw; a scheduler that learns cuts anew. Returns what there is to say."""
+        """Combine the ranks' times, and let a scheduler that learns cut the model anew; every rank calls it.
+
+        Returns a line for the user; "" where there is none. A cut's profile and costs are saved into `directory`.
+        """
         known = self.learned
-        said = self._conclude()
+        line = self._conclude()
+        # The validation of a cut that was learned must not replace the profile that it was made of.
         if self.engine.is_first and not known:
             assert self.profile is not None
-            self.save(directory, self.profile, self.points)
-        return said
+            with keeping(directory):
+                self.save(directory, self.profile, self.points)
+        return line
 
     def _conclude(self) -> str:
         mine = median(self.timer.take())
+        # Schedulers are pure rules: with the same times on every rank all ranks cut alike, which they must.
         texts = gather_bytes(self.engine.communicators[0], json.dumps(mine).encode())
         self.profile = median([Profile(*json.loads(text)) for text in texts])
         if not self.learns:
-            self._durations = self._of_all() if self.driver is not None else self._native_durations()
+            self._durations = self._rank_means() if self.driver is not None else self._native_durations()
             return ""
         self.learns, self.learned = False, True
         self.points = self.costs()
         ready = self.profile.ready
+        # A layer's own time is what passes between the gradient before it and its own.
         seconds = [now - before for before, now in zip((0.0, *ready), ready, strict=False)]
         layers = [each._replace(backward_seconds=s) for each, s in zip(self.layers, seconds, strict=True)]
         self.groups = self.scheduler.partition(layers, Piecewise(self.points))
@@ -149,15 +171,15 @@ class Calibration:
         return f"cut into {len(self.groups)} messages by times measured in this run"
 
     def prediction(self, steps: Sequence[StepTimes]) -> dict[str, Any] | None:
-        """The simulated step beside the measured ones; None where nothing was tried or nothing counted.
+        """The simulated step beside the measured ones; None without validation steps or without counted ones.
 
-        steps  all of this run so far, rank 0's
+        steps  all steps of this run so far, on rank 0
         """
         counted = [times.seconds for times in steps if times.counted]
-        tried = [times for times in steps if times.step in self._tries]
-        if not counted or not tried or not self._durations or self.profile is None:
+        validated = [times for times in steps if times.step in self._validation]
+        if not counted or not validated or not self._durations or self.profile is None:
             return None
-        simulated = simulate_step(self._passes(self.profile, tried), self.groups, self.mode, self._durations)
+        simulated = simulate_step(self._passes(self.profile, validated), self.groups, self.mode, self._durations)
         measured = float(np.median(counted))
         return {
             "step_seconds": simulated.seconds,
@@ -169,41 +191,46 @@ class Calibration:
 
     @property
     def mode(self) -> Mode:
-        """When messages go."""
+        """When messages are sent, by the scheduler."""
         return self.scheduler.mode
 
-    def _passes(self, profile: Profile, tried: Sequence[StepTimes]) -> Passes:
-        """Computation as it is without messages beside it."""
-        base = float(np.median([t.seconds - t.phases["exchange_exposed"] for t in tried]))
+    def _passes(self, profile: Profile, validated: Sequence[StepTimes]) -> Passes:
+        """A step's computation without messages beside it."""
+        # Messages were held back, so a validation step without its exchange is computation alone.
+        base = float(np.median([t.seconds - t.phases["exchange_exposed"] for t in validated]))
         backward = profile.ready[-1]
         if self.driver is not None and self.accumulation == 1:
-            backward = max(backward, float(np.median([t.phases["backward"] for t in tried])))
+            # Layers without parameters at the model's begin come after the last gradient. With several micro-batches
+            # the phase has all of their backward passes, and only the last one's matters here.
+            backward = max(backward, float(np.median([t.phases["backward"] for t in validated])))
         elif self.driver is None:
-            # The engine's messages go beside this backward pass, and DDP waits for them at its end.
-            base += backward - float(np.median([t.phases["backward"] for t in tried]))
+            # The engine cannot be held back: its messages go beside this backward pass, and DDP waits for them at its
+            # end, within the phase. So that phase is replaced by the time until the last gradient.
+            base += backward - float(np.median([t.phases["backward"] for t in validated]))
         return Passes(profile.forward, profile.ready, backward, base - sum(profile.forward) - backward)
 
-    def _of_all(self) -> list[Duration]:
-        """Of each bucket, the mean of all ranks' typical times."""
-        texts = gather_bytes(self.engine.communicators[0], json.dumps(typical(self._seen)).encode())
+    def _rank_means(self) -> list[Duration]:
+        """How long each bucket's exchange takes: the mean over ranks of their typical times."""
+        texts = gather_bytes(self.engine.communicators[0], json.dumps(typical(self._validated)).encode())
         return [Duration(*each) for each in np.mean([json.loads(text) for text in texts], axis=0).tolist()]
 
     def _native_durations(self) -> list[Duration]:
-        """The engine's own buckets, as its rule cuts them, by what its all-reduce costs at their sizes."""
+        """How long the engine's own buckets take: what its all-reduce costs at the sizes that its rule makes."""
         self.points = self.points or self.costs()
         cost = Piecewise(self.points)
         return [Duration(cost(sum(self.layers[i].numel for i in group))) for group in self.groups]
 
 
-def typical(tries: Sequence[Sequence[Duration]]) -> list[list[float]]:
-    """The tries' mean by bucket, scaled so that all together take what the tries' totals have as median.
+def typical(steps: Sequence[Sequence[Duration]]) -> list[list[float]]:
+    """Typical seconds of each bucket's two halves, from several steps' durations by bucket; shape (buckets, 2).
 
-    Messages are late now and then. Of three hundred some are in every try, and a sum of medians would leave that out. A
-    try that took much longer than the others was disturbed by something else, and is left out.
+    It is the mean over steps, scaled so that all buckets together take the median of the steps' totals. Messages are
+    late now and then: of three hundred some are in every step, which a sum of medians by bucket would leave out. A step
+    that took much longer than the others was disturbed by something else, and is left out.
     """
-    seen = np.asarray(tries)
-    totals = seen.sum(axis=(1, 2))
+    durations = np.asarray(steps)
+    totals = durations.sum(axis=(1, 2))
     usual = float(np.median(totals))
-    mean = seen[totals <= DISTURBED * usual].mean(axis=0)
+    mean = durations[totals <= DISTURBED * usual].mean(axis=0)
     scaled: list[list[float]] = (mean * (usual / mean.sum() if mean.sum() else 1.0)).tolist()
     return scaled

@@ -1,7 +1,7 @@
 """What an exchange costs inside the running job: the compressor's own exchange, timed at some sizes on all ranks.
 
-What a network benchmark leaves out is in it: compression, the copies of every call, the engine's own handling. That is
-what makes many small messages dearer than a network's start-up time says.
+Unlike a network benchmark's it includes compression, the copies of every call and the engine's own handling, which make
+many small messages dearer than the network's start-up time alone.
 """
 
 import json
@@ -21,12 +21,13 @@ from wirebench.gradient.flat import Bucket
 from wirebench.utils.rng import generator
 
 SECONDS_EACH, MOST_REPEATS = 0.3, 10
+"""Time that is spent on each size, and how often at most it is timed."""
 
 
 def measure_exchange(engine: Engine, lane: Lane, fresh: Callable[[], Exchanger]) -> Points:
-    """Seconds of one exchange by its size: medians of repeats, then of ranks; the same on all ranks.
+    """(elements, seconds) of one exchange at several sizes: medians of repeats, then of ranks; the same on all ranks.
 
-    fresh  makes a compressor that the exchanges may use up
+    fresh  makes a compressor of the run's kind for each size: the run's own keeps its residuals
     Every rank calls it, between two steps. Buckets are runs of the model's own layers, so that matrices keep their
     shapes; the gradients are noise, of this rank alone, as large as the last step's.
     """
@@ -41,6 +42,7 @@ def measure_exchange(engine: Engine, lane: Lane, fresh: Callable[[], Exchanger])
 
         def once(bucket: Bucket = bucket, compressor: Exchanger = compressor) -> float:
             bucket.grad.copy_(noise[bucket.start : bucket.stop])
+            # A barrier: all ranks begin at once, so that none is charged with waiting for another.
             engine.communicators[0].all_reduce(torch.zeros(1)).wait()
             begin = time.perf_counter()
             run([advance(compressor.exchange(bucket, alike), lane.server.serve)])
@@ -54,7 +56,7 @@ def measure_exchange(engine: Engine, lane: Lane, fresh: Callable[[], Exchanger])
 
 
 def measure_native(engine: Engine, numels: Sequence[int]) -> Points:
-    """Seconds of the engine's own sum of so many fp32 elements, each size once; every rank calls it."""
+    """(elements, seconds) of the engine's own all-reduce of fp32 tensors of these sizes; every rank calls it."""
     points = []
     for numel in sorted(set(numels)):
         tensor = torch.zeros(numel, device=engine.device)
@@ -72,7 +74,8 @@ def measure_native(engine: Engine, numels: Sequence[int]) -> Points:
 
 
 def _median_of(engine: Engine, once: Callable[[], float]) -> float:
-    """After one call to warm up, the median of as many as the time allows, then of ranks."""
+    """Seconds of `once`: after one call to warm up, the median of as many as the time allows, then of ranks."""
+    # The slowest rank decides how often, so that all ranks repeat it equally often.
     slowest = max(_of_ranks(engine, once()))
     repeats = max(1, min(MOST_REPEATS, int(SECONDS_EACH / max(slowest, 1e-9))))
     return float(np.median(_of_ranks(engine, float(np.median([once() for _ in range(repeats)])))))

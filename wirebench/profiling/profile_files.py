@@ -1,7 +1,7 @@
-"""What a run learned before its counted steps, in its folder: layers.json, a trace; exchange.json, what messages cost.
+"""The results of a run's calibration, in its folder: layers.json, a trace; exchange.json, what exchanges cost.
 
-Another run can take them instead of measuring (scheduler.profile), which gives it the same cut, and so the same bits.
-The trace is one like any other (docs/traces.md): the model `replay` takes it.
+Another run can take them instead of measuring (scheduler.profile), which gives it the same buckets, and so the same
+bits. The trace is one like any other (docs/traces.md): the model `replay` takes it.
 """
 
 import json
@@ -34,7 +34,8 @@ def save(
     """Write both files, the second where exchanges were measured.
 
     about   name, model, hardware, batch_size, source and torch of the trace; `exchange`: what was exchanged, and how
-    layers  with their parameters' shapes, in backward order
+    layers  layers with their parameters' shapes, in backward order
+    points  (elements, seconds) of exchanges; empty where none were measured
     """
     before = (0.0, *profile.ready)
     rows = [
@@ -49,14 +50,14 @@ def save(
 
 
 def load(directory: Path, layers: Sequence[LayerCost], exchange: Mapping[str, Any]) -> tuple[list[LayerCost], Points]:
-    """The layers with their seconds, and the costs; UserError, naming scheduler.profile, where they do not fit.
+    """The layers with their seconds, and the costs of exchanges, as `save` wrote them into `directory`.
 
-    exchange  what is exchanged, and how: in DECISIVE the file has to say the same
+    exchange  what is exchanged, and how: the file must say the same of all that is DECISIVE
+    Raises UserError, naming scheduler.profile, for files that cannot be read or are of another model or exchange.
     """
     where = "scheduler.profile"
-    found = trace.load(directory / LAYERS)
-    seconds = {layer.name: layer for layer in found.layers if layer.numel}
-    if {(layer.name, layer.numel) for layer in layers} != {(name, each.numel) for name, each in seconds.items()}:
+    traced = {layer.name: layer for layer in trace.load(directory / LAYERS).layers if layer.numel}
+    if {(layer.name, layer.numel) for layer in layers} != {(name, each.numel) for name, each in traced.items()}:
         raise UserError(f"{where}: {directory / LAYERS} is of another model")
     path = directory / EXCHANGE
     try:
@@ -76,4 +77,4 @@ def load(directory: Path, layers: Sequence[LayerCost], exchange: Mapping[str, An
             raise UserError(
                 f"{where}: {path} is of another exchange: {key} was {value!r}, here it is {exchange[key]!r}"
             )
-    return [layer._replace(backward_seconds=seconds[layer.name].backward_seconds) for layer in layers], points
+    return [layer._replace(backward_seconds=traced[layer.name].backward_seconds) for layer in layers], points

@@ -1,4 +1,4 @@
-"""A run that begins anew in a folder that holds an earlier one moves that aside: nothing that was saved is lost."""
+"""What a run finds in its folder and cannot go on with is moved aside: nothing that was saved is lost."""
 
 import shutil
 from datetime import UTC, datetime
@@ -15,7 +15,7 @@ def archive_previous_run(directory: Path) -> Path | None:
 
     Links to files and pipes stay, so that the new run writes to where they lead.
     """
-    target = directory / f"earlier-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"
+    target = directory / f"earlier-{_now()}"
     try:
         found = [directory / name for name in FILES if (directory / name).exists()]
         found = [path for path in found if not is_stream(path)]
@@ -27,3 +27,14 @@ def archive_previous_run(directory: Path) -> Path | None:
     except OSError as error:
         raise UserError(f"output.dir: {directory} cannot be written: {error.strerror}") from error
     return target
+
+
+def set_damaged_aside(path: Path) -> Path:
+    """Give a file that cannot be read a name of its own, NAME.damaged-TIME, which is returned. Raises OSError."""
+    target = path.with_name(f"{path.name}.damaged-{_now()}")
+    shutil.move(target_of(path), target)
+    return target
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}"

@@ -1,4 +1,4 @@
-"""Measured all-reduces: one cell is one collective at one size on one cluster, one line of JSON in a file."""
+"""Results of all-reduce benchmarks: a cell is one collective at one size on one cluster, one line of JSON in a file."""
 
 import dataclasses
 from collections.abc import Iterable, Sequence
@@ -13,22 +13,23 @@ from wirebench.utils import json_lines
 
 KIND = "wirebench collectives"
 MAX_ERROR = 1e-5
-"""Of a sum of float32, relative to the sum of magnitudes; any order of adding stays far below."""
+"""Greatest error of a sum of float32 values, relative to the sum of magnitudes; any order of adding stays far below."""
 
 
 @dataclass(frozen=True)
 class AllReduceResult:
     """One collective at one size.
 
-    collective, plan    the plugin's name and what its plan calls itself (blueconnect may serve a ring's plan)
-    items, item_bytes   of the summed tensor; layout, ranks, engine, backend: of the cluster
-    segments            into how many parts the sum was cut; rounds: of one part's plan; both 0 for the engine's own
-    seconds             one per repeat: the slowest rank's, for one all-reduce
+    collective, plan    the plugin's name, and the plan's own (blueconnect may run a ring's plan)
+    items, item_bytes   elements of the summed tensor, bytes of each
+    ranks, layout       the world size and the topology's layout; engine, backend: who moved the bytes
+    segments            parts into which the sum was cut; rounds: of one part's plan; both 0 for the engine's own
+    seconds             of one all-reduce on the slowest rank, one per repeat
     max_error           largest deviation from the exact sum, relative to the sum of magnitudes
     identical           all ranks ended with the same bits
-    predicted_seconds   by the cost model, None where the topology has no speeds
+    predicted_seconds   by the cost model; None where the topology has no speeds
     machines            bytes of one all-reduce across each machine's interface, [sent, received, plan's sent, plan's
-                        received]; None where there is one machine, or nothing counts
+                        received]; None where there is one machine, or no interface is counted
     """
 
     collective: str
@@ -93,7 +94,7 @@ class Measurement:
 
 
 def save(path: Path, header: dict[str, Any], cells: Iterable[AllReduceResult]) -> None:
-    """Write a header line and a line per cell, at once; UserError where that cannot be."""
+    """Write a header line and a line per cell, in one piece; UserError where the file cannot be written."""
     json_lines.save(path, {"kind": KIND, **header}, map(dataclasses.asdict, cells))
 
 

@@ -1,4 +1,7 @@
-"""Measured compressors: one cell is one method at one size, one line of JSON in a file."""
+"""Results of compressor benchmarks: a cell is one method at one size, one line of JSON in a file.
+
+Times are given in copies: as multiples of what a copy of the same vector took at the same time on the same machine.
+"""
 
 import dataclasses
 from collections.abc import Iterable
@@ -21,7 +24,7 @@ PARTS: tuple[Part, ...] = ("update", "select", "encode", "recover", "decode", "m
 
 
 class Budget(NamedTuple):
-    """The most copies that these parts together may take."""
+    """The most that these parts of the work together may take, in copies of the vector."""
 
     parts: tuple[Part, ...]
     copies: float
@@ -29,19 +32,19 @@ class Budget(NamedTuple):
 
 @dataclass(frozen=True)
 class CompressorResult:
-    """One method at one size. A copy is that of the same vector, taken beside every turn.
+    """One method at one size.
 
     method         its name and the options that were given
-    rival          whether it is something to compare with, not a compressor of this suite
-    model, layers  whose layers they are, and how many
+    rival          whether it is a baseline to compare with, not a compressor of this suite
+    model, layers  the model whose layers the vector has, and how many they are
     items          elements of the vector, fp32
     seconds        of every part (PARTS), one per turn
-    copy_seconds   of the copies beside it, one per turn
-    message_bytes  that the rank handed over, one per turn
-    state_bytes    of its state dictionary; None where memory was not measured
-    held_bytes     allocated between steps: the state, and buffers that are used again
-    peak_bytes     allocated at the height of a step, held_bytes included
-    budget         what was allowed: parts and copies
+    copy_seconds   of a copy of the vector, taken beside every turn
+    message_bytes  bytes that the rank handed to the network, one per turn
+    state_bytes    bytes of its state dictionary; None where memory was not measured
+    held_bytes     bytes allocated between steps: the state, and buffers that are used again
+    peak_bytes     the most bytes allocated within a step, held_bytes included
+    budget         the budgets that it must keep
     error          why it could not be measured; "" where it was
     """
 
@@ -61,12 +64,12 @@ class CompressorResult:
 
     @property
     def turns(self) -> int:
-        """How often it was measured."""
+        """Turns in which it was measured: steps, each beside a copy."""
         return len(self.copy_seconds)
 
     @property
     def parts(self) -> dict[Part, float]:
-        """Seconds of every part, means over the middle half of the turns by their total, so that parts add up."""
+        """Seconds of every part: means over the middle half of the turns by total, so that they sum to a mean total."""
         totals = self._totals()
         order = np.argsort(totals, kind="stable")
         cut = self.turns // 4
@@ -95,13 +98,13 @@ class CompressorResult:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """10th and 90th percentile of the turns' total over the copies beside them."""
+        """10th and 90th percentile of each turn's total over the copy beside it."""
         low, high = np.percentile(self._totals() / np.asarray(self.copy_seconds), [10, 90])
         return float(low), float(high)
 
     @property
     def least(self) -> float:
-        """The quickest turn over the quickest copy: what is least disturbed by others on the machine."""
+        """The quickest turn over the quickest copy: the figure that other load on the machine disturbs least."""
         return float(self._totals().min() / min(self.copy_seconds))
 
     def used(self, budget: Budget) -> float:
@@ -130,7 +133,7 @@ class Measurement:
 
 
 def save(path: Path, header: dict[str, Any], cells: Iterable[CompressorResult]) -> None:
-    """Write a header line and a line per cell, at once; UserError where that cannot be."""
+    """Write a header line and a line per cell, in one piece; UserError where the file cannot be written."""
     json_lines.save(path, {"kind": KIND, **header}, map(dataclasses.asdict, cells))
 
 

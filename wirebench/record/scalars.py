@@ -3,6 +3,7 @@
 The events of a run are in FOLDER/tb/METHOD. TensorBoard names runs by their folders, so a method is told by the name.
 """
 
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,7 @@ class Scalars:
         self._text = f"```toml\n{config_toml}```"
         self._settings = settings(config, world_size)
         self._writer: Any = None
+        self._hook = threading.excepthook
 
     def add(self, scalars: Mapping[str, Any], step: int, first_step: int) -> None:
         """Write the numbers among `scalars`; an older run's from `first_step` on are hidden."""
@@ -61,6 +63,8 @@ class Scalars:
 
         # A resumed run has said what it is.
         known = first_step > 0 and any(self._directory.glob("events.*"))
+        self._hook = threading.excepthook
+        threading.excepthook = self._on_thread_error
         self._writer = SummaryWriter(str(self._directory), purge_step=first_step, flush_secs=10)
         if known:
             return
@@ -73,7 +77,13 @@ class Scalars:
     def close(self) -> None:
         """Flush and close; may be called again."""
         if self._writer is not None:
+            threading.excepthook = self._hook
             self._writer.close()
+
+    def _on_thread_error(self, about: threading.ExceptHookArgs) -> None:
+        """TensorBoard's thread shows a full disk as a traceback; `add` and `close` raise the same error."""
+        if type(about.thread).__name__ != "_AsyncWriterThread" or not isinstance(about.exc_value, OSError):
+            self._hook(about)
 
 
 class NoScalars:

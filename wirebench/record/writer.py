@@ -8,17 +8,20 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from wirebench.config import loader as configuration
-from wirebench.errors import UserError
+from wirebench.errors import Unwritable, UserError
+from wirebench.record.archive import set_damaged_aside
 from wirebench.record.scalars import NoScalars, Scalars
 from wirebench.record.schema import SCHEMA, STATUSES, problems
+from wirebench.record.steps_file import open_steps
 from wirebench.telemetry.step_stats import StepTimes
-from wirebench.utils.files import is_stream, remove, write_atomically
+from wirebench.utils.files import keeping, remove, write_atomically
 
 RUNS = Path("results/runs")
 
@@ -40,6 +43,7 @@ class RunRecord:
     environment  as environment.capture gives it
     tensorboard  whether scalars, the config and the settings go to directory/tb (scalars.py)
     world_size   number of workers: throughput is that of all of them
+    note         is told what a person should know
 
     Call `truncate` and `restore` before the first `step` of a run that resumes; without them it begins anew.
     """
@@ -52,8 +56,10 @@ class RunRecord:
         environment: dict[str, Any],
         tensorboard: bool,
         world_size: int,
+        note: Callable[[str], None],
     ) -> None:
         self.directory = Path(directory)
+        self._note = note
         self._known = {"config": config, "environment": environment, "world_size": world_size}
         self._world_size = world_size
         self._history: list[dict[str, Any]] = []
@@ -68,6 +74,17 @@ class RunRecord:
         self._scalars: Scalars | NoScalars = NoScalars()
         if tensorboard:
             self._scalars = Scalars(self.directory / "tb", config, config_toml, world_size)
+
+    def already_finished(self) -> bool:
+        """Whether record.json is that of a finished run; a damaged one is set aside."""
+        path = self.directory / "record.json"
+        if not path.is_file():
+            return False
+        try:
+            return bool(json.loads(path.read_bytes())["status"] == "finished")
+        except (ValueError, KeyError, TypeError):
+            self._note(f"{path} is damaged: set aside as {set_damaged_aside(path).name}, and written anew")
+        return False
 
     def truncate(self, step: int) -> None:
         """Keep only the earlier run's steps before `step`, the first that this run will do."""
@@ -99,23 +116,26 @@ class RunRecord:
             "wire_bytes": wire_bytes,
         }
         assert not line.keys() & extra.keys(), f"extra repeats {line.keys() & extra.keys()}"
-        if self._steps is None:
-            # Only now, so that a mistake found before the first step costs an earlier run in this folder nothing.
-            remove(self.directory / "record.json")
-            self._steps = _open_steps(self.directory / "steps.jsonl", self._first_step)
-        self._steps.write(_strict_json({**line, **extra}) + "\n")
-        self._steps.flush()
+        with self._keeping("steps.jsonl"):
+            if self._steps is None:
+                # Only now, so that a mistake found before the first step costs an earlier run in this folder nothing.
+                remove(self.directory / "record.json")
+                self._steps = open_steps(self.directory / "steps.jsonl", self._first_step, self._note)
+            self._steps.write(_strict_json({**line, **extra}) + "\n")
+            self._steps.flush()
         self._last_step = times.step
         scalars = {"train/loss": loss, "train/images_per_second": rate, "train/lr": learning_rate}
         scalars |= {"wire/bytes": wire_bytes}
         scalars |= {f"phases/{name}": seconds for name, seconds in times.phases.items()} | dict(extra)
-        self._scalars.add(scalars, times.step, self._first_step)
+        with self._keeping("tb"):
+            self._scalars.add(scalars, times.step, self._first_step)
 
     def epoch(self, entry: dict[str, Any]) -> None:
         """Append {epoch, seconds, loss, top1, ...} to the history; its scalars stand at the last step."""
         self._history.append(dict(entry))
         names = {key: f"test/{key}" if key.startswith("top") else f"epoch/{key}" for key in entry if key != "epoch"}
-        self._scalars.add({name: entry[key] for key, name in names.items()}, self._last_step, self._first_step)
+        with self._keeping("tb"):
+            self._scalars.add({name: entry[key] for key, name in names.items()}, self._last_step, self._first_step)
 
     def finish(self, status: str, **fields: Any) -> dict[str, Any]:
         """Write record.json, close the files and return the record.
@@ -126,7 +146,8 @@ class RunRecord:
         assert status in STATUSES, status
         record = {"schema": SCHEMA, "status": status, **self._known, "history": self._history, **fields}
         record = _finite(record)
-        write_atomically(self.directory / "record.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
+        with self._keeping("record.json"):
+            write_atomically(self.directory / "record.json", json.dumps(record, indent=2, allow_nan=False) + "\n")
         self.close()
         # After writing: a mistake in the bookkeeping must not cost a finished run its result.
         assert not problems(record), problems(record)
@@ -134,13 +155,35 @@ class RunRecord:
 
     def close(self) -> None:
         """Close steps.jsonl and TensorBoard's file; may be called again."""
-        if self._steps is not None:
-            self._steps.close()
-        self._scalars.close()
+        with self._keeping("tb"):
+            if self._steps is not None:
+                self._steps.close()
+            self._scalars.close()
+
+    @contextmanager
+    def _keeping(self, name: str) -> Iterator[None]:
+        """Around writing a file of the folder: what cannot be written raises Unwritable, and is given up for good."""
+        try:
+            with keeping(self.directory / name):
+                yield
+        except Unwritable:
+            # Closing would flush what is still buffered, and fail as the writing did.
+            steps, scalars = self._steps, self._scalars
+            self._steps, self._scalars = None, NoScalars()
+            with suppress(OSError):
+                scalars.close()
+            with suppress(OSError):
+                if steps is not None:
+                    steps.close()
+            raise
 
 
 class NullRecord:
     """Takes what RunRecord takes and writes nothing: for every rank but 0."""
+
+    def already_finished(self) -> bool:
+        """Rank 0 knows."""
+        return False
 
     def truncate(self, step: int) -> None:
         """Nothing to drop."""
@@ -169,23 +212,6 @@ class NullRecord:
 
     def close(self) -> None:
         """Nothing to close."""
-
-
-def _open_steps(path: Path, first_step: int) -> TextIO:
-    """steps.jsonl with the lines before `first_step` kept; a line that a kill cut short is dropped."""
-    if is_stream(path):
-        return path.open("a")
-    kept = []
-    if first_step > 0 and path.exists():
-        for line in path.read_text().splitlines():
-            try:
-                entry = json.loads(line)
-            except json.JSONDecodeError:
-                continue
-            if entry["step"] < first_step:
-                kept.append(line + "\n")
-    write_atomically(path, "".join(kept))
-    return path.open("a")
 
 
 def _strict_json(value: object) -> str:

@@ -1,4 +1,4 @@
-"""A training step on paper: computation, messages, traces of models.
+"""A simulated training step: computation from traces of models, messages from the cost model.
 
 May import costmodel and all below.
 """

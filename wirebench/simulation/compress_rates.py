@@ -1,4 +1,4 @@
-"""How long compressors work: measured on one machine in copies of the same vector, and carried to another by its copy.
+"""How long compressors work: measured on one machine in copies of a vector, scaled to another by its speed of copying.
 
 A copy reads and writes every element once, so it is what memory allows; wirebench bench compressors measures methods
 in copies. On a GPU that was not measured the same number of copies, at its memory's bandwidth, is an estimate.
@@ -19,11 +19,11 @@ FLOAT_BYTES = 4
 
 
 class _Cost(NamedTuple):
-    """What a method takes.
+    """What a method's work costs.
 
     fixed   seconds of an exchange whatever its size
-    copies  (elements, copies of so many), of rising size: all work but to decode what was gathered
-    decode  the same of that work
+    copies  (elements, cost in copies of a vector of so many), by rising size: all work but decoding
+    decode  likewise, of decoding what was gathered
     """
 
     fixed: float
@@ -32,10 +32,12 @@ class _Cost(NamedTuple):
 
 
 class Rates:
-    """What every method takes, from a file of cells; of one that was measured with several options, the fewest.
+    """What every method's work costs, from a file of compressor results.
 
-    workers           of the world that was measured
-    bytes_per_second  that a copy of the largest vector read and wrote there
+    A method that was measured with several options counts with the fewest.
+
+    workers           world size of the measurement
+    bytes_per_second  memory traffic of a copy of the largest vector there, read and written
     """
 
     def __init__(self, path: Path = SHIPPED) -> None:
@@ -47,21 +49,21 @@ class Rates:
         for cell in measured.cells:
             if not cell.rival and not cell.error:
                 cells.setdefault(cell.method, []).append(cell)
-        # Shortest last, so that it stays.
+        # A label is the name and the given options. The shortest comes last, so that it is the one that stays.
         plainest = {_name(method): cells[method] for method in sorted(cells, key=len, reverse=True)}
-        self._costs = {name: _cost(sorted(found, key=lambda cell: cell.items)) for name, found in plainest.items()}
+        self._costs = {name: _cost(sorted(results, key=lambda cell: cell.items)) for name, results in plainest.items()}
 
     def knows(self, compressor: str) -> bool:
         """Whether the method was measured."""
         return compressor in self._costs
 
     def on(self, compressor: str, bytes_per_second: float, gathered: float = 1.0) -> Compressing:
-        """Seconds on hardware whose memory moves so much; for a method that was not measured, 0.
+        """Seconds of a bucket by its elements, on hardware whose memory moves so many bytes; 0 for an unknown method.
 
-        gathered  times as much is gathered as among the measured workers: so much longer it takes to decode
+        gathered  factor on decoding: how many times as much is gathered as among the measured workers
 
-        Copies lie on straight lines over the logarithm of the size. What an exchange of few elements takes beyond them
-        is the calls' own cost, which the host pays on any hardware.
+        Costs in copies lie on straight lines over the logarithm of the size. What an exchange of few elements takes
+        beyond them is the calls' own cost, which the host pays on any hardware.
         """
         cost = self._costs.get(compressor)
 

@@ -1,7 +1,7 @@
-"""One training step on paper: computation and the messages of a schedule, and what of them shows.
+"""One simulated training step: its computation, the messages of a schedule, and how much of these is not hidden.
 
 Messages go one after the other, in bucket order, as the communication thread sends them. How long each takes is given:
-measured, or priced by the cost model (simulate.py).
+measured (profiling/calibration.py), or priced by the cost model (simulator.py).
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from wirebench.gradient.schedule import Duration, Mode
 class Passes(NamedTuple):
     """Computation of a step, in seconds; layers in backward order.
 
-    forward   of each layer
+    forward   of each layer's part of the forward pass
     ready     from the start of the backward pass until each layer's gradient is there
-    backward  of the whole backward pass
-    other     everything else of a step: loading of data, update, bookkeeping
+    backward  of the whole backward pass, at least as long as the last of `ready`
+    other     of everything else in a step: loading of data, update, bookkeeping
     """
 
     forward: tuple[float, ...]
@@ -26,12 +26,16 @@ class Passes(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """Of a step that exchanges nothing."""
+        """Seconds of a step that exchanges nothing."""
         return sum(self.forward) + self.backward + self.other
 
 
 class Span(NamedTuple):
-    """A bucket's exchange, or one of its two parts: from `start` to `end`, seconds from the step's start."""
+    """A bucket's exchange, in seconds from the step's start.
+
+    half   "all" of it; under a `split` schedule "reduce" or "copy": the plan's reduce-scatter or its all-gather
+    ready  when it could have started, had nothing else been on the wire
+    """
 
     bucket: int
     half: str
@@ -41,11 +45,12 @@ class Span(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One step.
+    """One simulated step, in seconds.
 
-    seconds   of it; exposed: what the exchange adds
-    backward  when the backward pass begins, with all that the forward pass waits for behind it
-    spans     in the order in which they start; all-gathers of a split schedule go beyond the step, under the next one
+    seconds   of the whole step
+    exposed   what the exchange adds to the step's computation
+    backward  from the step's start until its backward pass begins; waits during the forward pass are in it
+    spans     in the order in which they start; all-gathers of a `split` schedule end after the step, under the next one
     """
 
     seconds: float
@@ -55,9 +60,11 @@ class Step(NamedTuple):
 
 
 def simulate_step(passes: Passes, groups: Sequence[range], mode: Mode, durations: Sequence[Duration]) -> Step:
-    """A step of the schedule that cuts the layers into `groups`, each of which takes its `durations`.
+    """Simulate a step of a schedule.
 
-    `native` synchronisers overlap as ours do. The first forward pass begins at 0.
+    groups     the buckets: ranges of layers, in backward order
+    mode       when messages go; `native` counts as `overlapped`, since the engines' synchronisers overlap as ours do
+    durations  of each bucket's exchange, in the order of `groups`
     """
     assert len(groups) == len(durations), f"{len(groups)} buckets, {len(durations)} durations"
     if mode == "split":
@@ -65,6 +72,8 @@ def simulate_step(passes: Passes, groups: Sequence[range], mode: Mode, durations
     forward = sum(passes.forward)
     free, spans = 0.0, []
     for number, (group, duration) in enumerate(zip(groups, durations, strict=True)):
+        # A bucket's last layer in backward order completes it. Elastic averaging sends weights, which are there at
+        # the start of the step.
         ready = forward + (passes.backward if mode == "after_backward" else passes.ready[group.stop - 1])
         start = 0.0 if mode == "elastic" else max(free, ready)
         free = start + duration.seconds
@@ -74,26 +83,31 @@ def simulate_step(passes: Passes, groups: Sequence[range], mode: Mode, durations
 
 
 def _split(passes: Passes, groups: Sequence[range], durations: Sequence[Duration]) -> Step:
-    """All-gathers go under the next forward pass, the first layers' first.
+    """A step of which the reduce-scatters go in the backward pass, the all-gathers under the next forward pass.
 
-    The second step counts, which begins as every one after it: a forward pass ends after all all-gathers.
+    Two steps are simulated, and the second is returned: its forward pass waits for the all-gathers of the first. All
+    later steps are like it: a forward pass waits for every all-gather, so the network is idle when it ends.
     """
     bucket_of = [number for number, group in enumerate(groups) for _ in group]
-    copied, free, begin = [0.0] * len(groups), 0.0, 0.0
+    gathered, free, begin = [0.0] * len(groups), 0.0, 0.0  # free: when the network has sent all so far
     spans: list[Span] = []
     for _ in range(2):
         spans, now = [], begin
+        # The forward pass: a layer waits for the all-gather of its bucket.
         for layer in reversed(range(len(bucket_of))):
-            now = max(now, copied[bucket_of[layer]]) + passes.forward[layer]
+            now = max(now, gathered[bucket_of[layer]]) + passes.forward[layer]
+        # The backward pass begins now; each bucket's reduce-scatter starts when its gradients and the wire are there.
         for number, (group, duration) in enumerate(zip(groups, durations, strict=True)):
             ready = now + passes.ready[group.stop - 1]
             start = max(free, ready)
             free = start + duration.seconds
             spans.append(Span(number, "reduce", ready - begin, start - begin, free - begin))
+        # The driver waits for all reduce-scatters. Then all-gathers go in the order in which the forward pass needs
+        # them: the first layers' bucket, which is the last in backward order, first.
         end = max(now + passes.backward, free)
         for number in reversed(range(len(groups))):
             start = max(free, end)
-            free = copied[number] = start + durations[number].copy_seconds
+            free = gathered[number] = start + durations[number].copy_seconds
             spans.append(Span(number, "copy", end - begin, start - begin, free - begin))
         period, backward, begin = end + passes.other - begin, now - begin, end + passes.other
     return Step(period, max(0.0, period - passes.seconds), backward, tuple(spans))

@@ -1,4 +1,4 @@
-"""What operations would take on a GPU that is not at hand, by the roofline (Williams et al. 2009).
+"""Seconds of operations on a GPU that is not at hand, by the roofline model (Williams et al. 2009).
 
 An operation takes the larger of its arithmetic at the attainable rate and its bytes, read and written once, at the full
 memory bandwidth.
@@ -29,7 +29,7 @@ class Gpu(NamedTuple):
     efficiency: float = 0.5
 
     def seconds(self, flops: float, moved_bytes: float) -> float:
-        """Of one operation, by the roofline."""
+        """Seconds of one operation of so many floating-point operations and bytes, by the roofline."""
         return max(flops / (self.peak_tflops * 1e12 * self.efficiency), moved_bytes / (self.memory_gbs * 1e9))
 
 
@@ -52,7 +52,7 @@ def of_hardware(name: str) -> Gpu | None:
 
 
 class Roofline(TorchDispatchMode):
-    """Adds the price of every operation inside to `seconds`."""
+    """Runs the operations inside its block as they are, and adds the seconds of each on `gpu` to `seconds`."""
 
     def __init__(self, gpu: Gpu) -> None:
         # Imported where it is needed: it brings Triton along, a tenth of what every rank's start takes.
@@ -63,7 +63,7 @@ class Roofline(TorchDispatchMode):
         self._formulas = flop_registry
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation, then price it."""
+        """Run the operation, then price it; views move no bytes and cost nothing."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
         if not func.is_view:
@@ -74,6 +74,6 @@ class Roofline(TorchDispatchMode):
         return out
 
     def take(self) -> float:
-        """The seconds since the last call."""
+        """The seconds added since the last call."""
         seconds, self.seconds = self.seconds, 0.0
         return seconds

@@ -1,7 +1,7 @@
 """A training step of any composition on any network, without running it.
 
-The scheduler's own rule cuts the model, the compressor's own generator asks for what it needs, every request is priced
-by the plan that would serve it, and the messages are laid beside the trace's computation (simulate_step.py).
+The scheduler's own rule cuts the model into buckets, the compressor's own generator makes its requests, every request
+is priced by the plan that would serve it, and the messages are set beside the trace's computation (pipeline.py).
 """
 
 import functools
@@ -25,19 +25,21 @@ from wirebench.topology.presets import Network, cluster
 from wirebench.topology.tree import Topology
 
 Compressing = Callable[[int], float]
-"""Seconds that a compressor works on so many elements."""
+"""compressing(numel): seconds that a compressor works on a bucket of so many elements."""
 
 
 @dataclass(frozen=True)
 class Simulated:
-    """One composition on one network.
+    """One simulated composition on one network.
 
-    step        its time, and the messages' spans
-    groups      of layers, in backward order
-    elements    of every message
-    num_bytes   that a rank hands over in a step; wire_bytes: that it sends, where nothing travels twice
-    compress, communicate  seconds of all messages together, hidden or not
-    alone       seconds of a step that exchanges nothing
+    step         its time, and the messages' spans
+    groups       the buckets: ranges of layers, in backward order
+    elements     of each bucket
+    num_bytes    bytes that a rank hands to the network in a step
+    wire_bytes   bytes that it sends, by collectives in which nothing travels twice
+    compress     seconds of the compressor's work on all buckets, hidden or not
+    communicate  seconds of all requests, hidden or not
+    alone        seconds of a step that exchanges nothing
     """
 
     step: Step
@@ -66,14 +68,14 @@ def simulate(
     dense_below: int = 0,
     compressing: Compressing | None = None,
 ) -> Simulated:
-    """One step of `trace` on `workers` ranks that take part in `network`.
+    """One step of `trace` on `workers` ranks of `network`.
 
-    scheduler    that cuts, e.g. schedulers.build("optimal")
-    compressor   makes one, as compressors.build does, e.g. lambda: compressors.build("topk", dense_below=0)
+    scheduler    e.g. schedulers.build("optimal")
+    compressor   makes a compressor, e.g. lambda: compressors.build("topk", dense_below=0)
     collective   by name: one of wirebench.collectives, or native
     network      the ranks' topology, or what lies between machines of one worker each (wirebench.topology.presets)
-    dense_below  tensors of fewer elements are not compressed
-    compressing  seconds that the compressor works on so many elements; none: no time
+    dense_below  tensors of one dimension or of fewer elements are not compressed; 0: all are
+    compressing  seconds that the compressor works on a bucket, by its elements; None: no time
     Many schedules of one composition are cheaper together: Simulator. Raises UserError for a network that lacks
     speeds, for a number of workers that is not the topology's, and for a collective that does not exist.
     """
@@ -92,9 +94,10 @@ def simulate(
 class Simulator:
     """Steps of one model, compressed in one way, on one network, under any schedule.
 
-    sizes        what the compressor asks for; compressing: seconds that it takes for a bucket of so many elements
+    sizes        the compressor's requests by bucket
+    compressing  seconds that the compressor works on a bucket, by its elements
     pricer       the network with its collective
-    Buckets are priced once, whichever schedules ask for them.
+    A bucket's requests are counted once, for all schedules that make it.
     """
 
     def __init__(self, trace: Trace, sizes: Sizes, compressing: Compressing, pricer: Pricer) -> None:
@@ -108,17 +111,17 @@ class Simulator:
         """One step under this schedule."""
         layers = self.costs()
         groups = scheduler.partition(layers, self._cost if scheduler.needs_profile else free)
-        asked = [self._asked(group) for group in groups]
+        requests = [self._requests(group) for group in groups]
         compress = [self.compressing(self._numel(group)) for group in groups]
         price = _in_halves if scheduler.mode == "split" else _whole
-        durations = [price(self.pricer, each, own) for each, own in zip(asked, compress, strict=True)]
+        durations = [price(self.pricer, each, seconds) for each, seconds in zip(requests, compress, strict=True)]
         step = simulate_step(self.passes, groups, scheduler.mode, durations)
         return Simulated(
             step,
             tuple(groups),
             tuple(self._numel(group) for group in groups),
-            sum(request.num_bytes for each in asked for request in each),
-            sum(request.sent(self.pricer.topology.size) for each in asked for request in each),
+            sum(request.num_bytes for each in requests for request in each),
+            sum(request.sent(self.pricer.topology.size) for each in requests for request in each),
             sum(compress),
             sum(d.seconds + d.copy_seconds for d in durations) - sum(compress),
             self.passes.seconds,
@@ -132,17 +135,17 @@ class Simulator:
 
     @functools.cached_property
     def _cost(self) -> Piecewise:
-        """Of an exchange by its elements: that of the runs of layers that a job would try (exchange_profile.py)."""
+        """The cost of an exchange by its elements, from the sizes that a job would measure (exchange_timer.py)."""
         points = []
         for group in spans(tuple(layer.numel for layer in self.layers)):
-            duration = _whole(self.pricer, self._asked(group), self.compressing(self._numel(group)))
+            duration = _whole(self.pricer, self._requests(group), self.compressing(self._numel(group)))
             points.append((self._numel(group), duration.seconds))
         return Piecewise(points)
 
     def _numel(self, group: range) -> int:
         return self.layers[group.stop - 1].stop - self.layers[group.start].start
 
-    def _asked(self, group: range) -> list[RequestSize]:
+    def _requests(self, group: range) -> list[RequestSize]:
         key = (group.start, group.stop)
         if key not in self._known:
             self._known[key] = self._sizes.of(self.layers[group.start : group.stop])
@@ -161,10 +164,10 @@ def layers_of(trace: Trace) -> tuple[Layer, ...]:
 
 
 def passes_of(trace: Trace) -> Passes:
-    """The trace's computation.
+    """The trace's computation, by layers with parameters.
 
-    The time of layers without parameters belongs to the gradient that comes next, in the forward pass to the layer
-    after them (at the end, to the one before).
+    In the backward pass the time of layers without parameters delays the gradient that comes next. In the forward pass
+    it is added to that of the next layer with parameters; behind the last such layer, to that one.
     """
     forward, ready, now, waiting = [], [], 0.0, 0.0
     for layer in reversed(trace.layers):
@@ -193,24 +196,25 @@ def draw(simulated: Simulated, passes: Passes, timeline: Timeline) -> None:
         timeline.draw("exchange", f"bucket {span.bucket}{name}", begin, end, ready=ready, elements=elements)
 
 
-def _whole(pricer: Pricer, asked: Sequence[RequestSize], compress: float) -> Duration:
-    """A bucket's requests, one after the other."""
-    return Duration(compress + sum(pricer.seconds(each) for each in asked))
+def _whole(pricer: Pricer, requests: Sequence[RequestSize], compress: float) -> Duration:
+    """Seconds of a bucket's exchange: the compressor's work and its requests, one after the other."""
+    return Duration(compress + sum(pricer.seconds(each) for each in requests))
 
 
-def _in_halves(pricer: Pricer, asked: Sequence[RequestSize], compress: float) -> Duration:
-    """The same; its first sum is left half done, and all that follows it waits too, as in a job (split.py).
+def _in_halves(pricer: Pricer, requests: Sequence[RequestSize], compress: float) -> Duration:
+    """Seconds of a bucket's exchange that is interrupted at its first sum, as in a job (exchange/reduce_scatter.py).
 
-    What the compressor works is counted before, though some of it comes after that sum.
+    Up to that sum's reduce-scatter it runs in the backward pass; its all-gather and all requests after it run under the
+    next forward pass. All of the compressor's work is counted in the first half, though some comes after that sum.
     """
-    place = next((number for number, each in enumerate(asked) if each.kind is Sum), None)
+    place = next((number for number, each in enumerate(requests) if each.kind is Sum), None)
     if place is None:
-        return _whole(pricer, asked, compress)
-    first, second = pricer.halves(asked[place])
-    before, after = (sum(map(pricer.seconds, each)) for each in (asked[:place], asked[place + 1 :]))
+        return _whole(pricer, requests, compress)
+    first, second = pricer.halves(requests[place])
+    before, after = (sum(map(pricer.seconds, each)) for each in (requests[:place], requests[place + 1 :]))
     return Duration(compress + before + first, second + after)
 
 
 def free(numel: int) -> float:
-    """No time at all, whatever the elements."""
+    """0 seconds, for any number of elements: the cost of nothing."""
     return 0.0

@@ -16,9 +16,9 @@ from wirebench.errors import UserError
 from wirebench.utils.files import write_atomically
 
 SHIPPED = Path(__file__).resolve().parents[2] / "configs" / "traces"
-"""Where a trace without a path is looked for."""
+"""The folder of the traces that are named without a path."""
 MOST_IMAGES, MOST_NUMEL, MOST_SECONDS = 10**9, 10**11, 10**5
-"""Of a batch, and of one layer. What is larger is a mistake, and would be cut into messages for hours."""
+"""The most images of a batch, elements and seconds of a layer: more is a mistake, and would be simulated for hours."""
 
 
 @runtime_checkable
@@ -28,7 +28,7 @@ class Paced(Protocol):
     dilation: float
 
     def backward_seconds(self, name: str, images: int) -> float:
-        """Of the layer `name`, for so many images."""
+        """Seconds of the backward pass of the layer `name`, for so many images."""
         ...
 
 
@@ -37,7 +37,7 @@ class TraceLayer:
     """One parameter tensor.
 
     numel             its elements; 0: a part of the model that takes time and has no parameters
-    forward_seconds   of one forward pass over the trace's batch
+    forward_seconds   of its part of one forward pass over the trace's batch
     backward_seconds  from the gradient before, or from the start of the backward pass, to this layer's gradient
     shape             of the tensor; None: a vector of `numel` elements
     """
@@ -54,7 +54,7 @@ class Trace:
     """One training step of a model, without communication and update.
 
     batch_size  images that the times are for
-    estimate    computed, not measured
+    estimate    whether the times are computed and not measured
     source      how it was made, in words
     torch       version of PyTorch that made it
     layers      in forward order
@@ -76,16 +76,16 @@ class Trace:
 
     @property
     def forward_seconds(self) -> float:
-        """Of one forward pass over the batch."""
+        """Seconds of one forward pass over the batch."""
         return math.fsum(layer.forward_seconds for layer in self.layers)
 
     @property
     def backward_seconds(self) -> float:
-        """Of one backward pass over the batch."""
+        """Seconds of one backward pass over the batch."""
         return math.fsum(layer.backward_seconds for layer in self.layers)
 
     def faster(self, speed: float) -> "Trace":
-        """The same on hardware that is `speed` times as fast."""
+        """The trace as on hardware that is `speed` times as fast."""
         assert speed > 0, f"a speed is positive, got {speed}"
         layers = tuple(
             replace(each, forward_seconds=each.forward_seconds / speed, backward_seconds=each.backward_seconds / speed)
@@ -94,7 +94,7 @@ class Trace:
         return replace(self, layers=layers)
 
     def batched(self, images: int) -> "Trace":
-        """The same for a batch of so many images, in proportion."""
+        """The trace of a batch of `images` images, with times in proportion."""
         return replace(self.faster(self.batch_size / images), batch_size=images)
 
     def save(self, path: str | Path) -> None:

@@ -1,4 +1,4 @@
 """What a run measures of itself: time, steps, bytes, the network interface, the GPU, the environment.
 
-May import what stands below collectives, and collectives.
+May import collectives and all below.
 """

@@ -31,7 +31,10 @@ class _Phase(NamedTuple):
 
 @dataclass
 class _Step:
-    """A step on its way: its marks, and `begin_at`, its perf_counter time if it is the first after a pause."""
+    """A step whose times are not known yet: its marks (points in time of the device) and phases.
+
+    begin_at  perf_counter seconds at its begin, if it is the first after a pause
+    """
 
     begin: Any
     begin_at: float | None = None
@@ -105,12 +108,12 @@ class Clock:
         return known
 
     def drain(self) -> list[StepTimes]:
-        """Wait for the device; the rest of the closed steps."""
+        """Wait for the device; returns the remaining closed steps."""
         self._marks.synchronize()
         return self.completed()
 
     def _reached(self, step: _Step) -> bool:
-        # The last mark first: it is nearly always the last to be reached.
+        # The step's end first: it is nearly always the last of the marks to be reached.
         return self._marks.reached(step.end) and all(self._marks.reached(phase.end) for phase in step.phases)
 
     def _resolve(self, step: _Step) -> StepTimes:

@@ -38,7 +38,7 @@ def capture(device: torch.device) -> dict[str, Any]:
 
 
 def hardware(device: torch.device) -> str:
-    """What computes, in words."""
+    """What computes, in words: a GPU's name, or a CPU's and the number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()

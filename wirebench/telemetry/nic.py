@@ -12,7 +12,7 @@ from typing import NamedTuple
 from wirebench.errors import UserError
 
 HEADER_BYTES = 14 + 20 + 32
-"""Ethernet, IPv4 and TCP with time stamps, of a packet; large ones that the card cuts up are counted once."""
+"""Of one packet: Ethernet, IPv4 and TCP with time stamps. The kernel counts a large packet, cut by the card, once."""
 
 COUNTERS = Path("/proc/net/dev")
 ROUTES = Path("/proc/net/route")
@@ -28,7 +28,7 @@ class Counters(NamedTuple):
 
 
 class InterfaceCounter:
-    """Byte counters of one interface; of none (`interface` None) it reads None.
+    """Byte counters of one interface; with `interface` None it reads None.
 
     They count everything that crosses the interface: all ranks of this host, headers and acknowledgements too. On `lo`
     what is sent is also received. Raises UserError where the machine has no such interface.

@@ -52,7 +52,7 @@ class Timeline:
             self.draw(track, name, begin, end, **details)
 
     def draw(self, track: str, name: str, begin: float, end: float, **details: Any) -> None:
-        """Like `span`, whatever `active` is: for a span whose times become known later than its step."""
+        """Draw a span whatever `active` is now: for times that become known later than their step."""
         with self._lock:
             self._spans.append(_Span(track, name, begin, end, details))
 

@@ -1,4 +1,4 @@
-"""Points in time, of the host or of a GPU, taken without stopping the work that is timed."""
+"""Timers of the host and of a GPU: they take marks (points in time) without stopping the work that is timed."""
 
 import time
 from typing import Any, Protocol
@@ -10,15 +10,15 @@ class DeviceTimer(Protocol):
     """Takes marks, and tells the time between two of them once they are reached."""
 
     def mark(self) -> Any:
-        """Now; on a GPU, when its current stream gets here."""
+        """A mark of now; on a GPU, of when its current stream has done the work given to it so far."""
         ...
 
     def seconds(self, begin: Any, end: Any) -> float:
-        """From one reached mark to another."""
+        """Seconds from one reached mark to another."""
         ...
 
     def reached(self, mark: Any) -> bool:
-        """Whether that point is passed."""
+        """Whether that point is passed; does not wait."""
         ...
 
     def synchronize(self) -> None:
@@ -27,7 +27,7 @@ class DeviceTimer(Protocol):
 
 
 class HostTimer:
-    """Points in time of the host: perf_counter seconds."""
+    """Marks of the host: perf_counter seconds."""
 
     def mark(self) -> float:
         """Now."""
@@ -46,7 +46,7 @@ class HostTimer:
 
 
 class CudaTimer:
-    """Points in time of the device: events, recorded on the current stream of the calling thread."""
+    """Marks of the device: events, recorded on the current stream of the calling thread."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -71,5 +71,5 @@ class CudaTimer:
 
 
 def timer_for(device: torch.device) -> DeviceTimer:
-    """DeviceTimer for work on `device`."""
+    """The timer of work on `device`: its own on a GPU, the host's on a CPU."""
     return CudaTimer(device) if device.type == "cuda" else HostTimer()

@@ -1,4 +1,4 @@
-"""What a run put on the wire: requests as they were served, summed per step, and the interface's own counters."""
+"""What a run put on the wire: bytes of its requests, summed per step, and the network interface's own counters."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,8 +10,13 @@ from wirebench.telemetry.nic import HEADER_BYTES, Counters, InterfaceCounter
 BYTES_PER_ELEMENT = 4
 
 
-class OfRanks(NamedTuple):
-    """By rank: bytes on the wire and bytes of gradient values per counted step, bytes on the wire of the last step."""
+class PerRankBytes(NamedTuple):
+    """Bytes by rank.
+
+    wire    on the wire per counted step
+    values  of gradient values, without indices and scales, per counted step
+    last    on the wire in the last step
+    """
 
     wire: list[float]
     values: list[float]
@@ -19,9 +24,12 @@ class OfRanks(NamedTuple):
 
 
 class Traffic:
-    """Traffic over the counted steps: rank 0's, and what each rank of this process sent.
+    """Bytes over the counted steps: of the first rank of this process, and of each of its ranks.
 
-    numel  elements of the gradient;  size  ranks;  ranks_on_this_host  those whose traffic the interface counts
+    numel               elements of the gradient
+    size                world size
+    nic                 the interface whose own counters are read
+    ranks_on_this_host  ranks whose bytes these counters see together
     """
 
     def __init__(self, numel: int, size: int, nic: InterfaceCounter, ranks_on_this_host: int) -> None:
@@ -33,11 +41,11 @@ class Traffic:
         self.total = 0.0
         """Bytes on the wire of all steps of the run so far, counted or not: the mean of this process's ranks."""
         self.handed: list[int] = []
-        """Bytes of gradient values that each rank of this process handed over."""
-        self.of_ranks: OfRanks | None = None
-        """Of all ranks, once the run has gathered it."""
+        """Bytes of gradient values that each rank of this process handed to the network."""
+        self.per_rank: PerRankBytes | None = None
+        """Byte counts of all ranks, once the run has gathered them."""
         self.last_wires: list[int] = []
-        """Bytes on the wire of the last step of each rank of this process."""
+        """Bytes that each rank of this process put on the wire in the last step."""
         self.last: list[RequestLog] = []
         self._nic_sent = self._nic_packets = self._nic_steps = 0
         self._nic_last: Counters | None = None
@@ -51,38 +59,38 @@ class Traffic:
         self.total = state["total"]
 
     def step(self, logs: Sequence[Sequence[RequestLog]], counted: bool) -> int:
-        """Take in one step's requests, a log for each rank of this process; returns the first's bytes on the wire."""
-        served, wires = logs[0], [sum(s.wire_bytes for s in log) for log in logs]
+        """Add one step's requests, a log for each rank of this process; returns the first rank's bytes on the wire."""
+        first, wires = logs[0], [sum(request.wire_bytes for request in log) for log in logs]
         wire = wires[0]
         self.total += sum(wires) / len(wires)
         if counted:
-            values = [sum(s.value_bytes for s in log) for log in logs]
+            values = [sum(request.value_bytes for request in log) for log in logs]
             self.sent, self.handed = _added(self.sent, wires), _added(self.handed, values)
             self.steps += 1
-            self.payload += sum(s.payload_bytes for s in served)
+            self.payload += sum(request.payload_bytes for request in first)
             self.values += values[0]
             self.wire += wire
         self._read_interface(counted)
-        self.last, self.last_wires = list(served), wires
+        self.last, self.last_wires = list(first), wires
         return wire
 
-    def of_mine(self) -> OfRanks | None:
-        """The same of the ranks of this process; None without a step."""
+    def own_ranks(self) -> PerRankBytes | None:
+        """Per-rank byte counts of this process; None without a step."""
         if not self.last_wires:
             return None
         nothing, steps = [0.0] * len(self.last_wires), max(self.steps, 1)
         wire, values = ([total / steps for total in totals] for totals in (self.sent, self.handed))
-        return OfRanks(wire or nothing, values or nothing, [float(count) for count in self.last_wires])
+        return PerRankBytes(wire or nothing, values or nothing, [float(count) for count in self.last_wires])
 
     @property
     def values_sent(self) -> float:
-        """Bytes of gradient values that were handed over in the counted steps, as far as is known."""
-        return float(sum(self.of_ranks.values if self.of_ranks else self.handed))
+        """Bytes of gradient values sent: by all ranks per counted step once gathered, else by this process in total."""
+        return float(sum(self.per_rank.values if self.per_rank else self.handed))
 
     @property
     def last_ratio(self) -> float | None:
         """`compression_ratio.wire` of the last step alone."""
-        return self._wire_ratio(self.of_ranks.last if self.of_ranks else self.last_wires)
+        return self._wire_ratio(self.per_rank.last if self.per_rank else self.last_wires)
 
     def resume(self) -> None:
         """Training traffic begins: remember the interface's counters."""
@@ -93,7 +101,7 @@ class Traffic:
         self._nic_last = None
 
     def _read_interface(self, counted: bool) -> None:
-        """Add what the interface has sent since the end of the step before, if this step counts."""
+        """Add what the interface has sent since the last reading, if this step counts."""
         before, now = self._nic_last, self.nic.read()
         if before is None or now is None:
             return
@@ -107,7 +115,7 @@ class Traffic:
         """The record's `bytes_per_step`, `compression_ratio` and `requests` (those of the last step)."""
         per_step = {name: self._mean(total) for name, total in self._totals().items()}
         share = 1 / (self._nic_steps * self.ranks_on_this_host) if self._nic_steps else None
-        wires = self.of_ranks.wire if self.of_ranks and self.steps else []
+        wires = self.per_rank.wire if self.per_rank and self.steps else []
         return {
             "bytes_per_step": {
                 "payload": per_step["payload"],
@@ -123,11 +131,11 @@ class Traffic:
                 "with_indices": _ratio(self.dense_bytes, per_step["payload"]),
                 "wire": self._wire_ratio(wires or [per_step["wire"] or 0.0]),
             },
-            "requests": [_as_entry(served) for served in self.last],
+            "requests": [_as_entry(request) for request in self.last],
         }
 
     def _wire_ratio(self, wires: Sequence[float]) -> float | None:
-        """What a dense ring sends, over the mean of these."""
+        """Bytes that a rank sends in a dense ring all-reduce, over the mean of `wires`."""
         dense_wire = ring_reduce_bytes(self.dense_bytes, self.size)
         return _ratio(dense_wire, sum(wires) / len(wires)) if wires else None
 
@@ -146,12 +154,12 @@ def _ratio(dense: float, compressed: float | None) -> float | None:
     return dense / compressed if compressed and dense else None
 
 
-def _as_entry(served: RequestLog) -> dict[str, Any]:
+def _as_entry(request: RequestLog) -> dict[str, Any]:
     return {
-        "kind": served.kind,
-        "plan": served.plan,
-        "rounds": served.rounds,
-        "bytes": served.wire_bytes,
-        "payload_bytes": served.payload_bytes,
-        "seconds": served.seconds,
+        "kind": request.kind,
+        "plan": request.plan,
+        "rounds": request.rounds,
+        "bytes": request.wire_bytes,
+        "payload_bytes": request.payload_bytes,
+        "seconds": request.seconds,
     }

@@ -13,7 +13,10 @@ from wirebench.topology.tree import Branch, Link, Topology
 
 
 class Network(NamedTuple):
-    """Between machines: start-up time of a message, bytes per second, seconds to add a received byte."""
+    """A network between machines: start-up time of a message, bytes per second, seconds to add a received byte.
+
+    source  where the numbers come from, in words
+    """
 
     latency_seconds: float
     bytes_per_second: float
@@ -38,9 +41,9 @@ NETWORKS = {
     ),
 }
 LOCAL = Link(5e-6, 12e9)
-"""Between GPUs of a machine: PCIe 3 x16, nominal."""
+"""The link between the GPUs of a machine: PCIe 3 x16, nominal."""
 ALONE = Link(0.0, 1e15)
-"""Of the only rank of a machine: never the limit."""
+"""The link of a rank that is alone in its machine: never the limit."""
 
 
 def find(name: str) -> Network:
@@ -64,7 +67,8 @@ def cluster(network: Network, workers: int, per_machine: int = 1) -> Topology:
 def rescaled(topology: Topology, factor: float) -> Topology:
     """A topology whose links between machines have `factor` times the rate; start-up times stay.
 
-    So does the engine's own all-reduce, where it was measured. Of a single machine it is the links inside.
+    The engine's own all-reduce, where it was measured, gets `factor` times the bandwidth as well. A topology of one
+    machine is rescaled inside it.
     """
 
     def dressed(node: Branch) -> Branch:

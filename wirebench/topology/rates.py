@@ -6,7 +6,7 @@ from wirebench.errors import UserError
 
 UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
 LOWEST, HIGHEST = 8e3, 1e12
-"""What a link can be shaped to; below, a single packet takes seconds."""
+"""Rates that a link can be shaped to, in bits per second; below these a single packet takes seconds."""
 
 
 def parse_rate(text: str, option: str = "--link") -> float:

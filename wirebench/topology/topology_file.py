@@ -45,8 +45,8 @@ class Described:
 
     topology  without link speeds where the file has no levels
     note      where the numbers come from, in words
-    names     of the levels, from the lowest to the root; () where the file names none
-    fit       numbers about the fit that the speeds come from, by name; empty where they are nominal
+    names     names of the levels, from the lowest to the root; () where the file names none
+    fit       quality of the fit that the speeds come from, by name; empty where they are nominal
     """
 
     topology: Topology
@@ -61,9 +61,10 @@ def resolve(text: str) -> Topology:
 
 
 def of_job(text: str, hosts: Sequence[str], where: str) -> Topology:
-    """The topology of a job whose ranks run on `hosts`: the one that a user names, if any, else by the hosts.
+    """The topology of a job whose ranks run on `hosts`: the one that `text` names, else one machine per host.
 
-    UserError, which begins with `where`, unless it has the job's ranks, on its machines where these are several.
+    Raises UserError, which begins with `where`, for a named topology that has another number of ranks than the job, or
+    other machines where the job runs on several hosts.
     """
     by_hosts = Topology.of_hosts(hosts)
     if not text:
@@ -77,7 +78,7 @@ def of_job(text: str, hosts: Sequence[str], where: str) -> Topology:
 
 
 def describe(text: str) -> Described:
-    """As `resolve`, with all that the file says beside the topology."""
+    """The topology that `resolve` gives, with the note, names and fit that its file holds."""
     return read(text) if FilePath(text).suffix == ".toml" else Described(Topology.parse(text))
 
 
@@ -148,10 +149,10 @@ def _described(table: Mapping[str, Any]) -> Described:
 
 
 def _overrides(plain: Topology, nodes: Sequence[Mapping[str, Any]], has_levels: bool) -> dict[BranchPath, Links]:
-    """The links of single branches."""
+    """The links of the branches that have speeds of their own, by path."""
     if nodes and not has_levels:
         raise UserError("nodes: speeds of single branches come on top of levels, but there are none")
-    found: dict[BranchPath, Links] = {}
+    links_of: dict[BranchPath, Links] = {}
     for number, node in enumerate(nodes):
         where = f"nodes[{number}]"
         links = _links(where, node, NODE_KEYS, ["path"])
@@ -159,10 +160,10 @@ def _overrides(plain: Topology, nodes: Sequence[Mapping[str, Any]], has_levels: 
         if path not in plain.branches:
             known = ", ".join(str(list(each)) for each in plain.branches)
             raise UserError(f"{where}.path: {list(path)} is no branch of {plain.layout}; there is: {known}")
-        if path in found:
+        if path in links_of:
             raise UserError(f"{where}.path: {list(path)} has its speeds already")
-        found[path] = links
-    return found
+        links_of[path] = links
+    return links_of
 
 
 def _links(where: str, table: Mapping[str, Any], keys: Mapping[str, Any], needed: Sequence[str] = ()) -> Links:
@@ -208,7 +209,7 @@ def _amount(table: Mapping[str, Any], key: str) -> float:
 
 
 def _check(where: str, table: Mapping[str, Any], hints: Mapping[str, Any], needed: Sequence[str]) -> None:
-    """Every key known and of its type, and the needed ones there."""
+    """Raise UserError unless every key is known and of its type, and the needed ones are there."""
     prefix = f"{where}." if where else ""
     for key, value in table.items():
         if key not in hints:
@@ -272,7 +273,7 @@ def _speed(links: Links) -> dict[str, Any]:
 
 
 def _digits(value: float) -> float:
-    """Without the last bits, so that what was read as 5.0 is written as 5.0."""
+    """The value to twelve digits, so that what was read as 5.0 is written as 5.0."""
     return float(f"{value:.12g}")
 
 

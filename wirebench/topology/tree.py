@@ -43,7 +43,7 @@ def check_pieces(links: Sequence[Link]) -> None:
 
 def link_for(links: Sequence[Link], message_bytes: float) -> Link:
     """The one of several speeds that holds for messages of this size."""
-    if len(links) == 1:  # nearly always, and asked for millions of times
+    if len(links) == 1:  # nearly always, and a fit calls this millions of times
         return links[0]
     return next(link for link in reversed(links) if link.from_bytes <= message_bytes)
 
@@ -91,8 +91,8 @@ class Topology:
     root                     the topmost branch; its leaves are the ranks 0 to size - 1, in any order
     reduce_seconds_per_byte  gamma: seconds that a rank takes to add one received byte
     round_seconds            what a round costs for every rank that receives in it, whatever it carries
-    shared                   what all messages share, whatever their way: the cores of one machine that plays all hosts
-                             of an emulated cluster. () on a real one
+    shared                   what all messages share, whatever their way, by size of message: the cores of one machine
+                             that plays all hosts of an emulated cluster. () on a real one
     native                   the engine's own all-reduce: start-up time of a call, and bus bandwidth, by size of the
                              tensor; () where it was not measured
     """

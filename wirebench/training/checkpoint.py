@@ -22,7 +22,7 @@ from wirebench.comm.ship import collect, distribute
 from wirebench.errors import UserError
 from wirebench.training.resharding import RankState, from_bytes, own_step, rank_states, to_bytes
 from wirebench.training.train_state import TrainState
-from wirebench.utils.files import write_atomically
+from wirebench.utils.files import keeping, write_atomically
 from wirebench.utils.tensor_tree import pack, unpack
 
 FORMAT = 4
@@ -63,21 +63,26 @@ class Checkpoints:
     def _write(self, final: Path, state: Mapping[str, Any], parts: Iterator[bytes]) -> None:
         partial = self.directory / f".{final.name}.partial"
         try:
+            with keeping(final, "the checkpoint cannot be written"):
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir(parents=True)
+                self._fill(partial, state, parts)
+                shutil.rmtree(final, ignore_errors=True)
+                os.rename(partial, final)
+        finally:
             shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir(parents=True)
-            sums = {MODEL: _write(partial / MODEL, pack(state["model"]))}
-            for rank, content in enumerate(parts):
-                sums[_rank_file(rank)] = _write(partial / _rank_file(rank), content)
-            about = {
-                "format": FORMAT, "world": self._world(), "identity": self.identity, "files": sums,
-                "progress": state["progress"],
-            }  # fmt: skip
-            write_atomically(partial / STATE, json.dumps({**about, "checksum": _checksum(about)}, indent=1))
-            shutil.rmtree(final, ignore_errors=True)
-            os.rename(partial, final)
-        except OSError as error:
-            raise UserError(f"{final}: the checkpoint cannot be written: {error.strerror}") from error
         self._prune(final)
+
+    def _fill(self, folder: Path, state: Mapping[str, Any], parts: Iterator[bytes]) -> None:
+        """All files of a checkpoint."""
+        sums = {MODEL: _write(folder / MODEL, pack(state["model"]))}
+        for rank, content in enumerate(parts):
+            sums[_rank_file(rank)] = _write(folder / _rank_file(rank), content)
+        about = {
+            "format": FORMAT, "world": self._world(), "identity": self.identity, "files": sums,
+            "progress": state["progress"],
+        }  # fmt: skip
+        write_atomically(folder / STATE, json.dumps({**about, "checksum": _checksum(about)}, indent=1))
 
     def restore(self, source: str) -> bool:
         """Load the state that `source` names (train.resume); every rank calls it. Whether there was one.

@@ -1,23 +1,33 @@
-"""A rank is gone: what the others say, and how a user goes on."""
+"""A run ends before its time, as a rank is gone or cannot write: what is said, and how a user goes on."""
 
+from wirebench.comm.launch import launched
 from wirebench.comm.peers import first_line
 from wirebench.training.trainer import Trainer
 
 
-def lost_by_native(run: Trainer, error: Exception) -> bool:
-    """Whether the engine's own synchroniser raised this because a rank is gone: it knows no PeerLost."""
-    return isinstance(error, RuntimeError) and not run.lanes and run.engine.lost_a_neighbour()
+def lost_by_native(trainer: Trainer, error: Exception) -> bool:
+    """Whether the engine's own synchroniser, which does not know PeerLost, raised `error` because a rank is gone."""
+    if not isinstance(error, RuntimeError) or trainer.lanes:
+        return False
+    return bool(trainer.engine.farewell()) or trainer.engine.lost_a_neighbour()
 
 
-def describe(run: Trainer, error: Exception) -> str:
-    """Which rank is gone, and how a user goes on."""
-    gone = run.engine.who_is_gone()
+def describe(trainer: Trainer, error: Exception) -> str:
+    """One line for the user: which rank is gone, at which step, and how to resume."""
+    gone = trainer.engine.who_is_gone()
     what = f"lost {gone}" if gone else "the ranks could not go on together"
-    return f"{what} at step {run.step} ({first_line(error)}); {_advice(run)}"
+    return f"{what} at step {trainer.step} ({first_line(error)}); {_advice(trainer)}"
 
 
-def _advice(run: Trainer) -> str:
-    newest = run.checkpoints.newest
+def give_up(trainer: Trainer, error: Exception) -> str:
+    """This rank alone cannot go on: what it says, which the others hear, too, instead of wondering where it is."""
+    said = f"{error}; {_advice(trainer)}"
+    trainer.engine.say_farewell(f"rank {launched().rank} cannot go on: {said}")
+    return said
+
+
+def _advice(trainer: Trainer) -> str:
+    newest = trainer.checkpoints.newest
     if newest is None:
         return "no checkpoint was saved (train.checkpoint_every_steps)"
-    return f"resume with output.dir={run.directory} train.resume=auto (newest checkpoint: {newest})"
+    return f"resume with output.dir={trainer.directory} train.resume=auto (newest checkpoint: {newest})"

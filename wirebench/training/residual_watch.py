@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 EVERY = 50
-"""Steps between two looks; each is a pass over the residual, and on a GPU the host waits for it."""
+"""Steps between two readings of the norm; each is a pass over the residual, and on a GPU the host waits for it."""
 
 TURNOVERS = 5
 """Times 1 / p steps before growth is suspicious: by then a residual that has a bound is near it."""
 
 LEAST_DENSITY, USUAL_DENSITY = 1e-3, 1e-2
-"""Slower than this no residual may be; and what counts for methods that know no density."""
+"""The density that is assumed of sparser methods, as a bound on the wait; and of methods that know no density."""
 
 GROWTH = 1.3
 """A residual that is nothing but noise grows by sqrt(2) while the steps double, one that is never sent by 2."""
@@ -29,7 +29,7 @@ class ResidualWatch:
 
     name     of the compressor; setting: the option of it that bounds what is held back; both go into the warning
     density  share of the entries that it sends, None where it knows none
-    warn     is told, once
+    warn     called with the warning, once
     begin    the first step that counts: during a warm-up more is sent, and after it the residual grows
     size     number of ranks
     """
@@ -46,12 +46,16 @@ class ResidualWatch:
         self.warned = False
 
     def look(self, step: int, held_back: Callable[[], Tensor | None]) -> None:
-        """After the exchange of `step`; nothing happens but at every fiftieth."""
+        """Read the norm after the exchange of `step`, if it is one of EVERY steps, and warn where it still grows.
+
+        held_back  gives the residual, of any shape; None where nothing is held back
+        """
         if self.warned or step < self.begin or step % EVERY or (residual := held_back()) is None:
             return
         if self.first is None:
             self.first = step
         self.norms[step] = torch.linalg.vector_norm(residual).item()
+        # The norm now against the one at half the residual's age: a bounded one has stopped growing by then.
         age = step - self.first
         middle = self.first + age // 2 // EVERY * EVERY
         before = self.norms.get(middle, 0.0)

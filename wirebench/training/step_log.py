@@ -14,6 +14,8 @@ from wirebench.training.progress import NullProgress, Progress
 
 
 class _Facts(NamedTuple):
+    """What is known of a step as soon as it is closed."""
+
     epoch: int
     learning_rate: float
     wire_bytes: int
@@ -23,8 +25,8 @@ class _Facts(NamedTuple):
 class StepLog:
     """The steps of one run, in order; `steps` keeps the times of all that are complete.
 
-    A bad loss or gradient is raised here, at a fixed number of steps after its own, so that all ranks raise it at the
-    same place.
+    A loss or gradient that is not finite is raised here, a fixed number of steps after its own (the guard's lag), so
+    that all ranks raise it at the same step.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class StepLog:
         self._pass_on()
 
     def _pass_on(self) -> None:
+        """Write the steps whose times and losses are both known, in order."""
         while self._times and self._times[0].step in self._losses:
             times = self._times.pop(0)
             facts, loss = self._facts.pop(times.step), self._losses.pop(times.step)

@@ -1,6 +1,5 @@
 """Everything that one run is made of, put together, and its bookkeeping between the steps."""
 
-import json
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +30,7 @@ from wirebench.training.replica import Replica
 from wirebench.training.residual_watch import ResidualWatch
 from wirebench.training.step_log import StepLog
 from wirebench.training.train_state import TrainState
+from wirebench.utils.files import keeping
 
 SETTLED_STEPS = 3
 
@@ -108,8 +108,7 @@ class Trainer:
         """Whether the run that is resumed has done all steps and has its record: then there is nothing to do."""
         if self.step < self.total_steps:
             return False
-        path = self.directory / "record.json"
-        mine = path.is_file() and json.loads(path.read_bytes())["status"] == "finished"
+        mine = self.record.already_finished()
         if not self.engine.distributed:
             return mine
         return gather_bytes(self.engine.communicators[0], b"1" if mine else b"0")[0] == b"1"
@@ -196,7 +195,8 @@ class Trainer:
     def finish(self, status: str, final: dict[str, float]) -> dict[str, Any]:
         """Write record.json and trace.json; returns the record (empty on other ranks)."""
         if self.engine.is_first:
-            self.timeline.save(self.directory / "trace.json")
+            with keeping(self.directory / "trace.json"):
+                self.timeline.save(self.directory / "trace.json")
         if status != "diverged":
             run_summary.gather(self.engine, self.traffic)
         measured = summary(self.journal.steps, self.engine.size) | self.traffic.summary()

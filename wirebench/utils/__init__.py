@@ -1,4 +1,4 @@
-"""What every part uses and that knows no gradient: seeds, files, Markdown, figures, command lines.
+"""Helpers that every part uses and that know nothing of gradients: seeds, files, Markdown, figures, command lines.
 
 It may import wirebench.errors and nothing else of the suite.
 """

@@ -97,9 +97,11 @@ def _say(line: str, code: int) -> int:
 
 
 def check_outputs(figure: Path | None = None, **files: Path | None) -> None:
-    """Make the folders of the files that were asked for, so that nothing is computed in vain.
+    """Make the folders of the requested output files, before anything is computed in vain.
 
-    UserError, by option, for one that cannot be written.
+    figure  must end in .png
+    files   the other files, by option
+    Raises UserError, naming the option, for a path that cannot be written.
     """
     if figure is not None and figure.suffix != ".png":
         raise UserError(f"--figure: draws .png, not {figure.name!r}")

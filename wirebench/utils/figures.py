@@ -12,14 +12,14 @@ from wirebench.utils.files import write_atomically
 
 
 def new_figure(title: str, across: str, up: str) -> tuple[Figure, Axes]:
-    """A figure with one pair of axes."""
+    """A figure with one pair of axes, whose labels are `across` and `up`."""
     figure = Figure(figsize=(6.4, 4.2), layout="constrained")
     axes = figure.add_subplot(title=title, xlabel=across, ylabel=up)
     return figure, axes
 
 
 def finish(axes: Axes, legend: Literal["best", "upper left"] = "best", columns: int = 1) -> None:
-    """Grid and legend."""
+    """Draw the grid and the legend, which has `columns` columns."""
     axes.set_axisbelow(True)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

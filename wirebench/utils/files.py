@@ -6,7 +6,10 @@ points to; a device or a pipe is written to.
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
+
+from wirebench.errors import Unwritable
 
 HELD_OPEN = ("/dev/std", "/dev/fd/", "/proc/")
 """Names of what a process holds open: whoever opened it goes on with that file, not with one that took its place."""
@@ -27,6 +30,15 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except OSError as error:
         error.filename = str(path)  # the one that whoever reads the message knows
         raise
+
+
+@contextlib.contextmanager
+def keeping(path: Path, what: str = "cannot be written") -> Iterator[None]:
+    """Around writing `path`, which a run cannot do without: an OSError becomes Unwritable, one line."""
+    try:
+        yield
+    except OSError as error:
+        raise Unwritable(f"{path}: {what}: {error.strerror or error}") from error
 
 
 def is_stream(path: Path) -> bool:

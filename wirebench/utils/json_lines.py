@@ -1,4 +1,4 @@
-"""Files of measurements: a line of JSON that says where and how, then a line for every cell."""
+"""Files of measurements: a header line of JSON that says where and how, then one line per result."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from wirebench.utils.files import write_atomically
 
 
 def save(path: Path, header: Mapping[str, Any], lines: Iterable[Mapping[str, Any]]) -> None:
-    """Write the header and the lines, at once; UserError where that cannot be."""
+    """Write the header and the lines in one piece; UserError where the file cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, "".join(f"{json.dumps(line)}\n" for line in (header, *lines)))
@@ -19,7 +19,7 @@ def save(path: Path, header: Mapping[str, Any], lines: Iterable[Mapping[str, Any
 
 
 def load(path: Path, kind: str, script: str) -> tuple[dict[str, Any], list[Any]]:
-    """Read (header, lines) of a file whose header's `kind` is this, as `script` writes it; else UserError."""
+    """The header and the result lines of a file that `script` wrote; UserError unless its header names this `kind`."""
     try:
         lines = [json.loads(line) for line in path.read_text().splitlines()]
     except OSError as error:

@@ -8,7 +8,7 @@ from wirebench.utils.files import write_atomically
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table, and an empty one."""
+    """The lines of a table with this head, and an empty line after it."""
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     return [*lines, *("| " + " | ".join(cells) + " |" for cells in rows), ""]
 
@@ -19,7 +19,7 @@ def replaced(path: Path, shown: str, begin: str, end: str) -> str:
 
 
 def inserted(path: Path, text: str, shown: str, begin: str, end: str) -> str:
-    """The same in `text`, which is or will be that of the file."""
+    """`text` with `shown` in place of what stands between the markers; the UserError names `path`, its file."""
     if text.count(begin) != 1 or text.count(end) != 1 or text.index(begin) > text.index(end):
         raise UserError(f"{path}: needs the line {begin} once, and after it the line {end} once")
     return f"{text.partition(begin)[0]}{begin}\n{shown}\n{end}{text.partition(end)[2]}"
@@ -34,7 +34,7 @@ def text_of(path: Path) -> str:
 
 
 def write(path: Path, text: str) -> None:
-    """Write it in one piece; UserError where that cannot be."""
+    """Write `text` in one piece; UserError where the file cannot be written."""
     try:
         write_atomically(path, text)
     except OSError as error:

@@ -11,6 +11,7 @@ from wirebench.topology.rates import parse_rate, show_rate
 
 MISSING = "-"
 LABELS = {"ring": "ring", "native": "native", "blueconnect": "BlueConnect", "flexreduce": "FlexReduce"}
+OF_IDEAL = "{:.0f} to {:.0f} %".format(*(100 * end for end in CLAIMS["of_ideal"].number))
 REACHED = whole(1 - (CLAIMS["saving_2_machines"].tolerance or 0))
 INTRODUCTION = f"""# FlexReduce beside its paper
 
@@ -23,7 +24,7 @@ engine's.
 Times are medians of repeats in which the collectives take turns. A saving is of the median of turn-by-turn ratios, in
 brackets its 10th and 90th percentile. *ideal*: the saving that links alone allow, 1 - ((M-1)/M) / ((N-1)/N) for N
 learners on M machines. *saving / ideal* of at least {REACHED} counts as reproduced; *ideal time / time* is
-how the paper counts its 90 to 99 %. *link use*: bytes by the plan over what the busiest link could carry in the time;
+how the paper counts its {OF_IDEAL}. *link use*: bytes by the plan over what the busiest link could carry in the time;
 headers take 0.7 %, so 99 % is a full link.
 
 Small all-reduces say less about the links: an idle one passes its first bytes at once (a host's 0.5 ms worth or 18 KB,

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.studies.published import load
-from suite.studies.rows import Row, times_faster
-from suite.studies.words import size
+from suite.studies.rows import Row, size, times_faster
 from wirebench.utils.markdown import table
 
 PUBLISHED = load(Path(__file__).parent)

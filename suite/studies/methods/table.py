@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from suite.studies.gs_sgd.claims import claims
-from suite.studies.rows import DDP, DENSE, Row, fastest
-from suite.studies.words import size
+from suite.studies.rows import DDP, DENSE, Row, fastest, size
 from wirebench.utils.markdown import table
 
 HEAD = (

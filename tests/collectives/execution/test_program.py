@@ -50,9 +50,9 @@ def test_fresh_parts_come_before_what_is_added_to_them_whichever_message_brings_
 
 
 def test_a_pairs_touching_transfers_travel_as_one_message() -> None:
-    (_, second, _) = program_of(CROSSED, 0).legs
+    (_, second, _) = program_of(CROSSED, 0).rounds
     assert [(span.peer, span.start, span.stop) for span in second.receives] == [(2, 0, 2), (1, 0, 2)]
-    assert [(a.start, a.stop, a.offset, a.fresh) for a in second.arrivals] == [
+    assert [(a.start, a.stop, a.offset, a.fresh) for a in second.incoming] == [
         (0, 1, 0, True), (0, 1, 2, False), (1, 2, 3, True), (1, 2, 1, False),
     ]  # fmt: skip
     assert program_of(CROSSED, 0).scratch_items == 4
@@ -60,23 +60,23 @@ def test_a_pairs_touching_transfers_travel_as_one_message() -> None:
 
 def test_receives_are_posted_a_round_ahead_where_nothing_is_disturbed() -> None:
     ring = Ring().plan(Topology.flat(3), 3)
-    course = program_of(ring, 0)
+    program = program_of(ring, 0)
     # The copy rounds go the other way round: their messages come from the other neighbour.
-    assert [leg.early for leg in course.legs] == [False, True, False, True]
+    assert [each.early for each in program.rounds] == [False, True, False, True]
     # One item a round, in two places by turns, so that one can come while the other is added.
-    assert [leg.into for leg in course.legs] == [0, 1, None, None]
-    assert course.scratch_items == 2
+    assert [each.into for each in program.rounds] == [0, 1, None, None]
+    assert program.scratch_items == 2
 
     added = Plan("added", ((Transfer(1, 0, 0, 2),),), ((Transfer(1, 0, 1, 3),),))
-    assert not program_of(added, 0).legs[1].early, "what comes would be added to"
+    assert not program_of(added, 0).rounds[1].early, "what comes would be added to"
     passed_on = Plan("passed on", (), ((Transfer(0, 1, 0, 2), Transfer(1, 0, 3, 4)), (Transfer(1, 0, 1, 3),)))
-    assert not program_of(passed_on, 0).legs[1].early, "what comes would be passed on"
+    assert not program_of(passed_on, 0).rounds[1].early, "what comes would be passed on"
     other = Plan("other", (), ((Transfer(1, 0, 0, 2),), (Transfer(2, 0, 2, 3),)))
-    assert not program_of(other, 0).legs[1].early, "what comes would take a share of the link"
+    assert not program_of(other, 0).rounds[1].early, "what comes would take a share of the link"
     twice = Plan("twice", (), ((Transfer(1, 0, 0, 2),), (Transfer(1, 0, 1, 3),)))
-    assert not program_of(twice, 0).legs[1].early, "what comes first would overwrite what comes later"
+    assert not program_of(twice, 0).rounds[1].early, "what comes first would overwrite what comes later"
     back = Plan("back", ((Transfer(0, 1, 0, 2), Transfer(1, 0, 2, 4)),), ((Transfer(1, 0, 0, 2),),))
-    assert program_of(back, 0).legs[1].early, "the sum comes after the summand has left"
+    assert program_of(back, 0).rounds[1].early, "the sum comes after the summand has left"
 
 
 def test_buffers_are_used_again_by_type_and_grow() -> None:

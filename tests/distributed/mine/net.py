@@ -5,6 +5,7 @@ environment says so, because options would be a part of the run, which a checkpo
 """
 
 import os
+import resource
 import signal
 import time
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 PAUSE, TROUBLE = "WIREBENCH_TEST_PAUSE_MS", "WIREBENCH_TEST_TROUBLE"
+FULL_BYTES = 3000
 
 
 class Net(nn.Module):
@@ -64,6 +66,9 @@ class Net(nn.Module):
             raise RuntimeError("the model broke")
         if self.trouble == "hang":
             time.sleep(600)
+        if self.trouble == "full_disk":
+            # No file of this process grows beyond this: a few lines of steps.jsonl, and what is printed.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, resource.RLIM_INFINITY))
         if self.trouble == "terminate":
             os.kill(os.getpid(), signal.SIGTERM)
         if self.trouble == "kill":

@@ -1,4 +1,4 @@
-"""Running a plan on a communicator: a rank's program, segments, merges, routes, and who answers requests.
+"""Running plans on a communicator: the executor of requests, a rank's program, segments, merges and routes.
 
 May import the plans' base and wirebench.comm.
 """

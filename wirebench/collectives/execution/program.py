@@ -21,7 +21,7 @@ class Span(NamedTuple):
 
 
 class Incoming(NamedTuple):
-    """Items [start, stop) that arrive `offset` items into what a round receives, to be added or, fresh, copied."""
+    """Items [start, stop) that lie `offset` items into what a round receives: to be added, or copied where `fresh`."""
 
     start: int
     stop: int
@@ -32,13 +32,15 @@ class Incoming(NamedTuple):
 class RankRound(NamedTuple):
     """One rank's part of a round.
 
-    into   where what it receives begins in the scratch buffer; None in a copy round, which receives in place
-    early  whether its messages should be asked for while the round before it is under way
+    sends, receives  messages, in the order in which they are posted
+    incoming         what is done with the received items, in the order of the plan's transfers
+    into             where what it receives begins in the scratch buffer; None in a copy round, which receives in place
+    early            whether its receives may be posted while the round before is under way
     """
 
     sends: tuple[Span, ...]
     receives: tuple[Span, ...]
-    arrivals: tuple[Incoming, ...]
+    incoming: tuple[Incoming, ...]
     into: int | None
     early: bool
 
@@ -47,91 +49,98 @@ class RankProgram(NamedTuple):
     """One rank's part of a plan; `scratch_items`: the most that it receives in two reduce rounds in a row."""
 
     name: str
-    legs: tuple[RankRound, ...]
+    rounds: tuple[RankRound, ...]
     scratch_items: int
 
 
 def program_of(plan: Plan, rank: int) -> RankProgram:
     """Rank `rank`'s part of `plan`."""
-    reduce = [_leg(transfers, rank) for transfers in plan.reduce]
-    # Two places by turns, so that one round's messages may come while the other's are added up.
-    sizes = [sum(span.stop - span.start for span in leg.receives) for leg in reduce]
-    places = (0, max(sizes[0::2], default=0))
-    legs = [leg._replace(into=places[number % 2]) for number, leg in enumerate(reduce)]
-    legs += [_leg(transfers, rank) for transfers in plan.copy]
-    legs[1:] = [leg._replace(early=_early(leg, before)) for before, leg in pairwise(legs)]
-    return RankProgram(plan.name, tuple(legs), places[1] + max(sizes[1::2], default=0))
+    reduce = [_rank_round(transfers, rank) for transfers in plan.reduce]
+    # Reduce rounds use two parts of the scratch buffer in turn, so that one round's messages may arrive in one part
+    # while those of the round before are added from the other.
+    sizes = [sum(span.stop - span.start for span in each.receives) for each in reduce]
+    parts = (0, max(sizes[0::2], default=0))
+    rounds = [each._replace(into=parts[number % 2]) for number, each in enumerate(reduce)]
+    rounds += [_rank_round(transfers, rank) for transfers in plan.copy]
+    rounds[1:] = [each._replace(early=_early(each, before)) for before, each in pairwise(rounds)]
+    return RankProgram(plan.name, tuple(rounds), parts[1] + max(sizes[1::2], default=0))
 
 
-def _early(leg: RankRound, before: RankRound) -> bool:
-    """Whether a round's messages should be asked for during the round before it.
+def _early(this: RankRound, before: RankRound) -> bool:
+    """Whether the receives of `this` round may be posted while the round `before` is under way.
 
-    Only those of ranks that send in that round too: they queue up behind what is still to come. Another rank's would
-    take a share of a link from this round's. And not into what the round before adds, receives or passes on. What a
-    reduce round sends cannot be hit: whoever knows the sum has already received what this rank adds to it.
+    Only if all its senders send in the round before as well: then their messages queue up behind those of that round.
+    The message of another rank would share a link with them, and delay them.
+    And only if nothing is received into memory that the round before still uses: what it adds to, receives into or, as
+    a copy round, sends from. What a reduce round sends from is safe from a copy round: whoever sends a sum has already
+    received this rank's contribution to it.
     """
-    if not {span.peer for span in leg.receives} <= {span.peer for span in before.receives}:
+    if not {span.peer for span in this.receives} <= {span.peer for span in before.receives}:
         return False
-    if leg.into is not None:
+    if this.into is not None:
         return True
-    in_use = before.arrivals if before.into is not None else (*before.sends, *before.receives)
-    return not any(mine.start < used.stop and used.start < mine.stop for mine in leg.receives for used in in_use)
+    in_use = before.incoming if before.into is not None else (*before.sends, *before.receives)
+    return not any(mine.start < used.stop and used.start < mine.stop for mine in this.receives for used in in_use)
 
 
-def _leg(transfers: Round, rank: int) -> RankRound:
+def _rank_round(transfers: Round, rank: int) -> RankRound:
+    """A round as `rank` sees it; `into` and `early` depend on other rounds, and are filled in by the caller."""
     travelling = messages(tuple(t for t in transfers if rank in (t.src, t.dst)))
-    incoming = [m for m in travelling if m.dst == rank]
+    received = [m for m in travelling if m.dst == rank]
     begins: dict[Transfer, int] = {}
     offset = 0
-    for message in incoming:
-        # By its place in the round, since a plan may list parts of several messages in any order, and it matters.
+    for message in received:
         begins |= {part: offset + part.start - message.start for part in message.parts}
         offset += message.stop - message.start
     return RankRound(
         tuple(Span(m.dst, m.start, m.stop) for m in travelling if m.src == rank),
-        tuple(Span(m.src, m.start, m.stop) for m in incoming),
+        tuple(Span(m.src, m.start, m.stop) for m in received),
+        # In the order of the plan, not of the messages: floats are added in this order, and a fresh part, whichever
+        # message brings it, must be copied before others are added to it.
         tuple(Incoming(t.start, t.stop, begins[t], t.fresh) for t in transfers if t.dst == rank),
-        None,
-        False,
+        into=None,
+        early=False,
     )
 
 
 def run_program(
-    course: RankProgram, flat: Tensor, scratch: Tensor, communicator: Metered, alone: bool = False
+    program: RankProgram, flat: Tensor, scratch: Tensor, communicator: Metered, alone: bool = False
 ) -> Generator[Handle, Any, None]:
-    """Sum `flat` over ranks in place; yields a handle per round.
+    """Sum `flat`, shape (items,), over ranks in place; yields a handle per round.
 
-    scratch  at least `course.scratch_items` elements of the same kind, free until the last round is done
-    alone    no other rounds are under way between this sum's: then its messages are asked for a round ahead, so that
-             they need not wait until the request has passed the link, behind what others of the same host send
+    scratch  at least `program.scratch_items` elements of the same dtype and device, free until the last round is done
+    alone    no other call of this rank comes between the rounds: then the receives of a round are posted a round ahead
+             where they may be. Gloo sends a message when its receiver has asked for it; asked for only in its own
+             round, it would wait until the request has passed the link, behind what others of the same host send
     """
-    incoming = [_incoming(leg, flat, scratch) for leg in course.legs]
-    for number, leg in enumerate(course.legs):
-        follows = alone and number + 1 < len(incoming) and course.legs[number + 1].early
-        outgoing = [(span.peer, flat[span.start : span.stop]) for span in leg.sends]
+    receives = [_receives(each, flat, scratch) for each in program.rounds]
+    for number, this in enumerate(program.rounds):
+        ahead = alone and number + 1 < len(receives) and program.rounds[number + 1].early
+        outgoing = [(span.peer, flat[span.start : span.stop]) for span in this.sends]
         yield communicator.exchange(
-            outgoing, incoming[number], flat.dtype, device=flat.device, ahead=incoming[number + 1] if follows else ()
+            outgoing, receives[number], flat.dtype, device=flat.device, ahead=receives[number + 1] if ahead else ()
         )
-        if leg.into is not None:
-            _add(leg, flat, scratch[leg.into :])
+        if this.into is not None:
+            _add(this, flat, scratch[this.into :])
 
 
-def _incoming(leg: RankRound, flat: Tensor, scratch: Tensor) -> list[Receive]:
-    if leg.into is None:
-        return [(span.peer, flat[span.start : span.stop]) for span in leg.receives]
+def _receives(this: RankRound, flat: Tensor, scratch: Tensor) -> list[Receive]:
+    """Where each message of a round goes: a reduce round's into the scratch buffer, a copy round's into its place."""
+    if this.into is None:
+        return [(span.peer, flat[span.start : span.stop]) for span in this.receives]
     receives: list[Receive] = []
-    offset = leg.into
-    for span in leg.receives:
+    offset = this.into
+    for span in this.receives:
         receives.append((span.peer, scratch[offset : offset + span.stop - span.start]))
         offset += span.stop - span.start
     return receives
 
 
-def _add(leg: RankRound, flat: Tensor, received: Tensor) -> None:
-    for arrival in leg.arrivals:
-        content = received[arrival.offset : arrival.offset + arrival.stop - arrival.start]
-        place = flat[arrival.start : arrival.stop]
-        place.copy_(content) if arrival.fresh else place.add_(content)
+def _add(this: RankRound, flat: Tensor, received: Tensor) -> None:
+    for part in this.incoming:
+        content = received[part.offset : part.offset + part.stop - part.start]
+        place = flat[part.start : part.stop]
+        place.copy_(content) if part.fresh else place.add_(content)
 
 
 class Scratch:
@@ -141,11 +150,11 @@ class Scratch:
         self._free: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
 
     def take(self, numel: int, like: Tensor) -> Tensor:
-        """A buffer of at least `numel` elements of `like`'s type, on its device."""
+        """A buffer of at least `numel` elements of `like`'s dtype, on its device; `give_back` returns it."""
         shelf = self._free.setdefault((like.dtype, like.device), [])
         buffer = shelf.pop() if shelf else like.new_empty(0)
         return buffer if buffer.numel() >= numel else like.new_empty(numel)
 
     def give_back(self, buffer: Tensor) -> None:
-        """The buffer may be taken again."""
+        """Let the buffer be taken again."""
         self._free[buffer.dtype, buffer.device].append(buffer)

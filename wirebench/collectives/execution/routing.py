@@ -1,4 +1,4 @@
-"""A tensor for each rank: one round in which every rank sends to every other; no plan takes part in it."""
+"""Routes (all-to-all): one round in which every rank sends a tensor to every other; it follows no plan."""
 
 from collections.abc import Generator, Sequence
 from typing import Any
@@ -10,10 +10,13 @@ from wirebench.comm.metered import Metered
 
 
 def run_route(parts: Sequence[Tensor], communicator: Metered) -> Generator[Handle, Any, list[Tensor]]:
-    """`parts[r]` goes to rank r; returns what came from every rank, in rank order. Lengths travel in front."""
+    """Send `parts[r]` to rank r; returns what came from every rank, in rank order.
+
+    Yields the one handle of the round. Lengths travel in front, since only a part's sender knows how long it is.
+    """
     rank, size = communicator.rank, communicator.size
     assert len(parts) == size, f"{len(parts)} parts for {size} ranks"
-    # Each rank begins with its neighbour, so that no rank is everybody's first.
+    # Each rank begins with its right neighbour: if all began with rank 0, that one's link would be the bottleneck.
     sends = [((rank + turn) % size, parts[(rank + turn) % size].contiguous()) for turn in range(1, size)]
     sources = [(rank - turn) % size for turn in range(1, size)]
     receives = [(source, None) for source in sources]

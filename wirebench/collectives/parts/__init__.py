@@ -1,4 +1,4 @@
-"""What plans are made of: groups of ranks, and FlexReduce's calls.
+"""What collectives share: rounds within a group of ranks, and FlexReduce's planner.
 
 May import the plans' base and wirebench.topology.
 """

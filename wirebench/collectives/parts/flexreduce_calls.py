@@ -37,7 +37,7 @@ class _Level(NamedTuple):
 
 
 def calls(topology: Topology, items: int) -> tuple[tuple[Call, ...], ...]:
-    """The reduce calls of every level, the lowest first, those of nothing left out. A level's calls run at once."""
+    """The reduce calls of every level, the lowest first, without calls of no items. A level's calls run at once."""
     parts, levels = _assign(topology)
     rounded = (
         (c._replace(start=items * c.start // parts, stop=items * c.stop // parts) for c in level.calls)
@@ -56,7 +56,7 @@ def ranges(topology: Topology, items: int) -> tuple[Ranges, ...]:
 
 
 def calls_per_learner(topology: Topology, items: int) -> tuple[float, ...]:
-    """Reduce calls of each level by number of ranks; the paper's Fig. 4 (c) shows the mean over levels."""
+    """Reduce calls of each level, divided by the number of ranks; the paper's Fig. 4 (c) has the mean over levels."""
     return tuple(len(level) / topology.size for level in calls(topology, items))
 
 
@@ -80,7 +80,10 @@ def calls_bound(topology: Topology, rank: int, level: int) -> int:
 
 @lru_cache(maxsize=16)
 def _assign(topology: Topology) -> tuple[int, tuple[_Level, ...]]:
-    """Into how many parts the vector is cut, and what each level does, counted in those parts."""
+    """The number of equal parts into which the vector is cut, and each level's ranges and calls, counted in them.
+
+    With as many parts as the least common multiple of every rank's product of degrees, all ranges are whole numbers.
+    """
     products = {math.prod(topology.branches[path].degree for path in chain) for chain in topology.chains.values()}
     parts = math.lcm(*products)
     held: Ranges = dict.fromkeys(topology.ranks, (0, parts))
@@ -110,9 +113,9 @@ def _following(branch: Branch, held: Ranges) -> Ranges:
 
 
 def _calls_below(path: BranchPath, branch: Branch, held: Ranges, following: Ranges) -> Iterator[Call]:
-    """A rank's new range, cut wherever the holders change.
+    """The calls that fill each rank's new range, which is cut wherever the holders change.
 
-    The ranks below each child hold the whole vector between them, each item once, so every child adds one holder.
+    The ranks below each child hold the whole vector between them, each item once, so every child has one holder.
     """
     tilings = [sorted((*held[rank], rank) for rank in _below(child)) for child in branch.children]
     starts = [[start for start, _, _ in tiling] for tiling in tilings]

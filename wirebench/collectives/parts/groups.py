@@ -1,6 +1,6 @@
-"""Rounds within a group of ranks: what the collectives are put together from.
+"""Rounds within a group of ranks: the building blocks of the collectives.
 
-A group lists its ranks in the order that the algorithm numbers them. Rounds may hold transfers of nothing;
+A group lists its ranks in the order that the algorithm numbers them. Rounds may hold transfers of no items;
 `plan.rounds_of` leaves those out.
 """
 
@@ -41,8 +41,8 @@ def binomial_reduce(members: Sequence[int], items: int) -> Rounds:
 def fold(members: Sequence[int], items: int) -> tuple[Rounds, list[int]]:
     """Bring any number of members to a power of two: a round before, and the members that go on.
 
-    Of the first 2r members (r: how many there are too many) each second one hands everything to its neighbour, so that
-    the pairs tend to lie within a machine. (Thakur, Rabenseifner and Gropp, IJHPCA 2005, section 4.5.)
+    With r members too many, each second one of the first 2r sends everything to the one before it, so that the pairs
+    tend to lie within a machine. (Thakur, Rabenseifner and Gropp, IJHPCA 2005, section 4.5.)
     """
     excess = len(members) - (1 << (len(members).bit_length() - 1))
     pairs = [(members[2 * pair], members[2 * pair + 1]) for pair in range(excess)]
