@@ -125,7 +125,7 @@ def steps_of_a_side(options: argparse.Namespace) -> int:
 def ours(run: Trainer) -> Callable[[], None]:
     """One step of train.py."""
     batches = [run.workers[0].shard.train(0)]
-    run.journal.progress = NullProgress()  # its lines would stand between the results
+    run.step_log.progress = NullProgress()  # its lines would stand between the results
     run.start_clock()
 
     def step() -> None:

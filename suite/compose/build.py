@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import models
 from suite.compose.connect import Connected, connect
 from suite.compose.resolve import compressor_of, method_of, refuse_workers, resolve, scheduler_of
-from suite.compose.virtual_profile import as_if_seconds
+from suite.compose.virtual_profile import virtual_seconds_of
 from wirebench import data
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.peers import agree_on, gather_bytes
@@ -82,8 +82,10 @@ def _compose(settings: Config, scheduler: Scheduler, engine: Engine, tell: Tell)
     timeline = Timeline(engine.ranks[0])
     clock = Clock(engine.device, timeline)
     workers = _workers(settings, engine, tell)
-    as_if = _as_if(settings, workers[0]) if scheduler.needs_profile and not engine.distributed else []
-    connected = connect(settings, engine, scheduler, workers, as_if, clock, timeline)
+    virtual_seconds = (
+        _virtual_seconds(settings, workers[0]) if scheduler.needs_profile and not engine.distributed else []
+    )
+    connected = connect(settings, engine, scheduler, workers, virtual_seconds, clock, timeline)
     if connected.lanes:
         tell(f"trying an exchange by {settings.collective.name}")
         preflight(connected.lanes, lambda: method_of(settings))
@@ -98,7 +100,7 @@ def _assemble(
     clock: Clock,
     timeline: Timeline,
 ) -> Trainer:
-    lanes, synchroniser, rehearsal = connected
+    lanes, synchroniser, calibration = connected
     directory, traffic = _directory(settings, engine), _traffic(settings, engine, workers[0])
     total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
     progress = Progress() if engine.is_first else NullProgress()
@@ -108,12 +110,12 @@ def _assemble(
         states = list(synchroniser.pulls)
     health, warnings = Health(lanes), list[str]()
     begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch
-    residuals = _residual_guard(settings, lanes, warnings, progress, begin) if engine.is_first else None
+    residual_watch = _residual_watch(settings, lanes, warnings, progress, begin) if engine.is_first else None
     parts: dict[str, Stateful | None] = {
         "health": health,
         "traffic": traffic,
-        "residuals": residuals,
-        "rehearsal": rehearsal,
+        "residual_watch": residual_watch,
+        "calibration": calibration,
     }
     state = TrainState(workers, states, {name: part for name, part in parts.items() if part is not None}, warnings)
     checkpoints = Checkpoints(directory / "checkpoints", engine, state, identity, settings.train.keep, progress.note)
@@ -126,11 +128,11 @@ def _assemble(
         # A step's average is complete within the next step; it is looked at there, on all ranks alike.
         synchroniser.averaged = guard.note_gradient
         guard.lag = max(guard.lag, 1)
-    journal = StepLog(clock, guard, record, progress, engine.size)
+    step_log = StepLog(clock, guard, record, progress, engine.size)
     return Trainer(
-        settings, engine, directory, workers, lanes, synchroniser, guard, health, residuals, rehearsal,
-        clock, timeline, traffic, record, progress, journal, checkpoints, Stopper(engine.store), sampler(engine.device),
-        total_steps, state,
+        settings, engine, directory, workers, lanes, synchroniser, guard, health, residual_watch, calibration,
+        clock, timeline, traffic, record, progress, step_log, checkpoints, Stopper(engine.store),
+        sampler(engine.device), total_steps, state,
     )  # fmt: skip
 
 
@@ -149,7 +151,7 @@ def _traffic(settings: Config, engine: Engine, worker: Replica) -> Traffic:
     return Traffic(worker.flat.param.numel(), engine.size, InterfaceCounter(interface), engine.ranks_on_this_host)
 
 
-def _residual_guard(
+def _residual_watch(
     settings: Config, lanes: list[Lane], warnings: list[str], progress: Progress | NullProgress, begin: int
 ) -> ResidualWatch | None:
     setting = getattr(lanes[0].compressor, "bounded_by", "") if lanes else ""
@@ -227,13 +229,13 @@ def _model(settings: Config, dataset: data.Dataset, device: torch.device) -> nn.
     return model.to(device).to(memory_format=layout)
 
 
-def _as_if(settings: Config, worker: Replica) -> list[float]:
+def _virtual_seconds(settings: Config, worker: Replica) -> list[float]:
     """Backward seconds of the worker's layers on the hardware that virtual workers stand for."""
     names, dataset, batch = [layer.name for layer in worker.flat.layers], worker.shard.dataset, settings.data.batch_size
     if isinstance(worker.model, Paced):
         return [worker.model.backward_seconds(name, batch) for name in names]
     images = torch.zeros(2, *dataset.image_shape, device=worker.device)
-    return as_if_seconds(copy.deepcopy(worker.model), names, images, batch)
+    return virtual_seconds_of(copy.deepcopy(worker.model), names, images, batch)
 
 
 def _backward_order(model: nn.Module, dataset: data.Dataset, device: torch.device) -> BackwardOrder:

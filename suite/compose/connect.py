@@ -1,4 +1,4 @@
-"""Join the workers of a run: schedule, compressor, server and driver of their exchanges, and a rehearsal."""
+"""Join the workers of a run: schedule, compressor, server and driver of their exchanges, and a calibration."""
 
 import functools
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from suite.compose.resolve import compressor_of, refuse_cut
-from suite.compose.virtual_profile import as_if_cost
+from suite.compose.virtual_profile import virtual_cost
 from wirebench import collectives
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.engine import Engine
@@ -40,11 +40,11 @@ from wirebench.training.replica import Replica
 
 
 class Connected(NamedTuple):
-    """The way from local to averaged gradients; no lanes where the engine synchronises, no rehearsal of local runs."""
+    """From local to averaged gradients. No lanes where the engine synchronises; no calibration of local runs."""
 
     lanes: list[Lane]
     synchroniser: Synchroniser
-    rehearsal: Calibration | None
+    calibration: Calibration | None
 
 
 def connect(
@@ -52,13 +52,13 @@ def connect(
     engine: Engine,
     scheduler: Scheduler,
     workers: list[Replica],
-    as_if: Sequence[float],
+    virtual_seconds: Sequence[float],
     clock: Clock,
     timeline: Timeline,
 ) -> Connected:
     """Lanes and driver of this process's workers.
 
-    as_if  backward seconds of the layers, for virtual workers, whose own times say nothing of a cluster
+    virtual_seconds  backward seconds of the layers, for virtual workers, whose own times say nothing of a cluster
     """
     layers = [LayerCost(layer.name, layer.numel) for layer in workers[0].flat.layers]
     if scheduler.mode == "native":
@@ -66,8 +66,8 @@ def connect(
         groups = scheduler.partition(layers, lambda numel: 0.0)
         numels = [sum(layers[i].numel for i in group) for group in groups]
         costs = functools.partial(measure_native, engine, numels)
-        return Connected([], synchroniser, _rehearsal(settings, engine, scheduler, workers[0], groups, None, costs))
-    groups, known = _first_cut(settings, engine, scheduler, layers, as_if)
+        return Connected([], synchroniser, _calibration(settings, engine, scheduler, workers[0], groups, None, costs))
+    groups, known = _first_cut(settings, engine, scheduler, layers, virtual_seconds)
     refuse_cut(settings, groups)
     lanes = _lanes(settings, engine, workers, clock)
     for lane in lanes:
@@ -76,10 +76,10 @@ def connect(
     if isinstance(driver, Lockstep) or not engine.distributed:
         return Connected(lanes, driver, None)
     costs = functools.partial(measure_exchange, engine, lanes[0], lambda: compressor_of(settings))
-    rehearsal = _rehearsal(settings, engine, scheduler, workers[0], groups, driver, costs)
-    rehearsal.cut = lanes[0].set_buckets
-    rehearsal.learns = not known
-    return Connected(lanes, driver, rehearsal)
+    calibration = _calibration(settings, engine, scheduler, workers[0], groups, driver, costs)
+    calibration.cut = lanes[0].set_buckets
+    calibration.learns = not known
+    return Connected(lanes, driver, calibration)
 
 
 def _driver(
@@ -95,7 +95,11 @@ def _driver(
 
 
 def _first_cut(
-    settings: Config, engine: Engine, scheduler: Scheduler, layers: Sequence[LayerCost], as_if: Sequence[float]
+    settings: Config,
+    engine: Engine,
+    scheduler: Scheduler,
+    layers: Sequence[LayerCost],
+    virtual_seconds: Sequence[float],
 ) -> tuple[list[range], bool]:
     """The groups to begin with, and whether they are those to stay with."""
     if not scheduler.needs_profile:
@@ -104,8 +108,8 @@ def _first_cut(
         timed, points = profile_files.load(Path(settings.scheduler.profile), layers, _exchange(settings, engine))
         return scheduler.partition(timed, Piecewise(points)), True
     if not engine.distributed:
-        timed = [layer._replace(backward_seconds=s) for layer, s in zip(layers, as_if, strict=True)]
-        return scheduler.partition(timed, as_if_cost(compressor_of(settings), engine.size)), True
+        timed = [layer._replace(backward_seconds=s) for layer, s in zip(layers, virtual_seconds, strict=True)]
+        return scheduler.partition(timed, virtual_cost(compressor_of(settings), engine.size)), True
     # Layer by layer, as every scheduler may end up: until it is known what messages cost.
     return [range(i, i + 1) for i in range(len(layers))], False
 
@@ -127,7 +131,7 @@ def _lanes(settings: Config, engine: Engine, workers: list[Replica], clock: Cloc
     return lanes
 
 
-def _rehearsal(
+def _calibration(
     settings: Config,
     engine: Engine,
     scheduler: Scheduler,

@@ -27,13 +27,13 @@ class Sized(Protocol):
         ...
 
 
-def as_if_cost(compressor: Sized, size: int) -> Cost:
+def virtual_cost(compressor: Sized, size: int) -> Cost:
     """Seconds of an exchange by its elements: a ring of `size` workers sums what the compressor hands over."""
     line = ring(size, ALPHA_SECONDS, 1 / BYTES_PER_SECOND)
     return lambda numel: line.seconds(compressor.wire_bytes(numel, size) if numel else 0)
 
 
-def as_if_seconds(model: nn.Module, names: Sequence[str], images: Tensor, batch_size: int) -> list[float]:
+def virtual_seconds_of(model: nn.Module, names: Sequence[str], images: Tensor, batch_size: int) -> list[float]:
     """Backward seconds of the layers `names` (in backward order) for a batch, estimated from a pass over `images`.
 
     model  may be used up

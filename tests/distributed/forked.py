@@ -62,7 +62,7 @@ def fork(
     out, err = (logs / f"{engine}-{time.monotonic_ns()}.{kind}" for kind in ("out", "err"))
     for path in (out, err):
         path.touch()
-    words = [script, *last_of_each(arguments)]
+    words = [*script.split(), *last_of_each(arguments)]
     with _meeting_point(engine, size) as port:
         ranks = []
         for rank in range(size):
@@ -91,8 +91,12 @@ def _run(words: list[str], environment: dict[str, str], out: str, err: str) -> N
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(ROOT)
-    sys.argv = words
-    runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+    if words[0] == "-m":
+        sys.argv = words[1:]
+        runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = words
+        runpy.run_path(str(ROOT / words[0]), run_name="__main__")
 
 
 def _wait(ranks: Sequence[BaseProcess], deadline: float) -> bool:

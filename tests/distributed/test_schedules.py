@@ -46,7 +46,7 @@ def test_a_scheduler_learns_and_its_profile_gives_the_same_cut_again(engine: str
     timed, points = profile_files.load(tmp_path / "first", backward, exchange)
     again = schedulers.build("optimal").partition(timed, Piecewise(points))
     state = json.loads((checkpoints(tmp_path / "first")[-1] / "state.json").read_text())
-    assert [[group.start, group.stop] for group in again] == state["progress"]["cut"]["bounds"]
+    assert [[group.start, group.stop] for group in again] == state["progress"]["calibration"]["bounds"]
     taken = [*steps, "train.warmup_steps=4", f"scheduler.profile={tmp_path / 'first'}"]
     for name in ("second", "third"):
         assert "cut into" not in trained(engine, 2, tmp_path / name, *taken).out
@@ -58,11 +58,11 @@ def test_a_resumed_run_keeps_the_cut_that_was_learned(tmp_path: Path) -> None:
     chosen = ["scheduler.name=mg_wfbp", "train.checkpoint_every_steps=4", f"output.dir={tmp_path / 'run'}"]
     trained("torch", 2, tmp_path / "run", *chosen, "train.max_steps=8")
     state = json.loads((checkpoints(tmp_path / "run")[-1] / "state.json").read_text())
-    bounds = state["progress"]["cut"]["bounds"]
+    bounds = state["progress"]["calibration"]["bounds"]
     ended = trained("torch", 2, tmp_path / "run", *chosen, "train.max_steps=16", "train.resume=auto")
     assert "cut into" not in ended.out + ended.err
     state = json.loads((checkpoints(tmp_path / "run")[-1] / "state.json").read_text())
-    assert state["progress"]["cut"]["bounds"] == bounds
+    assert state["progress"]["calibration"]["bounds"] == bounds
 
 
 def spans(folder: Path) -> list[tuple[str, float, float]]:

@@ -53,14 +53,14 @@ class Trainer:
     synchroniser: Synchroniser
     guard: Guard
     health: Health
-    residuals: ResidualWatch | None
-    rehearsal: Calibration | None
+    residual_watch: ResidualWatch | None
+    calibration: Calibration | None
     clock: Clock
     timeline: Timeline
     traffic: Traffic
     record: RunRecord | NullRecord
     progress: Progress | NullProgress
-    journal: StepLog
+    step_log: StepLog
     checkpoints: Checkpoints
     stopper: Stopper
     gpu: GpuSampler | NullSampler
@@ -96,9 +96,9 @@ class Trainer:
             # max_steps ended the earlier run within an epoch, which goes on now.
             self.state.open_epoch = None
         self.counted_from = self.first_step + self.config.train.warmup_steps
-        if self.rehearsal is not None:
-            self.rehearsal.plan(self.first_step)
-            self.counted_from = self.rehearsal.counted_from
+        if self.calibration is not None:
+            self.calibration.plan(self.first_step)
+            self.counted_from = self.calibration.counted_from
         self.record.truncate(self.first_step)
         self.record.restore(self.state.history)
         self.state.start_watch()
@@ -121,7 +121,7 @@ class Trainer:
     def pause_clock(self) -> None:
         """What comes now (evaluation, a checkpoint) is no training time and no training traffic; raises Diverged."""
         self.synchroniser.settle()
-        self.journal.flush()
+        self.step_log.flush()
         self.clock.pause()
         self.traffic.pause()
 
@@ -137,8 +137,8 @@ class Trainer:
             self.stopper.before_step(self.step)
         begin = self.counted_from
         self.timeline.active = self.engine.is_first and begin <= self.step < begin + self.config.output.trace_steps
-        if self.rehearsal is not None:
-            self.rehearsal.begin_step(self.step)
+        if self.calibration is not None:
+            self.calibration.begin_step(self.step)
         self.synchroniser.begin(self.step, epoch)
 
     def check_step(self) -> None:
@@ -147,25 +147,25 @@ class Trainer:
         self._extra = self.health.read(self.step)
         if self._extra:
             check_averages(self.lanes, [lane.flat.grad for lane in self.lanes], f"step {self.step}")
-        if self.residuals is not None:
-            self.residuals.look(self.step, lambda: held_back(self.lanes[0]))
+        if self.residual_watch is not None:
+            self.residual_watch.look(self.step, lambda: held_back(self.lanes[0]))
 
     def end_step(self, epoch: int, rate: float) -> None:
         """Everything after the update; raises Diverged for this step or, on a GPU, for one just before."""
         counted = self.step >= self.counted_from and not self._extra
         self.clock.end_step(self.step, self.config.data.batch_size, counted)
         wire_bytes = self.traffic.step(self.synchroniser.take_logs(), counted)
-        self.journal.step(self.step, epoch, rate, wire_bytes, self._extra)
-        if self.rehearsal is not None and self.rehearsal.end_step(self.step):
-            self._conclude(self.rehearsal)
+        self.step_log.step(self.step, epoch, rate, wire_bytes, self._extra)
+        if self.calibration is not None and self.calibration.end_step(self.step):
+            self._conclude(self.calibration)
         self.state.step += 1
         if self.step == self.first_step + SETTLED_STEPS and self.engine.distributed:
             self._agree_on_looks()
 
-    def _conclude(self, rehearsal: Calibration) -> None:
+    def _conclude(self, calibration: Calibration) -> None:
         self.pause_clock()
         with reporting_loss():
-            found = rehearsal.conclude(self.directory)
+            found = calibration.conclude(self.directory)
         if found:
             self.progress.note(found)
         self.start_clock()
@@ -199,7 +199,7 @@ class Trainer:
                 self.timeline.save(self.directory / "trace.json")
         if status != "diverged":
             run_summary.gather(self.engine, self.traffic)
-        measured = summary(self.journal.steps, self.engine.size) | self.traffic.summary()
+        measured = summary(self.step_log.steps, self.engine.size) | self.traffic.summary()
         measured["compression_ratio"] |= run_summary.last_step(self.config, self.traffic)
         bounded_by = getattr(self.lanes[0].compressor, "bounded_by", "") if self.lanes else ""
         warned = run_summary.warnings(self.config, bounded_by, self.traffic, self.step, self.steps_per_epoch)
@@ -220,7 +220,7 @@ class Trainer:
             health=self.health.summary(),
             warnings=self.state.warnings + warned,
             compressor_state=self.lanes[0].state_share if self.lanes else None,
-            prediction=self.rehearsal.prediction(self.journal.steps) if self.rehearsal else None,
+            prediction=self.calibration.prediction(self.step_log.steps) if self.calibration else None,
             **measured,
         )
 
