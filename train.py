@@ -11,6 +11,7 @@ import re
 import sys
 import traceback
 from collections.abc import Iterator
+from contextlib import suppress
 
 from compose import compose
 from resolve import KINDS, notes
@@ -164,7 +165,8 @@ def fail(message: object, code: int, run: Run | None) -> int:
 def leave(code: int, run: Run | None) -> int:
     """Exit code `code`, at once where other ranks could keep this process waiting for ever."""
     if run is not None:
-        run.record.close()
+        with suppress(Unwritable):  # what ends the run is said already
+            run.record.close()
         if code == PeerLost.exit_code or run.engine.leaves:
             run.engine.linger()
         # Not before: a launcher ends the others with SIGTERM as soon as one rank is gone.
