@@ -9,6 +9,7 @@ torchrun --nproc-per-node 4 train.py CONFIG.toml ...      torch.distributed
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import wirebench.utils.entered  # noqa: F401  first of all: says how to enter the environment
 from suite.compose.startup import begin, parse, phase
@@ -175,7 +176,8 @@ def fail(message: object, code: int, run: Trainer | None) -> int:
 def leave(code: int, run: Trainer | None) -> int:
     """Exit code `code`, at once where other ranks could keep this process waiting for ever."""
     if run is not None:
-        run.record.close()
+        with suppress(Unwritable):  # what ends the run is said already
+            run.record.close()
         if code == PeerLost.exit_code or run.engine.leaves:
             run.engine.linger()
         # Not before: a launcher ends the others with SIGTERM as soon as one rank is gone.
