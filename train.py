@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import wirebench.utils.entered  # noqa: F401  first of all: says how to enter the environment
-from suite.compose.startup import begin, parse, phase
+from suite.compose.startup import begin, imported, parse, phase
 
 if __name__ == "__main__":
     # Above the other imports, which bring in torch: what starts, and what is wrong with the command, is said at once.
@@ -188,5 +188,6 @@ def leave(code: int, run: Trainer | None) -> int:
 
 
 if __name__ == "__main__":
+    imported()
     outlive_output()
     end_process(main(sys.argv[1:], phase))

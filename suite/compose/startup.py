@@ -7,9 +7,10 @@ and what starts is shown by one line. Nothing here imports torch.
 import argparse
 import os
 import re
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from wirebench.comm.launch import VIRTUAL_WORKERS, end_process, engine_of, launched, tell_error
 from wirebench.config import catalog, loader
@@ -23,8 +24,11 @@ _BEGAN = time.monotonic()
 def begin(arguments: Sequence[str], about: str | None) -> None:
     """Check the command line and say what starts. Ends the process for a mistake, and for --help.
 
+    Until `imported` is called, Ctrl-C ends the process without a word: Python would show where in an import it was.
+
     about  text of --help
     """
+    _exchange_handlers(signal.default_int_handler, signal.SIG_DFL)
     try:
         options = parse(arguments, about)
         if options.list is None:
@@ -33,6 +37,17 @@ def begin(arguments: Sequence[str], about: str | None) -> None:
     except UserError as error:
         tell_error(error, error.exit_code)
         end_process(error.exit_code, tidy=False)
+
+
+def imported() -> None:
+    """The imports are done: from now on Ctrl-C raises KeyboardInterrupt."""
+    _exchange_handlers(signal.SIG_DFL, signal.default_int_handler)
+
+
+def _exchange_handlers(old: object, new: Callable[..., object] | signal.Handlers) -> None:
+    """Ctrl-C means `new` where it meant `old`; a process that ignores it, as a job in the background, goes on to."""
+    if signal.getsignal(signal.SIGINT) is old:
+        signal.signal(signal.SIGINT, new)
 
 
 def banner(given: Config) -> str:

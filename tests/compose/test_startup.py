@@ -1,6 +1,7 @@
 """What train.py says before torch is imported, and that nothing of it needs torch."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,12 @@ def test_what_starts_is_said_before_torch_is_imported(train_without_torch):
     assert first == ("smoke: local x 4, resnet_cifar on digits, compressor topk, scheduler fused, output /tmp/x")
     assert second.endswith(" s  importing torch")
     assert (code, err) == (IMPORTED, "")
+
+
+def test_ctrl_c_while_torch_is_imported_ends_it_without_a_traceback(train_without_torch, tmp_path):
+    (tmp_path / "torch/__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    code, _, err = train_without_torch("configs/smoke.toml")
+    assert (code, err) == (-signal.SIGINT, "")
 
 
 @pytest.mark.parametrize(
