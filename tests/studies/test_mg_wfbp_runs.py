@@ -67,7 +67,7 @@ def test_all_gathers_under_the_forward_pass_are_told_in_traces_new_and_old(label
     drawn.draw("exchange", "bucket 0", 0.0, 1.0)
     drawn.save(run / "trace.json")
     assert report([str(tmp_path)]) == 0
-    assert "`dear`: 40 of the 150 ms in which sums are handed out" in (tmp_path / "table.md").read_text()
+    assert "`dear`: a forward pass hides 40 of the 150 ms of all-gathers" in (tmp_path / "table.md").read_text()
 
 
 def test_another_networks_steps_are_not_the_papers(tmp_path: Path) -> None:

@@ -121,9 +121,9 @@ def _all_gathers(rows: Sequence[Row]) -> list[str]:
             hidden = together(gathers, forward) - together(gathers, waits)
             total = sum(end - begin for begin, end in gathers)
             lines += [
-                f"`{row.label}`: {_ms(hidden):.0f} of the {_ms(total):.0f} ms in which sums are handed out, in the "
-                f"steps that {folder.name}/trace.json shows (ui.perfetto.dev), are hidden under a forward pass; in the "
-                "others it waits for them, or has not begun.",
+                f"`{row.label}`: a forward pass hides {_ms(hidden):.0f} of the {_ms(total):.0f} ms of all-gathers in "
+                f"the steps that {folder.name}/trace.json shows (ui.perfetto.dev); during the rest the forward pass "
+                "waits for them or has not begun.",
                 "",
             ]
     return lines
