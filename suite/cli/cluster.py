@@ -141,7 +141,7 @@ def _parser() -> argparse.ArgumentParser:
             _add_shape(sub)
     actions.choices["run"].usage = "wirebench cluster run [options] -- COMMAND ..."
     actions.choices["run"].add_argument(
-        "--engine", choices=ENGINES, default=ENGINES[0], help="the ranks' (%(default)s)"
+        "--engine", choices=ENGINES, default=ENGINES[0], help="engine of the ranks (%(default)s)"
     )
     actions.choices["down"].add_argument("--all", action="store_true", help="every cluster of this user")
     return parser

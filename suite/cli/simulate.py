@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--collective", default="", metavar="NAME", help="the compressor's own, else ring")
     add("--call-us", type=float, default=0.0, metavar="US", help="own cost of every request (%(default)s)")
     add("--formulas", action="store_true", help="price by the papers' formulas instead of our own plans")
-    add("--gpu", metavar="NAME", help=f"{', '.join(GPUS)}: that compresses; without it compression takes no time")
+    add("--gpu", metavar="NAME", help=f"compresses ({', '.join(GPUS)}); without it compressing is free")
     add("--json", type=Path, metavar="FILE", help="write the numbers")
     add("--figure", type=Path, metavar="FILE", help="draw them (.png)")
     add("--timeline", type=Path, metavar="FILE", help="the last line's step, for ui.perfetto.dev")
