@@ -63,7 +63,7 @@ endef
 test: setup ## lint, then all tests that protect a change (about 5 min)
 	$(call pytest, and not slow)
 
-test-all: setup ## lint, then every test: products and proofs too, with more random examples
+test-all: setup ## lint, then every test, also those marked slow, with more random examples
 	$(call pytest,,--hypothesis-profile=full)
 
 lint: setup ## ruff check, ruff format --check, mypy
@@ -73,16 +73,16 @@ lint: setup ## ruff check, ruff format --check, mypy
 	$(VENV)/mypy || failed="$$failed mypy"; \
 	test -z "$$failed" || { echo "make lint: failed:$$failed" >&2; exit 1; }
 
-format: setup ## put imports and layout right
+format: setup ## sort imports, format the code
 	@$(VENV)/ruff check --fix . ; $(VENV)/ruff format .
 
-bench-overhead: setup ## what our trunk costs beside DDP and Horovod's optimizer (about 15 min)
+bench-overhead: setup ## our train step compared with DDP and with Horovod's optimizer (about 15 min)
 	@mkdir -p $(RESULTS)/overhead
 	@for engine in torch horovod; do for model in resnet20 vgg16; do \
 		$(RUN_ENV) $(VENV)/wirebench bench overhead --engine $$engine --model $$model \
 			--json $(RESULTS)/overhead/$$engine-$$model.json 2>&1 | $(PLAIN); done; done
 
-bench-input: setup ## images per second of the CIFAR-10 input pipeline beside training (about 2 min)
+bench-input: setup ## images per second of the CIFAR-10 input pipeline, compared with training (about 2 min)
 	@$(VENV)/wirebench bench input
 
 bench-cifar: setup ## CIFAR-10, ResNet-20, 2 workers, 6 epochs: dense and top-1 %; CIFAR=FOLDER (about 15 min)
@@ -115,7 +115,7 @@ bench-flexreduce: setup ## FlexReduce's table and figures on nine emulated clust
 	$(STUDY) flexreduce run --again --end-to-end --link 400mbit || failed=yes; \
 	$(STUDY) flexreduce report && test -z "$$failed"
 
-bench-compressors: setup ## every compressor's own time and memory, in copies of the vector, on four models (about 30 min)
+bench-compressors: setup ## every compressor's own time and memory, on four models (about 30 min)
 	@$(VENV)/wirebench bench compressors --json $(RESULTS)/compressors/cells.jsonl \
 		--figures $(RESULTS)/compressors
 
@@ -133,7 +133,7 @@ bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures 
 
 TURNS ?= 2
 
-bench-schedules: setup ## every schedule on emulated clusters, beside the MG-WFBP paper's speed-ups (about 70 min)
+bench-schedules: setup ## every schedule on emulated clusters, compared with the MG-WFBP paper's speed-ups (about 70 min)
 	@failed=; \
 	$(STUDY) mg_wfbp run --again --turns $(TURNS) || failed=yes; \
 	$(STUDY) mg_wfbp report results/schedules/*/ && test -z "$$failed"
@@ -141,7 +141,7 @@ bench-schedules: setup ## every schedule on emulated clusters, beside the MG-WFB
 BREAK_EVEN = results/break_even
 SIDES = $(STUDY) break_even run --again --turns 3 --topology $(BREAK_EVEN)/2x1gbit.toml --measured-at 1gbit
 
-bench-break-even: setup ## compressors on both sides of their break-evens, by the planner: 2 emulated hosts (about 30 min)
+bench-break-even: setup ## compressors on both sides of the break-evens that the planner predicts, 2 emulated hosts (about 30 min)
 	@mkdir -p $(BREAK_EVEN)
 	@$(VENV)/wirebench cluster run --hosts 2 --link 1gbit -- wirebench bench collectives \
 		--collectives ring halving_doubling native --sizes 4 1k 16k 256k 1m 4m 16m 59m --seconds 10 \
@@ -154,7 +154,7 @@ bench-break-even: setup ## compressors on both sides of their break-evens, by th
 		--out $(BREAK_EVEN)/vgg16_gtx1080ti || failed=yes; \
 	$(STUDY) break_even report $(BREAK_EVEN)/*/ && test -z "$$failed"
 
-bench-prediction: setup ## forty compositions on emulated clusters, each beside its prediction (about 20 min)
+bench-prediction: setup ## forty compositions on emulated clusters, each compared with its prediction (about 20 min)
 	@failed=; \
 	$(STUDY) prediction run --again || failed=yes; \
 	$(STUDY) prediction report --simulate && test -z "$$failed"

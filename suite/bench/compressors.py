@@ -4,11 +4,11 @@
   wirebench bench compressors --sizes 14.7m --compressors topk dgc:momentum=0.9 none
   wirebench bench compressors --sizes 14.7m --json cells.jsonl --figures figures
 
-No network: what an exchange asks for is answered at once from the rank's own messages, as if all P workers had sent the
-same; answering is not counted. What is merged with a message are those of the steps before, whose entries lie at other
-places. The parts are those of gradient/phases.py; recover is what is selected again in a later round, merge the
-ceil(log2 P) merges of a tree's root, other all that lies outside. The whole model is one bucket, of which methods send
-dense what their papers do (dense_below). Of oktopk's steps one in 32, whose thresholds are exact, is not among them.
+There is no network: each request is answered at once from the rank's own messages, as if all P workers had sent the
+same, and the answer's time is not counted. A message is merged with those of earlier steps, whose entries lie at other
+places. The parts are those of wirebench/gradient/phases.py: recover selects entries again in a later round, merge is
+the ceil(log2 P) merges of a tree's root, other is all the rest. The whole model is one bucket; methods send dense what
+their papers send dense (dense_below). The one step in 32 in which oktopk finds exact thresholds is not timed.
 
 All methods take turns, and beside each turn the vector is copied: that is the unit. With one thread of a CPU the clock
 is the processor's, so what other processes do is not counted. The first steps (--warmup) are left out. Parts and copies

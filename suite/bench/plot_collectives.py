@@ -194,6 +194,6 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of("bench plot-collectives", __doc__)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="cells of one cluster")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the figures go")
-    parser.add_argument("--size", help="of the figure against learners: 60kf is 60,000 floats (the largest common one)")
+    parser.add_argument("--size", help="in the figure against learners: 60kf is 60,000 floats (the largest common one)")
     parser.add_argument("--link", metavar="RATE", help="rate of the machines' links, 100mbit: draws the links' limit")
     return parser

@@ -156,6 +156,6 @@ def plot_memory(axes: Axes, cells: Sequence[CompressorResult]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("bench plot-compressors", __doc__)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="cells of wirebench bench compressors")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="of wirebench bench compressors --json")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the figures go")
     return parser

@@ -45,23 +45,23 @@ def _parser() -> argparse.ArgumentParser:
     add("--trace", metavar="NAME", help="a trace in configs/traces, or a path to one")
     add("--model", metavar="NAME", help="instead: a model of models/, with --batch, and --gpu or --probe")
     add("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
-    add("--batch", type=int, metavar="N", help="images of a worker (the trace's)")
+    add("--batch", type=int, metavar="N", help="images per worker and step (the trace's)")
     add("--image-size", type=int, metavar="N", help=f"height and width in pixels ({IMAGE_SIZE})")
-    add("--classes", type=int, metavar="N", help=f"that the model tells apart ({CLASSES})")
+    add("--classes", type=int, metavar="N", help=f"classes of the model ({CLASSES})")
     add(
         "--gpu",
         metavar="NAME",
-        help=f"{', '.join(GPUS)}; with --trace: whose memory compresses (the trace's; else this machine's)",
+        help=f"{', '.join(GPUS)}; with --trace: the GPU that compresses (the trace's; else this machine)",
     )
     add("--probe", action="store_true", help="measure the model on this machine")
-    add("--probe-seconds", type=float, metavar="S", help=f"for so long ({PROBE_SECONDS:g})")
-    add("--speed", type=float, default=1.0, metavar="X", help="hardware so many times as fast (%(default)s)")
+    add("--probe-seconds", type=float, metavar="S", help=f"how long --probe measures ({PROBE_SECONDS:g})")
+    add("--speed", type=float, default=1.0, metavar="X", help="simulate hardware that is X times as fast (%(default)s)")
     add_network(parser)
-    add("--gbit", type=float, metavar="RATE", help="between machines, in place of the network's")
+    add("--gbit", type=float, metavar="RATE", help="rate between machines, in place of the network's")
     add("--workers", type=int, required=True, metavar="N")
     add("--compressors", nargs="+", metavar="NAME", help="all")
-    add("--density", type=float, help="of compressors that have one (each one's own)")
-    add("--rates", type=Path, default=SHIPPED, metavar="FILE", help="cells of wirebench bench compressors (ours)")
+    add("--density", type=float, help="density of all compressors that have one (each one's own)")
+    add("--rates", type=Path, default=SHIPPED, metavar="FILE", help="what wirebench bench compressors measured (ours)")
     add("--all", action="store_true", help="every composition, not each compressor's best")
     add("--json", type=Path, metavar="FILE", help="write the numbers")
     add("--figure", type=Path, metavar="FILE", help="draw them (.png)")

@@ -1,4 +1,4 @@
-"""Measure parts of the suite itself, and draw what was measured.
+"""Measure parts of Wirebench, and draw what was measured.
 
 wirebench cluster run --layout 2+3 --link 200mbit -- wirebench bench collectives --json FILE
 wirebench bench compressors --sizes 14.7m --compressors topk none
@@ -13,10 +13,10 @@ MENU = Menu(
     str(__doc__),
     "tool",
     {
-        "collectives": Entry("suite.bench.collectives", "time all-reduces side by side, beside their prediction"),
-        "compressors": Entry("suite.bench.compressors", "time and memory of compressors, in copies of the vector"),
-        "overhead": Entry("suite.bench.overhead", "our train step beside DDP or Horovod's optimizer"),
-        "input": Entry("suite.bench.input_pipeline", "the CIFAR-10 input pipeline beside training"),
+        "collectives": Entry("suite.bench.collectives", "time all-reduces side by side, with a prediction"),
+        "compressors": Entry("suite.bench.compressors", "time and memory of compressors, in multiples of a copy"),
+        "overhead": Entry("suite.bench.overhead", "compare our train step with DDP's or that of Horovod's optimizer"),
+        "input": Entry("suite.bench.input_pipeline", "time CIFAR-10's input pipeline and the step that it feeds"),
         "plot-collectives": Entry("suite.bench.plot_collectives", "figures of measured all-reduces"),
         "plot-compressors": Entry("suite.bench.plot_compressors", "figures of measured compressors"),
     },

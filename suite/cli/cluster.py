@@ -99,7 +99,7 @@ def down(options: argparse.Namespace, relay: Relay) -> int:
 
 
 def status(options: argparse.Namespace, relay: Relay) -> int:
-    """List the clusters that run, and what each host's link has carried since it is up."""
+    """List the clusters that run, and what each host's link has carried so far."""
     running = [known for known in state.every() if known.alive]
     if not running:
         print("no cluster is up")
@@ -136,24 +136,28 @@ def _parser() -> argparse.ArgumentParser:
         sub = actions.add_parser(action.__name__, help=about, description=about)
         sub.set_defaults(action=action)
         if action is not status:
-            sub.add_argument("--name", help="of a cluster that stays")
+            sub.add_argument("--name", help="name of a cluster that stays")
         if action in (run, up):
             _add_shape(sub)
     actions.choices["run"].usage = "wirebench cluster run [options] -- COMMAND ..."
-    actions.choices["run"].add_argument("--engine", choices=ENGINES, default=ENGINES[0], help="who starts the ranks")
+    actions.choices["run"].add_argument(
+        "--engine", choices=ENGINES, default=ENGINES[0], help="engine of the ranks (%(default)s)"
+    )
     actions.choices["down"].add_argument("--all", action="store_true", help="every cluster of this user")
     return parser
 
 
 def _add_shape(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--hosts", type=int, metavar="N", help="so many hosts")
-    parser.add_argument("--ranks-per-host", type=int, metavar="N", help="ranks on each of them (1)")
+    parser.add_argument("--hosts", type=int, metavar="N", help="number of hosts")
+    parser.add_argument("--ranks-per-host", type=int, metavar="N", help="ranks on each host (1)")
     parser.add_argument("--layout", help="ranks of each host: 2+3, or with switches below the root (2+2)+(3+3)")
     parser.add_argument(
         "--link",
         help=f"rate of the links ({DEFAULT_LINK}); per host 1gbit,200mbit; per level, hosts' first, 1gbit;200mbit",
     )
-    parser.add_argument("--dilation", type=float, help="divide rates by this and append network.dilation (1)")
+    parser.add_argument(
+        "--dilation", type=float, help="divide rates by this, append network.dilation to the command (1)"
+    )
 
 
 def _plan(options: argparse.Namespace) -> Plan:

@@ -66,7 +66,7 @@ class Threaded:
 
     def finish(self) -> None:
         """Launch what is left, wait for all buckets; raises what an exchange raised."""
-        assert self._armed, "finish() without arm()"
+        assert self._armed, "finish() without enable_sync()"
         self.lane.fill_unused()
         self._missing = [0] * len(self._missing)
         self._launch_full()

@@ -52,7 +52,7 @@ class Checkpoints:
     def save(self) -> None:
         """Save the state as it is; every rank calls it."""
         state = self.state.state_dict()
-        parts = collect(self.engine, [pack(estate.states[0]) for estate in state["ranks"]])
+        parts = collect(self.engine, [pack(each.states[0]) for each in state["ranks"]])
         final = self.directory / f"step-{self.state.step:08d}"
         if self.engine.is_first:
             self._write(final, state, parts)
@@ -89,7 +89,7 @@ class Checkpoints:
 
         `auto` takes the newest good checkpoint of this run, if there is one yet. A path is a checkpoint or a run's
         folder. A damaged one is named, and the one before it is used. UserError where nothing can be used. Between
-        epochs a run may change its number of ranks (handover.py); the step is then counted in this run's steps.
+        epochs a run may change its number of ranks (resharding.py); the step is then counted in this run's steps.
         """
         found: dict[str, Any] | None = None
         content: list[bytes] = []
@@ -108,7 +108,7 @@ class Checkpoints:
         (model, *_) = distribute(self.engine, content[:1] * self.engine.size)
         parts = rank_states(content[1:], self.engine.size) if content else []
         own = map(from_bytes, distribute(self.engine, [to_bytes(each) for each in parts]))
-        ranks = [RankState([unpack(file) for file in estate.states], estate.joins) for estate in own]
+        ranks = [RankState([unpack(file) for file in each.states], each.joins) for each in own]
         self.state.load_state_dict({"model": unpack(model), "ranks": ranks, "progress": found["progress"]})
         self.newest = found["folder"]
         return True

@@ -1,7 +1,7 @@
 """What a resumed run needs to end, bit for bit, as if it had never stopped: `TrainState`, which knows nothing of files.
 
 Something more that is to survive a resume becomes a part of it; checkpoint.py writes whatever `state_dict` returns.
-Random numbers need no state: every draw is named by seed, epoch, rank and step (seeding.py).
+Random numbers need no state: every draw is named by seed, epoch, rank and step (wirebench/utils/rng.py).
 """
 
 import time

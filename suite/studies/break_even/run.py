@@ -43,7 +43,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--topology", type=Path, required=True, metavar="FILE", help="of the emulated hosts")
     add("--measured-at", required=True, metavar="RATE", help="what their links were shaped to when it was measured")
     add("--compressors", nargs="+", required=True, metavar="NAME")
-    add("--density", type=float, help="of compressors that have one (each one's own)")
+    add("--density", type=float, help="density of all compressors that have one (each one's own)")
     add("--factors", type=float, nargs="+", default=list(FACTORS), metavar="X", help="of the break-even (%(default)s)")
     add("--turns", type=int, default=2, help="runs of each composition (%(default)s)")
     add("--out", type=Path, default=RESULTS / "break_even", metavar="FOLDER", help="where the results go")

@@ -23,7 +23,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     """Which models, on what."""
     add = parser.add_argument
     add("--models", nargs="+", choices=MODELS, default=list(MODELS), metavar="NAME", help="vgg16, resnet20 (both)")
-    add("--density", type=float, default=0.01, help="of all three, as the paper states none (%(default)s)")
+    add("--density", type=float, default=0.01, help="density of all methods; the paper states none (%(default)s)")
     add("--hosts", type=int, default=4, help="hosts of one worker each (%(default)s)")
     add("--link", default="1gbit", help="rate of every host's link (%(default)s)")
     add("--turns", type=int, default=2, help="runs of each method (%(default)s)")
