@@ -14,6 +14,8 @@ from wirebench.gradient.contract import Method, Scheduler
 
 KINDS = (models.PLUGINS, data.PLUGINS, compressors.PLUGINS, schedulers.PLUGINS, collectives.PLUGINS)
 ENGINES_OWN = "native"
+IN_TWO_HALVES = "ring"
+"""The collective for a scheduler that runs the two halves of one apart; the engine's own has none."""
 
 
 def resolve(given: Config) -> Config:
@@ -35,7 +37,7 @@ def resolve(given: Config) -> Config:
     if scheduler_of(resolved).mode == "split" and resolved.collective.name == ENGINES_OWN:
         raise UserError(
             f"collective.name: {resolved.scheduler.name!r} runs the halves of a plan apart, and "
-            "the engine's own has none; ring is its default"
+            f"the engine's own has none; {IN_TWO_HALVES} is its default"
         )
     if scheduler_of(resolved).mode == "elastic" and (names[0] != "none" or resolved.output.health_every):
         raise UserError(
@@ -108,8 +110,7 @@ def _as_the_paper(given: Config) -> Config:
     section = given.compressor
     paper = method_of(given)
     if not given.collective.name:
-        schedule = schedulers.PLUGINS.load(given.scheduler.name)
-        name = paper.collective or getattr(schedule, "collective", ENGINES_OWN)
+        name = paper.collective or (IN_TWO_HALVES if scheduler_of(given).mode == "split" else ENGINES_OWN)
         given = dataclasses.replace(given, collective=dataclasses.replace(given.collective, name=name))
     if section.dense_below == AS_THE_PAPER:
         section = dataclasses.replace(section, dense_below=paper.dense_below)
