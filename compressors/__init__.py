@@ -5,7 +5,8 @@ from typing import Any
 
 from compressors.common.wrappers import DenseBelow, Warmup
 from wirebench.config.plugins import Plugins
-from wirebench.gradient.contract import Compressor, Method
+from wirebench.gradient import conformance
+from wirebench.gradient.contract import Bare, Method
 
 PLUGINS = Plugins("compressors", "compressor")
 
@@ -15,14 +16,23 @@ def available() -> list[str]:
     return PLUGINS.available()
 
 
+def class_of(name: str) -> type[Method]:
+    """The class that says what the method's paper says: its `dense_below`, its `collective`."""
+    plugin = PLUGINS.load(name)
+    return plugin if issubclass(plugin, Method) else Bare
+
+
 def dense_below_of(name: str) -> int:
     """The `dense_below` that the method's paper has."""
-    return getattr(PLUGINS.load(name), "dense_below", Method.dense_below)
+    return class_of(name).dense_below
 
 
-def build(name: str, *, dense_below: int = 0, warmup: Sequence[float] = (), **options: Any) -> Compressor:
-    """The compressor `name` with its options, wrapped where `dense_below` or `warmup` is given."""
-    compressor: Compressor = PLUGINS.build(name, **options)
+def build(name: str, *, dense_below: int = 0, warmup: Sequence[float] = (), **options: Any) -> Method:
+    """The compressor `name` with its options, wrapped where `dense_below` or `warmup` is given.
+
+    Raises UserError for one that lacks what a compressor must have.
+    """
+    compressor = conformance.method_of(PLUGINS.build(name, **options))
     if warmup:
         compressor = Warmup(compressor, tuple(warmup))
     if dense_below:

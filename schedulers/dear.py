@@ -23,7 +23,6 @@ class Dear:
 
     needs_profile: ClassVar[bool] = False
     mode: ClassVar[Mode] = "split"
-    collective: ClassVar[str] = "ring"
 
     def __init__(self, bucket_cap_mb: float = 25.0) -> None:
         self._fused = Fused(bucket_cap_mb, bucket_cap_mb)

@@ -1,7 +1,7 @@
 """Wrappers around any compressor: what is compressed, and how strongly at the start."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -10,8 +10,9 @@ from torch.nn.functional import pad
 from compressors.common.feedback import Feedback
 from compressors.sparse.gaps import joined
 from wirebench.errors import UserError
+from wirebench.gradient.conformance import name_of
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Compressor, Exchange, Method
+from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Bucket, Layer
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Sum
@@ -20,30 +21,48 @@ BYTES_PER_ELEMENT = 4
 VELOCITY_KEY = "shared.dense_velocity"
 
 
-class _HasDensity(Compressor, Protocol):
-    density: float
+class _Wrapper(Method):
+    """What a wrapper leaves to the method inside it: all that it does not do itself."""
 
+    def __init__(self, inner: Method) -> None:
+        super().__init__()
+        self.inner: Method = inner
+        self.owns_momentum, self.keeps, self.takes_turns = inner.owns_momentum, inner.keeps, inner.takes_turns
+        self.dense_below, self.collective, self.whole_model = inner.dense_below, inner.collective, inner.whole_model
+        self.bounded_by, self.takes_over, self.voters = inner.bounded_by, inner.takes_over, inner.voters
+        self.density, self.memory, self.measures = inner.density, inner.memory, inner.measures
 
-class _Wrapper:
-    """What a wrapper leaves to the compressor inside it: all that it does not do itself."""
-
-    def __init__(self, inner: Compressor) -> None:
-        self.inner = inner
-        self.owns_momentum = inner.owns_momentum
-
-    def __getattr__(self, name: str) -> Any:
-        """The inner compressor's."""
-        if name == "inner":  # not there yet, as while it is copied
-            raise AttributeError(name)
-        return getattr(self.inner, name)
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """The inner method's bytes, after a warm-up: that is in most of the run."""
+        return self.inner.wire_bytes(numel, size)
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The inner compressor's state; the wrapper has none."""
+        """The inner method's state; the wrapper has none."""
         return self.inner.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore the inner compressor's state."""
+        """Restore the inner method's state."""
         self.inner.load_state_dict(state)
+
+    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
+        """As Method.take_over."""
+        self.inner.take_over(states, joins)
+
+    def held_back(self, numel: int) -> Tensor | None:
+        """As Method.held_back."""
+        return self.inner.held_back(numel)
+
+    def unsent(self, numel: int) -> Tensor | None:
+        """As Method.unsent."""
+        return self.inner.unsent(numel)
+
+    def sent_share(self, numel: int) -> float | None:
+        """As Method.sent_share."""
+        return self.inner.sent_share(numel)
+
+    def compressed(self, layers: Sequence[Layer]) -> list[slice]:
+        """As Method.compressed."""
+        return self.inner.compressed(layers)
 
 
 class Warmup(_Wrapper):
@@ -52,36 +71,30 @@ class Warmup(_Wrapper):
     Raises UserError for a compressor without a density and for densities outside (0, 1].
     """
 
-    def __init__(self, inner: Compressor, densities: Sequence[float]) -> None:
+    def __init__(self, inner: Method, densities: Sequence[float]) -> None:
         super().__init__(inner)
-        if not hasattr(inner, "density"):
-            name = type(inner).__module__.removeprefix("compressors.")
-            raise UserError(f"compressor.warmup: {name!r} has no density")
+        if inner.density is None:
+            raise UserError(f"compressor.warmup: {name_of(inner)!r} has no density")
         if any(not 0 < density <= 1 for density in densities):
             raise UserError(f"compressor.warmup: densities lie in (0, 1], got {list(densities)}")
         self.densities = tuple(densities)
-        self.final = cast(_HasDensity, inner).density
+        self.final = inner.density
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """The inner exchange at the density of the epoch."""
-        inner = cast(_HasDensity, self.inner)
         density = self.densities[world.epoch] if world.epoch < len(self.densities) else self.final
-        steps, answer = inner.exchange(bucket, world), None
+        steps, answer = self.inner.exchange(bucket, world), None
         while True:
             # Around each part of the work, not around the whole: a driver may leave an exchange at a request, work on
             # another bucket and come back (dear does), and each must find its own density, whoever went before.
-            inner.density = density
+            self.inner.density = density
             try:
                 request = steps.send(answer)
             except StopIteration as stop:
                 return stop.value
             finally:
-                inner.density = self.final
+                self.inner.density = self.final
             answer = yield request
-
-    def wire_bytes(self, numel: int, size: int) -> int:
-        """The inner compressor's bytes after the warm-up, that is in most of the run."""
-        return self.inner.wire_bytes(numel, size)
 
 
 class DenseBelow(_Wrapper):
@@ -95,9 +108,9 @@ class DenseBelow(_Wrapper):
     Memory: the dense layers' average, and their momentum.
     """
 
-    def __init__(self, inner: Compressor, numel: int) -> None:
+    def __init__(self, inner: Method, numel: int) -> None:
         super().__init__(inner)
-        if inner.owns_momentum and not isinstance(getattr(inner, "memory", None), Feedback):
+        if inner.owns_momentum and not isinstance(inner.memory, Feedback):
             raise UserError("compressor.dense_below: this compressor applies a momentum, but its memory is no Feedback")
         self.numel = numel
         self._velocity: Tensor | None = None
@@ -144,11 +157,11 @@ class DenseBelow(_Wrapper):
 
     def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
         """As Method.take_over."""
-        cast(Method, self.inner).take_over([self._keep_mine(state) for state in states], joins)
+        self.inner.take_over([self._keep_mine(state) for state in states], joins)
 
     def held_back(self, numel: int) -> Tensor | None:
         """As Method.held_back: 0 for the dense layers; the memory ends with the last layer that is not."""
-        held = getattr(self.inner, "held_back", lambda numel: None)(numel)
+        held = self.inner.held_back(numel)
         return held if held is None or held.numel() == numel else pad(held, (0, numel - held.numel()))
 
     def compressed(self, layers: Sequence[Layer]) -> list[slice]:
@@ -177,7 +190,7 @@ class DenseBelow(_Wrapper):
         if self._velocity is None:
             self._velocity = average.new_zeros(split.model_dense_numel)
         self._velocity = self._velocity.to(average.device)  # checkpoints are read to the CPU
-        feedback = cast(Feedback, cast(Method, self.inner).memory)
+        feedback = cast(Feedback, self.inner.memory)
         velocity = self._velocity[split.dense_place : split.dense_place + average.numel()]
         velocity.mul_(feedback.momentum).add_(average)
         return average.add_(velocity, alpha=feedback.momentum) if feedback.nesterov else velocity

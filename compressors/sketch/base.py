@@ -23,6 +23,7 @@ class Sketched(Method):
     """
 
     bounded_by = "density"
+    density: float
 
     def __init__(
         self, density: float, k: int, rows: int, columns: int, ratio: float, hash: Hash, reseed: bool = False
@@ -49,6 +50,10 @@ class Sketched(Method):
         self._model: tuple[Layer, ...] = ()
         self._model_numel = 0
         self._sketches: dict[int, tuple[tuple[object, ...], CountSketch]] = {}
+
+    def sent_share(self, numel: int) -> float:
+        """As Method.sent_share."""
+        return self.k / numel if self.k else self.density
 
     def entries(self, numel: int, model_numel: int) -> int:
         """Entries that a bucket of `numel` of the model's `model_numel` elements sends; both without dense layers."""

@@ -20,6 +20,7 @@ class Sparse(Method):
 
     keeps: Keeps = "exactly"
     bounded_by = "density"
+    density: float
 
     def __init__(self, density: float, values: Values, indices: Indices, feedback: Feedback | None = None) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """What compressors are compared with: PyTorch's own hooks, and the obvious ways of selecting and of sketching.
 
-Each looks like a compressor, so that the same loop times it. None of them splits its work: a hook's time is one piece.
+Each is a compressor, so that the same loop times it. None of them splits its work: a hook's time is one piece.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,9 +16,8 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from suite.bench.compressor_trial import Subject
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Exchange
+from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Sum
@@ -28,12 +27,22 @@ POWERSGD_RANK = 1
 DDP_POWERSGD = f"DDP PowerSGD, rank {POWERSGD_RANK}"
 SKETCH_ROWS = 5
 COLUMNS_PER_ENTRY = 4
+BYTES_PER_FLOAT = 4
 
 
-class Copy:
+class Rival(Method):
+    """Base of all: nothing is planned with them."""
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """Those of the vector."""
+        return BYTES_PER_FLOAT * numel
+
+
+class Copy(Rival):
     """The unit itself, timed as all others are: how much the measurement scatters."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._target: dict[str, Tensor] = {}
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
@@ -44,15 +53,12 @@ class Copy:
         yield from ()
         return bucket.grad
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """None."""
-        return {}
 
-
-class TopKOfTorch:
+class TopKOfTorch(Rival):
     """`torch.topk(x.abs(), k)`, the selection alone: nothing is encoded, kept or averaged."""
 
     def __init__(self, density: float) -> None:
+        super().__init__()
         self.density = density
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
@@ -62,12 +68,8 @@ class TopKOfTorch:
         yield from ()
         return bucket.grad
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """None."""
-        return {}
 
-
-class SketchOfTorch:
+class SketchOfTorch(Rival):
     """A Count-Sketch of 5 rows of 4 k columns by `index_add_`, the sketching alone.
 
     Buckets (int32) and signs (fp32) of all elements are drawn at the first step and kept, so hashing costs no time,
@@ -75,6 +77,7 @@ class SketchOfTorch:
     """
 
     def __init__(self, density: float) -> None:
+        super().__init__()
         self.density = density
         self.hashes: dict[str, Tensor] = {}
 
@@ -103,7 +106,7 @@ class SketchOfTorch:
         }
 
 
-class DdpHook:
+class DdpHook(Rival):
     """A communication hook of DistributedDataParallel on one bucket.
 
     Its all-reduces are answered at once with the same tensor, as ours are. What it takes in, keeps and writes back
@@ -111,6 +114,7 @@ class DdpHook:
     """
 
     def __init__(self, hook: Callable[[Any, Any], torch.futures.Future], state: Any) -> None:
+        super().__init__()
         self.hook, self.state = hook, state
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
@@ -184,7 +188,7 @@ def _powersgd() -> DdpHook:
     return DdpHook(powerSGD_hook, state)
 
 
-def rivals(density: float) -> dict[str, Callable[[], Subject]]:
+def rivals(density: float) -> dict[str, Callable[[], Method]]:
     """How each is made, by the name that it has in the table."""
     return {
         "copy": Copy,

@@ -9,12 +9,13 @@ itself is less work than with another's, which has entries at other places: it i
 import time
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Compressor
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import Phase, recording
 from wirebench.gradient.requests import Gather, Merge, Request, Route, handed_over
@@ -24,18 +25,6 @@ Earlier = dict[int, list[Tensor]]
 """What was handed over to be merged, by the round of a step; the newest first."""
 
 _WHOLE = "whole"
-
-
-class Subject(Protocol):
-    """What can be timed: a compressor, or something that looks like one."""
-
-    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Generator[Request, Any, Tensor]:
-        """As Compressor.exchange."""
-        ...
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Tensors that outlive the step and belong into a checkpoint."""
-        ...
 
 
 class Work(NamedTuple):
@@ -116,7 +105,7 @@ def seconds_of(watch: Stopwatch, work: Callable[[], object]) -> float:
 
 
 def run_exchange(
-    subject: Subject, bucket: Bucket, world: ExchangeContext, watch: Stopwatch, earlier: Earlier | None = None
+    subject: Compressor, bucket: Bucket, world: ExchangeContext, watch: Stopwatch, earlier: Earlier | None = None
 ) -> Work:
     """One exchange of rank `world.rank`, all of its requests answered from its own messages.
 

@@ -9,9 +9,10 @@ import psutil
 import torch
 
 from suite.bench.compressor_memory import Memory, measure_memory
-from suite.bench.compressor_trial import Earlier, Stopwatch, Subject, run_exchange, seconds_of
+from suite.bench.compressor_trial import Earlier, Stopwatch, run_exchange, seconds_of
 from suite.bench.inputs import Inputs, Size
 from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Method
 from wirebench.record.compressor_results import PARTS, Budget, CompressorResult, Part
 
 SHARE_OF_MEMORY = 0.7
@@ -27,15 +28,15 @@ class Contender:
     """
 
     name: str
-    make: Callable[[], Subject]
+    make: Callable[[], Method]
     rival: bool = False
     budget: tuple[Budget, ...] = ()
     no_slower_than: str = ""
 
 
-def world_of(subject: Subject, number: int, workers: int) -> ExchangeContext:
+def world_of(subject: Method, number: int, workers: int) -> ExchangeContext:
     """Rank 0's view of the step that is run as the `number`-th: where ranks take turns, always its own."""
-    return ExchangeContext(0, workers, number * workers if getattr(subject, "takes_turns", False) else number)
+    return ExchangeContext(0, workers, number * workers if subject.takes_turns else number)
 
 
 @dataclass
@@ -43,7 +44,7 @@ class _Turns:
     """What one contender's turns gave so far."""
 
     contender: Contender
-    subject: Subject
+    subject: Method
     memory: tuple[int, Memory]
     seconds: dict[Part, list[float]] = field(default_factory=lambda: {part: [] for part in PARTS})
     copies: list[float] = field(default_factory=list)
@@ -149,7 +150,7 @@ class Bench:
 
     def _memory(self, inputs: Inputs, contender: Contender) -> tuple[int, Memory]:
         """Bytes of its state, and what it allocates; it must also give a sensible result."""
-        kept: list[Subject] = []
+        kept: list[Method] = []
 
         def build() -> Callable[[], object]:
             subject = contender.make()

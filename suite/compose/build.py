@@ -2,7 +2,7 @@
 
 import copy
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ from wirebench.training.progress import NullProgress, Progress
 from wirebench.training.replica import Replica
 from wirebench.training.residual_watch import ResidualWatch
 from wirebench.training.step_log import StepLog
-from wirebench.training.train_state import Stateful, TrainState
+from wirebench.training.train_state import Holder, Stateful, TrainState
 from wirebench.training.trainer import Trainer
 from wirebench.utils.rng import generator, make_repeatable, seed_of
 
@@ -105,9 +105,9 @@ def _assemble(
     total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
     progress = Progress() if engine.is_first else NullProgress()
     identity = _identity(settings, workers[0])
-    states: list[Any] = [lane.compressor for lane in lanes] or [compressor_of(settings)]
+    states: Sequence[Holder] = [lane.compressor for lane in lanes] or [compressor_of(settings)]
     if isinstance(synchroniser, Elastic):
-        states = list(synchroniser.pulls)
+        states = synchroniser.pulls
     health, warnings = Health(lanes), list[str]()
     begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch
     residual_watch = _residual_watch(settings, lanes, warnings, progress, begin) if engine.is_first else None
@@ -154,7 +154,7 @@ def _traffic(settings: Config, engine: Engine, worker: Replica) -> Traffic:
 def _residual_watch(
     settings: Config, lanes: list[Lane], warnings: list[str], progress: Progress | NullProgress, begin: int
 ) -> ResidualWatch | None:
-    setting = getattr(lanes[0].compressor, "bounded_by", "") if lanes else ""
+    setting = lanes[0].compressor.bounded_by if lanes else ""
     if not setting:
         return None
 
@@ -162,10 +162,7 @@ def _residual_watch(
         warnings.append(text)
         progress.note(f"warning: {text}")
 
-    compressor = lanes[0].compressor
-    density = getattr(compressor, "density", None)
-    if k := getattr(compressor, "k", 0):
-        density = k / lanes[0].flat.grad.numel()
+    density = lanes[0].compressor.sent_share(lanes[0].flat.grad.numel())
     return ResidualWatch(settings.compressor.name, setting, density, warn, begin, lanes[0].world.size)
 
 

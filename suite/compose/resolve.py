@@ -10,11 +10,12 @@ from wirebench import collectives, data
 from wirebench.config import requested
 from wirebench.config.loader import AS_THE_PAPER, Config, to_dict
 from wirebench.errors import UserError
-from wirebench.gradient import conformance
-from wirebench.gradient.contract import Compressor, Method, Scheduler
+from wirebench.gradient.contract import Method, Scheduler
 
 KINDS = (models.PLUGINS, data.PLUGINS, compressors.PLUGINS, schedulers.PLUGINS, collectives.PLUGINS)
 ENGINES_OWN = "native"
+IN_TWO_HALVES = "ring"
+"""The collective for a scheduler that runs the two halves of one apart; the engine's own has none."""
 
 
 def resolve(given: Config) -> Config:
@@ -36,7 +37,7 @@ def resolve(given: Config) -> Config:
     if scheduler_of(resolved).mode == "split" and resolved.collective.name == ENGINES_OWN:
         raise UserError(
             f"collective.name: {resolved.scheduler.name!r} runs the halves of a plan apart, and "
-            "the engine's own has none; ring is its default"
+            f"the engine's own has none; {IN_TWO_HALVES} is its default"
         )
     if scheduler_of(resolved).mode == "elastic" and (names[0] != "none" or resolved.output.health_every):
         raise UserError(
@@ -67,7 +68,7 @@ def notes(given: Config) -> list[str]:
 
 def refuse_cut(settings: Config, groups: Sequence[range]) -> None:
     """UserError where a scheduler cuts the model into several buckets and the compressor needs it whole."""
-    reason = getattr(compressor_of(settings), "whole_model", "")
+    reason = compressor_of(settings).whole_model
     if reason and len(groups) > 1:
         raise UserError(
             f"scheduler.name: {settings.scheduler.name!r} cuts the model into {len(groups)} buckets, but "
@@ -77,13 +78,13 @@ def refuse_cut(settings: Config, groups: Sequence[range]) -> None:
 
 def refuse_workers(settings: Config) -> None:
     """UserError where the compressor asks for more workers than there are; `engine.workers` is their number."""
-    workers, voters = settings.engine.workers, getattr(compressor_of(settings), "voters", 0)
+    workers, voters = settings.engine.workers, compressor_of(settings).voters
     # One worker alone exchanges nothing, whoever votes.
     if 1 < workers < voters:
         raise UserError(f"compressor.voters: {voters} are more than the {workers} workers")
 
 
-def compressor_of(settings: Config) -> Compressor:
+def compressor_of(settings: Config) -> Method:
     """A fresh compressor, in its wrappers."""
     section = settings.compressor
     return compressors.build(
@@ -91,7 +92,7 @@ def compressor_of(settings: Config) -> Compressor:
     )
 
 
-def method_of(settings: Config) -> Compressor:
+def method_of(settings: Config) -> Method:
     """A fresh compressor without wrappers."""
     return compressors.build(settings.compressor.name, **settings.compressor.options)
 
@@ -107,14 +108,12 @@ def _as_the_paper(given: Config) -> Config:
     A method that corrects the momentum takes over the optimizer's, unless the config gives it one of its own.
     """
     section = given.compressor
-    conformance.check(method_of(given))
-    paper = compressors.PLUGINS.load(section.name)
+    paper = method_of(given)
     if not given.collective.name:
-        schedule = schedulers.PLUGINS.load(given.scheduler.name)
-        name = getattr(paper, "collective", Method.collective) or getattr(schedule, "collective", ENGINES_OWN)
+        name = paper.collective or (IN_TWO_HALVES if scheduler_of(given).mode == "split" else ENGINES_OWN)
         given = dataclasses.replace(given, collective=dataclasses.replace(given.collective, name=name))
     if section.dense_below == AS_THE_PAPER:
-        section = dataclasses.replace(section, dense_below=compressors.dense_below_of(section.name))
+        section = dataclasses.replace(section, dense_below=paper.dense_below)
     takes = compressors.PLUGINS.options(section.name).keys() - section.options.keys()
     optimizer = given.optimizer
     if optimizer.momentum and "momentum" in takes and compressor_of(given).owns_momentum:

@@ -5,12 +5,12 @@ All of them live in one process, whose times say nothing of a cluster. A schedul
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from wirebench.costmodel.formulas import ring
+from wirebench.gradient.contract import Compressor
 from wirebench.gradient.schedule import Cost
 from wirebench.simulation.roofline import GPUS, Roofline
 from wirebench.training.loss import cross_entropy
@@ -19,15 +19,7 @@ ALPHA_SECONDS, BYTES_PER_SECOND = 45.26e-6, 10e9 / 8
 """Start-up time of a message: MG-WFBP, Fig. 5(b), 90.52 us = 2 alpha; and the nominal rate."""
 
 
-class Sized(Protocol):
-    """A compressor that knows about how much it hands over."""
-
-    def wire_bytes(self, numel: int, size: int) -> int:
-        """Bytes that one of `size` ranks hands over for `numel` elements."""
-        ...
-
-
-def virtual_cost(compressor: Sized, size: int) -> Cost:
+def virtual_cost(compressor: Compressor, size: int) -> Cost:
     """Seconds of an exchange by its elements: a ring of `size` workers sums what the compressor hands over."""
     line = ring(size, ALPHA_SECONDS, 1 / BYTES_PER_SECOND)
     return lambda numel: line.seconds(compressor.wire_bytes(numel, size) if numel else 0)

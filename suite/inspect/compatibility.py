@@ -5,7 +5,7 @@ declared but what cannot be seen: the last four columns.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.exchange.driver import advance, run
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Keeps, Method
+from wirebench.gradient.contract import Keeps
 from wirebench.gradient.flat import Bucket, Layer
 from wirebench.topology.tree import Topology
 
@@ -61,7 +61,7 @@ def row(name: str) -> list[str]:
     """One compressor's line."""
     known = compressors.PLUGINS.options(name)
     options: dict[str, Any] = {key: value for key, value in OPTIONS.items() if key in known}
-    method = cast(Method, compressors.build(name, **options))
+    method = compressors.build(name, **options)
     seen = {collective: watch(name, options, collective) for collective in collectives.available()}
     reference = seen["native"]
     change = [c for c, other in seen.items() if not _alike(reference.results, other.results)]

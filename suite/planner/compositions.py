@@ -110,18 +110,18 @@ def check_positive(option: str, values: Sequence[float]) -> None:
 
 def has_own_collective(name: str) -> bool:
     """Whether the compressor's paper names the collective that it goes with."""
-    return bool(getattr(compressors.PLUGINS.load(name), "collective", ""))
+    return bool(compressors.class_of(name).collective)
 
 
 def collective_of(name: str) -> str:
     """That of the compressor's paper, else a ring."""
-    return getattr(compressors.PLUGINS.load(name), "collective", "") or "ring"
+    return compressors.class_of(name).collective or "ring"
 
 
 @functools.cache
 def needs_whole(name: str) -> bool:
     """Whether the compressor works only on the whole model in one message."""
-    return bool(getattr(compressors.build(name), "whole_model", ""))
+    return bool(compressors.build(name).whole_model)
 
 
 def check(scheduler: str, built: Scheduler, compressor: str, collective: str) -> None:

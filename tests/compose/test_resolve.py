@@ -3,7 +3,7 @@
 import inspect
 import re
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +18,6 @@ from wirebench.config import loader
 from wirebench.config.loader import OptimizerConfig
 from wirebench.config.sections import CollectiveConfig
 from wirebench.errors import UserError
-from wirebench.gradient.contract import Method
 from wirebench.gradient.weight_decay import Decay
 
 
@@ -58,7 +57,7 @@ def test_a_method_that_corrects_the_momentum_takes_it_over() -> None:
 
 @pytest.mark.parametrize("section", [CollectiveConfig, OptimizerConfig])
 def test_the_help_names_the_methods_that_bring_their_own(section: type) -> None:
-    methods = {name: cast(Method, compressors.build(name)) for name in compressors.available()}
+    methods = {name: compressors.build(name) for name in compressors.available()}
     bring = {name for name, each in methods.items() if each.collective} if section is CollectiveConfig else set()
     bring = bring or {name for name, each in methods.items() if each.owns_momentum}
     assert set(re.findall(r"\w+", inspect.getdoc(section) or "")) & methods.keys() - {"none"} == bring

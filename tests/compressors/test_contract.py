@@ -8,7 +8,7 @@ import os
 import shlex
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 import compressors
 from tests.helpers import LocalEngine, cut, lay_out
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Compressor, Exchange, Method
+from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Layer
 
 OWN = shlex.split(os.environ.get("WIREBENCH_COMPRESSOR", ""))
@@ -150,7 +150,7 @@ def in_worlds() -> list[Any]:
 def keeps(variant: "Variant") -> str:
     """What becomes of what a method does not send."""
     name, arguments = variant
-    return cast(Method, compressors.build(name, **arguments)).keeps
+    return compressors.build(name, **arguments).keeps
 
 
 Variant = tuple[str, dict[str, Any]]
@@ -168,7 +168,7 @@ class Ranks:
         self.variant = variant
         self.name, self.arguments = variant
         self.layers, self.engine, self.step_number = layers, LocalEngine(size, collective), 0
-        self.ranks: list[Compressor] = [compressors.build(self.name, **self.arguments) for _ in range(size)]
+        self.ranks: list[Method] = [compressors.build(self.name, **self.arguments) for _ in range(size)]
 
     def step(self, grads: Sequence[Tensor], groups: Sequence[range], in_halves: bool = False) -> list[Tensor]:
         """Exchange copies of the ranks' flat gradients, cut into `groups` of layers; every rank's flat result.
@@ -360,13 +360,13 @@ def test_residuals_of_ranks_that_leave_are_handed_on(variant):
     after = Ranks(variant, 2)
     after.step_number = before.step_number
     for place, rank in enumerate(after.ranks):
-        cast(Method, rank).take_over(states[place::2])
+        rank.take_over(states[place::2])
     # Floats that are added in another order; whole numbers, that is exact methods, come out alike.
     off = 1e-5 if keeps(variant) == "rounded" else 0.0
     torch.testing.assert_close(after.held(), before.held(), rtol=off, atol=off, msg=HANDED_ON)
     grown = Ranks(variant, 6)
     for place, rank in enumerate(grown.ranks):
-        cast(Method, rank).take_over([states[place % 5]], joins=place >= 5)
+        rank.take_over([states[place % 5]], joins=place >= 5)
     torch.testing.assert_close(grown.held(), before.held(), rtol=off, atol=off, msg=HANDED_ON)
     for world, size in ((after, 2), (grown, 6)):
         same_bits(world.step(whole_numbers(size, 7), CUTS[1]))
@@ -431,13 +431,13 @@ def test_measures_are_taken_when_asked_for_and_under_the_same_names(variant):
     ranks = Ranks(variant, 3)
     for seed in range(2):
         ranks.step(whole_numbers(3, seed), CUTS[1])
-        names = {tuple(cast(Method, rank).measures.names) for rank in ranks.ranks}
+        names = {tuple(rank.measures.names) for rank in ranks.ranks}
         assert len(names) == 1, f"all ranks take the same measures in the same order; they took {sorted(names)}"
         if not seed:
             assert names == {()}, f"{names} were measured although world.measuring was false"
     for rank in ranks.ranks:
-        names_of_rank = cast(Method, rank).measures.names
-        assert cast(Method, rank).measures.take().isfinite().all(), f"one of {names_of_rank} is not finite"
+        names_of_rank = rank.measures.names
+        assert rank.measures.take().isfinite().all(), f"one of {names_of_rank} is not finite"
 
 
 @every_variant

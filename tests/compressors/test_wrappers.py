@@ -9,6 +9,7 @@ from compressors.none import NoCompression
 from compressors.topk import TopK
 from tests.helpers import Log, answer_all, cut, lay_out
 from wirebench.errors import UserError
+from wirebench.gradient.conformance import method_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
 from wirebench.gradient.error_memory import ErrorMemory
@@ -23,6 +24,7 @@ class Recorder(Method):
     """Takes the place of a compressor: notes its buckets, sums them, returns the sum without dividing."""
 
     def __init__(self):
+        super().__init__()
         self.buckets = []
 
     def exchange(self, bucket, world):
@@ -195,6 +197,46 @@ def test_wrappers_hand_on_who_owns_momentum_and_the_state(wrap):
     one_step(inner, [range(0, 5)])
     wrap(copy).load_state_dict(wrap(inner).state_dict())
     assert torch.equal(copy.state_dict()["residual"], inner.state_dict()["residual"])
+
+
+@pytest.mark.parametrize("wrap", [lambda inner: DenseBelow(inner, 8), lambda inner: Warmup(inner, [0.5])])
+def test_wrappers_hand_on_all_that_is_asked_of_a_method(wrap):
+    inner, values = Owner(), {name: object() for name in Method.__annotations__ if name != "inner"}
+    vars(inner).update(values)
+    outer = wrap(inner)
+    assert {name: getattr(outer, name) for name in values} == values
+    assert (outer.inner, outer.memory, outer.measures) == (inner, inner.memory, inner.measures)
+    asked = [name for name, part in vars(Method).items() if callable(part) and not name.startswith("_")]
+    assert asked
+    assert not [name for name in asked if getattr(type(outer), name) is getattr(Method, name)]
+
+
+def test_a_compressor_that_is_no_method_becomes_one():
+    class Halving:
+        owns_momentum = False
+        density = 0.5
+
+        def exchange(self, bucket, world):
+            return (yield Sum(bucket.grad / 2))
+
+        def wire_bytes(self, numel, size):
+            return 2 * numel
+
+        def state_dict(self):
+            return {"own": torch.ones(1)}
+
+        def load_state_dict(self, state):
+            self.loaded = dict(state)
+
+    bare = Halving()
+    method = DenseBelow(method_of(bare), 8)
+    assert one_step(method, [range(0, 5)])[0].tolist()[3] == 3, "half of 3 from each of two"
+    assert method.wire_bytes(20, 2) == 40
+    method.load_state_dict(method.state_dict())
+    assert bare.loaded == bare.state_dict()
+    assert not method.takes_over
+    assert method.density is None
+    assert method.held_back(NUMEL) is method.unsent(NUMEL) is None
 
 
 def test_a_momentum_that_dense_layers_cannot_follow_is_refused():

@@ -14,9 +14,9 @@ from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.base import Communicator
 from wirebench.comm.local import LocalCommunicator, LocalHandle, LocalHub
 from wirebench.comm.metered import Metered
-from wirebench.exchange.driver import Exchange
 from wirebench.exchange.lane import Lane
 from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Bucket, FlatGradient
 from wirebench.gradient.requests import Sum
 from wirebench.topology.tree import Topology
@@ -24,10 +24,11 @@ from wirebench.topology.tree import Topology
 Result = TypeVar("Result")
 
 
-class Averaging:
+class Averaging(Method):
     """Sums, divides; notes the bucket, the world and the thread of every exchange."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.seen: list[tuple[int, ExchangeContext, str]] = []
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
@@ -35,11 +36,8 @@ class Averaging:
         total = yield Sum(bucket.grad)
         return total / world.size  # a new tensor, which the lane brings home
 
-    def state_dict(self) -> dict[str, Tensor]:
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        assert not state
+    def wire_bytes(self, numel: int, size: int) -> int:
+        return 4 * numel
 
     @property
     def buckets(self) -> list[int]:

@@ -3,14 +3,12 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
 
 import compressors
 from tests.distributed.launch import CONFIG, here
-from wirebench.gradient.contract import Method
 from wirebench.training.residual_watch import ResidualWatch
 
 
@@ -84,7 +82,7 @@ def test_methods_without_a_residual_are_left_alone():
 
 @pytest.mark.parametrize("name", compressors.available())
 def test_what_a_warning_advises_to_change_can_be_changed(name: str) -> None:
-    method = cast(Method, compressors.build(name))
+    method = compressors.build(name)
     advice = method.bounded_by.partition(",")[0]
     assert advice in {*compressors.PLUGINS.options(name), "name"} if method.keeps != "nothing" else not advice
 

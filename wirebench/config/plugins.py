@@ -6,6 +6,7 @@ public class is built with the options, whose names and types its constructor de
 """
 
 import dataclasses
+import functools
 import importlib
 import inspect
 import math
@@ -37,8 +38,7 @@ class Plugins:
 
     def available(self) -> list[str]:
         """Names of the plugins in the folder, sorted."""
-        path = importlib.import_module(self.package).__path__
-        names = (module.name for module in pkgutil.iter_modules(path) if not module.ispkg)
+        names = _modules(tuple(importlib.import_module(self.package).__path__))
         return sorted(n for n in names if n not in self.helpers and not n.startswith("_"))
 
     def load(self, name: str) -> type:
@@ -109,6 +109,12 @@ class Plugins:
         except NameError as error:
             raise UserError(f"{self.kind}.name: {name!r} has a type that cannot be read: {error}") from error
         return {key: Any if p.annotation is p.empty else p.annotation for key, p in parameters.items()}
+
+
+@functools.cache
+def _modules(path: tuple[str, ...]) -> tuple[str, ...]:
+    """Names of the modules in these folders, which are looked into once: every plugin that is built asks for them."""
+    return tuple(module.name for module in pkgutil.iter_modules(path) if not module.ispkg)
 
 
 def check_type(where: str, value: object, expected: object) -> None:

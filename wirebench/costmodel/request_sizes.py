@@ -15,8 +15,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from wirebench.exchange.lane import Exchanger
 from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Compressor
 from wirebench.gradient.flat import Bucket, Layer
 from wirebench.gradient.requests import Answer, Gather, Merge, Reduce, Request, Route, Sum, handed_over, payload
 from wirebench.utils.rng import generator
@@ -71,7 +71,7 @@ class Sizes:
                  other requests (compressors/common/wrappers.py); 0: none are
     """
 
-    def __init__(self, make: Callable[[], Exchanger], size: int, dense_below: int = 0) -> None:
+    def __init__(self, make: Callable[[], Compressor], size: int, dense_below: int = 0) -> None:
         self.dense_below = dense_below
         # Thousands of compressors are needed, and a copy is made far faster than one is built from name and options.
         fresh = make()
@@ -185,7 +185,7 @@ class Sizes:
 
 
 def _play(
-    make: Callable[[], Exchanger], buckets: Sequence[Bucket], ranks: Sequence[int], size: int, most: int | None = None
+    make: Callable[[], Compressor], buckets: Sequence[Bucket], ranks: Sequence[int], size: int, most: int | None = None
 ) -> list[RequestSize]:
     """Run the exchanges of these ranks in a world of `size` in lockstep, to their end or for `most` requests.
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from wirebench.exchange.lane import Lane
-from wirebench.gradient.metrics import Measures, values
+from wirebench.gradient.metrics import values
 
 SPARSE = 0.5
 """Above this share of non-zero entries the overlap with the largest ones says nothing."""
@@ -76,7 +76,7 @@ class Health:
 
     def _own(self) -> dict[str, float]:
         """The numbers in the methods' `measures`, over all ranks and buckets."""
-        taken: list[Measures] = [getattr(lane.compressor, "measures", Measures()) for lane in self.lanes]
+        taken = [lane.compressor.measures for lane in self.lanes]
         names = taken[0].names
         if not names:
             return {}
@@ -93,22 +93,21 @@ class Health:
 
 def held_back(lane: Lane) -> Tensor | None:
     """A tensor with about the norm of what a rank holds back, for the residual watch; None where nothing is."""
-    return _ask(lane, "unsent" if hasattr(lane.compressor, "unsent") else "held_back")
+    return _here(lane, lane.compressor.unsent(lane.flat.grad.numel()))
 
 
 def _residual(lane: Lane) -> Tensor | None:
     """The residual, element by element that of the flat gradient; None for a method that has none."""
-    return _ask(lane, "held_back")
+    return _here(lane, lane.compressor.held_back(lane.flat.grad.numel()))
 
 
-def _ask(lane: Lane, method: str) -> Tensor | None:
-    held: Tensor | None = getattr(lane.compressor, method, lambda numel: None)(lane.flat.grad.numel())
+def _here(lane: Lane, held: Tensor | None) -> Tensor | None:
     return None if held is None else held.to(lane.flat.grad.device)
 
 
 def _selection(lane: Lane, applied: Tensor, offered: Tensor) -> dict[str, float]:
     """Density of the applied average, and the overlap of its entries with the largest of what was offered."""
-    places = getattr(lane.compressor, "compressed", lambda layers: [slice(0, applied.numel())])(lane.flat.layers)
+    places = lane.compressor.compressed(lane.flat.layers)
     if not places:
         return {}
     sent = torch.cat([applied[place] for place in places]) != 0

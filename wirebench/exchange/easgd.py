@@ -7,7 +7,7 @@ pull is applied after the optimizer's own step.
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -27,8 +27,11 @@ WEIGHTS, OPTIMIZER, CENTRE = "own.weights", "own.optimizer", "shared.centre"
 class Pull:
     """One rank's weights beside the common centre; saved and restored as a compressor's state is.
 
-    optimizer  the rank's; its state is the rank's own too
+    optimizer   the rank's; its state is the rank's own too
+    takes_over  see Method
     """
+
+    takes_over: ClassVar[bool] = True
 
     def __init__(self, lane: Lane, optimizer: Optimizer, beta: float) -> None:
         self.lane, self.size = lane, lane.server.communicator.size

@@ -1,34 +1,18 @@
 """One rank's way from local to averaged gradients: flat gradient, buckets, compressor, executor of its requests."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
 from wirebench.collectives.execution.executor import RequestExecutor
-from wirebench.exchange.driver import Exchange, Steps, advance
+from wirebench.exchange.driver import Steps, advance
 from wirebench.gradient import conformance
 from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Bucket, FlatGradient
 from wirebench.gradient.weight_decay import Decay
-
-
-class Exchanger(Protocol):
-    """What the machinery needs of a compressor; wirebench/gradient/contract.py has the whole contract."""
-
-    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
-        """Average one bucket over ranks."""
-        ...
-
-    def state_dict(self) -> dict[str, Tensor]:
-        """Tensors that a resumed run needs."""
-        ...
-
-    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Restore what `state_dict` returned."""
-        ...
 
 
 class Lane:
@@ -47,7 +31,7 @@ class Lane:
         self,
         rank: int,
         flat: FlatGradient,
-        compressor: Exchanger,
+        compressor: Method,
         server: RequestExecutor,
         seed: int,
         compressing: Callable[[], AbstractContextManager[None]],

@@ -10,15 +10,16 @@ import torch
 
 from wirebench.exchange.consistency import check_averages
 from wirebench.exchange.driver import advance, run
-from wirebench.exchange.lane import Exchanger, Lane
+from wirebench.exchange.lane import Lane
 from wirebench.gradient import conformance
+from wirebench.gradient.contract import Compressor
 from wirebench.gradient.flat import Bucket, Layer
 from wirebench.utils.rng import generator
 
 LAYERS = (Layer("matrix", 0, 64, 2, 8), Layer("vector", 64, 68, 1, 4))
 
 
-def preflight(lanes: Sequence[Lane], fresh: Callable[[], Exchanger]) -> None:
+def preflight(lanes: Sequence[Lane], fresh: Callable[[], Compressor]) -> None:
     """Exchange a few numbers between all ranks; every rank calls it. Raises UserError for what cannot be done.
 
     fresh  makes a compressor that is thrown away afterwards, so that the run's own begins without memory of this

@@ -10,17 +10,24 @@ from torch import Tensor
 
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Bare, Compressor, Exchange, Method
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.requests import Request
 
 PARTS = ("exchange", "wire_bytes", "state_dict", "load_state_dict")
-Exchange = Generator[Request, Any, Tensor]
+
+
+def method_of(compressor: Any) -> Method:
+    """A compressor that has just been built, as what the suite works with; UserError unless it has all it must."""
+    check(compressor)
+    return compressor if isinstance(compressor, Method) else Bare(compressor)
 
 
 def check(compressor: Any) -> None:
     """UserError unless a compressor that has just been built has all that the suite calls."""
     for part in PARTS:
-        if not callable(getattr(compressor, part, None)):
+        promised = vars(Compressor)[part]  # a class that is made from the contract has this, which does nothing
+        if not callable(getattr(compressor, part, None)) or getattr(type(compressor), part, None) is promised:
             raise broken(
                 compressor, f"has no {part}(); Method (wirebench/gradient/contract.py) is a base to begin with"
             )
@@ -35,7 +42,7 @@ def check(compressor: Any) -> None:
         raise broken(compressor, text) from error
 
 
-def exchange(compressor: Any, bucket: Bucket, world: ExchangeContext) -> Exchange:
+def exchange(compressor: Compressor, bucket: Bucket, world: ExchangeContext) -> Exchange:
     """The compressor's exchange of a bucket, checked on the way.
 
     Yields its requests and returns its average. Raises UserError where it is no generator, yields something else than
@@ -62,14 +69,14 @@ def exchange(compressor: Any, bucket: Bucket, world: ExchangeContext) -> Exchang
     return average
 
 
-def broken(compressor: Any, text: str) -> UserError:
+def broken(compressor: Compressor, text: str) -> UserError:
     """The error that names the plugin."""
     return UserError(f"compressor.name: {name_of(compressor)!r}: {text}")
 
 
-def name_of(compressor: Any) -> str:
+def name_of(compressor: Compressor) -> str:
     """The plugin's name as a config has it; for a wrapper, the name of the compressor inside."""
-    while hasattr(compressor, "inner"):
+    while isinstance(compressor, Method) and compressor.inner is not None:
         compressor = compressor.inner
     return type(compressor).__module__.removeprefix("compressors.")
 

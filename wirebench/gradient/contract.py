@@ -7,7 +7,7 @@ from torch import Tensor
 
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.error_memory import RESIDUAL, ErrorMemory
-from wirebench.gradient.flat import Bucket
+from wirebench.gradient.flat import Bucket, Layer
 from wirebench.gradient.metrics import Measures
 from wirebench.gradient.requests import Request
 from wirebench.gradient.schedule import Cost, LayerCost, Mode
@@ -21,7 +21,8 @@ SHARED, OWN = "shared.", "own."
 class Compressor(Protocol):
     """One rank's compressor; it lives as long as the run and owns its residuals.
 
-    A plugin must have these members. `Method` adds what else the suite can use, with defaults.
+    A plugin must have these members; that is enough where nothing but exchanges is asked for. The machinery works with
+    a `Method`, which adds what else the suite can use, with defaults; a plugin that is none becomes one (`Bare`).
 
     owns_momentum  the method applies momentum itself, so the optimizer's own must be 0
     """
@@ -55,9 +56,10 @@ class Compressor(Protocol):
         ...
 
 
-class Method:
+class Method(Compressor):
     """Base of the suite's methods: a method without memory, and what the suite asks of any.
 
+    inner          the compressor that this one is put around; None for one of its own
     owns_momentum  see Compressor
     keeps          what becomes of values that are not sent: they are kept for later `exactly`; or `rounded`, exact but
                    for rounding; or `partly`, the rest being lost and measured; or `sketched`, as a sum over ranks and
@@ -68,19 +70,27 @@ class Method:
     bounded_by     the option to change when the residual grows without bound, and its new value where that is not
                    plain: a warning quotes it; "" for a method that holds nothing back
     takes_turns    in each step one rank, a different one each time, works longer, and the others wait for it
+    takes_over     whether it can be resumed by another number of ranks
+    voters         ranks that it needs at least, unless there is one alone
+    density        share of the entries that it sends, which a warm-up sets; 0 where another option counts, None for a
+                   method that has none
     memory         this rank's residuals; when the number of ranks changes, their sum over ranks is kept
     shared         state that is the same on all ranks
     own            this rank's state that means nothing in another world: dropped when the number of ranks changes
     measures       numbers that the method takes of its own exchange; filled only while `world.measuring`
     """
 
+    inner: Compressor | None = None
     owns_momentum: bool = False
     keeps: Keeps = "nothing"
-    dense_below: ClassVar[int] = 0
-    collective: ClassVar[str] = ""
+    dense_below: int = 0
+    collective: str = ""
     whole_model: str = ""
     bounded_by: str = ""
-    takes_turns: ClassVar[bool] = False
+    takes_turns: bool = False
+    takes_over: bool = True
+    voters: int = 0
+    density: Any = None  # a method that has one counts with it, and need not declare anew that it is a float
 
     def __init__(self) -> None:
         self.memory = ErrorMemory()
@@ -106,6 +116,14 @@ class Method:
         """A tensor with about the norm of what is held back, for the residual watch; None where nothing is."""
         return self.held_back(numel)
 
+    def sent_share(self, numel: int) -> float | None:
+        """Share of a model's `numel` elements that is sent after a warm-up; None where no option says."""
+        return self.density
+
+    def compressed(self, layers: Sequence[Layer]) -> list[slice]:
+        """Where in the flat gradient of these layers, all of a model's, those lie that are compressed."""
+        return [slice(0, layers[-1].stop)]
+
     def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
         """Begin with the summed residuals of several ranks of an earlier world, so that no gradient is lost.
 
@@ -116,6 +134,37 @@ class Method:
         self.load_state_dict(shared if joins else shared | _memory(states[0]))
         for state in states[1:]:
             self.memory.add(_memory(state))
+
+
+class Bare(Method):
+    """A method made of a compressor that has what it must and no more; all else is as in a method without memory."""
+
+    takes_over = False
+
+    def __init__(self, inner: Compressor) -> None:
+        super().__init__()
+        self.inner: Compressor = inner
+        self.owns_momentum = inner.owns_momentum
+
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        """The compressor's."""
+        return self.inner.exchange(bucket, world)
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """The compressor's."""
+        return self.inner.wire_bytes(numel, size)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The compressor's."""
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restore the compressor's state."""
+        self.inner.load_state_dict(state)
+
+    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
+        """Never called, as `takes_over` says: what its residuals are is not known."""
+        raise NotImplementedError
 
 
 def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -15,8 +15,9 @@ from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
 from wirebench.costmodel.piecewise import Points, spans
 from wirebench.exchange.driver import advance, run
-from wirebench.exchange.lane import Exchanger, Lane
+from wirebench.exchange.lane import Lane
 from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Compressor
 from wirebench.gradient.flat import Bucket
 from wirebench.utils.rng import generator
 
@@ -24,7 +25,7 @@ SECONDS_EACH, MOST_REPEATS = 0.3, 10
 """Time that is spent on each size, and how often at most it is timed."""
 
 
-def measure_exchange(engine: Engine, lane: Lane, fresh: Callable[[], Exchanger]) -> Points:
+def measure_exchange(engine: Engine, lane: Lane, fresh: Callable[[], Compressor]) -> Points:
     """(elements, seconds) of one exchange at several sizes: medians of repeats, then of ranks; the same on all ranks.
 
     fresh  makes a compressor of the run's kind for each size: the run's own keeps its residuals
@@ -40,7 +41,7 @@ def measure_exchange(engine: Engine, lane: Lane, fresh: Callable[[], Exchanger])
         model = flat.bucket(0, layers)
         bucket, compressor = Bucket(0, model.grad.clone(), model.param, model.layers, model.model), fresh()
 
-        def once(bucket: Bucket = bucket, compressor: Exchanger = compressor) -> float:
+        def once(bucket: Bucket = bucket, compressor: Compressor = compressor) -> float:
             bucket.grad.copy_(noise[bucket.start : bucket.stop])
             # A barrier: all ranks begin at once, so that none is charged with waiting for another.
             engine.communicators[0].all_reduce(torch.zeros(1)).wait()

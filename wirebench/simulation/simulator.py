@@ -13,8 +13,7 @@ from wirebench.costmodel.piecewise import Piecewise, spans
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import RequestSize, Sizes
 from wirebench.errors import UserError
-from wirebench.exchange.lane import Exchanger
-from wirebench.gradient.contract import Scheduler
+from wirebench.gradient.contract import Compressor, Scheduler
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.requests import Sum
 from wirebench.gradient.schedule import Duration, LayerCost
@@ -60,7 +59,7 @@ class Simulated:
 def simulate(
     trace: Trace,
     scheduler: Scheduler,
-    compressor: Callable[[], Exchanger],
+    compressor: Callable[[], Compressor],
     collective: str,
     network: Topology | Network,
     workers: int | None = None,

@@ -6,10 +6,12 @@ Random numbers need no state: every draw is named by seed, epoch, rank and step 
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 
+from wirebench.exchange.easgd import Pull
+from wirebench.gradient.contract import Method
 from wirebench.gradient.optimizer_state import OptimizerState
 from wirebench.training.replica import Replica
 from wirebench.training.resharding import RankState
@@ -28,12 +30,8 @@ class Stateful(Protocol):
         ...
 
 
-class Reshardable(Protocol):
-    """What a compressor offers that can be resumed by another number of ranks."""
-
-    def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False) -> None:
-        """Begin with the sum of the residuals of several ranks, or with none, as a rank that joins."""
-        ...
+Holder = Method | Pull
+"""What keeps a rank's state of the exchange: its compressor or, where weights are sent, its side of the pull."""
 
 
 class TrainState:
@@ -50,7 +48,7 @@ class TrainState:
     def __init__(
         self,
         workers: Sequence[Replica],
-        compressors: Sequence[Stateful],
+        compressors: Sequence[Holder],
         bookkeeping: Mapping[str, Stateful],
         warnings: list[str],
     ) -> None:
@@ -75,7 +73,7 @@ class TrainState:
     @property
     def has_heirs(self) -> bool:
         """Whether another number of ranks can take over what the compressors hold."""
-        return all(hasattr(getattr(each, "inner", each), "take_over") for each in self.compressors)
+        return all(each.takes_over for each in self.compressors)
 
     def start_watch(self) -> None:
         """Training begins now, or goes on."""
@@ -126,18 +124,18 @@ def _parameters(worker: Replica) -> dict[str, torch.nn.Parameter]:
     return {layer.name: p for p, layer in zip(worker.flat.parameters, worker.flat.layers, strict=True)}
 
 
-def _of_rank(worker: Replica, compressor: Stateful) -> dict[str, Any]:
+def _of_rank(worker: Replica, compressor: Holder) -> dict[str, Any]:
     buffers = dict(worker.model.named_buffers())
     return {"buffer": buffers, "epoch_loss": worker.epoch_loss, "compressor": compressor.state_dict()}
 
 
-def _load_rank(worker: Replica, compressor: Stateful, estate: RankState[dict[str, Any]]) -> None:
+def _load_rank(worker: Replica, compressor: Holder, estate: RankState[dict[str, Any]]) -> None:
     mine = estate.states[0]
     for name, buffer in worker.model.named_buffers():
         buffer.copy_(mine["buffer"][name])
     worker.epoch_loss.copy_(mine["epoch_loss"])
     kept = [on_device(state["compressor"], worker.device) for state in estate.states]
     if len(kept) > 1 or estate.joins:
-        cast(Reshardable, compressor).take_over(kept, estate.joins)
+        compressor.take_over(kept, estate.joins)
     else:
         compressor.load_state_dict(kept[0])

@@ -201,7 +201,7 @@ class Trainer:
             run_summary.gather(self.engine, self.traffic)
         measured = summary(self.step_log.steps, self.engine.size) | self.traffic.summary()
         measured["compression_ratio"] |= run_summary.last_step(self.config, self.traffic)
-        bounded_by = getattr(self.lanes[0].compressor, "bounded_by", "") if self.lanes else ""
+        bounded_by = self.lanes[0].compressor.bounded_by if self.lanes else ""
         warned = run_summary.warnings(self.config, bounded_by, self.traffic, self.step, self.steps_per_epoch)
         if not self.lanes:
             # The engine's own synchroniser hides its work inside backward.

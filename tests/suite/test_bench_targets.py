@@ -1,0 +1,272 @@
+"""Every `make bench-*` target: the commands that it gives, as the Makefile gives them, can be run as they are.
+
+Nothing is measured. A target's programs are replaced by one that notes how it is called; what was noted goes through
+the verbs' own command lines here, down to each training: sizes are read, configs and compositions resolve for their
+number of workers, steps suffice for what is counted, and files that are read are there or made before.
+"""
+
+import argparse
+import dataclasses
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import models
+from suite.bench import collectives as bench_collectives
+from suite.bench import compressors as bench_compressors
+from suite.bench import input_pipeline, overhead, plot_collectives
+from suite.cli import cluster, fit, study
+from suite.compose.resolve import refuse_cut, refuse_workers, resolve, scheduler_of
+from suite.studies.break_even import run as break_even
+from suite.studies.methods import run as methods
+from suite.studies.runner import ROOT, Command, shown
+from suite.studies.study import Study, available
+from wirebench import collectives, data
+from wirebench.config import loader
+from wirebench.config.loader import Config
+from wirebench.data import Shard
+from wirebench.errors import UserError
+from wirebench.gradient.schedule import LayerCost
+from wirebench.profiling.calibration import PROFILING_STEPS, SETTLING_STEPS, VALIDATION_STEPS
+from wirebench.topology.tree import Topology
+
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+TARGETS = re.findall(r"^(bench-[a-z-]+):.*## ", MAKEFILE, re.MULTILINE)
+PROGRAMS = ("python", "horovodrun", "torchrun", "wirebench")
+NOTING = """#!/bin/sh
+printf '%s\\0' "$(basename "$0")" "$@" >> "$NOTES"
+printf '\\n' >> "$NOTES"
+"""
+Words = list[str]
+CPU = torch.device("cpu")
+
+
+@dataclasses.dataclass
+class Place:
+    """Where a command runs.
+
+    folder   for what it writes
+    layout   ranks of each machine, as Topology.parse reads it; "": what it says itself
+    written  what the commands before it write
+    """
+
+    folder: Path
+    layout: str = ""
+    written: set[Path] = dataclasses.field(default_factory=set)
+
+    def read(self, path: Path | str) -> None:
+        """A command reads this file or folder."""
+        assert (ROOT / path).exists() or Path(path) in self.written, f"{path} is read, but nobody writes it"
+
+
+def commands(target: str, folder: Path) -> list[Words]:
+    """What `make TARGET` calls: program and words."""
+    folder.joinpath("bin").mkdir()
+    for name in PROGRAMS:
+        program = folder / "bin" / name
+        program.write_text(NOTING)
+        program.chmod(0o755)
+    # Of a make that runs the tests nothing may be inherited.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
+    environment["NOTES"] = str(folder / "notes")
+    given = [f"VENV={folder / 'bin'}", f"RESULTS={folder / 'results'}", "--old-file=setup"]
+    command = ["make", "--silent", *given, target]
+    made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert made.returncode == 0, made.stderr
+    lines = (folder / "notes").read_text().split("\0\n")
+    return [line.split("\0") for line in lines if line]
+
+
+def check(words: Words, place: Place) -> None:
+    """Go through a command as `make`, a cluster or a launcher starts it: up to the longest name that has a check."""
+    program, *rest = words
+    if program == "horovodrun":
+        place = dataclasses.replace(place, layout=rest[rest.index("-np") + 1])
+        program, *rest = rest[next(number for number, word in enumerate(rest) if Path(word).name == "python") :]
+    names = [" ".join([Path(program).name, *rest[:count]]) for count in (2, 1)]
+    known = next((name for name in names if name in TOOLS), None)
+    assert known, f"{names[0]} has no check here"
+    TOOLS[known](rest[known.count(" ") :], place)
+
+
+def check_training(words: Words, place: Place) -> None:
+    """train.py's: the composition, the workers, the steps."""
+    check_composition(resolve(loader.load(ROOT / words[0], words[1:])), place)
+
+
+def check_composition(settings: Config, place: Place) -> None:
+    """As many workers as there will be train it, and some steps count."""
+    topology = Topology.parse(place.layout or str(settings.engine.workers))
+    refuse_workers(dataclasses.replace(settings, engine=dataclasses.replace(settings.engine, workers=topology.size)))
+    layers, shard = layers_and_shard(settings, topology.size)
+    scheduler = scheduler_of(settings)
+    groups = scheduler.partition(layers, lambda numel: 0.0)
+    refuse_cut(settings, groups)
+    collectives.build(settings.collective.name, **settings.collective.options).plan(
+        topology, max(sum(layers[place].numel for place in group) for group in groups)
+    )
+    steps = settings.train.max_steps or settings.train.epochs * shard.steps_per_epoch
+    learning = SETTLING_STEPS + PROFILING_STEPS + VALIDATION_STEPS if scheduler.needs_profile else 0
+    assert steps > max(settings.train.warmup_steps, learning), "no step counts"
+
+
+_known: dict[Any, Any] = {}
+
+
+def layers_and_shard(settings: Config, size: int) -> tuple[list[LayerCost], Shard]:
+    """The model's layers in backward order, and the share of the data, which need not be there, of one of `size`."""
+    key = repr((settings.model, settings.data, size))
+    if key not in _known:
+        dataset: Any = SimpleNamespace(train_size=50_000, test_size=10_000, num_classes=10, image_shape=(3, 32, 32))
+        if settings.data.name != "cifar10":
+            dataset = data.build(settings.data.name, settings.data.root, **settings.data.options)
+        with torch.device("meta"):
+            model = models.build(
+                settings.model.name, dataset.num_classes, dataset.image_shape, **settings.model.options
+            )
+        layers = [LayerCost(name, parameter.numel()) for name, parameter in model.named_parameters()]
+        _known[key] = layers[::-1], Shard(dataset, 0, size, settings.data.batch_size, 0, 0, CPU)
+    return _known[key]
+
+
+def check_overhead(words: Words, place: Place) -> None:
+    """An epoch is as long as all turns of a side."""
+    options = overhead.parse(words)
+    given = resolve(overhead.settings(options, place.folder, options.processes))
+    check_composition(given, dataclasses.replace(place, layout=str(options.processes)))
+    _, shard = layers_and_shard(given, options.processes)
+    assert shard.steps_per_epoch >= overhead.steps_of_a_side(options)
+    place.written.add(Path(options.json))
+
+
+def check_cluster(words: Words, place: Place) -> None:
+    """What is run on its ranks."""
+    cut = words.index("--")
+    plan = cluster._plan(cluster._parse(words[:cut]))
+    check(words[cut + 1 :], dataclasses.replace(place, layout=plan.layout))
+
+
+def check_collectives(words: Words, place: Place) -> None:
+    """Every size of every collective has a plan on the layout."""
+    options, topology = bench_collectives.parse(words), Topology.parse(place.layout)
+    for size in map(bench_collectives.parse_size, options.sizes):
+        for name in options.collectives:
+            collectives.build(name).plan(topology, size)
+    place.read(options.topology or ROOT)
+    place.written.add(Path(options.json))
+
+
+def check_compressors(words: Words, place: Place) -> None:
+    """Every contender can be made, every size read."""
+    options = bench_compressors._parser().parse_args(words)
+    bench_compressors._check(options)
+    for size in options.sizes:
+        bench_compressors.parse_size(size)
+    for contender in bench_compressors.choose(options.compressors, options.density, options.rivals):
+        contender.make()
+
+
+def check_fit(words: Words, place: Place) -> None:
+    """Cells are there; what is written is noted."""
+    options = fit._parse(words)
+    for path in [*options.cells, options.judge]:
+        place.read(path or ROOT)
+    place.written.add(Path(options.out or ROOT))
+
+
+def check_plot(words: Words, place: Place) -> None:
+    """What is drawn is there."""
+    for path in plot_collectives._parser().parse_args(words).files:
+        place.read(path)
+
+
+def check_study(words: Words, place: Place) -> None:
+    """What a report or a planner reads is there; so is what the runs need that are launched."""
+    name, action, *rest = words
+    running, study_of = action == "run", Study(name)
+    parser = argparse.ArgumentParser()
+    (study_of.runs if running else study_of.report).flags(parser)
+    options, _ = parser.parse_known_args(rest)
+    given = vars(options)
+    keys = ("topology", "config") if running else ("folder", "runs", "out", "dir")
+    for path in [*given.get("folders", []), *(given[key] for key in keys if isinstance(given.get(key), Path))]:
+        place.read(path)
+    if running:
+        out = [] if name == "methods" else ["--out", str(place.folder / f"out-{len(place.written)}")]
+        check_launched([*words, *out], place)
+        place.written |= {given["out"]} - {None}
+
+
+def check_launched(words: Words, place: Place) -> None:
+    """Every run of a study, none of which is made."""
+    noted: list[Command] = []
+
+    def launch(command: Command) -> int:
+        noted.append(command)
+        return 1
+
+    assert study.main(words, launch) == 1, "every run failed, and none of its flags was wrong"
+    assert noted
+    # All turns are alike, but for where they go.
+    for line in {re.sub(r"output\.dir=\S+", "output.dir=out", shown(command)) for command in noted}:
+        check(shlex.split(line), place)
+
+
+TOOLS: dict[str, Callable[[Words, Place], Any]] = {
+    "python train.py": check_training,
+    "wirebench cluster": check_cluster,
+    "wirebench fit": check_fit,
+    "wirebench study": check_study,
+    "wirebench bench collectives": check_collectives,
+    "wirebench bench compressors": check_compressors,
+    "wirebench bench input": lambda words, _: input_pipeline._parse(words),
+    "wirebench bench overhead": check_overhead,
+    "wirebench bench plot-collectives": check_plot,
+}
+"""What checks the words that follow, by what a command begins with."""
+
+
+@pytest.fixture(autouse=True)
+def planner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the planner finds depends on this machine's memory; here its speed is made up."""
+    monkeypatch.setattr(break_even, "copy_bytes_per_second", lambda: 1e10)
+    monkeypatch.setattr(methods, "RESULTS", tmp_path)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_what_a_target_calls_can_be_run(target: str, tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    called = commands(target, tmp_path)
+    assert called
+    for words in called:
+        check(words, place)
+
+
+def test_every_study_has_a_target() -> None:
+    assert set(re.findall(r"\$\(STUDY\) (\w+)", MAKEFILE)) == set(available())
+
+
+def test_every_target_that_is_named_anywhere_is_documented() -> None:
+    assert len(TARGETS) == MAKEFILE.count("\nbench-") >= 13
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"), *ROOT.glob("results/**/*.md")]
+    named = {name for page in pages for name in re.findall(r"make (bench-[a-z-]+)", page.read_text(encoding="utf-8"))}
+    assert named <= set(TARGETS)
+
+
+@pytest.mark.parametrize("words", [["--batch", "7", "--processes", "3", "--turns", "50"], ["--model", "resnet50"]])
+def test_overheads_epoch_is_as_long_as_what_is_asked_for(words: Words, tmp_path: Path) -> None:
+    check_overhead([*words, "--json", "ratio.json"], Place(tmp_path))
+
+
+@pytest.mark.parametrize("words", [["--turns", "1"], ["--steps", "0"], ["--warmup", "0"], ["--batch", "-1"]])
+def test_overhead_without_a_spread_or_a_step_is_a_mistake(words: Words) -> None:
+    with pytest.raises(UserError, match="at least"):
+        overhead.parse(words)
