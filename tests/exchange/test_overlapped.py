@@ -165,12 +165,12 @@ def test_micro_batches_start_nothing_before_the_last_one(opened):
     assert compressor.buckets == list(LAYERS)
 
 
-def test_finishing_a_step_that_was_not_armed_is_a_mistake(opened):
+def test_finishing_a_step_whose_sync_was_not_enabled_is_a_mistake(opened):
     model, lane = lane_of(Echo())
     opened.append(driver := Threaded(lane, Timeline()))
     driver.begin(0, 0)
     loss_of(model, images(0)).backward()
-    with pytest.raises(AssertionError, match=r"without arm\(\)"):
+    with pytest.raises(AssertionError, match=r"without enable_sync\(\)"):
         driver.finish()
 
 
