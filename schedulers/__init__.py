@@ -5,7 +5,7 @@ from typing import Any
 from wirebench.config.plugins import Plugins
 from wirebench.gradient.contract import Scheduler
 
-PLUGINS = Plugins("schedulers", "scheduler", helpers=frozenset({"base"}))
+PLUGINS = Plugins("schedulers", "scheduler")
 
 
 def available() -> list[str]:

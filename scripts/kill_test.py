@@ -129,8 +129,8 @@ def _named(ended: Ended, rank: int) -> list[int]:
 
 def _saved(run: Path) -> int:
     """Steps of the newest checkpoint."""
-    found = checkpoints(run)
-    return int(found[-1].name.removeprefix("step-")) if found else 0
+    saved = checkpoints(run)
+    return int(saved[-1].name.removeprefix("step-")) if saved else 0
 
 
 if __name__ == "__main__":

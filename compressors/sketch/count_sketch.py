@@ -86,11 +86,11 @@ class CountSketch:
 
     def estimate(self, table: Tensor, index: Tensor) -> Tensor:
         """Estimates of the elements `index` (int64)."""
-        found = table.new_empty(index.numel())
-        for part, out in zip(index.split(ESTIMATES_AT_ONCE), found.split(ESTIMATES_AT_ONCE), strict=True):
+        estimates = table.new_empty(index.numel())
+        for part, out in zip(index.split(ESTIMATES_AT_ONCE), estimates.split(ESTIMATES_AT_ONCE), strict=True):
             cells = zip(table, self.hash.cells(part), strict=True)
             out.copy_(median([row.index_select(0, cell).mul_(sign) for row, (cell, sign) in cells]))
-        return found
+        return estimates
 
     def l2sq(self, table: Tensor) -> float:
         """The estimate of ||x||^2: the median of the rows' sums of squares; NaN where any row is not finite.
@@ -108,8 +108,8 @@ class CountSketch:
         """Places, int64 ascending, whose estimate is at least `threshold` >= 0 by magnitude. Waits for the device."""
         codes = _codes(table, _round_up(threshold, table.dtype))
         codes[:, 0] += BOTH * (MARK - (self.rows + 1) // 2)  # a majority reaches the mark
-        found = [_marked(counts).add_(first) for first, counts in self.hash.counts(codes)]
-        return self.places.without_gaps(torch.cat(found))
+        places = [_marked(counts).add_(first) for first, counts in self.hash.counts(codes)]
+        return self.places.without_gaps(torch.cat(places))
 
 
 def median(values: list[Tensor]) -> Tensor:

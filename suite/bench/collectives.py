@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from rich.table import Table
 
-from suite.bench.trial import StandIn, Trial, planned_bytes, predicted_seconds
+from suite.bench.all_reduce_benchmark import AllReduceBenchmark, StandIn, planned_bytes, predicted_seconds
 from wirebench import collectives
 from wirebench.collectives.ring import Ring
 from wirebench.comm.engine import Engine, start
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError("needs at least 2 ranks")
     topology = topology_file.of_job(options.topology or "", [peer.host for peer in engine.peers], "--topology")
     nic = InterfaceCounter(find_interface(engine.ranks_on_this_host == engine.size))
-    trials = {name: Trial(engine, collective, topology, nic) for name, collective in chosen.items()}
+    trials = {name: AllReduceBenchmark(engine, collective, topology, nic) for name, collective in chosen.items()}
     ring = functools.partial(Ring().plan, topology)
     found: list[AllReduceResult] = []
     for items in sizes:
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def measure(
-    options: argparse.Namespace, engine: Engine, trials: dict[str, Trial], items: int, ring: StandIn
+    options: argparse.Namespace, engine: Engine, trials: dict[str, AllReduceBenchmark], items: int, ring: StandIn
 ) -> list[AllReduceResult]:
     """All collectives at one size, taking turns."""
     tensor = torch.zeros(items, device=engine.device)
@@ -89,7 +89,9 @@ def measure(
     return [cell_of(engine, name, trial, items, outcomes[name], ring) for name, trial in trials.items()]
 
 
-def cell_of(engine: Engine, name: str, trial: Trial, items: int, outcome: Any, ring: StandIn) -> AllReduceResult:
+def cell_of(
+    engine: Engine, name: str, trial: AllReduceBenchmark, items: int, outcome: Any, ring: StandIn
+) -> AllReduceResult:
     """What a collective's turns at one size gave."""
     repeats, plans = trial.take(), trial.segments(items, ITEM_BYTES).plans
     planned = planned_bytes(trial, items, ITEM_BYTES, ring)

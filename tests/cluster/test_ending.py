@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from wirebench.cluster import supervisor
-from wirebench.cluster.supervisor import Abandoned, Asked, Ended, Event, conduct
+from wirebench.cluster.supervisor import Abandoned, Ended, Event, StopRequest, conduct
 
 HOSTS = {0: "h0", 1: "h1", 2: "h1"}
 
@@ -81,16 +81,18 @@ def test_after_a_mistake_of_the_users_there_is_nothing_to_wait_for(monkeypatch: 
 
 
 def test_a_wish_to_stop_is_passed_on(monkeypatch: pytest.MonkeyPatch):
-    script: list[tuple[float, Event]] = [(1.0, Asked(signal.SIGINT)), *((9.0, Ended(rank, 0)) for rank in HOSTS)]
+    script: list[tuple[float, Event]] = [(1.0, StopRequest(signal.SIGINT)), *((9.0, Ended(rank, 0)) for rank in HOSTS)]
     code, world = play(monkeypatch, script)
     assert code == 0
     assert world.sent == [(1.0, rank, signal.SIGINT) for rank in HOSTS]
 
 
 def test_who_does_not_stop_is_killed(monkeypatch: pytest.MonkeyPatch):
-    code, world = play(monkeypatch, [(1.0, Asked(signal.SIGTERM))], signal.SIGKILL)
+    code, world = play(monkeypatch, [(1.0, StopRequest(signal.SIGTERM))], signal.SIGKILL)
     assert (code, world.now) == (137, 61.0)
-    code, world = play(monkeypatch, [(1.0, Asked(signal.SIGINT)), (4.0, Asked(signal.SIGINT))], signal.SIGKILL)
+    code, world = play(
+        monkeypatch, [(1.0, StopRequest(signal.SIGINT)), (4.0, StopRequest(signal.SIGINT))], signal.SIGKILL
+    )
     assert (code, world.now) == (137, 9.0)
 
 

@@ -251,7 +251,7 @@ def test_updates_in_a_forward_pass_are_timed_as_all_phases_are(opened: list[Redu
     """By the clock's own marks, which on a GPU are events; and they are no part of the forward pass."""
     model, ticks = Net(), Ticks()
     opened.append(driver := split_of(model, lane_of(model, NET_ORDER, NET_GROUPS)))
-    driver.clock._marks = ticks
+    driver.clock._timer = ticks
     driver.optimizer.register_step_post_hook(lambda *_: ticks.go_on(1))
     step_of(driver, model, 0, images(0))
     driver.clock.resume()

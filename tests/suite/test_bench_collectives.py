@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from suite.bench.all_reduce_benchmark import PERIOD, table
 from suite.bench.collectives import parse_size, prediction_text, size_text, wire_text
-from suite.bench.trial import PERIOD, table
 from tests.distributed.forked import fork
 from tests.distributed.launch import launch
 from tests.suite.verbs import verb

@@ -20,7 +20,7 @@ from typing import IO
 from wirebench.cluster import plan
 from wirebench.cluster.plan import SWITCH_ADDRESS, Plan
 from wirebench.cluster.ranks import environment
-from wirebench.cluster.supervisor import Abandoned, Asked, Ended, Event, conduct
+from wirebench.cluster.supervisor import Abandoned, Ended, Event, StopRequest, conduct
 from wirebench.cluster.traffic import read_counts
 from wirebench.errors import UserError
 
@@ -170,5 +170,5 @@ def _bury(rank: int, process: subprocess.Popen, events: Queue[Event]) -> None:
 
 def _listen(events: Queue[Event]) -> None:
     for line in sys.stdin:
-        events.put(Asked(int(line)))
+        events.put(StopRequest(int(line)))
     events.put(Abandoned())

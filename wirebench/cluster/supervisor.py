@@ -26,7 +26,7 @@ class Ended(NamedTuple):
     code: int
 
 
-class Asked(NamedTuple):
+class StopRequest(NamedTuple):
     """The user asks for the end: pass on this signal."""
 
     number: int
@@ -42,7 +42,7 @@ class Due(NamedTuple):
     number: int
 
 
-Event = Ended | Asked | Abandoned | Due
+Event = Ended | StopRequest | Abandoned | Due
 
 
 def conduct(ranks: Mapping[int, Popen], events: Queue[Event], host_of: Mapping[int, str]) -> int:
@@ -67,7 +67,7 @@ def conduct(ranks: Mapping[int, Popen], events: Queue[Event], host_of: Mapping[i
                     patience = 0.0 if code == UserError.exit_code else LAST_WORDS_SECONDS
                     _plan(agenda, patience, signal.SIGTERM)
                     _plan(agenda, patience + TERM_SECONDS, signal.SIGKILL)
-            case Asked(number):
+            case StopRequest(number):
                 times_asked += 1
                 _send(alive, number)
                 _plan(agenda, STOP_SECONDS if times_asked == 1 else TERM_SECONDS, signal.SIGKILL)

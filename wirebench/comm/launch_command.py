@@ -38,8 +38,8 @@ def command() -> str:
         lines = [process.cmdline() for process in psutil.Process().parents()]
     except psutil.Error:
         lines = []
-    found = [words for line in lines if (words := launcher_words(line, launch.launcher))]
-    return shlex.join(found[-1]) if found else _rebuilt(launch)
+    commands = [words for line in lines if (words := launcher_words(line, launch.launcher))]
+    return shlex.join(commands[-1]) if commands else _rebuilt(launch)
 
 
 def launcher_words(line: Sequence[str], launcher: str) -> list[str]:

@@ -189,8 +189,8 @@ class _Book:
     def read(self, page: str) -> str:
         if not self._ask(lambda store: store.check([page])):
             return ""
-        found = self._ask(lambda store: store.get(page))
-        return found.decode() if found else ""
+        content = self._ask(lambda store: store.get(page))
+        return content.decode() if content else ""
 
     def _ask(self, call: Callable[[dist.Store], Any]) -> Any:
         if self._store is None or self.lost:

@@ -40,7 +40,7 @@ class Threaded:
         self.stream = torch.cuda.Stream(self.device) if self.device.type == "cuda" else None
         self.error: BaseException | None = None
         self.holding = False
-        self._marks = timer_for(self.device)
+        self._timer = timer_for(self.device)
         self._timed: list[Timed] = []
         self._armed = False
         self._missing: list[int] = []
@@ -90,16 +90,16 @@ class Threaded:
 
     def take_durations(self) -> list[Duration]:
         """Of every bucket's exchange in the last step that was held back; waits for the device."""
-        self._marks.synchronize()
+        self._timer.synchronize()
         return [Duration(seconds) for seconds in self._seconds(self._timed)]
 
     def _seconds(self, timed: list[Timed]) -> list[float]:
         """By bucket, each until the next one begins, as all of them waited in the queue; empties `timed`."""
         ends = [*(begin for _, begin, _ in timed[1:]), *(end for *_, end in timed[-1:])]
-        found = {index: self._marks.seconds(begin, end) for (index, begin, _), end in zip(timed, ends, strict=True)}
-        assert len(found) == len(timed), "a bucket is exchanged once a step"
+        seconds = {index: self._timer.seconds(begin, end) for (index, begin, _), end in zip(timed, ends, strict=True)}
+        assert len(seconds) == len(timed), "a bucket is exchanged once a step"
         timed.clear()
-        return [found[index] for index in sorted(found)]
+        return [seconds[index] for index in sorted(seconds)]
 
     def evaluation_view(self) -> AbstractContextManager[None]:
         """The model is what it is."""
@@ -160,7 +160,7 @@ class Threaded:
         self.timeline.span("exchange", name, begin, time.perf_counter(), elements=elements)
 
     def _do(self, bucket: Bucket, work: Work, timed: list[Timed] | None) -> None:
-        begin = self._marks.mark() if timed is not None else None
+        begin = self._timer.mark() if timed is not None else None
         work()
         if timed is not None:
-            timed.append((bucket.index, begin, self._marks.mark()))
+            timed.append((bucket.index, begin, self._timer.mark()))

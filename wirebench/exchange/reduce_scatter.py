@@ -101,7 +101,7 @@ class ReduceScatterDriver(Threaded):
 
     def take_durations(self) -> list[Duration]:
         """Of every bucket's reduce-scatter and all-gather in the last step that was held back; waits for the device."""
-        self._marks.synchronize()
+        self._timer.synchronize()
         pairs = zip(self._seconds(self._timed), self._seconds(self._gather_timed), strict=True)
         return [Duration(*both) for both in pairs]
 

@@ -17,12 +17,12 @@ def archive_previous_run(directory: Path) -> Path | None:
     """
     target = directory / f"earlier-{_now()}"
     try:
-        found = [directory / name for name in FILES if (directory / name).exists()]
-        found = [path for path in found if not is_stream(path)]
-        if not found:
+        left = [directory / name for name in FILES if (directory / name).exists()]
+        left = [path for path in left if not is_stream(path)]
+        if not left:
             return None
         target.mkdir()
-        for path in found:
+        for path in left:
             shutil.move(path if path.is_dir() else target_of(path), target / path.name)
     except OSError as error:
         raise UserError(f"output.dir: {directory} cannot be written: {error.strerror}") from error

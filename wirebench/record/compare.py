@@ -91,11 +91,11 @@ def _health(readings: dict[str, dict[str, float]]) -> dict[str, str]:
     return {"health, means": "", **lines} if lines else {}
 
 
-def _prediction(found: dict[str, float] | None) -> dict[str, str]:
+def _prediction(prediction: dict[str, float] | None) -> dict[str, str]:
     """What the simulated step says beside the measured one."""
-    if not found:
+    if not prediction:
         return {}
-    return {"step ms predicted": f"{_milliseconds(found['step_seconds'])} ({found['error']:+.1%})"}
+    return {"step ms predicted": f"{_milliseconds(prediction['step_seconds'])} ({prediction['error']:+.1%})"}
 
 
 def table(records: Sequence[Record], everything: bool = False, heads: Sequence[str] = ()) -> Table:

@@ -24,14 +24,14 @@ def method(config: Mapping[str, Any]) -> str:
 
 def settings(config: Mapping[str, Any], world_size: int) -> dict[str, float | str]:
     """The keys of a config that say something, flat: numbers and words, as HParams are."""
-    found: dict[str, float | str] = {"world_size": world_size}
+    hparams: dict[str, float | str] = {"world_size": world_size}
     for section in COMPOSITION:
         for key, value in config.get(section, {}).items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 value = str(value)
             if value not in ("", "[]", "None"):
-                found[f"{section}.{key}"] = value
-    return found
+                hparams[f"{section}.{key}"] = value
+    return hparams
 
 
 class Scalars:

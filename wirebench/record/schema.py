@@ -42,10 +42,10 @@ def problems(record: object) -> list[str]:
         return ["needs a table"]
     if record.get("schema") != SCHEMA:
         return [f"schema: needs {SCHEMA}, got {record.get('schema')!r}"]
-    found = _differences("", record, _SHAPE)
+    mistakes = _differences("", record, _SHAPE)
     if record.get("status") not in STATUSES:
-        found.append(f"status: needs one of {', '.join(STATUSES)}, got {record.get('status')!r}")
-    return found
+        mistakes.append(f"status: needs one of {', '.join(STATUSES)}, got {record.get('status')!r}")
+    return mistakes
 
 
 def validate(record: object) -> None:

@@ -53,7 +53,7 @@ class Clock:
     """
 
     def __init__(self, device: torch.device, timeline: Timeline) -> None:
-        self._marks = timer_for(device)
+        self._timer = timer_for(device)
         self._timeline = timeline
         self._lock = threading.Lock()
         self._open: _Step | None = None
@@ -63,9 +63,9 @@ class Clock:
     def resume(self) -> None:
         """Begin a step now; waits for the device first, so that work of the pause does not count."""
         assert self._open is None, "resume() without pause()"
-        self._marks.synchronize()
+        self._timer.synchronize()
         with self._lock:
-            self._open = _Step(self._marks.mark(), begin_at=time.perf_counter())
+            self._open = _Step(self._timer.mark(), begin_at=time.perf_counter())
 
     def pause(self) -> None:
         """Drop what came since the last `end_step`; nothing counts until `resume`."""
@@ -84,16 +84,16 @@ class Clock:
         """
         assert name in PHASES, name
         assert not within or within in PHASES, within
-        begin = self._marks.mark()
+        begin = self._timer.mark()
         yield
-        phase = _Phase(track, name, label or name, within, begin, self._marks.mark(), self._timeline.active)
+        phase = _Phase(track, name, label or name, within, begin, self._timer.mark(), self._timeline.active)
         with self._lock:
             if self._open is not None:
                 self._open.phases.append(phase)
 
     def end_step(self, step: int, images: int, counted: bool) -> None:
         """Close the current step, which had `images` images on this worker, and begin the next."""
-        mark = self._marks.mark()
+        mark = self._timer.mark()
         with self._lock:
             closed, self._open = self._open, _Step(mark)
         assert closed is not None, "resume() the clock before the first step"
@@ -109,25 +109,25 @@ class Clock:
 
     def drain(self) -> list[StepTimes]:
         """Wait for the device; returns the remaining closed steps."""
-        self._marks.synchronize()
+        self._timer.synchronize()
         return self.completed()
 
     def _reached(self, step: _Step) -> bool:
         # The step's end first: it is nearly always the last of the marks to be reached.
-        return self._marks.reached(step.end) and all(self._marks.reached(phase.end) for phase in step.phases)
+        return self._timer.reached(step.end) and all(self._timer.reached(phase.end) for phase in step.phases)
 
     def _resolve(self, step: _Step) -> StepTimes:
         """Seconds of a step that the device has finished; draws its phases at their place on the host's time axis."""
         begin_at = self._now_at if step.begin_at is None else step.begin_at
         phases = dict.fromkeys(PHASES, 0.0)
         for phase in step.phases:
-            seconds = self._marks.seconds(phase.begin, phase.end)
+            seconds = self._timer.seconds(phase.begin, phase.end)
             phases[phase.name] += seconds
             if phase.within:
                 phases[phase.within] -= seconds
             if phase.drawn:
-                start = begin_at + self._marks.seconds(step.begin, phase.begin)
+                start = begin_at + self._timer.seconds(step.begin, phase.begin)
                 self._timeline.draw(phase.track, phase.label, start, start + seconds, step=step.step)
-        seconds = self._marks.seconds(step.begin, step.end)
+        seconds = self._timer.seconds(step.begin, step.end)
         self._now_at = begin_at + seconds
         return StepTimes(step.step, seconds, phases, step.images, step.counted)

@@ -91,26 +91,26 @@ class Checkpoints:
         folder. A damaged one is named, and the one before it is used. UserError where nothing can be used. Between
         epochs a run may change its number of ranks (resharding.py); the step is then counted in this run's steps.
         """
-        found: dict[str, Any] | None = None
+        chosen: dict[str, Any] | None = None
         content: list[bytes] = []
         error = ""
         if self.engine.is_first:
             try:
-                found, content = self._choose(source)
+                chosen, content = self._choose(source)
             except UserError as mistake:
                 error = str(mistake)
-        verdict = json.dumps({"found": found, "error": error}).encode()
-        found, error = json.loads(distribute(self.engine, [verdict] * self.engine.size)[0]).values()
+        verdict = json.dumps({"found": chosen, "error": error}).encode()
+        chosen, error = json.loads(distribute(self.engine, [verdict] * self.engine.size)[0]).values()
         if error:
             raise UserError(error)
-        if found is None:
+        if chosen is None:
             return False
         (model, *_) = distribute(self.engine, content[:1] * self.engine.size)
         parts = rank_states(content[1:], self.engine.size) if content else []
         own = map(from_bytes, distribute(self.engine, [to_bytes(each) for each in parts]))
         ranks = [RankState([unpack(file) for file in each.states], each.joins) for each in own]
-        self.state.load_state_dict({"model": unpack(model), "ranks": ranks, "progress": found["progress"]})
-        self.newest = found["folder"]
+        self.state.load_state_dict({"model": unpack(model), "ranks": ranks, "progress": chosen["progress"]})
+        self.newest = chosen["folder"]
         return True
 
     def _choose(self, source: str) -> tuple[dict[str, Any] | None, list[bytes]]:
@@ -118,20 +118,20 @@ class Checkpoints:
         candidates = self._candidates(source)
         for folder in candidates:
             try:
-                found = _read_state(folder)
-                self._check_identity(folder, found["identity"])
-                found["folder"] = folder.name
-                before, now, progress = found["world"], self._world(), found["progress"]
+                state = _read_state(folder)
+                self._check_identity(folder, state["identity"])
+                state["folder"] = folder.name
+                before, now, progress = state["world"], self._world(), state["progress"]
                 if before != now:
                     progress["step"] = own_step(str(folder), progress["step"], before, now, self.state.has_heirs)
                     self.note(f"{before['size']} workers saved it, {now['size']} go on: no residual is lost")
-                files = _read_files(folder, found["files"], [MODEL, *map(_rank_file, range(before["size"]))])
+                files = _read_files(folder, state["files"], [MODEL, *map(_rank_file, range(before["size"]))])
             except _DamagedError as error:
                 self.note(f"{folder}: damaged ({error}); looking for the checkpoint before it")
                 continue
             self.note(f"resuming from {folder}")
             self.restored_from = folder
-            return found, files
+            return state, files
         if candidates:
             raise UserError(f"train.resume: no checkpoint is whole, of {', '.join(str(c) for c in candidates)}")
         self.note(f"no checkpoint in {self.directory} yet: starting anew")

@@ -46,15 +46,15 @@ def close_epoch(run: Trainer, stop: bool) -> dict[str, float] | None:
     due = run.step >= run.total_steps or (every and (epoch + 1) % every == 0)
     if due and stop and run.workers[0].shard.dataset.test_size:
         return None
-    found = evaluate(run) if due else {}
-    if found is None:
+    evaluation = evaluate(run) if due else {}
+    if evaluation is None:
         return None
     entry: dict[str, Any] = {
         **run.state.open_epoch,
         "seconds": run.state.open_epoch["seconds"] + time.perf_counter() - began,
-        "top1": found.get("top1"),
-        "top5": found.get("top5"),
-        "test_loss": found.get("loss"),
+        "top1": evaluation.get("top1"),
+        "top5": evaluation.get("top5"),
+        "test_loss": evaluation.get("loss"),
         "seconds_total": run.state.seconds,
         "wire_bytes_total": run.traffic.total,
     }
@@ -62,7 +62,7 @@ def close_epoch(run: Trainer, stop: bool) -> dict[str, float] | None:
     run.state.history.append(entry)
     run.record.epoch(entry)
     run.progress.epoch(epoch, entry["loss"], entry["top1"], entry["seconds"])
-    return found
+    return evaluation
 
 
 def evaluate(run: Trainer) -> dict[str, float] | None:

@@ -85,5 +85,5 @@ class Replica:
 
 def _hits(logits: Tensor, labels: Tensor) -> Sequence[float]:
     best = logits.topk(min(max(TOP), logits.shape[1]), dim=1).indices
-    found = best == labels[:, None]
-    return [found[:, :k].any(dim=1).sum().item() for k in TOP]
+    hits = best == labels[:, None]
+    return [hits[:, :k].any(dim=1).sum().item() for k in TOP]

@@ -27,11 +27,11 @@ class RankState(NamedTuple, Generic[State]):
 
 def rank_states(files: Sequence[bytes], size: int) -> list[RankState[bytes]]:
     """One for each of `size` ranks, from the files of the ranks of an earlier world, in rank order."""
-    found = []
+    states = []
     for rank in range(size):
         mine = list(files[rank::size])
-        found.append(RankState(mine or [files[0]], joins=not mine))
-    return found
+        states.append(RankState(mine or [files[0]], joins=not mine))
+    return states
 
 
 def own_step(folder: str, step: int, before: Mapping[str, int], now: Mapping[str, int], heirs: bool) -> int:

@@ -165,9 +165,9 @@ class Trainer:
     def _conclude(self, calibration: Calibration) -> None:
         self.pause_clock()
         with reporting_loss():
-            found = calibration.conclude(self.directory)
-        if found:
-            self.progress.note(found)
+            line = calibration.conclude(self.directory)
+        if line:
+            self.progress.note(line)
         self.start_clock()
 
     def asked_to_stop(self) -> bool:

@@ -35,7 +35,7 @@ StandIn = Callable[[int], Plan]
 
 
 class Outcome(NamedTuple):
-    """What a check found: see Cell.max_error and Cell.identical; `seconds` of the call."""
+    """What a check found: see AllReduceResult.max_error and .identical; `seconds` of the call."""
 
     max_error: float
     identical: bool
@@ -49,7 +49,7 @@ class Repeats(NamedTuple):
     interface: list[tuple[float, float]] | None
 
 
-class Trial:
+class AllReduceBenchmark:
     """One collective on one engine. Every rank makes the same calls."""
 
     def __init__(self, engine: Engine, collective: Collective, topology: Topology, nic: InterfaceCounter) -> None:
@@ -121,7 +121,7 @@ class Trial:
         self.server.take_log()
 
 
-def predicted_seconds(trial: Trial, items: int, item_bytes: int) -> float | None:
+def predicted_seconds(trial: AllReduceBenchmark, items: int, item_bytes: int) -> float | None:
     """The cost model's price; None where the topology does not have the speeds for it."""
     topology, cut = trial.topology, trial.segments(items, item_bytes)
     if cut.plans:
@@ -130,7 +130,9 @@ def predicted_seconds(trial: Trial, items: int, item_bytes: int) -> float | None
     return native_seconds(topology, items * item_bytes) if topology.native else None
 
 
-def planned_bytes(trial: Trial, items: int, item_bytes: int, stand_in: StandIn) -> list[tuple[float, float]]:
+def planned_bytes(
+    trial: AllReduceBenchmark, items: int, item_bytes: int, stand_in: StandIn
+) -> list[tuple[float, float]]:
     """Bytes (sent, received) across each machine's interface, by the plan's own count."""
     plans = trial.segments(items, item_bytes).plans or [stand_in(items)]
     distinct = {id(plan): plan for plan in plans}
