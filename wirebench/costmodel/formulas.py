@@ -1,4 +1,4 @@
-"""The papers' cost formulas, in their symbols: those that stand in for priced plans (plan_cost.py) where there are none.
+"""The papers' cost formulas, in their symbols: they stand in for priced plans (plan_cost.py) where there are none.
 
 alpha      start-up time of a message, in seconds
 beta       seconds per byte on the wire: 1 / w, w being a link's bytes per second
