@@ -88,7 +88,8 @@ def test_tensorboards_thread_shows_no_traceback(
 ) -> None:
     shown: list[object] = []
     monkeypatch.setattr(threading, "excepthook", shown.append)
-    book = RunRecord(tmp_path, {}, "", {}, True, 1, print)
+    plain = {section: {"name": "none"} for section in ("compressor", "scheduler", "collective")}
+    book = RunRecord(tmp_path, plain, "", {}, True, 1, print)
     with pytest.raises(Unwritable, match=rf"^{tmp_path}/tb: cannot be written: {FULL}$"):
         write_scalars_until_full(book)
     book.close()
@@ -99,7 +100,7 @@ def test_tensorboards_thread_shows_no_traceback(
 def write_scalars_until_full(book: RunRecord) -> None:
     """Turn the event file into a device that is full, then go on."""
     book.epoch({"epoch": 0, "loss": 1.0})
-    [events] = (book.directory / "tb").iterdir()
+    [events] = (book.directory / "tb").glob("*/events.*")
     events.unlink()
     events.symlink_to("/dev/full")
     deadline = time.monotonic() + 20
