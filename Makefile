@@ -51,9 +51,11 @@ run: setup ## train CONFIG on NP Horovod processes, then show the record
 
 # Tests come last, so that a good run ends with pytest's summary; a failure of one is the failure of all. Most run on
 # several cores, a thread each, the tests of a file in one process; then, one by one, those that look at the clock.
+# Bytecode is kept even where the environment says otherwise: else each process compiles all tests again.
 define pytest
 	@failed=; \
 	$(MAKE) --no-print-directory lint || failed="$$failed lint"; \
+	export PYTHONDONTWRITEBYTECODE=; \
 	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not clock$(1)" $(2) \
 		|| failed="$$failed tests"; \
 	$(VENV)/python -m pytest -m "clock$(1)" $(2) || failed="$$failed clock"; \

@@ -116,3 +116,12 @@ def test_what_helps_depends_on_who_asks():
     assert "docker run --privileged" in namespaces.refusal(
         False, ["unshare: mount /proc failed: Operation not permitted"]
     )
+
+
+def test_a_cluster_that_is_taken_down_is_waited_for():
+    process = subprocess.Popen(["sleep", "0.2"])
+    ending = Cluster(make_plan("1+1", "1gbit"), process.pid, {})
+    assert not ending.ends_within(0.0)
+    assert ending.ends_within(10.0)
+    process.wait()
+    assert ending.ends_within(0.0)

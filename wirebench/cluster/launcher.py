@@ -2,7 +2,9 @@
 
 import json
 import os
+import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ from wirebench.cluster.signals import Relay
 from wirebench.errors import UserError
 
 PATIENCE_SECONDS = 5.0
+TAKEN_DOWN_SECONDS, LOOK_EVERY_SECONDS = 1.0, 0.02
+KILLED = 128 + signal.SIGKILL
+"""Exit code of a job that the kernel killed, as it does when the first process of a PID namespace around it ends."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,15 @@ class Cluster:
         if lost:
             raise UserError(f"the cluster has lost its host {lost[0]}: take it down and up again")
         return {host: outer[pid] for host, pid in self.holders.items()}
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether the cluster's first process ends, or has ended, before so many seconds are over."""
+        deadline = time.monotonic() + seconds
+        while _lives(self.pid):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(LOOK_EVERY_SECONDS)
+        return True
 
 
 @contextmanager
@@ -111,7 +125,11 @@ def run_job(
         _end(process)
         with open(reader) as report:
             said = report.read()
-    return code if code >= 0 else 128 - code, json.loads(said or "{}")
+    code = code if code >= 0 else 128 - code
+    # A job and its cluster are killed together, but their processes do not disappear in one moment.
+    if code == KILLED and cluster.ends_within(TAKEN_DOWN_SECONDS):
+        raise UserError("the cluster has been taken down")
+    return code, json.loads(said or "{}")
 
 
 def _launch(plan: Plan) -> tuple[subprocess.Popen, Cluster]:
@@ -156,6 +174,13 @@ def _end(process: subprocess.Popen) -> None:
 
 def _why(said: str) -> str:
     return f"the cluster could not be started: {(said.strip().splitlines() or ['no reason was given'])[-1]}"
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _inner_pid(pid: int) -> int:
