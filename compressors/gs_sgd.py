@@ -45,6 +45,8 @@ class GsSgd(Sketched):
     fill       what joins the heavy entries where they are fewer than k: `random` ones (the paper), or those with the
                next largest `estimate`s (the released Sketched-SGD)
     p2         with fill = estimate: p2 k entries are summed, of which the k largest sums are applied
+    p1         a rank sketches only the p1 k entries of its memory that are largest (the released Sketched-SGD), so that
+               the table holds P p1 k entries and not the noise of all; the rest waits. 0: all entries (the paper)
     broadcast  `sketch`: every rank gets the sum of sketches and looks into it; `indices`: one rank does, and sends the
                others its choice. On a tree or a star the sum is then only reduced, and not broadcast; other collectives
                leave no rank with all of a sum half-way, and run all of it
@@ -73,6 +75,7 @@ class GsSgd(Sketched):
         ratio: float = 0.0,
         fill: Literal["random", "estimate"] = "random",
         p2: int = 1,
+        p1: float = 0.0,
         broadcast: Literal["sketch", "indices"] = "sketch",
         indices: Indices = "int32",
         hash: Hash = "block",
@@ -87,9 +90,11 @@ class GsSgd(Sketched):
             raise ValueError(f"p2 is at least 1, got {p2}")
         if p2 > 1 and fill != "estimate":
             raise ValueError(f"p2 = {p2} needs fill = estimate: entries drawn at random are not ranked")
+        if p1 < 0:
+            raise ValueError(f"p1 is positive, or 0 for a sketch of all entries, got {p1}")
         if broadcast == "sketch" and indices != "int32":
             raise ValueError(f"indices = {indices} needs broadcast = indices: with a sketch none are sent")
-        self.fill, self.p2, self.broadcast = fill, p2, broadcast
+        self.fill, self.p1, self.p2, self.broadcast = fill, p1, p2, broadcast
         self.code = SparseCode(indices=indices)
         self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking)
         self.owns_momentum = momentum > 0
@@ -104,7 +109,7 @@ class GsSgd(Sketched):
             return (yield from self._exchange_dense(bucket, world, waiting))
         with phase("select"):
             sketch = self.sketch_of(bucket, world)
-            table = sketch.sketch(waiting)
+            table = self._table(bucket, sketch, waiting)
         # While measuring, all ranks need the table.
         if self.broadcast == "indices" and not world.measuring:
             index = yield from self._choose_at_one(bucket, world, sketch, table)
@@ -142,6 +147,13 @@ class GsSgd(Sketched):
         total = yield Sum(bucket.grad)
         assert isinstance(total, Tensor)
         return total.div_(world.size)
+
+    def _table(self, bucket: Bucket, sketch: CountSketch, waiting: Tensor) -> Tensor:
+        """The sketch of what waits, or of its largest entries. One that is not finite is among these."""
+        if not self.p1:
+            return sketch.sketch(waiting)
+        offered = top_k(waiting, max(int(self.p1 * self.entries(bucket.numel, self.model_numel(bucket))), 1))
+        return sketch.sketch_entries(offered, waiting.index_select(0, offered))
 
     def _choose(self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, table: Tensor) -> Tensor | None:
         """Places to sum exactly, int64 ascending, the same on all ranks that have the summed table.

@@ -16,6 +16,7 @@ class SketchedSgd(GsSgd):
                two one is given
     rows, columns, ratio    size of the table: columns of the whole model (0: 4 k), or as a share of a bucket
     fill, p2   `random` or `estimate`; p2 k candidates
+    p1         a rank sketches its p1 k largest entries only; 0: all
     broadcast, indices      who looks into the sum of sketches, and how its choice is coded
     hash, reseed            of the sketch
     momentum, nesterov, clip, masking  of the memory

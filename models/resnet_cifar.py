@@ -2,7 +2,8 @@
 
 A 3x3 stem, three stages of 16, 32 and 64 filters with n blocks of two 3x3 convolutions each (depth 6n+2), shortcuts
 without parameters (option A), global average pooling. Parameters for 3 channels and 10 classes: ResNet-20 269,722;
-ResNet-32 464,154; ResNet-44 658,586; ResNet-56 853,018; ResNet-110 1,727,962.
+ResNet-32 464,154; ResNet-44 658,586; ResNet-56 853,018; ResNet-110 1,727,962. ResNet-8 is not the paper's: one block
+per stage, for tasks that take minutes on a CPU.
 """
 
 from typing import Literal
@@ -14,21 +15,31 @@ from models.parts.kaiming import kaiming_init
 
 
 class CifarResNet(nn.Module):
-    """Images (N, C, H, W) of any size and number of channels -> logits (N, num_classes). `depth` is 6n+2."""
+    """Images (N, C, H, W) of any size and number of channels -> logits (N, num_classes).
+
+    depth  6n+2
+    width  filters of the first stage; the second has twice, the third four times as many
+    """
 
     def __init__(
-        self, num_classes: int, image_shape: tuple[int, int, int], depth: Literal[20, 32, 44, 56, 110] = 20
+        self,
+        num_classes: int,
+        image_shape: tuple[int, int, int],
+        depth: Literal[8, 20, 32, 44, 56, 110] = 20,
+        width: int = 16,
     ) -> None:
         super().__init__()
+        if width < 1:
+            raise ValueError(f"width is positive, got {width}")
         blocks_per_stage = (depth - 2) // 6
-        self.conv = nn.Conv2d(image_shape[0], 16, 3, padding=1, bias=False)
-        self.norm = nn.BatchNorm2d(16)
+        self.conv = nn.Conv2d(image_shape[0], width, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(width)
         self.stages = nn.Sequential(
-            _stage(16, 16, blocks_per_stage, stride=1),
-            _stage(16, 32, blocks_per_stage, stride=2),
-            _stage(32, 64, blocks_per_stage, stride=2),
+            _stage(width, width, blocks_per_stage, stride=1),
+            _stage(width, 2 * width, blocks_per_stage, stride=2),
+            _stage(2 * width, 4 * width, blocks_per_stage, stride=2),
         )
-        self.linear = nn.Linear(64, num_classes)
+        self.linear = nn.Linear(4 * width, num_classes)
         kaiming_init(self)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -14,7 +14,8 @@ class Feedback(ErrorMemory):
     Lin et al., "Deep Gradient Compression", ICLR 2018, section 3; gs-SGD (arXiv 2108.06004), Algorithm 1.
       u <- m u + g,  v <- v + u                      Nesterov: u <- m (u + g),  v <- v + u + g
       where it was sent: v <- 0, u <- 0 (momentum factor masking)
-    Without masking of u, and with everything sent, this is dense momentum SGD; with it, plain SGD.
+    With everything sent this is dense momentum SGD. Masking is of entries chosen among others: clearing u where all is
+    sent would take the momentum away from a dense warm-up.
 
     momentum  m in [0, 1); 0: plain error feedback, no u
     clip      largest Euclidean norm of the gradient of P ranks: each clips its own to clip / sqrt(P); 0: off. It is of
@@ -65,10 +66,8 @@ class Feedback(ErrorMemory):
             self.slice(bucket, VELOCITY).index_fill_(0, index, 0)
 
     def sent_all(self, bucket: Bucket) -> None:
-        """All of v was sent."""
+        """All of v was sent. u goes on, with masking too: this is a step of dense momentum SGD."""
         self.slice(bucket).zero_()
-        if self.momentum and self.masking:
-            self.slice(bucket, VELOCITY).zero_()
 
     def _clip(self, bucket: Bucket, size: int) -> None:
         """Scale the gradient down to the limit of one of `size` ranks."""

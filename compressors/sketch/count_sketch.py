@@ -84,6 +84,16 @@ class CountSketch:
         self.hash.add(x, table)
         return table
 
+    def sketch_entries(self, index: Tensor, values: Tensor) -> Tensor:
+        """The table of a vector that is 0 but for `values` at the ascending places `index` (int64)."""
+        table = values.new_zeros(self.rows, self.columns)
+        for row, (cell, sign) in zip(table, self.hash.cells(index), strict=True):
+            if values.device.type == "cpu":
+                row.index_add_(0, cell, sign.mul_(values))
+            else:  # sorts first, so that the order of additions is fixed there too
+                row.index_put_((cell,), sign.mul_(values), accumulate=True)
+        return table
+
     def estimate(self, table: Tensor, index: Tensor) -> Tensor:
         """Estimates of the elements `index` (int64)."""
         estimates = table.new_empty(index.numel())

@@ -4,10 +4,12 @@ Source: A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 20
 """
 
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torchvision.datasets import CIFAR10
 
 from wirebench.data.download import fetch
@@ -18,7 +20,8 @@ URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
 MD5 = "c32a1d4ab5d03f1284b67883e8d87530"
 BINARY, PYTHON = "cifar-10-batches-bin", "cifar-10-batches-py"
 TRAIN_FILES, TEST_FILES = tuple(f"data_batch_{i}.bin" for i in range(1, 6)), ("test_batch.bin",)
-RECORDS, PIXEL_BYTES = 10_000, 3 * 32 * 32
+SIDE = 32
+RECORDS, PIXEL_BYTES = 10_000, 3 * SIDE * SIDE
 FILE_BYTES = RECORDS * (1 + PIXEL_BYTES)
 # of the training images, as in most of the literature
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
@@ -32,15 +35,27 @@ class Cifar10(InMemory):
     Binary batches are taken as they are: right size, labels 0..9. Python batches are pickles, which can run code, so
     only the official ones are opened, by their checksum.
 
-    augment   pad training images by 4 pixels, crop at random, mirror half of them
+    augment   pad training images by an eighth of their side (4 pixels of 32), crop at random, mirror half of them
+    size      side of the images in pixels; below 32 each pixel is the mean of a square of the original
     download  fetch the binary batches from the official address if root has none
     """
 
-    def __init__(self, root: str, augment: bool = True, download: bool = False) -> None:
+    def __init__(self, root: str, augment: bool = True, download: bool = False, size: Literal[8, 16, 32] = 32) -> None:
         if not root:
             raise UserError("data.root: 'cifar10' needs a folder that has, or with data.download=true gets, the images")
         train, test = _read(Path(root).expanduser(), download)
-        super().__init__(train, test, 10, MEAN, STD, pad=4 if augment else 0, flip=augment)
+        train, test = _shrunk(train, size), _shrunk(test, size)
+        super().__init__(train, test, 10, MEAN, STD, pad=size // 8 if augment else 0, flip=augment)
+
+
+def _shrunk(split: Split, size: int) -> Split:
+    """The images with `size` pixels a side, rounded to whole levels."""
+    images, labels = split
+    factor = SIDE // size
+    if factor == 1:
+        return split
+    means = [functional.avg_pool2d(part.float(), factor).round_().to(torch.uint8) for part in images.split(RECORDS)]
+    return torch.cat(means), labels
 
 
 def _read(root: Path, download: bool) -> tuple[Split, Split]:
@@ -65,7 +80,7 @@ def _read_files(folder: Path, names: tuple[str, ...]) -> Split:
         part = slice(place * RECORDS, (place + 1) * RECORDS)
         records = torch.from_numpy(_records(folder / name))
         labels[part], images[part] = records[:, 0], records[:, 1:]
-    return images.view(-1, 3, 32, 32), labels
+    return images.view(-1, 3, SIDE, SIDE), labels
 
 
 def _records(path: Path) -> np.ndarray:
