@@ -88,10 +88,7 @@ class CountSketch:
         """The table of a vector that is 0 but for `values` at the ascending places `index` (int64)."""
         table = values.new_zeros(self.rows, self.columns)
         for row, (cell, sign) in zip(table, self.hash.cells(index), strict=True):
-            if values.device.type == "cpu":
-                row.index_add_(0, cell, sign.mul_(values))
-            else:  # sorts first, so that the order of additions is fixed there too
-                row.index_put_((cell,), sign.mul_(values), accumulate=True)
+            add_at(row, cell, sign.mul_(values))
         return table
 
     def estimate(self, table: Tensor, index: Tensor) -> Tensor:
@@ -120,6 +117,14 @@ class CountSketch:
         codes[:, 0] += BOTH * (MARK - (self.rows + 1) // 2)  # a majority reaches the mark
         places = [_marked(counts).add_(first) for first, counts in self.hash.counts(codes)]
         return self.places.without_gaps(torch.cat(places))
+
+
+def add_at(cells: Tensor, index: Tensor, values: Tensor) -> None:
+    """Add `values` to the cells `index`, of which several may be the same, in the order of `values`."""
+    if values.device.type == "cpu":
+        cells.index_add_(0, index, values)
+    else:  # sorts first, so that the order of additions is fixed there too
+        cells.index_put_((index,), values, accumulate=True)
 
 
 def median(values: list[Tensor]) -> Tensor:

@@ -1,0 +1,168 @@
+"""An invertible Bloom look-up table of floats: a sum of sparse vectors from which all their entries can be read again.
+
+Goodrich and Mitzenmacher, "Invertible Bloom Lookup Tables", Allerton 2011, arXiv 1101.2245. Every entry is added to one
+cell in each of 3 rows, with its value and with a key. A cell that holds one place only names it; the place is then
+taken out of its other cells, which may leave others alone, and so on. All U entries are found, but for a share of
+O(1 / U), while U is at most 0.818 times the cells (the threshold of a random hypergraph with 3 vertices an edge); above
+that almost none are. Tables of several ranks add up, as a sketch's do, and a place that several sent is one entry.
+
+A key is an int32: a count in its upper bits, in its lower ones a code of the place's block and a check. A cell's count
+n and sum s show one place where s / n is a code whose check is right. A wrong place that passes the check all the same
+is taken out with count n; when its cells hold nothing else it shows again, with count -n, and is put back.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from compressors.sketch.count_sketch import CountSketch, add_at
+from compressors.sketch.heavy_hitters import largest
+from wirebench.errors import UserError
+from wirebench.utils.rng import seed_of
+
+ROWS = 3
+LOAD = 1 / 1.3
+"""Entries per cell that a table is made for; the threshold is 0.818."""
+KEY_BITS = 31
+CHECK_BITS = 6
+"""Fewest bits of a check: below that, wrong places are too many to be put back."""
+GOLDEN = 0x9E3779B1
+MOST_PASSES = 256
+"""Peeling takes some tens of passes, more near the threshold. A wrong place may come and go for ever in what is left."""
+
+
+class Peeled(NamedTuple):
+    """What a table has shown.
+
+    index     int64 ascending; sums: the values there, fp32
+    complete  whether nothing is left in the table, so that these are all entries; else they are candidates
+    rest      the values that are left, shape (rows, columns)
+    """
+
+    index: Tensor
+    sums: Tensor
+    complete: bool
+    rest: Tensor
+
+
+class LookupTable:
+    """Tables of (3, columns) for vectors of `numel` elements of at most `size` ranks; `seed` is the same on all.
+
+    Places are first permuted, so that neighbours, which are often large together, do not share a neighbourhood.
+    UserError where the key has too few bits for so many ranks or so short a table.
+    """
+
+    def __init__(self, numel: int, columns: int, size: int, seed: int, device: torch.device) -> None:
+        self.numel, self.size = numel, size
+        self.modulus = 1 << max(numel - 1, 1).bit_length()
+        draw = seed_of("permutation", seed)
+        self.factor, self.shift = draw % self.modulus | 1, (draw >> 32) % self.modulus
+        self.inverse = pow(self.factor, -1, self.modulus)
+        self.sketch = CountSketch(self.modulus, ROWS, columns, seed, "block", device)
+        count_bits = size.bit_length()
+        self.check_bits = KEY_BITS - 2 * count_bits - ((self.modulus - 1) // columns).bit_length()
+        if self.check_bits < CHECK_BITS:
+            raise UserError(f"a table of {columns} columns for {numel} elements has no room for keys of {size} ranks")
+        self.one = 1 << (KEY_BITS - count_bits)  # what counts once, above a sum of `size` codes
+
+    def fill(self, index: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """The table and the keys, float32 and int32 (3, columns), of the `values` at the places `index`."""
+        place = self._permuted(index)
+        table = self.sketch.sketch_entries(place, values)
+        keys = torch.zeros(table.shape, dtype=torch.int32, device=table.device)
+        self._add_keys(keys, place, torch.ones_like(place))
+        return table, keys
+
+    def peel(self, table: Tensor, keys: Tensor) -> Peeled:
+        """Read the entries of a sum of tables and keys, both of which are used up. Waits for the device."""
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        cells = torch.nonzero(keys.view(-1)).squeeze(1)
+        for _ in range(MOST_PASSES):
+            place, count, cell = self._alone(keys, cells)
+            if not place.numel():
+                break
+            sums = self._value_in(table, place, cell)
+            self._add_keys(keys, place, -count)
+            for row, (at, sign) in zip(table, self.sketch.hash.cells(place), strict=True):
+                add_at(row, at, sign.mul_(-sums))
+            found.append((place, count, sums))
+            cells = self._cells_of(place)
+            cells = cells[keys.view(-1).index_select(0, cells) != 0]
+        return self._told(found, table, complete=not bool(keys.any()))
+
+    def largest(self, rest: Tensor, k: int) -> Tensor:
+        """Places, int64 ascending, of the up to `k` largest estimates of what is left in a table."""
+        index = self._original(largest(self.sketch, rest, k))
+        return index[index < self.numel].sort().values
+
+    def _permuted(self, index: Tensor) -> Tensor:
+        return (index * self.factor + self.shift) % self.modulus
+
+    def _original(self, place: Tensor) -> Tensor:
+        return ((place - self.shift) * self.inverse) % self.modulus
+
+    def _codes(self, place: Tensor) -> Tensor:
+        block = torch.div(place, self.sketch.columns, rounding_mode="floor")
+        return (block << self.check_bits) + self._checks(place)
+
+    def _checks(self, place: Tensor) -> Tensor:
+        return ((place * GOLDEN) >> 15) & ((1 << self.check_bits) - 1)
+
+    def _add_keys(self, keys: Tensor, place: Tensor, count: Tensor) -> None:
+        """Add `count` times the key of each place to its cells."""
+        key = (self._codes(place) + self.one).mul_(count).to(torch.int32)
+        for row, (cell, _) in zip(keys, self.sketch.hash.cells(place), strict=True):
+            row.index_add_(0, cell, key)
+
+    def _cells_of(self, place: Tensor) -> Tensor:
+        """All cells of these places, numbered through the rows, each once."""
+        columns = self.sketch.columns
+        return torch.cat([cell + row * columns for row, (cell, _) in enumerate(self.sketch.hash.cells(place))]).unique()
+
+    def _alone(self, keys: Tensor, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of the cells that hold one place only: the place, its count, which may be negative, and the cell; once each."""
+        key = keys.view(-1).index_select(0, cells).long()
+        sign, key = key.sign(), key.abs()
+        count, total = key // self.one, key % self.one
+        usual = (count > 0) & (count <= self.size)
+        cells, count, total, sign = cells[usual], count[usual], total[usual], sign[usual]
+        code = total // count
+        row = torch.div(cells, self.sketch.columns, rounding_mode="floor")
+        place = self._place_in(row, cells - row * self.sketch.columns, code >> self.check_bits)
+        right = (code * count == total) & (place < self.modulus)
+        right &= self._checks(place) == code & ((1 << self.check_bits) - 1)
+        right &= self._original(place) < self.numel
+        place, count, cells = place[right], (count * sign)[right], cells[right]
+        place, which = torch.unique(place, return_inverse=True)
+        first = torch.full_like(place, cells.numel()).scatter_reduce_(
+            0, which, torch.arange(cells.numel(), device=cells.device), "amin"
+        )
+        return place, count.index_select(0, first), cells.index_select(0, first)
+
+    def _place_in(self, row: Tensor, column: Tensor, block: Tensor) -> Tensor:
+        """The place of `block` that lies in this cell; `modulus` where there is no such block."""
+        hash = self.sketch.hash
+        known = block < hash.blocks
+        shift = hash.shift.view(-1).index_select(0, row * hash.blocks + torch.where(known, block, 0))
+        place = block * hash.columns + (column - shift) % hash.columns
+        return torch.where(known, place, self.modulus).clamp_(max=self.modulus)
+
+    def _value_in(self, table: Tensor, place: Tensor, cell: Tensor) -> Tensor:
+        """The value of each place, as its cell has it."""
+        signs = torch.stack([sign for _, sign in self.sketch.hash.cells(place)]).view(-1)
+        row = torch.div(cell, self.sketch.columns, rounding_mode="floor")
+        sign = signs.index_select(0, row * place.numel() + torch.arange(place.numel(), device=place.device))
+        return table.view(-1).index_select(0, cell).mul_(sign)
+
+    def _told(self, found: list[tuple[Tensor, Tensor, Tensor]], rest: Tensor, complete: bool) -> Peeled:
+        """What was taken out and not put back."""
+        if not found:
+            return Peeled(torch.empty(0, dtype=torch.int64, device=rest.device), rest.new_empty(0), complete, rest)
+        place, count, value = (torch.cat(parts) for parts in zip(*found, strict=True))
+        each, which = torch.unique(place, return_inverse=True)
+        counts = torch.zeros_like(each).index_add_(0, which, count)
+        sums = value.new_zeros(each.numel())
+        add_at(sums, which, value)
+        index, order = self._original(each[counts != 0]).sort()
+        return Peeled(index, sums[counts != 0].index_select(0, order), complete, rest)
