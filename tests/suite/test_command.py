@@ -127,8 +127,7 @@ def test_an_output_that_is_closed_or_full(command, says, code, unbuffered):
         ["bash", "-c", f'"$0" -m {command}', sys.executable],
         cwd=ROOT,
         env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         timeout=60,
     )
