@@ -73,8 +73,9 @@ def _claim(where: str, entry: Mapping[str, Any]) -> Claim:
             check_type(f"{where}.{each.name}", entry.get(each.name), TYPES[each.name])
     number, tolerance = entry["number"], entry["tolerance"]
     numbers = tuple(number) if isinstance(number, list) else (number,)
-    if not numbers:
-        raise UserError(f"{where}.number: needs at least one")
+    ascending = list(numbers) == sorted(numbers) or entry.get("holds") == "one of"
+    if not numbers or min(numbers) <= 0 or not ascending:
+        raise UserError(f"{where}.number: needs one number above 0, or both ends of a range, got {number}")
     if isinstance(tolerance, str) and tolerance != NOT_JUDGED:
         raise UserError(f"{where}.tolerance: needs a share, or {NOT_JUDGED!r} for a claim that is not judged")
     if not isinstance(tolerance, str) and not 0 <= tolerance < 1:
