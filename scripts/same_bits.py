@@ -12,6 +12,7 @@ code than train.py and the names of plugins, so it runs over any commit that has
 import hashlib
 import json
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -42,7 +43,8 @@ SEVERAL = {"fused": ("bucket_cap_mb=0.25", "first_bucket_mb=0.25"), "dear": ("bu
 """Options that make several buckets, so that their order and their edges count."""
 ONE = {"fused": ("first_bucket_mb=25",), "dear": ()}
 """One bucket: for what needs the model whole."""
-WORLD, FIRST_PORT = 2, 29600
+REFUSED = 2
+WORLD, HOST, FIRST_PORT = 2, "127.0.0.1", 29600
 
 
 def compositions() -> Iterator[tuple[str, list[str]]]:
@@ -63,9 +65,10 @@ def compositions() -> Iterator[tuple[str, list[str]]]:
 def run(engine: str, out: Path) -> int:
     """Make the runs of one engine and write `out`. A run has its own processes: those of a rank leave nothing behind.
 
-    They are forked off this process, which has imported everything. Horovod's own launcher starts its ranks, so there
-    this process is one rank, and the runs follow one another in it.
+    They are forked off this process, which has imported everything.
     """
+    if engine == "horovod":
+        import horovod.torch  # noqa: F401
     import train
 
     results: dict[str, Any] = {}
@@ -74,33 +77,64 @@ def run(engine: str, out: Path) -> int:
             (Path(folder) / "config.toml").write_text(CONFIG)
             words = overrides if overrides[0].endswith(".toml") else [f"{folder}/config.toml", *overrides]
             words = [*words, *(["engine.workers=2"] if engine == "local" else []), f"output.dir={folder}/run"]
-            if engine == "horovod":
-                code = _train(train, words, Path(folder))
-            else:
-                code = _forked(train, words, Path(folder), WORLD if engine == "torch" else 1, FIRST_PORT + number)
+            code = _forked(train, words, Path(folder), engine, FIRST_PORT + number)
             digests = sorted(file.read_text() for file in Path(folder).glob("digest-*"))
             results[name] = {"code": code, "parameters": digests, "losses": _losses(Path(folder) / "run")}
-        if _rank() == 0:
-            print(f"{engine}: {name}: {results[name]['code']} {digests}", file=sys.stderr, flush=True)
-    if _rank() == 0:
-        out.write_text(json.dumps(results, indent=1))
+        print(f"{engine}: {name}: {results[name]['code']} {digests}", file=sys.stderr, flush=True)
+    out.write_text(json.dumps(results, indent=1))
     sys.stdout.flush()
     os._exit(0)
 
 
-def _forked(train: Any, words: list[str], folder: Path, size: int, port: int) -> int:
-    """Train in `size` new processes; the largest of their exit codes."""
+def _forked(train: Any, words: list[str], folder: Path, engine: str, port: int) -> int:
+    """Train in new processes, as the engine's launcher would start them; the largest of their exit codes."""
+    server = None
+    if engine == "horovod":
+        server, port = _rendezvous()
     children = []
-    for rank in range(size):
+    for rank in range(1 if engine == "local" else WORLD):
         child = os.fork()
         if child == 0:
-            if size > 1:
-                places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size}
-                os.environ.update({key: str(value) for key, value in places.items()})
-                os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+            os.environ.update(_told(engine, rank, port))
             os._exit(_train(train, words, folder))
         children.append(child)
-    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+    code = max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+    if server is not None:
+        os.kill(server, signal.SIGKILL)
+        os.waitpid(server, 0)
+    return code
+
+
+def _told(engine: str, rank: int, port: int) -> dict[str, str]:
+    """What torchrun or horovodrun tells a rank; nothing of one that is alone."""
+    if engine == "local":
+        return {}
+    if engine == "torch":
+        places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": WORLD, "LOCAL_WORLD_SIZE": WORLD}
+        return {key: str(value) for key, value in places.items()} | {"MASTER_ADDR": HOST, "MASTER_PORT": str(port)}
+    places = {"RANK": rank, "SIZE": WORLD, "LOCAL_RANK": rank, "LOCAL_SIZE": WORLD, "CROSS_RANK": 0, "CROSS_SIZE": 1}
+    words = {"HOSTNAME": HOST, "GLOO_RENDEZVOUS_ADDR": HOST, "GLOO_RENDEZVOUS_PORT": port, "GLOO_IFACE": "lo"}
+    gloo = {"CONTROLLER": "gloo", "CPU_OPERATIONS": "gloo", "CACHE_CAPACITY": 0, "GLOO_TIMEOUT_SECONDS": 120}
+    return {f"HOROVOD_{key}": str(value) for key, value in {**places, **words, **gloo}.items()}
+
+
+def _rendezvous() -> tuple[int, int]:
+    """Horovod's rendezvous server in a process of its own, so that this one stays without threads: its pid and port."""
+    from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+    from horovod.runner.http.http_server import RendezvousServer
+
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        server = RendezvousServer()
+        port = server.start()
+        server.init(get_host_assignments(parse_hosts(f"{HOST}:{WORLD}"), WORLD))
+        os.write(writing, str(port).encode())
+        signal.pause()
+    os.close(writing)
+    port = int(os.read(reading, 16))
+    os.close(reading)
+    return child, port
 
 
 def _train(train: Any, words: list[str], folder: Path) -> int:
@@ -136,20 +170,19 @@ def _losses(folder: Path) -> list[Any]:
     return [json.loads(line)["loss"] for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def _rank() -> int:
-    return int(os.environ.get("RANK", os.environ.get("HOROVOD_RANK", 0)))
-
-
 def compare(first: Path, second: Path) -> int:
-    """Print what differs between two files of `run`; 1 if anything does."""
+    """Print what differs between two files of `run`; 1 if anything does, or failed: a refusal (2) may be the same."""
     a, b = (json.loads(path.read_text()) for path in (first, second))
     for name in sorted({*a, *b}):
         if a.get(name) != b.get(name):
             print(f"{name}: {a.get(name)} is now {b.get(name)}")
+    failed = [name for name, entry in b.items() if entry["code"] not in (0, REFUSED)]
+    for name in failed:
+        print(f"{name}: failed with {b[name]['code']}")
     different = sum(a.get(name) != b.get(name) for name in {*a, *b})
     ran = sum(entry["code"] == 0 for entry in b.values())
     print(f"{first.stem}: {len(b)} compositions, {ran} trained, {different} differ")
-    return 1 if different else 0
+    return 1 if different or failed else 0
 
 
 if __name__ == "__main__":

@@ -16,10 +16,8 @@ trap 'rm -rf "$work"; git -C "$root" worktree prune' EXIT
 export PATH="$root/.venv/bin:$PATH" OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
 
 launch() { # launch ENGINE CHECKOUT OUT: in the checkout, with its own code
-    local program=("$root/scripts/same_bits.py" run "$1" "$3")
     case $1 in
-        local | torch) python "${program[@]}" ;;
-        horovod) horovodrun -np 2 -H 127.0.0.1:2 --gloo --network-interface lo --disable-cache python "${program[@]}" ;;
+        local | torch | horovod) python "$root/scripts/same_bits.py" run "$1" "$3" ;;
         *) echo "no such engine: $1" >&2; return 2 ;;
     esac
 }

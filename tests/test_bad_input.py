@@ -136,11 +136,16 @@ def test_a_plugin_that_cannot_be_explained(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().out.startswith("compressor topk\n")
 
 
-def test_no_config_at_all(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        train.main([])
-    assert ended.value.code == 2
-    assert "which config?" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "error: which config? For example: python train.py configs/smoke.toml; see --help\n"),
+        (["--lst"], "error: --lst: no such option; did you mean '--list'? see --help\n"),
+    ],
+)
+def test_a_command_line_without_a_config(arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train.main(arguments) == 2
+    assert capsys.readouterr().err == says
 
 
 @pytest.mark.parametrize("folder", ["/proc/wirebench", "/dev/null/run"])

@@ -1,4 +1,4 @@
-"""The ways a run can end early, and the exit code of each (DESIGN.md section 4)."""
+"""The ways a run can end early, and the exit code of each (docs/running.md)."""
 
 import signal
 

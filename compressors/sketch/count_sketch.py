@@ -58,8 +58,8 @@ class CountSketch:
     """Sketches vectors of `numel` elements on `device` into tables of (rows, columns); `rows` is odd, at most 15.
 
     places  of the vector that may be found, where it is known to be 0 at the others; None: all
-    hash    block      cuts the vector into blocks of `columns` elements, which are rotated (_block_hash.py)
-            reference  two polynomials per row (_reference_hash.py): the textbook's, portable, slow
+    hash    block      cuts the vector into blocks of `columns` elements, which are rotated (block_hash.py)
+            reference  two polynomials per row (reference_hash.py): the textbook's, portable, slow
     """
 
     def __init__(

@@ -77,8 +77,8 @@ class AllReduceBenchmark:
         scale = torch.stack(tables).abs().sum(0).max().item()
         error = _largest_error(tensor, exact) / scale if items else 0.0
         digest = hashlib.sha256(tensor.cpu().numpy().tobytes()).hexdigest()
-        found = [json.loads(t) for t in gather_bytes(self.communicator, json.dumps([error, digest, seconds]).encode())]
-        return Outcome(max(f[0] for f in found), len({f[1] for f in found}) == 1, max(f[2] for f in found))
+        told = [json.loads(t) for t in gather_bytes(self.communicator, json.dumps([error, digest, seconds]).encode())]
+        return Outcome(max(f[0] for f in told), len({f[1] for f in told}) == 1, max(f[2] for f in told))
 
     def loop_length(self, seconds: float) -> int:
         """Calls a repeat, from the time of one; the same on every rank when `seconds` is."""
@@ -102,10 +102,10 @@ class AllReduceBenchmark:
         """The repeats since the last call, put together from all ranks."""
         sent, received = (sum(counts) / max(1, self._calls) for counts in zip(*self._bytes or [(0, 0)], strict=True))
         mine = json.dumps([self._seconds, [sent, received] if self._bytes else None]).encode()
-        found = [json.loads(text) for text in gather_bytes(self.communicator, mine)]
+        answers = [json.loads(text) for text in gather_bytes(self.communicator, mine)]
         self._seconds, self._bytes, self._calls = [], [], 0
-        seconds = [max(of_ranks) for of_ranks in zip(*(f[0] for f in found), strict=True)]
-        firsts = [found[ranks[0]][1] for ranks in self.topology.machines]
+        seconds = [max(of_ranks) for of_ranks in zip(*(f[0] for f in answers), strict=True)]
+        firsts = [answers[ranks[0]][1] for ranks in self.topology.machines]
         if len(firsts) == 1 or any(first is None for first in firsts):
             return Repeats(seconds, None)
         return Repeats(seconds, [(first[0], first[1]) for first in firsts])

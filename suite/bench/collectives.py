@@ -53,17 +53,17 @@ def main(arguments: Sequence[str]) -> int:
     nic = InterfaceCounter(find_interface(engine.ranks_on_this_host == engine.size))
     trials = {name: AllReduceBenchmark(engine, collective, topology, nic) for name, collective in chosen.items()}
     ring = functools.partial(Ring().plan, topology)
-    found: list[AllReduceResult] = []
+    results: list[AllReduceResult] = []
     for items in sizes:
-        found += measure(options, engine, trials, items, ring)
+        results += measure(options, engine, trials, items, ring)
         if engine.is_first and not options.quiet:
             print(f"  {size_text(items * ITEM_BYTES)} done", file=sys.stderr, flush=True)
     if engine.is_first:
-        show(found, topology)
+        show(results, topology)
         if options.json:
-            collective_results.save(Path(options.json), header(options, engine, topology), found)
+            collective_results.save(Path(options.json), header(options, engine, topology), results)
     engine.close()
-    wrong = [f"{cell.collective} of {size_text(cell.num_bytes)}" for cell in found if not cell.right]
+    wrong = [f"{cell.collective} of {size_text(cell.num_bytes)}" for cell in results if not cell.right]
     if wrong and engine.is_first:
         print(f"wirebench bench collectives: wrong sums: {', '.join(wrong)}", file=sys.stderr)
     return 1 if wrong else 0
@@ -128,14 +128,14 @@ def header(options: argparse.Namespace, engine: Engine, topology: Topology) -> d
     }
 
 
-def show(found: Sequence[AllReduceResult], topology: Topology) -> None:
+def show(results: Sequence[AllReduceResult], topology: Topology) -> None:
     """The table."""
     shown = Table(title=f"all-reduce on {topology.layout}", box=None, header_style="bold", padding=(0, 2, 0, 0))
     for head in ("bytes", "collective", "ms median", "[p10 - p90]", "algbw MB/s", "busbw MB/s", "error"):
         shown.add_column(head, justify="left" if head == "collective" else "right", no_wrap=True)
     shown.add_column("predicted ms", justify="right")
     shown.add_column("wire/plan", justify="right")
-    for cell in found:
+    for cell in results:
         low, high = cell.spread
         shown.add_row(
             size_text(cell.num_bytes),

@@ -67,12 +67,12 @@ class Stopwatch:
         """Seconds of every name since the last call; waits for the GPU."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-        found: dict[str, float] = {}
+        spent: dict[str, float] = {}
         for name, begin, end in self._spans:
             seconds = begin.elapsed_time(end) * 1e-3 if self.device.type == "cuda" else end - begin
-            found[name] = found.get(name, 0.0) + seconds
+            spent[name] = spent.get(name, 0.0) + seconds
         self._spans.clear()
-        return found
+        return spent
 
 
 class _Span(AbstractContextManager[None]):
@@ -129,10 +129,10 @@ def run_exchange(
                 answer = merge_alone(request, world, watch, earlier.setdefault(recorder.round, []))
             else:
                 answer = answer_alone(request, world)
-    found = watch.take()
-    seconds = {part: found.get(part, 0.0) for part in PARTS}
+    spent = watch.take()
+    seconds = {part: spent.get(part, 0.0) for part in PARTS}
     phases = sum(seconds.values()) - seconds["merge"]  # merging happens outside of what the exchange itself takes
-    seconds["other"] = max(found[_WHOLE] - phases, 0.0)
+    seconds["other"] = max(spent[_WHOLE] - phases, 0.0)
     return Work(seconds, message_bytes, request)
 
 

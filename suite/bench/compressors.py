@@ -115,20 +115,20 @@ def choose(texts: Sequence[str] | None, density: float | None, with_rivals: bool
     wrong with it is told where it is measured.
     """
     usual = [f"{name}:{USUAL[name]}" if name in USUAL else name for name in compressors.available()]
-    found = [parse_compressor(text, density) for text in texts or usual]
-    for contender in found if texts else []:
+    contenders = [parse_compressor(text, density) for text in texts or usual]
+    for contender in contenders if texts else []:
         try:
             contender.make()
         except Exception as error:
             if isinstance(error, UserError):
                 raise
     if with_rivals:
-        found += [Contender(name, make, rival=True) for name, make in rivals(density or RIVALS_DENSITY).items()]
-    names = [contender.name for contender in found]
+        contenders += [Contender(name, make, rival=True) for name, make in rivals(density or RIVALS_DENSITY).items()]
+    names = [contender.name for contender in contenders]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise UserError(f"--compressors: named twice: {', '.join(twice)}")
-    return found
+    return contenders
 
 
 def parse_compressor(text: str, density: float | None) -> Contender:

@@ -45,21 +45,21 @@ def fitted(measured: Sequence[AllReduceResult]) -> Fit:
         raise UserError(f"cells: {error}") from error
 
 
-def show(found: Fit, measured: Sequence[AllReduceResult]) -> None:
+def show(fit: Fit, measured: Sequence[AllReduceResult]) -> None:
     """Residuals, cell by cell, and the summary."""
     shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
     for head in ("bytes", "collective", "measured ms", "predicted ms", "error"):
         shown.add_column(head, justify="left" if head == "collective" else "right", no_wrap=True)
-    for cell, residual in zip(measured, found.residuals, strict=True):
+    for cell, residual in zip(measured, fit.residuals, strict=True):
         error = f"{residual:+.1%}" + ("" if abs(residual) <= TOLERANCE else "  *")
         predicted = (1 + residual) * cell.median
         shown.add_row(
             f"{cell.num_bytes:,}", cell.collective, f"{cell.median * 1e3:.3f}", f"{predicted * 1e3:.3f}", error
         )
     console(WIDTH).print(shown)
-    numbers = found.numbers
+    numbers = fit.numbers
     print(
-        f"{len(measured)} cells, {found.within:.0%} within {TOLERANCE:.0%}; median error "
+        f"{len(measured)} cells, {fit.within:.0%} within {TOLERANCE:.0%}; median error "
         f"{numbers['median_error']:.1%}, largest {numbers['largest_error']:.1%}; R^2 of the logarithms "
-        f"{found.r_squared:.4f}"
+        f"{fit.r_squared:.4f}"
     )

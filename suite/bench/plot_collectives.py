@@ -53,13 +53,13 @@ def draw(files: Sequence[Path], out: Path, size: str | None, link: str | None) -
     """Write every figure that these files give; returns their paths. `size` and `link` as on the command line."""
     measured = _load(files)
     rate = None if link is None else parse_rate(link)
-    if rate is not None and all(dense_limit(found[0], rate) is None for found in measured.values()):
+    if rate is not None and all(dense_limit(results[0], rate) is None for results in measured.values()):
         raise UserError("--link: no file is of more than one machine, so no link is crossed")
     compared = _of_one_size(measured, size)
     written = []
-    for stem, found in measured.items():
-        written.append(save(latency_against_size(found, rate), out / f"latency-{stem}.png"))
-        written.append(save(busbw_against_size(found), out / f"busbw-{stem}.png"))
+    for stem, results in measured.items():
+        written.append(save(latency_against_size(results, rate), out / f"latency-{stem}.png"))
+        written.append(save(busbw_against_size(results), out / f"busbw-{stem}.png"))
     if compared:
         written.append(save(latency_against_learners(compared, rate), out / f"learners-{compared[0].items}.png"))
     return written
@@ -74,24 +74,24 @@ def dense_limit(cell: AllReduceResult, bits_per_second: float) -> float | None:
     return None if machines == 1 else 2 * (machines - 1) / machines * cell.num_bytes * 8 / bits_per_second
 
 
-def latency_against_size(found: Sequence[AllReduceResult], bits_per_second: float | None = None) -> Figure:
+def latency_against_size(results: Sequence[AllReduceResult], bits_per_second: float | None = None) -> Figure:
     """Milliseconds over bytes, both logarithmic, one line per collective of one cluster."""
-    figure, axes = new_figure(f"all-reduce on {found[0].layout}", "bytes of the sum", "ms")
-    for name, line in by_collective(found).items():
+    figure, axes = new_figure(f"all-reduce on {results[0].layout}", "bytes of the sum", "ms")
+    for name, line in by_collective(results).items():
         sizes = [cell.num_bytes for cell in line]
         plot_cells(axes, name, sizes, line)
     if bits_per_second is not None:
-        plot_limit(axes, found, [cell.num_bytes for cell in found], bits_per_second)
+        plot_limit(axes, results, [cell.num_bytes for cell in results], bits_per_second)
     axes.set_xscale("log")
     axes.set_yscale("log")
     finish(axes)
     return figure
 
 
-def busbw_against_size(found: Sequence[AllReduceResult]) -> Figure:
+def busbw_against_size(results: Sequence[AllReduceResult]) -> Figure:
     """Bus bandwidth (nccl-tests: 2(P-1)/P of the bytes over time) over bytes of one cluster."""
-    figure, axes = new_figure(f"all-reduce on {found[0].layout}", "bytes of the sum", "bus bandwidth, MB/s")
-    for name, line in by_collective(found).items():
+    figure, axes = new_figure(f"all-reduce on {results[0].layout}", "bytes of the sum", "bus bandwidth, MB/s")
+    for name, line in by_collective(results).items():
         colour, marker = style(name)
         sizes = [cell.num_bytes for cell in line]
         axes.plot(sizes, [cell.busbw / 1e6 for cell in line], color=colour, marker=marker, markersize=4, label=name)
@@ -133,18 +133,18 @@ def plot_cells(axes: Axes, name: str, places: Sequence[float], line: Sequence[Al
             axes.plot([], [], color="0.3", linestyle="--", linewidth=1, label=PREDICTED)
 
 
-def plot_limit(axes: Axes, found: Iterable[AllReduceResult], places: Iterable[float], bits_per_second: float) -> None:
+def plot_limit(axes: Axes, results: Iterable[AllReduceResult], places: Iterable[float], bits_per_second: float) -> None:
     """The dense limit, dotted."""
-    limits = {x: dense_limit(cell, bits_per_second) for x, cell in zip(places, found, strict=True)}
+    limits = {x: dense_limit(cell, bits_per_second) for x, cell in zip(places, results, strict=True)}
     known = sorted((x, 1e3 * seconds) for x, seconds in limits.items() if seconds is not None)
     if known:
         axes.plot(*zip(*known, strict=True), color="black", linestyle=":", label="limit of the links")
 
 
-def by_collective(found: Iterable[AllReduceResult]) -> dict[str, list[AllReduceResult]]:
+def by_collective(results: Iterable[AllReduceResult]) -> dict[str, list[AllReduceResult]]:
     """Cells by collective in the order of STYLES, each by size."""
     lines: dict[str, list[AllReduceResult]] = {}
-    for cell in sorted(found, key=lambda cell: (cell.collective, cell.items)):
+    for cell in sorted(results, key=lambda cell: (cell.collective, cell.items)):
         lines.setdefault(cell.collective, []).append(cell)
     return {name: lines[name] for name in (*STYLES, *lines) if name in lines}
 
@@ -159,8 +159,8 @@ def _load(files: Sequence[Path]) -> dict[str, tuple[AllReduceResult, ...]]:
     measured = {file.stem: collective_results.load(file).cells for file in files}
     if len(measured) < len(files):
         raise UserError("FILES: two have the same name, so their figures would too")
-    for stem, found in measured.items():
-        if len({cell.layout for cell in found}) != 1:
+    for stem, results in measured.items():
+        if len({cell.layout for cell in results}) != 1:
             raise UserError(f"{stem}: needs cells of one layout")
     return measured
 
@@ -171,16 +171,16 @@ def _of_one_size(measured: dict[str, tuple[AllReduceResult, ...]], size: str | N
         if size is not None:
             raise UserError("--size: is for the figure against learners, which needs at least 2 files")
         return []
-    layouts = [found[0].layout for found in measured.values()]
+    layouts = [results[0].layout for results in measured.values()]
     if len(set(layouts)) < len(layouts):
         raise UserError(
             f"FILES: two are of one layout ({', '.join(layouts)}), so they share a place among the learners"
         )
-    shared = set.intersection(*({cell.items for cell in found} for found in measured.values()))
+    shared = set.intersection(*({cell.items for cell in results} for results in measured.values()))
     if not shared and size is None:
         raise UserError("FILES: no size is in all of them; name one with --size")
     items = max(shared) if size is None else parse_size(size)
-    chosen = [cell for found in measured.values() for cell in found if cell.items == items]
+    chosen = [cell for results in measured.values() for cell in results if cell.items == items]
     if not chosen:
         raise UserError(f"--size: no file has {size}; all have {', '.join(map(_floats, sorted(shared))) or 'none'}")
     return chosen

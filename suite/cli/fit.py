@@ -23,14 +23,14 @@ def main(arguments: Sequence[str]) -> int:
     if options.judge:
         show(judged(options.judge, measured), measured)
         return 0
-    found = fitted(measured)
-    show(found, measured)
-    print(ascii.draw(found.topology))
-    if found.unseen:
-        print(f"too fast to be seen in these cells: {', '.join(found.unseen)}; levels count from the machines up")
+    fit = fitted(measured)
+    show(fit, measured)
+    print(ascii.draw(fit.topology))
+    if fit.unseen:
+        print(f"too fast to be seen in these cells: {', '.join(fit.unseen)}; levels count from the machines up")
     if options.out:
         note = f"fitted by wirebench fit to {', '.join(path.name for path in options.cells)}"
-        topology_file.save(found.topology, options.out, note, fit=found.numbers)
+        topology_file.save(fit.topology, options.out, note, fit=fit.numbers)
         print(f"written to {options.out}")
     return 0
 

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 from suite.cli.menu import Entry, Menu
 from wirebench.comm.launch import end_process
+from wirebench.utils.terminal import open_output
 
 VERBS = {
     "show": "print runs side by side",
@@ -36,4 +37,5 @@ def main(arguments: Sequence[str]) -> int:
 
 def command() -> NoReturn:
     """The installed program; a rank of a job ends as ranks do."""
+    open_output()
     end_process(main(sys.argv[1:]))

@@ -49,9 +49,9 @@ def usage() -> str:
 
 def about(study: Study) -> str:
     """A study's source and claims."""
-    found = study.published
-    head = [f"{study.name}: {found.about}", '{authors}, "{title}", {published}'.format(**found.source)]
-    claims = [f"  {claim.id}: {claim.text} ({claim.where})" for claim in found.claims.values()]
+    published = study.published
+    head = [f"{study.name}: {published.about}", '{authors}, "{title}", {published}'.format(**published.source)]
+    claims = [f"  {claim.id}: {claim.text} ({claim.where})" for claim in published.claims.values()]
     return "\n".join([*head, *claims, f"wirebench study {study.name} run | report | check"])
 
 

@@ -77,7 +77,7 @@ def connect(
         return Connected(lanes, driver, None)
     costs = functools.partial(measure_exchange, engine, lanes[0], lambda: compressor_of(settings))
     calibration = _calibration(settings, engine, scheduler, workers[0], groups, driver, costs)
-    calibration.cut = lanes[0].set_buckets
+    calibration.set_buckets = lanes[0].set_buckets
     calibration.learns = not known
     return Connected(lanes, driver, calibration)
 
@@ -162,7 +162,7 @@ def _calibration(
         timer=LayerTimer(worker.model, [layer.name for layer in layers], engine.device),
         layers=[LayerCost(layer.name, layer.numel) for layer in layers],
         groups=groups,
-        cut=lambda groups: None,
+        set_buckets=lambda groups: None,
         costs=costs,
         warmup_steps=settings.train.warmup_steps,
         accumulation=accumulation,

@@ -11,11 +11,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from wirebench.comm.launch import VIRTUAL_WORKERS, end_process, engine_of, launched, tell_error
 from wirebench.config import catalog, loader
 from wirebench.config.loader import Config
 from wirebench.errors import UserError
+from wirebench.utils import cli
 from wirebench.utils.output import show
 
 _BEGAN = time.monotonic()
@@ -77,10 +79,10 @@ def say(line: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-class Parser(argparse.ArgumentParser):
-    """--help for a reader who may have gone."""
+class Parser(cli.Parser):
+    """--help for a reader who may have gone; a mistake is one line, as those of a config are."""
 
-    def print_help(self, file: object = None) -> None:
+    def print_help(self, file: Any = None) -> None:
         """Print what --help says."""
         show(self.format_help())
 

@@ -31,16 +31,16 @@ def virtual_seconds_of(model: nn.Module, names: Sequence[str], images: Tensor, b
     model  may be used up
     """
     roofline = Roofline(GPUS["gtx1080ti"])
-    found = dict.fromkeys(names, 0.0)
+    seconds = dict.fromkeys(names, 0.0)
 
     def arrived(name: str) -> None:
-        found[name] = roofline.take() * batch_size / len(images)
+        seconds[name] = roofline.take() * batch_size / len(images)
 
     for name, parameter in model.named_parameters():
-        if name in found:
+        if name in seconds:
             parameter.register_post_accumulate_grad_hook(lambda _parameter, name=name: arrived(name))
     with roofline:
         loss = cross_entropy(model(images), torch.zeros(len(images), dtype=torch.int64, device=images.device))
         roofline.take()
         loss.backward()
-    return [found[name] for name in names]
+    return [seconds[name] for name in names]

@@ -39,10 +39,10 @@ def _ended(method: Method, dense: float) -> Ended | None:
 
 
 def _setting(methods: list[Method]) -> str:
-    found = rows.shared(methods)
+    settings = rows.shared(methods)
     seeds = max(len(method.runs) for method in methods)
-    depth = f" depth={found['depth']}" if "depth" in found else ""
-    density = f", density {found['density']} after a warm-up" if "density" in found else ""
+    depth = f" depth={settings['depth']}" if "depth" in settings else ""
+    density = f", density {settings['density']} after a warm-up" if "density" in settings else ""
     many = "one seed, so that a point means little" if seeds == 1 else f"up to {seeds} seeds"
-    trained = f"{found.get('model')}{depth}, {found.get('epochs')} epochs of {found.get('data')}"
-    return f"{trained}, {found['workers']} workers{density}; {many}"
+    trained = f"{settings.get('model')}{depth}, {settings.get('epochs')} epochs of {settings.get('data')}"
+    return f"{trained}, {settings['workers']} workers{density}; {many}"

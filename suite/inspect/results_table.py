@@ -49,11 +49,11 @@ def machine(record: compare.Record) -> str:
     gpus, cpu = environment.get("gpus") or [], environment.get("cpu") or {}
     if record["device"] == "cuda" and gpus:
         kinds = dict.fromkeys(gpus)
-        found = ", ".join(f"{gpus.count(kind)} x {kind}" for kind in kinds)
+        device = ", ".join(f"{gpus.count(kind)} x {kind}" for kind in kinds)
     else:
-        found = f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('cores') or '?'} cores"
+        device = f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('cores') or '?'} cores"
     hosts = {str(peer).rpartition(" on ")[2] for peer in environment.get("peers", [])}
-    return found if len(hosts) < 2 else f"{len(hosts)} hosts, each {found}"
+    return device if len(hosts) < 2 else f"{len(hosts)} hosts, each {device}"
 
 
 def _row(path: Path, base: Path) -> list[str]:

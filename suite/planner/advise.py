@@ -65,15 +65,15 @@ def ranking_of(
         return topology_of(options, options.workers, options.gbit if gbit is None else gbit)
 
     adviser = Adviser(setting.trace, topology, rates, setting.bytes_per_second, options.density)
-    found, left_out = adviser.all(names, named=bool(options.compressors))
-    best = sorted({each.compressor: each for each in reversed(found)}.values(), key=place)
+    advices, left_out = adviser.all(names, named=bool(options.compressors))
+    best = sorted({each.compressor: each for each in reversed(advices)}.values(), key=place)
     lossy = [each.compressor for each in best if each.compressor != DENSE]
     between = len(topology(None).machines) > 1
     breaks = {name: adviser.break_even(name) for name in lossy} if between else {}
     densities = {each.compressor: adviser.density_of(each.compressor) for each in best}
     refused = not_counted(best, accuracies, [name for name in lossy if adviser.on_noise(name)])
     answer = sentence(best, breaks, accuracies, densities, refused)
-    return Ranking(found, best, breaks, left_out, accuracies, densities, refused, answer)
+    return Ranking(advices, best, breaks, left_out, accuracies, densities, refused, answer)
 
 
 def _computation(options: argparse.Namespace) -> tuple[Trace, str, float]:
@@ -129,9 +129,9 @@ def chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
     """The compressors to be ranked, dense first; UserError for a name or a density that does not exist."""
     known = compressors.available()
     check_names("--compressors", names or (), known)
-    found = list(dict.fromkeys([DENSE, *(names or known)]))
-    check_density(found, density)
-    return found
+    wanted = list(dict.fromkeys([DENSE, *(names or known)]))
+    check_density(wanted, density)
+    return wanted
 
 
 def write(options: argparse.Namespace, setting: Setting, ranking: Ranking) -> None:

@@ -90,17 +90,17 @@ class Adviser:
 
         named  the user asked for them: also those of which noise says little
         """
-        found: list[Advice] = []
+        advices: list[Advice] = []
         left_out: dict[str, str] = {}
         for name in names:
             try:
                 reason = self.unknown(name, named)
-                found += [] if reason else self._of(name, None)
+                advices += [] if reason else self._of(name, None)
             except UserError as error:
                 reason = str(error)
             if reason:
                 left_out[name] = reason
-        return sorted(found, key=place), left_out
+        return sorted(advices, key=place), left_out
 
     def on_noise(self, name: str) -> bool:
         """Whether what it sends depends on the gradients, so that the simulation says something of noise alone."""
@@ -157,7 +157,7 @@ class Adviser:
         topology, sizes = self.topology(gbit), self._sizes_of(name)
         chosen = ("sync_easgd",) if needs_whole(name) else QUICK if quick else SCHEDULERS
         seconds = self._compressing(name)
-        found = []
+        advices = []
         for collective in _collectives(name, topology):
             simulator = Simulator(self.trace, sizes, seconds, _pricer(collective, topology))
             for scheduler in chosen:
@@ -165,8 +165,8 @@ class Adviser:
                     continue
                 step = simulator.step(self._schedulers[scheduler])
                 images = self.workers * self.trace.batch_size / step.step.seconds
-                found.append(Advice(name, scheduler, collective, step, images))
-        return found
+                advices.append(Advice(name, scheduler, collective, step, images))
+        return advices
 
     def _compressing(self, name: str) -> Compressing:
         if name not in self._known:

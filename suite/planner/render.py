@@ -151,8 +151,8 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
 
 
 def _usual(ranking: Ranking) -> list[str]:
-    found = {(each.compressor, each.scheduler, each.collective): each for each in ranking.found}
-    plain = found.get((DENSE, *USUAL))
+    advices = {(each.compressor, each.scheduler, each.collective): each for each in ranking.found}
+    plain = advices.get((DENSE, *USUAL))
     return [f"As DDP has it (none, {', '.join(USUAL)}): {plain.images_per_second:.0f} images/s"] if plain else []
 
 
@@ -170,11 +170,11 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
         # A break-even is that of the compressor's best composition, the first of it here.
         known = ranking.breaks if each.compressor not in seen else {}
         seen.add(each.compressor)
-        found = each.found
+        simulated = each.found
         made.add_row(
             str(number), each.compressor, each.scheduler, each.collective, f"{each.images_per_second:.0f}",
-            f"{100 * found.efficiency:.1f}", f"{found.wire_bytes / 1e6:.4g}", f"{1e3 * found.compress:.1f}",
-            f"{1e3 * found.communicate:.1f}", f"{1e3 * found.step.exposed:.1f}",
+            f"{100 * simulated.efficiency:.1f}", f"{simulated.wire_bytes / 1e6:.4g}", f"{1e3 * simulated.compress:.1f}",
+            f"{1e3 * simulated.communicate:.1f}", f"{1e3 * simulated.step.exposed:.1f}",
             _gbit(known[each.compressor]) if each.compressor in known else "", ranking.top1(each.compressor),
             each.limit,
         )  # fmt: skip

@@ -104,11 +104,11 @@ def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
         # Between the workers of one machine there is no such rate.
         between = len(topology.machines) > 1 or bool(options.topology)
         for name, scheduler in built.items():
-            found = simulator.step(scheduler)
-            if len(found.groups) > 1 and needs_whole(options.compressor):
+            simulated = simulator.step(scheduler)
+            if len(simulated.groups) > 1 and needs_whole(options.compressor):
                 raise UserError(f"--schedulers: {name!r} cuts the model, and {options.compressor!r} needs it whole")
             carried = gbit_of(topology) if between else None
-            rows.append(Row(workers, carried, batch, speed, name, found, simulator.passes))
+            rows.append(Row(workers, carried, batch, speed, name, simulated, simulator.passes))
     return rows
 
 
@@ -165,8 +165,8 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> Non
 def _alike(rows: Sequence[Row]) -> list[str]:
     """What all rows have in common of the network, in words."""
     workers, rates = {row.workers for row in rows}, {row.gbit for row in rows}
-    found = [f"{workers.pop()} workers"] if len(workers) == 1 else []
-    return found + [f"{rate:.4g} Gbit/s" for rate in rates if rate is not None and len(rates) == 1]
+    shared = [f"{workers.pop()} workers"] if len(workers) == 1 else []
+    return shared + [f"{rate:.4g} Gbit/s" for rate in rates if rate is not None and len(rates) == 1]
 
 
 def table(rows: Sequence[Row]) -> Table:

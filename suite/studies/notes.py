@@ -22,10 +22,10 @@ class NotedRun(NamedTuple):
 
     def has(self, *path: str) -> Any:
         """What stands at `path` of the record; None where there is nothing, as in a record of an older version."""
-        found: Any = self.record
+        value: Any = self.record
         for key in path:
-            found = found.get(key) if isinstance(found, dict) else None
-        return found
+            value = value.get(key) if isinstance(value, dict) else None
+        return value
 
     @property
     def machine(self) -> str:
@@ -78,13 +78,13 @@ def _notes(folder: Path) -> list[Path]:
 def note(path: Path, needs: Mapping[str, Any]) -> dict[str, Any]:
     """A table of JSON that has the keys `needs`; UserError for another, or for a file that cannot be read."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        table = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: needs a table, got {found!r}")
+    if not isinstance(table, dict):
+        raise UserError(f"{path}: needs a table, got {table!r}")
     for key, expected in needs.items():
-        check_type(f"{path}: {key}", found.get(key), expected)
-    return found
+        check_type(f"{path}: {key}", table.get(key), expected)
+    return table

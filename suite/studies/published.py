@@ -37,21 +37,21 @@ def load(folder: Path) -> Published:
     """The file of a study's folder; UserError, with the key, for what is wrong in it."""
     path = folder / FILE
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from error
-    _refuse_unknown(str(path), found, ("about", "source", "claims", "tables"))
-    check_type(f"{path}: about", found.get("about"), str)
-    source, tables = _table(path, found, "source"), _table(path, found, "tables")
+    _refuse_unknown(str(path), given, ("about", "source", "claims", "tables"))
+    check_type(f"{path}: about", given.get("about"), str)
+    source, tables = _table(path, given, "source"), _table(path, given, "tables")
     _refuse_unknown(f"{path}: source", source, SOURCE)
     for key in SOURCE:
         check_type(f"{path}: source.{key}", source.get(key), str)
     for name in tables:
         for key in ("where", "unit"):
             check_type(f"{path}: tables.{name}.{key}", _table(path, tables, name).get(key), str)
-    return Published(found["about"], source, _claims(path, found.get("claims", [])), tables)
+    return Published(given["about"], source, _claims(path, given.get("claims", [])), tables)
 
 
 def _claims(path: Path, given: Any) -> dict[str, Claim]:
@@ -73,8 +73,9 @@ def _claim(where: str, entry: Mapping[str, Any]) -> Claim:
             check_type(f"{where}.{each.name}", entry.get(each.name), TYPES[each.name])
     number, tolerance = entry["number"], entry["tolerance"]
     numbers = tuple(number) if isinstance(number, list) else (number,)
-    if not numbers:
-        raise UserError(f"{where}.number: needs at least one")
+    ascending = list(numbers) == sorted(numbers) or entry.get("holds") == "one of"
+    if not numbers or min(numbers) <= 0 or not ascending:
+        raise UserError(f"{where}.number: needs one number above 0, or both ends of a range, got {number}")
     if isinstance(tolerance, str) and tolerance != NOT_JUDGED:
         raise UserError(f"{where}.tolerance: needs a share, or {NOT_JUDGED!r} for a claim that is not judged")
     if not isinstance(tolerance, str) and not 0 <= tolerance < 1:
@@ -82,13 +83,13 @@ def _claim(where: str, entry: Mapping[str, Any]) -> Claim:
     return Claim(**{**entry, "number": numbers, "tolerance": None if isinstance(tolerance, str) else tolerance})
 
 
-def _table(path: Path, found: Mapping[str, Any], key: str) -> dict[str, Any]:
-    table = found.get(key, {})
+def _table(path: Path, given: Mapping[str, Any], key: str) -> dict[str, Any]:
+    table = given.get(key, {})
     check_type(f"{path}: {key}", table, dict)
     return dict(table)
 
 
-def _refuse_unknown(where: str, found: Mapping[str, Any], known: Any) -> None:
-    for key in found:
+def _refuse_unknown(where: str, given: Mapping[str, Any], known: Any) -> None:
+    for key in given:
         if key not in known:
             raise UserError(f"{where}: {key}: no such key; {suggest(key, list(known))}")

@@ -58,8 +58,8 @@ class Row:
     @property
     def turns(self) -> dict[str, float]:
         """The median step of each turn that has one, by the turn's number."""
-        found = {run.folder.name.rpartition("-")[2]: run.has("step_seconds", "median") for run in self.runs}
-        return {turn: seconds for turn, seconds in found.items() if seconds is not None}
+        medians = {run.folder.name.rpartition("-")[2]: run.has("step_seconds", "median") for run in self.runs}
+        return {turn: seconds for turn, seconds in medians.items() if seconds is not None}
 
 
 def load(folder: Path, needs: Mapping[str, Any] = NEEDS) -> list[Row]:
@@ -77,10 +77,10 @@ def load(folder: Path, needs: Mapping[str, Any] = NEEDS) -> list[Row]:
 
 def by_label(measured: Sequence[NotedRun]) -> dict[str, tuple[NotedRun, ...]]:
     """The runs of each composition, by the label in their notes."""
-    found: dict[str, list[NotedRun]] = {}
+    runs: dict[str, list[NotedRun]] = {}
     for run in measured:
-        found.setdefault(run.note["label"], []).append(run)
-    return {label: tuple(those) for label, those in found.items()}
+        runs.setdefault(run.note["label"], []).append(run)
+    return {label: tuple(those) for label, those in runs.items()}
 
 
 def fastest(rows: Sequence[Row], labels: Sequence[str]) -> Row | None:

@@ -64,12 +64,12 @@ class Study:
         if "." not in self.name and self.name not in available():
             raise UserError(f"no study {self.name!r}; {suggest(self.name, available())}")
         try:
-            found = importlib.util.find_spec(self.package)
+            spec = importlib.util.find_spec(self.package)
         except (ImportError, ValueError):
-            found = None
-        if found is None or not found.submodule_search_locations:
+            spec = None
+        if spec is None or not spec.submodule_search_locations:
             raise UserError(f"no package {self.package!r} can be imported (its folder on PYTHONPATH?)")
-        return Path(next(iter(found.submodule_search_locations)))
+        return Path(next(iter(spec.submodule_search_locations)))
 
     @property
     def published(self) -> Published:

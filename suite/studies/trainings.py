@@ -107,9 +107,9 @@ class Training:
 
 def refuse_another(path: Path, wanted: Mapping[str, Any]) -> None:
     """UserError where a note says that the run that is there was another; of its launch, what train.py was told."""
-    found = notes.note(path, {})
+    recorded = notes.note(path, {})
     for key, value in wanted.items():
-        known = found.get(key, value)
+        known = recorded.get(key, value)
         if key == "launch":
             known, value = (_told(str(launch)) for launch in (known, value))
         if known != value:

@@ -68,7 +68,7 @@ def read(log: Path) -> list[tuple[int, int, float]]:
         lines = log.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{log}: cannot be read ({error})") from error
-    found = []
+    passes = []
     for number, line in enumerate(lines, 1):
         match = LINE.search(line)
         if match is None:
@@ -79,10 +79,10 @@ def read(log: Path) -> list[tuple[int, int, float]]:
             raise UserError(f"{log}: line {number}: {match[3]!r} is no number of microseconds") from error
         if not math.isfinite(microseconds) or microseconds < 0:
             raise UserError(f"{log}: line {number}: a backward pass takes 0 microseconds or more, not {match[3]}")
-        found.append((tensor, numel, microseconds))
-    if not found:
+        passes.append((tensor, numel, microseconds))
+    if not passes:
         raise UserError(f"{log}: is empty")
-    return found
+    return passes
 
 
 def _parser() -> argparse.ArgumentParser:

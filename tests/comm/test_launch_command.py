@@ -38,7 +38,7 @@ def test_a_launcher_that_is_no_ancestor_is_rebuilt_from_what_it_told(monkeypatch
     for key, value in BARE_SLURM.items():
         monkeypatch.setenv(key, value)
     assert command() == f"srun --ntasks 4 {shlex.join(sys.orig_argv)}"
-    monkeypatch.setenv(TOLD, "python scripts/cluster.py run --layout 2+2 -- python train.py")
+    monkeypatch.setenv(TOLD, "wirebench cluster run --layout 2+2 -- python train.py")
     assert command() == os.environ[TOLD]
     monkeypatch.delenv(TOLD)
     for key, value in TORCHRUN.items():

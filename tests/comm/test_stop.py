@@ -36,9 +36,9 @@ def test_a_signal_is_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_first_wish_counts_from_its_step_on() -> None:
     store = dist.HashStore()
     first, second, listener = Stopper(store), Stopper(store), Stopper(store)
-    first.asked = True
+    first.told = True
     first.before_step(7)
-    second.asked = True
+    second.told = True
     second.before_step(9)
     assert [step for step in range(10) if listener.after_step(step)] == [7, 8, 9]
     assert all(each.after_step(7) for each in (first, second))
@@ -57,7 +57,7 @@ def test_all_ranks_stop_after_the_same_step(seed: int) -> None:
     def train(rank: int) -> None:
         for step in range(30):
             if asked_at.get(rank) == step:
-                stoppers[rank].asked = True
+                stoppers[rank].told = True
             time.sleep(naps[rank][2 * step])
             stoppers[rank].before_step(step)
             barrier.wait(10)
@@ -85,7 +85,7 @@ def test_between_steps_every_rank_hears_of_a_wish(monkeypatch: pytest.MonkeyPatc
     store = dist.HashStore()
     first, second = Stopper(store), Stopper(store)
     assert not first.heard(5) and not second.heard(5)
-    first.asked = True
+    first.told = True
     assert first.heard(5)
     assert not second.heard(5), "it looked just now"
     monkeypatch.setattr(stop, "LOOK_EVERY_SECONDS", 0.0)

@@ -25,7 +25,7 @@ def pricer_of(name: str, ranks: int, each: int = 1, **options) -> Pricer:
     return Pricer(collectives.build(name), name, presets.cluster(NETWORK, ranks, each), **options)
 
 
-def asked(kind: type[Request], num_bytes: float) -> RequestSize:
+def request_size(kind: type[Request], num_bytes: float) -> RequestSize:
     return RequestSize(kind, num_bytes, num_bytes)
 
 
@@ -44,7 +44,7 @@ def test_a_sum_costs_what_its_segments_cost(name: str, cluster: tuple[int, int])
         exact = served_seconds(pricer, name, items)
         # Sizes that divide evenly among ranks and segments are priced as they are.
         off = 1e-9 if items in (16 * 2**20, 840 * 16) and pricer.topology.size in (4, 8, 16) else 0.02
-        assert pricer.seconds(asked(Sum, 4 * items)) == pytest.approx(exact, rel=off), items
+        assert pricer.seconds(request_size(Sum, 4 * items)) == pytest.approx(exact, rel=off), items
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
@@ -54,7 +54,7 @@ def test_what_is_not_summed_costs_its_plan(name: str, cluster: tuple[int, int]):
     topology, num_bytes = pricer.topology, 12345.0
     merge = collectives.build(name).plan(topology, 1)
     assert merge is not None
-    assert pricer.seconds(asked(Merge, num_bytes)) == pytest.approx(plan_seconds(merge, topology, num_bytes))
+    assert pricer.seconds(request_size(Merge, num_bytes)) == pytest.approx(plan_seconds(merge, topology, num_bytes))
     whole = collectives.build(name).plan(topology, topology.size)
     assert whole is not None
     rounds = tuple(
@@ -62,28 +62,28 @@ def test_what_is_not_summed_costs_its_plan(name: str, cluster: tuple[int, int]):
         for moves in gather_moves(whole, topology.size, topology.ranks)
     )
     gathered = plan_seconds(Plan(name, (), rounds), topology, num_bytes)
-    assert pricer.seconds(asked(Gather, num_bytes)) == pytest.approx(gathered)
+    assert pricer.seconds(request_size(Gather, num_bytes)) == pytest.approx(gathered)
     ranks = range(topology.size)
     pairs = tuple(Transfer(src, dst, 0, 1) for src in ranks for dst in ranks if src != dst)
     routed = plan_seconds(Plan("pairs", (), (pairs,)), topology, num_bytes / topology.size)
-    assert pricer.seconds(asked(Route, num_bytes)) == pytest.approx(routed)
+    assert pricer.seconds(request_size(Route, num_bytes)) == pytest.approx(routed)
 
 
 def test_a_gather_waits_for_the_longest_message():
     pricer = pricer_of("ring", 4)
-    assert pricer.seconds(RequestSize(Gather, 250.0, 1000.0)) == pricer.seconds(asked(Gather, 1000.0))
-    assert pricer.seconds(RequestSize(Sum, 1000.0, 4000.0)) == pricer.seconds(asked(Sum, 1000.0))
+    assert pricer.seconds(RequestSize(Gather, 250.0, 1000.0)) == pricer.seconds(request_size(Gather, 1000.0))
+    assert pricer.seconds(RequestSize(Sum, 1000.0, 4000.0)) == pricer.seconds(request_size(Sum, 1000.0))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_halves_of_a_short_sum_are_the_whole(name: str):
     for ranks, each in CLUSTERS:
         pricer = pricer_of(name, ranks, each)
-        halves = pricer.halves(asked(Sum, 40_000))
-        assert sum(halves) == pytest.approx(pricer.seconds(asked(Sum, 40_000)))
+        halves = pricer.halves(request_size(Sum, 40_000))
+        assert sum(halves) == pytest.approx(pricer.seconds(request_size(Sum, 40_000)))
         assert halves.copy_seconds > 0 or name == "recursive_doubling"
         # Segments of a long one are cut otherwise, and overlap from half to half.
-        assert 0.9 < sum(pricer.halves(asked(Sum, 2e7))) / pricer.seconds(asked(Sum, 2e7)) < 2.01
+        assert 0.9 < sum(pricer.halves(request_size(Sum, 2e7))) / pricer.seconds(request_size(Sum, 2e7)) < 2.01
 
 
 def test_halves_of_a_long_sum_are_cut_as_a_job_would():
@@ -96,7 +96,7 @@ def test_halves_of_a_long_sum_are_cut_as_a_job_would():
 
     cut = segments(reducing, pricer.topology, items, 4)
     assert len(cut.plans) > 1
-    first, second = pricer.halves(asked(Sum, 4 * items))
+    first, second = pricer.halves(request_size(Sum, 4 * items))
     assert first == pytest.approx(pipelined_seconds(cut.plans, pricer.topology, 4, cut.apart))
     copies = []
     for part in cut.parts:
@@ -109,8 +109,8 @@ def test_halves_of_a_long_sum_are_cut_as_a_job_would():
 def test_only_sums_have_halves():
     pricer = pricer_of("ring", 4, call_seconds=1.0)
     for kind in (Gather, Merge, Route, Reduce):
-        assert pricer.halves(asked(kind, 999)) == (pricer.seconds(asked(kind, 999)), 0.0)
-    halves, free = pricer.halves(asked(Sum, 4000)), pricer_of("ring", 4).halves(asked(Sum, 4000))
+        assert pricer.halves(request_size(kind, 999)) == (pricer.seconds(request_size(kind, 999)), 0.0)
+    halves, free = pricer.halves(request_size(Sum, 4000)), pricer_of("ring", 4).halves(request_size(Sum, 4000))
     assert halves.seconds == pytest.approx(free.seconds + 1.0), "a call is paid for once"
     assert halves.copy_seconds == pytest.approx(free.copy_seconds)
 
@@ -119,50 +119,56 @@ def test_one_rank_gets_a_sum_at_half_its_price_where_the_plan_has_a_root():
     for ranks in (8, 64):
         for name in ("tree", "star"):
             pricer = pricer_of(name, ranks)
-            assert pricer.seconds(asked(Reduce, 4000)) == pricer.halves(asked(Sum, 4000)).seconds
+            assert pricer.seconds(request_size(Reduce, 4000)) == pricer.halves(request_size(Sum, 4000)).seconds
         ring = pricer_of("ring", ranks)
-        assert ring.seconds(asked(Reduce, 4000)) == ring.seconds(asked(Sum, 4000))
+        assert ring.seconds(request_size(Reduce, 4000)) == ring.seconds(request_size(Sum, 4000))
 
 
 def test_the_engines_own_sum_is_what_was_measured_else_a_ring():
     topology = presets.cluster(NETWORK, 4)
-    assert pricer_of("native", 4).seconds(asked(Sum, 4e6)) == pricer_of("ring", 4).seconds(asked(Sum, 4e6))
+    assert pricer_of("native", 4).seconds(request_size(Sum, 4e6)) == pricer_of("ring", 4).seconds(
+        request_size(Sum, 4e6)
+    )
     measured = replace(topology, native=(Link(1e-3, 1e9),))
     pricer = Pricer(collectives.build("native"), "native", measured)
     for kind in (Sum, Reduce):
-        assert pricer.seconds(asked(kind, 123_456)) == native_seconds(measured, 123_456)
-    assert pricer.halves(asked(Sum, 123_456)) == (native_seconds(measured, 123_456), 0.0)
+        assert pricer.seconds(request_size(kind, 123_456)) == native_seconds(measured, 123_456)
+    assert pricer.halves(request_size(Sum, 123_456)) == (native_seconds(measured, 123_456), 0.0)
     # Engines have no merge of their own: they gather.
-    assert pricer.seconds(asked(Merge, 5000)) == pricer.seconds(asked(Gather, 5000))
+    assert pricer.seconds(request_size(Merge, 5000)) == pricer.seconds(request_size(Gather, 5000))
 
 
 def test_nobody_to_send_to_costs_nothing_and_nothing_to_send_a_start_up():
-    assert pricer_of("ring", 1, call_seconds=1.0).seconds(asked(Sum, 1e6)) == 0
-    assert pricer_of("ring", 4).seconds(asked(Gather, 0)) == pytest.approx(3 * NETWORK.latency_seconds, rel=0.01)
+    assert pricer_of("ring", 1, call_seconds=1.0).seconds(request_size(Sum, 1e6)) == 0
+    assert pricer_of("ring", 4).seconds(request_size(Gather, 0)) == pytest.approx(3 * NETWORK.latency_seconds, rel=0.01)
 
 
 def test_every_call_costs_what_was_said():
     for kind in (Sum, Reduce, Gather, Merge, Route):
-        plain, dearer = (pricer_of("tree", 8, call_seconds=each).seconds(asked(kind, 1e5)) for each in (0.0, 0.25))
+        plain, dearer = (
+            pricer_of("tree", 8, call_seconds=each).seconds(request_size(kind, 1e5)) for each in (0.0, 0.25)
+        )
         assert dearer - plain == pytest.approx(0.25)
 
 
 def test_more_bytes_never_cost_less_by_more_than_a_segments_step():
     for name in NAMES:
         pricer = pricer_of(name, 8, 2)
-        prices = [pricer.seconds(asked(Sum, 1000 * 1.1**step)) for step in range(100)]
+        prices = [pricer.seconds(request_size(Sum, 1000 * 1.1**step)) for step in range(100)]
         assert all(later > 0.8 * earlier for earlier, later in itertools.pairwise(prices)), name
     assert 5 * SEGMENT_BYTES < 1000 * 1.1**99, "some of these are cut"
 
 
 def test_up_to_sixteen_ranks_plans_beyond_their_rounds():
-    few, many = (pricer_of("tree", ranks).seconds(asked(Sum, 1e8)) for ranks in (16, 17))
+    few, many = (pricer_of("tree", ranks).seconds(request_size(Sum, 1e8)) for ranks in (16, 17))
     assert few < many < 1.4 * few, "the tree is one level deeper, and nothing jumps"
-    formulas = pricer_of("tree", 16, formulas=True).seconds(asked(Sum, 1e8))
+    formulas = pricer_of("tree", 16, formulas=True).seconds(request_size(Sum, 1e8))
     assert formulas > 1.4 * few, "the formulas know no segments, whose halves overlap"
 
 
 def test_a_collective_of_ones_own_has_no_price_at_scale():
     with pytest.raises(Exception, match="no price of 'mine' for 17 ranks: its plan is priced up to 16"):
         Pricer(collectives.build("ring"), "mine", presets.cluster(NETWORK, 17))
-    assert Pricer(collectives.build("ring"), "mine", Topology.flat(4, Link(1e-4, 1e9))).seconds(asked(Sum, 100)) > 0
+    assert (
+        Pricer(collectives.build("ring"), "mine", Topology.flat(4, Link(1e-4, 1e9))).seconds(request_size(Sum, 100)) > 0
+    )

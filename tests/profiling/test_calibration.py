@@ -22,7 +22,8 @@ def calibration(scheduler: str = "wfbp", **changes: Any) -> Calibration:
     given: dict[str, Any] = {
         "engine": None, "scheduler": schedulers.build(scheduler), "driver": object(), "timer": None,
         "layers": [LayerCost("b", 1), LayerCost("a", 1)], "groups": [range(0, 1), range(1, 2)],
-        "cut": None, "costs": None, "warmup_steps": 5, "accumulation": 1, "learns": False, "identity": {}, "save": None,
+        "set_buckets": None, "costs": None, "warmup_steps": 5, "accumulation": 1, "learns": False, "identity": {},
+        "save": None,
     }  # fmt: skip
     return Calibration(**{**given, **changes})
 

@@ -110,6 +110,30 @@ def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
     assert (full_disk.returncode, full_disk.stderr) == (2, "wirebench topology: No space left on device\n")
 
 
+@pytest.mark.parametrize(
+    ("command", "says", "code"),
+    [
+        ("suite topology 2+3 >&-", "", 0),
+        ("suite show --help >&-", "", 0),
+        ("suite topology 2+3 >&- 2>&-", "", 0),
+        ("suite --help >/dev/full", "wirebench: No space left on device", 2),
+        ("suite show --help >/dev/full", "wirebench show: No space left on device", 2),
+        ("train --help >/dev/full", "error: standard output: No space left on device", 2),
+    ],
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_is_closed_or_full(command, says, code, unbuffered):
+    done = subprocess.run(
+        ["bash", "-c", f'"$0" -m {command}', sys.executable],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr.strip()) == (code, "", says)
+
+
 @pytest.mark.parametrize("words", [["topology", "2+3"], ["topology", "2+3", "--collective", "ring"], ["--help"]])
 def test_a_reader_that_goes_away_ends_it_quietly(words, monkeypatch, capfd):
     """Plain lines, tables and help alike, with what the interpreter still has to write at its end."""

@@ -274,6 +274,20 @@ def test_a_damaged_list_of_steps_is_set_aside(
     assert record(broken_off)["final"] == record(unbroken)["final"]
 
 
+@pytest.mark.parametrize("content", [b"\xff\xfe garbage without an end", b"\0" * 4096, b'{"loss": 1.0}'])
+def test_a_list_of_steps_that_is_none_at_all_is_set_aside(
+    content: bytes, broken_off: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A last line without an end is one that a kill cut short only if it begins as a step does."""
+    path = broken_off / "steps.jsonl"
+    path.write_bytes(content)
+    assert run(broken_off, "train.resume=auto") == 0
+    [aside] = broken_off.glob("steps.jsonl.damaged-*")
+    said = f"{path} is damaged (line 1): set aside as {aside.name}, 0 steps of it are kept"
+    assert said in capsys.readouterr().out.splitlines()
+    assert aside.read_bytes() == content
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"{}", b"[1]", b'{"status": "fini'])
 def test_a_damaged_record_is_set_aside(
     content: bytes, unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

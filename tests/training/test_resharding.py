@@ -39,9 +39,9 @@ def test_every_file_goes_to_one_rank_and_every_rank_gets_one():
     assert rank_states(files[:1], 2) == [RankState([b"0"], False), RankState([b"0"], True)]
 
 
-@pytest.mark.parametrize("estate", [RankState([b""], True), RankState([b"one", b"", b"three"], False)])
-def test_estates_travel(estate):
-    assert from_bytes(to_bytes(estate)) == estate
+@pytest.mark.parametrize("state", [RankState([b""], True), RankState([b"one", b"", b"three"], False)])
+def test_rank_states_travel(state):
+    assert from_bytes(to_bytes(state)) == state
 
 
 @pytest.mark.parametrize(("before", "now"), [(3, 2), (5, 2), (2, 3), (3, 1)])

@@ -1,8 +1,8 @@
-"""Stop all ranks after the same step when any of them is asked to (SIGTERM, Ctrl-C).
+"""Stop all ranks after the same step when any of them is told to (SIGTERM, Ctrl-C).
 
-A rank that is asked writes, before it begins step s, "stop after s" into the store. No rank can finish step s without
-this one's part of the exchange, so whoever looks after step s sees the entry; an entry of a later step is left alone,
-because not everybody can see that one yet. The first entry counts.
+A rank that is told to stop writes, before it begins step s, "stop after s" into the store. No rank can finish step s
+without this one's part of the exchange, so whoever looks after step s sees the entry; an entry of a later step is left
+alone, because not everybody can see that one yet. The first entry counts.
 
 Between steps, in an evaluation, there is no exchange to rely on: each rank hears of a wish at its own time (`heard`),
 and the ranks compare what they heard before they act on it.
@@ -29,8 +29,8 @@ class Stopper:
     """
 
     def __init__(self, store: dist.Store | None) -> None:
-        self.asked = False
-        self._asked_at = self._looked_at = 0.0
+        self.told = False
+        self._told_at = self._looked_at = 0.0
         self._store = store
         self._written = False
         self._restore: list[Callable[[], object]] = []
@@ -56,14 +56,14 @@ class Stopper:
 
     def before_step(self, step: int) -> None:
         """Call before step `step` begins."""
-        if self.asked and self._store is not None and not self._written:
+        if self.told and self._store is not None and not self._written:
             self._store.compare_set(KEY, "", str(step))
             self._written = True
 
     def after_step(self, step: int) -> bool:
         """Whether step `step` was the last one; all ranks get the same answer if all ask after the same steps."""
         if self._store is None:
-            return self.asked
+            return self.told
         return bool(self._store.check([KEY])) and int(self._store.get(KEY)) <= step
 
     def heard(self, step: int) -> bool:
@@ -73,17 +73,17 @@ class Stopper:
         """
         self.before_step(step)
         now = time.monotonic()
-        if self.asked or self._store is None or now - self._looked_at < LOOK_EVERY_SECONDS:
-            return self.asked
+        if self.told or self._store is None or now - self._looked_at < LOOK_EVERY_SECONDS:
+            return self.told
         self._looked_at = now
         return self.after_step(step)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self.asked and now - self._asked_at > SAME_WISH_SECONDS:
+        if self.told and now - self._told_at > SAME_WISH_SECONDS:
             raise KeyboardInterrupt
-        if not self.asked:
-            self.asked, self._asked_at = True, now
+        if not self.told:
+            self.told, self._told_at = True, now
 
 
 def steps_between_looks(step_seconds: float) -> int:

@@ -55,7 +55,7 @@ class Calibration:
     driver   drives the exchanges; None where the engine synchronises: its messages are timed by `costs` instead
     timer    times the layers of the first model of this process
     layers   names and elements of the model's layers, in backward order
-    groups   the present cut: ranges of layers; cut(groups) makes another
+    groups   the present cut: ranges of layers; set_buckets(groups) makes another
     costs    measures what an exchange costs by its size, on all ranks together
     learns   the scheduler has still to learn its cut
     identity what a learned cut belongs to: scheduler, world
@@ -71,7 +71,7 @@ class Calibration:
     timer: LayerTimer
     layers: Sequence[LayerCost]
     groups: Sequence[range]
-    cut: Callable[[Sequence[range]], None]
+    set_buckets: Callable[[Sequence[range]], None]
     costs: Callable[[], Points]
     warmup_steps: int
     accumulation: int
@@ -113,7 +113,7 @@ class Calibration:
             return
         self.learns, self.learned = False, True
         self.groups = [range(start, stop) for start, stop in state["bounds"]]
-        self.cut(self.groups)
+        self.set_buckets(self.groups)
 
     def begin_step(self, step: int) -> None:
         """Before the first forward pass of a step: hold its messages back and time its layers, where it is timed."""
@@ -167,7 +167,7 @@ class Calibration:
         seconds = [now - before for before, now in zip((0.0, *ready), ready, strict=False)]
         layers = [each._replace(backward_seconds=s) for each, s in zip(self.layers, seconds, strict=True)]
         self.groups = self.scheduler.partition(layers, Piecewise(self.points))
-        self.cut(self.groups)
+        self.set_buckets(self.groups)
         return f"cut into {len(self.groups)} messages by times measured in this run"
 
     def prediction(self, steps: Sequence[StepTimes]) -> dict[str, Any] | None:

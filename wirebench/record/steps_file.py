@@ -10,6 +10,8 @@ from wirebench.utils.files import is_stream, write_atomically
 
 MOST_NAMED = 3
 """Damaged lines that are named."""
+BEGIN = b'{"step": '
+"""What every line begins with."""
 
 
 def open_steps(path: Path, first_step: int, note: Callable[[str], None]) -> TextIO:
@@ -32,7 +34,7 @@ def open_steps(path: Path, first_step: int, note: Callable[[str], None]) -> Text
 def _lines_before(content: bytes, first_step: int) -> tuple[list[str], list[int]]:
     """The lines of the steps before `first_step`, and the numbers, from 1, of lines that hold no step.
 
-    A last line that a kill cut short is dropped, and no damage.
+    A last line that a kill cut short is dropped, and no damage: it begins as every line does.
     """
     kept, damaged = [], []
     *lines, rest = content.split(b"\n")
@@ -42,6 +44,7 @@ def _lines_before(content: bytes, first_step: int) -> tuple[list[str], list[int]
             if json.loads(text)["step"] < first_step:
                 kept.append(text + "\n")
         except (ValueError, KeyError, TypeError):
-            if number <= len(lines):
+            cut_short = number > len(lines) and line[: len(BEGIN)] == BEGIN[: len(line)]
+            if not cut_short:
                 damaged.append(number)
     return kept, damaged

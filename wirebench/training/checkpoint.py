@@ -123,7 +123,7 @@ class Checkpoints:
                 state["folder"] = folder.name
                 before, now, progress = state["world"], self._world(), state["progress"]
                 if before != now:
-                    progress["step"] = own_step(str(folder), progress["step"], before, now, self.state.has_heirs)
+                    progress["step"] = own_step(str(folder), progress["step"], before, now, self.state.can_reshard)
                     self.note(f"{before['size']} workers saved it, {now['size']} go on: no residual is lost")
                 files = _read_files(folder, state["files"], [MODEL, *map(_rank_file, range(before["size"]))])
             except _DamagedError as error:

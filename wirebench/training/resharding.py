@@ -34,26 +34,26 @@ def rank_states(files: Sequence[bytes], size: int) -> list[RankState[bytes]]:
     return states
 
 
-def own_step(folder: str, step: int, before: Mapping[str, int], now: Mapping[str, int], heirs: bool) -> int:
+def own_step(folder: str, step: int, before: Mapping[str, int], now: Mapping[str, int], can_reshard: bool) -> int:
     """The step to go on with, since with another number of ranks an epoch has another number of steps.
 
     before, now  `size` and `steps_per_epoch` of the run that saved after `step` steps, and of this one
-    heirs        whether the compressor can hand over what it holds
-    Raises UserError within an epoch, and without heirs.
+    can_reshard  whether another number of ranks can take over what the compressor holds
+    Raises UserError within an epoch, and where they cannot.
     """
     differ = f"train.resume: {folder} has engine.workers = {before['size']}, this run has {now['size']}"
     epoch, within = divmod(step, before["steps_per_epoch"])
     if within:
         raise UserError(f"{differ}; their number can change only between epochs (train.checkpoint_every_epochs)")
-    if not heirs:
+    if not can_reshard:
         raise UserError(f"{differ}; this compressor cannot hand over what it holds: it has no take_over")
     return epoch * now["steps_per_epoch"]
 
 
-def to_bytes(estate: RankState[bytes]) -> bytes:
+def to_bytes(state: RankState[bytes]) -> bytes:
     """For the way to its rank."""
-    head = json.dumps({"joins": estate.joins, "lengths": [len(file) for file in estate.states]}).encode()
-    return b"".join([len(head).to_bytes(LENGTH_BYTES, "little"), head, *estate.states])
+    head = json.dumps({"joins": state.joins, "lengths": [len(file) for file in state.states]}).encode()
+    return b"".join([len(head).to_bytes(LENGTH_BYTES, "little"), head, *state.states])
 
 
 def from_bytes(content: bytes) -> RankState[bytes]:

@@ -71,7 +71,7 @@ class TrainState:
         return self._seconds_before + time.perf_counter() - self._began
 
     @property
-    def has_heirs(self) -> bool:
+    def can_reshard(self) -> bool:
         """Whether another number of ranks can take over what the compressors hold."""
         return all(each.takes_over for each in self.compressors)
 
@@ -106,8 +106,8 @@ class TrainState:
             for name, parameter in _parameters(worker).items():
                 parameter.copy_(state["model"]["parameter"][name])
             optimizer.load_state_dict(state["model"]["optimizer"])
-        for worker, compressor, estate in zip(self.workers, self.compressors, state["ranks"], strict=True):
-            _load_rank(worker, compressor, estate)
+        for worker, compressor, rank_state in zip(self.workers, self.compressors, state["ranks"], strict=True):
+            _load_rank(worker, compressor, rank_state)
         progress = state["progress"]
         self.step, self._seconds_before = progress["step"], progress["seconds"]
         self.warnings[:] = progress["warnings"]
@@ -129,13 +129,13 @@ def _of_rank(worker: Replica, compressor: Holder) -> dict[str, Any]:
     return {"buffer": buffers, "epoch_loss": worker.epoch_loss, "compressor": compressor.state_dict()}
 
 
-def _load_rank(worker: Replica, compressor: Holder, estate: RankState[dict[str, Any]]) -> None:
-    mine = estate.states[0]
+def _load_rank(worker: Replica, compressor: Holder, rank_state: RankState[dict[str, Any]]) -> None:
+    mine = rank_state.states[0]
     for name, buffer in worker.model.named_buffers():
         buffer.copy_(mine["buffer"][name])
     worker.epoch_loss.copy_(mine["epoch_loss"])
-    kept = [on_device(state["compressor"], worker.device) for state in estate.states]
-    if len(kept) > 1 or estate.joins:
-        compressor.take_over(kept, estate.joins)
+    kept = [on_device(state["compressor"], worker.device) for state in rank_state.states]
+    if len(kept) > 1 or rank_state.joins:
+        compressor.take_over(kept, rank_state.joins)
     else:
         compressor.load_state_dict(kept[0])

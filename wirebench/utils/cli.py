@@ -24,6 +24,10 @@ class Parser(argparse.ArgumentParser):
         """Raise UserError."""
         raise UserError(f"{message}; see --help")
 
+    def print_help(self, file: Any = None) -> None:
+        """Print what --help says; OSError, which argparse would keep to itself, where that cannot be written."""
+        print(self.format_help(), end="", file=file)
+
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """As ArgumentParser has it; but an option that does not exist is told before anything else that is wrong."""
         words = list(sys.argv[1:] if args is None else args)

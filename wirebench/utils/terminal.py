@@ -58,7 +58,13 @@ class LossyStream:
 
 def outlive_output() -> None:
     """From now on neither the loss of standard output nor that of standard error ends this process."""
-    sys.stdout, sys.stderr = (cast(TextIO, LossyStream(_open(n, s))) for n, s in ((1, sys.stdout), (2, sys.stderr)))
+    open_output()
+    sys.stdout, sys.stderr = cast(TextIO, LossyStream(sys.stdout)), cast(TextIO, LossyStream(sys.stderr))
+
+
+def open_output() -> None:
+    """Give this process a standard output and error where it was started without: they lead nowhere."""
+    sys.stdout, sys.stderr = _open(1, sys.stdout), _open(2, sys.stderr)
 
 
 def tell_of_loss() -> None:

@@ -92,20 +92,20 @@ def committed() -> list[list[str]]:
 def _page(folder: Path) -> Page:
     runs = notes.read(folder, {"hosts": int, "link": str, "launch": str})
     predicted = sides.load(folder)
-    found = match(predicted.sides, runs)
-    if not found:
+    sightings = match(predicted.sides, runs)
+    if not sightings:
         raise UserError(f"{folder}: no side of a break-even has both its runs; measure first")
-    return Page(folder, document(found, runs, predicted.given), said=verdict(found))
+    return Page(folder, document(sightings, runs, predicted.given), said=verdict(sightings))
 
 
 def match(sides: Sequence[Side], runs: Sequence[NotedRun]) -> list[Seen]:
     """The sides of which both compositions were measured, on the links that were meant."""
-    found = []
+    sightings = []
     for side in sides:
         both = [_seconds(side, which, runs) for which in ("dense", "lossy")]
         if all(both):
-            found.append(Seen(side, *both))
-    return found
+            sightings.append(Seen(side, *both))
+    return sightings
 
 
 def _seconds(side: Side, which: str, runs: Sequence[NotedRun]) -> list[float]:
@@ -114,15 +114,15 @@ def _seconds(side: Side, which: str, runs: Sequence[NotedRun]) -> list[float]:
     return [run.record["step_seconds"]["median"] for run in chosen if run.has("step_seconds", "median")]
 
 
-def document(found: Sequence[Seen], runs: Sequence[NotedRun], given: dict[str, Any]) -> str:
+def document(sightings: Sequence[Seen], runs: Sequence[NotedRun], given: dict[str, Any]) -> str:
     """table.md."""
-    first = next(run for run in runs if run.folder.name.startswith(found[0].side.folder("dense", 0)[:-1]))
+    first = next(run for run in runs if run.folder.name.startswith(sightings[0].side.folder("dense", 0)[:-1]))
     git = sorted({str((run.has("environment", "git") or {}).get("commit"))[:10] for run in runs})
-    names = dict.fromkeys(seen.side.compressor for seen in found)
+    names = dict.fromkeys(seen.side.compressor for seen in sightings)
     lines = [
         "# Below which rate compressors pay: predicted, and run on both sides",
         "",
-        f"{verdict(found)} {first.has('config', 'model', 'trace')}, {first.record['world_size']} workers on "
+        f"{verdict(sightings)} {first.has('config', 'model', 'trace')}, {first.record['world_size']} workers on "
         f"{first.note['hosts']} emulated hosts, {first.machine}; commits: {', '.join(git)}. A compressor pays where "
         f"its best composition needs less than {WORTHWHILE:g} of the best dense one's step, both the best by the "
         "planner. Of several turns the extremes stand in brackets; where they lie on both sides of what would pay, the "
@@ -134,20 +134,20 @@ def document(found: Sequence[Seen], runs: Sequence[NotedRun], given: dict[str, A
         f"Made by `wirebench study break_even run`, which runs `{first.note['launch']}` and the like. Column x: the "
         "links' rate over the predicted break-even.",
         "",
-        *table(HEAD, [_cells(seen) for seen in found]),
-        *table(LIMITS_HEAD, [_limit([seen for seen in found if seen.side.compressor == name]) for name in names]),
+        *table(HEAD, [_cells(seen) for seen in sightings]),
+        *table(LIMITS_HEAD, [_limit([seen for seen in sightings if seen.side.compressor == name]) for name in names]),
     ]
     return "\n".join(lines)
 
 
-def verdict(found: Sequence[Seen]) -> str:
+def verdict(sightings: Sequence[Seen]) -> str:
     """How many sides are as predicted, in a sentence."""
-    return f"{sum(seen.verdict.good for seen in found)} of {len(found)} sides are as predicted."
+    return f"{sum(seen.verdict.good for seen in sightings)} of {len(sightings)} sides are as predicted."
 
 
-def measured_limit(found: Sequence[Seen]) -> float | None:
+def measured_limit(sightings: Sequence[Seen]) -> float | None:
     """Gbit/s at which the margin was measured to vanish, on a line over the logarithm of the rate; None outside."""
-    points = sorted((seen.side.factor * seen.side.break_even_gbit, seen.margin) for seen in found)
+    points = sorted((seen.side.factor * seen.side.break_even_gbit, seen.margin) for seen in sightings)
     for (low, before), (high, after) in reversed(list(pairwise(points))):
         if before > 0 >= after:
             return math.exp(math.log(low) + before / (before - after) * math.log(high / low))
@@ -178,9 +178,9 @@ def _turns(seconds: Sequence[float]) -> str:
     return middle + (between if len(seconds) > 1 else "")
 
 
-def _limit(found: Sequence[Seen]) -> list[str]:
-    predicted, measured = found[0].side.break_even_gbit, measured_limit(found)
-    cells = [found[0].side.compressor, rate(predicted)]
+def _limit(sightings: Sequence[Seen]) -> list[str]:
+    predicted, measured = sightings[0].side.break_even_gbit, measured_limit(sightings)
+    cells = [sightings[0].side.compressor, rate(predicted)]
     return [*cells, "not between these rates", "-"] if measured is None else [
         *cells, rate(measured), f"{measured / predicted:.2f}"
     ]  # fmt: skip

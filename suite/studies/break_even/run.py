@@ -70,7 +70,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     return measure(planned, options.out.resolve(), launch, options.again)
 
 
-def plan(found: Sequence[Side], options: argparse.Namespace, hosts: int) -> list[Training]:
+def plan(chosen: Sequence[Side], options: argparse.Namespace, hosts: int) -> list[Training]:
     """The runs, in the order of their turns."""
     return [
         Training(
@@ -81,7 +81,7 @@ def plan(found: Sequence[Side], options: argparse.Namespace, hosts: int) -> list
             side.overrides(which, density_of(side.compressor, options.density)),
         )
         for turn in range(options.turns)
-        for side in found
+        for side in chosen
         for which in BOTH
     ]
 
@@ -104,7 +104,7 @@ def _predict(
 ) -> Predicted:
     """The sides by the planner, and what its answers rest on. shaped: bits per second of the links measured."""
     adviser = _adviser(options, topology)
-    found = sides(adviser, names, factors, shaped / gbit_of(adviser.topology(None)))
+    predicted = sides(adviser, names, factors, shaped / gbit_of(adviser.topology(None)))
     given = {
         "trace": adviser.trace.name,
         "topology": str(options.topology),
@@ -112,7 +112,7 @@ def _predict(
         "memory_bytes_per_second": round(adviser.bytes_per_second),
         "density": options.density,
     }
-    return Predicted(found, given)
+    return Predicted(predicted, given)
 
 
 def _topology(file: Path) -> Topology:

@@ -56,7 +56,7 @@ def sides(adviser: Adviser, names: Sequence[str], factors: Sequence[float], bits
 
     bits_per_gbit  what links have to be shaped to for a Gbit/s of the adviser's topology
     """
-    found = []
+    chosen = []
     for name in names:
         # By the values of noise no break-even can be told, also where the user asks for it.
         if reason := adviser.unknown(name, named=False):
@@ -70,8 +70,8 @@ def sides(adviser: Adviser, names: Sequence[str], factors: Sequence[float], bits
             both = [_composition(adviser.best(each, gbit)) for each in (DENSE, name)]
             link = f"{round(gbit * bits_per_gbit / 1e3)}kbit"
             parse_rate(link, f"--factors {factor:g}: the link of {name!r}")
-            found.append(Side(name, limit, factor, link, *both))
-    return found
+            chosen.append(Side(name, limit, factor, link, *both))
+    return chosen
 
 
 class Predicted(NamedTuple):
@@ -81,9 +81,9 @@ class Predicted(NamedTuple):
     given: dict[str, Any]
 
 
-def save(folder: Path, found: Predicted) -> None:
+def save(folder: Path, predicted: Predicted) -> None:
     """Write it beside the runs. Raises OSError."""
-    text = json.dumps({"given": found.given, "sides": [asdict(side) for side in found.sides]}, indent=1)
+    text = json.dumps({"given": predicted.given, "sides": [asdict(side) for side in predicted.sides]}, indent=1)
     write_atomically(folder / FILE, text + "\n")
 
 

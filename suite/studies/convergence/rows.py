@@ -22,8 +22,8 @@ class Method(Row):
 
     def each(self, of: Callable[[NotedRun], float | None]) -> list[float]:
         """The number of every run that has one."""
-        found = [of(run) for run in self.runs]
-        return [value for value in found if value is not None]
+        values = [of(run) for run in self.runs]
+        return [value for value in values if value is not None]
 
     def health(self, name: str) -> list[float]:
         """Of every run that has readings of this name, their mean."""
@@ -47,7 +47,7 @@ class Method(Row):
     def best(self) -> list[float]:
         """The best accuracy after any epoch, of each run."""
         tested = [[entry["top1"] for entry in history(run) if entry["top1"] is not None] for run in self.runs]
-        return [max(found) for found in tested if found]
+        return [max(accuracies) for accuracies in tested if accuracies]
 
     @property
     def wire_bytes(self) -> list[float]:

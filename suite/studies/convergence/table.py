@@ -27,12 +27,12 @@ def document(methods: Sequence[Method]) -> str:
 
 def _setting(methods: Sequence[Method]) -> list[str]:
     """What all runs share."""
-    first, found = methods[0].runs[0], shared(methods)
-    density = f", density {found['density']} of the methods that take one" if "density" in found else ""
+    first, usual = methods[0].runs[0], shared(methods)
+    density = f", density {usual['density']} of the methods that take one" if "density" in usual else ""
     return [
-        f"ResNet-{found.get('depth', '?')} on CIFAR-10 (92 of the 60,000 images decoded from JPEG), {found['workers']} "
-        f"virtual workers of {found.get('batch size', '?')} images, {found.get('epochs', '?')} epochs, "
-        f"{found.get('precision', '?')}, one-cycle rate up to {found.get('learning rate', '?')}{density}. Accuracy is "
+        f"ResNet-{usual.get('depth', '?')} on CIFAR-10 (92 of the 60,000 images decoded from JPEG), {usual['workers']} "
+        f"virtual workers of {usual.get('batch size', '?')} images, {usual.get('epochs', '?')} epochs, "
+        f"{usual.get('precision', '?')}, one-cycle rate up to {usual.get('learning rate', '?')}{density}. Accuracy is "
         "on the test set at the end of the run; after its sign, the standard deviation over seeds. Bytes are those "
         "that a worker sends, gathered and summed by ring where the paper names nothing else.",
         "",
@@ -109,8 +109,8 @@ _SKETCHED = {"chosen": "{:.0f}", "heavy": "{:.0f}", "recall": "{:.3f}", "sketch_
 
 
 def _average(method: Method, name: str, form: str = "{:.2f}") -> str:
-    found = method.health(name)
-    return form.format(statistics.mean(found)) if found else "-"
+    readings = method.health(name)
+    return form.format(statistics.mean(readings)) if readings else "-"
 
 
 def _spread(values: Sequence[float]) -> str:

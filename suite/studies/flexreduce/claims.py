@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from suite.studies.claim import Claim, Verdict, together
-from suite.studies.flexreduce import measured as found
+from suite.studies.flexreduce import measured as numbers
 from suite.studies.flexreduce.measured import CLAIMS, LAYOUTS, Latencies, Training, ideal_saving, is_even
 
 
@@ -20,16 +20,16 @@ class Line(NamedTuple):
 
 def claims(measured: Sequence[Latencies], runs: Sequence[Training]) -> list[Line]:
     """The paper's claims in its order; all-reduces are judged at `measured.main_items`."""
-    items = found.main_items(measured)
+    items = numbers.main_items(measured)
     chosen = [row for row in measured if row.items == items]
     layouts = dict.fromkeys(row.layout for row in measured)
-    counts = {layout: found.count_calls(layout) for layout in LAYOUTS}
+    counts = {layout: numbers.count_calls(layout) for layout in LAYOUTS}
     return [
         *(_saving(chosen, CLAIMS[name]) for name in ("saving_2_machines", "saving_3_machines")),
         _each(CLAIMS["of_ideal"], {row.layout: row.of_ideal_speed for row in chosen}, percent),
         _ratio(CLAIMS["blueconnect_even"], [row for row in chosen if is_even(row.layout)], "flexreduce"),
         _ratio(CLAIMS["blueconnect_uneven"], [row for row in chosen if not is_even(row.layout)], "ring"),
-        _each(CLAIMS["linear"], {layout: found.time_per_item(measured, layout, "flexreduce") for layout in layouts}),
+        _each(CLAIMS["linear"], {layout: numbers.time_per_item(measured, layout, "flexreduce") for layout in layouts}),
         # Counted from the plans of all nine layouts: nothing needs to be measured.
         _each(CLAIMS["mean_calls"], {layout: count.mean for layout, count in counts.items()}),
         _each(CLAIMS["bound_on_calls"], {layout: float(count.bound) for layout, count in counts.items()}),
@@ -96,7 +96,7 @@ def _ratio(claim: Claim, chosen: Sequence[Latencies], rival: str) -> Line:
 
 def _epochs(runs: Sequence[Training], layouts: Sequence[str], one: str, other: str) -> dict[str, float]:
     """The share of `other`'s time per epoch that `one` saves, by layout."""
-    savings = {layout: found.faster(runs, layout, one, other) for layout in layouts}
+    savings = {layout: numbers.faster(runs, layout, one, other) for layout in layouts}
     return {layout: saving.median for layout, saving in savings.items() if saving}
 
 

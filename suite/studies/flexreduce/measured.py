@@ -163,12 +163,12 @@ def is_even(layout: str) -> bool:
 
 def rows(cells: Iterable[AllReduceResult]) -> list[Latencies]:
     """Cells by layout (in the paper's order) and size; UserError for a layout that the paper has not."""
-    found: dict[tuple[int, int], dict[str, AllReduceResult]] = {}
+    cells_of: dict[tuple[int, int], dict[str, AllReduceResult]] = {}
     for cell in cells:
         if cell.layout not in LAYOUTS:
             raise UserError(f"layout {cell.layout}: the paper has {', '.join(LAYOUTS)}")
-        found.setdefault((LAYOUTS.index(cell.layout), cell.items), {})[cell.collective] = cell
-    return [Latencies(LAYOUTS[place], items, found[place, items]) for place, items in sorted(found)]
+        cells_of.setdefault((LAYOUTS.index(cell.layout), cell.items), {})[cell.collective] = cell
+    return [Latencies(LAYOUTS[place], items, cells_of[place, items]) for place, items in sorted(cells_of)]
 
 
 def main_items(measured: Sequence[Latencies]) -> int:
@@ -199,8 +199,8 @@ def training(layout: str, collective: str, turn: int, record: Mapping[str, Any])
 
 def epoch_seconds(runs: Iterable[Training], layout: str, collective: str) -> float | None:
     """The median over turns."""
-    found = [run.epoch_seconds for run in runs if (run.layout, run.collective) == (layout, collective)]
-    return statistics.median(found) if found else None
+    seconds = [run.epoch_seconds for run in runs if (run.layout, run.collective) == (layout, collective)]
+    return statistics.median(seconds) if seconds else None
 
 
 def faster(runs: Sequence[Training], layout: str, one: str, other: str) -> Spread | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.studies import notes
-from suite.studies.flexreduce import measured as found
+from suite.studies.flexreduce import measured as numbers
 from suite.studies.flexreduce.figures import draw
 from suite.studies.flexreduce.measured import COLLECTIVES, LAYOUTS, Training
 from suite.studies.flexreduce.table import Results, document
@@ -65,7 +65,7 @@ def load(folder: Path, link: str | None) -> Results:
         raise UserError(
             f"{folder}: has neither cells/LAYOUT.jsonl nor end_to_end/LAYOUT; `wirebench study flexreduce run` first"
         )
-    rows = found.rows(cell for measurement in measured.values() for cell in measurement.cells)
+    rows = numbers.rows(cell for measurement in measured.values() for cell in measurement.cells)
     return Results(rows, headers, runs, notes)
 
 
@@ -79,7 +79,7 @@ def load_runs(folder: Path) -> tuple[list[Training], dict[str, dict[str, Any]]]:
             if name not in COLLECTIVES or not turn.isdigit():
                 raise UserError(f"{path.parent}: no folder of this study; those read COLLECTIVE-TURN: ring-0")
             record = schema.read(path)
-            runs.append(found.training(layout, name, int(turn), record))
+            runs.append(numbers.training(layout, name, int(turn), record))
             environment = record["environment"]
             known = {"engine": record["engine"], "backend": environment.get("backend"), "environment": environment}
             notes.setdefault(layout, {**_note(folder / layout), **known})

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from suite.studies.flexreduce import measured as found
+from suite.studies.flexreduce import measured as numbers
 from suite.studies.flexreduce.claims import claims, on_average, percent, tenths, whole
 from suite.studies.flexreduce.measured import CLAIMS, COLLECTIVES, LAYOUTS, Latencies, Spread, Training
 from wirebench.record.collective_results import AllReduceResult
@@ -47,7 +47,7 @@ class Results(NamedTuple):
 
 def document(results: Results, figures: Mapping[str, str], left_out: Mapping[str, str]) -> str:
     """The page. `figures`: caption by file; `left_out`: reason by file."""
-    items = found.main_items(results.rows)
+    items = numbers.main_items(results.rows)
     chosen = [row for row in results.rows if row.items == items]
     others = [row for row in results.rows if row.items != items]
     verdicts = [(c.text, c.paper, c.measured, c.verdict) for c in claims(results.rows, results.runs)]
@@ -83,7 +83,7 @@ def _latency(rows: Sequence[Latencies], headers: Mapping[str, Mapping[str, Any]]
 
 
 def _latency_row(row: Latencies, link: str | None) -> list[str]:
-    low, high = found.saving_claim(len(row.topology.machines)).number
+    low, high = numbers.saving_claim(len(row.topology.machines)).number
     rate = None if link is None else parse_rate(link)
     uses = [None if rate is None else row.link_use(name, rate) for name in ("ring", "flexreduce")]
     return [
@@ -124,7 +124,7 @@ def _calls() -> str:
     most, bounds = CLAIMS["mean_calls"].shown, CLAIMS["bound_on_calls"].shown
     rows = []
     for layout in LAYOUTS:
-        count = found.count_calls(layout)
+        count = numbers.count_calls(layout)
         rows.append((layout, f"{count.mean:.2f}", most, f"{count.top:.2f}", str(count.most), str(count.bound), bounds))
     return _lines(heads, rows)
 
@@ -137,25 +137,25 @@ def _training(runs: Sequence[Training], notes: Mapping[str, Mapping[str, Any]]) 
         "over native", "paper (NCCL)", "BlueConnect adds to ring", "paper (uneven)", "turns",
     )  # fmt: skip
     layouts = [layout for layout in LAYOUTS if any(run.layout == layout for run in runs)]
-    text = f"ResNet-18; median step times {found.EPOCH_IMAGES:,} images over the batch of all learners.\n\n"
+    text = f"ResNet-18; median step times {numbers.EPOCH_IMAGES:,} images over the batch of all learners.\n\n"
     return text + _lines(heads, [_training_row(runs, layout, notes[layout].get("link", MISSING)) for layout in layouts])
 
 
 def _training_row(runs: Sequence[Training], layout: str, link: str) -> list[str]:
     here = [run for run in runs if run.layout == layout]
-    slower = found.faster(runs, layout, "blueconnect", "ring")
+    slower = numbers.faster(runs, layout, "blueconnect", "ring")
     added = None if slower is None else Spread(-slower.median, -slower.high, -slower.low)
-    epochs = [found.epoch_seconds(runs, layout, name) for name in COLLECTIVES]
+    epochs = [numbers.epoch_seconds(runs, layout, name) for name in COLLECTIVES]
     return [
         layout,
         " and ".join(str(size) for size in sorted({run.batch_size for run in here})),
         link,
         *(MISSING if seconds is None else f"{seconds:.0f}" for seconds in epochs),
-        _spread(found.faster(runs, layout, "flexreduce", "ring")),
-        _spread(found.faster(runs, layout, "flexreduce", "native")),
+        _spread(numbers.faster(runs, layout, "flexreduce", "ring")),
+        _spread(numbers.faster(runs, layout, "flexreduce", "native")),
         on_average(CLAIMS["epoch_over_native"]),
         _spread(added),
-        MISSING if found.is_even(layout) else percent(CLAIMS["epoch_blueconnect_adds"].number[0]),
+        MISSING if numbers.is_even(layout) else percent(CLAIMS["epoch_blueconnect_adds"].number[0]),
         str(len({run.turn for run in here})),
     ]
 

@@ -24,8 +24,8 @@ _MODELS: tuple[tuple[str, dict[str, object]], ...] = (
 
 def model_of(section: Mapping[str, Any]) -> str | None:
     """The paper's name of the model of a record's config.model; None for one that it says nothing of."""
-    found = (name for name, keys in _MODELS if all(section.get(key) == value for key, value in keys.items()))
-    return next(found, None)
+    names = (name for name, keys in _MODELS if all(section.get(key) == value for key, value in keys.items()))
+    return next(names, None)
 
 
 def judged(rows: Sequence[Row]) -> list[list[str]]:
@@ -33,7 +33,7 @@ def judged(rows: Sequence[Row]) -> list[list[str]]:
     model = model_of(rows[0].runs[0].record["config"]["model"])
     known = {row.label: row for row in rows if not row.diverged}
     about = [claim for claim in PUBLISHED.claims.values() if claim.about["model"] == model]
-    found = []
+    verdicts = []
     for claim, suffix in itertools.product(about, ("", WIDE_SUFFIX)):
         ours, rival = known.get("gs_sgd" + suffix), known.get(claim.about["rival"] + suffix)
         measured = times_faster(ours, rival) if ours and rival else None
@@ -42,14 +42,14 @@ def judged(rows: Sequence[Row]) -> list[list[str]]:
             sizes = " against ".join(size(row.median("bytes_per_step", "wire_mean")) for row in (ours, rival))
             what, shown = f"{model}: gs-SGD over {rival.label}", f"{ratio:.2f}x [{low:.2f} - {high:.2f}]"
             verdict = claim.judge(ratio, (low, high)).factors
-            found.append([what, f"{claim.number[0]}x", shown, sizes, verdict])
-    return found
+            verdicts.append([what, f"{claim.number[0]}x", shown, sizes, verdict])
+    return verdicts
 
 
 def claims(rows: Sequence[Row]) -> list[str]:
     """The table of the claims with what its brackets are; nothing where there is none."""
-    found = judged(rows)
-    return [*table(HEAD, found), BRACKETS, ""] if found else []
+    verdicts = judged(rows)
+    return [*table(HEAD, verdicts), BRACKETS, ""] if verdicts else []
 
 
 BRACKETS = (

@@ -25,8 +25,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def pages(options: argparse.Namespace) -> list[Page]:
     """One table of all folders of runs that the paper says something of."""
     folders = sorted({path.parents[1] for path in options.runs.glob("*/*/method.json")})
-    found = {folder.name: judged(load(folder)) for folder in folders}
-    lines = [[name, *cells] for name, each in found.items() for cells in each]
+    verdicts = {folder.name: judged(load(folder)) for folder in folders}
+    lines = [[name, *cells] for name, each in verdicts.items() for cells in each]
     if not lines:
         raise UserError(f"{options.runs}: has no MODEL/METHOD-TURN of gs_sgd and a rival; measure first")
     setting = next(iter(PUBLISHED.claims.values())).setting

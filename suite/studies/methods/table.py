@@ -71,7 +71,7 @@ def _left_over(row: Row) -> tuple[float, float] | None:
 
 def _wire_check(rows: Sequence[Row]) -> list[str]:
     """How well what was counted agrees with what the interface carried."""
-    known = [found for found in map(_left_over, rows) if found is not None]
+    known = [pair for pair in map(_left_over, rows) if pair is not None]
     if not known:
         return []
     beyond = [count for count, share in known if abs(share) > TOLERANCE]

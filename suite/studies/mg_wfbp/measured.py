@@ -98,14 +98,14 @@ def _cells(row: Row) -> list[str]:
 
 def _pairs(rows: Sequence[Row]) -> list[list[str]]:
     known = {row.label: row for row in rows if not row.diverged}
-    found = []
+    pairs = []
     for name, other in PAIRS:
         ratio = times_faster(known[name], known[other]) if {name, other} <= known.keys() else None
         if ratio:
             papers = _papers(rows[0].runs[0], name, other)
             cells = [name, other, f"{ratio[0]:.2f}x [{ratio[1]:.2f} - {ratio[2]:.2f}]"]
-            found.append([*cells, "-" if papers is None else f"{papers:.2f}x"])
-    return found
+            pairs.append([*cells, "-" if papers is None else f"{papers:.2f}x"])
+    return pairs
 
 
 def _all_gathers(rows: Sequence[Row]) -> list[str]:

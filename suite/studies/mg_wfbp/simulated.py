@@ -59,18 +59,18 @@ def predictor(model: Model) -> paper.Predict:
 def efficiencies(model: Model) -> Efficiencies:
     """By nodes and schedule, of the trace as it is."""
     original = trace.load(trace.find(model.trace))
-    found = {}
+    nodewise = {}
     for nodes in paper.SIMULATED_NODES:
         at = simulator(original, nodes)
-        found[nodes] = {name: at.step(schedulers.build(name)).efficiency for name in SHOWN}
-    return found
+        nodewise[nodes] = {name: at.step(schedulers.build(name)).efficiency for name in SHOWN}
+    return nodewise
 
 
-def real_figure(model: Model, found: Sequence[Step]) -> Figure:
+def real_figure(model: Model, steps: Sequence[Step]) -> Figure:
     """Fig. 6 and 7: speed-ups over one node, as the authors measured them, and as predicted (dashes)."""
     figure, axes = new_figure(f"{model.label}, measured by the paper's authors", "nodes", "speed-up over one node")
     for name in SCHEDULES:
-        mine = [step for step in found if step.schedule == name]
+        mine = [step for step in steps if step.schedule == name]
         for line, key in (("o-", "measured"), ("x--", "predicted")):
             points = [(1, 1.0), *((step.nodes, step.nodes * model.alone / getattr(step, key)) for step in mine)]
             label = LABELS[name] if key == "measured" else f"{LABELS[name]}, predicted"
@@ -80,14 +80,16 @@ def real_figure(model: Model, found: Sequence[Step]) -> Figure:
     return figure
 
 
-def simulated_figure(model: Model, found: Efficiencies) -> Figure:
+def simulated_figure(model: Model, nodewise: Efficiencies) -> Figure:
     """Fig. 8 and 9: speed-ups over one node, simulated."""
     kind = "the authors' log" if model.measured else "a reconstructed trace"
     figure, axes = new_figure(f"{model.label}, simulated from {kind}", "nodes", "speed-up over one node")
     for name in SHOWN:
-        points = [(nodes, nodes * each[name]) for nodes, each in found.items()]
+        points = [(nodes, nodes * each[name]) for nodes, each in nodewise.items()]
         axes.plot(*zip(*points, strict=True), "o-", color=COLOURS[name], markersize=4, label=LABELS[name])
-    axes.plot([min(found), max(found)], [min(found), max(found)], color="0.6", linestyle=":", label="linear")
+    axes.plot(
+        [min(nodewise), max(nodewise)], [min(nodewise), max(nodewise)], color="0.6", linestyle=":", label="linear"
+    )
     finish(axes, "upper left")
     return figure
 
@@ -125,7 +127,7 @@ def _about(model: Model) -> list[str]:
     ]
 
 
-def _simulated(found: Efficiencies) -> list[str]:
+def _simulated(nodewise: Efficiencies) -> list[str]:
     head = (
         "nodes",
         *(f"{LABELS[name]}: speed-up" for name in SHOWN),
@@ -140,20 +142,20 @@ def _simulated(found: Efficiencies) -> list[str]:
             *(f"{each['mg_wfbp'] / each[rival]:.2f}x" for rival in ("wfbp", "sync_easgd")),
             f"{each['optimal'] / each['mg_wfbp']:.2f}x",
         )
-        for nodes, each in found.items()
+        for nodes, each in nodewise.items()
     ]
     return ["Simulated speed-ups over one node, and efficiencies:", "", *table(head, rows)]
 
 
-def _predicted(model: Model, found: Sequence[Step], call_seconds: float) -> list[str]:
+def _predicted(model: Model, steps: Sequence[Step], call_seconds: float) -> list[str]:
     rows = [
         (
             str(step.nodes), LABELS[step.schedule], f"{step.measured:.3f} s", f"{step.predicted:.3f} s",
             f"{100 * step.error:+.2f} %", "yes" if step.fitted and model is paper.GOOGLENET else "",
         )
-        for step in found
+        for step in steps
     ]  # fmt: skip
-    worst = max(abs(step.error) for step in found)
+    worst = max(abs(step.error) for step in steps)
     said = [f"The trace is made as fast as the measured step of one node, {model.alone:.3f} s. Every message costs"]
     if model is paper.GOOGLENET:
         said += [

@@ -51,8 +51,8 @@ class Predicted:
     @property
     def found(self) -> dict[str, float]:
         """The record's prediction."""
-        found: dict[str, float] = self.record["prediction"]
-        return found
+        numbers: dict[str, float] = self.record["prediction"]
+        return numbers
 
     @property
     def error(self) -> float:
@@ -83,17 +83,17 @@ def collect(folder: Path) -> list[Predicted]:
     """All runs below `folder` whose record has a prediction, by name; UserError where there is none."""
     if not folder.is_dir():
         raise UserError(f"{folder}: is no folder")
-    found = []
+    predicted = []
     for path in sorted(folder.rglob("record.json")):
         if not any(part.startswith(".") for part in path.relative_to(folder).parts):
             record = schema.read(path)
             if record.get("prediction"):
                 inside = str(path.parent.relative_to(folder))
                 run = NotedRun(path.parent, {}, record)
-                found.append(Predicted(folder.resolve().name if inside == "." else inside, run))
-    if not found:
+                predicted.append(Predicted(folder.resolve().name if inside == "." else inside, run))
+    if not predicted:
         raise UserError(f"{folder}: has no run with a prediction; runs of several processes have one")
-    return found
+    return predicted
 
 
 @dataclass(frozen=True)
@@ -203,14 +203,14 @@ def figure(runs: Sequence[Predicted]) -> Figure:
 
 
 def _cells(each: Predicted) -> list[str]:
-    record, found = each.record, each.found
+    record, numbers = each.record, each.found
     return [
         each.name,
         f"{record['engine']} x {record['world_size']}",
         *(_name(record, section) for section in ("scheduler", "compressor", "collective")),
-        f"{found['messages']:.0f}",
-        f"{1e3 * found['measured_seconds']:.2f}",
-        f"{1e3 * found['step_seconds']:.2f}",
+        f"{numbers['messages']:.0f}",
+        f"{1e3 * numbers['measured_seconds']:.2f}",
+        f"{1e3 * numbers['step_seconds']:.2f}",
         f"{100 * each.error:+.1f} %",
     ]
 

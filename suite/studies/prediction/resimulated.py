@@ -82,8 +82,8 @@ def fit(runs: Sequence[Resimulated]) -> Machine:
     def mean_error(logarithms: NDArray[np.float64]) -> float:
         return statistics.fmean(abs(math.log1p(run.error(machine(logarithms)))) for run in runs)
 
-    found = minimize(mean_error, np.log(START), method="Nelder-Mead", options={"xatol": 0.01, "fatol": 1e-4})
-    return machine(found.x)
+    minimum = minimize(mean_error, np.log(START), method="Nelder-Mead", options={"xatol": 0.01, "fatol": 1e-4})
+    return machine(minimum.x)
 
 
 def _plugin(section: dict[str, Any], *others: str) -> tuple[str, dict[str, Any]]:
