@@ -1,0 +1,78 @@
+"""iblt against topk, whose average it sends in another way."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from compressors.iblt import Iblt
+from compressors.topk import TopK
+from tests.helpers import Log, answer_all, whole
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.metrics import values
+from wirebench.gradient.requests import payload
+
+NUMEL = 2000
+
+
+def whole_numbers(size, seed, numel=NUMEL):
+    rng = torch.Generator().manual_seed(seed)
+    return [torch.randint(-99, 100, (numel,), generator=rng).float() for _ in range(size)]
+
+
+def exchange(ranks, grads, log=None, measuring=False, step=0):
+    worlds = [ExchangeContext(rank, len(ranks), step, measuring=measuring) for rank in range(len(ranks))]
+    pairs = zip(ranks, grads, worlds, strict=True)
+    return answer_all([rank.exchange(whole(grad.clone()), world) for rank, grad, world in pairs], log)
+
+
+def stalled(rank):
+    names = rank.measures.names
+    return values(names, rank.measures.take())["stalled"]
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_the_average_is_top_ks(size):
+    ours, theirs = ([make(density=0.02) for _ in range(size)] for make in (lambda **o: Iblt(room=5.0, **o), TopK))
+    for step in range(4):
+        grads = whole_numbers(size, step)
+        wanted = exchange(theirs, grads, step=step)[0]
+        for rank, result in zip(ours, exchange(ours, grads, measuring=True, step=step), strict=True):
+            assert torch.equal(result, wanted)
+            assert stalled(rank) == 0
+        for rank, other in zip(ours, theirs, strict=True):
+            assert torch.equal(rank.state_dict()["residual"], other.state_dict()["residual"])
+
+
+def test_where_peeling_stalls_what_was_read_is_sent_and_nothing_is_lost():
+    """A table for 1 k entries, of four ranks that offer almost 4 k."""
+    ranks, given, applied = [Iblt(density=0.05, room=1.0) for _ in range(4)], torch.zeros(NUMEL), torch.zeros(NUMEL)
+    for step in range(5):
+        grads = whole_numbers(4, step)
+        given += sum(grads)
+        results = exchange(ranks, grads, measuring=True, step=step)
+        assert all(torch.equal(result, results[0]) for result in results)
+        assert all(stalled(rank) == 1 for rank in ranks)
+        assert 50 <= results[0].count_nonzero() <= 150
+        applied += results[0] * 4
+        assert torch.equal(applied + sum(rank.state_dict()["residual"] for rank in ranks), given)
+
+
+@pytest.mark.parametrize(("options", "dense"), [({"density": 0.01}, False), ({"density": 0.1}, True)])
+def test_bytes_and_rounds(options: dict[str, Any], dense: bool):
+    log: Log = []
+    ranks = [Iblt(**options) for _ in range(3)]
+    exchange(ranks, whole_numbers(3, 0), log)
+    assert len(log) == (1 if dense else 2)
+    assert sum(payload(requests[0]).nbytes for requests in log) == ranks[0].wire_bytes(NUMEL, 3)
+    # 8 bytes for each of 1.3 cells for each of 4 k entries, of 2 columns more.
+    assert dense or ranks[0].wire_bytes(NUMEL, 3) == 8 * 3 * (math.ceil(1.3 * 4 * 20 / 3) + 2)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_what_is_not_finite_reaches_all_ranks(bad):
+    grads = whole_numbers(2, 0)
+    grads[1][7] = bad
+    for result in exchange([Iblt(density=0.02) for _ in range(2)], grads):
+        assert result.isnan().any()
