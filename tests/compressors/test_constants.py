@@ -72,7 +72,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "topk": {"density": 0.001, "selection": "exact"},
 }
 DENSE_BELOW = {"dgc": 1, "iwp": 1}  # parameters of more than one dimension are compressed
-COLLECTIVES = {"gs_sgd": "tree", "gtopk": "tree", "sketched_sgd": "star", "fetch_sgd": "star", "iwp": "ring"}
+COLLECTIVES = {
+    "gs_sgd": "tree",
+    "gtopk": "tree",
+    "iblt": "tree",
+    "sketched_sgd": "star",
+    "fetch_sgd": "star",
+    "iwp": "ring",
+}
 
 
 @pytest.mark.parametrize(("module", "wanted"), CONSTANTS, ids=lambda each: getattr(each, "__name__", ""))

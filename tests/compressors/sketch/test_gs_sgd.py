@@ -108,6 +108,27 @@ def test_heavy_entries_are_applied_and_others_up_to_k(size):
         assert torch.equal(twin.apply(chosen), result)
 
 
+@pytest.mark.parametrize("p1", [0.25, 1, 2.5])
+@pytest.mark.parametrize("hash", ["block", "reference"])
+def test_with_p1_the_table_has_the_largest_entries_of_each_rank(hash, p1):
+    """What is applied is exact all the same, and comes from all ranks' whole memories."""
+    ranks = [GsSgd(**SIZES, fill="estimate", hash=hash, momentum=0.5, p1=p1) for _ in range(3)]
+    twin = Twin(3, 0.5)
+    for step in range(4):
+        grads = whole_numbers(3, step)
+        twin.take_in(grads)
+        offered = []
+        for v in twin.v:
+            largest = top_k_reference(v, int(p1 * K))
+            offered.append(torch.zeros(NUMEL).index_copy_(0, largest, v[largest]))
+        estimates, _ = estimates_of(ranks[0], offered)
+        wanted = twin.apply(top_k_reference(estimates, K))
+        for result in exchange(ranks, grads, step=step):
+            assert torch.equal(result, wanted)
+        for rank, v in zip(ranks, twin.v, strict=True):
+            assert torch.equal(residual(rank), v)
+
+
 def test_the_random_ones_are_new_every_step_and_the_same_on_all_ranks():
     ranks, grads = [GsSgd(**SIZES, momentum=0.0) for _ in range(2)], [torch.ones(NUMEL)] * 2
     first, second = (exchange(ranks, grads, step=step) for step in range(2))
@@ -120,6 +141,7 @@ def test_the_random_ones_are_new_every_step_and_the_same_on_all_ranks():
 OPTIONS: list[dict[str, Any]] = [
     {},
     {"fill": "estimate", "p2": 3},
+    {"fill": "estimate", "p2": 3, "p1": 0.5, "reseed": True},
     {"broadcast": "indices", "indices": "delta"},
     {"broadcast": "indices", "fill": "estimate", "reseed": True, "hash": "reference"},
 ]
@@ -161,13 +183,14 @@ def test_nothing_of_the_momentum_is_lost():
         torch.testing.assert_close(applied + sum(residual(r) for r in ranks), given, rtol=1e-6, atol=1e-5)
 
 
-def test_keeping_everything_is_plain_sgd_although_momentum_is_on():
-    """Everything is sent, so all of u is masked, every step."""
-    ranks = [GsSgd(density=1.0, momentum=0.9) for _ in range(3)]
+def test_with_everything_sent_it_is_dense_momentum_sgd():
+    """As in a dense warm-up: nothing is chosen, so nothing is masked."""
+    ranks, velocity = [GsSgd(density=1.0, momentum=0.5) for _ in range(3)], torch.zeros(NUMEL)
     for step in range(3):
         grads = whole_numbers(3, step)
-        assert torch.equal(exchange(ranks, grads, step=step)[0], sum(grads) / 3)
-        assert not any(bool(flat.any()) for rank in ranks for flat in rank.state_dict().values())
+        velocity = 0.5 * velocity + sum(grads)
+        assert torch.equal(exchange(ranks, grads, step=step)[0], velocity / 3)
+        assert not any(bool(residual(rank).any()) for rank in ranks)
 
 
 @pytest.mark.parametrize(
