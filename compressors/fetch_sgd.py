@@ -34,8 +34,9 @@ class FetchSgd(Sketched):
     density    share of the entries to apply, at least one
     k          entries to apply, in place of density (not of a warm-up's); 0: density counts. Of the two one is given
     rows       of the table: odd, at most 15
-    columns    of the table; 0: 4 k
+    columns    of the table; 0: columns_per_entry k
     ratio      columns as a share of the entries, in place of columns
+    columns_per_entry  columns for each of the k entries, where neither of these is given; the released code's are 10
     hash       `block` shifts, or the `reference` polynomials (count_sketch.py)
     momentum   m of u
     clear      what leaves the memory: the `cells` of e and u that the update has touched become 0 (the released code),
@@ -61,11 +62,12 @@ class FetchSgd(Sketched):
         rows: int = 5,
         columns: int = 0,
         ratio: float = 0.0,
+        columns_per_entry: float = 10.0,
         hash: Hash = "block",
         momentum: float = 0.9,
         clear: Literal["cells", "subtract"] = "cells",
     ) -> None:
-        super().__init__(density, k, rows, columns, ratio, hash)
+        super().__init__(density, k, rows, columns, ratio, columns_per_entry, hash)
         self.clear = clear
         if clear == "subtract":
             self.bounded_by = "columns"

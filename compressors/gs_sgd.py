@@ -40,8 +40,9 @@ class GsSgd(Sketched):
     k          entries to send of the whole model, in place of density (not of a warm-up's); 0: density counts. Of the
                two one is given
     rows       of the table: odd, at most 15
-    columns    of the table for the whole model; 0: 4 k
+    columns    of the table for the whole model; 0: columns_per_entry k
     ratio      columns as a share of a bucket's entries, in place of columns
+    columns_per_entry  columns for each of the k entries, where neither of these is given
     fill       what joins the heavy entries where they are fewer than k: `random` ones (the paper), or those with the
                next largest `estimate`s (the released Sketched-SGD)
     p2         with fill = estimate: p2 k entries are summed, of which the k largest sums are applied
@@ -73,6 +74,7 @@ class GsSgd(Sketched):
         rows: int = 5,
         columns: int = 0,
         ratio: float = 0.0,
+        columns_per_entry: float = 4.0,
         fill: Literal["random", "estimate"] = "random",
         p2: int = 1,
         p1: float = 0.0,
@@ -85,7 +87,7 @@ class GsSgd(Sketched):
         clip: float = 0.0,
         masking: bool = True,
     ) -> None:
-        super().__init__(density, k, rows, columns, ratio, hash, reseed)
+        super().__init__(density, k, rows, columns, ratio, columns_per_entry, hash, reseed)
         if p2 < 1:
             raise ValueError(f"p2 is at least 1, got {p2}")
         if p2 > 1 and fill != "estimate":

@@ -12,7 +12,6 @@ from wirebench.utils.rng import seed_of
 BYTES_PER_FLOAT = 4
 DENSITY = 0.01
 """The density where neither `density` nor `k` is given."""
-COLUMNS_PER_ENTRY = 4
 
 
 class Sketched(Method):
@@ -26,9 +25,19 @@ class Sketched(Method):
     density: float
 
     def __init__(
-        self, density: float, k: int, rows: int, columns: int, ratio: float, hash: Hash, reseed: bool = False
+        self,
+        density: float,
+        k: int,
+        rows: int,
+        columns: int,
+        ratio: float,
+        columns_per_entry: float,
+        hash: Hash,
+        reseed: bool = False,
     ) -> None:
         super().__init__()
+        if columns_per_entry <= 0:
+            raise ValueError(f"columns_per_entry is positive, got {columns_per_entry}")
         if not 0 < density <= 1:
             raise ValueError(f"density lies in (0, 1], got {density}")
         if k < 0 or columns < 0:
@@ -46,6 +55,7 @@ class Sketched(Method):
         if k:
             self.bounded_by = "k"
         self.k, self.rows, self.columns, self.ratio = k, rows, columns, ratio
+        self.columns_per_entry = columns_per_entry
         self.hash, self.reseed = hash, reseed
         self._model: tuple[Layer, ...] = ()
         self._model_numel = 0
@@ -65,7 +75,7 @@ class Sketched(Method):
             return math.ceil(self.ratio * numel)
         if self.columns:
             return math.ceil(numel * self.columns / model_numel)
-        return COLUMNS_PER_ENTRY * self.entries(numel, model_numel)
+        return math.ceil(self.columns_per_entry * self.entries(numel, model_numel))
 
     def is_dense(self, numel: int, model_numel: int) -> bool:
         """Whether a bucket's table would not be smaller than the bucket, or all entries are wanted anyway."""
