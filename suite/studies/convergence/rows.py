@@ -1,5 +1,6 @@
 """The trainings of a method, one for each seed: how accurate they became, and what all methods of a table share."""
 
+import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from suite.studies import notes
+from suite.studies.convergence.tasks import DENSE
 from suite.studies.notes import NotedRun
 from suite.studies.rows import Row, by_label
 
-DENSE = "dense"
-TARGET = 0.8
+SHARED = {
+    "model": ("model", "name"), "depth": ("model", "depth"), "width": ("model", "width"), "data": ("data", "name"),
+    "pixels": ("data", "size"), "batch size": ("data", "batch_size"), "workers": ("engine", "workers"),
+    "precision": ("train", "precision"), "learning rate": ("optimizer", "lr"), "epochs": ("train", "epochs"),
+    "steps": ("train", "max_steps"),
+}  # fmt: skip
+"""Where a config has what all runs of a table share."""
+
 NEEDS = {"label": str, "seed": int, "launch": str, "epochs": int | None, "density": float | None}
 """Of method.json. Older ones have neither of the last two; the run's config does."""
 
@@ -87,17 +95,14 @@ def shared(methods: Sequence[Method]) -> dict[str, object]:
 def _settings(run: NotedRun) -> dict[str, object]:
     # A method that was given k reads the density in its warm-up at most.
     density = None if run.has("config", "compressor", "k") else run.has("config", "compressor", "density")
-    return {
-        "epochs": run.note.get("epochs", run.has("config", "train", "epochs")),
-        "density": run.note.get("density", density),
-        "workers": run.record["world_size"],
-        "batch size": run.has("config", "data", "batch_size"),
-        "data": run.has("config", "data", "name"),
-        "model": run.has("config", "model", "name"),
-        "depth": run.has("config", "model", "depth"),
-        "precision": run.has("config", "train", "precision"),
-        "learning rate": run.has("config", "optimizer", "lr"),
-    }
+    noted = {"epochs": run.note.get("epochs"), "density": run.note.get("density", density)}
+    ran = {"workers": run.record["world_size"]}
+    return {**settings_of(run.record["config"]), **{key: value for key, value in (noted | ran).items() if value}}
+
+
+def settings_of(config: Mapping[str, Any]) -> dict[str, object]:
+    """What all runs of a table share, of a run's config; None for what it does not say."""
+    return {name: config.get(section, {}).get(key) for name, (section, key) in SHARED.items()}
 
 
 def history(run: NotedRun) -> list[dict[str, Any]]:
@@ -110,6 +115,14 @@ def wire_bytes(entry: Mapping[str, Any]) -> float | None:
     return entry.get("wire_bytes_total")
 
 
-def first_reaching(run: NotedRun, target: float = TARGET) -> dict[str, Any] | None:
-    """The history's first entry whose accuracy is at least `target`."""
-    return next((e for e in history(run) if e["top1"] is not None and e["top1"] >= target), None)
+def target(methods: Sequence[Method]) -> float | None:
+    """The accuracy that times and bytes are read at: 95 % of the dense runs' mean, in whole percent; None without them."""
+    dense = next((method.top1 for method in methods if method.label == DENSE), [])
+    return math.floor(95 * statistics.mean(dense)) / 100 if dense else None
+
+
+def first_reaching(run: NotedRun, accuracy: float | None) -> dict[str, Any] | None:
+    """The history's first entry whose accuracy is at least that; None where no run is asked for one."""
+    if accuracy is None:
+        return None
+    return next((e for e in history(run) if e["top1"] is not None and e["top1"] >= accuracy), None)

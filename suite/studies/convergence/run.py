@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite.studies.convergence import report, rows
-from suite.studies.convergence.tasks import TASKS, Method, Task, methods
+from suite.studies.convergence.tasks import TASKS, Composition, Task, compositions
 from suite.studies.notes import NOTE, refuse_mixed, write
 from suite.studies.runner import RESULTS, Command, Launch, attempt, keep, measure, shown, within
 from wirebench.config import loader
@@ -35,7 +35,7 @@ class Cell:
     """
 
     task: Task
-    method: Method
+    method: Composition
     seed: int
     more: tuple[str, ...]
     data: Path
@@ -119,7 +119,7 @@ def planned(options: argparse.Namespace, task: Task) -> list[Cell]:
         raise UserError(f"--density: lies in (0, 1], got {options.density:g}")
     if options.steps < 0:
         raise UserError(f"--steps: is positive, or 0 for whole runs, got {options.steps}")
-    chosen = methods(task, options.methods, options.density)
+    chosen = compositions(task, options.methods, options.density)
     if options.data is None:
         raise UserError("--data: which folder has cifar-10-batches-bin?")
     seeds = options.seeds or list(range(task.seeds))

@@ -1,0 +1,101 @@
+"""The study's two tasks, and what a method is trained with: labels and overrides, the most telling ones first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import compressors
+from suite.studies.gs_sgd.claims import PUBLISHED
+from wirebench.errors import UserError
+
+DENSE = "dense"
+DAMAGING_K = PUBLISHED.tables["entries_sent"]["k"]
+WARMUP = PUBLISHED.tables["warmup"]["densities"]
+LITERAL = (
+    "compressor.fill=random", "compressor.p1=0", "compressor.p2=1", "compressor.reseed=false",
+    "compressor.columns_per_entry=4",
+)  # fmt: skip
+"""gs-SGD as printed, with our reading of its sketch's size: configs/cifar10_resnet20_gs_sgd_literal.toml."""
+ORACLE = "compressor.name=suite.studies.convergence.perfect_sketch"
+
+SETTINGS: dict[str, tuple[str, ...]] = {
+    DENSE: ("compressor.name=none",),
+    "gs_sgd literal": ("compressor.name=gs_sgd", *LITERAL),
+    f"gs_sgd literal k={DAMAGING_K}": ("compressor.name=gs_sgd", *LITERAL, f"compressor.k={DAMAGING_K}"),
+    "oracle top-k of the sum": (ORACLE, *LITERAL, "compressor.fill=estimate"),
+    "oracle HEAVYMIX": (ORACLE, *LITERAL),
+    "threshold": ("compressor.name=threshold", "compressor.threshold=0.003"),
+}
+"""Methods that are not simply a compressor's name at the density."""
+
+FIRST = (
+    DENSE, "topk", "gs_sgd", "gs_sgd literal", "sketched_sgd", "gtopk", "dgc", "powersgd", "iwp",
+    "oracle top-k of the sum", "oracle HEAVYMIX", "iblt",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is learned: a config, its length, how many seeds a row has, and which methods (None: all).
+
+    parameters  of its model
+    """
+
+    name: str
+    config: str
+    epochs: int
+    seeds: int
+    methods: tuple[str, ...] | None
+    parameters: int
+
+    @property
+    def folder(self) -> str:
+        """Of its runs, below the study's."""
+        return self.name
+
+
+class Composition(NamedTuple):
+    """What is trained: its label, its overrides, and the density after a warm-up; None where no option says."""
+
+    label: str
+    overrides: tuple[str, ...]
+    density: float | None
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task("quick", "configs/tables/convergence_quick.toml", 8, 5, None, 75_290),
+        Task("resnet20", "configs/tables/convergence_resnet20.toml", 10, 3, FIRST, 269_722),
+    )
+}
+
+
+def compositions(task: Task, names: Sequence[str] | None, density: float) -> list[Composition]:
+    """The task's methods, or those that are named; UserError for one that there is not."""
+    known = {name: _method(name, task, density) for name in labels(task)}
+    for name in names or ():
+        if name not in known:
+            raise UserError(f"--methods: no {name!r}; there is: {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names or task.methods or known)]
+
+
+def labels(task: Task) -> list[str]:
+    """All methods of a task, in the order in which they run."""
+    rest = [name for name in compressors.available() if name != "none"]
+    every = dict.fromkeys([*FIRST, *SETTINGS, *rest])
+    return [name for name in every if f"k={DAMAGING_K}" not in name or DAMAGING_K < task.parameters / 5]
+
+
+def _method(label: str, task: Task, density: float) -> Composition:
+    overrides = SETTINGS.get(label, (f"compressor.name={label}",))
+    name = overrides[0].partition("=")[2]
+    if "density" not in compressors.PLUGINS.options(name):
+        return Composition(label, overrides, None)
+    given = [word for word in overrides if word.startswith("compressor.k=")]
+    share = float(given[0].partition("=")[2]) / task.parameters if given else density
+    # Each epoch of a warm-up is sparser than the one before, and all are denser than the rest of the run.
+    warmup = f"compressor.warmup={[each for each in WARMUP if each > share]}"
+    if given:
+        return Composition(label, (*overrides, warmup), None)
+    return Composition(label, (*overrides, f"compressor.density={density:g}", warmup), density)
