@@ -2,8 +2,8 @@
 
 Ivkin et al., "Communication-efficient Distributed SGD with Sketching", NeurIPS 2019, arXiv 1903.04488. All ranks send
 to one, which answers all: P messages through one link, where gs-SGD's tree takes ceil(log2 P) rounds. The defaults are
-what its authors released: 5 rows of 10 k columns, the 4 k largest estimates as candidates, whose places are sent down in
-the place of the table, and biases that go dense.
+those of the authors' code: 5 rows of 10 k columns, and the 4 k largest estimates as candidates, whose places are sent
+down instead of the table; biases go dense.
 """
 
 from typing import Literal

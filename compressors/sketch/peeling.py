@@ -11,11 +11,12 @@ n and sum s show one place where s / n is a code whose check is right. A wrong p
 is taken out with count n; when its cells hold nothing else it shows again, with count -n, and is put back.
 """
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from compressors.sketch.block_hash import BlockHash
 from compressors.sketch.count_sketch import CountSketch, add_at
 from compressors.sketch.heavy_hitters import largest
 from wirebench.errors import UserError
@@ -29,10 +30,11 @@ CHECK_BITS = 6
 """Fewest bits of a check: below that, wrong places are too many to be put back."""
 GOLDEN = 0x9E3779B1
 MOST_PASSES = 256
-"""Peeling takes some tens of passes, more near the threshold. A wrong place may come and go for ever in what is left."""
+"""Peeling takes some tens of passes, more near the threshold. In what is left, wrong places may come and go for ever."""
 
 
-class Peeled(NamedTuple):
+@dataclass(frozen=True)
+class Peeled:
     """What a table has shown.
 
     index     int64 ascending; sums: the values there, fp32
@@ -60,6 +62,8 @@ class LookupTable:
         self.factor, self.shift = draw % self.modulus | 1, (draw >> 32) % self.modulus
         self.inverse = pow(self.factor, -1, self.modulus)
         self.sketch = CountSketch(self.modulus, ROWS, columns, seed, "block", device)
+        assert isinstance(self.sketch.hash, BlockHash)
+        self.hash: BlockHash = self.sketch.hash
         count_bits = size.bit_length()
         self.check_bits = KEY_BITS - 2 * count_bits - ((self.modulus - 1) // columns).bit_length()
         if self.check_bits < CHECK_BITS:
@@ -84,7 +88,7 @@ class LookupTable:
                 break
             sums = self._value_in(table, place, cell)
             self._add_keys(keys, place, -count)
-            for row, (at, sign) in zip(table, self.sketch.hash.cells(place), strict=True):
+            for row, (at, sign) in zip(table, self.hash.cells(place), strict=True):
                 add_at(row, at, sign.mul_(-sums))
             found.append((place, count, sums))
             cells = self._cells_of(place)
@@ -112,16 +116,16 @@ class LookupTable:
     def _add_keys(self, keys: Tensor, place: Tensor, count: Tensor) -> None:
         """Add `count` times the key of each place to its cells."""
         key = (self._codes(place) + self.one).mul_(count).to(torch.int32)
-        for row, (cell, _) in zip(keys, self.sketch.hash.cells(place), strict=True):
+        for row, (cell, _) in zip(keys, self.hash.cells(place), strict=True):
             row.index_add_(0, cell, key)
 
     def _cells_of(self, place: Tensor) -> Tensor:
         """All cells of these places, numbered through the rows, each once."""
         columns = self.sketch.columns
-        return torch.cat([cell + row * columns for row, (cell, _) in enumerate(self.sketch.hash.cells(place))]).unique()
+        return torch.cat([cell + row * columns for row, (cell, _) in enumerate(self.hash.cells(place))]).unique()
 
     def _alone(self, keys: Tensor, cells: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of the cells that hold one place only: the place, its count, which may be negative, and the cell; once each."""
+        """Of the cells that hold one place only: the place, its count, below 0 for one to put back, and the cell."""
         key = keys.view(-1).index_select(0, cells).long()
         sign, key = key.sign(), key.abs()
         count, total = key // self.one, key % self.one
@@ -142,7 +146,7 @@ class LookupTable:
 
     def _place_in(self, row: Tensor, column: Tensor, block: Tensor) -> Tensor:
         """The place of `block` that lies in this cell; `modulus` where there is no such block."""
-        hash = self.sketch.hash
+        hash = self.hash
         known = block < hash.blocks
         shift = hash.shift.view(-1).index_select(0, row * hash.blocks + torch.where(known, block, 0))
         place = block * hash.columns + (column - shift) % hash.columns
@@ -150,7 +154,7 @@ class LookupTable:
 
     def _value_in(self, table: Tensor, place: Tensor, cell: Tensor) -> Tensor:
         """The value of each place, as its cell has it."""
-        signs = torch.stack([sign for _, sign in self.sketch.hash.cells(place)]).view(-1)
+        signs = torch.stack([sign for _, sign in self.hash.cells(place)]).view(-1)
         row = torch.div(cell, self.sketch.columns, rounding_mode="floor")
         sign = signs.index_select(0, row * place.numel() + torch.arange(place.numel(), device=place.device))
         return table.view(-1).index_select(0, cell).mul_(sign)

@@ -22,7 +22,7 @@ from pathlib import Path
 from suite.studies.convergence import report, rows
 from suite.studies.convergence.tasks import TASKS, Composition, Task, compositions
 from suite.studies.notes import NOTE, refuse_mixed, write
-from suite.studies.runner import RESULTS, Command, Launch, attempt, keep, measure, shown, within
+from suite.studies.runner import RESULTS, ROOT, Command, Launch, attempt, keep, measure, shown, within
 from wirebench.config import loader
 from wirebench.errors import UserError
 
@@ -47,7 +47,7 @@ class Cell:
 
     def check(self) -> None:
         """UserError for settings that no run can have."""
-        loader.load(self.task.config, list(self.words))
+        self.config()
 
     def is_there(self, out: Path) -> bool:
         """Whether it came to its end, or diverged."""
@@ -68,13 +68,18 @@ class Cell:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """All that is laid over the task's config."""
-        return (f"train.epochs={self.task.epochs}", *self.method.overrides, f"train.seed={self.seed}", *self.more)
+        """All that is laid over the task's config; of two values for a key the later one."""
+        words = (f"train.epochs={self.task.epochs}", *self.method.overrides, f"train.seed={self.seed}", *self.more)
+        return tuple({word.partition("=")[0]: word for word in words}.values())
 
     @property
     def epochs(self) -> int:
         """Length of its schedule."""
-        return loader.load(self.task.config, list(self.words)).train.epochs
+        return self.config().train.epochs
+
+    def config(self) -> loader.Config:
+        """All that it is trained with; UserError for a mistake in it."""
+        return loader.load(ROOT / self.task.config, list(self.words))
 
     def command(self, folder: Path) -> Command:
         """What trains in `folder`."""
@@ -138,7 +143,7 @@ def refuse_others(out: Path, cells: Sequence[Cell]) -> None:
             # A checkpoint refuses another density by itself; another length of the schedule it takes up.
             known[cell.label] = {"epochs": loader.load(folder / "config.toml").train.epochs}
     density = next((cell.method.density for cell in cells if cell.method.density is not None), None)
-    known["this call"] = {**rows.settings_of(loader.load(cells[0].task.config, list(cells[0].words))), "density": density}
+    known["this call"] = {**rows.settings_of(loader.to_dict(cells[0].config())), "density": density}
     try:
         refuse_mixed(out, known)
     except UserError as error:

@@ -1,43 +1,64 @@
-"""table.md of the trainings: accuracy, bytes, and what the sketches found."""
+"""table.md of a task: accuracies with their tests, bytes, times on networks, and what the sketches found."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
-from suite.studies.convergence.rows import DENSE, TARGET, Method, first_reaching, shared, wire_bytes
+from scipy import stats
+
+from suite.studies.convergence.network import RATES, seconds_to
+from suite.studies.convergence.rows import Method, first_reaching, shared, target, wire_bytes
+from suite.studies.convergence.tasks import DENSE
+from suite.studies.convergence.verdicts import claims
+from suite.studies.notes import NotedRun
+from suite.studies.significance import LEAST_RUNS, LEVEL, compare
 from wirebench.utils.markdown import table
 
-HEAD = (
-    "method", "seeds", "top-1 %", "less than dense", "best %", f"epochs to {100 * TARGET:.0f} %",
-    f"bytes to {100 * TARGET:.0f} %", "bytes in all", "less bytes than dense", "compression error",
-    "overlap with top-k", "warnings",
-)  # fmt: skip
-SKETCH_HEAD = ("method", "entries sent", "heavy of them", "recall", "sketch error")
+MARGIN = 0.5
+"""Points of accuracy that do not matter."""
+SKETCH_HEAD = ("method", "entries sent", "heavy of them", "heavy by chance", "recall", "sketch error")
 OWN_MOMENTUM = "(m)"
 
 
-def document(methods: Sequence[Method]) -> str:
+def document(task: str, methods: Sequence[Method], others: Mapping[str, Sequence[Method]]) -> str:
     """The whole file."""
     dense = next((method for method in methods if method.label == DENSE), None)
-    lines = ["# What every method does to the accuracy", "", *_setting(methods)]
-    lines += table(HEAD, [_cells(method, dense) for method in methods])
-    lines += [*_momentum_note(methods), *_sketches(methods)]
-    lines += ["![accuracy against epochs](epochs.png)", "", "![accuracy against bytes](bytes.png)", ""]
+    goal = target(methods)
+    aim = "the goal" if goal is None else f"{100 * goal:.0f} %"
+    lines = [f"# What every method does to the accuracy: {task}", "", *_setting(methods)]
+    lines += table(_head(aim), [_cells(method, dense, goal) for method in methods])
+    lines += [*_reading(methods), *_claims(methods), *_ranks(methods, others), *_networks(methods, goal, aim)]
+    lines += [
+        *_sketches(methods),
+        "![accuracy against epochs](epochs.png)",
+        "",
+        "![accuracy against bytes](bytes.png)",
+        "",
+    ]
     return "\n".join(lines)
+
+
+def _head(aim: str) -> tuple[str, ...]:
+    return (
+        "method", "seeds", "top-1 %", "points to dense", "than dense", "best %", f"epochs to {aim}", f"bytes to {aim}",
+        "bytes in all", "less bytes than dense", "compression error", "overlap with top-k", "warnings",
+    )  # fmt: skip
 
 
 def _setting(methods: Sequence[Method]) -> list[str]:
     """What all runs share."""
-    first, usual = methods[0].runs[0], shared(methods)
+    usual = shared(methods)
+    pixels, width = usual.get("pixels") or 32, usual.get("width") or 16
     density = f", density {usual['density']} of the methods that take one" if "density" in usual else ""
     return [
-        f"ResNet-{usual.get('depth', '?')} on CIFAR-10 (92 of the 60,000 images decoded from JPEG), {usual['workers']} "
-        f"virtual workers of {usual.get('batch size', '?')} images, {usual.get('epochs', '?')} epochs, "
-        f"{usual.get('precision', '?')}, one-cycle rate up to {usual.get('learning rate', '?')}{density}. Accuracy is "
-        "on the test set at the end of the run; after its sign, the standard deviation over seeds. Bytes are those "
-        "that a worker sends, gathered and summed by ring where the paper names nothing else.",
+        f"ResNet-{usual.get('depth', '?')} with {width} filters in its first stage, on CIFAR-10 at {pixels} x {pixels} "
+        f"pixels (92 of the 60,000 images decoded from JPEG), {usual['workers']} virtual workers of "
+        f"{usual.get('batch size', '?')} images, {usual.get('epochs', '?')} epochs, {usual.get('precision', '?')}, "
+        f"one-cycle rate up to {usual.get('learning rate', '?')}{density}. Accuracy is on the test set at the end of "
+        "the run; after its sign, the standard deviation over seeds. Bytes are those that a worker sends, gathered and "
+        "summed by ring where the paper names nothing else.",
         "",
         f"Made by `wirebench study convergence run --data FOLDER` on {_machines(methods)}; {methods[0].label} by "
-        f"`{first.note['launch']}`.",
+        f"`{methods[0].runs[0].note['launch']}`.",
         "",
     ]
 
@@ -48,23 +69,25 @@ def _machines(methods: Sequence[Method]) -> str:
     for method in methods:
         for run in method.runs:
             by.setdefault(str(run.has("environment", "cpu", "model")), []).append(method.label)
-    usual, *others = by
-    return usual + "".join(f" ({', '.join(dict.fromkeys(by[each]))}: {each})" for each in others)
+    usual, *rest = by
+    return usual + "".join(f" ({', '.join(dict.fromkeys(by[each]))}: {each})" for each in rest)
 
 
-def _cells(method: Method, dense: Method | None) -> list[str]:
-    runs, top1, sent = method.runs, method.top1, method.wire_bytes
-    reached = [entry for entry in map(first_reaching, runs) if entry is not None]
+def _cells(method: Method, dense: Method | None, goal: float | None) -> list[str]:
+    runs, sent = method.runs, method.wire_bytes
+    percent = [100 * value for value in method.top1]
+    against = compare(percent, [100 * value for value in dense.top1], MARGIN) if dense and dense is not method else None
+    reached = [entry for entry in (first_reaching(run, goal) for run in runs) if entry is not None]
     arrived = [count / 1e6 for count in map(wire_bytes, reached) if count is not None]
-    loss = statistics.mean(dense.top1) - statistics.mean(top1) if dense and dense.top1 and top1 else None
     saved = (
         statistics.mean(dense.wire_bytes) / statistics.mean(sent) if dense and dense.wire_bytes and any(sent) else None
     )
     return [
         method.title,
         str(len(runs)),
-        _spread([100 * value for value in top1]),
-        "-" if loss is None else f"{100 * loss:.1f}",
+        _spread(percent),
+        "-" if against is None else f"{against.difference:+.1f}",
+        "-" if against is None else against.words,
         f"{100 * max(method.best):.1f}" if method.best else "-",
         _mean([entry["epoch"] + 1 for entry in reached], len(runs), "{:.1f}"),
         "-" if reached and not arrived else _mean(arrived, len(runs), "{:.4g} MB"),
@@ -76,14 +99,63 @@ def _cells(method: Method, dense: Method | None) -> list[str]:
     ]
 
 
-def _momentum_note(methods: Sequence[Method]) -> list[str]:
-    if not any(method.owns_momentum for method in methods):
-        return []
-    return [
-        f"{OWN_MOMENTUM}: this method applies the momentum itself. Its error is that of a sum of gradients, up to "
-        "1 / (1 - momentum) times as large, against the gradient of the step: not to be compared with the others'.",
+def _reading(methods: Sequence[Method]) -> list[str]:
+    words = [
+        f"Better and worse: a one-sided Welch test over seeds at {100 * LEVEL:.0f} %. As good: two such tests tell the "
+        f"difference apart from {MARGIN} points either way. Rows of fewer than {LEAST_RUNS} seeds are not judged.",
         "",
     ]
+    if any(method.owns_momentum for method in methods):
+        words += [
+            f"{OWN_MOMENTUM}: this method applies the momentum itself. Its error is that of a sum of gradients, up to "
+            "1 / (1 - momentum) times as large, against the gradient of the step: not to be compared with the others'.",
+            "",
+        ]
+    return words
+
+
+def _claims(methods: Sequence[Method]) -> list[str]:
+    """What was to be shown, and whether it is."""
+    rows = [[claim.text, claim.where, verdict.shown, verdict.words] for claim, verdict in claims(methods)]
+    return table(("claim", "where", "measured", "verdict"), rows) if rows else []
+
+
+def _ranks(methods: Sequence[Method], others: Mapping[str, Sequence[Method]]) -> list[str]:
+    """Whether another task puts the methods into the same order."""
+    lines = []
+    for task, theirs in others.items():
+        known = {method.label: statistics.mean(method.top1) for method in theirs if method.top1}
+        both = [(statistics.mean(m.top1), known[m.label]) for m in methods if m.top1 and m.label in known]
+        if len(both) >= LEAST_RUNS:
+            rank = stats.spearmanr(*zip(*both, strict=True))
+            lines += [
+                f"Of the {len(both)} methods that the task {task} has too, Spearman's rank correlation of the mean "
+                f"accuracies is {rank.statistic:.2f} (p = {rank.pvalue:.2g}).",
+                "",
+            ]
+    return lines
+
+
+def _networks(methods: Sequence[Method], goal: float | None, aim: str) -> list[str]:
+    """Seconds to the goal by the link rate."""
+    rows = [
+        [method.title, *(_seconds(method, lambda run, rate=rate: seconds_to(run, goal, rate)) for rate in RATES)]
+        for method in methods
+    ]
+    if not any(cell != "-" for _, *cells in rows for cell in cells):
+        return []
+    return [
+        *table(("method", *(f"s to {aim} at {rate:g} Gbit/s" for rate in RATES)), rows),
+        "Simulated exchange, measured computing: what a worker's passes, compressor and optimizer took here, one worker "
+        "after the other on this machine's cores, and what its requests cost by the cost model with one worker a "
+        "machine; nothing overlaps. On a faster processor the exchange is a larger share.",
+        "",
+    ]
+
+
+def _seconds(method: Method, of: Callable[[NotedRun], float | None]) -> str:
+    values = [value for value in map(of, method.runs) if value is not None]
+    return f"{statistics.mean(values):.0f}" if len(values) == len(method.runs) else "-"
 
 
 def _sketches(methods: Sequence[Method]) -> list[str]:
@@ -97,15 +169,21 @@ def _sketches(methods: Sequence[Method]) -> list[str]:
         return []
     return [
         *table(SKETCH_HEAD, rows),
-        "Means over the steps that were measured, those of a dense warm-up left out. `heavy`: entries that the sketch "
-        "itself shows as large; the others are `fill`, which the paper draws at random. `recall`: share of the sum's "
-        "largest entries that were sent. `sketch error`: norm of the errors of the estimates over that of the sums; an "
-        "estimate of 0 would have 1.",
+        "Means over the steps that were measured, those of a dense warm-up left out. `heavy`: entries whose estimates "
+        "reach HEAVYMIX's threshold; `heavy by chance`: as many reach it in a vector that has no such entry, by the "
+        "noise of the sketch. `recall`: share of the sum's largest entries that were sent. `sketch error`: norm of the "
+        "errors of the estimates over that of the sums; an estimate of 0 would have 1.",
         "",
     ]
 
 
-_SKETCHED = {"chosen": "{:.0f}", "heavy": "{:.0f}", "recall": "{:.3f}", "sketch_error": "{:.2f}"}
+_SKETCHED = {
+    "chosen": "{:.0f}",
+    "heavy": "{:.0f}",
+    "heavy_by_chance": "{:.0f}",
+    "recall": "{:.3f}",
+    "sketch_error": "{:.2f}",
+}
 
 
 def _average(method: Method, name: str, form: str = "{:.2f}") -> str:

@@ -84,7 +84,7 @@ def labels(task: Task) -> list[str]:
     """All methods of a task, in the order in which they run."""
     rest = [name for name in compressors.available() if name != "none"]
     every = dict.fromkeys([*FIRST, *SETTINGS, *rest])
-    return [name for name in every if f"k={DAMAGING_K}" not in name or DAMAGING_K < task.parameters / 5]
+    return [name for name in every if f"k={DAMAGING_K}" not in name or task.parameters / 5 > DAMAGING_K]
 
 
 def _method(label: str, task: Task, density: float) -> Composition:

@@ -1,0 +1,67 @@
+"""Time to an accuracy on networks that nobody trained on: measured computing, simulated exchange.
+
+A step takes what a worker computed, by the record, and what its requests cost on a network, by the cost model; nothing
+overlaps, as in the study's scheduler. In a warm-up the requests cost more, as the bytes of the epoch are more.
+"""
+
+from functools import lru_cache
+
+from suite.studies.convergence.rows import first_reaching, history, wire_bytes
+from suite.studies.notes import NotedRun
+from wirebench import collectives
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.costmodel.request_sizes import RequestSize
+from wirebench.gradient import requests
+from wirebench.topology import presets
+from wirebench.topology.tree import Topology
+
+RATES = (0.1, 1.0, 10.0, 25.0)
+"""Gbit/s of every worker's link."""
+COMPUTING = ("forward", "backward", "compress", "update")
+
+
+def seconds_to(run: NotedRun, accuracy: float | None, gbit: float) -> float | None:
+    """Seconds until the first epoch after which the test accuracy was at least `accuracy`; None if it never was.
+
+    None, too, for a record that lacks phases, requests or bytes.
+    """
+    reached, epochs = first_reaching(run, accuracy), history(run)
+    if reached is None or run.has("phases", "forward") is None or not run.has("requests"):
+        return None
+    sent = [wire_bytes(entry) for entry in epochs]
+    if None in sent:
+        return None
+    sent = [after - before for before, after in zip([0, *sent], sent, strict=False)]
+    steps = run.record["steps_done"] / len(epochs)
+    last, exchange = sent[-1], exchange_seconds(run, gbit)
+    done = epochs.index(reached) + 1
+    return steps * sum(computing_seconds(run) + exchange * (each / last if last else 1.0) for each in sent[:done])
+
+
+def computing_seconds(run: NotedRun) -> float:
+    """Seconds of one worker's step without its exchange. The local engine's phases are those of all its workers."""
+    shared = run.record["world_size"] if run.record["engine"] == "local" else 1
+    return sum(run.has("phases", name) or 0.0 for name in COMPUTING) / shared
+
+
+def exchange_seconds(run: NotedRun, gbit: float) -> float:
+    """Seconds of the requests of the last step on machines of one worker each."""
+    size = run.record["world_size"]
+    total = 0.0
+    for request in run.record["requests"]:
+        kind = getattr(requests, request["kind"])
+        sent = float(request["payload_bytes"])
+        total += _pricer(request["plan"], size, gbit).seconds(RequestSize(kind, sent, sent))
+    return total
+
+
+@lru_cache
+def _pricer(plan: str, size: int, gbit: float) -> Pricer:
+    return Pricer(collectives.build(plan), plan, _network(size, gbit))
+
+
+def _network(size: int, gbit: float) -> Topology:
+    """Machines of one worker each, with links of this rate and the start-up time of Ethernet of about that rate."""
+    nearest = "25gbe" if gbit >= 25 else "10gbe" if gbit >= 10 else "1gbe"
+    network = presets.find(nearest)
+    return presets.cluster(network._replace(bytes_per_second=gbit * 1e9 / 8), size)
