@@ -15,7 +15,7 @@ from torch import Tensor
 from compressors.common.feedback import Feedback
 from compressors.sketch.base import BYTES_PER_FLOAT, DENSITY, Sketched
 from compressors.sketch.count_sketch import CountSketch, Hash
-from compressors.sketch.heavy_hitters import heavy, heavymix, largest
+from compressors.sketch.heavy_hitters import heavy, heavy_by_chance, heavymix, largest
 from compressors.sparse.base import check_bucket
 from compressors.sparse.encoding import Indices, SparseCode
 from compressors.sparse.places import write_average
@@ -60,7 +60,8 @@ class GsSgd(Sketched):
 
     Memory: residual and momentum, 2 d (1 d with momentum = 0); the hash, 0.04 d at the default sizes; while it
     works the table, 0.2 d, and its cells' codes, 0.3 d.
-    Measures: heavy, the entries above the threshold; chosen; and at 4096 places, for one more sum: recall, the share of
+    Measures: heavy, the entries above HEAVYMIX's threshold; heavy_by_chance, how many a vector without any would show;
+    chosen; and at 4096 places, for one more sum: recall, the share of
     the sum's largest entries that were chosen; sketch_error, the norm of the estimates' errors over that of the sums.
     """
 
@@ -202,6 +203,7 @@ class GsSgd(Sketched):
         top = places[top_k(exact, max(round(k * places.numel() / numel), 1))]
         error = sketch.estimate(table, places) - exact
         self.measures.total("heavy", heavy(sketch, table, k, sketch.l2sq(table)).numel())
+        self.measures.total("heavy_by_chance", heavy_by_chance(numel, k, sketch.columns, sketch.rows))
         self.measures.total("chosen", index.numel())
         self.measures.ratio("recall", torch.isin(top, index).sum(), top.numel())
         self.measures.ratio("sketch_error", error.norm(), exact.norm())

@@ -28,6 +28,17 @@ def heavy(sketch: CountSketch, table: Tensor, k: int, energy: float) -> Tensor:
     return sketch.reaching(table, max(math.sqrt(energy / k), LEAST))
 
 
+def heavy_by_chance(numel: int, k: int, columns: int, rows: int) -> float:
+    """Expected size of H for a vector of many entries of which none is heavy: what the sketch's noise alone makes.
+
+    A row's error is about normal, of variance energy / columns; a place is in H where a majority of rows err beyond
+    sqrt(energy / k) to the same side.
+    """
+    beyond = math.erfc(math.sqrt(columns / k / 2)) / 2
+    majority = range(rows // 2 + 1, rows + 1)
+    return numel * 2 * sum(math.comb(rows, n) * beyond**n * (1 - beyond) ** (rows - n) for n in majority)
+
+
 def heavymix(sketch: CountSketch, table: Tensor, k: int, energy: float, rng: torch.Generator) -> Tensor:
     """`k` places, int64 ascending: H, filled up with places drawn at random from the rest.
 

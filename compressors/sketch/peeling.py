@@ -30,7 +30,7 @@ CHECK_BITS = 6
 """Fewest bits of a check: below that, wrong places are too many to be put back."""
 GOLDEN = 0x9E3779B1
 MOST_PASSES = 256
-"""Peeling takes some tens of passes, more near the threshold. In what is left, wrong places may come and go for ever."""
+"""Peeling takes some tens of passes, more near the threshold. In what is left, wrong ones may come and go for ever."""
 
 
 @dataclass(frozen=True)

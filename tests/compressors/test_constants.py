@@ -32,8 +32,7 @@ CONSTANTS: list[tuple[ModuleType, dict[str, Any]]] = [
         # SIDCo, section 2.4: stages of a quarter.
         | {"SIDCO_STAGE": 0.25},
     ),
-    # Count-Sketch: no paper of ours says how wide; 4 k is our reading of O(k).
-    (base, {"COLUMNS_PER_ENTRY": 4, "DENSITY": 0.01}),
+    (base, {"DENSITY": 0.01}),
     (heavy_hitters, {"LOWER": 0.7, "TRIES": 8}),
     # IWP: 64 times fewer values with the fixed threshold. |w| counts at least 1e-8, where a layer is 0.
     (iwp, {"EXPECTED_SHARE": 1 / 64}),
@@ -55,7 +54,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # The cells that an update touches are cleared: the subtraction is commented out in the code.
     "fetch_sgd": {"density": 0.01, "k": 0, "rows": 5, "columns": 0, "momentum": 0.9, "clear": "cells"},
     "gs_sgd": SKETCHED,
-    "sketched_sgd": SKETCHED,
+    # Its code: 5 x 500,000 for k = 50,000; p2 = 4; no threshold, no random fill; biases beside the sketch.
+    "sketched_sgd": SKETCHED | {"columns_per_entry": 10.0, "fill": "estimate", "p2": 4, "broadcast": "indices"},
     "gtopk": {"density": 0.001, "conserve": False, "selection": "exact"},
     # Thresholds of the paper's section IV; one voter or several is left open, as are rho and epsilon.
     "iwp": CORRECTED
@@ -71,15 +71,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "terngrad": {"clip_factor": 2.5, "form": "sum"},  # bingrad_common.py; equation 12
     "topk": {"density": 0.001, "selection": "exact"},
 }
-DENSE_BELOW = {"dgc": 1, "iwp": 1}  # parameters of more than one dimension are compressed
-COLLECTIVES = {
-    "gs_sgd": "tree",
-    "gtopk": "tree",
-    "iblt": "tree",
-    "sketched_sgd": "star",
-    "fetch_sgd": "star",
-    "iwp": "ring",
-}
+DENSE_BELOW = {"dgc": 1, "iwp": 1, "sketched_sgd": 1}  # parameters of more than one dimension are compressed
+COLLECTIVES = {name: "tree" for name in ("gs_sgd", "gtopk", "iblt")} | {"iwp": "ring"}
+COLLECTIVES |= {name: "star" for name in ("sketched_sgd", "fetch_sgd")}
 
 
 @pytest.mark.parametrize(("module", "wanted"), CONSTANTS, ids=lambda each: getattr(each, "__name__", ""))

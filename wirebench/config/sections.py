@@ -67,8 +67,8 @@ class SchedulerConfig:
 class CollectiveConfig:
     """[collective]: the all-reduce algorithm; its options follow. `native` is the engine's own.
 
-    name  empty: what the compressor's paper uses (gs_sgd, gtopk and iblt: tree, sketched_sgd and fetch_sgd: star, iwp: ring),
-          native for all others
+    name  empty: what the compressor's paper uses (gs_sgd, gtopk and iblt: tree, sketched_sgd and fetch_sgd: star, iwp:
+          ring), native for all others
     """
 
     name: str = ""

@@ -50,11 +50,9 @@ def _panels(methods: Sequence[Method], across: str, place: Place, logarithmic: b
     axes = figure.subplots(tall, min(len(shown), ACROSS), sharex=True, sharey=True, squeeze=False).ravel()
     low = min((value for method in methods for value in _curve_means(method, place)), default=0.0)
     for axis, those in zip(axes, shown, strict=False):
-        curves = [
-            *dense,
-            *(c for method, colour in zip(those, COLOURS, strict=False) for c in _curve(method, place, colour)),
-        ]
-        _draw(axis, curves, low, logarithmic)
+        coloured = zip(those, COLOURS, strict=False)
+        curves = [curve for method, colour in coloured for curve in _curve(method, place, colour)]
+        _draw(axis, [*dense, *curves], low, logarithmic)
     for axis in axes[len(shown) :]:
         axis.set_visible(False)
     for axis in axes[:: min(len(shown), ACROSS)]:

@@ -28,10 +28,10 @@ def seconds_to(run: NotedRun, accuracy: float | None, gbit: float) -> float | No
     reached, epochs = first_reaching(run, accuracy), history(run)
     if reached is None or run.has("phases", "forward") is None or not run.has("requests"):
         return None
-    sent = [wire_bytes(entry) for entry in epochs]
-    if None in sent:
+    totals = [count for count in map(wire_bytes, epochs) if count is not None]
+    if len(totals) < len(epochs):
         return None
-    sent = [after - before for before, after in zip([0, *sent], sent, strict=False)]
+    sent = [after - before for before, after in zip([0.0, *totals], totals, strict=False)]
     steps = run.record["steps_done"] / len(epochs)
     last, exchange = sent[-1], exchange_seconds(run, gbit)
     done = epochs.index(reached) + 1

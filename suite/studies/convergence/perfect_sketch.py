@@ -20,7 +20,7 @@ from wirebench.gradient.flat import Bucket
 
 
 class PerfectSketch(GsSgd):
-    """gs-SGD with a table of one row that has a cell for every entry; takes its options, and goes dense where it does."""
+    """gs-SGD with one row and a cell for every entry as its table; takes its options, goes dense where it does."""
 
     def sketch_of(self, bucket: Bucket, world: ExchangeContext) -> "_ExactTable":  # type: ignore[override]
         """The vector itself."""
@@ -37,6 +37,7 @@ class _ExactTable:
 
     def __init__(self, places: Places, numel: int) -> None:
         self.places, self.numel = places, numel
+        self.rows, self.columns = 1, numel
 
     def sketch(self, x: Tensor) -> Tensor:
         """The vector."""

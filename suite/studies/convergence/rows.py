@@ -116,7 +116,7 @@ def wire_bytes(entry: Mapping[str, Any]) -> float | None:
 
 
 def target(methods: Sequence[Method]) -> float | None:
-    """The accuracy that times and bytes are read at: 95 % of the dense runs' mean, in whole percent; None without them."""
+    """Where times and bytes are read: 95 % of the dense runs' mean accuracy, in whole percent; None without them."""
     dense = next((method.top1 for method in methods if method.label == DENSE), [])
     return math.floor(95 * statistics.mean(dense)) / 100 if dense else None
 

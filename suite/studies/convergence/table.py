@@ -1,7 +1,7 @@
 """table.md of a task: accuracies with their tests, bytes, times on networks, and what the sketches found."""
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from scipy import stats
 
@@ -9,7 +9,6 @@ from suite.studies.convergence.network import RATES, seconds_to
 from suite.studies.convergence.rows import Method, first_reaching, shared, target, wire_bytes
 from suite.studies.convergence.tasks import DENSE
 from suite.studies.convergence.verdicts import claims
-from suite.studies.notes import NotedRun
 from suite.studies.significance import LEAST_RUNS, LEVEL, compare
 from wirebench.utils.markdown import table
 
@@ -27,14 +26,8 @@ def document(task: str, methods: Sequence[Method], others: Mapping[str, Sequence
     lines = [f"# What every method does to the accuracy: {task}", "", *_setting(methods)]
     lines += table(_head(aim), [_cells(method, dense, goal) for method in methods])
     lines += [*_reading(methods), *_claims(methods), *_ranks(methods, others), *_networks(methods, goal, aim)]
-    lines += [
-        *_sketches(methods),
-        "![accuracy against epochs](epochs.png)",
-        "",
-        "![accuracy against bytes](bytes.png)",
-        "",
-    ]
-    return "\n".join(lines)
+    curves = ["![accuracy against epochs](epochs.png)", "", "![accuracy against bytes](bytes.png)", ""]
+    return "\n".join([*lines, *_sketches(methods), *curves])
 
 
 def _head(aim: str) -> tuple[str, ...]:
@@ -139,23 +132,23 @@ def _ranks(methods: Sequence[Method], others: Mapping[str, Sequence[Method]]) ->
 def _networks(methods: Sequence[Method], goal: float | None, aim: str) -> list[str]:
     """Seconds to the goal by the link rate."""
     rows = [
-        [method.title, *(_seconds(method, lambda run, rate=rate: seconds_to(run, goal, rate)) for rate in RATES)]
+        [method.title, *(_seconds([seconds_to(run, goal, rate) for run in method.runs]) for rate in RATES)]
         for method in methods
     ]
     if not any(cell != "-" for _, *cells in rows for cell in cells):
         return []
     return [
         *table(("method", *(f"s to {aim} at {rate:g} Gbit/s" for rate in RATES)), rows),
-        "Simulated exchange, measured computing: what a worker's passes, compressor and optimizer took here, one worker "
-        "after the other on this machine's cores, and what its requests cost by the cost model with one worker a "
+        "Simulated exchange, measured computing: what a worker's passes, compressor and optimizer took here, the workers "
+        "one after the other, and what its requests cost by the cost model with one worker a "
         "machine; nothing overlaps. On a faster processor the exchange is a larger share.",
         "",
     ]
 
 
-def _seconds(method: Method, of: Callable[[NotedRun], float | None]) -> str:
-    values = [value for value in map(of, method.runs) if value is not None]
-    return f"{statistics.mean(values):.0f}" if len(values) == len(method.runs) else "-"
+def _seconds(of_runs: Sequence[float | None]) -> str:
+    values = [seconds for seconds in of_runs if seconds is not None]
+    return f"{statistics.mean(values):.0f}" if len(values) == len(of_runs) else "-"
 
 
 def _sketches(methods: Sequence[Method]) -> list[str]:
@@ -178,12 +171,8 @@ def _sketches(methods: Sequence[Method]) -> list[str]:
 
 
 _SKETCHED = {
-    "chosen": "{:.0f}",
-    "heavy": "{:.0f}",
-    "heavy_by_chance": "{:.0f}",
-    "recall": "{:.3f}",
-    "sketch_error": "{:.2f}",
-}
+    "chosen": "{:.0f}", "heavy": "{:.0f}", "heavy_by_chance": "{:.0f}", "recall": "{:.3f}", "sketch_error": "{:.2f}",
+}  # fmt: skip
 
 
 def _average(method: Method, name: str, form: str = "{:.2f}") -> str:
