@@ -9,12 +9,15 @@ import pytest
 import compressors
 import models
 from suite.compose.resolve import resolve
-from suite.studies.convergence.run import CONFIG, PAPERS_K, PARAMETERS, plan
+from suite.studies.convergence.run import Cell
+from suite.studies.convergence.tasks import DAMAGING_K, TASKS, Task, compositions, labels
 from tests.flexreduce import run_record
 from tests.studies import verb
 from wirebench.config import loader
 
 run, report = verb.run("convergence"), verb.report("convergence")
+QUICK, RESNET20 = TASKS["quick"], TASKS["resnet20"]
+LONG = ["--task", "resnet20"]
 
 
 def record(*accuracies: float, megabytes: float = 10.0) -> dict:
@@ -36,7 +39,7 @@ def record(*accuracies: float, megabytes: float = 10.0) -> dict:
 
 
 def put(folder: Path, label: str, seed: int, made: dict, **more: object) -> Path:
-    place = folder / f"{label}-{seed}"
+    place = folder / "resnet20" / f"{label}-{seed}"
     place.mkdir(parents=True)
     (place / "record.json").write_text(json.dumps(made))
     note = {"label": label, "seed": seed, "launch": "python train.py", **more}
@@ -47,8 +50,12 @@ def put(folder: Path, label: str, seed: int, made: dict, **more: object) -> Path
 def rows(folder: Path) -> list[str]:
     """The table's rows, by a report of the folder."""
     assert report(["--out", str(folder)]) == 0
-    found = [line for line in (folder / "table.md").read_text().splitlines() if line.startswith("| ")]
-    return [line for line in found if not line.startswith(("| ---", "| method"))]
+    lines = [line for line in text_of(folder).splitlines() if line.startswith("| ")]
+    return [line for line in lines if not line.startswith(("| ---", "| method", "| claim"))]
+
+
+def text_of(folder: Path) -> str:
+    return (folder / "resnet20" / "table.md").read_text()
 
 
 class Fake:
@@ -61,7 +68,7 @@ class Fake:
     def __call__(self, command: list[str]) -> int:
         folder = Path(next(word for word in command if word.startswith("output.dir=")).partition("=")[2])
         self.started.append(folder.name)
-        folder.mkdir(exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         if self.status:
             made = record(0.5, 0.8)
             made["status"] = self.status
@@ -77,59 +84,79 @@ def test_the_table_names_every_machine_that_ran_a_method(tmp_path):
         made["environment"]["cpu"] = {"model": cpu, "cores": 2}
         put(tmp_path, label, 0, made)
     rows(tmp_path)
-    text = (tmp_path / "table.md").read_text()
+    text = text_of(tmp_path)
     assert "on A (bf16, fp16: B); dense by" in text
 
 
-def test_every_compressor_is_trained_and_those_with_a_density_warm_up():
-    chosen = plan(None, 0.01)
-    plugins = {overrides[0].partition("=")[2] for overrides in chosen.values()}
-    assert plugins == set(compressors.available())
-    assert "compressor.warmup=[0.25, 0.0625, 0.015625]" in chosen["topk"]
-    assert not any("warmup" in override for override in chosen["terngrad"])
-    assert "compressor.k=10000" in chosen["gs_sgd k=10000"]
+def test_every_compressor_is_trained_and_those_with_a_density_warm_up() -> None:
+    chosen = {each.label: each for each in compositions(QUICK, None, 0.01)}
+    plugins = {each.overrides[0].partition("=")[2] for each in chosen.values()}
+    assert plugins >= set(compressors.available())
+    assert "compressor.warmup=[0.25, 0.0625, 0.015625]" in chosen["topk"].overrides
+    assert not any("warmup" in override for override in chosen["terngrad"].overrides)
+    assert {each.label for each in compositions(RESNET20, None, 0.01)} < set(labels(RESNET20))
 
 
-@pytest.mark.parametrize(("density", "label"), [(d, label) for d in (0.01, 0.002) for label in plan(None, 0.01)])
-def test_a_warm_up_gets_sparser_from_epoch_to_epoch(density: float, label: str) -> None:
-    found = re.search(r"warmup=\[(.*)\]", " ".join(plan(None, density)[label]))
-    if found is not None:
-        last = PAPERS_K / PARAMETERS if "k=" in label else density
-        course = [*map(float, found.group(1).split(",")), last]
+@pytest.mark.parametrize("density", [0.01, 0.002])
+@pytest.mark.parametrize(("task", "label"), [(task, label) for task in TASKS.values() for label in labels(task)])
+def test_a_warm_up_gets_sparser_from_epoch_to_epoch(density: float, task: Task, label: str) -> None:
+    (chosen,) = compositions(task, [label], density)
+    warmup = re.search(r"warmup=\[(.*)\]", " ".join(chosen.overrides))
+    if warmup is not None:
+        last = DAMAGING_K / task.parameters if "k=" in label else density
+        course = [*map(float, warmup.group(1).split(",")), last]
         assert course == sorted(set(course), reverse=True)
-        assert len(course) > 2
+        assert len(course) > 1
 
 
-def test_the_models_size_is_the_models() -> None:
-    section = loader.load(CONFIG).model
-    model = models.build(section.name, num_classes=10, image_shape=(3, 32, 32), **section.options)
-    assert sum(parameter.numel() for parameter in model.parameters()) == PARAMETERS
+@pytest.mark.parametrize("task", TASKS.values(), ids=list(TASKS))
+def test_the_models_size_is_the_models(task: Task) -> None:
+    config = loader.load(task.config)
+    side = config.data.options.get("size", 32)
+    model = models.build(config.model.name, num_classes=10, image_shape=(3, side, side), **config.model.options)
+    assert sum(parameter.numel() for parameter in model.parameters()) == task.parameters
 
 
-@pytest.mark.parametrize("label", plan(None, 0.01))
-def test_every_run_is_a_composition_that_makes_sense(label: str) -> None:
-    resolve(loader.load(CONFIG, plan(None, 0.01)[label]))
+@pytest.mark.parametrize(("task", "label"), [(task, label) for task in TASKS.values() for label in labels(task)])
+def test_every_run_is_a_composition_that_makes_sense(task: Task, label: str) -> None:
+    (chosen,) = compositions(task, [label], 0.01)
+    resolve(Cell(task, chosen, 0, (), Path("x")).config())
+
+
+def test_the_order_is_that_of_rows_and_the_later_of_two_settings_counts(tmp_path: Path) -> None:
+    """So that a study that is stopped has whole rows; --set replaces what the task says."""
+    fake = Fake()
+    more = ["--set", "train.epochs=2", "--steps", "5"]
+    assert (
+        run(["--out", str(tmp_path), "--data", "x", "--methods", "topk", "dense", "--seeds", "0", "1", *more], fake)
+        == 0
+    )
+    names = ["topk-0", "topk-1", "dense-0", "dense-1"]
+    assert fake.started == [*names, *names]
+    note = json.loads((tmp_path / "quick" / "dense-1" / "method.json").read_text())
+    assert note["epochs"] == 2
+    assert note["launch"].count("train.epochs=") == 1 and "train.max_steps=5" in note["launch"]
 
 
 def test_what_is_there_is_not_trained_again(tmp_path: Path) -> None:
     put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10, density=None)
-    arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "dense", "topk", "--seeds", "0", "1"]
+    arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "dense", "topk", "--seeds", "0", "1", *LONG]
     failing = Fake(code=1)
     assert run(arguments, failing) == 1
-    assert failing.started == ["topk-0", "dense-1", "topk-1"]
-    assert not (tmp_path / "topk-1" / "method.json").exists()
+    assert failing.started == ["dense-1", "topk-0", "topk-1"]
+    assert not (tmp_path / "resnet20" / "topk-1" / "method.json").exists()
     working = Fake()
     assert run(arguments, working) == 0
-    assert working.started == ["topk-0", "dense-1", "topk-1"]
-    note = json.loads((tmp_path / "topk-1" / "method.json").read_text())
+    assert working.started == ["dense-1", "topk-0", "topk-1"]
+    note = json.loads((tmp_path / "resnet20" / "topk-1" / "method.json").read_text())
     assert (note["epochs"], note["density"], note["seed"]) == (10, 0.01, 1)
-    assert json.loads((tmp_path / "dense-1" / "method.json").read_text())["density"] is None
+    assert json.loads((tmp_path / "resnet20" / "dense-1" / "method.json").read_text())["density"] is None
 
 
 @pytest.mark.parametrize("code", [3, 1])
 def test_a_method_that_diverges_is_a_result(code: int, tmp_path: Path) -> None:
     put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10)
-    arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "topk"]
+    arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "topk", "--seeds", "0", *LONG]
     fake = Fake("diverged", code)
     assert run(arguments, fake) == 0
     assert run(arguments, fake) == 0
@@ -147,7 +174,7 @@ def test_of_several_seeds_the_table_says_how_many_diverged(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(("status", "code"), [("interrupted", 0), ("finished", 2), ("", 0)])
 def test_what_has_not_come_to_an_end_is_trained_again(status: str, code: int, tmp_path: Path) -> None:
-    arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "topk", "dense"]
+    arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "topk", "dense", "--seeds", "0", *LONG]
     put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10)
     fake = Fake(status, code)
     assert run(arguments, fake) == run(arguments, fake) == 1
@@ -157,9 +184,9 @@ def test_what_has_not_come_to_an_end_is_trained_again(status: str, code: int, tm
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["--epochs", "20"], "epochs is 10 in topk-0 and 20 in this call"),
+        (["--set", "train.epochs=20"], "epochs is 10 in topk-0 and 20 in this call"),
         (["--density", "0.02"], "density is 0.01 in topk-0 and 0.02 in this call"),
-        (["--epochs", "20", "--methods", "dense"], "epochs is 10 in topk-0 and 20 in this call"),
+        (["--set", "train.epochs=20", "--methods", "dense"], "epochs is 10 in topk-0 and 20 in this call"),
     ],
 )
 @pytest.mark.parametrize("told", [{"epochs": 10, "density": 0.01}, {}], ids=["by the note", "by the config"])
@@ -170,26 +197,27 @@ def test_runs_of_other_settings_are_not_taken_for_those_that_are_asked_for(
     made["config"]["train"]["epochs"] = 10
     made["config"]["compressor"] = {"name": "topk", "density": 0.01}
     put(tmp_path, "topk", 0, made, **told)
-    arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "topk", *asked]
+    arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "topk", "--seeds", "0", *LONG, *asked]
     assert run(arguments, lambda command: pytest.fail("started")) == 2
     assert capsys.readouterr().err == (
-        f"wirebench study convergence run: {tmp_path}: mixes settings: {said}; --out names another folder\n"
+        f"wirebench study convergence run: {tmp_path}/resnet20: mixes settings: {said}; --out names another folder\n"
     )
 
 
 def test_a_method_without_a_density_joins_runs_of_any(tmp_path: Path) -> None:
     put(tmp_path, "topk", 0, record(0.5, 0.9), epochs=10, density=0.001)
     fake = Fake()
-    assert run(["--out", str(tmp_path), "--data", "x", "--methods", "dense", "gs_sgd k=10000"], fake) == 0
-    assert fake.started == ["dense-0", "gs_sgd-k=10000-0"]
+    label = f"gs_sgd literal k={DAMAGING_K}"
+    assert run(["--out", str(tmp_path), "--data", "x", "--methods", "dense", label, "--seeds", "0", *LONG], fake) == 0
+    assert fake.started == ["dense-0", f"gs_sgd-literal-k={DAMAGING_K}-0"]
 
 
 def test_a_run_that_was_begun_is_not_stretched(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "topk-0" / "checkpoints").mkdir(parents=True)
-    given = loader.load(CONFIG, ["train.epochs=10"])
-    (tmp_path / "topk-0" / "config.toml").write_text(loader.dump(given))
-    arguments = ["--out", str(tmp_path), "--data", "x", "--methods", "topk"]
-    assert run([*arguments, "--epochs", "20"], lambda command: pytest.fail("started")) == 2
+    (tmp_path / "resnet20" / "topk-0" / "checkpoints").mkdir(parents=True)
+    given = loader.load(RESNET20.config, ["train.epochs=10"])
+    (tmp_path / "resnet20" / "topk-0" / "config.toml").write_text(loader.dump(given))
+    arguments = ["--out", str(tmp_path), "--data", "x", "--methods", "topk", "--seeds", "0", *LONG]
+    assert run([*arguments, "--set", "train.epochs=20"], lambda command: pytest.fail("started")) == 2
     assert "epochs is 10 in topk-0 and 20 in this call" in capsys.readouterr().err
     assert run(arguments, Fake()) == 0
 
@@ -260,7 +288,9 @@ def test_a_table_of_several_settings_is_refused(
     put(tmp_path, "dense", 0, record(0.5, 0.9))
     put(tmp_path, "topk", 0, other)
     assert report(["--out", str(tmp_path)]) == 2
-    assert capsys.readouterr().err == f"wirebench study convergence report: {tmp_path}: mixes settings: {said}\n"
+    assert (
+        capsys.readouterr().err == f"wirebench study convergence report: {tmp_path}/resnet20: mixes settings: {said}\n"
+    )
 
 
 def test_a_table_of_several_numbers_of_workers_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,5 +348,7 @@ def test_again_starts_a_finished_run_from_its_first_epoch(tmp_path: Path) -> Non
     old = put(tmp_path, "dense", 0, record(0.5, 0.9), epochs=10, density=None)
     (old / "checkpoints").mkdir()
     fake = Fake()
-    assert run(["--out", str(tmp_path), "--data", "x", "--methods", "dense", "--again"], fake) == 0
+    assert (
+        run(["--out", str(tmp_path), "--data", "x", "--methods", "dense", "--seeds", "0", "--again", *LONG], fake) == 0
+    )
     assert fake.started == ["dense-0"] and not (old / "checkpoints").exists()

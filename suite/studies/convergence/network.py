@@ -26,7 +26,7 @@ def seconds_to(run: NotedRun, accuracy: float | None, gbit: float) -> float | No
     None, too, for a record that lacks phases, requests or bytes.
     """
     reached, epochs = first_reaching(run, accuracy), history(run)
-    if reached is None or run.has("phases", "forward") is None or not run.has("requests"):
+    if reached is None or None in (run.has("phases", "forward"), run.has("requests"), run.has("steps_done")):
         return None
     totals = [count for count in map(wire_bytes, epochs) if count is not None]
     if len(totals) < len(epochs):

@@ -139,9 +139,9 @@ def _networks(methods: Sequence[Method], goal: float | None, aim: str) -> list[s
         return []
     return [
         *table(("method", *(f"s to {aim} at {rate:g} Gbit/s" for rate in RATES)), rows),
-        "Simulated exchange, measured computing: what a worker's passes, compressor and optimizer took here, the workers "
-        "one after the other, and what its requests cost by the cost model with one worker a "
-        "machine; nothing overlaps. On a faster processor the exchange is a larger share.",
+        "Measured computing, simulated exchange: what a worker's passes, compressor and optimizer took here, one after "
+        "the other, and what its requests cost by the cost model with one worker a machine; nothing overlaps. On a "
+        "faster processor the exchange is a larger share.",
         "",
     ]
 

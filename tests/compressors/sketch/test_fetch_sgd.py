@@ -151,7 +151,7 @@ def test_a_vector_in_place_of_the_table_is_weighed_as_it_is():
 def test_the_guard_sees_a_memory_that_runs_away(clear, grows):
     """Taking noise out of a narrow table puts as much into it; clearing its cells does not."""
     said: list[str] = []
-    rank = FetchSgd(density=0.01, clear=clear)
+    rank = FetchSgd(density=0.01, columns_per_entry=4, clear=clear)
     lane = SimpleNamespace(compressor=rank, flat=SimpleNamespace(grad=torch.empty(5000)))
     guard = ResidualWatch("fetch_sgd", rank.bounded_by, rank.density, said.append)
     rng = torch.Generator().manual_seed(0)
