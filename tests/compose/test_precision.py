@@ -15,7 +15,6 @@ from suite.compose.build import compose
 from tests.distributed.ends import assert_same_end, checkpoints, record
 from tests.distributed.launch import CONFIG, here
 from tests.distributed.launch import ROOT as TOP
-from wirebench.comm.base import Communicator
 from wirebench.comm.engine import Engine
 from wirebench.config import loader
 from wirebench.errors import UserError
@@ -170,7 +169,7 @@ def test_a_replayed_model_is_not_timed(timed, tmp_path):
     assert not clocks
 
 
-class Gathered(Communicator):
+class Gathered:
     """Rank 1's side of a gather, in which rank 0 says `first`."""
 
     def __init__(self, first: object) -> None:
