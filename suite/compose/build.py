@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import models
 from suite.compose.connect import Connected, connect
+from suite.compose.precision import Choice, Precision, choose
 from suite.compose.resolve import compressor_of, method_of, refuse_workers, resolve, scheduler_of
 from suite.compose.virtual_profile import virtual_seconds_of
 from wirebench import data
@@ -82,6 +83,8 @@ def _compose(settings: Config, scheduler: Scheduler, engine: Engine, tell: Tell)
     timeline = Timeline(engine.ranks[0])
     clock = Clock(engine.device, timeline)
     workers = _workers(settings, engine, tell)
+    choice = choose(settings, engine, workers[0], tell)
+    settings = _computing_in(choice.precision, settings, workers)
     virtual_seconds = (
         _virtual_seconds(settings, workers[0]) if scheduler.needs_profile and not engine.distributed else []
     )
@@ -89,7 +92,7 @@ def _compose(settings: Config, scheduler: Scheduler, engine: Engine, tell: Tell)
     if connected.lanes:
         tell(f"trying an exchange by {settings.collective.name}")
         preflight(connected.lanes, lambda: method_of(settings))
-    return _assemble(settings, engine, workers, connected, clock, timeline)
+    return _assemble(settings, engine, workers, connected, choice, clock, timeline)
 
 
 def _assemble(
@@ -97,6 +100,7 @@ def _assemble(
     engine: Engine,
     workers: list[Replica],
     connected: Connected,
+    choice: Choice,
     clock: Clock,
     timeline: Timeline,
 ) -> Trainer:
@@ -112,16 +116,14 @@ def _assemble(
     begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch
     residual_watch = _residual_watch(settings, lanes, warnings, progress, begin) if engine.is_first else None
     parts: dict[str, Stateful | None] = {
-        "health": health,
-        "traffic": traffic,
-        "residual_watch": residual_watch,
-        "calibration": calibration,
-    }
+        "health": health, "traffic": traffic, "residual_watch": residual_watch, "calibration": calibration,
+    }  # fmt: skip
     state = TrainState(workers, states, {name: part for name, part in parts.items() if part is not None}, warnings)
     checkpoints = Checkpoints(directory / "checkpoints", engine, state, identity, settings.train.keep, progress.note)
     # Before anything is written: a checkpoint that is refused costs an earlier run in this folder nothing.
     if settings.train.resume:
         checkpoints.restore(settings.train.resume)
+    choice.tell(warnings, progress.note)
     record = _record(settings, engine, directory, checkpoints.restored_from, progress.note)
     guard = Guard(workers[0].flat)
     if isinstance(synchroniser, ReduceScatterDriver):
@@ -134,6 +136,14 @@ def _assemble(
         clock, timeline, traffic, record, progress, step_log, checkpoints, Stopper(engine.store),
         sampler(engine.device), total_steps, state,
     )  # fmt: skip
+
+
+def _computing_in(precision: Precision, settings: Config, workers: list[Replica]) -> Config:
+    """The config with what its `auto` became; the workers compute in it from now on."""
+    settings = dataclasses.replace(settings, train=dataclasses.replace(settings.train, precision=precision))
+    for worker in workers:
+        worker.section = settings.train
+    return settings
 
 
 def _directory(settings: Config, engine: Engine) -> Path:

@@ -138,7 +138,7 @@ def test_unknown_names_are_refused_with_what_there_is():
         ("train", "channels_last", 1, "true or false"),
         ("train", "seed", "1", "a whole number"),
         ("train", "resume", 1, "a string"),
-        ("train", "precision", "fp64", "one of fp32, bf16"),
+        ("train", "precision", "fp64", "one of auto, fp32, bf16"),
         ("optimizer", "lr", "fast", "a number"),
         ("optimizer", "lr", False, "a number"),
         ("optimizer", "milestones", 3, "a list of a number"),

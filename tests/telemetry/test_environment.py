@@ -29,6 +29,28 @@ def test_says_where_the_run_was():
     assert json.loads(json.dumps(found, allow_nan=False)) == found
 
 
+@pytest.mark.parametrize(
+    ("cpuinfo", "flags"),
+    [
+        (
+            "model name\t: A\nflags\t\t: fpu fma sse4a avx512_bf16 avx f16c avx512f amx_tile fma4 avx2\n"
+            "vmx flags\t: ept\n\nprocessor\t: 1\nflags\t\t: avx_vnni\n",
+            ["amx_tile", "avx", "avx2", "avx512_bf16", "avx512f", "f16c", "fma"],
+        ),
+        ("Features\t: fp asimd aes asimdhp sve svebf16 bf16\n", ["asimd", "asimdhp", "bf16", "sve", "svebf16"]),
+        ("processor\t: 0\nflags\t\t: fpu sse4a\n", []),
+        ("processor\t: 0\n", None),
+        (None, None),
+    ],
+    ids=["x86", "arm", "old", "unlisted", "no-such-file"],
+)
+def test_the_cpus_flags_that_make_for_speed(cpuinfo, flags, monkeypatch, tmp_path):
+    monkeypatch.setattr(environment, "CPUINFO", tmp_path / "cpuinfo")
+    if cpuinfo is not None:
+        (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert capture()["cpu"]["flags"] == flags
+
+
 def test_keeps_settings_and_leaves_secrets_out(monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "0")

@@ -126,7 +126,8 @@ class TrainConfig:
 
     max_steps                stop after this many steps; 0: after `epochs`
     accumulation             micro-batches per step; must divide data.batch_size
-    precision                fp32, or bf16 autocast
+    precision                fp32, bf16 (autocast), or auto: the faster of both in a trial of a few passes at the start,
+                             or what the resumed checkpoint has; a recorded config has what ran
     warmup_steps             steps that throughput and phase times leave out
     eval_every               epochs between evaluations; 0: only at the end
     checkpoint_every_steps   0: off; checkpoint_every_epochs likewise; keep: how many checkpoints stay
@@ -139,7 +140,7 @@ class TrainConfig:
     resume: str = ""
     accumulation: int = 1
     label_smoothing: float = 0.0
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Literal["auto", "fp32", "bf16"] = "fp32"
     channels_last: bool = False
     warmup_steps: int = 5
     eval_every: int = 1

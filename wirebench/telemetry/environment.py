@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,9 @@ from wirebench.comm.launch_command import command
 from wirebench.telemetry import gpu
 
 ROOT = Path(__file__).resolve().parents[2]
+CPUINFO = Path("/proc/cpuinfo")
 _PREFIXES = ("OMP_", "MKL_", "KMP_", "HOROVOD_", "NCCL_", "GLOO_", "CUDA_", "TORCH_", "PYTORCH_", "CUBLAS_", "CUDNN_")
+_SPEED_FLAGS = re.compile(r"avx|avx2|fma|f16c|avx_vnni|avx512\w*|amx_\w+|asimd\w*|sve\w*|bf16")
 _SECRETS = ("SECRET", "KEY", "TOKEN", "PASSWORD", "CREDENTIAL")
 
 
@@ -28,7 +31,7 @@ def capture(device: torch.device) -> dict[str, Any]:
         "versions": _versions(),
         "hostname": platform.node(),
         "kernel": platform.release(),
-        "cpu": {"model": _cpu_model(), "cores": _cores(), "memory_mb": _memory_mb()},
+        "cpu": {"model": _cpu_model(), "flags": cpu_flags(), "cores": _cores(), "memory_mb": _memory_mb()},
         "gpus": _gpus(),
         "gpu_driver": gpu.driver_version(),
         "device": str(device),
@@ -83,11 +86,21 @@ def _installed(package: str) -> str | None:
         return None
 
 
+def cpu_flags() -> list[str] | None:
+    """The CPU's vector and matrix instruction sets, sorted, by the kernel's names; None where it does not list them."""
+    flags = _cpu_line("flags", "Features")  # on x86, on ARM
+    return None if flags is None else sorted(filter(_SPEED_FLAGS.fullmatch, flags.split()))
+
+
 def _cpu_model() -> str | None:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.exists() else []
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.processor() or None
+    return _cpu_line("model name") or platform.processor() or None
+
+
+def _cpu_line(*names: str) -> str | None:
+    """What the kernel says of the first CPU under one of these names."""
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    pairs = (line.partition(":") for line in lines)
+    return next((value.strip() for name, _, value in pairs if name.strip() in names), None)
 
 
 def _cores() -> int | None:

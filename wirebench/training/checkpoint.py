@@ -13,6 +13,7 @@ import os
 import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,7 +116,7 @@ class Checkpoints:
 
     def _choose(self, source: str) -> tuple[dict[str, Any] | None, list[bytes]]:
         """state.json and the files of the newest good checkpoint: the model's, then one for each rank."""
-        candidates = self._candidates(source)
+        candidates = _candidates(self.directory, source)
         for folder in candidates:
             try:
                 state = _read_state(folder)
@@ -137,20 +138,6 @@ class Checkpoints:
         self.note(f"no checkpoint in {self.directory} yet: starting anew")
         return None, []
 
-    def _candidates(self, source: str) -> list[Path]:
-        """Newest first."""
-        if source == "auto":
-            return _folders(self.directory)[::-1]
-        path = Path(source)
-        if path.name.startswith("step-") and path.is_dir():
-            return [p for p in _folders(path.parent) if p.name <= path.name][::-1]
-        for folder in (path / "checkpoints", path):
-            if _folders(folder):
-                return _folders(folder)[::-1]
-        raise UserError(
-            f"train.resume: {source}: no checkpoint there; it takes auto, a run's folder, or a step-... in it"
-        )
-
     def _world(self) -> dict[str, int]:
         return {"size": self.engine.size, "steps_per_epoch": self.state.steps_per_epoch}
 
@@ -165,6 +152,31 @@ class Checkpoints:
         upto = folders.index(newest) + 1
         for folder in [*folders[: max(upto - self.keep, 0)], *folders[upto:], *self.directory.glob(".step-*.partial")]:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def saved_identity(directory: Path, source: str) -> Mapping[str, Any]:
+    """The identity that a run had which `source` (train.resume) names; {} where there is nothing to resume from.
+
+    directory  the run's own checkpoints, which `auto` looks into
+    What is damaged is passed over: `Checkpoints.restore` tells of it. UserError as there.
+    """
+    for folder in _candidates(directory, source):
+        with suppress(_DamagedError):
+            return _read_state(folder)["identity"]
+    return {}
+
+
+def _candidates(directory: Path, source: str) -> list[Path]:
+    """Newest first."""
+    if source == "auto":
+        return _folders(directory)[::-1]
+    path = Path(source)
+    if path.name.startswith("step-") and path.is_dir():
+        return [p for p in _folders(path.parent) if p.name <= path.name][::-1]
+    for folder in (path / "checkpoints", path):
+        if _folders(folder):
+            return _folders(folder)[::-1]
+    raise UserError(f"train.resume: {source}: no checkpoint there; it takes auto, a run's folder, or a step-... in it")
 
 
 def _folders(directory: Path) -> list[Path]:

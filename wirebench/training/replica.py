@@ -11,7 +11,7 @@ from wirebench.config.loader import TrainConfig
 from wirebench.data.shard import Shard
 from wirebench.gradient.flat import FlatGradient
 from wirebench.training.loss import cross_entropy, logits_of
-from wirebench.utils.rng import seed_of
+from wirebench.utils.rng import generator, seed_of
 
 TOP = (1, 5)
 
@@ -75,6 +75,11 @@ class Replica:
         finally:
             self.model.train()
         return totals
+
+    def blank_batch(self, count: int) -> tuple[Tensor, Tensor]:
+        """Images of noise (count, C, H, W) and labels 0, laid out as `forward` lays out its own."""
+        images = torch.randn(count, *self.shard.dataset.image_shape, generator=generator("blank batch"))
+        return self._laid_out(images.to(self.device)), torch.zeros(count, dtype=torch.int64, device=self.device)
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.section.precision == "bf16")
