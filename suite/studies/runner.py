@@ -3,8 +3,10 @@
 import shlex
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -59,13 +61,25 @@ def measure(
     if len(missing) < len(planned):
         there = len(planned) - len(missing)
         print(f"{there} of {len(planned)} runs are there already; --again makes them anew", file=sys.stderr)
-    failed = []
-    for each in missing:
-        if not each.make(out, launch):
+    failed, took = [], []
+    for number, each in enumerate(missing, 1):
+        print(f"cell {number} of {len(missing)}: {each.label}{_left(took, len(missing) - number + 1)}", file=sys.stderr)
+        began = time.monotonic()
+        if each.make(out, launch):
+            took.append(time.monotonic() - began)
+        else:
             failed.append(each.label)
         if after is not None:
             after()
     return list(dict.fromkeys(failed))
+
+
+def _left(took: Sequence[float], missing: int) -> str:
+    """In words, how long so many cells will take if they are like those that are made; nothing before the first."""
+    if not took:
+        return ""
+    minutes = statistics.median(took) * missing / 60
+    return f", about {minutes:.0f} min left" if minutes < 100 else f", about {minutes / 60:.1f} h left"
 
 
 def run(command: Command) -> int:

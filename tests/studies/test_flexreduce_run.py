@@ -99,7 +99,7 @@ def test_a_layout_that_fails_loses_no_other(tmp_path: Path, capsys: pytest.Captu
     assert len(fake.commands) == len(LAYOUTS)
     assert sorted(path.stem for path in (tmp_path / "cells").iterdir()) == sorted(LAYOUTS)
     assert collective_results.load(tmp_path / "cells" / "3+3.jsonl").cells == (cell("3+3"),)
-    assert capsys.readouterr().err == "wirebench study flexreduce run: failed: 3+3\n"
+    assert capsys.readouterr().err.endswith("\nwirebench study flexreduce run: failed: 3+3\n")
 
 
 def test_trainings_take_turns_and_keep_what_reports_need(tmp_path: Path) -> None:

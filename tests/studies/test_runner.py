@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.studies.runner import WIREBENCH, attempt, run, shown
+from suite.studies.runner import WIREBENCH, Launch, attempt, measure, run, shown
 from tests.flexreduce import run_record
 from wirebench.cluster.signals import Interrupted
 
@@ -80,3 +80,33 @@ def test_commands_are_shown_as_one_types_them() -> None:
         shown([*WIREBENCH, "cluster", "run", "--", "python", "train.py"]) == "wirebench cluster run -- python train.py"
     )
     assert shown([sys.executable, "train.py", "a b"]) == "python train.py 'a b'"
+
+
+class Slow:
+    """A run that takes 90 s by a clock of its own."""
+
+    def __init__(self, label: str, clock: list[float], works: bool = True) -> None:
+        self.label, self.clock, self.works = label, clock, works
+
+    def check(self) -> None:
+        pass
+
+    def is_there(self, out: Path) -> bool:
+        return False
+
+    def make(self, out: Path, launch: Launch) -> bool:
+        self.clock[0] += 90.0
+        return self.works
+
+
+def test_a_study_says_how_far_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that fails says nothing of the time that others take."""
+    clock = [0.0]
+    monkeypatch.setattr("suite.studies.runner.time.monotonic", lambda: clock[0])
+    planned = [Slow("a-0", clock, works=False), Slow("a-1", clock), Slow("b-0", clock)]
+    assert measure(planned, tmp_path, lambda command: 0) == ["a-0"]
+    assert capsys.readouterr().err.splitlines() == [
+        "cell 1 of 3: a-0", "cell 2 of 3: a-1", "cell 3 of 3: b-0, about 2 min left",
+    ]  # fmt: skip
