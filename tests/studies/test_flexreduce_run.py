@@ -128,7 +128,7 @@ def test_a_training_that_fails_or_diverges_costs_the_earlier_ones_nothing(
         assert len(fake.commands) == len(TRAINED)
         assert {run.collective for run in load(tmp_path, None).runs} == set(COLLECTIVES)
         error = capsys.readouterr().err
-        assert error.startswith("wirebench study flexreduce run: failed: ") and "2+3: blueconnect in turn 0" in error
+        assert "\nwirebench study flexreduce run: failed: " in error and "2+3: blueconnect in turn 0" in error
 
 
 def test_what_is_there_is_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

@@ -4,6 +4,7 @@ A step takes what a worker computed, by the record, and what its requests cost o
 overlaps, as in the study's scheduler. In a warm-up the requests cost more, as the bytes of the epoch are more.
 """
 
+from collections.abc import Iterable
 from functools import lru_cache
 
 from suite.studies.convergence.rows import first_reaching, history, wire_bytes
@@ -17,13 +18,13 @@ from wirebench.topology.tree import Topology
 
 RATES = (0.1, 1.0, 10.0, 25.0)
 """Gbit/s of every worker's link."""
-COMPUTING = ("forward", "backward", "compress", "update")
+PASSES = ("forward", "backward", "update")
 
 
-def seconds_to(run: NotedRun, accuracy: float | None, gbit: float) -> float | None:
+def seconds_to(run: NotedRun, accuracy: float | None, gbit: float, passes: float) -> float | None:
     """Seconds until the first epoch after which the test accuracy was at least `accuracy`; None if it never was.
 
-    None, too, for a record that lacks phases, requests or bytes.
+    None, too, for a record that lacks phases, requests or bytes. `passes` as from `quietest`.
     """
     reached, epochs = first_reaching(run, accuracy), history(run)
     if reached is None or None in (run.has("phases", "forward"), run.has("requests"), run.has("steps_done")):
@@ -35,23 +36,49 @@ def seconds_to(run: NotedRun, accuracy: float | None, gbit: float) -> float | No
     steps = run.record["steps_done"] / len(epochs)
     last, exchange = sent[-1], exchange_seconds(run, gbit)
     done = epochs.index(reached) + 1
-    return steps * sum(computing_seconds(run) + exchange * (each / last if last else 1.0) for each in sent[:done])
+    return steps * sum(
+        computing_seconds(run, passes) + exchange * (each / last if last else 1.0) for each in sent[:done]
+    )
 
 
-def computing_seconds(run: NotedRun) -> float:
-    """Seconds of one worker's step without its exchange. The local engine's phases are those of all its workers."""
-    shared = run.record["world_size"] if run.record["engine"] == "local" else 1
-    return sum(run.has("phases", name) or 0.0 for name in COMPUTING) / shared
+def quietest(runs: Iterable[NotedRun]) -> float:
+    """Least seconds of a worker's passes and update, which are the same for all methods of a task; 0 without any.
+
+    A record's phases are also those of what else the machine did in the hours of a study.
+    """
+    return min((seconds for seconds in map(_passes, runs) if seconds), default=0.0)
+
+
+def computing_seconds(run: NotedRun, passes: float) -> float:
+    """Seconds of one worker's step without its exchange, on a machine whose passes take `passes`."""
+    own = _passes(run)
+    compress = (run.has("phases", "compress") or 0.0) / _shared_by(run)
+    return passes + (compress * passes / own if own else 0.0)
+
+
+def _passes(run: NotedRun) -> float:
+    return sum(run.has("phases", name) or 0.0 for name in PASSES) / _shared_by(run)
+
+
+def _shared_by(run: NotedRun) -> int:
+    """The local engine's phases are those of all its workers, one after the other."""
+    return int(run.record["world_size"]) if run.record["engine"] == "local" else 1
 
 
 def exchange_seconds(run: NotedRun, gbit: float) -> float:
-    """Seconds of the requests of the last step on machines of one worker each."""
+    """Seconds of the requests of the last step on machines of one worker each.
+
+    A plan begins with the name of its collective; what none serves, an all-to-all, is priced as the engine's own.
+    """
     size = run.record["world_size"]
     total = 0.0
     for request in run.record["requests"]:
         kind = getattr(requests, request["kind"])
         sent = float(request["payload_bytes"])
-        total += _pricer(request["plan"], size, gbit).seconds(RequestSize(kind, sent, sent))
+        name = request["plan"].split()[0]
+        total += _pricer(name if name in collectives.available() else "native", size, gbit).seconds(
+            RequestSize(kind, sent, sent)
+        )
     return total
 
 
