@@ -76,9 +76,8 @@ def exchange_seconds(run: NotedRun, gbit: float) -> float:
         kind = getattr(requests, request["kind"])
         sent = float(request["payload_bytes"])
         name = request["plan"].split()[0]
-        total += _pricer(name if name in collectives.available() else "native", size, gbit).seconds(
-            RequestSize(kind, sent, sent)
-        )
+        name = name if name in collectives.available() else "native"
+        total += _pricer(name, size, gbit).seconds(RequestSize(kind, sent, sent))
     return total
 
 
