@@ -7,6 +7,7 @@ HEAVYMIX: Ivkin et al., "Communication-efficient Distributed SGD with Sketching"
 import math
 
 import torch
+from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor
 
 from compressors.sketch.count_sketch import CountSketch
@@ -17,6 +18,7 @@ SAMPLE_HITS, SAMPLE_LEAST, SAMPLE_SHARE = 64, 1 << 14, 1 / 16
 SAMPLE_SLACK = 3  # standard deviations
 LOWER, TRIES = 0.7, 8
 SPARE_DRAWS, PERMUTED = 16, 1 << 12
+NODES = 40
 LEAST = torch.finfo(torch.float32).tiny
 
 
@@ -29,14 +31,18 @@ def heavy(sketch: CountSketch, table: Tensor, k: int, energy: float) -> Tensor:
 
 
 def heavy_by_chance(numel: int, k: int, columns: int, rows: int) -> float:
-    """Expected size of H for a vector of many entries of which none is heavy: what the sketch's noise alone makes.
+    """Expected size of H for a normally distributed vector, hardly an entry of which is heavy: what noise alone makes.
 
-    A row's error is about normal, of variance energy / columns; a place is in H where a majority of rows err beyond
-    sqrt(energy / k) to the same side.
+    A row's estimate is the entry and an error that is about normal, of variance energy / columns; a place is in H where
+    a majority of rows lie beyond sqrt(energy / k) to the same side. The integral over entries is Gauss and Hermite's.
     """
-    beyond = math.erfc(math.sqrt(columns / k / 2)) / 2
-    majority = range(rows // 2 + 1, rows + 1)
-    return numel * 2 * sum(math.comb(rows, n) * beyond**n * (1 - beyond) ** (rows - n) for n in majority)
+    entries, weights = hermegauss(NODES)
+    threshold, error = math.sqrt(numel / k), math.sqrt(numel / columns)
+    majority, probability = range(rows // 2 + 1, rows + 1), 0.0
+    for entry, weight in zip(entries.tolist(), (weights / weights.sum()).tolist(), strict=True):
+        beyond = math.erfc((threshold - entry) / error / math.sqrt(2)) / 2
+        probability += weight * sum(math.comb(rows, n) * beyond**n * (1 - beyond) ** (rows - n) for n in majority)
+    return numel * 2 * probability
 
 
 def heavymix(sketch: CountSketch, table: Tensor, k: int, energy: float, rng: torch.Generator) -> Tensor:

@@ -45,7 +45,8 @@ CORRECTED = {"momentum": 0.9, "nesterov": False, "clip": 0.0, "masking": True}
 SKETCHED = (
     CORRECTED
     | {"density": 0.01, "k": 0, "rows": 5, "columns": 0, "ratio": 0.0}
-    | {"fill": "random", "p2": 1, "broadcast": "sketch", "reseed": False}
+    | {"fill": "random", "p1": 0.0, "p2": 1, "broadcast": "sketch", "reseed": False}
+    | {"columns_per_entry": 4.0}
 )
 DEFAULTS: dict[str, dict[str, Any]] = {
     "acp_sgd": {"rank": 4, "min_compression_rate": 1.0, "error_feedback": True, "start_step": 0},
@@ -53,7 +54,8 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "dgc": CORRECTED | {"density": 0.001, "selection": "sampled"},  # compress_ratio
     # The cells that an update touches are cleared: the subtraction is commented out in the code.
     "fetch_sgd": {"density": 0.01, "k": 0, "rows": 5, "columns": 0, "momentum": 0.9, "clear": "cells"},
-    "gs_sgd": SKETCHED,
+    # Not the paper's rule: what learns, by the study convergence.
+    "gs_sgd": SKETCHED | {"fill": "estimate", "p1": 1.0, "p2": 2, "broadcast": "indices", "reseed": True},
     # Its code: 5 x 500,000 for k = 50,000; p2 = 4; no threshold, no random fill; biases beside the sketch.
     "sketched_sgd": SKETCHED | {"columns_per_entry": 10.0, "fill": "estimate", "p2": 4, "broadcast": "indices"},
     "gtopk": {"density": 0.001, "conserve": False, "selection": "exact"},

@@ -10,6 +10,8 @@ from torch import Tensor
 import compressors
 from compressors.common.wrappers import DenseBelow, Warmup
 from compressors.gs_sgd import HEAD_BYTES, GsSgd
+from compressors.sketch.count_sketch import CountSketch
+from compressors.sketch.heavy_hitters import heavy, heavy_by_chance
 from tests.compressors.twins import estimates_reference, top_k_reference
 from tests.helpers import LocalEngine, Log, answer_all, cut, lay_out, whole
 from wirebench.errors import UserError
@@ -17,7 +19,15 @@ from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, Reduce, Sum, payload
 
 NUMEL, K, ROWS, COLUMNS = 300, 12, 5, 48
+PRINTED: dict[str, Any] = {"fill": "random", "p1": 0.0, "p2": 1, "broadcast": "sketch", "reseed": False}
+"""The paper's rule, which the defaults are not."""
+
 SIZES: dict[str, Any] = {"density": K / NUMEL, "rows": ROWS, "columns": COLUMNS}
+
+
+def literal(**options: Any) -> GsSgd:
+    """The method as printed, but for these options."""
+    return GsSgd(**(PRINTED | options))
 
 
 def worlds(size, step=0, epoch=0, measuring=False):
@@ -74,7 +84,7 @@ class Twin:
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_the_largest_estimates_are_applied_with_exact_values(size, hash, momentum):
     """Halves of whole numbers add up exactly for these few steps."""
-    ranks = [GsSgd(**SIZES, fill="estimate", hash=hash, momentum=momentum) for _ in range(size)]
+    ranks = [literal(**SIZES, fill="estimate", hash=hash, momentum=momentum) for _ in range(size)]
     twin = Twin(size, momentum)
     for step in range(4):
         grads = whole_numbers(size, step)
@@ -89,7 +99,7 @@ def test_the_largest_estimates_are_applied_with_exact_values(size, hash, momentu
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_heavy_entries_are_applied_and_others_up_to_k(size):
-    ranks, twin = [GsSgd(**SIZES, momentum=0.0) for _ in range(size)], Twin(size)
+    ranks, twin = [literal(**SIZES, momentum=0.0) for _ in range(size)], Twin(size)
     for step in range(4):
         grads = whole_numbers(size, step)
         for grad in grads:
@@ -112,7 +122,7 @@ def test_heavy_entries_are_applied_and_others_up_to_k(size):
 @pytest.mark.parametrize("hash", ["block", "reference"])
 def test_with_p1_the_table_has_the_largest_entries_of_each_rank(hash, p1):
     """What is applied is exact all the same, and comes from all ranks' whole memories."""
-    ranks = [GsSgd(**SIZES, fill="estimate", hash=hash, momentum=0.5, p1=p1) for _ in range(3)]
+    ranks = [literal(**SIZES, fill="estimate", hash=hash, momentum=0.5, p1=p1) for _ in range(3)]
     twin = Twin(3, 0.5)
     for step in range(4):
         grads = whole_numbers(3, step)
@@ -130,7 +140,7 @@ def test_with_p1_the_table_has_the_largest_entries_of_each_rank(hash, p1):
 
 
 def test_the_random_ones_are_new_every_step_and_the_same_on_all_ranks():
-    ranks, grads = [GsSgd(**SIZES, momentum=0.0) for _ in range(2)], [torch.ones(NUMEL)] * 2
+    ranks, grads = [literal(**SIZES, momentum=0.0) for _ in range(2)], [torch.ones(NUMEL)] * 2
     first, second = (exchange(ranks, grads, step=step) for step in range(2))
     for results in (first, second):
         assert torch.equal(results[0], results[1])
@@ -154,7 +164,7 @@ def test_what_is_applied_and_what_waits_is_what_was_given(options, collective):
     groups = [[range(0, 3)], [range(0, 1), range(1, 3)], [range(0, 2), range(2, 3)]]
     for size in (1, 2, 3, 6, 9):
         engine = LocalEngine(size, collective)
-        ranks = [GsSgd(**SIZES, momentum=0.0, **options) for _ in range(size)]
+        ranks = [literal(**SIZES, momentum=0.0, **options) for _ in range(size)]
         given, applied = torch.zeros(NUMEL), torch.zeros(NUMEL)
         for step in range(4):
             grads = whole_numbers(size, step)
@@ -171,7 +181,7 @@ def test_what_is_applied_and_what_waits_is_what_was_given(options, collective):
 
 def test_nothing_of_the_momentum_is_lost():
     """What comes in is u, not g: with masking, u starts anew where it was sent. Within fp32's rounding of 1e-6."""
-    ranks, twin, given = [GsSgd(**SIZES, momentum=0.9) for _ in range(3)], Twin(3, 0.9), torch.zeros(NUMEL)
+    ranks, twin, given = [literal(**SIZES, momentum=0.9) for _ in range(3)], Twin(3, 0.9), torch.zeros(NUMEL)
     applied = torch.zeros(NUMEL)
     for step in range(6):
         grads = [torch.randn(NUMEL, generator=torch.Generator().manual_seed(9 * step + r)) for r in range(3)]
@@ -185,7 +195,7 @@ def test_nothing_of_the_momentum_is_lost():
 
 def test_with_everything_sent_it_is_dense_momentum_sgd():
     """As in a dense warm-up: nothing is chosen, so nothing is masked."""
-    ranks, velocity = [GsSgd(density=1.0, momentum=0.5) for _ in range(3)], torch.zeros(NUMEL)
+    ranks, velocity = [literal(density=1.0, momentum=0.5) for _ in range(3)], torch.zeros(NUMEL)
     for step in range(3):
         grads = whole_numbers(3, step)
         velocity = 0.5 * velocity + sum(grads)
@@ -209,7 +219,7 @@ def test_with_everything_sent_it_is_dense_momentum_sgd():
 )
 def test_dense_where_the_table_would_not_be_smaller(options, dense):
     log: Log = []
-    ranks = [GsSgd(**options, momentum=0.0) for _ in range(2)]
+    ranks = [literal(**options, momentum=0.0) for _ in range(2)]
     exchange(ranks, whole_numbers(2, 0), log)
     assert len(log) == (1 if dense else 2)
     sent = sum(payload(requests[0]).nbytes for requests in log)
@@ -219,7 +229,7 @@ def test_dense_where_the_table_would_not_be_smaller(options, dense):
 
 def test_the_rounds_are_a_table_and_k_values():
     log: Log = []
-    ranks = [GsSgd(**SIZES), GsSgd(**SIZES)]
+    ranks = [literal(**SIZES), literal(**SIZES)]
     exchange(ranks, whole_numbers(2, 0), log)
     assert all(isinstance(request, Sum) for requests in log for request in requests)
     assert [payload(requests[0]).shape for requests in log] == [(ROWS, COLUMNS), (K,)]
@@ -227,7 +237,7 @@ def test_the_rounds_are_a_table_and_k_values():
 
 def test_more_candidates_are_summed_and_the_k_largest_sums_applied():
     log: Log = []
-    ranks, twin = [GsSgd(**SIZES, fill="estimate", p2=4, momentum=0.0) for _ in range(2)], Twin(2)
+    ranks, twin = [literal(**SIZES, fill="estimate", p2=4, momentum=0.0) for _ in range(2)], Twin(2)
     grads = whole_numbers(2, 0)
     twin.take_in(grads)
     candidates = top_k_reference(estimates_of(ranks[0], twin.v)[0], 4 * K)
@@ -239,7 +249,7 @@ def test_more_candidates_are_summed_and_the_k_largest_sums_applied():
 
 def test_candidates_are_at_most_all_entries():
     log: Log = []
-    rank = GsSgd(density=0.3, columns=10, fill="estimate", p2=50, momentum=0.0)
+    rank = literal(density=0.3, columns=10, fill="estimate", p2=50, momentum=0.0)
     exchange([rank], whole_numbers(1, 0), log)
     assert payload(log[1][0]).numel() <= NUMEL
 
@@ -249,7 +259,7 @@ def test_rank_0_may_tell_the_others_what_it_found(fill):
     results, logs = [], []
     for broadcast in ("sketch", "indices"):
         log: Log = []
-        ranks = [GsSgd(**SIZES, fill=fill, broadcast=broadcast) for _ in range(3)]
+        ranks = [literal(**SIZES, fill=fill, broadcast=broadcast) for _ in range(3)]
         results.append(exchange(ranks, whole_numbers(3, 0), log)[0])
         logs.append(log)
     assert torch.equal(*results)
@@ -264,7 +274,7 @@ def test_with_indices_down_no_sketch_is_sent_back():
     sent = {}
     for broadcast in ("sketch", "indices"):
         engine = LocalEngine(4, "tree")
-        ranks = [GsSgd(**SIZES, broadcast=broadcast) for _ in range(4)]
+        ranks = [literal(**SIZES, broadcast=broadcast) for _ in range(4)]
         engine.answer_all([
             rank.exchange(whole(grad), ExchangeContext(place, 4))
             for place, (rank, grad) in enumerate(zip(ranks, whole_numbers(4, 0), strict=True))
@@ -279,7 +289,7 @@ def test_with_indices_down_no_sketch_is_sent_back():
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_with_indices_down_all_ranks_hear_of_what_is_not_finite(bad):
-    ranks = [GsSgd(**SIZES, broadcast="indices") for _ in range(3)]
+    ranks = [literal(**SIZES, broadcast="indices") for _ in range(3)]
     grads = whole_numbers(3, 0)
     grads[2][5] = bad
     assert all(result.isnan().all() for result in exchange(ranks, grads))
@@ -287,18 +297,18 @@ def test_with_indices_down_all_ranks_hear_of_what_is_not_finite(bad):
 
 def test_a_bucket_takes_its_share_of_k_and_of_the_columns():
     layers = lay_out([(20, 10), (95, 1), (5, 1)])
-    rank = GsSgd(k=12, columns=30)
+    rank = literal(k=12, columns=30)
     large, small, smallest = cut(torch.zeros(300), layers, [range(0, 1), range(1, 2), range(2, 3)])
     assert [rank.entries(b.grad.numel(), b.model_numel) for b in (large, small, smallest)] == [8, 3, 1]
     assert [rank.width(b.grad.numel(), b.model_numel) for b in (large, small, smallest)] == [20, 10, 1]
-    assert GsSgd(ratio=0.05).width(95, 300) == 5
-    assert GsSgd(k=12).width(95, 300) == 12
+    assert literal(ratio=0.05).width(95, 300) == 5
+    assert literal(k=12).width(95, 300) == 12
 
 
 @pytest.mark.parametrize("options", [{"k": 3}, {"density": 0.3}, {"k": 3, "density": 0.01}])
 @pytest.mark.parametrize("density", [0.04, 0.01])  # the second is the default
 def test_a_warm_up_goes_before_density_and_k(options, density):
-    warm = Warmup(GsSgd(**options, columns=10, momentum=0.0), [density])
+    warm = Warmup(literal(**options, columns=10, momentum=0.0), [density])
     counts = []
     for epoch in range(2):
         log: Log = []
@@ -309,13 +319,13 @@ def test_a_warm_up_goes_before_density_and_k(options, density):
 
 def test_hashes_stay_or_are_drawn_every_step():
     for reseed in (False, True):
-        rank, bucket = GsSgd(**SIZES, reseed=reseed), whole(torch.ones(NUMEL))
+        rank, bucket = literal(**SIZES, reseed=reseed), whole(torch.ones(NUMEL))
         first, second = (rank.sketch_of(bucket, ExchangeContext(0, 1, step)).sketch(bucket.grad) for step in range(2))
         assert torch.equal(first, second) != reseed
 
 
 def test_hashes_differ_between_buckets_and_runs():
-    rank = GsSgd(**SIZES)
+    rank = literal(**SIZES)
     buckets = cut(torch.ones(600), lay_out([(300, 1), (300, 1)]), [range(0, 1), range(1, 2)])
     tables = [rank.sketch_of(bucket, ExchangeContext(0, 1)).sketch(bucket.grad) for bucket in buckets]
     assert not torch.equal(*tables)
@@ -326,7 +336,7 @@ def test_hashes_differ_between_buckets_and_runs():
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_reaches_all_ranks_before_anything_is_chosen(options, bad):
-    ranks, grads = [GsSgd(**SIZES, **options) for _ in range(3)], whole_numbers(3, 0)
+    ranks, grads = [literal(**SIZES, **options) for _ in range(3)], whole_numbers(3, 0)
     grads[2][17] = bad
     log: Log = []
     for result in exchange(ranks, grads, log):
@@ -336,14 +346,14 @@ def test_what_is_not_finite_reaches_all_ranks_before_anything_is_chosen(options,
 
 
 def test_infinities_of_both_signs_are_not_taken_for_zero():
-    ranks, grads = [GsSgd(**SIZES) for _ in range(2)], whole_numbers(2, 0)
+    ranks, grads = [literal(**SIZES) for _ in range(2)], whole_numbers(2, 0)
     grads[0][17], grads[1][17] = math.inf, -math.inf
     assert exchange(ranks, grads)[0].isnan().all()
 
 
 def test_measures_by_hand():
     """A table so wide that estimates are exact: recall 1 and no error."""
-    ranks = [GsSgd(density=0.01, rows=1, columns=299, fill="estimate", momentum=0.0) for _ in range(2)]
+    ranks = [literal(density=0.01, rows=1, columns=299, fill="estimate", momentum=0.0) for _ in range(2)]
     grads = [torch.zeros(NUMEL), torch.zeros(NUMEL)]
     grads[0][[3, 100]] = torch.tensor([5.0, -4.0])
     grads[1][[3, 200]] = torch.tensor([1.0, 3.0])
@@ -351,36 +361,48 @@ def test_measures_by_hand():
     exchange(ranks, grads, log, measuring=True)
     assert [payload(requests[0]).numel() for requests in log] == [299, 3, NUMEL]
     for rank in ranks:
-        assert rank.measures.names == ["heavy", "chosen", "recall", "sketch_error"]
-        parts, wholes = rank.measures.take().tolist()
-        assert parts == [1.0, 3.0, 3.0, 0.0]  # 36 reaches 61 / 3, 16 and 9 do not
-        assert wholes == [1.0, 1.0, 3.0, pytest.approx(math.sqrt(61))]
+        assert rank.measures.names == ["heavy", "heavy_by_chance", "chosen", "recall", "sketch_error"]
+        (heavy, _, *parts), wholes = rank.measures.take().tolist()
+        assert [heavy, *parts] == [1.0, 3.0, 3.0, 0.0]  # 36 reaches 61 / 3, 16 and 9 do not
+        assert wholes == [1.0, 1.0, 1.0, 3.0, pytest.approx(math.sqrt(61))]
 
 
 def test_measures_see_that_a_table_is_too_small():
-    ranks = [GsSgd(density=0.1, rows=5, columns=10, momentum=0.0)]
+    ranks = [literal(density=0.1, rows=5, columns=10, momentum=0.0)]
     grad = torch.ones(NUMEL)
     grad[:30] = 1.5
     exchange(ranks, [grad], measuring=True)
-    (heavy, chosen, found, error), (_, _, top, norm) = ranks[0].measures.take().tolist()
+    (heavy, by_chance, chosen, hits, error), (*_, top, norm) = ranks[0].measures.take().tolist()
     assert (chosen, top) == (30, 30)
-    assert heavy > 30  # in ten columns noise alone is
-    assert found < 20
+    assert 30 < heavy < 2 * by_chance  # in ten columns noise alone is
+    assert hits < 20
     assert error > norm
 
 
 def test_a_large_bucket_is_measured_at_some_places():
     log: Log = []
-    rank = GsSgd(density=0.01, momentum=0.0)
+    rank = literal(density=0.01, momentum=0.0)
     exchange([rank], [torch.randn(50_000, generator=torch.Generator().manual_seed(0))], log, measuring=True)
     assert 3500 < payload(log[2][0]).numel() <= 4096
     parts, wholes = rank.measures.take().tolist()
-    assert 35 <= wholes[2] <= 41  # a hundredth of the places
-    assert parts[1] == 500
+    assert 35 <= wholes[3] <= 41  # a hundredth of the places
+    assert parts[2] == 500
+
+
+@pytest.mark.parametrize(("k", "columns"), [(500, 2000), (500, 1000), (200, 600)])
+def test_what_is_heavy_by_chance_is_what_noise_shows(k, columns):
+    """Of a normally distributed vector, which has no entry of 10 deviations: over 10 hashes within a quarter."""
+    x = torch.randn(50_000, generator=torch.Generator().manual_seed(0))
+    counts = []
+    for seed in range(10):
+        sketch = CountSketch(x.numel(), 5, columns, seed)
+        table = sketch.sketch(x)
+        counts.append(heavy(sketch, table, k, sketch.l2sq(table)).numel())
+    assert sum(counts) / 10 == pytest.approx(heavy_by_chance(x.numel(), k, columns, 5), rel=0.25)
 
 
 def test_momentum_of_dense_layers_beside_it():
-    wrapped = DenseBelow(GsSgd(density=0.1, columns=10, momentum=0.5), 1)
+    wrapped = DenseBelow(literal(density=0.1, columns=10, momentum=0.5), 1)
     buckets = cut(torch.ones(104), lay_out([(100, 1), (4,)]), [range(0, 2)])
     for wanted in (1.0, 1.5):
         grad = buckets[0].grad.fill_(1.0)
@@ -411,7 +433,7 @@ def test_momentum_of_dense_layers_beside_it():
 )
 def test_mistakes_are_told(options, message):
     with pytest.raises(UserError, match=message):
-        compressors.build("gs_sgd", **options)
+        compressors.build("gs_sgd", **(PRINTED | options))
 
 
 def test_momentum_is_its_own():

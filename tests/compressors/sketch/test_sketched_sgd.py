@@ -9,7 +9,7 @@ from compressors.sketched_sgd import SketchedSgd
 from tests.helpers import LocalEngine, whole
 from wirebench.gradient.context import ExchangeContext
 
-OPTIONS: dict[str, Any] = {"density": 0.04, "columns": 48, "broadcast": "sketch"}
+OPTIONS: dict[str, Any] = {"density": 0.04, "columns": 48, "broadcast": "sketch", "p1": 0.0, "reseed": False}
 
 
 def step_of(ranks, collective, grads):

@@ -1,5 +1,7 @@
 """Gaps between a bucket's layers: what draws or estimates places names none of theirs, and k counts without them."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -84,7 +86,8 @@ def test_what_is_drawn_beside_it_lies_in_no_gap_and_anywhere_else():
     assert not seen.any()
 
 
-METHODS = [RandomK(0.1), GsSgd(density=0.1, columns=9, rows=3), GsSgd(k=42, columns=9, rows=3)]
+SHARES: tuple[dict[str, Any], ...] = ({"density": 0.1}, {"k": 42})
+METHODS = [RandomK(0.1), *(GsSgd(columns=9, rows=3, fill="random", p2=1, **share) for share in SHARES)]
 
 
 @pytest.mark.parametrize("method", METHODS)
