@@ -4,7 +4,7 @@ Dai, Diao, Li and Xu, "A Distributed SGD Algorithm with Global Sketching for Dee
 2108.06004, Algorithm 1. Sketches add up, so what is found are the large entries of the sum, which top-k methods never
 see; two rounds, both on a tree: a table, then the values of the chosen entries. The paper gives no sizes.
 
-The defaults are not the paper's rule, which does not learn at 1 %, but what does (docs/sketches.md); the rule as printed
+The defaults are not the paper's rule, which hardly learns at 1 %, but what does (docs/sketches.md). The rule as printed
 is fill = random, p1 = 0, p2 = 1, broadcast = sketch, reseed = false: configs/cifar10_resnet20_gs_sgd_literal.toml.
 """
 
@@ -46,8 +46,8 @@ class GsSgd(Sketched):
     columns    of the table for the whole model; 0: columns_per_entry k
     ratio      columns as a share of a bucket's entries, in place of columns
     columns_per_entry  columns for each of the k entries, where neither of these is given
-    fill       what joins the heavy entries where they are fewer than k: `random` ones (the paper), or those with the
-               next largest `estimate`s (the released Sketched-SGD)
+    fill       what joins the heavy entries where they are fewer than k: `random` ones (the paper; needs p2 = 1), or
+               those with the next largest `estimate`s (the released Sketched-SGD)
     p2         with fill = estimate: p2 k entries are summed, of which the k largest sums are applied
     p1         a rank sketches only the p1 k entries of its memory that are largest (the released Sketched-SGD), so that
                the table holds P p1 k entries and not the noise of all; the rest waits. 0: all entries (the paper)
@@ -64,8 +64,8 @@ class GsSgd(Sketched):
     Memory: residual and momentum, 2 d (1 d with momentum = 0); the hash, 0.04 d at the default sizes; while it
     works the table, 0.2 d, and its cells' codes, 0.3 d.
     Measures: heavy, the entries above HEAVYMIX's threshold; heavy_by_chance, how many a vector without any would show;
-    chosen; and at 4096 places, for one more sum: recall, the share of
-    the sum's largest entries that were chosen; sketch_error, the norm of the estimates' errors over that of the sums.
+    chosen; and at 4096 places, for one more sum: recall, the share of the sum's largest entries that were chosen;
+    sketch_error, the norm of the estimates' errors over that of the sums.
     """
 
     keeps: Keeps = "exactly"
@@ -189,7 +189,7 @@ class GsSgd(Sketched):
                     message = torch.cat([message.add_(1), self.code.encode_indices(index, sketch.numel)])
         messages = yield Gather(message, values=0)
         with phase("decode"):
-            (told,) = [each for each in messages if each.numel()]
+            told = next(each for each in messages if each.numel())
             return self.code.decode_indices(told[HEAD_BYTES:], sketch.numel) if bool(told[0]) else None
 
     def _measure(

@@ -9,11 +9,11 @@ from suite.studies.convergence import rows
 from suite.studies.convergence.rows import DENSE, Method
 from wirebench.errors import UserError
 
-FOLDER = Path(__file__).resolve().parents[2] / "results" / "convergence"
+FOLDER = Path(__file__).resolve().parents[2] / "results" / "convergence" / "resnet20"
 
 
 def load(folder: Path = FOLDER) -> Accuracies:
-    """The folder of the study convergence; empty where nothing was measured or a record is damaged."""
+    """The folder of a task of the study convergence; empty where nothing was measured or a record is damaged."""
     try:
         methods = rows.load(folder)
     except UserError as error:

@@ -42,7 +42,7 @@ def test_every_plugin_and_engine_is_listed():
 
 def test_options_are_listed_with_default_and_type():
     text = catalog.plugins(KINDS, ENGINES)
-    assert "      depth = 20   (one of 20, 32, 44, 56, 110)\n" in text
+    assert "      depth = 20   (one of 8, 20, 32, 44, 56, 110)\n" in text
     assert "      density = 0.001   (a number)\n" in text
 
 

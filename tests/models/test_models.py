@@ -208,7 +208,7 @@ def test_the_smallest_image_that_fits(name, least):
         ("toy", (1, 1, 8), {}, "toy takes images of at least 2x2 pixels"),
         ("toy", (1, 8, 8), {"hidden": 0}, "model.hidden: needs at least 1"),
         ("toy", (1, 8, 8), {"unused": 1}, "model.unused: needs true or false"),
-        ("resnet_cifar", CIFAR, {"depth": 18}, "model.depth: needs one of 20, 32, 44, 56, 110, got 18"),
+        ("resnet_cifar", CIFAR, {"depth": 18}, "model.depth: needs one of 8, 20, 32, 44, 56, 110, got 18"),
         ("vgg_cifar", CIFAR, {"depth": 13}, "model.depth: needs one of 11, 16, 19, got 13"),
         ("resnet50", IMAGENET, {"depth": 50}, "model.depth: 'resnet50' has no such option"),
         ("resnet_cifra", CIFAR, {}, "did you mean 'resnet_cifar'"),
