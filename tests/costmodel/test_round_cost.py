@@ -8,7 +8,7 @@ import pytest
 import compressors
 import schedulers
 from tests.costmodel import closed_forms
-from tests.costmodel.test_request_cost import NAMES, asked, pricer_of
+from tests.costmodel.test_request_cost import NAMES, request_size, pricer_of
 from tests.costmodel.test_request_sizes import make_of
 from wirebench import collectives
 from wirebench.costmodel.plan_cost import plan_seconds
@@ -49,7 +49,7 @@ def ratios(name: str, cluster: tuple[int, int]) -> dict[str, list[float]]:
     found["sum"] = sums
     by_kind = {Gather: large.gather_seconds, Merge: large.merge_seconds, Route: large.route_seconds}
     for kind, price in by_kind.items():
-        found[kind.__name__.lower()] = [price(n) / plans.seconds(asked(kind, n)) for n in NUM_BYTES]
+        found[kind.__name__.lower()] = [price(n) / plans.seconds(request_size(kind, n)) for n in NUM_BYTES]
     return found
 
 
@@ -96,7 +96,7 @@ def test_segments_of_large_sums_count(name: str, cluster: tuple[int, int], num_b
     """Beyond 16 ranks nothing jumps: up to 16 both prices can be told."""
     topology = presets.cluster(presets.find("10gbe"), *cluster)
     plans, large = Pricer(collectives.build(name), name, topology), RoundCost(name, topology, segmented=True)
-    assert large.sum_seconds(num_bytes) == pytest.approx(plans.seconds(asked(Sum, num_bytes)), rel=0.2)
+    assert large.sum_seconds(num_bytes) == pytest.approx(plans.seconds(request_size(Sum, num_bytes)), rel=0.2)
 
 
 def test_rates_of_a_job_on_one_machine_are_not_known_of_many_ranks():
@@ -110,7 +110,7 @@ def test_rates_of_a_job_on_one_machine_are_not_known_of_many_ranks():
 def test_a_networks_rate_is_reached(name: str):
     network = presets.find(name)._replace(reduce_seconds_per_byte=0.0)
     pricer = Pricer(collectives.build("ring"), "ring", presets.cluster(network, 4))
-    assert pricer.seconds(asked(Sum, 4e9)) == pytest.approx(1.5 * 4e9 / network.bytes_per_second, rel=0.01)
+    assert pricer.seconds(request_size(Sum, 4e9)) == pytest.approx(1.5 * 4e9 / network.bytes_per_second, rel=0.01)
 
 
 def test_machines_share_their_link():
