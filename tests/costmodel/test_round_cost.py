@@ -8,7 +8,7 @@ import pytest
 import compressors
 import schedulers
 from tests.costmodel import closed_forms
-from tests.costmodel.test_request_cost import NAMES, request_size, pricer_of
+from tests.costmodel.test_request_cost import NAMES, pricer_of, request_size
 from tests.costmodel.test_request_sizes import make_of
 from wirebench import collectives
 from wirebench.costmodel.plan_cost import plan_seconds
