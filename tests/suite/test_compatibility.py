@@ -44,7 +44,7 @@ def test_every_refusal_has_its_line_and_nothing_is_composed():
 
 def test_summable_is_what_sums_all_values():
     summable = {name for name, row in page().items() if row["summable"] == "yes"}
-    assert summable >= {"none", "fp16", "int8", "terngrad", "gs_sgd", "powersgd", "iwp"}
+    assert summable >= {"none", "fp16", "int8", "terngrad", "powersgd", "iwp"}
     assert not summable & {"topk", "dgc", "gtopk", "oktopk", "qsgd", "signsgd", "onebit", "threshold"}
 
 

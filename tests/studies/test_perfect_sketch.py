@@ -1,0 +1,51 @@
+"""The oracle in the place of the sketch."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from compressors.gs_sgd import GsSgd
+from suite.studies.convergence.perfect_sketch import PerfectSketch
+from tests.compressors.twins import top_k_reference
+from tests.helpers import answer_all, whole
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.metrics import values
+
+NUMEL, K = 500, 20
+PRINTED: dict[str, Any] = {"density": K / NUMEL, "p1": 0.0, "p2": 1, "broadcast": "sketch", "momentum": 0.0}
+
+
+def step_of(ranks, grads, measuring=False):
+    worlds = [ExchangeContext(rank, len(ranks), measuring=measuring) for rank in range(len(ranks))]
+    return answer_all([r.exchange(whole(g.clone()), w) for r, g, w in zip(ranks, grads, worlds, strict=True)])
+
+
+def test_with_estimates_it_is_the_top_k_of_the_sum():
+    grads = [torch.randn(NUMEL, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
+    ranks = [PerfectSketch(fill="estimate", **PRINTED) for _ in grads]
+    result = step_of(ranks, grads, measuring=True)[0]
+    total = sum(grads)
+    assert torch.equal(torch.nonzero(result).squeeze(1), top_k_reference(total, K))
+    torch.testing.assert_close(result[result != 0], (total / 3)[result != 0])
+    for rank in ranks:
+        measured = values(rank.measures.names, rank.measures.take())
+        assert (measured["recall"], measured["sketch_error"]) == (1.0, 0.0)
+
+
+def test_with_random_fill_it_chooses_what_heavymix_chooses_of_exact_estimates():
+    """All that is heavy, and then the same random places as gs_sgd with so wide a table that it does not err."""
+    grads = [torch.randn(NUMEL, generator=torch.Generator().manual_seed(7))]
+    grads[0][[5, 77]] = 100.0
+    result = step_of([PerfectSketch(fill="random", **PRINTED)], grads)[0]
+    exact = step_of([GsSgd(fill="random", rows=1, columns=NUMEL - 1, **PRINTED)], grads)[0]
+    assert result[[5, 77]].tolist() == [100.0, 100.0]
+    assert result.count_nonzero() == exact.count_nonzero() == K
+
+
+@pytest.mark.parametrize("density", [0.04, 0.06])
+def test_it_goes_dense_where_gs_sgd_does(density):
+    grads = [torch.randn(NUMEL, generator=torch.Generator().manual_seed(3))]
+    options: dict[str, Any] = {**PRINTED, "fill": "random", "density": density}
+    ours, theirs = (step_of([make(**options)], grads)[0] for make in (PerfectSketch, GsSgd))
+    assert ours.count_nonzero() == theirs.count_nonzero()
