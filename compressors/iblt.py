@@ -9,7 +9,7 @@ import math
 
 import torch
 
-from compressors.sketch.peeling import LOAD, ROWS, LookupTable
+from compressors.sketch.peeling import LOAD, ROWS, LookupTable, key_bytes
 from compressors.sparse.base import Sparse, check_bucket
 from compressors.sparse.places import write_average
 from compressors.sparse.selection import top_k
@@ -20,7 +20,7 @@ from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Sum
 from wirebench.utils.rng import seed_of
 
-BYTES_PER_CELL = 8
+VALUE_BYTES = 4
 
 
 class Iblt(Sparse):
@@ -34,7 +34,7 @@ class Iblt(Sparse):
     A bucket whose table would not be smaller than itself goes dense. The hashes are new in every step, so that no
     entries get into each other's way twice.
 
-    Memory: the residual, 1 d; the table, 10.4 room k bytes.
+    Memory: the residual, 1 d; the table, 10.4 room k bytes (15.6 with the longer keys of many ranks).
     Measures: read, the different entries that peeling has shown; stalled, the share of buckets where more were left.
     """
 
@@ -52,7 +52,7 @@ class Iblt(Sparse):
         grad, k = bucket.grad, self.count(bucket.numel)
         with phase("update"):
             waiting = self.feedback.accumulate(bucket, world)
-        if self.is_dense(bucket.numel):
+        if self.is_dense(bucket.numel, world.size):
             with phase("encode"):
                 grad.copy_(waiting)
                 self.feedback.sent_all(bucket)
@@ -86,10 +86,14 @@ class Iblt(Sparse):
         """Columns of the table of a bucket of `numel` elements."""
         return math.ceil(self.room * self.count(numel) / (LOAD * ROWS)) + 2
 
-    def is_dense(self, numel: int) -> bool:
+    def is_dense(self, numel: int, size: int) -> bool:
         """Whether a table would not be smaller than a bucket of `numel` elements."""
-        return BYTES_PER_CELL * ROWS * self.columns(numel) >= 4 * numel
+        return self._table_bytes(numel, size) >= VALUE_BYTES * numel
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """A value and a key for each cell; a dense bucket's values."""
-        return 4 * numel if self.is_dense(numel) else BYTES_PER_CELL * ROWS * self.columns(numel)
+        return VALUE_BYTES * numel if self.is_dense(numel, size) else self._table_bytes(numel, size)
+
+    def _table_bytes(self, numel: int, size: int) -> int:
+        columns = self.columns(numel)
+        return (VALUE_BYTES + key_bytes(numel, columns, size)) * ROWS * columns

@@ -6,8 +6,8 @@ taken out of its other cells, which may leave others alone, and so on. All U ent
 O(1 / U), while U is at most 0.818 times the cells (the threshold of a random hypergraph with 3 vertices an edge); above
 that almost none are. Tables of several ranks add up, as a sketch's do, and a place that several sent is one entry.
 
-A key is an int32: a count in its upper bits, in its lower ones a code of the place's block and a check. A cell's count
-n and sum s show one place where s / n is a code whose check is right. A wrong place that passes the check all the same
+A key is a whole number: a count in its upper bits, a code of the place's block and a check in its lower ones. A cell's
+count n and sum s show one place where s / n is a code whose check is right. A wrong place that passes the check all the same
 is taken out with count n; when its cells hold nothing else it shows again, with count -n, and is put back.
 """
 
@@ -25,7 +25,6 @@ from wirebench.utils.rng import seed_of
 ROWS = 3
 LOAD = 1 / 1.3
 """Entries per cell that a table is made for; the threshold is 0.818."""
-KEY_BITS = 31
 CHECK_BITS = 6
 """Fewest bits of a check: below that, wrong places are too many to be put back."""
 GOLDEN = 0x9E3779B1
@@ -48,33 +47,49 @@ class Peeled:
     rest: Tensor
 
 
+def key_bytes(numel: int, columns: int, size: int) -> int:
+    """Bytes of a key: those of an int32 where its check has bits enough, else of an int64."""
+    return 4 if _check_bits(32, numel, columns, size) >= CHECK_BITS else 8
+
+
+def _check_bits(bits: int, numel: int, columns: int, size: int) -> int:
+    """What a signed number of `bits` leaves beside a count up to `size`, and a sum of so many codes of blocks."""
+    blocks = (_modulus(numel) - 1) // columns
+    return bits - 1 - 2 * size.bit_length() - blocks.bit_length()
+
+
+def _modulus(numel: int) -> int:
+    return 1 << max(numel - 1, 1).bit_length()
+
+
 class LookupTable:
     """Tables of (3, columns) for vectors of `numel` elements of at most `size` ranks; `seed` is the same on all.
 
     Places are first permuted, so that neighbours, which are often large together, do not share a neighbourhood.
-    UserError where the key has too few bits for so many ranks or so short a table.
+    UserError where even the longer key has too few bits, as with more than a million ranks.
     """
 
     def __init__(self, numel: int, columns: int, size: int, seed: int, device: torch.device) -> None:
         self.numel, self.size = numel, size
-        self.modulus = 1 << max(numel - 1, 1).bit_length()
+        self.modulus = _modulus(numel)
         draw = seed_of("permutation", seed)
         self.factor, self.shift = draw % self.modulus | 1, (draw >> 32) % self.modulus
         self.inverse = pow(self.factor, -1, self.modulus)
         self.sketch = CountSketch(self.modulus, ROWS, columns, seed, "block", device)
         assert isinstance(self.sketch.hash, BlockHash)
         self.hash: BlockHash = self.sketch.hash
-        count_bits = size.bit_length()
-        self.check_bits = KEY_BITS - 2 * count_bits - ((self.modulus - 1) // columns).bit_length()
+        self.key_type = torch.int32 if key_bytes(numel, columns, size) == 4 else torch.int64
+        bits = torch.iinfo(self.key_type).bits
+        self.check_bits = _check_bits(bits, numel, columns, size)
         if self.check_bits < CHECK_BITS:
             raise UserError(f"a table of {columns} columns for {numel} elements has no room for keys of {size} ranks")
-        self.one = 1 << (KEY_BITS - count_bits)  # what counts once, above a sum of `size` codes
+        self.one = 1 << (bits - 1 - size.bit_length())  # what counts once, above a sum of `size` codes
 
     def fill(self, index: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """The table and the keys, float32 and int32 (3, columns), of the `values` at the places `index`."""
+        """The table and the keys, float32 and int32 or int64 (3, columns), of the `values` at the places `index`."""
         place = self._permuted(index)
         table = self.sketch.sketch_entries(place, values)
-        keys = torch.zeros(table.shape, dtype=torch.int32, device=table.device)
+        keys = torch.zeros(table.shape, dtype=self.key_type, device=table.device)
         self._add_keys(keys, place, torch.ones_like(place))
         return table, keys
 
@@ -115,7 +130,7 @@ class LookupTable:
 
     def _add_keys(self, keys: Tensor, place: Tensor, count: Tensor) -> None:
         """Add `count` times the key of each place to its cells."""
-        key = (self._codes(place) + self.one).mul_(count).to(torch.int32)
+        key = (self._codes(place) + self.one).mul_(count).to(self.key_type)
         for row, (cell, _) in zip(keys, self.hash.cells(place), strict=True):
             row.index_add_(0, cell, key)
 

@@ -61,7 +61,8 @@ def measure(
     if len(missing) < len(planned):
         there = len(planned) - len(missing)
         print(f"{there} of {len(planned)} runs are there already; --again makes them anew", file=sys.stderr)
-    failed, took = [], []
+    failed: list[str] = []
+    took: list[float] = []
     for number, each in enumerate(missing, 1):
         print(f"cell {number} of {len(missing)}: {each.label}{_left(took, len(missing) - number + 1)}", file=sys.stderr)
         began = time.monotonic()

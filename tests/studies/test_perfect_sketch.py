@@ -25,7 +25,7 @@ def test_with_estimates_it_is_the_top_k_of_the_sum():
     grads = [torch.randn(NUMEL, generator=torch.Generator().manual_seed(seed)) for seed in range(3)]
     ranks = [PerfectSketch(fill="estimate", **PRINTED) for _ in grads]
     result = step_of(ranks, grads, measuring=True)[0]
-    total = sum(grads)
+    total = torch.stack(grads).sum(0)
     assert torch.equal(torch.nonzero(result).squeeze(1), top_k_reference(total, K))
     torch.testing.assert_close(result[result != 0], (total / 3)[result != 0])
     for rank in ranks:

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from compressors.sketch import peeling
-from compressors.sketch.peeling import LOAD, ROWS, LookupTable
+from compressors.sketch.peeling import LOAD, ROWS, LookupTable, key_bytes
 from wirebench.errors import UserError
 
 CPU = torch.device("cpu")
@@ -15,7 +14,7 @@ def table_of(numel, entries, load, size, seed):
     rng = torch.Generator().manual_seed(seed)
     codec = LookupTable(numel, int(entries / load / ROWS), size, seed, CPU)
     union = torch.randperm(numel, generator=rng)[:entries]
-    total, table, keys = torch.zeros(numel), torch.zeros(()), torch.zeros((), dtype=torch.int32)
+    total, table, keys = torch.zeros(numel), torch.zeros(()), torch.zeros((), dtype=codec.key_type)
     for rank in range(min(size, 5)):
         mine = union if rank == 0 else union[torch.rand(entries, generator=rng) < 0.4]
         mine = mine.sort().values
@@ -26,7 +25,7 @@ def table_of(numel, entries, load, size, seed):
     return codec, table, keys, union.sort().values, total
 
 
-@pytest.mark.parametrize(("numel", "size"), [(60_000, 4), (60_000, 64), (1 << 20, 100)])
+@pytest.mark.parametrize(("numel", "size"), [(60_000, 4), (60_000, 64), (1 << 20, 5000)])
 def test_at_its_load_all_entries_are_read_with_their_sums(numel, size):
     """Of 20 tables all: two entries share all three cells with probability 6 LOAD^3 / U, here 0.1 % a table."""
     for seed in range(20):
@@ -56,12 +55,11 @@ def test_below_the_threshold_a_large_table_does_not_stall():
     assert codec.peel(table, keys).complete
 
 
-def test_a_wrong_place_that_passes_the_check_is_put_back(monkeypatch):
-    """With a check of one bit half of all wrong places pass."""
-    monkeypatch.setattr(peeling, "CHECK_BITS", 0)
+def test_a_wrong_place_that_passes_the_check_is_put_back():
+    """With a check of two bits a quarter of all wrong places pass."""
     complete = 0
     for seed in range(20):
-        codec = LookupTable(1 << 16, 900, 100, seed, CPU)
+        codec = LookupTable(1 << 16, 900, 64, seed, CPU)
         codec.check_bits = 2
         index = torch.randperm(1 << 16, generator=torch.Generator().manual_seed(seed))[:1500].sort().values
         peeled = codec.peel(*codec.fill(index, torch.ones(index.numel())))
@@ -73,5 +71,8 @@ def test_a_wrong_place_that_passes_the_check_is_put_back(monkeypatch):
 
 
 def test_more_ranks_than_a_key_can_count_are_refused():
-    with pytest.raises(UserError, match="has no room for keys of 5000 ranks"):
-        LookupTable(1 << 20, 1000, 5000, 0, CPU)
+    assert (key_bytes(1 << 20, 1000, 64), key_bytes(1 << 20, 1000, 128)) == (4, 8)
+    assert LookupTable(1 << 20, 1000, 64, 0, CPU).check_bits >= 6
+    assert LookupTable(1 << 30, 1000, 1 << 17, 0, CPU).check_bits >= 6
+    with pytest.raises(UserError, match="has no room for keys of 16777216 ranks"):
+        LookupTable(1 << 24, 1000, 1 << 24, 0, CPU)
