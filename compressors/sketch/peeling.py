@@ -7,8 +7,8 @@ O(1 / U), while U is at most 0.818 times the cells (the threshold of a random hy
 that almost none are. Tables of several ranks add up, as a sketch's do, and a place that several sent is one entry.
 
 A key is a whole number: a count in its upper bits, a code of the place's block and a check in its lower ones. A cell's
-count n and sum s show one place where s / n is a code whose check is right. A wrong place that passes the check all the same
-is taken out with count n; when its cells hold nothing else it shows again, with count -n, and is put back.
+count n and sum s show one place where s / n is a code whose check is right. A wrong place that passes the check all the
+same is taken out with count n; when its cells hold nothing else it shows again, with count -n, and is put back.
 """
 
 from dataclasses import dataclass
