@@ -65,7 +65,7 @@ endef
 test: setup ## lint, then all tests that protect a change (about 5 min)
 	$(call pytest, and not slow)
 
-test-all: setup ## lint, then every test, also those marked slow, with more random examples
+test-all: setup ## lint, then every test, also those marked slow, with more random examples (about 11 min)
 	$(call pytest,,--hypothesis-profile=full)
 
 lint: setup ## ruff check, ruff format --check, mypy
@@ -127,7 +127,7 @@ bench-methods: setup ## train with every compressor on 4 emulated hosts, 1 Gbit/
 	$(STUDY) methods report results/methods/vgg16 results/methods/resnet20 && $(STUDY) gs_sgd report && \
 		test -z "$$failed"
 
-bench-convergence: setup ## ResNet-20 on CIFAR-10 with every compressor, 10 epochs each; CIFAR=FOLDER (about 5 h)
+bench-convergence: setup ## CIFAR-10 with every compressor, several seeds, two tasks; CIFAR=FOLDER (about 12 h)
 	@$(STUDY) convergence run --data "$(CIFAR)"
 
 bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures (a few seconds)

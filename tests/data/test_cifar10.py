@@ -41,6 +41,21 @@ def test_pixels_and_labels_are_those_of_the_records(cifar10: tuple[Path, np.ndar
     assert labels.tolist() == records[index.numpy(), 0].tolist()
 
 
+@pytest.mark.parametrize(("size", "square"), [(16, 2), (8, 4)])
+def test_smaller_images_are_means_of_squares(cifar10: tuple[Path, np.ndarray], size: int, square: int) -> None:
+    """To whole levels, as images are kept; and they are moved by an eighth of their side at most."""
+    root, _ = cifar10
+    dataset = data.build("cifar10", str(root), size=size)
+    assert dataset.image_shape == (3, size, size)
+    ((images, _),) = dataset.batches([torch.tensor([0, 9_999])], train=False, key=KEY, device=CPU)
+    test = torch.from_numpy(np.fromfile(root / "cifar-10-batches-bin" / "test_batch.bin", np.uint8).reshape(-1, 3073))
+    squares = test[[0, 9_999], 1:].float().view(2, 3, size, square, size, square)
+    levels = squares.mean((3, 5)).round()
+    expected = (levels / 255 - torch.tensor(MEAN)[:, None, None]) / torch.tensor(STD)[:, None, None]
+    torch.testing.assert_close(images, expected)
+    assert getattr(dataset, "pad", None) == size // 8
+
+
 def test_training_images_are_shifted_and_half_of_them_mirrored(cifar10: tuple[Path, np.ndarray]) -> None:
     """Find each image's move by trying all 9 x 9 x 2 of them."""
     augmented, plain = data.build("cifar10", str(cifar10[0])), data.build("cifar10", str(cifar10[0]), augment=False)

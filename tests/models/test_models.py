@@ -16,6 +16,8 @@ CIFAR, IMAGENET = (3, 32, 32), (3, 224, 224)
 COUNTS = [
     ("resnet_cifar", {}, CIFAR, 269_722, 334_072),
     ("resnet_cifar", {"depth": 20}, (3, 8, 8), 269_722, 334_072),
+    ("resnet_cifar", {"depth": 8}, (3, 16, 16), 75_290, 139_640),
+    ("resnet_cifar", {"depth": 8, "width": 8}, (3, 16, 16), 19_218, 51_888),
     ("resnet_cifar", {"depth": 32}, CIFAR, 464_154, 528_504),
     ("resnet_cifar", {"depth": 44}, CIFAR, 658_586, 722_936),
     ("resnet_cifar", {"depth": 56}, CIFAR, 853_018, 917_368),

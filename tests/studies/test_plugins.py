@@ -1,4 +1,4 @@
-"""The oracle in the place of the sketch."""
+"""Plugins of studies: the oracle in the place of the sketch, and gTop-k with the messages of its authors' code."""
 
 from typing import Any
 
@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from compressors.gs_sgd import GsSgd
+from compressors.gtopk import GTopK
 from suite.studies.convergence.perfect_sketch import PerfectSketch
+from suite.studies.gs_sgd.released_gtopk import ReleasedGTopK
 from tests.compressors.twins import top_k_reference
-from tests.helpers import answer_all, whole
+from tests.helpers import LocalEngine, answer_all, whole
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.metrics import values
 
@@ -49,3 +51,17 @@ def test_it_goes_dense_where_gs_sgd_does(density):
     options: dict[str, Any] = {**PRINTED, "fill": "random", "density": density}
     ours, theirs = (step_of([make(**options)], grads)[0] for make in (PerfectSketch, GsSgd))
     assert ours.count_nonzero() == theirs.count_nonzero()
+
+
+def test_the_released_gtopk_is_gtopk_with_twice_the_bytes():
+    rng = torch.Generator().manual_seed(0)
+    grads = [torch.randn(400, generator=rng) for _ in range(4)]
+    results, logs = [], []
+    for method in (GTopK, ReleasedGTopK):
+        engine, ranks = LocalEngine(4, "tree"), [method(density=0.05) for _ in grads]
+        worlds = [ExchangeContext(rank, 4) for rank in range(4)]
+        triples = zip(ranks, grads, worlds, strict=True)
+        results.append(engine.answer_all([rank.exchange(whole(g.clone()), world) for rank, g, world in triples])[0])
+        logs.append(engine.servers[0].log)
+    assert torch.equal(*results)
+    assert [[entry.payload_bytes for entry in log] for log in logs] == [[8 * 20], [16 * 20]]
