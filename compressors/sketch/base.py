@@ -86,12 +86,14 @@ class Sketched(Method):
         """The bucket's hashes, the same on all ranks; new ones every step with `reseed`."""
         numel, device, places = bucket.grad.numel(), bucket.grad.device, places_of(bucket)
         columns = self.width(places.numel, self.model_numel(bucket))
-        seed = seed_of("count sketch", world.seed, bucket.start, *([world.step] if self.reseed else []))
+        seed = seed_of("count sketch", world.seed, bucket.start)
         key = (numel, columns, seed, device, places)
         known = self._sketches.get(bucket.index)
         if known is None or known[0] != key:
             sketch = CountSketch(numel, self.rows, columns, seed, self.hash, device, places)
             known = self._sketches[bucket.index] = (key, sketch)
+        if self.reseed:
+            known[1].hash.redraw(seed_of("count sketch", world.seed, bucket.start, world.step))
         return known[1]
 
     def bytes_of(self, numel: int, bytes_per_entry: int) -> int:

@@ -19,6 +19,8 @@ from wirebench.utils.rng import generator
 SLICED_COLUMNS = 4096
 """On a CPU blocks of this length or more get calls of their own; shorter ones are handled many at a time, by index."""
 
+SIGN_BIT = 63
+
 # Elements that are handled at once: on a CPU they stay in its cache, on a GPU they are work for all of it.
 CPU_FLOATS, CPU_BYTES = 1 << 17, 1 << 20
 CUDA_FLOATS, CUDA_BYTES = 1 << 22, 1 << 24
@@ -34,19 +36,24 @@ class BlockHash:
     def __init__(self, numel: int, rows: int, columns: int, seed: int, device: torch.device) -> None:
         self.numel, self.columns = numel, columns
         self.blocks = -(-numel // columns)
-        rng = generator("block hash", seed)
-        shift = torch.randint(columns, (rows, self.blocks), generator=rng)
-        negative = torch.randint(2, (rows, self.blocks), generator=rng)
-        places = torch.randint(2, (min(columns, numel),), generator=rng, dtype=torch.int8)
-        self.shift, self.sign = shift.to(device), (1.0 - 2.0 * negative).to(device)
+        self.rows, self.device = rows, device
+        places = torch.randint(2, (min(columns, numel),), generator=generator("places", seed), dtype=torch.int8)
         self.place_sign = torch.ones(places.numel(), device=device).sub_(places.to(device), alpha=2)
-        # Where an element's codes begin in a row of twice those for sign + and twice those for sign -.
-        self.code_start = self.shift + 2 * columns * negative.to(device)
         self.sliced = device.type == "cpu" and columns >= SLICED_COLUMNS
+        self._scratch: Tensor | None = None
+        self.redraw(seed)
+
+    def redraw(self, seed: int) -> None:
+        """Draw new shifts and signs of blocks; the signs of places, which take the time of a copy, stay."""
+        rng = generator("block hash", seed)
+        shift = torch.randint(self.columns, (self.rows, self.blocks), generator=rng)
+        negative = torch.randint(2, (self.rows, self.blocks), generator=rng)
+        self.shift, self.sign = shift.to(self.device), (1.0 - 2.0 * negative).to(self.device)
+        # Where an element's codes begin in a row of twice those for sign + and twice those for sign -.
+        self.code_start = self.shift + 2 * self.columns * negative.to(self.device)
         if self.sliced:
             self.block_shifts, self.block_negative = shift.t().tolist(), negative.t().tolist()
             self.block_code_starts = self.code_start.t().tolist()
-        self._scratch: Tensor | None = None
 
     def add(self, x: Tensor, table: Tensor) -> None:
         """Add the sketch of `x` to `table`."""
@@ -58,7 +65,9 @@ class BlockHash:
         place = index - block * self.columns
         place_sign = self.place_sign.index_select(0, place)
         for shift, sign in zip(self.shift, self.sign, strict=True):
-            cell = shift.index_select(0, block).add_(place).remainder_(self.columns)
+            # The remainder of what is below twice the columns; that of a division takes several times as long.
+            cell = shift.index_select(0, block).add_(place).sub_(self.columns)
+            cell.add_((cell >> SIGN_BIT).bitwise_and_(self.columns))
             yield cell, sign.index_select(0, block).mul_(place_sign)
 
     def counts(self, codes: Tensor) -> Iterator[tuple[int, Tensor]]:

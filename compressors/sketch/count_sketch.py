@@ -38,6 +38,10 @@ CELLS_AT_ONCE = 1 << 14
 class CellHash(Protocol):
     """Which cell and which sign every element has in every row."""
 
+    def redraw(self, seed: int) -> None:
+        """Draw new cells and signs, which follow from the first seed and this one."""
+        ...
+
     def add(self, x: Tensor, table: Tensor) -> None:
         """Add the sketch of `x`, shape (numel,), to `table`, shape (rows, columns)."""
         ...

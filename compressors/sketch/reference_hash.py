@@ -24,11 +24,15 @@ class ReferenceHash:
 
     def __init__(self, numel: int, rows: int, columns: int, seed: int, device: torch.device) -> None:
         assert numel < 2**31 and columns < 2**30
-        self.numel, self.columns, self.device = numel, columns, device
+        self.numel, self.rows, self.columns, self.device = numel, rows, columns, device
+        self.redraw(seed)
+
+    def redraw(self, seed: int) -> None:
+        """Draw new polynomials."""
         draws = splitmix64(seed)
-        self.coefficients = [[next(draws) % PRIME for _ in range(6)] for _ in range(rows)]
+        self.coefficients = [[next(draws) % PRIME for _ in range(6)] for _ in range(self.rows)]
         self._packed: Tensor | None = None
-        if numel * rows <= REMEMBERED:
+        if self.numel * self.rows <= REMEMBERED:
             pieces = [torch.stack(list(self._pack(index))) for _, index in self._pieces()]
             self._packed = torch.cat(pieces, dim=1)
 

@@ -53,7 +53,8 @@ BUDGETS = {
     "iwp": (Budget(LOCAL, 6.0),),
     "terngrad": (Budget(LOCAL, 6.0),),
     "gs_sgd": _SKETCH,
-    "sketched_sgd": _SKETCH,
+    # Ten columns for each entry in place of four, and twice as many candidates.
+    "sketched_sgd": (Budget(("select",), 7.0), Budget(("recover",), 25.0)),
     "fetch_sgd": _SKETCH,
 }
 """What they may take on one thread of a CPU."""
