@@ -288,7 +288,7 @@ def test_a_list_of_steps_that_is_none_at_all_is_set_aside(
     assert aside.read_bytes() == content
 
 
-@pytest.mark.parametrize("content", [b"\xff\xfe", b"{}", b"[1]", b'{"status": "fini'])
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"{}", b"[1]", b'{"status": "fini', b'{"status": "finished"}'])
 def test_a_damaged_record_is_set_aside(
     content: bytes, unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -81,9 +81,12 @@ class RunRecord:
         if not path.is_file():
             return False
         try:
-            return bool(json.loads(path.read_bytes())["status"] == "finished")
-        except (ValueError, KeyError, TypeError):
-            self._note(f"{path} is damaged: set aside as {set_damaged_aside(path).name}, and written anew")
+            record = json.loads(path.read_bytes())
+        except ValueError:
+            record = None
+        if not problems(record):
+            return bool(record["status"] == "finished")
+        self._note(f"{path} is damaged: set aside as {set_damaged_aside(path).name}, and written anew")
         return False
 
     def truncate(self, step: int) -> None:
