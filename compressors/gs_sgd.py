@@ -5,7 +5,8 @@ Dai, Diao, Li and Xu, "A Distributed SGD Algorithm with Global Sketching for Dee
 see; two rounds, both on a tree: a table, then the values of the chosen entries. The paper gives no sizes.
 
 The defaults are not the paper's rule, which hardly learns at 1 %, but what does (docs/sketches.md). The rule as printed
-is fill = random, p1 = 0, p2 = 1, broadcast = sketch, reseed = false: configs/cifar10_resnet20_gs_sgd_literal.toml.
+is fill = random, p1 = 0, p2 = 1, agree = majority, broadcast = sketch, reseed = false, with 5 rows in our reading:
+configs/cifar10_resnet20_gs_sgd_literal.toml.
 """
 
 import math
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from compressors.common.feedback import Feedback
 from compressors.sketch.base import BYTES_PER_FLOAT, DENSITY, Sketched
-from compressors.sketch.count_sketch import CountSketch, Hash
+from compressors.sketch.count_sketch import Agree, CountSketch, Hash
 from compressors.sketch.heavy_hitters import heavy, heavy_by_chance, heavymix, largest
 from compressors.sparse.base import check_bucket
 from compressors.sparse.encoding import Indices, SparseCode
@@ -51,6 +52,8 @@ class GsSgd(Sketched):
     p2         with fill = estimate: p2 k entries are summed, of which the k largest sums are applied
     p1         a rank sketches only the p1 k entries of its memory that are largest (the released Sketched-SGD), so that
                the table holds P p1 k entries and not the noise of all; the rest waits. 0: all entries (the paper)
+    agree      what an estimate is: the median over rows (`majority`, the paper); or the smallest magnitude if `all` the
+               rows have the same sign, which is sharper where p1 leaves many cells empty
     broadcast  `sketch`: every rank gets the sum of sketches and looks into it; `indices`: one rank does, and sends the
                others its choice. On a tree or a star the sum is then only reduced, and not broadcast; other collectives
                leave no rank with all of a sum half-way, and run all of it
@@ -75,13 +78,14 @@ class GsSgd(Sketched):
         self,
         density: float = DENSITY,
         k: int = 0,
-        rows: int = 5,
+        rows: int = 3,
         columns: int = 0,
         ratio: float = 0.0,
         columns_per_entry: float = 4.0,
         fill: Literal["random", "estimate"] = "estimate",
-        p2: int = 2,
+        p2: int = 4,
         p1: float = 1.0,
+        agree: Agree = "all",
         broadcast: Literal["sketch", "indices"] = "indices",
         indices: Indices = "int32",
         hash: Hash = "block",
@@ -91,7 +95,7 @@ class GsSgd(Sketched):
         clip: float = 0.0,
         masking: bool = True,
     ) -> None:
-        super().__init__(density, k, rows, columns, ratio, columns_per_entry, hash, reseed)
+        super().__init__(density, k, rows, columns, ratio, columns_per_entry, hash, reseed, agree)
         if p2 < 1:
             raise ValueError(f"p2 is at least 1, got {p2}")
         if p2 > 1 and fill != "estimate":

@@ -10,7 +10,7 @@ from typing import Literal
 
 from compressors.gs_sgd import GsSgd
 from compressors.sketch.base import DENSITY
-from compressors.sketch.count_sketch import Hash
+from compressors.sketch.count_sketch import Agree, Hash
 from compressors.sparse.encoding import Indices
 
 
@@ -23,6 +23,7 @@ class SketchedSgd(GsSgd):
     rows, columns, ratio, columns_per_entry    size of the table
     fill, p2   `random` or `estimate`; p2 k candidates
     p1         a rank sketches its p1 k largest entries only; 0: all
+    agree      whether an estimate is the median of the rows, or all have to agree
     broadcast, indices      who looks into the sum of sketches, and how its choice is coded
     hash, reseed            of the sketch
     momentum, nesterov, clip, masking  of the memory
@@ -44,6 +45,7 @@ class SketchedSgd(GsSgd):
         fill: Literal["random", "estimate"] = "estimate",
         p2: int = 4,
         p1: float = 0.0,
+        agree: Agree = "majority",
         broadcast: Literal["sketch", "indices"] = "indices",
         indices: Indices = "int32",
         hash: Hash = "block",
@@ -54,6 +56,6 @@ class SketchedSgd(GsSgd):
         masking: bool = True,
     ) -> None:
         super().__init__(
-            density, k, rows, columns, ratio, columns_per_entry, fill, p2, p1, broadcast, indices, hash, reseed,
+            density, k, rows, columns, ratio, columns_per_entry, fill, p2, p1, agree, broadcast, indices, hash, reseed,
             momentum, nesterov, clip, masking,
         )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import math
 
-from compressors.sketch.count_sketch import MAX_ROWS, CountSketch, Hash
+from compressors.sketch.count_sketch import MAX_AGREEING, MAX_ROWS, Agree, CountSketch, Hash
 from compressors.sparse.gaps import places_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
@@ -34,8 +34,11 @@ class Sketched(Method):
         columns_per_entry: float,
         hash: Hash,
         reseed: bool = False,
+        agree: Agree = "majority",
     ) -> None:
         super().__init__()
+        if agree == "all" and rows > MAX_AGREEING:
+            raise ValueError(f"agree = all takes at most {MAX_AGREEING} rows, got {rows}")
         if columns_per_entry <= 0:
             raise ValueError(f"columns_per_entry is positive, got {columns_per_entry}")
         if not 0 < density <= 1:
@@ -56,7 +59,7 @@ class Sketched(Method):
             self.bounded_by = "k"
         self.k, self.rows, self.columns, self.ratio = k, rows, columns, ratio
         self.columns_per_entry = columns_per_entry
-        self.hash, self.reseed = hash, reseed
+        self.hash, self.reseed, self.agree = hash, reseed, agree
         self._model: tuple[Layer, ...] = ()
         self._model_numel = 0
         self._sketches: dict[int, tuple[tuple[object, ...], CountSketch]] = {}
@@ -90,7 +93,7 @@ class Sketched(Method):
         key = (numel, columns, seed, device, places)
         known = self._sketches.get(bucket.index)
         if known is None or known[0] != key:
-            sketch = CountSketch(numel, self.rows, columns, seed, self.hash, device, places)
+            sketch = CountSketch(numel, self.rows, columns, seed, self.hash, device, places, self.agree)
             known = self._sketches[bucket.index] = (key, sketch)
         if self.reseed:
             known[1].hash.redraw(seed_of("count sketch", world.seed, bucket.start, world.step))

@@ -11,7 +11,7 @@ bytes are added up over rows instead of floats being sorted. On one CPU thread, 
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, Protocol
 
 import torch
@@ -23,10 +23,13 @@ from compressors.sparse.gaps import Places
 from wirebench.gradient.flat import Layer
 
 Hash = Literal["block", "reference"]
+Agree = Literal["majority", "all"]
 HASHES: dict[str, "type[BlockHash | ReferenceHash]"] = {"block": BlockHash, "reference": ReferenceHash}
 
 MAX_ROWS = 15
 """Counts of rows must fit into four bits, together with what lifts a majority to the highest of them."""
+
+MAX_AGREEING = 7
 
 MARK = 8
 BOTH = 0x11  # 1 in both halves of a byte
@@ -64,6 +67,9 @@ class CountSketch:
     places  of the vector that may be found, where it is known to be 0 at the others; None: all
     hash    block      cuts the vector into blocks of `columns` elements, which are rotated (block_hash.py)
             reference  two polynomials per row (reference_hash.py): the textbook's, portable, slow
+    agree   majority  an estimate is the median over rows, the textbook's
+            all       it is the smallest magnitude where all rows have the same sign, else 0: of a vector of few
+                      entries, whose table has empty cells, as in a Bloom filter. At most 7 rows
     """
 
     def __init__(
@@ -75,8 +81,11 @@ class CountSketch:
         hash: Hash = "block",
         device: torch.device | str = "cpu",
         places: Places | None = None,
+        agree: Agree = "majority",
     ) -> None:
         assert rows % 2 and 0 < rows <= MAX_ROWS, f"rows are odd and at most {MAX_ROWS}, got {rows}"
+        assert agree == "majority" or rows <= MAX_AGREEING, f"at most {MAX_AGREEING} rows can all agree, got {rows}"
+        self.agree = agree
         assert numel > 0 and columns > 0
         self.numel, self.rows, self.columns = numel, rows, columns
         self.hash: CellHash = HASHES[hash](numel, rows, columns, seed, torch.device(device))
@@ -100,7 +109,8 @@ class CountSketch:
         estimates = table.new_empty(index.numel())
         for part, out in zip(index.split(ESTIMATES_AT_ONCE), estimates.split(ESTIMATES_AT_ONCE), strict=True):
             cells = zip(table, self.hash.cells(part), strict=True)
-            out.copy_(median([row.index_select(0, cell).mul_(sign) for row, (cell, sign) in cells]))
+            rows = [row.index_select(0, cell).mul_(sign) for row, (cell, sign) in cells]
+            out.copy_(median(rows) if self.agree == "majority" else agreed(rows))
         return estimates
 
     def l2sq(self, table: Tensor) -> float:
@@ -118,7 +128,8 @@ class CountSketch:
     def reaching(self, table: Tensor, threshold: float) -> Tensor:
         """Places, int64 ascending, whose estimate is at least `threshold` >= 0 by magnitude. Waits for the device."""
         codes = _codes(table, _round_up(threshold, table.dtype))
-        codes[:, 0] += BOTH * (MARK - (self.rows + 1) // 2)  # a majority reaches the mark
+        needed = (self.rows + 1) // 2 if self.agree == "majority" else self.rows
+        codes[:, 0] += BOTH * (MARK - needed)  # so many rows reach the mark
         places = [_marked(counts).add_(first) for first, counts in self.hash.counts(codes)]
         return self.places.without_gaps(torch.cat(places))
 
@@ -129,6 +140,14 @@ def add_at(cells: Tensor, index: Tensor, values: Tensor) -> None:
         cells.index_add_(0, index, values)
     else:  # sorts first, so that the order of additions is fixed there too
         cells.index_put_((index,), values, accumulate=True)
+
+
+def agreed(values: Sequence[Tensor]) -> Tensor:
+    """Elementwise, the value of the smallest magnitude where all have the same sign, else 0."""
+    low, high = values[0], values[0]
+    for each in values[1:]:
+        low, high = torch.minimum(low, each), torch.maximum(high, each)
+    return low.clamp(min=0).add_(high.clamp(max=0))
 
 
 def median(values: list[Tensor]) -> Tensor:

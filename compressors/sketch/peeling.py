@@ -75,7 +75,7 @@ class LookupTable:
         draw = seed_of("permutation", seed)
         self.factor, self.shift = draw % self.modulus | 1, (draw >> 32) % self.modulus
         self.inverse = pow(self.factor, -1, self.modulus)
-        self.sketch = CountSketch(self.modulus, ROWS, columns, seed, "block", device)
+        self.sketch = CountSketch(self.modulus, ROWS, columns, seed, "block", device, agree="all")
         assert isinstance(self.sketch.hash, BlockHash)
         self.hash: BlockHash = self.sketch.hash
         self.key_type = torch.int32 if key_bytes(numel, columns, size) == 4 else torch.int64

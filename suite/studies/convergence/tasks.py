@@ -13,7 +13,7 @@ DAMAGING_K = PUBLISHED.tables["entries_sent"]["k"]
 WARMUP = PUBLISHED.tables["warmup"]["densities"]
 LITERAL = (
     "compressor.fill=random", "compressor.p1=0", "compressor.p2=1", "compressor.broadcast=sketch",
-    "compressor.reseed=false", "compressor.columns_per_entry=4",
+    "compressor.agree=majority", "compressor.reseed=false", "compressor.rows=5", "compressor.columns_per_entry=4",
 )  # fmt: skip
 """gs-SGD as printed, with our reading of its sketch's size: configs/cifar10_resnet20_gs_sgd_literal.toml."""
 ORACLE = "compressor.name=suite.studies.convergence.perfect_sketch"

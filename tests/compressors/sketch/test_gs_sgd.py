@@ -20,6 +20,7 @@ from wirebench.gradient.requests import Gather, Reduce, Sum, payload
 
 NUMEL, K, ROWS, COLUMNS = 300, 12, 5, 48
 PRINTED: dict[str, Any] = {"fill": "random", "p1": 0.0, "p2": 1, "broadcast": "sketch", "reseed": False}
+PRINTED |= {"agree": "majority", "rows": 5}
 """The paper's rule, which the defaults are not."""
 
 SIZES: dict[str, Any] = {"density": K / NUMEL, "rows": ROWS, "columns": COLUMNS}

@@ -10,6 +10,7 @@ from tests.helpers import LocalEngine, whole
 from wirebench.gradient.context import ExchangeContext
 
 OPTIONS: dict[str, Any] = {"density": 0.04, "columns": 48, "broadcast": "sketch", "p1": 0.0, "reseed": False}
+OPTIONS |= {"rows": 5, "agree": "majority"}
 
 
 def step_of(ranks, collective, grads):
