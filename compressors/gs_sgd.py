@@ -65,7 +65,7 @@ class GsSgd(Sketched):
     A bucket whose table would not be smaller than itself goes dense, as in the paper's warm-up.
 
     Memory: residual and momentum, 2 d (1 d with momentum = 0); the hash, 0.04 d at the default sizes; while it
-    works the table, 0.2 d, and its cells' codes, 0.3 d.
+    works the table, 0.12 d, its cells' codes, 0.06 d, and the candidates.
     Measures: heavy, the entries above HEAVYMIX's threshold; heavy_by_chance, how many a vector without any would show;
     chosen; and at 4096 places, for one more sum: recall, the share of the sum's largest entries that were chosen;
     sketch_error, the norm of the estimates' errors over that of the sums.
@@ -84,7 +84,7 @@ class GsSgd(Sketched):
         columns_per_entry: float = 4.0,
         fill: Literal["random", "estimate"] = "estimate",
         p2: int = 4,
-        p1: float = 1.0,
+        p1: float = 0.5,
         agree: Agree = "all",
         broadcast: Literal["sketch", "indices"] = "indices",
         indices: Indices = "int32",
