@@ -5,8 +5,7 @@ Dai, Diao, Li and Xu, "A Distributed SGD Algorithm with Global Sketching for Dee
 see; two rounds, both on a tree: a table, then the values of the chosen entries. The paper gives no sizes.
 
 The defaults are not the paper's rule, which hardly learns at 1 %, but what does (docs/sketches.md). The rule as printed
-is fill = random, p1 = 0, p2 = 1, agree = majority, broadcast = sketch, reseed = false, with 5 rows in our reading:
-configs/cifar10_resnet20_gs_sgd_literal.toml.
+is fill = random, p1 = 0, p2 = 1, broadcast = sketch, reseed = false: configs/cifar10_resnet20_gs_sgd_literal.toml.
 """
 
 import math
@@ -65,7 +64,7 @@ class GsSgd(Sketched):
     A bucket whose table would not be smaller than itself goes dense, as in the paper's warm-up.
 
     Memory: residual and momentum, 2 d (1 d with momentum = 0); the hash, 0.04 d at the default sizes; while it
-    works the table, 0.12 d, its cells' codes, 0.06 d, and the candidates.
+    works the table, 0.2 d, and its cells' codes, 0.3 d.
     Measures: heavy, the entries above HEAVYMIX's threshold; heavy_by_chance, how many a vector without any would show;
     chosen; and at 4096 places, for one more sum: recall, the share of the sum's largest entries that were chosen;
     sketch_error, the norm of the estimates' errors over that of the sums.
@@ -78,14 +77,14 @@ class GsSgd(Sketched):
         self,
         density: float = DENSITY,
         k: int = 0,
-        rows: int = 3,
+        rows: int = 5,
         columns: int = 0,
         ratio: float = 0.0,
         columns_per_entry: float = 4.0,
         fill: Literal["random", "estimate"] = "estimate",
-        p2: int = 4,
-        p1: float = 0.5,
-        agree: Agree = "all",
+        p2: int = 2,
+        p1: float = 1.0,
+        agree: Agree = "majority",
         broadcast: Literal["sketch", "indices"] = "indices",
         indices: Indices = "int32",
         hash: Hash = "block",

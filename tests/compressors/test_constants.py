@@ -55,8 +55,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # The cells that an update touches are cleared: the subtraction is commented out in the code.
     "fetch_sgd": {"density": 0.01, "k": 0, "rows": 5, "columns": 0, "momentum": 0.9, "clear": "cells"},
     # Not the paper's rule: what learns, by the study convergence.
-    "gs_sgd": SKETCHED
-    | {"fill": "estimate", "p1": 0.5, "p2": 4, "broadcast": "indices", "reseed": True, "agree": "all", "rows": 3},
+    "gs_sgd": SKETCHED | {"fill": "estimate", "p1": 1.0, "p2": 2, "broadcast": "indices", "reseed": True},
     # Its code: 5 x 500,000 for k = 50,000; p2 = 4; no threshold, no random fill; biases beside the sketch.
     "sketched_sgd": SKETCHED | {"columns_per_entry": 10.0, "fill": "estimate", "p2": 4, "broadcast": "indices"},
     "gtopk": {"density": 0.001, "conserve": False, "selection": "exact"},
