@@ -107,7 +107,7 @@ class FetchSgd(Sketched):
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The table."""
-        return self.bytes_of(numel, 0)
+        return self.bytes_of(numel)
 
     def _held(self, name: str, bucket: Bucket, like: Tensor) -> Tensor:
         """What all ranks remember, shaped like the table `like`; zeros at first."""

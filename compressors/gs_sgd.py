@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from compressors.common.feedback import Feedback
-from compressors.sketch.base import BYTES_PER_FLOAT, DENSITY, Sketched
+from compressors.sketch.base import DENSITY, Sketched
 from compressors.sketch.count_sketch import Agree, CountSketch, Hash
 from compressors.sketch.heavy_hitters import heavy, heavy_by_chance, heavymix, largest
 from compressors.sparse.base import check_bucket
@@ -61,7 +61,7 @@ class GsSgd(Sketched):
     reseed     new hashes every step, so that no two entries share cells for the whole run
     momentum, nesterov, clip, masking  of the memory (feedback.py); momentum = 0: plain error feedback
 
-    A bucket whose table would not be smaller than itself goes dense, as in the paper's warm-up.
+    A bucket goes dense whose table and values would not be fewer than its elements, as in the paper's warm-up.
 
     Memory: residual and momentum, 2 d (1 d with momentum = 0); the hash, 0.04 d at the default sizes; while it
     works the table, 0.2 d, and its cells' codes, 0.3 d.
@@ -77,14 +77,14 @@ class GsSgd(Sketched):
         self,
         density: float = DENSITY,
         k: int = 0,
-        rows: int = 5,
+        rows: int = 3,
         columns: int = 0,
         ratio: float = 0.0,
         columns_per_entry: float = 4.0,
         fill: Literal["random", "estimate"] = "estimate",
-        p2: int = 2,
-        p1: float = 1.0,
-        agree: Agree = "majority",
+        p2: int = 4,
+        p1: float = 0.5,
+        agree: Agree = "all",
         broadcast: Literal["sketch", "indices"] = "indices",
         indices: Indices = "int32",
         hash: Hash = "block",
@@ -104,6 +104,7 @@ class GsSgd(Sketched):
         if broadcast == "sketch" and indices != "int32":
             raise ValueError(f"indices = {indices} needs broadcast = indices: with a sketch none are sent")
         self.fill, self.p1, self.p2, self.broadcast = fill, p1, p2, broadcast
+        self.values_per_entry = p2
         self.code = SparseCode(indices=indices)
         self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking)
         self.owns_momentum = momentum > 0
@@ -141,8 +142,11 @@ class GsSgd(Sketched):
             return write_average(bucket.grad, index, total, world.size)
 
     def wire_bytes(self, numel: int, size: int) -> int:
-        """The table, the values, and with broadcast = indices a rank's share of the message of the one that chooses."""
-        total = self.bytes_of(numel, BYTES_PER_FLOAT * self.p2)
+        """The table, the values, and with broadcast = indices a rank's share of the message of the one that chooses.
+
+        At most: where all rows have to agree, fewer than p2 k places may do.
+        """
+        total = self.bytes_of(numel)
         model_numel = max(self._model_numel, numel)
         if self.broadcast == "indices" and not self.is_dense(numel, model_numel):
             candidates = min(self.p2 * self.entries(numel, model_numel), numel)

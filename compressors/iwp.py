@@ -1,9 +1,9 @@
 """Importance Weighted Pruning: a few ranks choose by |gradient / weight| what all ranks sum, without indices.
 
 Cheng and Xu, "Bandwidth Reduction using Importance Weighted Pruning on Ring AllReduce", arXiv 1901.01544, Algorithm 1,
-read so that nothing is lost: what is chosen is taken out of the accumulated gradient v, and of its momentum u, all else
-stays. The masks of `voters` ranks are gathered and united; since the union is known to all, the values in it are one
-dense sum. Biases and normalisation go dense.
+read so that nothing is lost: what is chosen is taken out of the accumulated gradient v, all else stays. The masks of
+`voters` ranks are gathered and united; since the union is known to all, the values in it are one dense sum. Biases and
+normalisation go dense.
 """
 
 import inspect
@@ -64,7 +64,9 @@ class Iwp(Method):
                0 are infinitely important
     masks      how they travel: bits, delta (gaps), or for each message the smaller
     waiting    keep the step in which each coordinate was last sent, to measure how long it waits
-    momentum, nesterov, clip, masking  momentum correction (feedback.py); momentum replaces the optimizer's
+    momentum, nesterov, clip  momentum correction (feedback.py); momentum replaces the optimizer's
+    masking    clear the momentum of what was sent (DGC; this paper says nothing of it): where most is sent, as at the
+               usual thresholds, that leaves SGD without momentum
 
     Memory: residual and momentum, 2 d; 1 d with momentum = 0; another d (int32) with waiting. While it works: the
     values sent, twice as much for their places, d / 32 for each mask, and at most 4.3 MB of scratch (a GPU: 68 MB).
@@ -95,7 +97,7 @@ class Iwp(Method):
         momentum: float = 0.9,
         nesterov: bool = False,
         clip: float = 0.0,
-        masking: bool = True,
+        masking: bool = False,
     ) -> None:
         super().__init__()
         if voters < 1:
@@ -110,7 +112,7 @@ class Iwp(Method):
         self.thresholds = Thresholds(mode, threshold, schedule, schedule_epochs, beta, limit)
         self.voters, self.draw, self.rho, self.epsilon, self.waiting = voters, draw, rho, epsilon, waiting
         self.code = MaskCode(masks)
-        self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking)
+        self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking or not momentum)
         self.owns_momentum = momentum > 0
         self.whole_model = self.feedback.whole_model or self.whole_model
 

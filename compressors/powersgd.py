@@ -20,7 +20,7 @@ from wirebench.gradient.requests import Sum
 class PowerSGD(LowRank):
     """Two sums for a bucket: all layers' P with what goes dense (vectors, small layers), then all Q.
 
-    rank                  columns of P and Q; 1 is PyTorch's default, the paper has 2 for ResNet-18, 4 for its LSTM
+    rank                  columns of P and Q; the paper has 2 for ResNet-18, 4 for its LSTM; 1 is PyTorch's default
     warm_start            Q of the last step is the start; false: a new random one at each step
     error_feedback        see LowRank; without it nothing is kept of what is not sent
     min_compression_rate  see LowRank: rank (n + m) times this is less than n m; the authors' code and PyTorch have 2
@@ -34,7 +34,7 @@ class PowerSGD(LowRank):
 
     def __init__(
         self,
-        rank: int = 1,
+        rank: int = 2,
         warm_start: bool = True,
         error_feedback: bool = True,
         min_compression_rate: float = 2.0,

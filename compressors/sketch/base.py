@@ -23,6 +23,8 @@ class Sketched(Method):
 
     bounded_by = "density"
     density: float
+    values_per_entry = 0
+    """Exact values that are summed for each of the entries, beside the table."""
 
     def __init__(
         self,
@@ -81,9 +83,10 @@ class Sketched(Method):
         return math.ceil(self.columns_per_entry * self.entries(numel, model_numel))
 
     def is_dense(self, numel: int, model_numel: int) -> bool:
-        """Whether a bucket's table would not be smaller than the bucket, or all entries are wanted anyway."""
-        too_wide = self.rows * self.width(numel, model_numel) >= numel
-        return too_wide or self.entries(numel, model_numel) >= numel
+        """Whether a bucket's table and values would not be fewer than its elements, or all entries are wanted."""
+        entries = self.entries(numel, model_numel)
+        numbers = self.rows * self.width(numel, model_numel) + self.values_per_entry * entries
+        return numbers >= numel or entries >= numel
 
     def sketch_of(self, bucket: Bucket, world: ExchangeContext) -> CountSketch:
         """The bucket's hashes, the same on all ranks; new ones every step with `reseed`."""
@@ -99,16 +102,16 @@ class Sketched(Method):
             known[1].hash.redraw(seed_of("count sketch", world.seed, bucket.start, world.step))
         return known[1]
 
-    def bytes_of(self, numel: int, bytes_per_entry: int) -> int:
-        """Bytes of a table and of `bytes_per_entry` for each entry, or of the dense bucket.
+    def bytes_of(self, numel: int) -> int:
+        """Bytes of a table and of the values, or of the dense bucket.
 
         Before the first exchange the model's size is not known: the bucket is then taken for the model.
         """
         model_numel = max(self._model_numel, numel)
         if self.is_dense(numel, model_numel):
             return BYTES_PER_FLOAT * numel
-        table = BYTES_PER_FLOAT * self.rows * self.width(numel, model_numel)
-        return table + bytes_per_entry * self.entries(numel, model_numel)
+        values = self.values_per_entry * self.entries(numel, model_numel)
+        return BYTES_PER_FLOAT * (self.rows * self.width(numel, model_numel) + values)
 
     def model_numel(self, bucket: Bucket) -> int:
         """Elements of the model that are compressed; remembered for `bytes_of`."""

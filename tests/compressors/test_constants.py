@@ -55,18 +55,20 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # The cells that an update touches are cleared: the subtraction is commented out in the code.
     "fetch_sgd": {"density": 0.01, "k": 0, "rows": 5, "columns": 0, "momentum": 0.9, "clear": "cells"},
     # Not the paper's rule: what learns, by the study convergence.
-    "gs_sgd": SKETCHED | {"fill": "estimate", "p1": 1.0, "p2": 2, "broadcast": "indices", "reseed": True},
+    "gs_sgd": SKETCHED
+    | {"rows": 3, "fill": "estimate", "p1": 0.5, "p2": 4, "agree": "all", "broadcast": "indices", "reseed": True},
     # Its code: 5 x 500,000 for k = 50,000; p2 = 4; no threshold, no random fill; biases beside the sketch.
     "sketched_sgd": SKETCHED | {"columns_per_entry": 10.0, "fill": "estimate", "p2": 4, "broadcast": "indices"},
     "gtopk": {"density": 0.001, "conserve": False, "selection": "exact"},
     # Thresholds of the paper's section IV; one voter or several is left open, as are rho and epsilon.
     "iwp": CORRECTED
+    | {"masking": False}
     | {"mode": "fixed", "threshold": 0.05, "schedule": (0.005, 0.01, 0.05, 0.1), "schedule_epochs": (5, 30, 60)}
     | {"beta": 0.25, "limit": 4.0, "voters": 2, "draw": "layer", "rho": 0.05, "epsilon": 0.01, "masks": "bits"},
     # Its code: exact thresholds every 32 steps, new regions every 64; BERT's density.
     "oktopk": {"density": 0.01, "reevaluate_every": 32, "rebalance_every": 64, "dense_steps": 0},
-    # The rate is the authors' and PyTorch's, the rank PyTorch's.
-    "powersgd": {"rank": 1, "warm_start": True, "error_feedback": True, "min_compression_rate": 2.0, "start_step": 0},
+    # The rate is the authors' and PyTorch's, the rank the paper's for ResNet-18; PyTorch's is 1.
+    "powersgd": {"rank": 2, "warm_start": True, "error_feedback": True, "min_compression_rate": 2.0, "start_step": 0},
     "qsgd": {"bits": 4, "levels": 0, "chunk": 512, "norm": "max"},  # d' = 512 with 4 bits
     "randomk": {"density": 0.001, "error_feedback": True},
     "signsgd": {"form": "mean", "feedback": True, "scale": "mean"},

@@ -7,6 +7,7 @@ import pytest
 
 import compressors
 from suite.compose.resolve import refuse_cut, resolve
+from suite.studies.gs_sgd.variants import LITERAL, variants
 from suite.studies.methods import run as methods
 from suite.studies.methods.run import BASELINES, plan
 from tests.flexreduce import run_record
@@ -60,10 +61,9 @@ def run(out: Path, *arguments: str, **ending: str) -> tuple[int, Fake]:
 
 def test_every_compressor_has_a_row_and_the_baselines_stand_first():
     assert list(plan(None, 0.01))[: len(BASELINES)] == list(BASELINES)
-    wider = {"gs_sgd c=10k", "sketched_sgd c=10k"}
-    assert set(plan(None, 0.01)) == {*BASELINES, *compressors.available(), *wider} - {"none"}
-    assert plan(["gs_sgd c=10k"], 0.01)["gs_sgd c=10k"] == [
-        "compressor.name=gs_sgd", "compressor.density=0.01", "compressor.ratio=0.1",
+    assert set(plan(None, 0.01)) == {*BASELINES, *compressors.available(), *variants(0.01)} - {"none"}
+    assert plan(["gs_sgd literal k=10000"], 0.01)["gs_sgd literal k=10000"] == [
+        "compressor.name=gs_sgd", *LITERAL, "compressor.k=10000",
     ]  # fmt: skip
     assert plan(["gtopk"], 0.05) == {"gtopk": ["compressor.name=gtopk", "compressor.density=0.05"]}
 
@@ -184,6 +184,7 @@ def test_gs_sgds_runs_are_those_of_the_methods(tmp_path: Path) -> None:
     fake, arguments = Fake(), ["--out", str(tmp_path), "--models", "vgg16", "--turns", "1"]
     assert verb.run("gs_sgd")(arguments, fake) == 0
     assert {path.name for path in (tmp_path / "vgg16").iterdir()} == {
-        "gtopk-0", "gs_sgd-0", "sketched_sgd-0", "gs_sgd_c=10k-0", "sketched_sgd_c=10k-0",
+        "gtopk-0", "gs_sgd-0", "sketched_sgd-0", "gs_sgd_literal-0", "gs_sgd_literal_c=0.1k-0",
+        "gs_sgd_literal_k=10000-0", "gtopk_16_bytes-0",
     }  # fmt: skip
-    assert run(tmp_path / "vgg16", "--methods", "gtopk", "gs_sgd c=10k", "--turns", "1")[1].commands == []
+    assert run(tmp_path / "vgg16", "--methods", "gtopk", "gs_sgd literal", "--turns", "1")[1].commands == []

@@ -40,7 +40,7 @@ def test_with_random_fill_it_chooses_what_heavymix_chooses_of_exact_estimates():
     grads = [torch.randn(NUMEL, generator=torch.Generator().manual_seed(7))]
     grads[0][[5, 77]] = 100.0
     result = step_of([PerfectSketch(fill="random", **PRINTED)], grads)[0]
-    exact = step_of([GsSgd(fill="random", rows=1, columns=NUMEL - 1, **PRINTED)], grads)[0]
+    exact = step_of([GsSgd(fill="random", rows=1, columns=NUMEL - K - 1, **PRINTED)], grads)[0]
     assert result[[5, 77]].tolist() == [100.0, 100.0]
     assert result.count_nonzero() == exact.count_nonzero() == K
 

@@ -30,8 +30,9 @@ FEW = 2
 """World size in which requests are counted: their number does not depend on it."""
 REGIONS = 8
 """Largest world that is played of a method that gives each rank a region: in a larger one regions are nearly empty."""
-ALIKE, TRIED, PLAYED = 3, 8, 8
-"""Ranks that are played where all send; that are tried to find out whether all do; that are played at most."""
+PLAYED = 8
+"""Ranks that are played at most; of these it is tried whether all send. How many entries a sum shows, as in gs_sgd,
+depends on how many ranks differ."""
 META, CPU = torch.device("meta"), torch.device("cpu")
 
 Shapes = tuple[tuple[int, int, int], ...]
@@ -177,11 +178,11 @@ class Sizes:
         def sends(rank: int) -> bool:
             return _play(self.make, _buckets(((TINY, 2, 8),), CPU, 1.0, 1), (rank,), self.size, 1)[0].num_bytes > 1
 
-        if all(sends(rank) for rank in range(min(self.size, TRIED))):
-            return tuple(range(min(self.size, ALIKE)))
+        if all(sends(rank) for rank in range(min(self.size, PLAYED))):
+            return tuple(range(min(self.size, PLAYED)))
         sending = [rank for rank in range(self.size) if sends(rank)][: PLAYED - 1]
         quiet = next(rank for rank in range(self.size) if rank not in sending)
-        return (*sending, quiet) if sending else tuple(range(min(self.size, ALIKE)))
+        return (*sending, quiet) if sending else tuple(range(min(self.size, PLAYED)))
 
 
 def _play(

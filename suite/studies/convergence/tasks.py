@@ -6,16 +6,11 @@ from typing import NamedTuple
 
 import compressors
 from suite.studies.gs_sgd.claims import PUBLISHED
+from suite.studies.gs_sgd.variants import DAMAGING_K, LITERAL
 from wirebench.errors import UserError
 
 DENSE = "dense"
-DAMAGING_K = PUBLISHED.tables["entries_sent"]["k"]
 WARMUP = PUBLISHED.tables["warmup"]["densities"]
-LITERAL = (
-    "compressor.fill=random", "compressor.p1=0", "compressor.p2=1", "compressor.broadcast=sketch",
-    "compressor.agree=majority", "compressor.reseed=false", "compressor.rows=5", "compressor.columns_per_entry=4",
-)  # fmt: skip
-"""gs-SGD as printed, with our reading of its sketch's size: configs/cifar10_resnet20_gs_sgd_literal.toml."""
 ORACLE = "compressor.name=suite.studies.convergence.perfect_sketch"
 
 SETTINGS: dict[str, tuple[str, ...]] = {
@@ -24,6 +19,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
     f"gs_sgd literal k={DAMAGING_K}": ("compressor.name=gs_sgd", *LITERAL, f"compressor.k={DAMAGING_K}"),
     "oracle top-k of the sum": (ORACLE, *LITERAL, "compressor.fill=estimate"),
     "oracle HEAVYMIX": (ORACLE, *LITERAL),
+    # Stich et al. have no momentum; with one, the residuals' updates, 100 steps late, add up and diverge.
+    "randomk": ("compressor.name=randomk", "optimizer.momentum=0"),
     "threshold": ("compressor.name=threshold", "compressor.threshold=0.003"),
 }
 """Methods that are not simply a compressor's name at the density."""

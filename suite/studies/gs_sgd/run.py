@@ -10,13 +10,13 @@ These are runs of the study `methods`, which has more of them; both read the sam
 import argparse
 from pathlib import Path
 
-from suite.studies.gs_sgd.claims import WIDE_SUFFIX
+from suite.studies.gs_sgd.variants import variants
 from suite.studies.methods import run as methods
 from suite.studies.runner import RESULTS, Launch, measure
 from wirebench.errors import UserError
 
 MODELS = ("vgg16", "resnet20")
-METHODS = ("gtopk", *(f"{name}{suffix}" for suffix in ("", WIDE_SUFFIX) for name in ("gs_sgd", "sketched_sgd")))
+METHODS = ("gtopk", "gs_sgd", "sketched_sgd")
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +37,8 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         raise UserError(f"--turns: must be positive, got {options.turns}")
     if not 0 < options.density <= 1:
         raise UserError(f"--density: lies in (0, 1], got {options.density:g}")
-    chosen, failed = methods.plan(METHODS, options.density), []
+    names = (*METHODS, *variants(options.density))
+    chosen, failed = methods.plan(names, options.density), []
     for model in dict.fromkeys(options.models):
         planned = methods.planned(options, Path(f"configs/tables/methods_{model}.toml"), chosen)
         failed += measure(planned, (options.out / model).resolve(), launch, options.again)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import compressors
-from suite.studies.gs_sgd.claims import PUBLISHED, WIDE_SUFFIX
+from suite.studies.gs_sgd.variants import variants
 from suite.studies.runner import RESULTS, ROOT, Launch, measure
 from suite.studies.trainings import Cluster, Training
 from wirebench.config import loader
@@ -37,9 +37,6 @@ SETTINGS: dict[str, list[str]] = {
     "threshold": ["compressor.threshold=1e-3"],
 }
 """What a compressor is run with; else `density` where it has that option, in one message per step."""
-
-WIDER = ("gs_sgd", "sketched_sgd")
-"""These also with the columns for each entry that the released Sketched-SGD has; the default is four."""
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -73,15 +70,14 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 
 
 def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:
-    """Overrides by label, in the order of their turns: baselines, then every compressor, or those that are named."""
-    known, columns = dict(BASELINES), PUBLISHED.tables["released_sketched_sgd"]["columns_per_entry"]
+    """Overrides by label, in the order of their turns: of baselines, compressors and variants, all or those named."""
+    known = dict(BASELINES)
     for name in compressors.available():
         if name != "none":
             options = compressors.PLUGINS.options(name)
             sparse = [f"compressor.density={density:g}"] if "density" in options else []
             known[name] = [f"compressor.name={name}", *SETTINGS.get(name, sparse)]
-            if name in WIDER:
-                known[name + WIDE_SUFFIX] = [*known[name], f"compressor.ratio={columns * density:g}"]
+    known |= variants(density)
     for name in names or ():
         if name not in known:
             raise UserError(f"--methods: no {name!r}; there is: {', '.join(known)}")

@@ -102,7 +102,7 @@ def twin(states, grads, param, step, threshold, epsilon):
 @pytest.mark.parametrize("groups", CUTS)
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_equals_the_twin_bit_for_bit(size, groups):
-    ranks = [Iwp(threshold=1.5, rho=0.0, epsilon=0.3, momentum=MOMENTUM) for _ in range(size)]
+    ranks = [Iwp(threshold=1.5, rho=0.0, epsilon=0.3, momentum=MOMENTUM, masking=True) for _ in range(size)]
     states = [(torch.zeros(NUMEL), torch.zeros(NUMEL)) for _ in range(size)]
     shares = []
     for step in range(6):
@@ -146,7 +146,7 @@ def test_nothing_is_lost_where_some_is_sent(size, options):
 
 def test_momentum_is_corrected():
     # m = 0.9, gradients 1, 2, 3: v = 1, 3.9, 9.51 is what dense momentum SGD moves by in three steps, over eta.
-    rank = Iwp("schedule", schedule=(NEVER, 0.0), schedule_epochs=(2,), rho=0.0)
+    rank = Iwp("schedule", schedule=(NEVER, 0.0), schedule_epochs=(2,), rho=0.0, masking=True)
     results, states = [], []
     for step, gradient in enumerate((1.0, 2.0, 3.0)):
         grads = [torch.full((2,), gradient)]
