@@ -10,10 +10,12 @@ import compressors
 import models
 from suite.compose.resolve import resolve
 from suite.studies.convergence.run import Cell
-from suite.studies.convergence.tasks import DAMAGING_K, TASKS, Task, compositions, labels
+from suite.studies.convergence.tasks import TASKS, Task, compositions, labels
+from suite.studies.gs_sgd.variants import DAMAGING_K, LITERAL
 from tests.flexreduce import run_record
 from tests.studies import verb
 from wirebench.config import loader
+from wirebench.errors import UserError
 
 run, report = verb.run("convergence"), verb.report("convergence")
 QUICK, RESNET20 = TASKS["quick"], TASKS["resnet20"]
@@ -403,3 +405,31 @@ def test_again_starts_a_finished_run_from_its_first_epoch(tmp_path: Path) -> Non
         run(["--out", str(tmp_path), "--data", "x", "--methods", "dense", "--seeds", "0", "--again", *LONG], fake) == 0
     )
     assert fake.started == ["dense-0"] and not (old / "checkpoints").exists()
+
+
+def test_a_methods_name_may_be_followed_by_options() -> None:
+    names = ["powersgd rank=1", "randomk optimizer.momentum=0.9", "clt_k density=0.034", "gs_sgd literal rows=3"]
+    rank, momentum, density, rows = compositions(QUICK, names, 0.01)
+    assert rank.overrides == ("compressor.name=powersgd", "compressor.rank=1")
+    assert momentum.overrides[:3] == (
+        "compressor.name=randomk", "optimizer.momentum=0", "optimizer.momentum=0.9",
+    )  # fmt: skip
+    assert density.overrides[1:] == ("compressor.density=0.034", "compressor.warmup=[0.25, 0.0625]")
+    assert density.density is None, "it joins runs of another density"
+    assert rows.overrides[1 : len(LITERAL) + 1] == LITERAL and rows.overrides[-3] == "compressor.rows=3"
+    with pytest.raises(UserError, match="no 'powersdg rank=1'"):
+        compositions(QUICK, ["powersdg rank=1"], 0.01)
+
+
+def test_a_row_with_an_option_stands_beside_the_row_without(tmp_path: Path) -> None:
+    for label, top1 in (
+        ("powersgd", (0.70, 0.71, 0.72)),
+        ("powersgd rank=1", (0.66, 0.67, 0.68)),
+        ("x rank=1", (0.5,)),
+    ):
+        for seed, value in enumerate(top1):
+            put(tmp_path, label, seed, record(0.5, value))
+    report(["--out", str(tmp_path)])
+    text = text_of(tmp_path)
+    assert "| powersgd rank=1 | 67.00 | powersgd | 71.00 | -4.0 | worse (p = 0.004) | 1.00 |" in text
+    assert "| x rank=1 | 50.00 | x" not in text

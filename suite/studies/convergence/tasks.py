@@ -11,6 +11,7 @@ from wirebench.errors import UserError
 
 DENSE = "dense"
 WARMUP = PUBLISHED.tables["warmup"]["densities"]
+SHARES = ("compressor.density=", "compressor.k=")
 ORACLE = "compressor.name=suite.studies.convergence.perfect_sketch"
 
 SETTINGS: dict[str, tuple[str, ...]] = {
@@ -29,6 +30,13 @@ FIRST = (
     DENSE, "topk", "gs_sgd", "gs_sgd literal", "sketched_sgd", "gtopk", "dgc", "powersgd", "iwp",
     "oracle top-k of the sum", "oracle HEAVYMIX", "iblt",
 )  # fmt: skip
+
+
+CONTRASTS = (
+    "powersgd rank=1", "iwp masking=true", "signsgd dense_below=0", "terngrad dense_below=0", "qsgd bits=2",
+    "clt_k density=0.034", "randomk optimizer.momentum=0.9",
+)  # fmt: skip
+"""Rows that show where another row's accuracy comes from: one thing is changed."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +77,16 @@ TASKS = {
 
 
 def compositions(task: Task, names: Sequence[str] | None, density: float) -> list[Composition]:
-    """The task's methods, or those that are named; UserError for one that there is not."""
-    known = {name: _method(name, task, density) for name in labels(task)}
+    """The task's methods, or those that are named; UserError for one that there is not.
+
+    A name is a label of the task's, which options may follow: `powersgd rank=1`, `randomk optimizer.momentum=0.9`.
+    """
+    known = labels(task)
     for name in names or ():
-        if name not in known:
+        if _split(name)[0] not in known:
             raise UserError(f"--methods: no {name!r}; there is: {', '.join(known)}")
-    return [known[name] for name in dict.fromkeys(names or task.methods or known)]
+    chosen = dict.fromkeys(names or task.methods or [*known, *CONTRASTS])
+    return [_method(name, task, density) for name in chosen]
 
 
 def labels(task: Task) -> list[str]:
@@ -84,15 +96,26 @@ def labels(task: Task) -> list[str]:
     return [name for name in every if f"k={DAMAGING_K}" not in name or task.parameters / 5 > DAMAGING_K]
 
 
+def _split(name: str) -> tuple[str, list[str]]:
+    """A method's label and the overrides that follow it; an option without a section is the compressor's."""
+    if name in SETTINGS:
+        return name, []
+    words = name.split(" ")
+    first = next((place for place, word in enumerate(words) if "=" in word), len(words))
+    more = [word if "." in word.partition("=")[0] else f"compressor.{word}" for word in words[first:]]
+    return " ".join(words[:first]), more
+
+
 def _method(label: str, task: Task, density: float) -> Composition:
-    overrides = SETTINGS.get(label, (f"compressor.name={label}",))
+    method, more = _split(label)
+    overrides = (*SETTINGS.get(method, (f"compressor.name={method}",)), *more)
     name = overrides[0].partition("=")[2]
     if "density" not in compressors.PLUGINS.options(name):
         return Composition(label, overrides, None)
-    given = [word for word in overrides if word.startswith("compressor.k=")]
-    share = float(given[0].partition("=")[2]) / task.parameters if given else density
+    own = {word.partition("=")[0]: float(word.partition("=")[2]) for word in overrides if word.startswith(SHARES)}
+    share = own.get("compressor.density", own.get("compressor.k", density * task.parameters) / task.parameters)
     # Each epoch of a warm-up is sparser than the one before, and all are denser than the rest of the run.
     warmup = f"compressor.warmup={[each for each in WARMUP if each > share]}"
-    if given:
+    if own:
         return Composition(label, (*overrides, warmup), None)
     return Composition(label, (*overrides, f"compressor.density={density:g}", warmup), density)

@@ -1,0 +1,42 @@
+"""What a single option does to a method: a row with it beside the row without, to find where accuracy is lost."""
+
+import statistics
+from collections.abc import Sequence
+
+from suite.studies.convergence.rows import Method
+from suite.studies.significance import compare
+from wirebench.utils.markdown import table
+
+HEAD = ("with", "top-1 %", "beside", "top-1 %", "points", "than that", "bytes, times")
+
+
+def contrasts(methods: Sequence[Method], margin: float) -> list[str]:
+    """The table of all rows whose label is another row's and `key=value`; nothing where there are none.
+
+    margin  points of accuracy that do not matter
+    """
+    known = {method.label: method for method in methods}
+    pairs = [(method, known[name]) for method in methods if (name := base(method.label)) in known]
+    rows = [_cells(method, other, margin) for method, other in pairs]
+    return ["What one option changes:", "", *table(HEAD, rows)] if rows else []
+
+
+def base(label: str) -> str | None:
+    """The method of a label that ends in `key=value`; None for another label."""
+    name, _, last = label.rpartition(" ")
+    return name if "=" in last else None
+
+
+def _cells(method: Method, other: Method, margin: float) -> list[str]:
+    ours, theirs = ([100 * value for value in each.top1] for each in (method, other))
+    against = compare(ours, theirs, margin)
+    sent = [statistics.mean(each.wire_bytes) if each.wire_bytes else None for each in (method, other)]
+    return [
+        method.title,
+        f"{statistics.mean(ours):.2f}" if ours else "-",
+        other.title,
+        f"{statistics.mean(theirs):.2f}" if theirs else "-",
+        "-" if against is None else f"{against.difference:+.1f}",
+        "-" if against is None else against.words,
+        f"{sent[0] / sent[1]:.2f}" if sent[0] and sent[1] else "-",
+    ]
