@@ -36,11 +36,15 @@ class SignSGD(Method):
     many to an int32 as fit, and takes one more sum for the scales. In a vote a zero counts as plus or minus in turn,
     by rank and step, so that no parameter drifts that gets no gradient.
 
+    Biases and normalisation go dense, of which the papers say nothing: their gradients are of many sizes, for which one
+    scale does badly (docs/compressors.md).
+
     Memory: with feedback the residual, 1 d. Measures, with feedback: kept_energy, the squares of what stays in the
     residual over the squares of what was to be sent.
     """
 
     keeps: Keeps = "rounded"
+    dense_below = 1
     bounded_by = "name, to onebit: its numbers are of rows, not of whole layers"
 
     def __init__(

@@ -76,6 +76,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "topk": {"density": 0.001, "selection": "exact"},
 }
 DENSE_BELOW = {"dgc": 1, "iwp": 1, "sketched_sgd": 1}  # parameters of more than one dimension are compressed
+DENSE_BELOW |= {"signsgd": 1, "terngrad": 1}  # their papers say nothing of it; by the study convergence
 COLLECTIVES = {name: "tree" for name in ("gs_sgd", "gtopk", "iblt")} | {"iwp": "ring"}
 COLLECTIVES |= {name: "star" for name in ("sketched_sgd", "fetch_sgd")}
 

@@ -26,10 +26,10 @@ class PerfectSketch(GsSgd):
         """The vector itself."""
         return _ExactTable(places_of(bucket), bucket.grad.numel())
 
-    def bytes_of(self, numel: int, bytes_per_entry: int) -> int:
-        """The dense bucket, and what follows."""
-        model_numel = max(self._model_numel, numel)
-        return BYTES_PER_FLOAT * numel + bytes_per_entry * self.entries(numel, model_numel)
+    def bytes_of(self, numel: int) -> int:
+        """The dense bucket, and the values."""
+        values = self.values_per_entry * self.entries(numel, max(self._model_numel, numel))
+        return BYTES_PER_FLOAT * (numel + values)
 
 
 class _ExactTable:
