@@ -101,8 +101,9 @@ def write_scalars_until_full(book: RunRecord) -> None:
     """Turn the event file into a device that is full, then go on."""
     book.epoch({"epoch": 0, "loss": 1.0})
     [events] = (book.directory / "tb").glob("*/events.*")
-    events.unlink()
-    events.symlink_to("/dev/full")
+    full = events.with_name("full")
+    full.symlink_to("/dev/full")
+    full.replace(events)  # in one step: the writing thread would create the file anew
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
         book.epoch({"epoch": 0, "loss": 1.0})
