@@ -35,6 +35,7 @@ from wirebench.simulation.trace import Paced
 from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.environment import capture
 from wirebench.telemetry.gpu import sampler
+from wirebench.telemetry.machines import hosts
 from wirebench.telemetry.nic import InterfaceCounter, find_interface
 from wirebench.telemetry.timeline import Timeline
 from wirebench.telemetry.wire_stats import Traffic
@@ -180,6 +181,7 @@ def _record(
     settings: Config, engine: Engine, directory: Path, source: Path | None, note: Callable[[str], None]
 ) -> RunRecord | NullRecord:
     """The record in `directory`; what lies there is set aside unless this run goes on from its checkpoint `source`."""
+    machines = hosts(engine)
     if not engine.is_first:
         return NullRecord()
     if source is None or directory.resolve() not in source.resolve().parents:
@@ -190,7 +192,8 @@ def _record(
         output=dataclasses.replace(settings.output, dir=""),
         train=dataclasses.replace(settings.train, resume=""),
     )
-    environment = capture(engine.device) | {"backend": engine.backend, "peers": [str(peer) for peer in engine.peers]}
+    environment = capture(engine.device) | {"hosts": machines, "backend": engine.backend}
+    environment["peers"] = [str(peer) for peer in engine.peers]
     return RunRecord(
         directory,
         loader.to_dict(repeatable),

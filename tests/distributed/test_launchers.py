@@ -30,6 +30,8 @@ def test_tasks_of_srun_train_together(tmp_path: Path, capsys: pytest.CaptureFixt
     found = record(folder)
     assert (found["engine"], found["world_size"], found["steps_done"]) == ("torch", 2, 2)
     assert found["environment"]["command"].startswith("srun --ntasks 2 ")
+    assert [host["ranks"] for host in found["environment"]["hosts"]] == [[0, 1]]
+    assert [host["ranks"] for host in found["load"]] == [[0, 1]]
     assert said[1] == "", "rank 0 speaks for all"
     lines = said[0].splitlines()
     assert lines[0].startswith("run: torch x 2, mine.net on mine.blobs, compressor topk, scheduler wfbp, output ")

@@ -27,17 +27,29 @@ def capture(device: torch.device) -> dict[str, Any]:
     return {
         "utc": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": command(),
-        "git": _git(),
-        "versions": _versions(),
-        "hostname": platform.node(),
-        "kernel": platform.release(),
-        "cpu": {"model": _cpu_model(), "flags": cpu_flags(), "cores": _cores(), "memory_mb": _memory_mb()},
-        "gpus": _gpus(),
-        "gpu_driver": gpu.driver_version(),
+        **host(),
         "device": str(device),
         "threads_per_process": torch.get_num_threads(),
         "variables": _variables(),
     }
+
+
+def host() -> dict[str, Any]:
+    """What the calling process's machine is, and which software it has."""
+    return {
+        "git": _git(),
+        "versions": _versions(),
+        "hostname": hostname(),
+        "kernel": platform.release(),
+        "cpu": {"model": _cpu_model(), "flags": cpu_flags(), "cores": _cores(), "memory_mb": _memory_mb()},
+        "gpus": _gpus(),
+        "gpu_driver": gpu.driver_version(),
+    }
+
+
+def hostname() -> str:
+    """This machine's name."""
+    return platform.node()
 
 
 def hardware(device: torch.device) -> str:

@@ -19,6 +19,7 @@ from wirebench.profiling.calibration import Calibration
 from wirebench.record.writer import NullRecord, RunRecord
 from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.gpu import GpuSampler, NullSampler
+from wirebench.telemetry.machines import LoadMeter
 from wirebench.telemetry.step_stats import summary
 from wirebench.telemetry.timeline import Timeline
 from wirebench.telemetry.wire_stats import Traffic
@@ -68,6 +69,7 @@ class Trainer:
     state: TrainState
     first_step: int = 0
     counted_from: int = 0
+    load: LoadMeter = field(default_factory=LoadMeter)
     _extra: dict[str, float] = field(default_factory=dict)
     _look_every: int = 1
     _steps_began: float = field(default_factory=time.perf_counter)
@@ -197,8 +199,10 @@ class Trainer:
         if self.engine.is_first:
             with keeping(self.directory / "trace.json"):
                 self.timeline.save(self.directory / "trace.json")
+        loads = None
         if status != "diverged":
             run_summary.gather(self.engine, self.traffic)
+            loads = self.load.loads(self.engine)
         measured = summary(self.step_log.steps, self.engine.size) | self.traffic.summary()
         measured["compression_ratio"] |= run_summary.last_step(self.config, self.traffic)
         bounded_by = self.lanes[0].compressor.bounded_by if self.lanes else ""
@@ -217,6 +221,7 @@ class Trainer:
             resumed_at=self.first_step or None,
             seconds_total=self.state.seconds,
             gpu=self.gpu.stop(),
+            load=loads,
             health=self.health.summary(),
             warnings=self.state.warnings + warned,
             compressor_state=self.lanes[0].state_share if self.lanes else None,

@@ -1,0 +1,97 @@
+"""The machines of a run: each is described once, and what others did on it is told from what the run did."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from wirebench.telemetry import environment, machines
+from wirebench.telemetry.machines import LoadMeter, ProcessLoad, hosts
+
+
+class Others:
+    """A communicator of rank 0 that gathers these texts after its own."""
+
+    def __init__(self, *texts: dict[str, Any]) -> None:
+        self.texts = texts
+
+    def all_gather(self, mine: torch.Tensor) -> Any:
+        theirs = [torch.frombuffer(bytearray(json.dumps(each).encode()), dtype=torch.uint8) for each in self.texts]
+        return SimpleNamespace(wait=lambda: [mine, *theirs])
+
+
+def engine(*others: dict[str, Any], ranks: tuple[int, ...] = (0,)) -> Any:
+    return SimpleNamespace(distributed=bool(others), ranks=ranks, communicators=[Others(*others)])
+
+
+def test_a_machine_is_described_once_with_all_its_ranks() -> None:
+    here = environment.host()
+    other = json.loads(json.dumps(here)) | {"hostname": "there"}
+    alike = {"identity": here, "ranks": [2], "more": {}}
+    [first, second] = hosts(engine({"identity": other, "ranks": [1], "more": {}}, alike))
+    assert first == {"ranks": [0, 2], **here}
+    assert second == {"ranks": [1], **other}
+    assert hosts(engine(ranks=(0, 1, 2))) == [{"ranks": [0, 1, 2], **here}]
+
+
+def counters(wall: float, busy: float, steal: float | None, own: float, load: float) -> machines._Counters:
+    return machines._Counters(wall, busy, steal, own, load)
+
+
+def measured(monkeypatch: pytest.MonkeyPatch, begin: Any, end: Any, job: Any) -> list[dict[str, Any]]:
+    readings = iter((begin, end))
+    monkeypatch.setattr(machines, "_read", lambda: next(readings))
+    monkeypatch.setattr(machines.psutil, "cpu_count", lambda: 4)
+    return LoadMeter().loads(job)
+
+
+def test_what_no_rank_did_is_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = {"hostname": environment.hostname(), "boot": machines._boot()}
+    theirs = {"cores": 4, **asdict(ProcessLoad(9.0, 0.0, None, 12.0, 7.0, 7.0))}
+    away = {"cores": 2, **asdict(ProcessLoad(5.0, 6.0, None, 5.5, 0.25, 1.0))}
+    job = engine(
+        {"identity": mine, "ranks": [1], "more": theirs},
+        {"identity": mine | {"boot": "another"}, "ranks": [2], "more": away},
+    )
+    begin, end = counters(100.0, 50.0, 1.0, 3.0, 0.5), counters(110.0, 77.0, 3.0, 13.0, 3.5)
+    [here, there] = measured(monkeypatch, begin, end, job)
+    # 27 s of the processors' time, of which the two ranks used 10 and 12; 2 of 40 s were stolen.
+    assert here == {
+        "ranks": [0, 1], "hostname": environment.hostname(), "cores": 4, "seconds": 10.0,
+        "load_average": [0.5, 3.5], "others_cores": pytest.approx(0.5), "steal": pytest.approx(0.05),
+    }  # fmt: skip
+    assert there["ranks"] == [2] and there["others_cores"] == pytest.approx(0.1) and there["steal"] is None
+
+
+def test_it_is_never_less_than_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel's two clocks differ by their ticks."""
+    [here] = measured(monkeypatch, counters(0.0, 0.0, None, 0.0, 0.0), counters(1.0, 0.98, None, 1.0, 1.0), engine())
+    assert here["others_cores"] == 0.0
+
+
+def test_children_count_as_the_process_itself_while_they_run_and_afterwards() -> None:
+    spin = "import time, sys\nwhile time.process_time() < 0.3: pass\nprint(flush=True); sys.stdin.read()"
+    before = machines._own_seconds()
+    with subprocess.Popen([sys.executable, "-c", spin], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        assert machines._own_seconds() - before >= 0.29
+    assert machines._own_seconds() - before >= 0.29
+
+
+def test_a_machine_without_a_boot_number_goes_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
+    monkeypatch.setattr(machines, "BOOT", tmp_path / "none")
+    assert machines._boot() == environment.hostname()
+
+
+def test_this_machines_figures_are_sound() -> None:
+    [here] = LoadMeter().loads(engine())
+    assert here["cores"] == os.cpu_count() and here["seconds"] >= 0
+    assert all(0 <= load < 10_000 for load in here["load_average"])
+    assert json.loads(json.dumps(here, allow_nan=False)) == here

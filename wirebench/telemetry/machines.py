@@ -1,0 +1,138 @@
+"""The machines of a run: what each is, and how busy it was with anything but the run.
+
+A load average alone does not tell: at its start a run before may still be in it, at its end the run itself is. So a
+process counts its own processor time as well, and the machine's time that no process of the run used is somebody
+else's.
+"""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import psutil
+
+from wirebench.comm.engine import Engine
+from wirebench.comm.peers import gather_bytes
+from wirebench.telemetry import environment
+
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+"""Tells machines apart whatever their names are: processes in containers or network namespaces share a kernel's."""
+
+
+def hosts(engine: Engine) -> list[dict[str, Any]]:
+    """`environment.host` of every machine of the job, each once, with its `ranks`; every rank calls it."""
+    return _each_once(engine, environment.host(), lambda same: same[0])
+
+
+@dataclass(frozen=True)
+class _Counters:
+    """Seconds since some time in the past, summed over processors; steal is None where the kernel counts none."""
+
+    wall: float
+    busy: float
+    steal: float | None
+    own: float
+    load: float
+
+
+@dataclass(frozen=True)
+class ProcessLoad:
+    """One process's part of a run: seconds of the machine's processors, and the load average at both ends."""
+
+    seconds: float
+    busy_seconds: float
+    steal_seconds: float | None
+    own_seconds: float
+    load_begin: float
+    load_end: float
+
+
+class LoadMeter:
+    """Counts from its creation on, in every process of a run."""
+
+    def __init__(self) -> None:
+        self._begin = _read()
+
+    def loads(self, engine: Engine) -> list[dict[str, Any]]:
+        """How busy each machine was until now; every rank calls it.
+
+        ranks            that ran there; all the other figures are of the time that the run's first process there took
+        seconds          of that time
+        cores            of the machine, whether or not the run may use them
+        load_average     of one minute, when the run began and when it ended
+        others_cores     how many cores were busy with what no process of the run did, on average; the kernel's own work
+                         for the network is part of it
+        steal            share of the processors' time that the hypervisor gave to other guests; None: not counted
+        """
+        mine = {"cores": psutil.cpu_count() or 1, **asdict(_difference(self._begin, _read()))}
+        return _each_once(engine, {"hostname": environment.hostname(), "boot": _boot()}, _machine_load, mine)
+
+
+def _machine_load(processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    first = processes[0]
+    seconds, steal = max(first["seconds"], 1e-9), first["steal_seconds"]
+    others = first["busy_seconds"] - sum(each["own_seconds"] for each in processes)
+    return {
+        "hostname": first["hostname"],
+        "cores": first["cores"],
+        "seconds": first["seconds"],
+        "load_average": [first["load_begin"], first["load_end"]],
+        "others_cores": max(others, 0.0) / seconds,
+        "steal": None if steal is None else steal / seconds / first["cores"],
+    }
+
+
+def _each_once(
+    engine: Engine,
+    identity: dict[str, Any],
+    together: Callable[[Sequence[dict[str, Any]]], dict[str, Any]],
+    more: dict[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """For each `identity` of a process: its processes' ranks, and `together` of what they are and tell besides."""
+    mine = {"identity": identity, "ranks": list(engine.ranks), "more": more or {}}
+    texts = [json.dumps(mine).encode()]
+    if engine.distributed:
+        texts = gather_bytes(engine.communicators[0], texts[0])
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for each in map(json.loads, texts):
+        groups.setdefault(json.dumps(each["identity"], sort_keys=True), []).append(each)
+    return [
+        {"ranks": [rank for each in group for rank in each["ranks"]]}
+        | together([each["identity"] | each["more"] for each in group])
+        for group in groups.values()
+    ]
+
+
+def _difference(begin: _Counters, end: _Counters) -> ProcessLoad:
+    steal = None if begin.steal is None or end.steal is None else end.steal - begin.steal
+    return ProcessLoad(end.wall - begin.wall, end.busy - begin.busy, steal, end.own - begin.own, begin.load, end.load)
+
+
+def _read() -> _Counters:
+    times = psutil.cpu_times()
+    # The kernel counts a guest's time as its host process's too; what is stolen is nobody's here.
+    busy = sum(getattr(times, name, 0.0) for name in ("user", "nice", "system", "irq", "softirq"))
+    return _Counters(monotonic(), busy, getattr(times, "steal", None), _own_seconds(), os.getloadavg()[0])
+
+
+def _own_seconds() -> float:
+    """Processor time of this process and of its children, those that have ended included."""
+    process = psutil.Process()
+    total = sum(process.cpu_times()[:4])
+    for child in process.children(recursive=True):
+        try:
+            total += sum(child.cpu_times()[:2])
+        except psutil.Error:
+            continue  # it has ended meanwhile
+    return float(total)
+
+
+def _boot() -> str:
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return environment.hostname()
