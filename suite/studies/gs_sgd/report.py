@@ -1,6 +1,6 @@
 """The gs-SGD paper's Table II beside what was measured of its methods: results/gs-sgd/table.md.
 
-wirebench study gs_sgd report                         from the runs in results/methods
+wirebench study gs_sgd report                         from the runs in results/gs-sgd
 wirebench study gs_sgd report --runs FOLDER --dir FOLDER
 """
 
@@ -18,7 +18,7 @@ from wirebench.utils.markdown import table
 def flags(parser: argparse.ArgumentParser) -> None:
     """Where the runs are, and the report goes."""
     add = parser.add_argument
-    add("--runs", type=Path, default=RESULTS / "methods", metavar="FOLDER", help="MODEL/METHOD-TURN (results/methods)")
+    add("--runs", type=Path, default=RESULTS / "gs-sgd", metavar="FOLDER", help="MODEL/METHOD-TURN (results/gs-sgd)")
     add("--dir", type=Path, default=RESULTS / "gs-sgd", metavar="FOLDER", help="of the report (results/gs-sgd)")
 
 
@@ -34,7 +34,8 @@ def pages(options: argparse.Namespace) -> list[Page]:
         "# gs-SGD beside its paper",
         "",
         '{authors}, "{title}", {published}.'.format(**PUBLISHED.source)
-        + f" The paper's setting: {setting}. Ours: `wirebench study methods`, whose tables say more of each run.",
+        + f" The paper's setting: {setting}. Ours: `wirebench study gs_sgd run`, in several readings of what the paper "
+        "leaves out. The records lie beside this table.",
         "",
         *table(("runs", *HEAD), lines),
         BRACKETS,

@@ -1,10 +1,10 @@
 """Train with the gs-SGD paper's three methods on 4 emulated hosts, taking turns, on each of its models.
 
-wirebench study gs_sgd run                   VGG-16 and ResNet-20, 4 hosts, 1 Gbit/s, into results/methods
+wirebench study gs_sgd run                   VGG-16 and ResNet-20, 4 hosts, 1 Gbit/s, into results/gs-sgd
 wirebench study gs_sgd run --models vgg16 --turns 1
 wirebench study gs_sgd report                afterwards: the paper's Table II beside what was measured
 
-These are runs of the study `methods`, which has more of them; both read the same folders.
+The configs are those of the study `methods`, which trains with every compressor and compares each with dense.
 """
 
 import argparse
@@ -26,9 +26,9 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--density", type=float, default=0.01, help="density of all methods; the paper states none (%(default)s)")
     add("--hosts", type=int, default=4, help="hosts of one worker each (%(default)s)")
     add("--link", default="1gbit", help="rate of every host's link (%(default)s)")
-    add("--turns", type=int, default=2, help="runs of each method (%(default)s)")
+    add("--turns", type=int, default=5, help="runs of each method (%(default)s)")
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
-    add("--out", type=Path, default=RESULTS / "methods", metavar="FOLDER", help="where the results go, by model")
+    add("--out", type=Path, default=RESULTS / "gs-sgd", metavar="FOLDER", help="where the results go, by model")
 
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
