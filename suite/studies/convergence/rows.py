@@ -11,6 +11,7 @@ from suite.studies import notes
 from suite.studies.convergence.tasks import DENSE
 from suite.studies.notes import NotedRun
 from suite.studies.rows import Row, by_label
+from wirebench.errors import UserError
 
 SHARED = {
     "model": ("model", "name"), "depth": ("model", "depth"), "width": ("model", "width"), "data": ("data", "name"),
@@ -38,9 +39,19 @@ class Method(Row):
         return self.each(lambda run: run.has("health", name, "mean"))
 
     @property
+    def ends(self) -> list[str]:
+        """How runs ended that did not reach their end."""
+        return [run.record["status"] for run in self.runs if run.record["status"] != "finished"]
+
+    @property
+    def judged(self) -> list[float]:
+        """Accuracies that may be compared with another method's: none where a seed diverged, whatever others became."""
+        return [] if self.ends else [100 * value for value in self.top1]
+
+    @property
     def title(self) -> str:
         """The label, and how runs ended that did not reach their end."""
-        ends = [run.record["status"] for run in self.runs if run.record["status"] != "finished"]
+        ends = self.ends
         if not ends:
             return self.label
         count = f"{len(ends)} of {len(self.runs)} " if len(self.runs) > 1 else ""
@@ -74,11 +85,35 @@ def read(folder: Path) -> list[NotedRun]:
 
 
 def load(folder: Path) -> list[Method]:
-    """All methods, dense first, then by accuracy; UserError where their runs are not of one setting."""
+    """All methods, dense first, then by accuracy.
+
+    UserError where the runs are not of one setting, a method's runs not of the same options, or a seed was used twice.
+    """
     runs = read(folder)
     notes.refuse_mixed(folder, settings(runs))
     methods = [Method(label, seeds) for label, seeds in by_label(runs).items()]
+    for method in methods:
+        notes.refuse_mixed(folder, {run.folder.name: options_of(run.record["config"]) for run in method.runs})
+        _refuse_seeds(folder, method)
     return sorted(methods, key=lambda method: (method.label != DENSE, -statistics.mean(method.top1 or [0.0])))
+
+
+def _refuse_seeds(folder: Path, method: Method) -> None:
+    """UserError where a note names another seed than its record, or two runs have the same."""
+    used: dict[int, str] = {}
+    for run in method.runs:
+        noted, seed, name = run.note["seed"], run.has("config", "train", "seed"), run.folder.name
+        if seed not in (noted, None):
+            raise UserError(f"{folder / name}: its note says seed {noted}, its record {seed}")
+        if noted in used:
+            raise UserError(f"{folder}: {used[noted]} and {name} have the same seed, {noted}")
+        used[noted] = name
+
+
+def options_of(config: Mapping[str, Any]) -> dict[str, object]:
+    """What makes the method: the compressor's options and the optimizer's, of a run's config."""
+    sections = ("compressor", "optimizer")
+    return {f"{name}.{key}": value for name in sections for key, value in config.get(name, {}).items()}
 
 
 def settings(runs: Sequence[NotedRun]) -> dict[str, dict[str, object]]:

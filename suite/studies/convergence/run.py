@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from suite.compose.resolve import resolve
 from suite.studies.convergence import report, rows
 from suite.studies.convergence.tasks import TASKS, Composition, Task, compositions
 from suite.studies.notes import NOTE, refuse_mixed, write
@@ -136,7 +137,8 @@ def planned(options: argparse.Namespace, task: Task) -> list[Cell]:
 
 def refuse_others(out: Path, cells: Sequence[Cell]) -> None:
     """UserError where runs that are there, or were begun, have other settings than those to come."""
-    known = rows.settings(rows.read(out))
+    there = rows.read(out)
+    known = rows.settings(there)
     for cell in cells:
         folder = out / cell.label
         if cell.label not in known and (folder / "checkpoints").exists():
@@ -144,7 +146,13 @@ def refuse_others(out: Path, cells: Sequence[Cell]) -> None:
             known[cell.label] = {"epochs": loader.load(folder / "config.toml").train.epochs}
     density = next((cell.method.density for cell in cells if cell.method.density is not None), None)
     known["this call"] = {**rows.settings_of(loader.to_dict(cells[0].config())), "density": density}
+    wanted = {cell.method.label: rows.options_of(loader.to_dict(resolve(cell.config()))) for cell in cells}
     try:
         refuse_mixed(out, known)
+        for label, options in wanted.items():
+            made = {
+                run.folder.name: rows.options_of(run.record["config"]) for run in there if run.note["label"] == label
+            }
+            refuse_mixed(out, {**made, "this call": options})
     except UserError as error:
         raise UserError(f"{error}; --out names another folder") from error
