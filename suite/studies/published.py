@@ -12,9 +12,8 @@ from wirebench.errors import UserError
 from wirebench.utils.names import suggest
 
 FILE = "published.toml"
-NOT_JUDGED = "none"
 SOURCE = ("authors", "title", "published")
-TYPES = {**get_type_hints(Claim), "number": float | list[float], "tolerance": float | str, "about": dict}
+TYPES = {**get_type_hints(Claim), "number": float | list[float], "about": dict}
 
 
 @dataclass(frozen=True)
@@ -76,11 +75,9 @@ def _claim(where: str, entry: Mapping[str, Any]) -> Claim:
     ascending = list(numbers) == sorted(numbers) or entry.get("holds") == "one of"
     if not numbers or min(numbers) <= 0 or not ascending:
         raise UserError(f"{where}.number: needs one number above 0, or both ends of a range, got {number}")
-    if isinstance(tolerance, str) and tolerance != NOT_JUDGED:
-        raise UserError(f"{where}.tolerance: needs a share, or {NOT_JUDGED!r} for a claim that is not judged")
-    if not isinstance(tolerance, str) and not 0 <= tolerance < 1:
+    if not 0 <= tolerance < 1:
         raise UserError(f"{where}.tolerance: lies in [0, 1), got {tolerance:g}")
-    return Claim(**{**entry, "number": numbers, "tolerance": None if isinstance(tolerance, str) else tolerance})
+    return Claim(**{**entry, "number": numbers})
 
 
 def _table(path: Path, given: Mapping[str, Any], key: str) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def _cells(seen: Seen) -> list[str]:
         f"{1e3 * predicted[1]:.1f}",
         seen.faster,
         f"{100 * (predicted[0] / predicted[1] - 1):+.1f} %",
-        "turns disagree" if seen.verdict.state == "cannot be told" else "yes" if seen.verdict.good else "no",
+        "turns disagree" if seen.verdict.state == "not decidable" else "yes" if seen.verdict.good else "no",
     ]
 
 

@@ -9,7 +9,8 @@ from suite.studies.convergence.contrasts import contrasts
 from suite.studies.convergence.network import RATES, quietest, seconds_to
 from suite.studies.convergence.rows import Method, first_reaching, shared, target, wire_bytes
 from suite.studies.convergence.tasks import DENSE
-from suite.studies.convergence.verdicts import claims
+from suite.studies.convergence.verdicts import findings
+from suite.studies.findings import claims_table
 from suite.studies.significance import LEAST_RUNS, LEVEL, compare
 from wirebench.utils.markdown import table
 
@@ -111,8 +112,7 @@ def _reading(methods: Sequence[Method]) -> list[str]:
 
 def _claims(methods: Sequence[Method]) -> list[str]:
     """What was to be shown, and whether it is."""
-    rows = [[claim.text, claim.where, verdict.shown, verdict.words] for claim, verdict in claims(methods)]
-    return table(("claim", "where", "measured", "verdict"), rows) if rows else []
+    return claims_table(findings(methods))
 
 
 def _ranks(methods: Sequence[Method], others: Mapping[str, Sequence[Method]]) -> list[str]:

@@ -7,12 +7,12 @@ wirebench study gs_sgd report --runs FOLDER --dir FOLDER
 import argparse
 from pathlib import Path
 
-from suite.studies.gs_sgd.claims import BRACKETS, HEAD, PUBLISHED, judged
+from suite.studies.findings import claims_table
+from suite.studies.gs_sgd.claims import BRACKETS, PUBLISHED, findings
 from suite.studies.page import Page
 from suite.studies.rows import load
 from suite.studies.runner import RESULTS
 from wirebench.errors import UserError
-from wirebench.utils.markdown import table
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -25,9 +25,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def pages(options: argparse.Namespace) -> list[Page]:
     """One table of all folders of runs that the paper says something of."""
     folders = sorted({path.parents[1] for path in options.runs.glob("*/*/method.json")})
-    verdicts = {folder.name: judged(load(folder)) for folder in folders}
-    lines = [[name, *cells] for name, each in verdicts.items() for cells in each]
-    if not lines:
+    found = [each for folder in folders for each in findings(load(folder))]
+    if not found:
         raise UserError(f"{options.runs}: has no MODEL/METHOD-TURN of gs_sgd and a rival; measure first")
     setting = next(iter(PUBLISHED.claims.values())).setting
     text = [
@@ -37,7 +36,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
         + f" The paper's setting: {setting}. Ours: `wirebench study gs_sgd run`, in several readings of what the paper "
         "leaves out. The records lie beside this table.",
         "",
-        *table(("runs", *HEAD), lines),
+        *claims_table(found),
         BRACKETS,
         "",
     ]

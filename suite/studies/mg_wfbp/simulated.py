@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 
 import schedulers
 from suite.planner.compositions import DENSE, sizes_of
+from suite.studies.findings import claims_table
 from suite.studies.mg_wfbp import paper
 from suite.studies.mg_wfbp.claims import claims
 from suite.studies.mg_wfbp.paper import LABELS, MODELS, SCHEDULES, Efficiencies, Model, Step
@@ -109,8 +110,7 @@ def document(call_seconds: float, predicted: dict[str, list[Step]], simulated: d
     ]
     for model in MODELS:
         lines += [f"## {model.label}", "", *_about(model)]
-        judged = claims(model, simulated[model.label], predicted[model.label])
-        lines += table(("claim", "paper", "here", "verdict"), judged)
+        lines += claims_table(claims(model, simulated[model.label], predicted[model.label]))
         lines += _simulated(simulated[model.label])
         lines += _predicted(model, predicted[model.label], call_seconds)
     return "\n".join(lines).rstrip() + "\n"
