@@ -135,7 +135,7 @@ def test_blueconnect_may_not_be_faster_on_even_layouts(seconds: float, verdict: 
 
 
 @pytest.mark.parametrize(
-    ("seconds", "verdict"),
+    ("seconds", "missed"),
     [(0.9, ": 0.90x, not 1.00x"), (1.04, ""), (1.1, ": 1.10x, not 1.00x")],
 )
 def test_blueconnect_is_the_ring_on_uneven_layouts(seconds: float, missed: str) -> None:
