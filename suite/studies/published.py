@@ -12,6 +12,7 @@ from wirebench.errors import UserError
 from wirebench.utils.names import suggest
 
 FILE = "published.toml"
+REPEATS = ("turns", "seeds")
 SOURCE = ("authors", "title", "published")
 TYPES = {**get_type_hints(Claim), "number": float | list[float], "about": dict}
 
@@ -20,16 +21,18 @@ TYPES = {**get_type_hints(Claim), "number": float | list[float], "about": dict}
 class Published:
     """A study's published.toml.
 
-    about   the study in a line
-    source  authors, title, and where it was published
-    claims  by id
-    tables  numbers that belong together, by name; each says `where` it stands and its `unit`
+    about    the study in a line
+    source   authors, title, and where it was published
+    claims   by id
+    tables   numbers that belong together, by name; each says `where` it stands and its `unit`
+    records  folders of runs below results/, as patterns: whether a claim about them needs several `turns` or `seeds`
     """
 
     about: str
     source: Mapping[str, str]
     claims: Mapping[str, Claim]
     tables: Mapping[str, Mapping[str, Any]]
+    records: Mapping[str, str]
 
 
 def load(folder: Path) -> Published:
@@ -41,7 +44,7 @@ def load(folder: Path) -> Published:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from error
-    _refuse_unknown(str(path), given, ("about", "source", "claims", "tables"))
+    _refuse_unknown(str(path), given, ("about", "source", "claims", "tables", "records"))
     check_type(f"{path}: about", given.get("about"), str)
     source, tables = _table(path, given, "source"), _table(path, given, "tables")
     _refuse_unknown(f"{path}: source", source, SOURCE)
@@ -50,7 +53,11 @@ def load(folder: Path) -> Published:
     for name in tables:
         for key in ("where", "unit"):
             check_type(f"{path}: tables.{name}.{key}", _table(path, tables, name).get(key), str)
-    return Published(given["about"], source, _claims(path, given.get("claims", [])), tables)
+    records = _table(path, given, "records")
+    for pattern, repeats in records.items():
+        if repeats not in REPEATS:
+            raise UserError(f"{path}: records.{pattern}: needs one of {', '.join(REPEATS)}, got {repeats!r}")
+    return Published(given["about"], source, _claims(path, given.get("claims", [])), tables, records)
 
 
 def _claims(path: Path, given: Any) -> dict[str, Claim]:
