@@ -7,7 +7,7 @@ from pathlib import Path
 from suite.studies.claim import Claim, Verdict
 from wirebench.utils.markdown import table
 
-HEAD = ("claim", "where", "claimed", "here", "verdict")
+HEAD = ("claim", "where", "claimed", "here", "verdict", "breaks rules")
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Finding:
     about    which of the claim's settings, models or variants this is of; "" where there is one
     figure   what is claimed of this one, where that is not the claim's own figure
     records  that it rests on: files, or folders of runs; none where it is computed
+    rules    of trust.py that the records break
     """
 
     claim: Claim
@@ -27,6 +28,7 @@ class Finding:
     about: str = ""
     figure: str = ""
     records: tuple[Path, ...] = ()
+    rules: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -41,7 +43,10 @@ class Finding:
 
 def lines(findings: Iterable[Finding]) -> list[list[str]]:
     """The cells of a table, a line for each."""
-    return [[each.text, each.claim.where, each.claimed, each.here, each.verdict.words] for each in findings]
+    return [
+        [each.text, each.claim.where, each.claimed, each.here, each.verdict.words, ", ".join(each.rules) or "-"]
+        for each in findings
+    ]
 
 
 def claims_table(findings: Sequence[Finding]) -> list[str]:

@@ -119,6 +119,29 @@ def _ratio(record: Mapping[str, Any]) -> Iterator[Broken]:
         yield Broken("numbers", f"compression_ratio.wire is {ratio:.4g}, and the bytes say {expected:.4g}")
 
 
+def rules(runs: Sequence[NotedRun], repeats: str) -> tuple[str, ...]:
+    """The names of the rules that a composition's runs break, with how many turns or seeds there are.
+
+    Whether a commit is known is no matter of the runs, and left out.
+    """
+    found = [each.rule for run in runs for each in broken(run.record, Repository(None))]
+    few = turns(runs)
+    if repeats == "seeds":
+        # An accuracy does not depend on what else the machine did.
+        found, few = [rule for rule in found if not rule.startswith("load")], seeds(runs)
+    return (*dict.fromkeys(found), *dict.fromkeys(f"{each.rule} ({len(runs)})" for each in few))
+
+
+def note(rows: Mapping[str, Sequence[NotedRun]], repeats: str) -> list[str]:
+    """What a table says below itself of the rules that its rows break, by rule; nothing where none is broken."""
+    by_rule: dict[str, list[str]] = {}
+    for label, runs in rows.items():
+        for rule in rules(runs, repeats):
+            by_rule.setdefault(rule, []).append(label)
+    said = [f"{rule}: {'all rows' if len(rows) == len(those) else ', '.join(those)}" for rule, those in by_rule.items()]
+    return [f"Broken rules (docs/studies.md): {'; '.join(said)}.", ""] if said else []
+
+
 def turns(runs: Sequence[NotedRun]) -> Iterator[Broken]:
     """The rules that the turns of a composition break, of a claim about speed."""
     numbers = sorted(int(turn) for run in runs if (turn := run.folder.name.rpartition("-")[2]).isdigit())

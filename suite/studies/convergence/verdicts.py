@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite.studies import published
+from suite.studies import published, trust
 from suite.studies.claim import Claim, Verdict
 from suite.studies.convergence.rows import Method
 from suite.studies.findings import Finding
@@ -22,7 +22,8 @@ def findings(methods: Sequence[Method]) -> list[Finding]:
         if ours is not None and rival is not None:
             here, verdict = _points(claim, ours, rival) if claim.unit == "points" else _ratio(claim, ours, rival)
             records = tuple(run.folder for method in (ours, rival) for run in method.runs)
-            found.append(Finding(claim, here, verdict, records=records))
+            rules = tuple(dict.fromkeys(rule for each in (ours, rival) for rule in trust.rules(each.runs, "seeds")))
+            found.append(Finding(claim, here, verdict, records=records, rules=rules))
     return found
 
 

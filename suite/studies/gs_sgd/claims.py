@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from suite.studies import trust
 from suite.studies.findings import Finding, claims_table
 from suite.studies.published import load
 from suite.studies.rows import Row, size, times_faster
@@ -31,9 +32,9 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     One for every variant of gs-SGD and of the rival (variants.py), since the paper leaves its settings open.
     """
     model = model_of(rows[0].runs[0].record["config"]["model"])
-    about = [claim for claim in PUBLISHED.claims.values() if claim.about["model"] == model]
+    those = [claim for claim in PUBLISHED.claims.values() if claim.about["model"] == model]
     found = []
-    for claim in about:
+    for claim in those:
         for ours, rival in itertools.product(_of(rows, "gs_sgd"), _of(rows, claim.about["rival"])):
             measured = times_faster(ours, rival)
             if measured:
@@ -41,7 +42,9 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
                 here = f"{ratio:.2f}x [{low:.2f} - {high:.2f}]; {_bytes(ours, rival)}"
                 verdict = claim.judge(ratio, (low, high))
                 records = tuple(run.folder for row in (ours, rival) for run in row.runs)
-                found.append(Finding(claim, here, verdict, f"{ours.label} over {rival.label}", records=records))
+                rules = tuple(dict.fromkeys(rule for row in (ours, rival) for rule in trust.rules(row.runs, "turns")))
+                about = f"{ours.label} over {rival.label}"
+                found.append(Finding(claim, here, verdict, about, records=records, rules=rules))
     return found
 
 
@@ -65,8 +68,9 @@ def claims(rows: Sequence[Row]) -> list[str]:
 
 
 BRACKETS = (
-    "In brackets the least and the largest ratio of turns that followed each other; where a method has one turn "
-    "only, its steps from the 10th to the 90th percentile stand in for turns. Sizes are the bytes of a step, the mean "
+    "In brackets the least and the largest ratio of turns that followed each other, of five or more without the least "
+    "and the largest; where a method has one turn only, its steps from the 10th to the 90th percentile stand in for "
+    "turns. Sizes are the bytes of a step, the mean "
     "of the workers. By bytes: the rival's bytes over gs-SGD's, of the worker that sends most; the factor of a step "
     "that were nothing but the transfer of bytes. "
     "Computing brings it nearer to 1, start-ups and compressing move it either way."

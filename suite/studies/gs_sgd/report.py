@@ -7,8 +7,9 @@ wirebench study gs_sgd report --runs FOLDER --dir FOLDER
 import argparse
 from pathlib import Path
 
-from suite.studies.findings import claims_table
-from suite.studies.gs_sgd.claims import BRACKETS, PUBLISHED, findings
+from suite.studies.findings import Finding, claims_table
+from suite.studies.gs_sgd.claims import BRACKETS, PUBLISHED
+from suite.studies.gs_sgd.claims import findings as of_rows
 from suite.studies.page import Page
 from suite.studies.rows import load
 from suite.studies.runner import RESULTS
@@ -22,10 +23,15 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--dir", type=Path, default=RESULTS / "gs-sgd", metavar="FOLDER", help="of the report (results/gs-sgd)")
 
 
-def pages(options: argparse.Namespace) -> list[Page]:
-    """One table of all folders of runs that the paper says something of."""
+def findings(options: argparse.Namespace) -> list[Finding]:
+    """Of all folders of runs that the paper says something of."""
     folders = sorted({path.parents[1] for path in options.runs.glob("*/*/method.json")})
-    found = [each for folder in folders for each in findings(load(folder))]
+    return [each for folder in folders for each in of_rows(load(folder))]
+
+
+def pages(options: argparse.Namespace) -> list[Page]:
+    """One table."""
+    found = findings(options)
     if not found:
         raise UserError(f"{options.runs}: has no MODEL/METHOD-TURN of gs_sgd and a rival; measure first")
     setting = next(iter(PUBLISHED.claims.values())).setting

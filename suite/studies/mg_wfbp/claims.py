@@ -21,7 +21,7 @@ def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> 
             found.append(_efficiency(claim, model, simulated[max(simulated)][about["efficiency"]]))
         elif "predicted_over" in about:
             found.append(_predicted(claim, model, predicted))
-        else:
+        elif claim.id == "crossing":
             found.append(_crossing(claim, simulated))
     return found
 
