@@ -118,7 +118,7 @@ def test_the_study_runs_and_judges(mine: Path, capsys: pytest.CaptureFixture) ->
         assert study.main([*words[1:], *out], launch) == 0, capsys.readouterr().err
     assert [c[1:3] for c in STUDIES] == [["mine.fewer_bytes", "run"], ["mine.fewer_bytes", "report"]]
     assert len(started) == 4
-    assert "| 20x | 20.0x | reproduced |" in (mine / "results/table.md").read_text()
+    assert "| 20.00x | 20.0x | reproduced | - |" in (mine / "results/table.md").read_text()
     assert study.main(["mine.fewer_bytes", "run", *out], launch) == 0
     assert len(started) == 4, "what is there is not run again"
 

@@ -4,14 +4,16 @@ wirebench study                                      all studies, a line each
 wirebench study flexreduce run --layouts 2+3         make its runs that are not there yet (--again: all)
 wirebench study flexreduce report                    its table and figures from what was measured
 wirebench study flexreduce check                     whether the committed tables are those of their records
+wirebench study check                                all studies' tables, and every record against the rules of trust
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
 
+from suite.studies.committed import breaches, history
 from suite.studies.page import Page
-from suite.studies.runner import Launch
+from suite.studies.runner import RESULTS, ROOT, Launch
 from suite.studies.runner import run as launch_command
 from suite.studies.study import Study, available
 from wirebench.errors import UserError
@@ -19,6 +21,7 @@ from wirebench.utils.cli import parser_of, run_tool
 from wirebench.utils.names import suggest
 
 HELP = ("-h", "--help")
+CHECK = "check"
 
 
 def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
@@ -26,6 +29,8 @@ def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
     if not arguments or arguments[0] in HELP:
         print(usage())
         return 0
+    if arguments[0] == CHECK:
+        return run_tool("wirebench study check", check_all, arguments[1:])
     study, words = Study(arguments[0]), list(arguments[1:])
     if not words or words[0] in HELP:
         print(about(study))
@@ -33,7 +38,7 @@ def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
     actions: dict[str, Callable[[Study, Sequence[str]], int]] = {
         "run": lambda study, rest: run(study, rest, launch),
         "report": report,
-        "check": check,
+        CHECK: check,
     }
     if words[0] not in actions:
         raise UserError(f"no {words[0]!r} of a study; {suggest(words[0], list(actions))}")
@@ -99,6 +104,18 @@ def check(study: Study, arguments: Sequence[str]) -> int:
             "the table is that of its records" if len(pages) == 1 else f"{len(pages)} tables are those of their records"
         )
     return 1 if drifted else 0
+
+
+def check_all(arguments: Sequence[str]) -> int:
+    """Every table against its records, and every record against the rules of trust; 1 where something is wrong."""
+    parser_of("study check", check_all.__doc__).parse_args(arguments)
+    found = [breach.words(RESULTS) for breach in breaches(RESULTS, history(ROOT))]
+    for line in found:
+        print(line)
+    if found:
+        # Tables are made of records: what is wrong with these comes first.
+        return 1
+    return max(check(Study(name), []) for name in available())
 
 
 def _parser(study: Study, action: str, doc: str | None) -> argparse.ArgumentParser:

@@ -1,28 +1,40 @@
 """A claim, and the one rule that says whether what was measured bears it out."""
 
 import math
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
-State = Literal["reproduced", "not reproduced", "reproduced in part", "cannot be told", "not judged", "not measured"]
-"""in part: better than no effect, by another factor; cannot be told: the spread holds the claim as well as none."""
+State = Literal["reproduced", "direction reproduced", "not decidable", "not reproduced", "contradicted", "not run here"]
+"""What a measurement says of a claim.
+
+reproduced            within the claim's tolerance
+direction reproduced  beyond no effect, on the claim's side, but not by its figure
+not decidable         the measurements hold the claim as well as no effect, or miss it in a setting that is not stated
+not reproduced        missed, in the setting that is stated
+contradicted          missed, and there is an argument why the figure cannot be
+not run here          nothing was measured
+"""
+STATES: tuple[State, ...] = get_args(State)
 
 
 @dataclass(frozen=True)
 class Claim:
     """What a paper, or this suite, says of a number.
 
-    id         by which run.py and report.py name it
-    text       in words; where: section, table or figure
-    number     the figure, or both ends of its range, in `unit`
-    setting    in which it was found, or "not stated"
-    tolerance  share of the figure by which a measurement may miss it; None: it stands beside, and is not judged
-    holds      whether the figure is to be met, reached, not passed, or met in one of several
-    shown      the figure as tables show it, where that is not number and unit
-    unstated   what the source leaves out, so that no verdict says more than that the numbers are alike
-    no_effect  the measurement that would mean no effect at all; a claim is of more than that
-    about      the study's own keys: which model, which rival
+    id            by which run.py and report.py name it
+    text          in words; where: section, table or figure
+    number        the figure, or both ends of its range, in `unit`
+    setting       in which it was found, or "not stated"
+    tolerance     share of the figure by which a measurement may miss it
+    holds         whether the figure is to be met, reached, not passed, or met in one of several
+    shown         the figure as tables show it, where that is not number and unit
+    unstated      what the source leaves out, so that missing the figure decides nothing
+    no_effect     the measurement that would mean no effect at all; a claim is of more than that
+    contradicted  why the figure cannot be
+    not_run       why it is not measured here; command: with which somebody can who has what that needs
+    about         the study's own keys: which model, which rival
     """
 
     id: str
@@ -31,11 +43,14 @@ class Claim:
     number: tuple[float, ...]
     unit: str
     setting: str
-    tolerance: float | None
+    tolerance: float
     holds: Literal["about", "at least", "at most", "one of"] = "about"
     shown: str = ""
     unstated: str = ""
     no_effect: float | None = None
+    contradicted: str = ""
+    not_run: str = ""
+    command: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def judge(
@@ -43,41 +58,83 @@ class Claim:
     ) -> "Verdict":
         """The verdict on a measurement; None was not made.
 
-        spread    its least and largest value; where it holds `no_effect` as well as the claim, nothing can be told
+        spread    its least and largest value; where it holds `no_effect` as well as the claim, nothing is decided
         expected  the figure of this very setting, where it is computed rather than published
         """
+        if measured is None:
+            return Verdict("not run here", why=self.not_run)
         figures = self.number if expected is None else (expected,)
-        state = "not measured" if measured is None else self._state(measured, spread or (measured, measured), figures)
-        return Verdict(state, measured, figures[0], spread, self.unstated)
+        state, why = self._state(measured, spread or (measured, measured), figures)
+        return Verdict(state, measured, why)
 
-    def _state(self, measured: float, spread: tuple[float, float], figures: tuple[float, ...]) -> State:
-        if self.tolerance is None:
-            return "not judged"
-        ranges = [(each, each) for each in figures] if self.holds == "one of" else [(figures[0], figures[-1])]
-        bounds = [self._bounds(low, high, self.tolerance) for low, high in ranges]
-        none = self.no_effect
+    def judge_interval(self, measured: float, interval: tuple[float, float]) -> "Verdict":
+        """The verdict on an estimate with its confidence interval, which all bears the claim out, or none of it."""
+        bounds = self._bounds(self.number)
+        inside = [all(least <= end <= most for end in interval) for least, most in bounds]
+        outside = [interval[1] < least or most < interval[0] for least, most in bounds]
+        state: State = "reproduced" if any(inside) else "not reproduced" if all(outside) else "not decidable"
+        why = {
+            "not decidable": f"between {shown(interval, self.unit).replace(' to ', ' and ')}",
+            "not reproduced": f"{shown((measured,), self.unit)}, not {self.figure()}",
+        }
+        return Verdict(state, measured, why.get(state, ""))
+
+    def figure(self) -> str:
+        """The figure as tables show it."""
+        return self.shown or shown(self.number, self.unit)
+
+    def _state(self, measured: float, spread: tuple[float, float], figures: tuple[float, ...]) -> tuple[State, str]:
+        bounds = self._bounds(figures)
         possible = any(spread[0] <= most and least <= spread[1] for least, most in bounds)
+        none, side = self.no_effect, self._side(figures)
         if none is not None and possible and spread[0] <= none <= spread[1]:
-            return "cannot be told"
-        beyond = none is None or self.holds == "at most" or measured > none
+            return "not decidable", f"{shown(spread, self.unit)} is no effect as well as the claim"
+        beyond = not side or side * (measured - (none or 0)) > 0
         if beyond and any(least <= measured <= most for least, most in bounds):
-            return "reproduced"
-        return "reproduced in part" if none is not None and spread[0] > none else "not reproduced"
+            return "reproduced", self.unstated
+        numbers = f"{shown((measured,), self.unit)}, not {shown(figures, self.unit)}"
+        missed, reason = self._missed(side, spread)
+        return missed, "; ".join(filter(None, (numbers, reason)))
 
-    def _bounds(self, low: float, high: float, tolerance: float) -> tuple[float, float]:
-        """Between which a measurement bears out a figure."""
-        least = -math.inf if self.holds == "at most" else (1 - tolerance) * low
-        return least, math.inf if self.holds == "at least" else (1 + tolerance) * high
+    def _missed(self, side: int, spread: tuple[float, float]) -> tuple[State, str]:
+        """What missing the figure means, and why."""
+        if self.contradicted:
+            return "contradicted", self.contradicted
+        if side and all(side * (end - (self.no_effect or 0)) > 0 for end in spread):
+            return "direction reproduced", self.unstated
+        return ("not decidable" if self.unstated else "not reproduced"), self.unstated
+
+    def _side(self, figures: tuple[float, ...]) -> int:
+        """On which side of no effect the claim is: 1 above, -1 below, 0 where it does not say."""
+        if self.no_effect is None:
+            return 0
+        difference = statistics.mean(figures) - self.no_effect
+        return (difference > 0) - (difference < 0) or int(self.holds == "at least")
+
+    def _bounds(self, figures: tuple[float, ...]) -> list[tuple[float, float]]:
+        """Ranges of which a measurement within one bears the claim out."""
+        ranges = [(each, each) for each in figures] if self.holds == "one of" else [(figures[0], figures[-1])]
+        least, most = 1 - self.tolerance, 1 + self.tolerance
+        return [
+            (
+                -math.inf if self.holds == "at most" else least * low,
+                math.inf if self.holds == "at least" else most * high,
+            )
+            for low, high in ranges
+        ]
 
 
 class Verdict(NamedTuple):
-    """What a measurement says of a claim, and both numbers."""
+    """What a measurement says of a claim.
+
+    why       both numbers where they differ; what the source leaves out; why nothing can be said
+    settings  of a claim about several: those in which it is not reproduced
+    """
 
     state: State
-    measured: float | None
-    expected: float
-    spread: tuple[float, float] | None = None
-    unstated: str = ""
+    measured: float | None = None
+    why: str = ""
+    settings: tuple[str, ...] = ()
 
     @property
     def good(self) -> bool:
@@ -85,30 +142,30 @@ class Verdict(NamedTuple):
         return self.state == "reproduced"
 
     @property
-    def factors(self) -> str:
-        """In words, of a claim about a factor: with both numbers, and with what the source leaves out."""
-        numbers = f"{self.measured or 0:.2f}x, not {self.expected}x"
-        low, high = self.spread or (self.measured or 0, self.measured or 0)
-        said = {
-            "not reproduced": f"not reproduced: {numbers}",
-            "reproduced in part": f"faster too, by another factor: {numbers}",
-            "cannot be told": f"cannot be told: {low:.2f}x to {high:.2f}x holds 1x as well as the claim",
-        }.get(self.state, self.state)
-        return said + (f"; {self.unstated}" if self.unstated else "")
-
-    @property
-    def deviation(self) -> str:
-        """In words, beside a table that has both numbers: by how much they differ."""
-        percent = f"{100 * ((self.measured or 0) / self.expected - 1):+.0f} %"
-        return {"not reproduced": f"not reproduced: {percent}", "not judged": f"off by {percent}"}.get(
-            self.state, self.state
-        )
+    def words(self) -> str:
+        """As a table says it."""
+        where = f" ({', '.join(self.settings)})" if self.settings else ""
+        return self.state + where + (f"{';' if self.good else ':'} {self.why}" if self.why else "")
 
 
-def together(verdicts: Mapping[str, Verdict]) -> str:
-    """Of a claim about several settings, in words: reproduced where it is in all; else the settings where it is not."""
-    if not verdicts:
-        return "not measured"
-    failing = [name for name, verdict in verdicts.items() if not verdict.good]
-    where = f" ({', '.join(failing)})" if failing and len(verdicts) > 1 else ""
-    return ("not reproduced" if failing else "reproduced") + where
+def shown(number: tuple[float, ...], unit: str) -> str:
+    """A figure, or both ends of a range, with its unit."""
+    if unit == "x":
+        return " to ".join(f"{each:.2f}x" for each in number)
+    if unit.startswith("share"):
+        return " to ".join(f"{100 * each:.1f}" for each in number) + " %"
+    return " to ".join(f"{each:.3g}" for each in number) + f" {unit}"
+
+
+def together(verdicts: Mapping[str, Verdict]) -> Verdict:
+    """Of a claim about several settings: the verdict that is the furthest from reproduced, and the settings without it.
+
+    Both numbers are told where there is one setting only.
+    """
+    if len(verdicts) == 1:
+        return next(iter(verdicts.values()))
+    measured = {name: verdict for name, verdict in verdicts.items() if verdict.measured is not None}
+    if not measured:
+        return Verdict("not run here")
+    worst = max(measured.values(), key=lambda verdict: STATES.index(verdict.state))
+    return Verdict(worst.state, settings=tuple(name for name, verdict in measured.items() if not verdict.good))

@@ -12,25 +12,27 @@ from wirebench.errors import UserError
 from wirebench.utils.names import suggest
 
 FILE = "published.toml"
-NOT_JUDGED = "none"
+REPEATS = ("turns", "seeds")
 SOURCE = ("authors", "title", "published")
-TYPES = {**get_type_hints(Claim), "number": float | list[float], "tolerance": float | str, "about": dict}
+TYPES = {**get_type_hints(Claim), "number": float | list[float], "about": dict}
 
 
 @dataclass(frozen=True)
 class Published:
     """A study's published.toml.
 
-    about   the study in a line
-    source  authors, title, and where it was published
-    claims  by id
-    tables  numbers that belong together, by name; each says `where` it stands and its `unit`
+    about    the study in a line
+    source   authors, title, and where it was published
+    claims   by id
+    tables   numbers that belong together, by name; each says `where` it stands and its `unit`
+    records  folders of runs below results/, as patterns: whether a claim about them needs several `turns` or `seeds`
     """
 
     about: str
     source: Mapping[str, str]
     claims: Mapping[str, Claim]
     tables: Mapping[str, Mapping[str, Any]]
+    records: Mapping[str, str]
 
 
 def load(folder: Path) -> Published:
@@ -42,7 +44,7 @@ def load(folder: Path) -> Published:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from error
-    _refuse_unknown(str(path), given, ("about", "source", "claims", "tables"))
+    _refuse_unknown(str(path), given, ("about", "source", "claims", "tables", "records"))
     check_type(f"{path}: about", given.get("about"), str)
     source, tables = _table(path, given, "source"), _table(path, given, "tables")
     _refuse_unknown(f"{path}: source", source, SOURCE)
@@ -51,7 +53,11 @@ def load(folder: Path) -> Published:
     for name in tables:
         for key in ("where", "unit"):
             check_type(f"{path}: tables.{name}.{key}", _table(path, tables, name).get(key), str)
-    return Published(given["about"], source, _claims(path, given.get("claims", [])), tables)
+    records = _table(path, given, "records")
+    for pattern, repeats in records.items():
+        if repeats not in REPEATS:
+            raise UserError(f"{path}: records.{pattern}: needs one of {', '.join(REPEATS)}, got {repeats!r}")
+    return Published(given["about"], source, _claims(path, given.get("claims", [])), tables, records)
 
 
 def _claims(path: Path, given: Any) -> dict[str, Claim]:
@@ -76,11 +82,9 @@ def _claim(where: str, entry: Mapping[str, Any]) -> Claim:
     ascending = list(numbers) == sorted(numbers) or entry.get("holds") == "one of"
     if not numbers or min(numbers) <= 0 or not ascending:
         raise UserError(f"{where}.number: needs one number above 0, or both ends of a range, got {number}")
-    if isinstance(tolerance, str) and tolerance != NOT_JUDGED:
-        raise UserError(f"{where}.tolerance: needs a share, or {NOT_JUDGED!r} for a claim that is not judged")
-    if not isinstance(tolerance, str) and not 0 <= tolerance < 1:
+    if not 0 <= tolerance < 1:
         raise UserError(f"{where}.tolerance: lies in [0, 1), got {tolerance:g}")
-    return Claim(**{**entry, "number": numbers, "tolerance": None if isinstance(tolerance, str) else tolerance})
+    return Claim(**{**entry, "number": numbers})
 
 
 def _table(path: Path, given: Mapping[str, Any], key: str) -> dict[str, Any]:

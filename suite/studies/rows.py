@@ -9,6 +9,7 @@ from typing import Any
 
 from suite.studies import notes
 from suite.studies.notes import NotedRun
+from suite.studies.trust import TURNS
 from wirebench.errors import UserError
 
 DENSE = ("dense", "dense, one message")
@@ -90,17 +91,19 @@ def fastest(rows: Sequence[Row], labels: Sequence[str]) -> Row | None:
 
 
 def times_faster(row: Row, rival: Row) -> tuple[float, float, float] | None:
-    """How many times as fast as `rival` the row is: by the medians, at least, and at most; None for one without a time.
+    """How many times as fast as `rival` the row is: in the median, at least, and at most; None for one without a time.
 
-    The spread is that of the ratios of turns, which ran one after the other; where the two do not have the same turns,
-    or one only, that of their slowest and fastest ones, or of the 10th and 90th percentile of the only turn's steps.
+    Ratios are of turns, which ran one after the other, without the least and the largest where
+    there are enough (trust.TURNS); where the two do not have the same turns, or one only, that of their slowest and
+    fastest ones, or of the 10th and 90th percentile of the only turn's steps.
     """
     ours, theirs = row.step_seconds, rival.step_seconds
     if not ours or not theirs:
         return None
     if len(row.turns) > 1 and row.turns.keys() == rival.turns.keys():
-        ratios = [rival.turns[turn] / seconds for turn, seconds in row.turns.items()]
-        return theirs / ours, min(ratios), max(ratios)
+        ratios = sorted(rival.turns[turn] / seconds for turn, seconds in row.turns.items())
+        kept = ratios[1:-1] if len(ratios) >= TURNS else ratios
+        return statistics.median(ratios), kept[0], kept[-1]
     (fast, slow), (rival_fast, rival_slow) = _extremes(row), _extremes(rival)
     return theirs / ours, rival_fast / slow, rival_slow / fast
 

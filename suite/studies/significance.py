@@ -61,3 +61,13 @@ def larger(ours: Sequence[float], others: Sequence[float]) -> float:
     if len(set(ours)) == len(set(others)) == 1:
         return 0.0 if ours[0] > others[0] else 1.0
     return float(stats.ttest_ind(ours, others, equal_var=False, alternative="greater").pvalue)
+
+
+def difference_between(ours: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
+    """Between which the difference of the means lies: beyond either end Welch's one-sided test is below LEVEL."""
+    difference = statistics.mean(ours) - statistics.mean(others)
+    if len(set(ours)) == len(set(others)) == 1:
+        return difference, difference
+    tested = stats.ttest_ind(ours, others, equal_var=False)
+    low, high = tested.confidence_interval(1 - 2 * LEVEL)
+    return float(low), float(high)

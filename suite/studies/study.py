@@ -2,8 +2,9 @@
 
 published.toml  what is claimed, where, in which setting (published.py)
 run.py          flags(parser), and run(options, launch) -> labels of the runs that failed
-report.py       flags(parser), pages(options) -> the tables and figures, and committed() -> the flags of the reports
-                that are under version control, which `check` holds against their records
+report.py       flags(parser), findings(options) -> what was measured of the claims, pages(options) -> the tables and
+                figures, and committed() -> the flags of the reports that are under version control, which `check`
+                holds against their records
 """
 
 import argparse
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
+from suite.studies.findings import Finding
 from suite.studies.page import Page
 from suite.studies.published import FILE, Published, load
 from suite.studies.runner import Launch
@@ -42,6 +44,9 @@ class Report(Protocol):
 
     def pages(self, options: argparse.Namespace) -> Sequence[Page]:
         """The tables and figures of what was measured; nothing is written. UserError where nothing can be read."""
+
+    def findings(self, options: argparse.Namespace) -> Sequence[Finding]:
+        """Its claims beside what was measured; a claim without one counts as not run."""
 
     def committed(self) -> Sequence[Sequence[str]]:
         """The command line of each report that is under version control."""

@@ -81,11 +81,15 @@ def test_verdicts():
     predicted = [Step(8, name, 0.4, 0.5 if name == "wfbp" else 0.4) for name in paper.SCHEDULES]
     found = {claim.text: claim for claim in claims(GOOGLENET, simulated, predicted)}
     wfbp = found["simulated, 64 nodes: MG-WFBP over WFBP"]
-    assert (wfbp.paper, wfbp.ours, wfbp.verdict) == ("1.78x", "1.74x", "reproduced")
-    assert found["simulated, 64 nodes: MG-WFBP over SyncEASGD"].verdict == "not reproduced: +7 %"
-    assert found["simulated: WFBP faster on 4 to 16 nodes, SyncEASGD on 64"].verdict == "reproduced"
-    assert found["measured, 8 nodes: MG-WFBP over WFBP; here: predicted"].verdict == "off by +25 %"
-    resnet = {claim.text: claim.verdict for claim in claims(RESNET, simulated, predicted)}
-    assert resnet["simulated, 64 nodes: MG-WFBP over WFBP"] == "reproduced, from a reconstructed trace"
-    assert resnet["simulated, 64 nodes: efficiency of MG-WFBP"] == "not reproduced: -13 %"
+    assert (wfbp.claimed, wfbp.here, wfbp.verdict.words) == ("1.78x", "1.74x", "reproduced")
+    easgd = found["simulated, 64 nodes: MG-WFBP over SyncEASGD"].verdict
+    assert easgd.words == "direction reproduced: 1.45x, not 1.35x"
+    assert found["simulated: WFBP faster on 4 to 16 nodes, SyncEASGD on 64"].verdict.good
+    measured = found["measured, 8 nodes: MG-WFBP over WFBP; here: predicted"]
+    assert (measured.claimed, measured.verdict.words) == ("1.00x", "not reproduced: 1.25x, not 1.00x")
+    resnet = {each.text: each for each in claims(RESNET, simulated, predicted)}
+    simulated_gain = resnet["simulated, 64 nodes: MG-WFBP over WFBP"]
+    assert simulated_gain.verdict.good and simulated_gain.here == "1.74x, from a reconstructed trace"
+    linear = resnet["simulated, 64 nodes: efficiency of MG-WFBP"].verdict
+    assert linear.words.startswith("contradicted: 87.0 %, not 100.0 %; the paper's own figures")
     assert not any(text.startswith("simulated, 64 nodes: efficiency") for text in found)

@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 
 from suite.planner.rank import WORTHWHILE
 from suite.planner.wording import rate
-from suite.studies import notes
+from suite.studies import notes, trust
 from suite.studies.break_even import sides
 from suite.studies.break_even.sides import Side
-from suite.studies.claim import Verdict
+from suite.studies.claim import Claim, Verdict
+from suite.studies.findings import Finding
 from suite.studies.notes import NotedRun
 from suite.studies.page import Page, tables_below
 from suite.studies.published import load
+from suite.studies.rows import by_label
 from suite.studies.runner import RESULTS
 from wirebench.errors import UserError
 from wirebench.topology.rates import parse_rate
@@ -54,11 +56,15 @@ class Seen(NamedTuple):
         return WORTHWHILE - self.lossy / self.dense
 
     @property
+    def claim(self) -> Claim:
+        """That it pays where the planner says so, or that it does not where not."""
+        return CLAIMS["pays_below" if self.side.pays else "pays_not_above"]
+
+    @property
     def verdict(self) -> Verdict:
-        """On the claim that it pays where the planner says so, and does not where not: 1 is where it begins to."""
-        claim = CLAIMS["pays_below" if self.side.pays else "pays_not_above"]
+        """On the claim: 1 is where it begins to pay."""
         spread = WORTHWHILE * min(self.ratios), WORTHWHILE * max(self.ratios)
-        return claim.judge(WORTHWHILE * self.dense / self.lossy, spread)
+        return self.claim.judge(WORTHWHILE * self.dense / self.lossy, spread)
 
     @property
     def ratios(self) -> list[float]:
@@ -82,6 +88,21 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def pages(options: argparse.Namespace) -> list[Page]:
     """One for each folder."""
     return [_page(folder) for folder in options.folders]
+
+
+def findings(options: argparse.Namespace) -> list[Finding]:
+    """Each side of each folder: whether the compressor pays there as the planner says."""
+    found = []
+    for folder in options.folders:
+        runs = notes.read(folder, {"hosts": int, "link": str, "launch": str})
+        for seen in match(sides.load(folder).sides, runs):
+            begins = tuple(seen.side.folder(which, 0).removesuffix("0") for which in ("dense", "lossy"))
+            those = [run for run in runs if run.folder.name.startswith(begins)]
+            about = f"{folder.name}: {seen.side.compressor} at {seen.side.factor:g} of its break-even"
+            rules = trust.rules(those[: len(seen.dense_turns)], "turns")
+            records = tuple(run.folder for run in those)
+            found.append(Finding(seen.claim, seen.faster, seen.verdict, about, records=records, rules=rules))
+    return found
 
 
 def committed() -> list[list[str]]:
@@ -135,6 +156,7 @@ def document(sightings: Sequence[Seen], runs: Sequence[NotedRun], given: dict[st
         "links' rate over the predicted break-even.",
         "",
         *table(HEAD, [_cells(seen) for seen in sightings]),
+        *trust.note(by_label(runs), "turns"),
         *table(LIMITS_HEAD, [_limit([seen for seen in sightings if seen.side.compressor == name]) for name in names]),
     ]
     return "\n".join(lines)
@@ -168,7 +190,7 @@ def _cells(seen: Seen) -> list[str]:
         f"{1e3 * predicted[1]:.1f}",
         seen.faster,
         f"{100 * (predicted[0] / predicted[1] - 1):+.1f} %",
-        "turns disagree" if seen.verdict.state == "cannot be told" else "yes" if seen.verdict.good else "no",
+        "turns disagree" if seen.verdict.state == "not decidable" else "yes" if seen.verdict.good else "no",
     ]
 
 

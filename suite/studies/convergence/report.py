@@ -6,6 +6,7 @@ wirebench study convergence report --out FOLDER      of FOLDER/quick and FOLDER/
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -14,6 +15,8 @@ from suite.studies.convergence.curves import against_bytes, against_epochs
 from suite.studies.convergence.rows import Method, load
 from suite.studies.convergence.table import document
 from suite.studies.convergence.tasks import TASKS
+from suite.studies.convergence.verdicts import findings as judged
+from suite.studies.findings import Finding
 from suite.studies.page import Page
 from suite.studies.runner import RESULTS
 from wirebench.errors import UserError
@@ -31,6 +34,12 @@ def pages(options: argparse.Namespace) -> list[Page]:
     if not there:
         raise UserError(f"{options.out}: has no TASK/METHOD-SEED/method.json; train first")
     return there
+
+
+def findings(options: argparse.Namespace) -> list[Finding]:
+    """The claims on each task that has runs."""
+    tasks = ((folder.name, judged(load(folder))) for folder in folders(options.out))
+    return [replace(each, about=task) for task, found in tasks for each in found]
 
 
 def committed() -> list[list[str]]:

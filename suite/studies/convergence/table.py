@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 
 from scipy import stats
 
+from suite.studies import trust
 from suite.studies.convergence.contrasts import contrasts
 from suite.studies.convergence.network import RATES, quietest, seconds_to
 from suite.studies.convergence.rows import Method, first_reaching, shared, target, wire_bytes
 from suite.studies.convergence.tasks import DENSE
-from suite.studies.convergence.verdicts import claims
+from suite.studies.convergence.verdicts import findings
+from suite.studies.findings import claims_table
 from suite.studies.significance import LEAST_RUNS, LEVEL, compare
 from wirebench.utils.markdown import table
 
@@ -26,6 +28,7 @@ def document(task: str, methods: Sequence[Method], others: Mapping[str, Sequence
     aim = "the goal" if goal is None else f"{100 * goal:.0f} %"
     lines = [f"# What every method does to the accuracy: {task}", "", *_setting(methods)]
     lines += table(_head(aim), [_cells(method, dense, goal) for method in methods])
+    lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += [*_reading(methods), *_claims(methods), *contrasts(methods, MARGIN), *_ranks(methods, others)]
     lines += _networks(methods, goal, aim)
     curves = ["![accuracy against epochs](epochs.png)", "", "![accuracy against bytes](bytes.png)", ""]
@@ -111,8 +114,7 @@ def _reading(methods: Sequence[Method]) -> list[str]:
 
 def _claims(methods: Sequence[Method]) -> list[str]:
     """What was to be shown, and whether it is."""
-    rows = [[claim.text, claim.where, verdict.shown, verdict.words] for claim, verdict in claims(methods)]
-    return table(("claim", "where", "measured", "verdict"), rows) if rows else []
+    return claims_table(findings(methods))
 
 
 def _ranks(methods: Sequence[Method], others: Mapping[str, Sequence[Method]]) -> list[str]:

@@ -2,23 +2,14 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from suite.studies.claim import Claim, Verdict, together
+from suite.studies.findings import Finding
 from suite.studies.flexreduce import measured as numbers
 from suite.studies.flexreduce.measured import CLAIMS, LAYOUTS, Latencies, Training, ideal_saving, is_even
 
 
-class Line(NamedTuple):
-    """A claim in words, its figure, ours, and the verdict: a line of the table."""
-
-    text: str
-    paper: str
-    measured: str
-    verdict: str
-
-
-def claims(measured: Sequence[Latencies], runs: Sequence[Training]) -> list[Line]:
+def claims(measured: Sequence[Latencies], runs: Sequence[Training]) -> list[Finding]:
     """The paper's claims in its order; all-reduces are judged at `measured.main_items`."""
     items = numbers.main_items(measured)
     chosen = [row for row in measured if row.items == items]
@@ -58,37 +49,37 @@ def _number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def _line(
+def _finding(
     claim: Claim,
     figure: str,
     values: Mapping[str, float],
     form: Callable[[float], str],
     verdicts: Mapping[str, Verdict],
-) -> Line:
+) -> Finding:
     """`values` and `verdicts` by layout; the claim holds where it does on all of them."""
     if not values:
-        return Line(claim.text, figure, "-", together(verdicts))
+        return Finding(claim, "-", together(verdicts), figure=figure)
     ends = dict.fromkeys((form(min(values.values())), form(max(values.values()))))
     measured = f"{' to '.join(ends)} ({', '.join(values) if len(values) < 3 else f'{len(values)} layouts'})"
-    return Line(claim.text, figure, measured, together(verdicts))
+    return Finding(claim, measured, together(verdicts), figure=figure)
 
 
-def _each(claim: Claim, values: Mapping[str, float | None], form: Callable[[float], str] = _number) -> Line:
+def _each(claim: Claim, values: Mapping[str, float | None], form: Callable[[float], str] = _number) -> Finding:
     known = {layout: value for layout, value in values.items() if value is not None}
     verdicts = {layout: claim.judge(value) for layout, value in known.items()}
-    return _line(claim, claim.shown or " to ".join(map(whole, claim.number)), known, form, verdicts)
+    return _finding(claim, claim.shown or " to ".join(map(whole, claim.number)), known, form, verdicts)
 
 
-def _saving(chosen: Sequence[Latencies], claim: Claim) -> Line:
+def _saving(chosen: Sequence[Latencies], claim: Claim) -> Finding:
     machines = claim.about["machines"]
     here = [row for row in chosen if len(row.topology.machines) == machines]
     values = {row.layout: saving.median for row in here if (saving := row.saving("flexreduce", "ring"))}
     ideals = [ideal_saving(layout) for layout in LAYOUTS if layout.count("+") == machines - 1]
     figure = " to ".join(map(whole, claim.number)) + f"; ideal {percent(min(ideals))} to {percent(max(ideals))}"
-    return _line(claim, figure, values, percent, {row.layout: row.verdict for row in here if row.layout in values})
+    return _finding(claim, figure, values, percent, {row.layout: row.verdict for row in here if row.layout in values})
 
 
-def _ratio(claim: Claim, chosen: Sequence[Latencies], rival: str) -> Line:
+def _ratio(claim: Claim, chosen: Sequence[Latencies], rival: str) -> Finding:
     """BlueConnect's time over the rival's."""
     values = {row.layout: ratio.median for row in chosen if (ratio := row.ratio("blueconnect", rival))}
     return _each(claim, values)
@@ -105,11 +96,11 @@ def _added(runs: Sequence[Training]) -> dict[str, float]:
     return {layout: -saving for layout, saving in _epochs(runs, uneven, "blueconnect", "ring").items()}
 
 
-def _average(claim: Claim, values: Mapping[str, float]) -> Line:
+def _average(claim: Claim, values: Mapping[str, float]) -> Finding:
     """The paper gives one average over its layouts; ours is over those measured."""
     means = {", ".join(values): statistics.mean(values.values())} if values else {}
     verdicts = {name: claim.judge(mean) for name, mean in means.items()}
-    return _line(claim, on_average(claim), means, percent, verdicts)
+    return _finding(claim, on_average(claim), means, percent, verdicts)
 
 
 def on_average(claim: Claim) -> str:

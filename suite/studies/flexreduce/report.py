@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from suite.studies import notes
+from suite.studies.findings import Finding
 from suite.studies.flexreduce import measured as numbers
+from suite.studies.flexreduce.claims import claims
 from suite.studies.flexreduce.figures import draw
 from suite.studies.flexreduce.measured import COLLECTIVES, LAYOUTS, Training
 from suite.studies.flexreduce.table import Results, document
@@ -37,6 +39,12 @@ def pages(options: argparse.Namespace) -> list[Page]:
     results = load(options.dir, options.link)
     figures, captions, left_out = draw(results)
     return [Page(options.dir, document(results, captions, left_out), {**figures, **dict.fromkeys(left_out)})]
+
+
+def findings(options: argparse.Namespace) -> list[Finding]:
+    """The paper's claims beside the folder's."""
+    results = load(options.dir, options.link)
+    return claims(results.rows, results.runs)
 
 
 def committed() -> list[list[str]]:

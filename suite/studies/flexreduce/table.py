@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from suite.studies.findings import claims_table
 from suite.studies.flexreduce import measured as numbers
 from suite.studies.flexreduce.claims import claims, on_average, percent, tenths, whole
 from suite.studies.flexreduce.measured import CLAIMS, COLLECTIVES, LAYOUTS, Latencies, Spread, Training
@@ -12,7 +13,7 @@ from wirebench.topology.rates import parse_rate, show_rate
 MISSING = "-"
 LABELS = {"ring": "ring", "native": "native", "blueconnect": "BlueConnect", "flexreduce": "FlexReduce"}
 OF_IDEAL = "{:.0f} to {:.0f} %".format(*(100 * end for end in CLAIMS["of_ideal"].number))
-REACHED = whole(1 - (CLAIMS["saving_2_machines"].tolerance or 0))
+REACHED = whole(1 - CLAIMS["saving_2_machines"].tolerance)
 INTRODUCTION = f"""# FlexReduce beside its paper
 
 Lee, Hwang, Shah and Cho, "FlexReduce: Flexible All-reduce for Distributed Deep Learning on Asymmetric Network
@@ -50,8 +51,7 @@ def document(results: Results, figures: Mapping[str, str], left_out: Mapping[str
     items = numbers.main_items(results.rows)
     chosen = [row for row in results.rows if row.items == items]
     others = [row for row in results.rows if row.items != items]
-    verdicts = [(c.text, c.paper, c.measured, c.verdict) for c in claims(results.rows, results.runs)]
-    parts = [INTRODUCTION, "## Claims\n", _lines(("claim", "paper", "here", "verdict"), verdicts)]
+    parts = [INTRODUCTION, "## Claims\n", "\n".join(claims_table(claims(results.rows, results.runs)))]
     if chosen:
         parts += [
             f"## All-reduce of {items:,} floats\n",

@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from suite.studies import trust
+from suite.studies.findings import Finding, claims_table
 from suite.studies.published import load
 from suite.studies.rows import Row, size, times_faster
-from wirebench.utils.markdown import table
 
 PUBLISHED = load(Path(__file__).parent)
-HEAD = ("claim (arXiv 2108.06004, Table II)", "paper", "here [spread]", "bytes of a step, ours", "by bytes", "verdict")
 
 _MODELS: tuple[tuple[str, dict[str, object]], ...] = (
     ("ResNet-20", {"name": "replay", "trace": "resnet20_gtx1080ti"}),
@@ -26,23 +26,26 @@ def model_of(section: Mapping[str, Any]) -> str | None:
     return next(names, None)
 
 
-def judged(rows: Sequence[Row]) -> list[list[str]]:
-    """Each claim about the rows' model, as lines of a table; none where the rows are of another model.
+def findings(rows: Sequence[Row]) -> list[Finding]:
+    """Each claim about the rows' model; none where the rows are of another model.
 
-    A line for every variant of gs-SGD and of the rival (variants.py), since the paper leaves its settings open.
+    One for every variant of gs-SGD and of the rival (variants.py), since the paper leaves its settings open.
     """
     model = model_of(rows[0].runs[0].record["config"]["model"])
-    about = [claim for claim in PUBLISHED.claims.values() if claim.about["model"] == model]
-    verdicts = []
-    for claim in about:
+    those = [claim for claim in PUBLISHED.claims.values() if claim.about["model"] == model]
+    found = []
+    for claim in those:
         for ours, rival in itertools.product(_of(rows, "gs_sgd"), _of(rows, claim.about["rival"])):
             measured = times_faster(ours, rival)
             if measured:
                 ratio, low, high = measured
-                what, shown = f"{model}: {ours.label} over {rival.label}", f"{ratio:.2f}x [{low:.2f} - {high:.2f}]"
-                verdict = claim.judge(ratio, (low, high)).factors
-                verdicts.append([what, f"{claim.number[0]}x", shown, *_bytes(ours, rival), verdict])
-    return verdicts
+                here = f"{ratio:.2f}x [{low:.2f} - {high:.2f}]; {_bytes(ours, rival)}"
+                verdict = claim.judge(ratio, (low, high))
+                records = tuple(run.folder for row in (ours, rival) for run in row.runs)
+                rules = tuple(dict.fromkeys(rule for row in (ours, rival) for rule in trust.rules(row.runs, "turns")))
+                about = f"{ours.label} over {rival.label}"
+                found.append(Finding(claim, here, verdict, about, records=records, rules=rules))
+    return found
 
 
 def _of(rows: Sequence[Row], method: str) -> list[Row]:
@@ -51,22 +54,24 @@ def _of(rows: Sequence[Row], method: str) -> list[Row]:
     return sorted(those, key=lambda row: row.label)
 
 
-def _bytes(ours: Row, rival: Row) -> tuple[str, str]:
+def _bytes(ours: Row, rival: Row) -> str:
     """What a worker sends in a step by either, and the rival's bytes over ours, of the worker that sends most."""
     sizes = " against ".join(size(row.median("bytes_per_step", "wire_mean")) for row in (ours, rival))
     most, rivals = (row.median("bytes_per_step", "wire") for row in (ours, rival))
-    return sizes, f"{rivals / most:.2f}x" if most and rivals else "-"
+    return sizes + (f", {rivals / most:.2f}x by bytes" if most and rivals else "")
 
 
 def claims(rows: Sequence[Row]) -> list[str]:
     """The table of the claims with what its brackets are; nothing where there is none."""
-    verdicts = judged(rows)
-    return [*table(HEAD, verdicts), BRACKETS, ""] if verdicts else []
+    found = findings(rows)
+    return [*claims_table(found), BRACKETS, ""] if found else []
 
 
 BRACKETS = (
-    "In brackets the least and the largest ratio of turns that followed each other; where a method has one turn "
-    "only, its steps from the 10th to the 90th percentile stand in for turns. By bytes: the rival's bytes over "
-    "gs-SGD's, of the worker that sends most; the factor of a step that were nothing but the transfer of bytes. "
+    "In brackets the least and the largest ratio of turns that followed each other, of five or more without the least "
+    "and the largest; where a method has one turn only, its steps from the 10th to the 90th percentile stand in for "
+    "turns. Sizes are the bytes of a step, the mean "
+    "of the workers. By bytes: the rival's bytes over gs-SGD's, of the worker that sends most; the factor of a step "
+    "that were nothing but the transfer of bytes. "
     "Computing brings it nearer to 1, start-ups and compressing move it either way."
 )

@@ -7,12 +7,13 @@ wirebench study gs_sgd report --runs FOLDER --dir FOLDER
 import argparse
 from pathlib import Path
 
-from suite.studies.gs_sgd.claims import BRACKETS, HEAD, PUBLISHED, judged
+from suite.studies.findings import Finding, claims_table
+from suite.studies.gs_sgd.claims import BRACKETS, PUBLISHED
+from suite.studies.gs_sgd.claims import findings as of_rows
 from suite.studies.page import Page
 from suite.studies.rows import load
 from suite.studies.runner import RESULTS
 from wirebench.errors import UserError
-from wirebench.utils.markdown import table
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -22,12 +23,16 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--dir", type=Path, default=RESULTS / "gs-sgd", metavar="FOLDER", help="of the report (results/gs-sgd)")
 
 
-def pages(options: argparse.Namespace) -> list[Page]:
-    """One table of all folders of runs that the paper says something of."""
+def findings(options: argparse.Namespace) -> list[Finding]:
+    """Of all folders of runs that the paper says something of."""
     folders = sorted({path.parents[1] for path in options.runs.glob("*/*/method.json")})
-    verdicts = {folder.name: judged(load(folder)) for folder in folders}
-    lines = [[name, *cells] for name, each in verdicts.items() for cells in each]
-    if not lines:
+    return [each for folder in folders for each in of_rows(load(folder))]
+
+
+def pages(options: argparse.Namespace) -> list[Page]:
+    """One table."""
+    found = findings(options)
+    if not found:
         raise UserError(f"{options.runs}: has no MODEL/METHOD-TURN of gs_sgd and a rival; measure first")
     setting = next(iter(PUBLISHED.claims.values())).setting
     text = [
@@ -37,7 +42,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
         + f" The paper's setting: {setting}. Ours: `wirebench study gs_sgd run`, in several readings of what the paper "
         "leaves out. The records lie beside this table.",
         "",
-        *table(("runs", *HEAD), lines),
+        *claims_table(found),
         BRACKETS,
         "",
     ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from suite.studies.findings import Finding
 from suite.studies.methods.table import document
 from suite.studies.page import Page, tables_below
 from suite.studies.rows import DENSE, Row, fastest, load
@@ -27,6 +28,11 @@ def pages(options: argparse.Namespace) -> list[Page]:
     """One for each folder."""
     rows = {folder: load(folder) for folder in options.folders}
     return [Page(folder, document(those), {"steps.png": figure(those)}) for folder, those in rows.items()]
+
+
+def findings(options: argparse.Namespace) -> list[Finding]:
+    """None: the gs-SGD paper's claims are those of the study gs_sgd."""
+    return []
 
 
 def committed() -> list[list[str]]:

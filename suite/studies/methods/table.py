@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from suite.studies import trust
 from suite.studies.gs_sgd.claims import claims
 from suite.studies.rows import DDP, DENSE, Row, fastest, size
 from wirebench.utils.markdown import table
@@ -34,6 +35,7 @@ def document(rows: Sequence[Row]) -> str:
         f"Commits: {commits}. Made by `wirebench study methods run`, which runs `{note['launch']}` and the like.",
         "",
         *table(HEAD, [_cells(row, baselines) for row in rows]),
+        *trust.note({row.label: row.runs for row in rows}, "turns"),
         *_wire_check(rows),
         *_noise(rows),
         "![time per step](steps.png)",

@@ -1,63 +1,54 @@
 """The MG-WFBP paper's claims about a network, each with a verdict."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from suite.studies.claim import Claim
+from suite.studies.findings import Finding
 from suite.studies.mg_wfbp.paper import PUBLISHED, Efficiencies, Model, Step, crossing
 
 
-class Line(NamedTuple):
-    """A claim in words, its figure, ours, and the verdict: a line of the table."""
-
-    text: str
-    paper: str
-    ours: str
-    verdict: str
-
-
-def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> list[Line]:
+def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> list[Finding]:
     """Those about this network, in the paper's order."""
-    lines = []
+    found = []
     for claim in PUBLISHED.claims.values():
         about = claim.about
         if about.get("model", model.label) != model.label:
             continue
         if "over" in about:
             at_most = simulated[max(simulated)]
-            lines.append(_factor(claim, model, at_most["mg_wfbp"] / at_most[about["over"]]))
+            found.append(_factor(claim, model, at_most["mg_wfbp"] / at_most[about["over"]]))
         elif "efficiency" in about:
-            lines.append(_efficiency(claim, model, simulated[max(simulated)][about["efficiency"]]))
+            found.append(_efficiency(claim, model, simulated[max(simulated)][about["efficiency"]]))
         elif "predicted_over" in about:
-            lines.append(_predicted(claim, model, predicted))
-        else:
-            lines.append(_crossing(claim, simulated))
-    return lines
+            found.append(_predicted(claim, model, predicted))
+        elif claim.id == "crossing":
+            found.append(_crossing(claim, simulated))
+    return found
 
 
-def _factor(claim: Claim, model: Model, ratio: float) -> Line:
-    return Line(claim.text, f"{claim.number[0]:.2f}x", f"{ratio:.2f}x", _verdict(claim, model, ratio))
+def _factor(claim: Claim, model: Model, ratio: float) -> Finding:
+    return Finding(claim, f"{ratio:.2f}x{_from(model)}", claim.judge(ratio))
 
 
-def _efficiency(claim: Claim, model: Model, share: float) -> Line:
-    return Line(claim.text, claim.shown, f"{100 * share:.1f} %", _verdict(claim, model, share))
+def _efficiency(claim: Claim, model: Model, share: float) -> Finding:
+    return Finding(claim, f"{100 * share:.1f} %{_from(model)}", claim.judge(share))
 
 
-def _crossing(claim: Claim, simulated: Efficiencies) -> Line:
+def _crossing(claim: Claim, simulated: Efficiencies) -> Finding:
     """One message becomes better than one per layer on more nodes than the claim's, or nowhere."""
     between = crossing(simulated)
-    ours = "nowhere" if between is None else f"between {between[0]} and {between[1]}"
-    return Line(claim.text, claim.shown, ours, claim.judge(0 if between is None else between[0]).state)
+    here = "nowhere" if between is None else f"between {between[0]} and {between[1]}"
+    return Finding(claim, here, claim.judge(0 if between is None else between[0]))
 
 
-def _predicted(claim: Claim, model: Model, predicted: Sequence[Step]) -> Line:
+def _predicted(claim: Claim, model: Model, predicted: Sequence[Step]) -> Finding:
     """What was measured on the most nodes, and what is predicted of it."""
     at = {step.schedule: step for step in predicted if step.nodes == model.nodes[-1]}
     rival, own = at[claim.about["predicted_over"]], at["mg_wfbp"]
     measured, ours = rival.measured / own.measured, rival.predicted / own.predicted
-    return Line(claim.text, f"{measured:.2f}x", f"{ours:.2f}x", claim.judge(ours, expected=measured).deviation)
+    verdict = claim.judge(ours, expected=measured)
+    return Finding(claim, f"{ours:.2f}x{_from(model)}", verdict, figure=f"{measured:.2f}x")
 
 
-def _verdict(claim: Claim, model: Model, ours: float) -> str:
-    verdict = claim.judge(ours)
-    return verdict.deviation + (", from a reconstructed trace" if verdict.good and not model.measured else "")
+def _from(model: Model) -> str:
+    return "" if model.measured else ", from a reconstructed trace"

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from suite.studies.mg_wfbp.paper import GOOGLENET, PAPERS_LINK
+from suite.studies import trust
+from suite.studies.findings import Finding
+from suite.studies.mg_wfbp.paper import GOOGLENET, PAPERS_LINK, PUBLISHED
 from suite.studies.notes import NotedRun
 from suite.studies.page import Page
 from suite.studies.rows import Row, load, times_faster
@@ -37,6 +39,27 @@ def page(folder: Path) -> Page:
     return Page(folder, document(rows), {"steps.png": figure(rows)})
 
 
+def findings(folder: Path) -> list[Finding]:
+    """The paper's measured factors beside those of a folder of runs of the same setting; none of another setting."""
+    rows = load(folder)
+    known = {row.label: row for row in rows if not row.diverged}
+    found = []
+    for claim in PUBLISHED.claims.values():
+        rival, run = claim.about.get("emulated_over"), rows[0].runs[0]
+        figure = None if rival is None else _papers(run, "mg_wfbp", rival)
+        if rival is None or figure is None or not {rival, "mg_wfbp"} <= known.keys():
+            continue
+        pair = known["mg_wfbp"], known[rival]
+        ratio = times_faster(*pair)
+        if ratio:
+            rules = tuple(dict.fromkeys(rule for row in pair for rule in trust.rules(row.runs, "turns")))
+            records = tuple(each.folder for row in pair for each in row.runs)
+            here = f"{ratio[0]:.2f}x [{ratio[1]:.2f} - {ratio[2]:.2f}]"
+            verdict = claim.judge(ratio[0], (ratio[1], ratio[2]), expected=figure)
+            found.append(Finding(claim, here, verdict, folder.name, f"{figure:.2f}x", records, rules))
+    return found
+
+
 def document(rows: Sequence[Row]) -> str:
     """The whole file."""
     first = rows[0].runs[0]
@@ -55,6 +78,7 @@ def document(rows: Sequence[Row]) -> str:
         "the like.",
         "",
         *table(HEAD, [_cells(row) for row in rows]),
+        *trust.note({row.label: row.runs for row in rows}, "turns"),
         *table(PAIRS_HEAD, _pairs(rows)),
         *_all_gathers(rows),
         "![time per step](steps.png)",

@@ -8,6 +8,7 @@ wirebench study mg_wfbp report results/schedules/googlenet_8x10gbit   of what `w
 import argparse
 from pathlib import Path
 
+from suite.studies.findings import Finding
 from suite.studies.mg_wfbp import measured, simulated
 from suite.studies.page import Page, tables_below
 from suite.studies.runner import RESULTS
@@ -28,6 +29,13 @@ def pages(options: argparse.Namespace) -> list[Page]:
     if options.dir is not None:
         raise UserError("--dir: the report of runs stands in their folder")
     return [measured.page(folder) for folder in options.folders]
+
+
+def findings(options: argparse.Namespace) -> list[Finding]:
+    """Those of the simulator, or of each folder."""
+    if not options.folders:
+        return simulated.findings()
+    return [each for folder in options.folders for each in measured.findings(folder)]
 
 
 def committed() -> list[list[str]]:

@@ -2,12 +2,15 @@
 
 import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from matplotlib.figure import Figure
 
 import schedulers
 from suite.planner.compositions import DENSE, sizes_of
+from suite.studies.findings import Finding, claims_table
 from suite.studies.mg_wfbp import paper
 from suite.studies.mg_wfbp.claims import claims
 from suite.studies.mg_wfbp.paper import LABELS, MODELS, SCHEDULES, Efficiencies, Model, Step
@@ -25,11 +28,32 @@ SHOWN = (*SCHEDULES, "optimal")
 COLOURS = {"wfbp": "#0072b2", "sync_easgd": "#e69f00", "mg_wfbp": "#d55e00", "optimal": "#009e73"}
 
 
-def page(folder: Path) -> Page:
-    """The report; the same code gives the same."""
+class Results(NamedTuple):
+    """What a message costs beside the network, by the fit; measured and predicted steps, and efficiencies, by model."""
+
+    call_seconds: float
+    predicted: dict[str, list[Step]]
+    simulated: dict[str, Efficiencies]
+
+
+@functools.cache
+def results() -> Results:
+    """The same code gives the same."""
     call_seconds = paper.fit(paper.GOOGLENET, predictor(paper.GOOGLENET))
     predicted = {model.label: paper.steps(model, predictor(model), call_seconds) for model in MODELS}
-    simulated = {model.label: efficiencies(model) for model in MODELS}
+    return Results(call_seconds, predicted, {model.label: efficiencies(model) for model in MODELS})
+
+
+def findings() -> list[Finding]:
+    """The paper's claims beside the simulator."""
+    _, predicted, simulated = results()
+    found = [(model, claims(model, simulated[model.label], predicted[model.label])) for model in MODELS]
+    return [replace(each, about=model.label) for model, those in found for each in those]
+
+
+def page(folder: Path) -> Page:
+    """The report."""
+    call_seconds, predicted, simulated = results()
     figures: dict[str, Figure | None] = {}
     for number, model in enumerate(MODELS):
         figures[f"fig{6 + number}.png"] = real_figure(model, predicted[model.label])
@@ -109,8 +133,7 @@ def document(call_seconds: float, predicted: dict[str, list[Step]], simulated: d
     ]
     for model in MODELS:
         lines += [f"## {model.label}", "", *_about(model)]
-        judged = claims(model, simulated[model.label], predicted[model.label])
-        lines += table(("claim", "paper", "here", "verdict"), judged)
+        lines += claims_table(claims(model, simulated[model.label], predicted[model.label]))
         lines += _simulated(simulated[model.label])
         lines += _predicted(model, predicted[model.label], call_seconds)
     return "\n".join(lines).rstrip() + "\n"

@@ -14,6 +14,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from suite.studies import notes
+from suite.studies.claim import together
+from suite.studies.findings import Finding
 from suite.studies.notes import NotedRun
 from suite.studies.page import Page
 from suite.studies.prediction.resimulated import Machine, Resimulated, fit
@@ -26,7 +28,7 @@ from wirebench.utils import markdown
 from wirebench.utils.figures import new_figure
 
 CLAIM = load(Path(__file__).parent).claims["near"]
-NEAR = CLAIM.tolerance or 0.0
+NEAR = CLAIM.tolerance
 """A prediction that is off by no more than this share is a good one."""
 AFTERWARDS = ("naive", "sync_easgd")
 """Schedules whose messages wait for the end of the backward pass."""
@@ -72,6 +74,14 @@ def pages(options: argparse.Namespace) -> list[Page]:
     runs = collect(options.folder)
     text = document(runs, from_outside(options.folder, runs) if options.simulate else None)
     return [Page(options.folder, text, {"errors.png": figure(runs)}, verdict(runs))]
+
+
+def findings(options: argparse.Namespace) -> list[Finding]:
+    """The claim on all runs together."""
+    runs = collect(options.folder)
+    judged = {each.name: CLAIM.judge(1 + each.error) for each in runs}
+    records = tuple(each.run.folder for each in runs)
+    return [Finding(CLAIM, verdict(runs), together(judged), records=records)]
 
 
 def committed() -> list[list[str]]:

@@ -2,14 +2,15 @@
 
 import pytest
 
+from suite.studies.findings import Finding
 from suite.studies.flexreduce import measured as paper
-from suite.studies.flexreduce.claims import Line, claims
+from suite.studies.flexreduce.claims import claims
 from suite.studies.flexreduce.measured import LAYOUTS, Training
 from tests.flexreduce import cell, layout_cells, run_record
 from wirebench.errors import UserError
 
 
-def one(found: list[Line], start: str) -> Line:
+def one(found: list[Finding], start: str) -> Finding:
     [claim] = [claim for claim in found if claim.text.startswith(start)]
     return claim
 
@@ -54,7 +55,7 @@ def test_what_was_not_measured_is_none() -> None:
     [row] = paper.rows([cell()])
     assert row.saving("flexreduce", "ring") is None
     assert [row.reached, row.of_ideal_speed, row.seconds("native")] == [None, None, None]
-    assert row.verdict.state == "not measured"
+    assert row.verdict.state == "not run here"
 
 
 def test_repeats_that_cannot_be_paired_are_an_error() -> None:
@@ -63,7 +64,7 @@ def test_repeats_that_cannot_be_paired_are_an_error() -> None:
         row.ratio("flexreduce", "ring")
 
 
-@pytest.mark.parametrize(("quality", "verdict"), [(0.951, "reproduced"), (0.949, "not reproduced")])
+@pytest.mark.parametrize(("quality", "verdict"), [(0.951, "reproduced"), (0.949, "direction reproduced")])
 def test_a_layout_is_reproduced_from_95_percent_of_the_ideal_saving_on(quality: float, verdict: str) -> None:
     [row] = paper.rows(layout_cells("3+4", quality=quality))
     assert row.verdict.state == verdict
@@ -117,11 +118,11 @@ def test_a_run_that_does_not_count_is_an_error(changes: dict) -> None:
 def test_claims_name_where_they_fail() -> None:
     measured = [c for layout in LAYOUTS for c in layout_cells(layout, quality=0.5 if layout == "3+4" else 1)]
     found = claims(paper.rows(measured), [])
-    assert one(found, "latency that FlexReduce saves over the ring, 2").verdict == "not reproduced (3+4)"
-    assert one(found, "latency that FlexReduce saves over the ring, 3").verdict == "reproduced"
-    assert one(found, "ideal latency").verdict == "not reproduced (3+4)"
-    assert one(found, "ideal latency").measured.startswith("73.7 % to 100.0 %")
-    assert one(found, "time per epoch that FlexReduce saves over the ring").verdict == "not measured"
+    assert one(found, "latency that FlexReduce saves over the ring, 2").verdict.words == "direction reproduced (3+4)"
+    assert one(found, "latency that FlexReduce saves over the ring, 3").verdict.words == "reproduced"
+    assert one(found, "ideal latency").verdict.words == "not reproduced (3+4)"
+    assert one(found, "ideal latency").here.startswith("73.7 % to 100.0 %")
+    assert one(found, "time per epoch that FlexReduce saves over the ring").verdict.words == "not run here"
 
 
 @pytest.mark.parametrize(
@@ -130,21 +131,24 @@ def test_claims_name_where_they_fail() -> None:
 def test_blueconnect_may_not_be_faster_on_even_layouts(seconds: float, verdict: str) -> None:
     found = [cell(lay, "flexreduce", seconds=[1.0]) for lay in ("2+2", "3+3")]
     found += [cell("2+2", "blueconnect", seconds=[1.0]), cell("3+3", "blueconnect", seconds=[seconds])]
-    assert one(claims(paper.rows(found), []), "BlueConnect's latency over FlexReduce's").verdict == verdict
+    assert one(claims(paper.rows(found), []), "BlueConnect's latency over FlexReduce's").verdict.words == verdict
 
 
 @pytest.mark.parametrize(
-    ("seconds", "verdict"), [(0.9, "not reproduced"), (1.04, "reproduced"), (1.1, "not reproduced")]
+    ("seconds", "missed"),
+    [(0.9, ": 0.90x, not 1.00x"), (1.04, ""), (1.1, ": 1.10x, not 1.00x")],
 )
-def test_blueconnect_is_the_ring_on_uneven_layouts(seconds: float, verdict: str) -> None:
+def test_blueconnect_is_the_ring_on_uneven_layouts(seconds: float, missed: str) -> None:
     found = paper.rows([cell(seconds=[1.0]), cell(collective="blueconnect", seconds=[seconds])])
-    assert one(claims(found, []), "BlueConnect's latency over the ring's").verdict == verdict
+    assert one(claims(found, []), "BlueConnect's latency over the ring's").verdict.words == (
+        f"not reproduced{missed}" if missed else "reproduced"
+    )
 
 
-@pytest.mark.parametrize(("seconds", "verdict"), [(10.3, "reproduced"), (12.0, "not reproduced")])
+@pytest.mark.parametrize(("seconds", "verdict"), [(10.3, "reproduced"), (12.0, "not reproduced: 1.20x, not 1.00x")])
 def test_latency_is_linear_where_time_per_item_stays(seconds: float, verdict: str) -> None:
     found = [cell(collective="flexreduce", items=n, seconds=[s]) for n, s in ((1, 9.0), (10, 1.0), (100, seconds))]
-    assert one(claims(paper.rows(found), []), "latency is linear").verdict == verdict
+    assert one(claims(paper.rows(found), []), "latency is linear").verdict.words == verdict
 
 
 def test_averages_of_training_are_over_the_layouts_measured() -> None:
@@ -153,7 +157,8 @@ def test_averages_of_training_are_over_the_layouts_measured() -> None:
     runs += [Training(lay, "flexreduce", 0, 1 - saving, 5, 4) for lay, saving in savings.items()]
     runs += [Training(lay, "blueconnect", 0, 1.07, 5, 4) for lay in savings]
     found = claims([], runs)
-    assert one(found, "time per epoch that FlexReduce saves over the ring").measured == "15.0 % (2+3, 3+4)"
-    assert one(found, "time per epoch that FlexReduce saves over the ring").verdict == "reproduced"
-    assert one(found, "time per epoch that BlueConnect adds").measured == "7.0 % (2+3, 3+4)"
-    assert one(found, "time per epoch that BlueConnect adds").verdict == "reproduced"
+    assert one(found, "time per epoch that FlexReduce saves over the ring").here == "15.0 % (2+3, 3+4)"
+    assert one(found, "time per epoch that FlexReduce saves over the ring").verdict.words == "reproduced"
+    assert one(found, "time per epoch that BlueConnect adds").here == "7.0 % (2+3, 3+4)"
+    added = one(found, "time per epoch that BlueConnect adds")
+    assert added.verdict.words == "direction reproduced: 7.0 %, not 6.2 %"

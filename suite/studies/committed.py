@@ -1,0 +1,132 @@
+"""Everything that is committed under results/, held against the rules of trust.py and against its records.
+
+results/exceptions.toml lists what breaks a rule all the same: `files`, a pattern of paths below results/, `rules`, and
+`why`. One that excuses nothing is a mistake, too.
+"""
+
+import json
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from suite.studies import trust
+from suite.studies.notes import NotedRun
+from suite.studies.study import Study, available
+from suite.studies.trust import Repository
+from wirebench.config.plugins import check_type
+from wirebench.errors import UserError
+from wirebench.record import schema
+
+EXCEPTIONS = "exceptions.toml"
+
+
+class Breach(NamedTuple):
+    """A rule that a file breaks."""
+
+    file: Path
+    rule: str
+    how: str
+
+    def words(self, root: Path) -> str:
+        """In a line."""
+        return f"{self.file.relative_to(root)}: {self.rule}: {self.how}"
+
+
+@dataclass
+class Excuse:
+    """Of an exceptions.toml: paths by a pattern, the rules that they may break, and why."""
+
+    files: str
+    rules: list[str]
+    why: str
+    used: bool = False
+
+    def covers(self, breach: Breach, root: Path) -> bool:
+        """Whether it is about this one."""
+        return breach.rule in self.rules and fnmatch(breach.file.relative_to(root).as_posix(), self.files)
+
+
+def breaches(root: Path, repository: Repository) -> list[Breach]:
+    """All of the records below `root` that nothing excuses; UserError for a file that cannot be read."""
+    excuses = _excuses(root / EXCEPTIONS)
+    found = []
+    single = list(_of_records(root, repository))
+    unreadable = any(breach.rule == "schema" for breach in single)
+    for breach in single if unreadable else [*single, *_of_repeats(root)]:
+        excused = [excuse for excuse in excuses if excuse.covers(breach, root)]
+        for excuse in excused:
+            excuse.used = True
+        if not excused:
+            found.append(breach)
+    unused = [excuse for excuse in excuses if not excuse.used]
+    return found + [Breach(root / EXCEPTIONS, "exceptions", f"{each.files!r} excuses nothing") for each in unused]
+
+
+def history(root: Path) -> Repository:
+    """The commits that the checkout at `root` knows; none are known in a shallow one, or outside of one."""
+    shallow = _git(root, "rev-parse", "--is-shallow-repository")
+    commits = _git(root, "rev-list", "HEAD") if shallow == "false" else None
+    return Repository(None if commits is None else frozenset(commits.split()))
+
+
+def _git(root: Path, *words: str) -> str | None:
+    try:
+        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _of_records(root: Path, repository: Repository) -> Iterator[Breach]:
+    records: list[tuple[Path, dict[str, Any]]] = []
+    for path in sorted(root.rglob("record.json")):
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            yield Breach(path, "schema", f"not valid JSON: {error}")
+            continue
+        mistakes = trust.broken(record, repository)
+        yield from (Breach(path, *each) for each in mistakes)
+        if not any(each.rule == "schema" for each in mistakes):
+            records.append((path, record))
+    yield from (Breach(path, *each) for path, each in trust.copies(records))
+
+
+def _of_repeats(root: Path) -> Iterator[Breach]:
+    """Of each composition that a study judges: enough turns, or seeds, and each once."""
+    for name in available():
+        for pattern, repeats in Study(name).published.records.items():
+            for folder in sorted(root.glob(pattern)):
+                yield from _of_rows(folder, repeats)
+
+
+def _of_rows(folder: Path, repeats: str) -> Iterator[Breach]:
+    """A run's folder is named COMPOSITION-N."""
+    rows: dict[str, list[NotedRun]] = {}
+    for path in sorted(folder.glob("[!.]*/record.json")):
+        label = path.parent.name.rpartition("-")[0]
+        rows.setdefault(label, []).append(NotedRun(path.parent, {}, schema.read(path)))
+    rule = trust.seeds if repeats == "seeds" else trust.turns
+    for label, runs in rows.items():
+        yield from (Breach(folder / label, *each) for each in rule(runs))
+
+
+def _excuses(path: Path) -> list[Excuse]:
+    if not path.exists():
+        return []
+    try:
+        given = tomllib.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+    check_type(f"{path}: exceptions", given.get("exceptions"), list[dict])
+    return [_excuse(f"{path}: exceptions[{place}]", each) for place, each in enumerate(given["exceptions"])]
+
+
+def _excuse(where: str, given: dict[str, Any]) -> Excuse:
+    for key, kind in (("files", str), ("rules", list[str]), ("why", str)):
+        check_type(f"{where}.{key}", given.get(key), kind)
+    return Excuse(given["files"], given["rules"], given["why"])

@@ -1,0 +1,54 @@
+"""What a study found of its claims: the same lines in every table, and all that a page needs to lead to the records."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite.studies.claim import Claim, Verdict
+from wirebench.utils.markdown import table
+
+HEAD = ("claim", "where", "claimed", "here", "verdict", "breaks rules")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim beside what was measured of it.
+
+    here     the measurement in words, with its spread
+    verdict  on it
+    about    which of the claim's settings, models or variants this is of; "" where there is one
+    figure   what is claimed of this one, where that is not the claim's own figure
+    records  that it rests on: files, or folders of runs; none where it is computed
+    rules    of trust.py that the records break
+    """
+
+    claim: Claim
+    here: str
+    verdict: Verdict
+    about: str = ""
+    figure: str = ""
+    records: tuple[Path, ...] = ()
+    rules: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The claim in words, with what this is of."""
+        return f"{self.claim.text}: {self.about}" if self.about else self.claim.text
+
+    @property
+    def claimed(self) -> str:
+        """The figure."""
+        return self.figure or self.claim.figure()
+
+
+def lines(findings: Iterable[Finding]) -> list[list[str]]:
+    """The cells of a table, a line for each."""
+    return [
+        [each.text, each.claim.where, each.claimed, each.here, each.verdict.words, ", ".join(each.rules) or "-"]
+        for each in findings
+    ]
+
+
+def claims_table(findings: Sequence[Finding]) -> list[str]:
+    """A Markdown table; nothing where there is no finding."""
+    return table(HEAD, lines(findings)) if findings else []

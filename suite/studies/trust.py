@@ -1,0 +1,174 @@
+"""The rules that a record has to keep before a table rests on it, after those of trusted benchmarks.
+
+MLPerf's training rules (runs with the extremes dropped, a seed a run, none used twice), modded-nanogpt's and
+AlgoPerf's (enough runs for a test). A table shows which rules a record breaks, and `wirebench study check` names the
+record, unless results/exceptions.toml lists it with a reason.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from suite.studies.notes import NotedRun
+from wirebench.record import schema
+
+TURNS = 5
+"""Of a claim about speed; the fastest and the slowest are dropped."""
+SEEDS = 3
+"""Of a claim about accuracy."""
+OTHERS = 0.15
+"""Share of a machine's cores that may be busy with something else."""
+STEAL = 0.02
+"""Share of the processors' time that the hypervisor may give to others."""
+NEAR = 1e-3
+"""By how much numbers of a record that follow from each other may differ: they are medians and means of steps."""
+
+
+class Broken(NamedTuple):
+    """A rule that a record breaks: its name, and how."""
+
+    rule: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Repository:
+    """What is known of commits: those of this history; None where it is not whole, so that nothing can be said."""
+
+    commits: frozenset[str] | None
+
+    def knows(self, commit: str) -> bool:
+        """Whether the commit is one of the history, as far as it is known."""
+        return self.commits is None or commit in self.commits
+
+
+def broken(record: Mapping[str, Any], repository: Repository) -> list[Broken]:
+    """The rules that a record breaks by itself."""
+    mistakes = [Broken("schema", problem) for problem in schema.problems(record)]
+    return mistakes or [*_commit(record, repository), *_machines(record), *_load(record), *_numbers(record)]
+
+
+def _commit(record: Mapping[str, Any], repository: Repository) -> Iterator[Broken]:
+    git = record["environment"].get("git")
+    if git is None:
+        yield Broken("commit", "none: it was not made in a checkout")
+    elif git["dirty"]:
+        yield Broken("commit", f"{git['commit'][:10]} with changes")
+    elif not repository.knows(git["commit"]):
+        yield Broken("commit", f"{git['commit'][:10]} is not in this repository's history")
+
+
+def _machines(record: Mapping[str, Any]) -> Iterator[Broken]:
+    hosts = record["environment"].get("hosts")
+    if hosts is None:
+        yield Broken("machines unknown", "only rank 0's is described")
+        return
+    ranks = sorted(rank for host in hosts for rank in host["ranks"])
+    if ranks != list(range(record["world_size"])):
+        yield Broken("machines", f"described are those of ranks {ranks}, of {record['world_size']}")
+
+
+def _load(record: Mapping[str, Any]) -> Iterator[Broken]:
+    """Every machine had little else to do."""
+    machines = record.get("load")
+    if machines is None:
+        yield Broken("load unknown", "the record does not say how busy the machines were")
+    for machine in machines or ():
+        where = f"of {machine['hostname']}'s {machine['cores']} cores"
+        if machine["others_cores"] > OTHERS * machine["cores"]:
+            yield Broken("load", f"{machine['others_cores']:.2f} {where} were busy with something else")
+        if (machine["steal"] or 0) > STEAL:
+            yield Broken("load", f"the hypervisor took {100 * machine['steal']:.1f} % {where}")
+
+
+def _numbers(record: Mapping[str, Any]) -> Iterator[Broken]:
+    """Numbers that follow from each other agree."""
+    for name in ("step_seconds", "images_per_second"):
+        low, middle, high = (record[name][key] for key in ("p10", "median", "p90"))
+        if None not in (low, middle, high) and not low <= middle <= high:
+            yield Broken("numbers", f"{name}.median, {middle:g}, is not between p10 and p90, {low:g} and {high:g}")
+    history = record["history"]
+    top1 = record["final"]["top1"]
+    if history and record["status"] == "finished" and history[-1]["top1"] != top1:
+        yield Broken("numbers", f"final.top1, {top1}, is not the last epoch's, {history[-1]['top1']}")
+    yield from _rates(record)
+    yield from _ratio(record)
+
+
+def _rates(record: Mapping[str, Any]) -> Iterator[Broken]:
+    """All workers' images of a step over its seconds are the rate."""
+    config, seconds = record["config"], record["step_seconds"]["median"]
+    batch, rate = config.get("data", {}).get("batch_size"), record["images_per_second"]["median"]
+    if not seconds or not rate or not batch:
+        return
+    images = record["world_size"] * batch
+    if not math.isclose(rate * seconds, images, rel_tol=0.01):
+        yield Broken("numbers", f"images_per_second.median x step_seconds.median is {rate * seconds:.4g}, not {images}")
+
+
+def _ratio(record: Mapping[str, Any]) -> Iterator[Broken]:
+    """The ratio is that of the bytes of a dense ring over those that were sent, of the mean worker."""
+    sizes, workers = record["bytes_per_step"], record["world_size"]
+    sent, ratio = sizes.get("wire_mean"), record["compression_ratio"]["wire"]
+    if not sent or not ratio or not sizes["dense"]:
+        return
+    expected = 2 * (workers - 1) / workers * sizes["dense"] / sent
+    if not math.isclose(ratio, expected, rel_tol=NEAR):
+        yield Broken("numbers", f"compression_ratio.wire is {ratio:.4g}, and the bytes say {expected:.4g}")
+
+
+def rules(runs: Sequence[NotedRun], repeats: str) -> tuple[str, ...]:
+    """The names of the rules that a composition's runs break, with how many turns or seeds there are.
+
+    Whether a commit is known is no matter of the runs, and left out.
+    """
+    found = [each.rule for run in runs for each in broken(run.record, Repository(None))]
+    few = turns(runs)
+    if repeats == "seeds":
+        # An accuracy does not depend on what else the machine did.
+        found, few = [rule for rule in found if not rule.startswith("load")], seeds(runs)
+    return (*dict.fromkeys(found), *dict.fromkeys(f"{each.rule} ({len(runs)})" for each in few))
+
+
+def note(rows: Mapping[str, Sequence[NotedRun]], repeats: str) -> list[str]:
+    """What a table says below itself of the rules that its rows break, by rule; nothing where none is broken."""
+    by_rule: dict[str, list[str]] = {}
+    for label, runs in rows.items():
+        for rule in rules(runs, repeats):
+            by_rule.setdefault(rule, []).append(label)
+    said = [f"{rule}: {'all rows' if len(rows) == len(those) else ', '.join(those)}" for rule, those in by_rule.items()]
+    return [f"Broken rules (docs/studies.md): {'; '.join(said)}.", ""] if said else []
+
+
+def turns(runs: Sequence[NotedRun]) -> Iterator[Broken]:
+    """The rules that the turns of a composition break, of a claim about speed."""
+    numbers = sorted(int(turn) for run in runs if (turn := run.folder.name.rpartition("-")[2]).isdigit())
+    if numbers != list(range(len(runs))):
+        yield Broken("turns", f"are numbered {', '.join(map(str, numbers))}")
+    if len(runs) < TURNS:
+        yield Broken("turns", f"{len(runs)}, and a claim about speed needs {TURNS}")
+
+
+def seeds(runs: Sequence[NotedRun]) -> Iterator[Broken]:
+    """The rules that the seeds of a composition break, of a claim about accuracy."""
+    used = [run.has("config", "train", "seed") for run in runs]
+    if None in used:
+        yield Broken("seeds", "a run does not say its seed")
+    twice = sorted({str(seed) for seed in used if used.count(seed) > 1})
+    if twice:
+        yield Broken("seeds", f"{', '.join(twice)} used twice")
+    if len(set(used)) < SEEDS:
+        yield Broken("seeds", f"{len(set(used))}, and a claim about accuracy needs {SEEDS}")
+
+
+def copies(records: Iterable[tuple[Path, Mapping[str, Any]]]) -> Iterator[tuple[Path, Broken]]:
+    """Runs that are another run's copy: no two begin in the same second on one machine with the same step times."""
+    first: dict[tuple[Any, ...], Path] = {}
+    for path, record in records:
+        environment, steps = record["environment"], record["step_seconds"]
+        mark = (environment.get("utc"), environment.get("hostname"), *steps.values(), record["seconds_total"])
+        other = first.setdefault(mark, path)
+        if other is not path:
+            yield path, Broken("turns", f"is a copy of {other}")
