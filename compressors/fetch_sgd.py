@@ -47,12 +47,13 @@ class FetchSgd(Sketched):
     with clear = subtract. Where the table would not be smaller than the model, the vector takes its place; when the
     table's size changes, as after a warm-up, the memory begins anew.
 
-    Memory: two tables, 0.4 d at the default sizes, the hash, 0.04 d; while it works another table, 0.2 d, and its
-    cells' codes, 0.3 d.
+    Memory: two tables, 1 d at the default sizes, the hash, 0.1 d; while it works another table, 0.5 d, and its cells'
+    codes, 0.25 d.
     """
 
     keeps: Keeps = "sketched"
     collective = "star"
+    columns_each = 10.0
     whole_model = "its memory is one sketch of the whole model"
 
     def __init__(

@@ -32,6 +32,7 @@ class SketchedSgd(GsSgd):
     """
 
     collective = "star"
+    columns_each = 10.0
     dense_below = 1
 
     def __init__(

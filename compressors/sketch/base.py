@@ -23,6 +23,8 @@ class Sketched(Method):
 
     bounded_by = "density"
     density: float
+    columns_each: float
+    """The default of `columns_per_entry`."""
     values_per_entry = 0
     """Exact values that are summed for each of the entries, beside the table."""
 
@@ -55,6 +57,11 @@ class Sketched(Method):
             raise ValueError(f"ratio lies in [0, 1], got {ratio}")
         if columns and ratio:
             raise ValueError(f"columns = {columns} and ratio = {ratio} both set the width: give one of them")
+        if (columns or ratio) and columns_per_entry != self.columns_each:
+            given = f"columns = {columns}" if columns else f"ratio = {ratio}"
+            raise ValueError(
+                f"{given} and columns_per_entry = {columns_per_entry} both set the width: give one of them"
+            )
         # 0, which is no density: only a warm-up sets another value, which then counts in place of `k`.
         self.density = 0.0 if k else density
         if k:

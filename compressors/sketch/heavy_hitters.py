@@ -10,7 +10,7 @@ import torch
 from numpy.polynomial.hermite_e import hermegauss
 from torch import Tensor
 
-from compressors.sketch.count_sketch import CountSketch
+from compressors.sketch.count_sketch import Agree, CountSketch
 from compressors.sparse.selection import top_k
 
 # A sample with 64 of the wanted elements misjudges their number by an eighth.
@@ -19,6 +19,7 @@ SAMPLE_SLACK = 3  # standard deviations
 LOWER, TRIES = 0.7, 8
 SPARE_DRAWS, PERMUTED = 16, 1 << 12
 NODES = 40
+MANY = 4
 LEAST = torch.finfo(torch.float32).tiny
 
 
@@ -27,18 +28,24 @@ def heavy(sketch: CountSketch, table: Tensor, k: int, energy: float) -> Tensor:
 
     An estimate of 0 is never heavy.
     """
-    return sketch.reaching(table, max(math.sqrt(energy / k), LEAST))
+    return sketch.reaching(table, _least_heavy(k, energy))
 
 
-def heavy_by_chance(numel: int, k: int, columns: int, rows: int) -> float:
+def _least_heavy(k: int, energy: float) -> float:
+    return max(math.sqrt(energy / k), LEAST)
+
+
+def heavy_by_chance(numel: int, k: int, columns: int, rows: int, agree: Agree = "majority") -> float:
     """Expected size of H for a normally distributed vector, hardly an entry of which is heavy: what noise alone makes.
 
-    A row's estimate is the entry and an error that is about normal, of variance energy / columns; a place is in H where
-    a majority of rows lie beyond sqrt(energy / k) to the same side. The integral over entries is Gauss and Hermite's.
+    The table is of all entries. A row's estimate is the entry and an error that is about normal, of variance energy /
+    columns; a place is in H where enough rows (`agree`) lie beyond sqrt(energy / k) to the same side. The integral over
+    entries is Gauss and Hermite's.
     """
     entries, weights = hermegauss(NODES)
     threshold, error = math.sqrt(numel / k), math.sqrt(numel / columns)
-    majority, probability = range(rows // 2 + 1, rows + 1), 0.0
+    enough = rows // 2 + 1 if agree == "majority" else rows
+    majority, probability = range(enough, rows + 1), 0.0
     for entry, weight in zip(entries.tolist(), (weights / weights.sum()).tolist(), strict=True):
         beyond = math.erfc((threshold - entry) / error / math.sqrt(2)) / 2
         probability += weight * sum(math.comb(rows, n) * beyond**n * (1 - beyond) ** (rows - n) for n in majority)
@@ -51,6 +58,12 @@ def heavymix(sketch: CountSketch, table: Tensor, k: int, energy: float, rng: tor
     Where more than `k` are heavy, those with the largest estimates; ties go to the smaller place. `rng` is a CPU
     generator, the same on all ranks.
     """
+    if _many_reach(sketch, table, k, _least_heavy(k, energy)):
+        # Of a table that is too small nearly all places are heavy: listing and comparing them would take long.
+        chosen = largest(sketch, table, k)
+        weakest = sketch.estimate(table, chosen).abs().min().item() if chosen.numel() == k else 0.0
+        if weakest >= _least_heavy(k, energy):
+            return chosen
     chosen, places = heavy(sketch, table, k, energy), sketch.places
     if chosen.numel() > k:
         return chosen.index_select(0, top_k(sketch.estimate(table, chosen), k))
@@ -64,6 +77,19 @@ def heavymix(sketch: CountSketch, table: Tensor, k: int, energy: float, rng: tor
     return torch.cat([chosen, places.at(filled)]).sort().values
 
 
+def _many_reach(sketch: CountSketch, table: Tensor, k: int, threshold: float) -> bool:
+    """Whether, by a sample, many more than `k` estimates are at least `threshold`."""
+    sample = _sampled(sketch, table, SAMPLE_LEAST)
+    hits = int((sample >= threshold).sum())
+    return hits * sketch.numel > MANY * k * sample.numel()
+
+
+def _sampled(sketch: CountSketch, table: Tensor, about: float) -> Tensor:
+    """Magnitudes of the estimates of about so many places, evenly spread."""
+    stride = max(int(sketch.numel / about), 1) | 1  # odd: meets all channels of a layer alike
+    return sketch.estimate(table, torch.arange(0, sketch.numel, stride, device=table.device)).abs_()
+
+
 def largest(sketch: CountSketch, table: Tensor, k: int) -> Tensor:
     """Places, int64 ascending, of the `k` largest estimates by magnitude; ties to the smaller place, zeros never.
 
@@ -71,8 +97,7 @@ def largest(sketch: CountSketch, table: Tensor, k: int) -> Tensor:
     """
     share = k / sketch.numel
     sampled = min(max(SAMPLE_HITS / share, SAMPLE_LEAST), max(SAMPLE_SHARE * sketch.numel, SAMPLE_LEAST))
-    stride = max(int(sketch.numel / sampled), 1) | 1  # odd: meets all channels of a layer alike
-    sample = sketch.estimate(table, torch.arange(0, sketch.numel, stride, device=table.device)).abs_()
+    sample = _sampled(sketch, table, sampled)
     hits = share * sample.numel()
     rank = min(math.ceil(hits + SAMPLE_SLACK * math.sqrt(hits)) + 1, sample.numel())
     threshold = max(torch.topk(sample, rank, sorted=False).values.min().item(), LEAST)

@@ -2,9 +2,11 @@
 
 Goodrich and Mitzenmacher, "Invertible Bloom Lookup Tables", Allerton 2011, arXiv 1101.2245. Every entry is added to one
 cell in each of 3 rows, with its value and with a key. A cell that holds one place only names it; the place is then
-taken out of its other cells, which may leave others alone, and so on. All U entries are found, but for a share of
-O(1 / U), while U is at most 0.818 times the cells (the threshold of a random hypergraph with 3 vertices an edge); above
-that almost none are. Tables of several ranks add up, as a sketch's do, and a place that several sent is one entry.
+taken out of its other cells, which may leave others alone, and so on. All U entries are found, with a probability of
+1 - O(1 / U), while U is at most 0.818 times the cells (the threshold of a random hypergraph with 3 vertices an edge);
+above that almost none are. Tables of several ranks add up, as a sketch's do; a place that several sent is one entry.
+
+Places are exact. Values are sums and differences of floats: each errs by the rounding of all that its cell ever held.
 
 A key is a whole number: a count in its upper bits, a code of the place's block and a check in its lower ones. A cell's
 count n and sum s show one place where s / n is a code whose check is right. A wrong place that passes the check all the

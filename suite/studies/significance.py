@@ -1,8 +1,10 @@
 """Whether two sets of runs differ: a one-sided Welch test before anything is called better, worse or as good.
 
 Welch, "The generalization of 'Student's' problem when several different population variances are involved", Biometrika
-1947. As good is what two such tests tell apart from a difference of `margin` either way (Schuirmann's equivalence
-test). A run is one seed; fewer than three say nothing.
+1947. Where either side may come out, each has half of the level, so that runs that do not differ are told apart in
+LEVEL of the cases. As good is what two such tests tell apart from a difference of `margin` either way (Schuirmann's
+equivalence test); it may be better or worse all the same, by less than that. A run is one seed; fewer than three say
+nothing.
 """
 
 import statistics
@@ -22,19 +24,22 @@ class Comparison(NamedTuple):
 
     said        better, worse or as good at LEVEL, or that the runs do not tell
     difference  of the means, in the unit of the runs
-    p           of the test that `said` rests on; None where there was none
+    p           of the test that `said` rests on, of a difference for both sides; None where there was none
+    within      of what is as good: better or worse, by less than the margin; "" where that is not told
     """
 
     said: Said
     difference: float
     p: float | None
+    within: str = ""
 
     @property
     def words(self) -> str:
         """As a table says it."""
         if self.p is None:
             return self.said
-        return f"{self.said} (p {f'= {self.p:.2g}' if self.p >= 0.001 else '< 0.001'})"
+        within = f", a little {self.within}" if self.within else ""
+        return f"{self.said}{within} (p {f'= {self.p:.2g}' if self.p >= 0.001 else '< 0.001'})"
 
 
 def compare(ours: Sequence[float], others: Sequence[float], margin: float) -> Comparison | None:
@@ -46,11 +51,11 @@ def compare(ours: Sequence[float], others: Sequence[float], margin: float) -> Co
         return Comparison("too few seeds", difference, None)
     alike = max(larger(ours, [each - margin for each in others]), larger([each + margin for each in others], ours))
     better, worse = larger(ours, others), larger(others, ours)
+    either = min(2 * min(better, worse), 1.0)
+    side: Said = "better" if better < worse else "worse"
     if alike < LEVEL:
-        return Comparison("as good", difference, alike)
-    if min(better, worse) < LEVEL:
-        return Comparison("better" if better < worse else "worse", difference, min(better, worse))
-    return Comparison("not told apart", difference, min(better, worse))
+        return Comparison("as good", difference, alike, side if either < LEVEL else "")
+    return Comparison(side if either < LEVEL else "not told apart", difference, either)
 
 
 def larger(ours: Sequence[float], others: Sequence[float]) -> float:

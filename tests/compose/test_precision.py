@@ -96,6 +96,7 @@ def test_a_trial_takes_medians_and_does_not_count_the_first_passes():
     assert seconds == pytest.approx((0.2, 0.4))
     assert not seconds.bf16_is_faster
     assert trial(clock(4, 2)).bf16_is_faster
+    assert trial(clock(4, 3.5)).bf16_is_faster and not trial(clock(4, 3.7)).bf16_is_faster, "trials differ by as much"
     assert not trial(clock(2, 2)).bf16_is_faster, "it rounds for nothing"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,7 @@ def record(*accuracies: float, megabytes: float = 10.0) -> dict:
     made = run_record("2+2")
     made["config"] |= {"data": {"name": "cifar10", "batch_size": 32}, "train": {"epochs": 3, "precision": "bf16"}}
     made["config"] |= {"optimizer": {"lr": 0.3}, "model": {"name": "resnet_cifar", "depth": 20}}
+    made["config"].pop("compressor", None)  # each test's own matter
     made["history"] = [
         {
             "epoch": epoch, "seconds": 1.0, "loss": 1.0, "top1": top1, "top5": top1, "test_loss": 1.0,
@@ -74,6 +76,9 @@ class Fake:
         if self.status:
             made = record(0.5, 0.8)
             made["status"] = self.status
+            ran = loader.to_dict(resolve(loader.load(command[2], command[3:])))
+            made["config"] |= {section: ran[section] for section in ("compressor", "optimizer")}
+            made["config"]["train"]["seed"] = ran["train"]["seed"]
             if self.status == "diverged":
                 made["final"] = {"loss": None, "top1": None}
             (folder / "record.json").write_text(json.dumps(made))
@@ -284,13 +289,65 @@ def test_the_bytes_of_a_claim_need_no_seeds(tmp_path: Path) -> None:
 
 
 def test_the_rank_correlation_of_two_tasks(tmp_path: Path) -> None:
-    for place, label in enumerate(("dense", "topk", "iwp", "dgc")):
-        put(tmp_path, label, 0, record(0.5, 0.9 - 0.01 * place))
-        made = put(tmp_path, label, 0, record(0.5, 0.7 - 0.01 * place), task="quick")
-        assert made.parent.name == "quick"
+    """Of methods that are judged in both: not of too few, nor of one of which a seed diverged."""
+    for place, label in enumerate(("dense", "topk", "iwp", "dgc", "gtopk")):
+        if label == "gtopk":
+            report(["--out", str(tmp_path)])
+            assert "rank correlation" not in text_of(tmp_path)
+        for seed in range(3):
+            put(tmp_path, label, seed, record(0.5, 0.9 - 0.01 * place))
+            put(tmp_path, label, seed, record(0.5, 0.7 - 0.01 * place), task="quick")
     report(["--out", str(tmp_path)])
-    assert "Of the 4 methods that the task quick has too, Spearman's rank correlation" in text_of(tmp_path)
-    assert "accuracies is 1.00" in text_of(tmp_path)
+    said = "Of the 5 methods that have 3 seeds here and in the task quick, Spearman's rank correlation of the mean "
+    assert f"{said}accuracies is 1.00" in text_of(tmp_path)
+    gone = {**record(0.5, 0.9), "status": "diverged"}
+    (tmp_path / "quick/gtopk-2/record.json").write_text(json.dumps(gone))
+    report(["--out", str(tmp_path)])
+    assert "rank correlation" not in text_of(tmp_path)
+
+
+def test_a_method_of_which_a_seed_diverged_is_not_judged(tmp_path: Path) -> None:
+    for seed in range(3):
+        put(tmp_path, "dense", seed, record(0.5, 0.80 + 0.001 * seed))
+        put(tmp_path, "topk", seed, record(0.5, 0.90 + 0.001 * seed))
+    put(tmp_path, "topk", 3, {**record(0.5, 0.1), "status": "diverged", "final": {"loss": None, "top1": None}})
+    (row,) = [row for row in rows(tmp_path) if row.startswith("| topk")]
+    assert row.startswith("| topk (1 of 4 diverged) | 4 | ")
+    assert "better" not in row
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda made: made["config"].update(compressor={"name": "iwp", "masking": True}),
+            "compressor.masking is False",
+        ),
+        (lambda made: made["config"]["optimizer"].update(weight_decay=0.1), "optimizer.weight_decay is 0.0"),
+        (lambda made: made["config"]["train"].update(seed=0), "iwp-1: its note says seed 1, its record 0"),
+    ],
+)
+def test_runs_of_one_row_are_of_one_method_and_each_of_its_own_seed(
+    change: Callable[[dict], None], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for seed in range(2):
+        made = record(0.5, 0.9)
+        made["config"]["compressor"] = {"name": "iwp", "masking": False}
+        made["config"]["optimizer"]["weight_decay"] = 0.0
+        if seed:
+            change(made)
+        put(tmp_path, "iwp", seed, made)
+    assert report(["--out", str(tmp_path)]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_no_seed_counts_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    put(tmp_path, "iwp", 0, record(0.5, 0.9))
+    (put(tmp_path, "iwp", 1, record(0.5, 0.9)) / "method.json").write_text(
+        json.dumps({"label": "iwp", "seed": 0, "launch": "python train.py"})
+    )
+    assert report(["--out", str(tmp_path)]) == 2
+    assert "iwp-0 and iwp-1 have the same seed, 0" in capsys.readouterr().err
 
 
 def test_what_a_sketch_found_stands_in_a_table_of_its_own(tmp_path: Path) -> None:
@@ -431,5 +488,5 @@ def test_a_row_with_an_option_stands_beside_the_row_without(tmp_path: Path) -> N
             put(tmp_path, label, seed, record(0.5, value))
     report(["--out", str(tmp_path)])
     text = text_of(tmp_path)
-    assert "| powersgd rank=1 | 67.00 | powersgd | 71.00 | -4.0 | worse (p = 0.004) | 1.00 |" in text
+    assert "| powersgd rank=1 | 67.00 | powersgd | 71.00 | -4.0 | worse (p = 0.008) | 1.00 |" in text
     assert "| x rank=1 | 50.00 | x" not in text

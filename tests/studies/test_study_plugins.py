@@ -15,7 +15,11 @@ from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.metrics import values
 
 NUMEL, K = 500, 20
-PRINTED: dict[str, Any] = {"density": K / NUMEL, "p1": 0.0, "p2": 1, "broadcast": "sketch", "momentum": 0.0}
+PRINTED: dict[str, Any] = {
+    "density": K / NUMEL, "p1": 0.0, "p2": 1, "broadcast": "sketch", "rows": 5, "agree": "majority", "reseed": False,
+    "momentum": 0.0,
+}  # fmt: skip
+"""As `LITERAL` has it."""
 
 
 def step_of(ranks, grads, measuring=False):
@@ -39,18 +43,18 @@ def test_with_random_fill_it_chooses_what_heavymix_chooses_of_exact_estimates():
     """All that is heavy, and then the same random places as gs_sgd with so wide a table that it does not err."""
     grads = [torch.randn(NUMEL, generator=torch.Generator().manual_seed(7))]
     grads[0][[5, 77]] = 100.0
-    result = step_of([PerfectSketch(fill="random", **PRINTED)], grads)[0]
-    exact = step_of([GsSgd(fill="random", rows=1, columns=NUMEL - K - 1, **PRINTED)], grads)[0]
+    options = {**PRINTED, "fill": "random", "rows": 1, "columns": NUMEL - K - 1}
+    result, exact = (step_of([make(**options)], grads)[0] for make in (PerfectSketch, GsSgd))
     assert result[[5, 77]].tolist() == [100.0, 100.0]
-    assert result.count_nonzero() == exact.count_nonzero() == K
+    assert result.count_nonzero() == K and torch.equal(result, exact)
 
 
-@pytest.mark.parametrize("density", [0.04, 0.06])
-def test_it_goes_dense_where_gs_sgd_does(density):
+@pytest.mark.parametrize(("density", "dense"), [(0.04, False), (0.06, True)])
+def test_it_goes_dense_where_gs_sgd_does(density, dense):
     grads = [torch.randn(NUMEL, generator=torch.Generator().manual_seed(3))]
     options: dict[str, Any] = {**PRINTED, "fill": "random", "density": density}
     ours, theirs = (step_of([make(**options)], grads)[0] for make in (PerfectSketch, GsSgd))
-    assert ours.count_nonzero() == theirs.count_nonzero()
+    assert ours.count_nonzero() == theirs.count_nonzero() == (NUMEL if dense else density * NUMEL)
 
 
 def test_the_released_gtopk_is_gtopk_with_twice_the_bytes():

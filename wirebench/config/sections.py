@@ -40,7 +40,7 @@ class CompressorConfig:
     """[compressor]: the gradient compressor; its options follow.
 
     dense_below  tensors with one dimension or with fewer elements than this are sent dense; 0: off; -1: as the
-                 method's paper has it (dgc, iwp and sketched_sgd: 1, all others: off)
+                 method's paper has it (dgc, iwp, sketched_sgd, signsgd and terngrad: 1, all others: off)
     warmup       densities of the first epochs, e.g. [0.25, 0.0625]; empty: off
     """
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from wirebench.telemetry.timers import DeviceTimer
 
 PASSES = 3
+WORTH = 0.9
 ENOUGH_SECONDS = 10.0
 """After so many seconds of passes the trial ends with the turn: a difference that slow passes show is no noise."""
 
@@ -26,8 +27,8 @@ class PassSeconds(NamedTuple):
 
     @property
     def bf16_is_faster(self) -> bool:
-        """Whether bf16 is worth its rounding."""
-        return self.bf16 < self.fp32
+        """Whether bf16 is worth its rounding: by more than two trials of one machine differ."""
+        return self.bf16 < WORTH * self.fp32
 
 
 def time_passes(model: nn.Module, images: Tensor, loss_of: Callable[[Any], Tensor], timer: DeviceTimer) -> PassSeconds:

@@ -28,7 +28,7 @@ def base(label: str) -> str | None:
 
 
 def _cells(method: Method, other: Method, margin: float) -> list[str]:
-    ours, theirs = ([100 * value for value in each.top1] for each in (method, other))
+    ours, theirs = method.judged, other.judged
     against = compare(ours, theirs, margin)
     sent = [statistics.mean(each.wire_bytes) if each.wire_bytes else None for each in (method, other)]
     return [

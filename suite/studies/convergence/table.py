@@ -18,6 +18,8 @@ from wirebench.utils.markdown import table
 MARGIN = 0.5
 """Points of accuracy that do not matter."""
 SKETCH_HEAD = ("method", "entries sent", "heavy of them", "heavy by chance", "recall", "sketch error")
+LEAST_RANKED = 5
+"""Methods of which a rank correlation is shown."""
 OWN_MOMENTUM = "(m)"
 
 
@@ -38,7 +40,7 @@ def document(task: str, methods: Sequence[Method], others: Mapping[str, Sequence
 def _head(aim: str) -> tuple[str, ...]:
     return (
         "method", "seeds", "top-1 %", "points to dense", "than dense", "best %", f"epochs to {aim}", f"bytes to {aim}",
-        "bytes in all", "less bytes than dense", "compression error", "overlap with top-k", "warnings",
+        "bytes in all", "fewer bytes than dense", "compression error", "overlap with top-k", "warnings",
     )  # fmt: skip
 
 
@@ -74,7 +76,7 @@ def _machines(methods: Sequence[Method]) -> str:
 def _cells(method: Method, dense: Method | None, goal: float | None) -> list[str]:
     runs, sent = method.runs, method.wire_bytes
     percent = [100 * value for value in method.top1]
-    against = compare(percent, [100 * value for value in dense.top1], MARGIN) if dense and dense is not method else None
+    against = compare(method.judged, dense.judged, MARGIN) if dense and dense is not method else None
     reached = [entry for entry in (first_reaching(run, goal) for run in runs) if entry is not None]
     arrived = [count / 1e6 for count in map(wire_bytes, reached) if count is not None]
     saved = (
@@ -99,8 +101,10 @@ def _cells(method: Method, dense: Method | None, goal: float | None) -> list[str
 
 def _reading(methods: Sequence[Method]) -> list[str]:
     words = [
-        f"Better and worse: a one-sided Welch test over seeds at {100 * LEVEL:.0f} %. As good: two such tests tell the "
-        f"difference apart from {MARGIN} points either way. Rows of fewer than {LEAST_RUNS} seeds are not judged.",
+        f"Better and worse: one-sided Welch tests over seeds, at {100 * LEVEL:.0f} % for both sides. As good: two such "
+        f"tests tell the difference apart from {MARGIN} points either way. Of methods that are no different from dense "
+        f"one in {1 / LEVEL:.0f} comes out better or worse by chance. Rows of fewer than {LEAST_RUNS} seeds, or in "
+        "which a seed diverged, are not judged.",
         "",
     ]
     if any(method.owns_momentum for method in methods):
@@ -121,13 +125,14 @@ def _ranks(methods: Sequence[Method], others: Mapping[str, Sequence[Method]]) ->
     """Whether another task puts the methods into the same order."""
     lines = []
     for task, theirs in others.items():
-        known = {method.label: statistics.mean(method.top1) for method in theirs if method.top1}
-        both = [(statistics.mean(m.top1), known[m.label]) for m in methods if m.top1 and m.label in known]
-        if len(both) >= LEAST_RUNS:
+        known = {each.label: statistics.mean(each.judged) for each in theirs if len(each.judged) >= LEAST_RUNS}
+        ours = {each.label: statistics.mean(each.judged) for each in methods if len(each.judged) >= LEAST_RUNS}
+        both = [(ours[label], known[label]) for label in ours if label in known]
+        if len(both) >= LEAST_RANKED:
             rank = stats.spearmanr(*zip(*both, strict=True))
             lines += [
-                f"Of the {len(both)} methods that the task {task} has too, Spearman's rank correlation of the mean "
-                f"accuracies is {rank.statistic:.2f} (p = {rank.pvalue:.2g}).",
+                f"Of the {len(both)} methods that have {LEAST_RUNS} seeds here and in the task {task}, Spearman's rank "
+                f"correlation of the mean accuracies is {rank.statistic:.2f} (p = {rank.pvalue:.2g}).",
                 "",
             ]
     return lines
@@ -159,7 +164,7 @@ def _seconds(of_runs: Sequence[float | None]) -> str:
 def _sketches(methods: Sequence[Method]) -> list[str]:
     """What the sketches showed of the sums, for the methods that measure it."""
     rows = [
-        [method.title, *(_average(method, f"compressor/{name}", form) for name, form in _SKETCHED.items())]
+        [method.title, *(_sketched(method, name, form) for name, form in _SKETCHED.items())]
         for method in methods
         if method.health("compressor/sketch_error")
     ]
@@ -178,6 +183,12 @@ def _sketches(methods: Sequence[Method]) -> list[str]:
 _SKETCHED = {
     "chosen": "{:.0f}", "heavy": "{:.0f}", "heavy_by_chance": "{:.0f}", "recall": "{:.3f}", "sketch_error": "{:.2f}",
 }  # fmt: skip
+
+
+def _sketched(method: Method, name: str, form: str) -> str:
+    """Some older records say what is heavy by chance of tables of which that is not known."""
+    some = any(run.has("config", "compressor", "p1") for run in method.runs)
+    return "-" if some and name == "heavy_by_chance" else _average(method, f"compressor/{name}", form)
 
 
 def _average(method: Method, name: str, form: str = "{:.2f}") -> str:

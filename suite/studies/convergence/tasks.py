@@ -5,8 +5,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import compressors
+from compressors.sketch.base import Sketched
+from suite.compose.resolve import compressor_of
 from suite.studies.gs_sgd.claims import PUBLISHED
 from suite.studies.gs_sgd.variants import DAMAGING_K, LITERAL
+from suite.studies.runner import ROOT
+from wirebench.config import loader
 from wirebench.errors import UserError
 
 DENSE = "dense"
@@ -93,7 +97,13 @@ def labels(task: Task) -> list[str]:
     """All methods of a task, in the order in which they run."""
     rest = [name for name in compressors.available() if name != "none"]
     every = dict.fromkeys([*FIRST, *SETTINGS, *rest])
-    return [name for name in every if f"k={DAMAGING_K}" not in name or task.parameters / 5 > DAMAGING_K]
+    return [name for name in every if f"k={DAMAGING_K}" not in name or not _is_dense(name, task)]
+
+
+def _is_dense(label: str, task: Task) -> bool:
+    """Whether a sketch's row would send the whole model: dense training by another name."""
+    method = compressor_of(loader.load(ROOT / task.config, SETTINGS[label]))
+    return isinstance(method, Sketched) and method.is_dense(task.parameters, task.parameters)
 
 
 def _split(name: str) -> tuple[str, list[str]]:

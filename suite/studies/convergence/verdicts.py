@@ -29,9 +29,10 @@ def findings(methods: Sequence[Method]) -> list[Finding]:
 
 def _points(claim: Claim, ours: Method, rival: Method) -> tuple[str, Verdict]:
     """At most, or at least, so many points below the rival: a one-sided Welch test over seeds has to say so."""
-    mine, theirs = ([100 * value for value in method.top1] for method in (ours, rival))
+    mine, theirs = ours.judged, rival.judged
     if not mine or not theirs:
-        return "-", claim.judge(None)
+        diverged = [method.title for method in (ours, rival) if method.ends]
+        return "-", Verdict("not decidable", why=", ".join(diverged)) if diverged else claim.judge(None)
     loss = statistics.mean(theirs) - statistics.mean(mine)
     seeds = f"{len(mine)} and {len(theirs)} seeds"
     if min(len(mine), len(theirs)) < LEAST_RUNS:

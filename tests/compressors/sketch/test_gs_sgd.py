@@ -391,16 +391,25 @@ def test_a_large_bucket_is_measured_at_some_places():
     assert parts[2] == 500
 
 
-@pytest.mark.parametrize(("k", "columns"), [(500, 2000), (500, 1000), (200, 600)])
-def test_what_is_heavy_by_chance_is_what_noise_shows(k, columns):
+@pytest.mark.parametrize(
+    ("k", "columns", "rows", "agree"),
+    [(500, 2000, 5, "majority"), (500, 1000, 5, "majority"), (200, 600, 5, "majority"), (500, 1000, 3, "all")],
+)
+def test_what_is_heavy_by_chance_is_what_noise_shows(k, columns, rows, agree):
     """Of a normally distributed vector, which has no entry of 10 deviations: over 10 hashes within a quarter."""
     x = torch.randn(50_000, generator=torch.Generator().manual_seed(0))
     counts = []
     for seed in range(10):
-        sketch = CountSketch(x.numel(), 5, columns, seed)
+        sketch = CountSketch(x.numel(), rows, columns, seed, agree=agree)
         table = sketch.sketch(x)
         counts.append(heavy(sketch, table, k, sketch.l2sq(table)).numel())
-    assert sum(counts) / 10 == pytest.approx(heavy_by_chance(x.numel(), k, columns, 5), rel=0.25)
+    assert sum(counts) / 10 == pytest.approx(heavy_by_chance(x.numel(), k, columns, rows, agree), rel=0.25)
+
+
+def test_with_p1_nobody_can_say_what_is_heavy_by_chance():
+    rank = literal(density=0.01, p1=1.0, fill="estimate", momentum=0.0)
+    exchange([rank], [torch.randn(5_000, generator=torch.Generator().manual_seed(0))], measuring=True)
+    assert rank.measures.names == ["heavy", "chosen", "recall", "sketch_error"]
 
 
 def test_momentum_of_dense_layers_beside_it():
@@ -420,6 +429,11 @@ def test_momentum_of_dense_layers_beside_it():
         ({"rows": 17}, "rows is an odd number up to 15, got 17"),
         ({"rows": -1}, "rows is an odd number"),
         ({"columns": 10, "ratio": 0.1}, "give one of them"),
+        ({"columns": 10, "columns_per_entry": 9.0}, "columns = 10 and columns_per_entry = 9.0 both set the width"),
+        ({"ratio": 0.1, "columns_per_entry": 9.0}, "ratio = 0.1 and columns_per_entry = 9.0 both set the width"),
+        ({"columns_per_entry": 0.0}, "columns_per_entry is positive, got 0.0"),
+        ({"p1": -0.5, "fill": "estimate"}, "p1 "),
+        ({"rows": 9, "agree": "all"}, "agree = all takes at most 7 rows, got 9"),
         ({"columns": -1}, "k and columns are positive"),
         ({"k": -1}, "k and columns are positive"),
         ({"k": 3, "density": 0.3}, "k = 3 and density = 0.3 both set how many entries are sent: give one of them"),

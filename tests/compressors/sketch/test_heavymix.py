@@ -54,6 +54,21 @@ def test_of_too_many_heavy_ones_the_largest_stay_and_ties_go_to_the_smaller_plac
         assert heavymix(sketch, table, k, energy=1.0, rng=rng()).tolist() == wanted
 
 
+@pytest.mark.parametrize("columns", [20, 200])
+def test_of_a_table_that_is_too_small_the_largest_of_all_estimates_are_chosen(columns, monkeypatch):
+    """Nearly all places reach the threshold, and none of them is listed."""
+    x, k = torch.randn(20_000, generator=rng()), 100
+    sketch = CountSketch(x.numel(), 3, columns, 1)
+    table = sketch.sketch(x)
+    energy = sketch.l2sq(table)
+    those = heavy(sketch, table, k, energy)
+    wanted = those[top_k_reference(sketch.estimate(table, those), k)]
+    listed = []
+    monkeypatch.setattr(heavy_hitters, "heavy", lambda *given: listed.append(given) or heavy(*given))
+    assert torch.equal(heavymix(sketch, table, k, energy, rng()), wanted)
+    assert not listed and those.numel() > 4 * k
+
+
 def test_of_too_few_the_rest_is_drawn_alike_from_all_others():
     """8 places other than 2 and 7; 2 of them are drawn 4000 times, so 1000 each; 5 deviations of 27: 0.0005 %."""
     sketch = exact_sketch(10)
