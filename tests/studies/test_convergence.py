@@ -10,6 +10,7 @@ import pytest
 import compressors
 import models
 from suite.compose.resolve import resolve
+from suite.studies.convergence.curves import apart
 from suite.studies.convergence.run import Cell
 from suite.studies.convergence.tasks import TASKS, Task, compositions, labels
 from suite.studies.gs_sgd.variants import DAMAGING_K, LITERAL
@@ -490,3 +491,10 @@ def test_a_row_with_an_option_stands_beside_the_row_without(tmp_path: Path) -> N
     text = text_of(tmp_path)
     assert "| powersgd rank=1 | 67.00 | powersgd | 71.00 | -4.0 | worse (p = 0.008) | 1.00 |" in text
     assert "| x rank=1 | 50.00 | x" not in text
+
+
+def test_labels_lie_as_near_to_their_curves_as_the_others_allow() -> None:
+    assert apart([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
+    assert apart([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
+    assert apart([0.2, 0.5, 0.51, 0.52], 0.1) == pytest.approx([0.2, 0.41, 0.51, 0.61])
+    assert apart([], 0.1) == []

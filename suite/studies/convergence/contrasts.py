@@ -1,5 +1,6 @@
 """What a single option does to a method: a row with it beside the row without, to find where accuracy is lost."""
 
+import re
 import statistics
 from collections.abc import Sequence
 
@@ -11,20 +12,20 @@ HEAD = ("with", "top-1 %", "beside", "top-1 %", "points", "than that", "bytes, t
 
 
 def contrasts(methods: Sequence[Method], margin: float) -> list[str]:
-    """The table of all rows whose label is another row's and `key=value`; nothing where there are none.
+    """The table of all rows whose label is another row's and options; nothing where there are none.
 
     margin  points of accuracy that do not matter
     """
     known = {method.label: method for method in methods}
     pairs = [(method, known[name]) for method in methods if (name := base(method.label)) in known]
     rows = [_cells(method, other, margin) for method, other in pairs]
-    return ["What one option changes:", "", *table(HEAD, rows)] if rows else []
+    return ["What a setting changes:", "", *table(HEAD, rows)] if rows else []
 
 
 def base(label: str) -> str | None:
-    """The method of a label that ends in `key=value`; None for another label."""
-    name, _, last = label.rpartition(" ")
-    return name if "=" in last else None
+    """The method of a label that ends in `key=value`, once or several times; None for another label."""
+    name = re.sub(r"( \S+=\S*)+$", "", label)
+    return None if name == label else name
 
 
 def _cells(method: Method, other: Method, margin: float) -> list[str]:

@@ -1,5 +1,6 @@
 """Accuracy against epochs and against bytes: a few curves to a panel, each with its name at its end."""
 
+import statistics
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
 
 Place = Callable[[dict[str, Any]], float | None]
 """Where an entry of the history stands on the horizontal axis."""
-LABEL_GAP = 0.045
+LABEL_GAP = 0.055
 """Between two labels, as a share of the height of a panel."""
 
 
@@ -79,17 +80,31 @@ def _draw(axis: Axes, curves: Sequence[Curve], low: float, logarithmic: bool) ->
 
 
 def _label(axis: Axes, curves: Sequence[Curve]) -> None:
-    """Names to the right of the panel, at the height of their curves' ends, moved apart where these are close."""
+    """Names to the right of the panel, each with a line to the end of its curve, as near to it as the others allow."""
     bottom, top = axis.get_ylim()
-    height, gap = top - bottom, LABEL_GAP * (top - bottom)
-    places: list[float] = []
-    for curve in sorted(curves, key=lambda each: each.mean[-1]):
-        place = max(curve.mean[-1], places[-1] + gap if places else bottom)
-        places.append(place)
+    ends = sorted(curves, key=lambda each: each.mean[-1])
+    places = apart([(curve.mean[-1] - bottom) / (top - bottom) for curve in ends], LABEL_GAP)
+    for curve, place in zip(ends, places, strict=True):
         axis.annotate(
-            curve.name, (1.02, (place - bottom) / height), xycoords="axes fraction", color=curve.colour, fontsize=8,
-            va="center", annotation_clip=False,
+            curve.name, (curve.across[-1], curve.mean[-1]), xytext=(1.06, place), textcoords="axes fraction",
+            color=curve.colour, fontsize=8, va="center", annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": curve.colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0},
         )  # fmt: skip
+
+
+def apart(wanted: Sequence[float], gap: float) -> list[float]:
+    """Ascending places, at least `gap` apart, with the least sum of squared distances from those that are wanted.
+
+    Places that would overlap form a block, which lies where it is wanted on average (pool adjacent violators).
+    """
+    blocks: list[list[float]] = []
+    for number, place in enumerate(wanted):
+        # Without the gaps, what is left is to ascend.
+        blocks.append([place - number * gap])
+        while len(blocks) > 1 and statistics.mean(blocks[-2]) > statistics.mean(blocks[-1]):
+            blocks[-2:] = [blocks[-2] + blocks[-1]]
+    level = [statistics.mean(block) for block in blocks for _ in block]
+    return [each + number * gap for number, each in enumerate(level)]
 
 
 def _curve(method: Method, place: Place, colour: str) -> list[Curve]:

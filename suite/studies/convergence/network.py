@@ -77,7 +77,9 @@ def exchange_seconds(run: NotedRun, gbit: float) -> float:
         sent = float(request["payload_bytes"])
         name = request["plan"].split()[0]
         name = name if name in collectives.available() else "native"
-        total += _pricer(name, size, gbit).seconds(RequestSize(kind, sent, sent))
+        # A record has what rank 0 sent. Where one rank chooses for all, it alone sends its choice, and is rank 0.
+        alone = kind is requests.Gather and run.has("config", "compressor", "broadcast") == "indices"
+        total += _pricer(name, size, gbit).seconds(RequestSize(kind, sent / size if alone else sent, sent))
     return total
 
 

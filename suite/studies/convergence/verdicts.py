@@ -36,10 +36,14 @@ def _points(claim: Claim, ours: Method, rival: Method) -> tuple[str, Verdict]:
     loss = statistics.mean(theirs) - statistics.mean(mine)
     seeds = f"{len(mine)} and {len(theirs)} seeds"
     if min(len(mine), len(theirs)) < LEAST_RUNS:
-        return f"{loss:.2f} points below ({seeds})", Verdict("not decidable", loss, "too few seeds")
+        return f"{_points_below(loss)} ({seeds})", Verdict("not decidable", loss, "too few seeds")
     low, high = difference_between(theirs, mine)
-    here = f"{loss:.2f} points below [{low:.2f} - {high:.2f}] ({seeds})"
+    here = f"{_points_below(loss)} [{low:.2f} to {high:.2f}] ({seeds})"
     return here, claim.judge_interval(loss, (low, high))
+
+
+def _points_below(loss: float) -> str:
+    return f"{abs(loss):.2f} points {'below' if loss >= 0 else 'above'}"
 
 
 def _ratio(claim: Claim, ours: Method, rival: Method) -> tuple[str, Verdict]:
