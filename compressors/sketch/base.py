@@ -55,13 +55,11 @@ class Sketched(Method):
             raise ValueError(f"rows is an odd number up to {MAX_ROWS}, got {rows}")
         if not 0 <= ratio <= 1:
             raise ValueError(f"ratio lies in [0, 1], got {ratio}")
-        if columns and ratio:
-            raise ValueError(f"columns = {columns} and ratio = {ratio} both set the width: give one of them")
-        if (columns or ratio) and columns_per_entry != self.columns_each:
-            given = f"columns = {columns}" if columns else f"ratio = {ratio}"
-            raise ValueError(
-                f"{given} and columns_per_entry = {columns_per_entry} both set the width: give one of them"
-            )
+        widths = {"columns": columns, "ratio": ratio}
+        if columns_per_entry != self.columns_each:
+            widths["columns_per_entry"] = columns_per_entry
+        if len(given := [f"{name} = {value}" for name, value in widths.items() if value]) > 1:
+            raise ValueError(f"{' and '.join(given)} both set the width: give one of them")
         # 0, which is no density: only a warm-up sets another value, which then counts in place of `k`.
         self.density = 0.0 if k else density
         if k:

@@ -86,7 +86,7 @@ def test_one_machine_has_no_break_even(tmp_path, capsys):
 
 def test_the_table_says_what_the_numbers_say(tmp_path, capsys):
     where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "8", "--compressors"]
-    found = answer(tmp_path, *where, "topk", "terngrad")
+    found = answer(tmp_path, *where, "topk", "onebit")
     printed = [line.split() for line in capsys.readouterr().out.splitlines() if re.match(r" *\d+ \w+ ", line)]
     assert len(printed) == len(found["rows"]) == 3
     for cells, row in zip(printed, found["rows"], strict=True):
