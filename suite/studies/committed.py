@@ -67,10 +67,13 @@ def breaches(root: Path, repository: Repository) -> list[Breach]:
 
 
 def history(root: Path) -> Repository:
-    """The commits that the checkout at `root` knows; none are known in a shallow one, or outside of one."""
+    """The commits that the checkout at `root` knows.
+
+    Nothing can be said in a shallow one, in one of a single commit, which is a copy without its history, or outside.
+    """
     shallow = _git(root, "rev-parse", "--is-shallow-repository")
-    commits = _git(root, "rev-list", "HEAD") if shallow == "false" else None
-    return Repository(None if commits is None else frozenset(commits.split()))
+    commits = (_git(root, "rev-list", "HEAD") or "").split() if shallow == "false" else []
+    return Repository(frozenset(commits) if len(commits) > 1 else None)
 
 
 def _git(root: Path, *words: str) -> str | None:

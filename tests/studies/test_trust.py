@@ -134,6 +134,9 @@ def test_a_shallow_checkout_knows_no_history(monkeypatch: pytest.MonkeyPatch) ->
         assert all(len(commit) == 40 for commit in known.commits)
     monkeypatch.setattr(committed, "_git", lambda root, *words: "true" if "--is-shallow-repository" in words else "x")
     assert history(ROOT).commits is None
+    answers = {"--is-shallow-repository": "false", "HEAD": "c" * 40}
+    monkeypatch.setattr(committed, "_git", lambda root, *words: answers[words[-1]])
+    assert history(ROOT).commits is None, "a copy without its history"
     assert trust.broken(sound() | {}, Repository(None)) == []
 
 
