@@ -92,7 +92,9 @@ class Claim:
         beyond = not side or side * (measured - (none or 0)) > 0
         if beyond and any(least <= measured <= most for least, most in bounds):
             return "reproduced", self.unstated
-        numbers = f"{shown((measured,), self.unit)}, not {shown(figures, self.unit)}"
+        bound = self.holds in ("at least", "at most") and figures == self.number
+        claimed = self.figure() if bound else shown(figures, self.unit)
+        numbers = f"{shown((measured,), self.unit)}, not {claimed}"
         missed, reason = self._missed(side, spread)
         return missed, "; ".join(filter(None, (numbers, reason)))
 

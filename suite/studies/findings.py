@@ -41,6 +41,19 @@ class Finding:
         return self.figure or self.claim.figure()
 
 
+def with_unrun(findings: Sequence[Finding], claims: Iterable[Claim]) -> list[Finding]:
+    """All claims in their order, each with its findings; one without any was not run here, for the claim's reason."""
+    of: dict[str, list[Finding]] = {}
+    for finding in findings:
+        of.setdefault(finding.claim.id, []).append(finding)
+    return [each for claim in claims for each in of.get(claim.id) or [unrun(claim)]]
+
+
+def unrun(claim: Claim) -> Finding:
+    """Of a claim that nothing was measured of: with which command somebody can."""
+    return Finding(claim, f"by `{claim.command}`" if claim.command else "-", claim.judge(None))
+
+
 def lines(findings: Iterable[Finding]) -> list[list[str]]:
     """The cells of a table, a line for each."""
     return [

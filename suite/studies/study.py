@@ -91,6 +91,12 @@ class Study:
         """Its report.py."""
         return cast(Report, self._module("report"))
 
+    def committed(self) -> list[argparse.Namespace]:
+        """The options of each report that is under version control."""
+        parser = argparse.ArgumentParser()
+        self.report.flags(parser)
+        return [parser.parse_args(each) for each in self.report.committed()]
+
     def _module(self, part: str) -> object:
         file = self.folder / f"{part}.py"
         if not file.is_file():

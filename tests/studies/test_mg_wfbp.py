@@ -77,8 +77,10 @@ def test_crossings():
 
 
 def test_verdicts():
-    simulated = {16: {"wfbp": 0.6, "sync_easgd": 0.5}, 64: {"wfbp": 0.5, "sync_easgd": 0.6, "mg_wfbp": 0.87}}
-    predicted = [Step(8, name, 0.4, 0.5 if name == "wfbp" else 0.4) for name in paper.SCHEDULES]
+    at_64 = {"wfbp": 0.5, "sync_easgd": 0.6, "mg_wfbp": 0.87, "optimal": 0.9}
+    simulated = {16: {"wfbp": 0.6, "sync_easgd": 0.5}, 64: at_64}
+    steps = [(nodes, name) for name in paper.SCHEDULES for nodes in (2, 4, 8)]
+    predicted = [Step(nodes, name, 0.4, 0.5 if name == "wfbp" else 0.4) for nodes, name in steps]
     found = {claim.text: claim for claim in claims(GOOGLENET, simulated, predicted)}
     wfbp = found["simulated, 64 nodes: MG-WFBP over WFBP"]
     assert (wfbp.claimed, wfbp.here, wfbp.verdict.words) == ("1.78x", "1.74x", "reproduced")
@@ -93,3 +95,10 @@ def test_verdicts():
     linear = resnet["simulated, 64 nodes: efficiency of MG-WFBP"].verdict
     assert linear.words.startswith("contradicted: 87.0 %, not 100.0 %; the paper's own figures")
     assert not any(text.startswith("simulated, 64 nodes: efficiency") for text in found)
+    [optimal] = [each.verdict for text, each in found.items() if "is optimal" in text]
+    assert optimal.words.startswith("contradicted: 0.97x, not 1.00x; the greedy rule looks one layer ahead")
+    # GoogLeNet's step of one node takes 0.392 s.
+    [wfbp] = [each for text, each in found.items() if text.startswith("measured, 2 and 4 nodes: efficiency of WFBP")]
+    assert (wfbp.here, wfbp.verdict.state) == ("78.4 %", "not reproduced")
+    [wfbp] = [each for text, each in resnet.items() if text.startswith("measured, 2 and 4 nodes: efficiency of WFBP")]
+    assert wfbp.verdict.state == "not decidable" and "the times of its layers were not published" in wfbp.verdict.why

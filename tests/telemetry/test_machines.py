@@ -52,12 +52,13 @@ def measured(monkeypatch: pytest.MonkeyPatch, begin: Any, end: Any, job: Any) ->
 
 
 def test_what_no_rank_did_is_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
-    mine = {"hostname": environment.hostname(), "boot": machines._boot()}
-    theirs = {"cores": 4, **asdict(ProcessLoad(9.0, 0.0, None, 12.0, 7.0, 7.0))}
-    away = {"cores": 2, **asdict(ProcessLoad(5.0, 6.0, None, 5.5, 0.25, 1.0))}
+    """An emulated host has a name of its own, and the machine of the others."""
+    mine = {"boot": machines._boot()}
+    theirs = {"hostname": "h1", "cores": 4, **asdict(ProcessLoad(9.0, 0.0, None, 12.0, 7.0, 7.0))}
+    away = {"hostname": "there", "cores": 2, **asdict(ProcessLoad(5.0, 6.0, None, 5.5, 0.25, 1.0))}
     job = engine(
         {"identity": mine, "ranks": [1], "more": theirs},
-        {"identity": mine | {"boot": "another"}, "ranks": [2], "more": away},
+        {"identity": {"boot": "another"}, "ranks": [2], "more": away},
     )
     begin, end = counters(100.0, 50.0, 1.0, 3.0, 0.5), counters(110.0, 77.0, 3.0, 13.0, 3.5)
     [here, there] = measured(monkeypatch, begin, end, job)

@@ -58,7 +58,7 @@ class LoadMeter:
         self._begin = _read()
 
     def loads(self, engine: Engine) -> list[dict[str, Any]]:
-        """How busy each machine was until now; every rank calls it.
+        """How busy each machine was until now; every rank calls it. Emulated hosts are one machine, the first's name.
 
         ranks            that ran there; all the other figures are of the time that the run's first process there took
         seconds          of that time
@@ -68,8 +68,9 @@ class LoadMeter:
                          for the network is part of it
         steal            share of the processors' time that the hypervisor gave to other guests; None: not counted
         """
-        mine = {"cores": psutil.cpu_count() or 1, **asdict(_difference(self._begin, _read()))}
-        return _each_once(engine, {"hostname": environment.hostname(), "boot": _boot()}, _machine_load, mine)
+        counted = asdict(_difference(self._begin, _read()))
+        mine = {"hostname": environment.hostname(), "cores": psutil.cpu_count() or 1, **counted}
+        return _each_once(engine, {"boot": _boot()}, _machine_load, mine)
 
 
 def _machine_load(processes: Sequence[dict[str, Any]]) -> dict[str, Any]:

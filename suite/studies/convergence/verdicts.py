@@ -20,14 +20,14 @@ def findings(methods: Sequence[Method]) -> list[Finding]:
     for claim in PUBLISHED.claims.values():
         ours, rival = known.get(claim.about["method"]), known.get(claim.about["rival"])
         if ours is not None and rival is not None:
-            here, verdict = _points(claim, ours, rival) if claim.unit == "points" else _ratio(claim, ours, rival)
+            here, verdict = judge_points(claim, ours, rival) if claim.unit == "points" else _ratio(claim, ours, rival)
             records = tuple(run.folder for method in (ours, rival) for run in method.runs)
             rules = tuple(dict.fromkeys(rule for each in (ours, rival) for rule in trust.rules(each.runs, "seeds")))
             found.append(Finding(claim, here, verdict, records=records, rules=rules))
     return found
 
 
-def _points(claim: Claim, ours: Method, rival: Method) -> tuple[str, Verdict]:
+def judge_points(claim: Claim, ours: Method, rival: Method) -> tuple[str, Verdict]:
     """At most, or at least, so many points below the rival: a one-sided Welch test over seeds has to say so."""
     mine, theirs = ours.judged, rival.judged
     if not mine or not theirs:

@@ -17,9 +17,16 @@ def claims(measured: Sequence[Latencies], runs: Sequence[Training]) -> list[Find
     counts = {layout: numbers.count_calls(layout) for layout in LAYOUTS}
     return [
         *(_saving(chosen, CLAIMS[name]) for name in ("saving_2_machines", "saving_3_machines")),
+        _largest(CLAIMS["headline"], chosen),
         _each(CLAIMS["of_ideal"], {row.layout: row.of_ideal_speed for row in chosen}, percent),
         _ratio(CLAIMS["blueconnect_even"], [row for row in chosen if is_even(row.layout)], "flexreduce"),
         _ratio(CLAIMS["blueconnect_uneven"], [row for row in chosen if not is_even(row.layout)], "ring"),
+        _ratio(CLAIMS["wins_on_uneven"], [row for row in chosen if not is_even(row.layout)], "flexreduce"),
+        _ratio(CLAIMS["wins_on_9"], _on(chosen, CLAIMS["wins_on_9"]), "flexreduce"),
+        *(
+            _by_size(CLAIMS[name], _on(measured, CLAIMS[name]))
+            for name in ("as_the_ring_on_10", "as_blueconnect_on_12")
+        ),
         _each(CLAIMS["linear"], {layout: numbers.time_per_item(measured, layout, "flexreduce") for layout in layouts}),
         # Counted from the plans of all nine layouts: nothing needs to be measured.
         _each(CLAIMS["mean_calls"], {layout: count.mean for layout, count in counts.items()}),
@@ -55,19 +62,22 @@ def _finding(
     values: Mapping[str, float],
     form: Callable[[float], str],
     verdicts: Mapping[str, Verdict],
+    of: str = "layouts",
 ) -> Finding:
-    """`values` and `verdicts` by layout; the claim holds where it does on all of them."""
+    """`values` and `verdicts` by layout, or what else `of` names; the claim holds where it does on all of them."""
     if not values:
         return Finding(claim, "-", together(verdicts), figure=figure)
     ends = dict.fromkeys((form(min(values.values())), form(max(values.values()))))
-    measured = f"{' to '.join(ends)} ({', '.join(values) if len(values) < 3 else f'{len(values)} layouts'})"
+    measured = f"{' to '.join(ends)} ({', '.join(values) if len(values) < 3 else f'{len(values)} {of}'})"
     return Finding(claim, measured, together(verdicts), figure=figure)
 
 
-def _each(claim: Claim, values: Mapping[str, float | None], form: Callable[[float], str] = _number) -> Finding:
+def _each(
+    claim: Claim, values: Mapping[str, float | None], form: Callable[[float], str] = _number, of: str = "layouts"
+) -> Finding:
     known = {layout: value for layout, value in values.items() if value is not None}
     verdicts = {layout: claim.judge(value) for layout, value in known.items()}
-    return _finding(claim, claim.shown or " to ".join(map(whole, claim.number)), known, form, verdicts)
+    return _finding(claim, claim.shown or " to ".join(map(whole, claim.number)), known, form, verdicts, of)
 
 
 def _saving(chosen: Sequence[Latencies], claim: Claim) -> Finding:
@@ -79,10 +89,28 @@ def _saving(chosen: Sequence[Latencies], claim: Claim) -> Finding:
     return _finding(claim, figure, values, percent, {row.layout: row.verdict for row in here if row.layout in values})
 
 
+def _largest(claim: Claim, chosen: Sequence[Latencies]) -> Finding:
+    """The largest saving over the ring, and on which layout it is."""
+    savings = {row.layout: saving.median for row in chosen if (saving := row.saving("flexreduce", "ring"))}
+    values = {layout: share for layout, share in savings.items() if share == max(savings.values())}
+    return _each(claim, values, percent)
+
+
+def _on(rows: Sequence[Latencies], claim: Claim) -> list[Latencies]:
+    return [row for row in rows if row.layout == claim.about["layout"]]
+
+
 def _ratio(claim: Claim, chosen: Sequence[Latencies], rival: str) -> Finding:
-    """BlueConnect's time over the rival's."""
+    """BlueConnect's time over the rival's, by layout."""
     values = {row.layout: ratio.median for row in chosen if (ratio := row.ratio("blueconnect", rival))}
     return _each(claim, values)
+
+
+def _by_size(claim: Claim, chosen: Sequence[Latencies]) -> Finding:
+    """The same on one layout, by size: from 120,000 floats on, below which a round waits longer than it sends."""
+    those = [row for row in chosen if row.items >= numbers.SMALL_ITEMS]
+    ratios = {f"{row.items:,} floats": row.ratio("blueconnect", claim.about["over"]) for row in those}
+    return _each(claim, {size: ratio.median for size, ratio in ratios.items() if ratio}, of="sizes")
 
 
 def _epochs(runs: Sequence[Training], layouts: Sequence[str], one: str, other: str) -> dict[str, float]:

@@ -7,10 +7,12 @@ The same measurements give the same files. A figure whose measurements are missi
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from suite.studies import notes
+from suite.studies.claim import Claim
 from suite.studies.findings import Finding
 from suite.studies.flexreduce import measured as numbers
 from suite.studies.flexreduce.claims import claims
@@ -44,7 +46,15 @@ def pages(options: argparse.Namespace) -> list[Page]:
 def findings(options: argparse.Namespace) -> list[Finding]:
     """The paper's claims beside the folder's."""
     results = load(options.dir, options.link)
-    return claims(results.rows, results.runs)
+    return [replace(each, records=_records(options.dir, each.claim)) for each in claims(results.rows, results.runs)]
+
+
+def _records(folder: Path, claim: Claim) -> tuple[Path, ...]:
+    """The files that a claim rests on; none where calls are counted from plans."""
+    if claim.unit == "calls":
+        return ()
+    epochs = claim.id.startswith("epoch_")
+    return tuple(sorted(folder.glob("end_to_end/*/*" if epochs else "cells/*.jsonl")))
 
 
 def committed() -> list[list[str]]:

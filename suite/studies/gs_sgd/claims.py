@@ -32,10 +32,10 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     One for every variant of gs-SGD and of the rival (variants.py), since the paper leaves its settings open.
     """
     model = model_of(rows[0].runs[0].record["config"]["model"])
-    those = [claim for claim in PUBLISHED.claims.values() if claim.about["model"] == model]
+    those = [claim for claim in PUBLISHED.claims.values() if model and claim.about.get("model") == model]
     found = []
     for claim in those:
-        for ours, rival in itertools.product(_of(rows, "gs_sgd"), _of(rows, claim.about["rival"])):
+        for ours, rival in itertools.product(of_method(rows, "gs_sgd"), of_method(rows, claim.about["rival"])):
             measured = times_faster(ours, rival)
             if measured:
                 ratio, low, high = measured
@@ -48,7 +48,7 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
     return found
 
 
-def _of(rows: Sequence[Row], method: str) -> list[Row]:
+def of_method(rows: Sequence[Row], method: str) -> list[Row]:
     """The rows of a method and its variants that did not diverge, in the order of their labels."""
     those = [row for row in rows if row.label.partition(" ")[0] == method and not row.diverged]
     return sorted(those, key=lambda row: row.label)

@@ -1,10 +1,15 @@
 """The MG-WFBP paper's claims about a network, each with a verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from suite.studies.claim import Claim
 from suite.studies.findings import Finding
 from suite.studies.mg_wfbp.paper import PUBLISHED, Efficiencies, Model, Step, crossing
+from wirebench.costmodel.formulas import Line
+from wirebench.simulation import trace
+
+UNPUBLISHED = "the times of its layers were not published"
 
 
 def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> list[Finding]:
@@ -14,6 +19,8 @@ def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> 
         about = claim.about
         if about.get("model", model.label) != model.label:
             continue
+        if not model.measured and "gradient_bytes" not in about:
+            claim = replace(claim, unstated=UNPUBLISHED)
         if "over" in about:
             at_most = simulated[max(simulated)]
             found.append(_factor(claim, model, at_most["mg_wfbp"] / at_most[about["over"]]))
@@ -21,8 +28,31 @@ def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> 
             found.append(_efficiency(claim, model, simulated[max(simulated)][about["efficiency"]]))
         elif "predicted_over" in about:
             found.append(_predicted(claim, model, predicted))
+        elif "predicted_efficiency" in about:
+            found.append(_predicted_efficiency(claim, model, predicted))
+        elif "optimal" in about:
+            found.append(_optimal(claim, model, simulated[max(simulated)]))
+        elif "gradient_bytes" in about:
+            megabytes = sum(4 * layer.numel for layer in trace.load(trace.find(model.trace)).layers) / 1e6
+            found.append(Finding(claim, f"{megabytes:.1f} MB", claim.judge(megabytes)))
         elif claim.id == "crossing":
             found.append(_crossing(claim, simulated))
+    return found
+
+
+def network_claims(line: Callable[[int], Line]) -> list[Finding]:
+    """Those about the network.
+
+    line  what an all-reduce costs on so many nodes
+    """
+    found = []
+    for claim in PUBLISHED.claims.values():
+        if "startup" in claim.about:
+            microseconds = 1e6 * line(claim.about["startup"]).a
+            found.append(Finding(claim, f"{microseconds:.2f} us", claim.judge(microseconds)))
+        elif "all_reduce_bytes" in claim.about:
+            milliseconds = 1e3 * line(8).seconds(claim.about["all_reduce_bytes"])
+            found.append(Finding(claim, f"{milliseconds:.2f} ms", claim.judge(milliseconds)))
     return found
 
 
@@ -48,6 +78,22 @@ def _predicted(claim: Claim, model: Model, predicted: Sequence[Step]) -> Finding
     measured, ours = rival.measured / own.measured, rival.predicted / own.predicted
     verdict = claim.judge(ours, expected=measured)
     return Finding(claim, f"{ours:.2f}x{_from(model)}", verdict, figure=f"{measured:.2f}x")
+
+
+def _predicted_efficiency(claim: Claim, model: Model, predicted: Sequence[Step]) -> Finding:
+    """The lowest on the claim's numbers of nodes, and the lowest that the authors measured there."""
+    schedule, nodes = claim.about["predicted_efficiency"], claim.about["nodes"]
+    steps = [step for step in predicted if step.schedule == schedule and step.nodes in nodes]
+    ours = min(model.alone / step.predicted for step in steps)
+    measured = min(model.alone / step.measured for step in steps)
+    figure = f"{claim.figure()}; measured {100 * measured:.1f} %"
+    return Finding(claim, f"{100 * ours:.1f} %{_from(model)}", claim.judge(ours), figure=figure)
+
+
+def _optimal(claim: Claim, model: Model, shares: Mapping[str, float]) -> Finding:
+    """The step of the best merging over that of the greedy rule: efficiencies are the steps' inverse."""
+    ratio = shares[claim.about["optimal"]] / shares["optimal"]
+    return Finding(claim, f"{ratio:.3f}x{_from(model)}", claim.judge(ratio))
 
 
 def _from(model: Model) -> str:

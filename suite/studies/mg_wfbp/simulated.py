@@ -12,10 +12,11 @@ import schedulers
 from suite.planner.compositions import DENSE, sizes_of
 from suite.studies.findings import Finding, claims_table
 from suite.studies.mg_wfbp import paper
-from suite.studies.mg_wfbp.claims import claims
+from suite.studies.mg_wfbp.claims import claims, network_claims
 from suite.studies.mg_wfbp.paper import LABELS, MODELS, SCHEDULES, Efficiencies, Model, Step
 from suite.studies.page import Page
 from wirebench import collectives
+from wirebench.costmodel.formulas import Line, ring
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.simulation import trace
 from wirebench.simulation.simulator import Simulator, free
@@ -48,7 +49,14 @@ def findings() -> list[Finding]:
     """The paper's claims beside the simulator."""
     _, predicted, simulated = results()
     found = [(model, claims(model, simulated[model.label], predicted[model.label])) for model in MODELS]
-    return [replace(each, about=model.label) for model, those in found for each in those]
+    of_models = [replace(each, about=model.label) for model, those in found for each in those]
+    return [*of_models, *network_claims(all_reduce)]
+
+
+def all_reduce(nodes: int) -> Line:
+    """What a ring costs on the network of the authors' simulator."""
+    network = presets.find(paper.NETWORK)
+    return ring(nodes, network.latency_seconds, 1 / network.bytes_per_second, network.reduce_seconds_per_byte)
 
 
 def page(folder: Path) -> Page:
@@ -136,6 +144,7 @@ def document(call_seconds: float, predicted: dict[str, list[Step]], simulated: d
         lines += claims_table(claims(model, simulated[model.label], predicted[model.label]))
         lines += _simulated(simulated[model.label])
         lines += _predicted(model, predicted[model.label], call_seconds)
+    lines += ["## The network", "", *claims_table(network_claims(all_reduce))]
     return "\n".join(lines).rstrip() + "\n"
 
 
