@@ -30,7 +30,7 @@ RESULTS ?= results/$(shell hostname)
 STUDY = $(VENV)/wirebench study
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all lint format clean bench-overhead bench-input bench-cifar bench-synthetic \
+.PHONY: help setup run test test-all lint format clean tables bench-overhead bench-input bench-cifar bench-synthetic \
 	bench-collectives bench-flexreduce bench-compressors bench-methods bench-gssgd bench-convergence bench-mgwfbp \
 	bench-prediction bench-schedules bench-break-even
 
@@ -77,6 +77,17 @@ lint: setup ## ruff check, ruff format --check, mypy
 
 format: setup ## sort imports, format the code
 	@$(VENV)/ruff check --fix . ; $(VENV)/ruff format .
+
+# Inputs that a study needs, where they are.
+INPUTS = $(if $(wildcard $(CIFAR)),--data "$(CIFAR)") $(if $(IMAGES),--images "$(IMAGES)")
+TABLES = $(if $(QUICK),build/tables,results)
+
+# What is there already is not made again, so that an interrupted one goes on. A run that failed leaves the others to be
+# reported, and is the failure of the whole.
+tables: setup ## all studies: runs that are not there yet, every table, one page; QUICK=1: a short version, into build/tables (about 35 min)
+	@failed=; export WIREBENCH_RESULTS=$(TABLES); \
+	$(STUDY) run $(if $(QUICK),--quick) $(INPUTS) || failed=yes; \
+	$(STUDY) report --html $(TABLES)/report.html && test -z "$$failed"
 
 bench-overhead: setup ## our train step compared with DDP and with Horovod's optimizer (about 15 min)
 	@mkdir -p $(RESULTS)/overhead

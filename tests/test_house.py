@@ -53,6 +53,7 @@ ORDER = (
     "suite.bench",
     "suite.planner",
     "suite.studies",
+    "suite.webpage",
     "suite.inspect",
     "suite.cli",
     "suite",

@@ -61,5 +61,14 @@ def _print(records: list[compare.Record], paths: list[Path], everything: bool) -
     heads = _heads(records, paths)
     shown.print(compare.table(records, everything, heads))
     for head, record in zip(heads, records, strict=True):
-        for line in compare.remarks(record):
+        for line in (*compare.remarks(record), *_beside_references(record)):
             shown.print(f"{head}: {line}", markup=False, soft_wrap=True)
+
+
+def _beside_references(record: compare.Record) -> list[str]:
+    """How its accuracy differs from that of reference runs, which only CIFAR-10 has."""
+    if record["config"].get("data", {}).get("name") != "cifar10":
+        return []
+    from suite.inspect import reference  # it takes seconds to import
+
+    return reference.remarks(record)

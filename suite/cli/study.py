@@ -4,24 +4,29 @@ wirebench study                                      all studies, a line each
 wirebench study flexreduce run --layouts 2+3         make its runs that are not there yet (--again: all)
 wirebench study flexreduce report                    its table and figures from what was measured
 wirebench study flexreduce check                     whether the committed tables are those of their records
-wirebench study check                                all studies' tables, and every record against the rules of trust
+wirebench study run --quick                          a short version of all studies' runs, in half an hour
+wirebench study report --html results/report.html    all studies on one page, which needs no network
+wirebench study check                                all tables against their records, which are held against
+                                                     the rules of trust
 """
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from suite.studies.committed import breaches, history
 from suite.studies.page import Page
 from suite.studies.runner import RESULTS, ROOT, Launch
 from suite.studies.runner import run as launch_command
+from suite.studies.series import INPUTS, run_all
 from suite.studies.study import Study, available
 from wirebench.errors import UserError
 from wirebench.utils.cli import parser_of, run_tool
 from wirebench.utils.names import suggest
 
 HELP = ("-h", "--help")
-CHECK = "check"
+CHECK, REPORT, RUN = "check", "report", "run"
 
 
 def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
@@ -31,13 +36,17 @@ def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
         return 0
     if arguments[0] == CHECK:
         return run_tool("wirebench study check", check_all, arguments[1:])
+    if arguments[0] == REPORT:
+        return run_tool("wirebench study report", report_all, arguments[1:])
+    if arguments[0] == RUN:
+        return run_tool("wirebench study run", lambda rest: make_all(rest, launch), arguments[1:])
     study, words = Study(arguments[0]), list(arguments[1:])
     if not words or words[0] in HELP:
         print(about(study))
         return 0
     actions: dict[str, Callable[[Study, Sequence[str]], int]] = {
-        "run": lambda study, rest: run(study, rest, launch),
-        "report": report,
+        RUN: lambda study, rest: run(study, rest, launch),
+        REPORT: report,
         CHECK: check,
     }
     if words[0] not in actions:
@@ -94,8 +103,8 @@ def check(study: Study, arguments: Sequence[str]) -> int:
     """
     parser = _parser(study, "check", study.report.__doc__)
     study.report.flags(parser)
-    calls = [arguments] if arguments else study.report.committed()
-    pages = [page for each in calls for page in study.report.pages(parser.parse_args(each))]
+    options = [parser.parse_args(arguments)] if arguments else study.committed()
+    pages = [page for each in options for page in study.report.pages(each)]
     drifted = [said for said in map(Page.drift, pages) if said is not None]
     for said in drifted:
         print(said)
@@ -116,6 +125,38 @@ def check_all(arguments: Sequence[str]) -> int:
         # Tables are made of records: what is wrong with these comes first.
         return 1
     return max(check(Study(name), []) for name in available())
+
+
+def make_all(arguments: Sequence[str], launch: Launch) -> int:
+    """Make all studies' runs that are not there yet; 1 where one failed. WIREBENCH_RESULTS names another folder."""
+    parser = parser_of("study run", make_all.__doc__)
+    parser.add_argument("--quick", action="store_true", help="a short version of every study, half an hour in all")
+    for name, about in INPUTS.items():
+        parser.add_argument(f"--{name}", type=Path, metavar="FOLDER", help=about)
+    options = parser.parse_args(arguments)
+    failed = run_all(options.quick, {name: getattr(options, name) for name in INPUTS}, launch)
+    if failed:
+        print(f"wirebench study run: failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def report_all(arguments: Sequence[str]) -> int:
+    """Write every study's tables and figures, and all of them on one self-contained HTML page."""
+    parser = parser_of("study report", report_all.__doc__)
+    parser.add_argument("--html", type=Path, required=True, metavar="FILE", help="the page, e.g. results/report.html")
+    options = parser.parse_args(arguments)
+    from suite.webpage import content, render  # what only a page needs takes a second to import
+
+    sections = content.gather()
+    for section in sections:
+        for page in section.pages:
+            page.write()
+            print(page.path)
+        if section.missing:
+            print(f"{section.name}: no table: {section.missing}", file=sys.stderr)
+    render.write(sections, options.html)
+    print(options.html)
+    return 0
 
 
 def _parser(study: Study, action: str, doc: str | None) -> argparse.ArgumentParser:

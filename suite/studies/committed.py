@@ -97,6 +97,12 @@ def _of_records(root: Path, repository: Repository) -> Iterator[Breach]:
         if not any(each.rule == "schema" for each in mistakes):
             records.append((path, record))
     yield from (Breach(path, *each) for path, each in trust.copies(records))
+    for path in sorted(root.rglob("*.jsonl")):
+        try:
+            header = json.loads(path.read_text(encoding="utf-8").partition("\n")[0])
+            yield from (Breach(path, *each) for each in trust.broken_header(header, repository))
+        except (ValueError, KeyError, TypeError) as error:
+            yield Breach(path, "schema", f"its first line is no header: {error!r}")
 
 
 def _of_repeats(root: Path) -> Iterator[Breach]:

@@ -68,5 +68,6 @@ def _around(line: str, other: str) -> str:
 
 
 def tables_below(folder: Path) -> list[list[str]]:
-    """A report's command line for every folder below `folder` that has a table: the folder alone."""
-    return [[str(path.parent)] for path in sorted(folder.glob(f"*/{TABLE}"))]
+    """A report's command line for every folder below `folder` that has a table or runs: the folder alone."""
+    of_runs = {note.parents[1] for note in folder.glob("*/[!.]*/method.json")}
+    return [[str(each)] for each in sorted(of_runs | {path.parent for path in folder.glob(f"*/{TABLE}")})]

@@ -1,5 +1,6 @@
 """Runs that a study starts one after the other: shown, ended with their starter, judged, and thinned out."""
 
+import os
 import shlex
 import shutil
 import signal
@@ -7,7 +8,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,8 +18,13 @@ from wirebench.errors import UserError
 from wirebench.record import schema
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = ROOT / "results"
+RESULTS = (ROOT / os.environ.get("WIREBENCH_RESULTS", "results")).resolve()
+"""Where studies put their results, and read them; the variable names another folder than the committed one."""
 KEPT = ("record.json", "config.toml")
+LAST_LINES = 30
+"""That are shown of a command that failed."""
+ANEW = "\r\033[K"
+"""Back to the beginning of the line, which is cleared."""
 INTERRUPTED = 128 + signal.SIGINT
 WIREBENCH = [sys.executable, "-m", "suite"]
 """The command `wirebench`, also where it is not installed."""
@@ -87,18 +94,35 @@ def run(command: Command) -> int:
     """Run `command` in the repository and return its exit code; a signal that ends this process ends it first.
 
     Raises Interrupted then, after the command has saved what it saves: no run goes on alone, into a folder that the
-    next start would use too.
+    next start would use too. What it prints is shown on a terminal, a line in place of the one before; of a command
+    that fails the last lines are printed.
     """
-    print(f"+ {shown(command)}", file=sys.stderr, flush=True)
-    with Relay(), subprocess.Popen(command, cwd=ROOT) as started:
+    with Relay(), subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as started:
         try:
-            return started.wait()
+            last = _follow(started.stdout or ())
+            if started.wait():
+                print(f"+ {shown(command)}", *last, sep="\n", file=sys.stderr, flush=True)
+            return started.returncode
         except Interrupted as stop:
             # A terminal's Ctrl-C has reached it already, and twice means at once.
             if stop.exit_code != INTERRUPTED:
                 started.terminate()
             started.wait()
             raise
+
+
+def _follow(output: Iterable[bytes]) -> deque[str]:
+    """Read to the end, and return the last lines."""
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    terminal = sys.stderr.isatty()
+    for line in output:
+        last.append(line.decode(errors="replace").rstrip("\n"))
+        if terminal:
+            shown_part = last[-1][: shutil.get_terminal_size().columns - 3]
+            print(f"{ANEW}  {shown_part}", end="", file=sys.stderr, flush=True)
+    if terminal:
+        print(ANEW, end="", file=sys.stderr, flush=True)
+    return last
 
 
 def attempt(command: Command, folder: Path, launch: Launch) -> bool:

@@ -1,7 +1,8 @@
 """What a study is: a folder of three files, found by its published.toml.
 
 published.toml  what is claimed, where, in which setting (published.py)
-run.py          flags(parser), and run(options, launch) -> labels of the runs that failed
+run.py          flags(parser), run(options, launch) -> labels of the runs that failed, and series(quick) -> the flags of
+                the runs that its reports show, or of a short version of them
 report.py       flags(parser), findings(options) -> what was measured of the claims, pages(options) -> the tables and
                 figures, and committed() -> the flags of the reports that are under version control, which `check`
                 holds against their records
@@ -34,6 +35,12 @@ class Runs(Protocol):
 
     def run(self, options: argparse.Namespace, launch: Launch) -> list[str]:
         """Make the runs that are not there yet; the labels of those that failed. UserError for a mistake in a flag."""
+
+    def series(self, quick: bool) -> list[list[str]]:
+        """The command lines of `run` whose results the committed reports show; quick: of a few minutes in all.
+
+        A word {data} or {images} stands for the folder of CIFAR-10, or of an image folder with train and val.
+        """
 
 
 class Report(Protocol):

@@ -50,6 +50,11 @@ def broken(record: Mapping[str, Any], repository: Repository) -> list[Broken]:
     return mistakes or [*_commit(record, repository), *_machines(record), *_load(record), *_numbers(record)]
 
 
+def broken_header(header: Mapping[str, Any], repository: Repository) -> list[Broken]:
+    """The rules that a benchmark's file breaks by itself, of what it says of its commit and its machine's load."""
+    return [*_commit(header, repository), *_load(header)]
+
+
 def _commit(record: Mapping[str, Any], repository: Repository) -> Iterator[Broken]:
     git = record["environment"].get("git")
     if git is None:

@@ -10,14 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from suite.studies.runner import WIREBENCH, Launch, attempt, measure, run, shown
+from suite.studies.runner import LAST_LINES, WIREBENCH, Launch, attempt, measure, run, shown
 from tests.flexreduce import run_record
 from wirebench.cluster.signals import Interrupted
 
 
 def test_the_exit_code_is_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([sys.executable, "-c", "raise SystemExit(7)"]) == 7
-    assert capsys.readouterr().err == "+ python -c 'raise SystemExit(7)'\n"
+    assert run([sys.executable, "-c", "print('all is well')"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_of_a_command_that_fails_the_end_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    script = "for line in range(99): print(line, flush=True)\nraise SystemExit('what went wrong')"
+    assert run([sys.executable, "-c", script]) == 1
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-LAST_LINES:] == [*map(str, range(99 - LAST_LINES + 1, 99)), "what went wrong"]
+    assert lines[0].startswith("+ python -c 'for line in range(99)") and len(lines) <= LAST_LINES + 2
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])

@@ -109,6 +109,19 @@ def test_seeds_that_are_too_few_or_used_twice_are_named(results: Path) -> None:
     ]
 
 
+def test_a_benchmarks_file_tells_its_commit_and_load(results: Path) -> None:
+    header = {"kind": "wirebench collectives", "environment": sound()["environment"], "load": sound()["load"]}
+    cells = results / "flexreduce/cells/2+2.jsonl"
+    cells.parent.mkdir(parents=True)
+    cells.write_text(json.dumps(header) + "\n{}\n")
+    assert breaches(results, KNOWN) == []
+    header["environment"] = {**header["environment"], "git": {"commit": "d" * 40, "dirty": False}}
+    cells.write_text(json.dumps({key: header[key] for key in ("kind", "environment")}) + "\n")
+    assert [breach.rule for breach in breaches(results, KNOWN)] == ["commit", "load unknown"]
+    cells.write_text("[]\n")
+    assert [breach.rule for breach in breaches(results, KNOWN)] == ["schema"]
+
+
 def test_an_exception_has_a_reason_and_is_needed(results: Path) -> None:
     doctor(results / "convergence/quick/dense-2/record.json", lambda r: r.pop("load"))
     excuse = '[[exceptions]]\nfiles = "convergence/*"\nrules = ["load unknown"]\nwhy = "old"\n'

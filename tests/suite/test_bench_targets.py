@@ -67,7 +67,7 @@ class Place:
         assert (ROOT / path).exists() or Path(path) in self.written, f"{path} is read, but nobody writes it"
 
 
-def commands(target: str, folder: Path) -> list[Words]:
+def commands(target: str, folder: Path, *more: str) -> list[Words]:
     """What `make TARGET` calls: program and words."""
     folder.joinpath("bin").mkdir()
     for name in PROGRAMS:
@@ -77,7 +77,7 @@ def commands(target: str, folder: Path) -> list[Words]:
     # Of a make that runs the tests nothing may be inherited.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
     environment["NOTES"] = str(folder / "notes")
-    given = [f"VENV={folder / 'bin'}", f"RESULTS={folder / 'results'}", "--old-file=setup"]
+    given = [f"VENV={folder / 'bin'}", f"RESULTS={folder / 'results'}", "--old-file=setup", *more]
     command = ["make", "--silent", *given, target]
     made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert made.returncode == 0, made.stderr
@@ -250,8 +250,24 @@ def test_what_a_target_calls_can_be_run(target: str, tmp_path: Path) -> None:
         check(words, place)
 
 
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize("name", available())
+def test_the_runs_behind_the_tables_can_be_made(name: str, quick: bool, tmp_path: Path) -> None:
+    """A short version has fewer runs, not others."""
+    place = Place(tmp_path)
+    for line in Study(name).runs.series(quick):
+        check_study([name, "run", *(str(tmp_path) if word in ("{data}", "{images}") else word for word in line)], place)
+
+
+@pytest.mark.parametrize("quick", ["", "1"])
+def test_tables_makes_the_runs_then_the_page(quick: str, tmp_path: Path) -> None:
+    run, report = commands("tables", tmp_path, f"QUICK={quick}", f"CIFAR={tmp_path}")
+    assert run == ["wirebench", "study", "run", *(["--quick"] if quick else []), "--data", str(tmp_path)]
+    assert report == ["wirebench", "study", "report", "--html", f"{'build/tables' if quick else 'results'}/report.html"]
+
+
 def test_every_study_has_a_target() -> None:
-    assert set(re.findall(r"\$\(STUDY\) (\w+)", MAKEFILE)) == set(available())
+    assert set(re.findall(r"\$\(STUDY\) (\w+)", MAKEFILE)) - {"run", "report"} == set(available())
 
 
 def test_every_target_that_is_named_anywhere_is_documented() -> None:

@@ -33,6 +33,8 @@ from wirebench.utils.cli import check_outputs
 
 CONFIG = Path("configs/tables/break_even_vgg16.toml")
 FACTORS = (0.85, 1.15)
+MEASURED = ROOT / "results" / "break_even" / "2x1gbit.toml"
+"""The emulated hosts of this suite's own machine, by `make bench-break-even`."""
 BOTH = ("dense", "lossy")
 
 
@@ -68,6 +70,21 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     if again:
         save(options.out, predicted)
     return measure(planned, options.out.resolve(), launch, options.again)
+
+
+def series(quick: bool) -> list[list[str]]:
+    """Two models with two compressors each, on the topology that was measured; quick: one of each, one turn, 3 min."""
+    measured = ["--topology", str(MEASURED), "--measured-at", "1gbit"]
+    own = (
+        ("vgg16_epyc", "vgg16", ("fp16", "gs_sgd")),
+        ("vgg16_gtx1080ti", "vgg16_gtx1080ti", ("gs_sgd", "sketched_sgd")),
+    )
+    lines = [
+        [*measured, "--config", f"configs/tables/break_even_{config}.toml", "--out", str(RESULTS / "break_even" / name),
+         "--turns", "1" if quick else "5", "--compressors", *names[: 1 if quick else None]]
+        for name, config, names in own
+    ]  # fmt: skip
+    return lines[:1] if quick else lines
 
 
 def plan(chosen: Sequence[Side], options: argparse.Namespace, hosts: int) -> list[Training]:

@@ -27,6 +27,8 @@ from suite.studies.runner import RESULTS, ROOT, Command, Launch, attempt, keep, 
 from wirebench.config import loader
 from wirebench.errors import UserError
 
+QUICK = ("dense", "topk", "gs_sgd", "gs_sgd literal")
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -117,6 +119,14 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         failed += measure(those, out, launch, options.again, show)
         show()
     return failed
+
+
+def series(quick: bool) -> list[list[str]]:
+    """Both tasks; quick: one epoch of the quick task with three seeds of a few methods, 5 min."""
+    if not quick:
+        return [["--data", "{data}"]]
+    short = ["--task", "quick", "--set", "train.epochs=1", "--seeds", "0", "1", "2"]
+    return [["--data", "{data}", *short, "--methods", *QUICK]]
 
 
 def planned(options: argparse.Namespace, task: Task) -> list[Cell]:

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from suite.studies import notes
-from suite.studies.claim import Claim
 from suite.studies.findings import Finding
 from suite.studies.flexreduce import measured as numbers
 from suite.studies.flexreduce.claims import claims
+from suite.studies.flexreduce.evidence import records, rules
 from suite.studies.flexreduce.figures import draw
 from suite.studies.flexreduce.measured import COLLECTIVES, LAYOUTS, Training
 from suite.studies.flexreduce.table import Results, document
@@ -40,21 +40,25 @@ def pages(options: argparse.Namespace) -> list[Page]:
     """The folder's. A figure of an earlier report that can no longer be made is removed."""
     results = load(options.dir, options.link)
     figures, captions, left_out = draw(results)
-    return [Page(options.dir, document(results, captions, left_out), {**figures, **dict.fromkeys(left_out)})]
+    return [
+        Page(
+            options.dir,
+            document(results, findings(options), captions, left_out),
+            {**figures, **dict.fromkeys(left_out)},
+        )
+    ]
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
     """The paper's claims beside the folder's."""
     results = load(options.dir, options.link)
-    return [replace(each, records=_records(options.dir, each.claim)) for each in claims(results.rows, results.runs)]
-
-
-def _records(folder: Path, claim: Claim) -> tuple[Path, ...]:
-    """The files that a claim rests on; none where calls are counted from plans."""
-    if claim.unit == "calls":
-        return ()
-    epochs = claim.id.startswith("epoch_")
-    return tuple(sorted(folder.glob("end_to_end/*/*" if epochs else "cells/*.jsonl")))
+    found = claims(results.rows, results.runs)
+    return [
+        replace(each, records=records(options.dir, each.claim), rules=rules(options.dir, each.claim))
+        if each.here != "-"
+        else each
+        for each in found
+    ]
 
 
 def committed() -> list[list[str]]:

@@ -30,6 +30,7 @@ CONFIG = Path("configs/tables/flexreduce_resnet18.toml")
 TIMED = ("ring", "flexreduce", "blueconnect", "native")
 TRAINED = ("ring", "blueconnect", "flexreduce", "native")
 SIZES, FULL_SIZE = ("60kf", "120kf", "1200kf", "3000kf"), f"{PUBLISHED.tables['sizes']['large'] // 10**6}mf"
+QUICK = ("2+2", "2+3", "3+3+3", "3+3+4")
 LATENCY_ONLY, TRAINING_ONLY = ("layouts", "sizes", "full", "seconds"), ("turns", "end_to_end_layouts")
 
 
@@ -144,6 +145,14 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     _refuse_unused(options)
     planned = trainings(options) if options.end_to_end else timings(options)
     return measure(planned, options.out.resolve(), launch, options.again)
+
+
+def series(quick: bool) -> list[list[str]]:
+    """All layouts, and training on 2+3; quick: an even and an uneven layout of two and of three machines, 8 min."""
+    training = ["--end-to-end", "--link", "400mbit"]
+    if not quick:
+        return [[], training]
+    return [["--layouts", *QUICK, "--sizes", "120kf", "1200kf", "--seconds", "8"], [*training, "--turns", "1"]]
 
 
 def timings(options: argparse.Namespace) -> list[Timing]:

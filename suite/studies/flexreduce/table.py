@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from suite.studies.findings import claims_table
+from suite.studies.findings import Finding, claims_table
 from suite.studies.flexreduce import measured as numbers
-from suite.studies.flexreduce.claims import claims, on_average, percent, tenths, whole
+from suite.studies.flexreduce.claims import on_average, percent, tenths, whole
 from suite.studies.flexreduce.measured import CLAIMS, COLLECTIVES, LAYOUTS, Latencies, Spread, Training
 from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology.rates import parse_rate, show_rate
@@ -46,12 +46,14 @@ class Results(NamedTuple):
     notes: Mapping[str, Mapping[str, Any]]
 
 
-def document(results: Results, figures: Mapping[str, str], left_out: Mapping[str, str]) -> str:
+def document(
+    results: Results, found: Sequence[Finding], figures: Mapping[str, str], left_out: Mapping[str, str]
+) -> str:
     """The page. `figures`: caption by file; `left_out`: reason by file."""
     items = numbers.main_items(results.rows)
     chosen = [row for row in results.rows if row.items == items]
     others = [row for row in results.rows if row.items != items]
-    parts = [INTRODUCTION, "## Claims\n", "\n".join(claims_table(claims(results.rows, results.runs)))]
+    parts = [INTRODUCTION, "## Claims\n", "\n".join(claims_table(found))]
     if chosen:
         parts += [
             f"## All-reduce of {items:,} floats\n",

@@ -43,3 +43,8 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         planned = methods.planned(options, Path(f"configs/tables/methods_{model}.toml"), chosen)
         failed += measure(planned, (options.out / model).resolve(), launch, options.again)
     return failed
+
+
+def series(quick: bool) -> list[list[str]]:
+    """Both networks; quick: one turn of each variant, 5 min."""
+    return [["--turns", "1"]] if quick else [[]]

@@ -29,6 +29,7 @@ BASELINES: dict[str, list[str]] = {
 }
 """What every method is compared with, by label."""
 
+QUICK = ("topk", "gtopk", "powersgd", "int8")
 SETTINGS: dict[str, list[str]] = {
     "fp16": [FUSED],
     "bf16": [FUSED],
@@ -67,6 +68,14 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         out = options.out or RESULTS / "methods" / name
         failed += measure(planned(options, path, chosen), out.resolve(), launch, options.again)
     return failed
+
+
+def series(quick: bool) -> list[list[str]]:
+    """Both networks; quick: one turn of every method on ResNet-20, and of a few on VGG-16, 7 min."""
+    if not quick:
+        return [[]]
+    resnet20, vgg16 = (["--turns", "1", "--config", str(path)] for path in reversed(CONFIGS))
+    return [resnet20, [*vgg16, "--methods", *BASELINES, *QUICK]]
 
 
 def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:

@@ -45,6 +45,7 @@ SETTINGS = {
     # Layers made up.
     **{f"alike_8x{link}": Setting(ALIKE, 8, link, OF_LAYERS_ALIKE, ()) for link in ("500mbit", "1gbit")},
 }
+PAPERS = ("wfbp", "sync_easgd", "mg_wfbp")
 LEFT_OUT = ("easgd",)
 """Not another order of the same messages, but another optimiser."""
 HOSTS, LINK = 8, "1gbit"
@@ -70,6 +71,16 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     for out, setting in settings(options).items():
         failed += measure(plan(setting, options.turns), out.resolve(), launch, options.again)
     return list(dict.fromkeys(failed))
+
+
+def series(quick: bool) -> list[list[str]]:
+    """Five settings; quick: one turn of the paper's three schedules in the paper's own, 3 min."""
+    if not quick:
+        return [[]]
+    name = next(iter(SETTINGS))
+    own = SETTINGS[name]
+    place = ["--hosts", str(own.hosts), "--link", own.link, "--out", str(RESULTS / "schedules" / name)]
+    return [["--config", str(own.config), *place, "--turns", "1", "--schedulers", *PAPERS]]
 
 
 def settings(options: argparse.Namespace) -> dict[Path, Setting]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import compressors
 from suite.studies.runner import RESULTS, Launch, measure
 from suite.studies.trainings import Cluster, Training
+from wirebench.errors import UserError
 
 CONFIG = Path("configs/tables/prediction_resnet20.toml")
 LINKS = ("100mbit", "1gbit")
@@ -41,12 +42,20 @@ def flags(parser: argparse.ArgumentParser) -> None:
     """What is trained, and where it goes."""
     add = parser.add_argument
     add("--config", type=Path, default=CONFIG, metavar="FILE", help="what is trained (%(default)s)")
+    add("--first", type=int, metavar="N", help="only the first N compositions")
     add("--out", type=Path, default=RESULTS / "prediction", metavar="FOLDER", help="where the results go")
 
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
-    """All forty."""
-    return measure(plan(options.config), options.out.resolve(), launch, options.again)
+    """All forty, or the first."""
+    if options.first is not None and options.first < 1:
+        raise UserError(f"--first: must be positive, got {options.first}")
+    return measure(plan(options.config)[: options.first], options.out.resolve(), launch, options.again)
+
+
+def series(quick: bool) -> list[list[str]]:
+    """All forty; quick: the first ten, 5 min."""
+    return [["--first", "10"]] if quick else [[]]
 
 
 def plan(config: Path) -> list[Training]:

@@ -1,0 +1,104 @@
+"""A run beside the reference runs of its method and task: whether it converges faster or slower than they do.
+
+MLPerf's reference convergence points, for accuracy after epochs: what a new seed may become is told from the reference
+seeds' mean and from the spread of seeds, which is pooled over all methods of the task, since three seeds alone say
+little of it. Two figures are compared: the last accuracy, and the mean over all epochs, which is larger where a run
+learns earlier. `results/convergence` has the reference runs.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from scipy import stats
+
+from suite.studies.convergence import rows
+from suite.studies.convergence.rows import Method
+from suite.studies.convergence.tasks import TASKS
+from suite.studies.runner import RESULTS
+from suite.studies.significance import LEAST_RUNS
+
+LEVEL = 0.01
+"""Of both figures together: so many of the runs that do not differ are flagged."""
+
+
+class Reference(NamedTuple):
+    """What seeds of a method became: mean, spread of a seed, its degrees of freedom, and how many seeds there are."""
+
+    mean: float
+    spread: float
+    freedom: int
+    seeds: int
+
+    def expected(self) -> tuple[float, float]:
+        """Between which two figures another seed lies but for LEVEL of the cases, half of it for each figure."""
+        width = stats.t.ppf(1 - LEVEL / 4, self.freedom) * self.spread * math.sqrt(1 + 1 / self.seeds)
+        return self.mean - width, self.mean + width
+
+
+def remarks(record: Mapping[str, Any], results: Path = RESULTS / "convergence") -> list[str]:
+    """A line for each figure in which the run is not as its references; none where it has no reference."""
+    accuracies = _accuracies(record["history"])
+    found = _of(record, results)
+    if found is None or not accuracies:
+        return []
+    task, method, methods = found
+    said = []
+    for name, words, figure in FIGURES:
+        reference = reference_of(method, methods, figure)
+        if reference is None or len(accuracies) != len(_accuracies(rows.history(method.runs[0]))):
+            continue
+        (low, high), here = reference.expected(), figure(accuracies)
+        if not low <= here <= high:
+            direction = words[int(here > high)]
+            said.append(
+                f"{direction} than the {reference.seeds} reference runs of {method.label} ({task}): {name} "
+                f"{100 * here:.2f} %, expected {100 * low:.2f} to {100 * high:.2f} %"
+            )
+    return said
+
+
+def last(accuracies: Sequence[float]) -> float:
+    """The last accuracy."""
+    return accuracies[-1]
+
+
+FIGURES = (
+    ("top-1 at the end", ("ends lower", "ends higher"), last),
+    ("mean top-1 over all epochs", ("converges slower", "converges faster"), statistics.mean),
+)
+"""Name of each figure, words for a lower and a higher one, and how it is made of the accuracies after each epoch."""
+
+
+def reference_of(method: Method, methods: Sequence[Method], figure: Any) -> Reference | None:
+    """What another seed of the method is compared with; None where it has too few seeds."""
+    groups = {each.label: _figures(each, figure) for each in methods if not each.ends}
+    mine = groups.get(method.label, [])
+    if len(mine) < LEAST_RUNS:
+        return None
+    freedom = sum(len(group) - 1 for group in groups.values())
+    squares = sum(statistics.variance(group) * (len(group) - 1) for group in groups.values() if len(group) > 1)
+    return Reference(statistics.mean(mine), math.sqrt(squares / freedom), freedom, len(mine))
+
+
+def _of(record: Mapping[str, Any], results: Path) -> tuple[str, Method, Sequence[Method]] | None:
+    """The task, the method and all methods that the run is one more seed of; None where no runs are as it is."""
+    mine = (rows.settings_of(record["config"]), rows.options_of(record["config"]), record["world_size"])
+    for task in TASKS.values():
+        folder = results / task.folder
+        methods = rows.load(folder) if folder.is_dir() else []
+        for method in methods:
+            theirs = method.runs[0].record
+            if mine == (rows.settings_of(theirs["config"]), rows.options_of(theirs["config"]), theirs["world_size"]):
+                return task.name, method, methods
+    return None
+
+
+def _figures(method: Method, figure: Any) -> list[float]:
+    return [figure(each) for run in method.runs if (each := _accuracies(rows.history(run)))]
+
+
+def _accuracies(history: Sequence[Mapping[str, Any]]) -> list[float]:
+    return [entry["top1"] for entry in history if entry["top1"] is not None]

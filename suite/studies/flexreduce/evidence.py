@@ -1,0 +1,39 @@
+"""What a claim of the FlexReduce paper rests on: files, and the rules of trust that they break."""
+
+from pathlib import Path
+
+from suite.studies import trust
+from suite.studies.claim import Claim
+from suite.studies.flexreduce.measured import LAYOUTS
+from suite.studies.notes import NotedRun
+from suite.studies.trust import Repository
+from wirebench.record import collective_results, schema
+
+
+def records(folder: Path, claim: Claim) -> tuple[Path, ...]:
+    """Trainings of a claim about epochs, cells of one about latency; none where calls are counted from plans."""
+    if claim.unit == "calls":
+        return ()
+    if claim.id.startswith("epoch_"):
+        return tuple(run.folder for runs in _trainings(folder).values() for run in runs)
+    files = (folder / "cells" / f"{layout}.jsonl" for layout in LAYOUTS)
+    return tuple(file for file in files if file.exists())
+
+
+def rules(folder: Path, claim: Claim) -> tuple[str, ...]:
+    """The names of the rules that they break."""
+    if claim.id.startswith("epoch_"):
+        found = [rule for runs in _trainings(folder).values() for rule in trust.rules(runs, "turns")]
+    else:
+        headers = (collective_results.load(file).header for file in records(folder, claim))
+        found = [each.rule for header in headers for each in trust.broken_header(header, Repository(None))]
+    return tuple(dict.fromkeys(found))
+
+
+def _trainings(folder: Path) -> dict[Path, list[NotedRun]]:
+    """By layout and collective, as the folder of the first turn is called without its number."""
+    runs: dict[Path, list[NotedRun]] = {}
+    for path in sorted(folder.glob("end_to_end/*/[!.]*-*/record.json")):
+        label = path.parent.with_name(path.parent.name.rpartition("-")[0])
+        runs.setdefault(label, []).append(NotedRun(path.parent, {}, schema.read(path)))
+    return runs

@@ -1,0 +1,121 @@
+"""What the page shows: every study's claims with their findings, its committed tables and figures, and its machines."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from suite.studies.claim import STATES, Claim, State, Verdict, together
+from suite.studies.findings import Finding, with_unrun
+from suite.studies.page import Page
+from suite.studies.published import Published
+from suite.studies.study import Study, available
+from wirebench.errors import UserError
+
+OURS = "Wirebench"
+"""The author of claims that are the suite's own."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A study: what is claimed, what was found, and its tables and figures.
+
+    missing  why there is none, or one less
+    """
+
+    name: str
+    published: Published
+    findings: Sequence[Finding]
+    pages: Sequence[Page]
+    missing: str = ""
+
+    @property
+    def is_paper(self) -> bool:
+        """Whether the claims are a paper's, and not the suite's own."""
+        return self.published.source["authors"] != OURS
+
+    @property
+    def title(self) -> str:
+        """The paper's, or what the study is about."""
+        return self.published.source["title"] if self.is_paper else self.published.about
+
+    @property
+    def claims(self) -> list["Judged"]:
+        """Every claim with all that was found of it."""
+        of = {claim.id: [each for each in self.findings if each.claim.id == claim.id] for claim in self._claims}
+        return [Judged(claim, of[claim.id]) for claim in self._claims]
+
+    @property
+    def _claims(self) -> Iterable[Claim]:
+        return self.published.claims.values()
+
+
+class Judged(NamedTuple):
+    """A claim and its findings: one for each setting, network or variant that it was judged in."""
+
+    claim: Claim
+    findings: Sequence[Finding]
+
+    @property
+    def verdict(self) -> Verdict:
+        """Of several findings the one that is the furthest from reproduced."""
+        return together({each.about or each.here: each.verdict for each in self.findings})
+
+    @property
+    def state(self) -> State:
+        """The verdict's."""
+        return self.verdict.state
+
+
+def gather() -> list[Section]:
+    """All studies: the papers', then the suite's own. A study whose runs are not there has no tables."""
+    sections = [_section(Study(name)) for name in available()]
+    return sorted(sections, key=lambda section: not section.is_paper)
+
+
+def _section(study: Study) -> Section:
+    findings: list[Finding] = []
+    pages: list[Page] = []
+    missing = ""
+    for options in study.committed():
+        try:
+            pages += study.report.pages(options)
+            findings += study.report.findings(options)
+        except UserError as error:
+            missing = str(error)
+    claims = study.published.claims.values()
+    return Section(study.name, study.published, with_unrun(findings, claims), pages, missing)
+
+
+def counted(sections: Sequence[Section]) -> dict[State, int]:
+    """How many claims have each verdict."""
+    states = [judged.state for section in sections for judged in section.claims]
+    return {state: states.count(state) for state in STATES if state in states}
+
+
+def machines(sections: Sequence[Section]) -> list[tuple[str, ...]]:
+    """The machines of all records that a finding or a table rests on: cells of a table, with how many records each."""
+    count: dict[tuple[str, ...], int] = {}
+    for path in sorted(set(_records(sections))):
+        environment = json.loads(path.read_text(encoding="utf-8"))["environment"]
+        count[_machine(environment)] = count.get(_machine(environment), 0) + 1
+    return [(*machine, str(number)) for machine, number in sorted(count.items(), key=lambda each: -each[1])]
+
+
+MACHINE_HEAD = ("processor", "cores", "GPU", "PyTorch", "Python", "records")
+
+
+def _machine(environment: Mapping[str, Any]) -> tuple[str, ...]:
+    cpu, versions = environment["cpu"], environment["versions"]
+    gpus = ", ".join(str(gpu.get("name", gpu)) if isinstance(gpu, dict) else str(gpu) for gpu in environment["gpus"])
+    return cpu["model"], str(cpu["cores"]), gpus or "none", versions["torch"], versions["python"]
+
+
+def _records(sections: Sequence[Section]) -> Iterable[Path]:
+    for section in sections:
+        for page in section.pages:
+            yield from page.folder.rglob("record.json")
+        for finding in section.findings:
+            for record in finding.records:
+                yield from record.rglob("record.json") if record.is_dir() else ()

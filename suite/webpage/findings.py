@@ -1,0 +1,93 @@
+"""What the suite found, in a few sentences made of the records."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from suite.studies.convergence.rows import Method
+from suite.studies.convergence.rows import load as trained
+from suite.studies.convergence.tasks import DENSE as DENSE_TRAINING
+from suite.studies.gs_sgd.claims import model_of
+from suite.studies.rows import DENSE, Row, fastest, load
+from suite.studies.runner import RESULTS
+from suite.studies.significance import LEAST_RUNS
+from suite.webpage.content import Section, counted
+
+LOSES = 1.0
+"""Points of accuracy: what is lost at most where a method is named as one that keeps the accuracy."""
+
+
+def sentences(sections: Sequence[Section], results: Path = RESULTS) -> list[str]:
+    """Of the claims, of speed by model, and of accuracy; none of what was not measured."""
+    papers = [section for section in sections if section.is_paper]
+    return [_claims(papers), *_speeds(results / "methods"), *_accuracies(results / "convergence" / "resnet20")]
+
+
+def _claims(papers: Sequence[Section]) -> str:
+    states = counted(papers)
+    said = _listed([f"{number} {'is' if number == 1 else 'are'} {state}" for state, number in states.items()])
+    return f"**{sum(states.values())} claims of {len(papers)} papers:** {said}."
+
+
+def _speeds(folder: Path) -> Iterator[str]:
+    """For each model: how many methods are faster than dense training, and the fastest."""
+    for path in sorted(folder.glob("*/table.md")):
+        rows = load(path.parent)
+        dense, methods = fastest(rows, DENSE), _methods(rows)
+        if dense is None or not methods:
+            continue
+        faster = [row for row in methods if (row.step_seconds or 0) < (dense.step_seconds or 0)]
+        best, note = methods[0], methods[0].runs[0].note
+        ratio = (dense.step_seconds or 0) / (best.step_seconds or 1)
+        yield (
+            f"**{_model(best)}, {note['hosts']} workers, {note['link']} links:** {len(faster)} of {len(methods)} "
+            f"compressors make a step shorter than dense training does; the fastest, {best.label.partition(' (')[0]}, "
+            f"is {ratio:.1f} times as fast."
+        )
+
+
+def _methods(rows: Sequence[Row]) -> list[Row]:
+    """Each compressor's fastest row; no dense ones."""
+    best: dict[str, Row] = {}
+    for row in rows:
+        name = row.runs[0].record["config"]["compressor"]["name"]
+        if name != "none" and row.step_seconds and not row.diverged:
+            best.setdefault(name, row)
+    return list(best.values())
+
+
+def _model(row: Row) -> str:
+    config = row.runs[0].record["config"]["model"]
+    return model_of(config) or str(config.get("trace") or config["name"])
+
+
+def _accuracies(folder: Path) -> Iterator[str]:
+    """Which methods keep the accuracy of dense training, and with how many times fewer bytes."""
+    if not folder.is_dir():
+        return
+    methods = [method for method in trained(folder) if len(method.judged) >= LEAST_RUNS and _is_real(method)]
+    dense = next((method for method in methods if method.label == DENSE_TRAINING), None)
+    if dense is None:
+        return
+    top = statistics.mean(dense.judged)
+    lost = [(method, top - statistics.mean(method.judged)) for method in methods if method is not dense]
+    kept = [_saving(method, dense) for method, points in lost if points <= LOSES]
+    others = [f"{method.label} ({points:.1f})" for method, points in lost if points > LOSES]
+    said = f"Within a point of dense training's {top:.1f} % end {_listed(kept)}" if kept else ""
+    worse = f"more than a point is lost by {_listed(others)}" if others else ""
+    yield f"**ResNet-20, ten epochs of CIFAR-10:** {'; '.join(filter(None, (said, worse)))}."
+
+
+def _is_real(method: Method) -> bool:
+    """Whether it is a method that can be used, not one that reads what no worker has."""
+    return not method.label.startswith("oracle")
+
+
+def _saving(method: Method, dense: Method) -> str:
+    if not method.wire_bytes or not dense.wire_bytes:
+        return method.label
+    return f"{method.label} ({statistics.mean(dense.wire_bytes) / statistics.mean(method.wire_bytes):.1f}x fewer bytes)"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

@@ -1,0 +1,105 @@
+"use strict";
+
+/* Charts: drawn when they come into view, again in the other colours when the theme changes. */
+const themes = { light: {}, dark: { background: "transparent", title: { color: "#ddd" }, style: { "guide-label": { fill: "#ccc" }, "guide-title": { fill: "#ddd" } }, axis: { domainColor: "#888", gridColor: "#444", tickColor: "#888" } } };
+const charts = [...document.querySelectorAll(".chart")];
+const theme = () => document.documentElement.dataset.theme;
+
+function draw(place) {
+  const spec = JSON.parse(place.nextElementSibling.textContent);
+  const dark = theme() === "dark";
+  spec.config = Object.assign({}, spec.config, themes[theme()]);
+  if (dark) darken(spec);
+  place.dataset.drawn = theme();
+  return vegaEmbed(place, spec, { renderer: "svg", actions: false, ast: false })
+    .then((result) => { place.dataset.marks = result.view.scenegraph().root.items.length; })
+    .catch((error) => { place.textContent = `This chart cannot be drawn: ${error.message}`; console.error(error); });
+}
+
+/* Black is the colour of what all others are compared with: on a dark page it is white. */
+function darken(part) {
+  if (Array.isArray(part)) return part.forEach(darken);
+  if (part === null || typeof part !== "object") return;
+  for (const [key, value] of Object.entries(part)) {
+    if (value === "black" || value === "#000000") part[key] = "#f5f5f5";
+    else if (Array.isArray(value)) part[key] = value.map((each) => (each === "black" || each === "#000000" ? "#f5f5f5" : each)), darken(part[key]);
+    else darken(value);
+  }
+}
+
+const seen = new IntersectionObserver((entries) => {
+  for (const { isIntersecting, target } of entries) {
+    if (isIntersecting && target.dataset.drawn !== theme()) draw(target);
+  }
+}, { rootMargin: "400px" });
+charts.forEach((place) => seen.observe(place));
+window.drawAll = () => Promise.all(charts.filter((place) => place.dataset.drawn !== theme()).map(draw));
+window.addEventListener("beforeprint", () => { setTheme("light"); document.querySelectorAll("details").forEach((each) => { each.open = true; }); window.drawAll(); });
+
+/* Light or dark: as the reader's machine is set, until the button is pressed. */
+const button = document.getElementById("theme");
+function setTheme(name) {
+  document.documentElement.dataset.theme = name;
+  button.textContent = name === "dark" ? "light" : "dark";
+  charts.filter((place) => place.dataset.drawn && place.dataset.drawn !== name).forEach(draw);
+}
+setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
+button.addEventListener("click", () => setTheme(theme() === "dark" ? "light" : "dark"));
+
+/* Tables: a heading sorts, by numbers with their units where most cells begin with one. */
+const units = { k: 1e3, M: 1e6, G: 1e9, T: 1e12, u: 1e-6, m: 1e-3 };
+function amount(text) {
+  const found = /^[^\d+-]{0,3}([+-]?\d[\d,]*\.?\d*(?:e[+-]?\d+)?)\s*([kMGT](?=B|bit)|[um](?=s\b))?/i.exec(text.trim());
+  return found ? parseFloat(found[1].replaceAll(",", "")) * (units[found[2]] ?? 1) : NaN;
+}
+function sortBy(table, column, heading) {
+  const falling = heading.getAttribute("aria-sort") === "ascending";
+  table.querySelectorAll("th").forEach((each) => each.removeAttribute("aria-sort"));
+  heading.setAttribute("aria-sort", falling ? "descending" : "ascending");
+  const rows = [...table.tBodies[0].rows];
+  const text = (row) => row.cells[column]?.textContent.trim() ?? "";
+  const numbers = rows.map((row) => amount(text(row)));
+  const numeric = numbers.filter(Number.isFinite).length > rows.length / 2;
+  const key = new Map(rows.map((row, place) => [row, numeric ? numbers[place] : text(row)]));
+  const order = (one, other) => {
+    const [a, b] = [key.get(one), key.get(other)];
+    if (!numeric) return a.localeCompare(b, "en", { numeric: true }) * (falling ? -1 : 1);
+    if (Number.isNaN(a) || Number.isNaN(b)) return Number.isNaN(a) - Number.isNaN(b);
+    return falling ? b - a : a - b;
+  };
+  table.tBodies[0].append(...rows.sort(order));
+}
+for (const table of document.querySelectorAll("table")) {
+  [...table.tHead.rows[0].cells].forEach((heading, column) => {
+    heading.tabIndex = 0;
+    heading.addEventListener("click", () => sortBy(table, column, heading));
+    heading.addEventListener("keydown", (event) => { if (event.key === "Enter") sortBy(table, column, heading); });
+  });
+}
+
+/* Filters: of the claims by study, verdict and text; of long tables by text. */
+const claims = document.querySelector("table.claims");
+const filters = document.querySelector("#claims .filters");
+function filterClaims() {
+  const value = (name) => filters.querySelector(`[data-filter=${name}]`).value;
+  const words = value("text").toLowerCase();
+  let shown = 0;
+  for (const row of claims.tBodies[0].rows) {
+    const fits = (!value("study") || row.dataset.study === value("study")) && (!value("state") || row.dataset.state === value("state")) && row.textContent.toLowerCase().includes(words);
+    row.hidden = !fits;
+    shown += fits;
+  }
+  filters.querySelector("output").textContent = `${shown} of ${claims.tBodies[0].rows.length}`;
+}
+filters.addEventListener("input", filterClaims);
+for (const count of document.querySelectorAll(".counts a")) {
+  count.addEventListener("click", () => { filters.querySelector("[data-filter=state]").value = count.dataset.state; filterClaims(); });
+}
+filterClaims();
+for (const table of document.querySelectorAll("article table")) {
+  if (table.tBodies[0].rows.length < 10) continue;
+  const field = Object.assign(document.createElement("input"), { type: "search", placeholder: "filter the rows" });
+  field.setAttribute("aria-label", "filter the rows");
+  field.addEventListener("input", () => { for (const row of table.tBodies[0].rows) row.hidden = !row.textContent.toLowerCase().includes(field.value.toLowerCase()); });
+  table.closest(".wide").before(field);
+}

@@ -1,0 +1,92 @@
+"""The HTML file: one document that needs nothing else, the same to the byte for the same records."""
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import vl_convert
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from suite.studies.findings import Finding
+from suite.studies.page import Page
+from suite.webpage import charts, prose
+from suite.webpage.content import MACHINE_HEAD, Judged, Section, counted, machines
+from suite.webpage.findings import sentences
+from wirebench.errors import UserError
+from wirebench.utils.files import write_atomically
+
+HERE = Path(__file__).parent
+EXPOSED = "window.vegaEmbed = vegaEmbed;"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure as the template needs it."""
+
+    id: str
+    title: str
+    subtitle: str
+    panels: Sequence[tuple[str, Markup]]
+
+
+def write(sections: Sequence[Section], path: Path) -> None:
+    """Write the page; UserError where it cannot be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, html(sections, path.parent).encode())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+
+
+def html(sections: Sequence[Section], beside: Path) -> str:
+    """The whole document.
+
+    beside  folder that it will lie in, from which its links to records and documents lead
+    """
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(inline=lambda text: Markup(prose.inline(text)))
+    return environment.get_template("template.html").render(
+        sections=sections,
+        papers=[section for section in sections if section.is_paper],
+        counted=counted(sections),
+        found=sentences(sections),
+        machines=(MACHINE_HEAD, machines(sections)),
+        rules_of=rules_of,
+        slug=prose.slug,
+        anchor=prose.anchor,
+        body=lambda page: Markup(prose.html_of(page, beside)),
+        figures=lambda page: list(_figures(page)),
+        links=lambda judged: list(_links(judged, beside)),
+        style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
+        script=Markup((HERE / "page.js").read_text(encoding="utf-8")),
+        vega=Markup(vl_convert.javascript_bundle(EXPOSED).replace("</script", "<\\/script")),
+    )
+
+
+def _figures(page: Page) -> Iterator[Figure]:
+    for name, chart in page.figures.items():
+        if chart is None:
+            continue
+        spec = chart.to_dict()
+        parts = list(charts.panels(spec))
+        title, subtitle = charts.heading(spec)
+        one = charts.is_one(spec)
+        panels = [("" if one else part.title, Markup(charts.script(part.spec))) for part in parts]
+        yield Figure(prose.figure_id(page, name), title, subtitle, panels)
+
+
+def _links(judged: Judged, beside: Path) -> Iterator[tuple[str, str]]:
+    """The records that a claim's findings rest on: what each is called, and where it is."""
+    records = dict.fromkeys(record for each in judged.findings for record in each.records)
+    for record in records:
+        file = record / "record.json" if record.is_dir() else record
+        yield "/".join(record.parts[-2:]), os.path.relpath(file.resolve(), beside.resolve())
+
+
+def rules_of(findings: Sequence[Finding]) -> str:
+    """The rules of trust that any of them breaks."""
+    return ", ".join(dict.fromkeys(rule for each in findings for rule in each.rules))

@@ -1,0 +1,127 @@
+"""The page of all studies: what it says follows from findings, it needs no network, and it is the same every time."""
+
+import json
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import altair as alt
+import pytest
+
+from suite.studies.claim import Claim
+from suite.studies.findings import Finding, with_unrun
+from suite.studies.page import Page
+from suite.studies.published import Published
+from suite.webpage import charts, prose, render
+from suite.webpage.content import Section, counted
+
+SOURCE = {"authors": "A. Author", "title": "On <b>wires</b>", "published": "2026"}
+
+
+def claim(number: float = 2.0, name: str = "ratio", **more: str) -> Claim:
+    return Claim(name, "ours over theirs", "Table I", (number,), "x", "somewhere", 0.1, no_effect=1.0, **more)
+
+
+def chart(name: str = "points") -> alt.Chart:
+    rows = alt.Data(values=[{"x": 1, "y": 2}, {"x": 2, "y": 3}])
+    title = alt.TitleParams(name, subtitle="3 turns")
+    return alt.Chart(rows, title=title, name=name).mark_line().encode(x="x:Q", y="y:Q")
+
+
+def section(folder: Path, *claims: Claim, measured: float | None = 2.0, text: str = "# Rows\n") -> Section:
+    """A study whose first claim was measured, with one table and two figures."""
+    records = folder / "runs" / "mine-0"
+    records.mkdir(parents=True, exist_ok=True)
+    first = claims[0]
+    findings = [Finding(first, f"{measured}x", first.judge(measured), records=(records,))]
+    published = Published("what is measured", SOURCE, {each.id: each for each in claims}, {}, {})
+    both = alt.hconcat(chart("left"), chart("right"), title="both")
+    page = Page(folder / "runs", text, {"one.png": chart(), "two.png": both, "old.png": None})
+    return Section("mine", published, with_unrun(findings, claims), [page])
+
+
+class Reader(HTMLParser):
+    """Collects the claims' rows, the links, and what the page would load."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.states: dict[str, str] = {}
+        self.links: list[str] = []
+        self.loaded: list[str] = []
+        self.ids: list[str] = []
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = {key: value or "" for key, value in attrs}
+        if "id" in found:
+            self.ids.append(found["id"])
+        if "data-study" in found:
+            self.states[found["id"]] = found["data-state"]
+        if tag == "a":
+            self.links.append(found["href"])
+        elif "src" in found or tag == "link":
+            self.loaded.append(tag)
+
+
+def read(*sections: Section, beside: Path) -> Reader:
+    return Reader(render.html(sections, beside))
+
+
+def test_every_claim_has_its_verdict_and_a_planted_number_changes_it(tmp_path: Path) -> None:
+    unrun = claim(name="far", not_run="96 GPUs", command="horovodrun -np 96 python train.py")
+    mine = section(tmp_path, claim(), unrun)
+    assert read(mine, beside=tmp_path).states == {"claim-mine-ratio": "reproduced", "claim-mine-far": "not run here"}
+    planted = section(tmp_path, claim(number=4.0), unrun)
+    assert read(planted, beside=tmp_path).states["claim-mine-ratio"] == "direction reproduced"
+    assert counted([mine, planted]) == {"reproduced": 1, "direction reproduced": 1, "not run here": 2}
+    assert "horovodrun -np 96 python train.py" in render.html([mine], tmp_path)
+
+
+def test_claims_lead_to_their_records_wherever_the_page_lies(tmp_path: Path) -> None:
+    mine = section(tmp_path, claim())
+    assert "runs/mine-0/record.json" in read(mine, beside=tmp_path).links
+    assert "../runs/mine-0/record.json" in read(mine, beside=tmp_path / "pages").links
+
+
+def test_it_is_one_file_and_the_same_to_the_byte(tmp_path: Path) -> None:
+    mine = section(tmp_path, claim())
+    render.write([mine], tmp_path / "a.html")
+    render.write([section(tmp_path, claim())], tmp_path / "b.html")
+    html = (tmp_path / "a.html").read_bytes()
+    assert html == (tmp_path / "b.html").read_bytes() and len(html) < 6e6
+    found = Reader(html.decode())
+    assert found.loaded == [] and len(set(found.ids)) == len(found.ids)
+    anchors = {link[1:] for link in found.links if link.startswith("#")}
+    assert anchors <= set(found.ids)
+
+
+def test_text_of_a_table_is_no_html(tmp_path: Path) -> None:
+    prose_of = "# Rows\n\nSee [how](../docs/a.md#b) <i>it</i> is.\n\n![x](one.png)\n\n"
+    text = prose_of + "| a | b |\n| --- | --- |\n| <u>1</u> | 2 |\n"
+    html = prose.html_of(section(tmp_path, claim(), text=text).pages[0], tmp_path)
+    assert "<i>" not in html and "<u>" not in html and "<img" not in html
+    assert '<h3 id="' in html and '<div class="wide"><table>' in html
+    assert f'href="{Path("docs/a.md")}#b"' in html
+    assert "<b>wires</b>" not in render.html([section(tmp_path, claim())], tmp_path)
+
+
+def test_panels_are_charts_of_their_own_with_their_data(tmp_path: Path) -> None:
+    html = render.html([section(tmp_path, claim())], tmp_path)
+    specs = [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', html)]
+    assert len(specs) == 3 and all(each["width"] == "container" for each in specs)
+    assert all("title" not in each for each in specs)
+    for spec in specs:
+        [rows] = [each.get("values") or spec["datasets"][each["name"]] for each in charts._data(spec)]
+        assert rows == [{"x": 1, "y": 2}, {"x": 2, "y": 3}]
+    assert "<b>both</b>" in html and "<h6>left</h6>" in html
+
+
+def test_what_has_no_table_says_why(tmp_path: Path) -> None:
+    mine = replace(section(tmp_path, claim()), pages=(), missing="nothing was measured")
+    assert "No table: nothing was measured" in render.html([mine], tmp_path)
+
+
+@pytest.mark.parametrize("text", ["</script><script>alert(1)</script>", "<!--"])
+def test_a_chart_cannot_end_its_script(text: str) -> None:
+    assert "<" not in charts.script({"text": text}) and json.loads(charts.script({"text": text})) == {"text": text}
