@@ -22,6 +22,7 @@ from suite.studies.runner import run as launch_command
 from suite.studies.series import INPUTS, run_all
 from suite.studies.study import Study, available
 from wirebench.errors import UserError
+from wirebench.utils import markdown
 from wirebench.utils.cli import parser_of, run_tool
 from wirebench.utils.names import suggest
 
@@ -124,7 +125,14 @@ def check_all(arguments: Sequence[str]) -> int:
     if found:
         # Tables are made of records: what is wrong with these comes first.
         return 1
-    return max(check(Study(name), []) for name in available())
+    from suite.webpage import committed  # what only a page needs takes a second to import
+
+    drifted = committed.drifts(ROOT, RESULTS)
+    for line in drifted:
+        print(line)
+    if not drifted:
+        print("all tables, the page and README.md are those of their records")
+    return 1 if drifted else 0
 
 
 def make_all(arguments: Sequence[str], launch: Launch) -> int:
@@ -144,8 +152,9 @@ def report_all(arguments: Sequence[str]) -> int:
     """Write every study's tables and figures, and all of them on one self-contained HTML page."""
     parser = parser_of("study report", report_all.__doc__)
     parser.add_argument("--html", type=Path, required=True, metavar="FILE", help="the page, e.g. results/report.html")
+    parser.add_argument("--readme", type=Path, metavar="FILE", help="also what was found, between the markers of FILE")
     options = parser.parse_args(arguments)
-    from suite.webpage import content, render  # what only a page needs takes a second to import
+    from suite.webpage import content, readme, render  # what only a page needs takes a second to import
 
     sections = content.gather()
     for section in sections:
@@ -155,6 +164,8 @@ def report_all(arguments: Sequence[str]) -> int:
         if section.missing:
             print(f"{section.name}: no table: {section.missing}", file=sys.stderr)
     render.write(sections, options.html)
+    if options.readme:
+        markdown.write(options.readme, readme.text(sections, options.readme, options.html))
     print(options.html)
     return 0
 

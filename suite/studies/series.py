@@ -7,6 +7,7 @@ from pathlib import Path
 
 from suite.studies.runner import Launch
 from suite.studies.study import Study, available
+from wirebench.errors import UserError
 
 INPUTS = {"data": "the folder of CIFAR-10", "images": "an image folder with train and val"}
 """What stands for {data} and {images} in a study's series."""
@@ -27,7 +28,12 @@ def run_all(quick: bool, inputs: Mapping[str, Path | None], launch: Launch) -> l
                 print(f"{name}: left out: needs --{missing[0]} FOLDER, {INPUTS[missing[0]]}", file=sys.stderr)
                 continue
             words = [str(inputs[word.strip("{}")]) if word.strip("{}") in INPUTS else word for word in line]
-            failed += [f"{name}: {label}" for label in Study(name).runs.run(options_of(name, words), launch)]
+            try:
+                failed += [f"{name}: {label}" for label in Study(name).runs.run(options_of(name, words), launch)]
+            except UserError as error:
+                # Runs of other settings lie there, or a config is wrong: the other studies can be made all the same.
+                print(f"{name}: {error}", file=sys.stderr)
+                failed.append(name)
     return failed
 
 

@@ -1,0 +1,45 @@
+"""What the suite found, as README.md shows it between two markers: sentences, a figure, and a table of verdicts."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from suite.studies.claim import STATES
+from suite.webpage.content import Section, counted
+from suite.webpage.findings import sentences
+from suite.webpage.prose import slug
+from wirebench.utils.markdown import replaced, table
+
+BEGIN, END = "<!-- found:begin -->", "<!-- found:end -->"
+FIGURE = "verdicts.png"
+"""Beside the page."""
+
+
+def text(sections: Sequence[Section], readme: Path, page: Path) -> str:
+    """README.md as the sections have it; UserError where it has no markers.
+
+    page  the HTML file, which is linked
+    """
+    beside = os.path.relpath(page.resolve(), readme.resolve().parent)
+    figure = os.path.relpath(page.with_name(FIGURE).resolve(), readme.resolve().parent)
+    lines = [
+        *(f"- {sentence}" for sentence in sentences(sections)),
+        "",
+        f"![Claims of the papers by verdict]({figure})",
+        "",
+        *_verdicts(sections, beside),
+        f"[{beside}]({beside}) has every claim with its records, every table and every chart: one file, which needs no",
+        "network. [docs/studies.md](docs/studies.md) says how verdicts are made.",
+    ]
+    return replaced(readme, "\n".join(lines), BEGIN, END)
+
+
+def _verdicts(sections: Sequence[Section], beside: str) -> list[str]:
+    """A line for each paper, with how many of its claims have each verdict."""
+    rows = []
+    for section in sections:
+        if section.is_paper:
+            counts = counted([section])
+            name = f"[{section.name}]({beside}#study-{slug(section.name)})"
+            rows.append([name, *(str(counts.get(state, "-")) for state in STATES)])
+    return table(("claims of", *STATES), rows)

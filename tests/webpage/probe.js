@@ -1,0 +1,57 @@
+/* Goes through the page in an iframe as a reader would, and leaves what it saw, as JSON, in the document. */
+const frame = document.querySelector("iframe");
+const settled = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
+
+/* Pairs of words that lie over each other, of those that are seen. */
+function overlaps(svg, page) {
+  const words = [...svg.querySelectorAll("text")].filter((each) => each.textContent.trim() && page.getComputedStyle(each).opacity !== "0");
+  const boxes = words.map((each) => [each.textContent, each.getBoundingClientRect()]).filter(([, box]) => box.width > 0);
+  const found = [];
+  boxes.forEach(([one, a], place) => boxes.slice(place + 1).forEach(([other, b]) => {
+    const across = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+    const down = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+    if (across > 2 && down > 3 && one !== other) found.push(`${one} / ${other}`);
+  }));
+  return found;
+}
+
+/* Whether the cells of a column ascend after one press of its heading, and descend after another. */
+function sorts(table) {
+  const heading = table.tHead.rows[0].cells[0];
+  const cells = () => [...table.tBodies[0].rows].map((row) => row.cells[0].textContent.trim());
+  heading.click();
+  const rising = cells();
+  heading.click();
+  const falling = cells();
+  return rising.length === falling.length && [...rising].reverse().join("|").length === falling.join("|").length && (new Set(rising).size < 2 || rising[0] !== falling[0]);
+}
+
+async function look() {
+  const page = frame.contentWindow, body = page.document;
+  await page.drawAll();
+  await settled(200);
+  const charts = [...body.querySelectorAll(".chart")];
+  const seen = {
+    errors: page.seenErrors,
+    charts: charts.length,
+    empty: charts.filter((each) => !each.querySelector("svg .mark-line path, svg .mark-rect path, svg .mark-symbol path, svg .mark-rule line, svg .mark-area path, svg .mark-point path")).map((each) => each.ariaLabel),
+    overlaps: charts.flatMap((each) => (each.querySelector("svg") ? overlaps(each.querySelector("svg"), page).map((pair) => `${each.ariaLabel}: ${pair}`) : [])),
+    clipped: charts.filter((each) => each.querySelector("svg")?.getBoundingClientRect().width > each.getBoundingClientRect().width + 1).map((each) => each.ariaLabel),
+    width: body.documentElement.scrollWidth,
+    tables: body.querySelectorAll("table").length,
+    unsorted: [...body.querySelectorAll("table")].filter((table) => !sorts(table)).map((table) => table.textContent.slice(0, 60)),
+  };
+  const filters = body.querySelectorAll("[data-filter]");
+  filters[1].value = filters[1].options[1].value;
+  filters[1].dispatchEvent(new page.Event("input", { bubbles: true }));
+  const rows = [...body.querySelectorAll("table.claims tbody tr")].filter((row) => !row.hidden);
+  seen.filtered = rows.every((row) => row.dataset.state === filters[1].value) ? rows.length : -1;
+  body.getElementById("theme").click();
+  await settled(300);
+  seen.redrawn = charts.filter((each) => each.dataset.drawn === body.documentElement.dataset.theme).length;
+  return seen;
+}
+
+frame.addEventListener("load", () => look().catch((error) => ({ failed: `${error} ${error.stack}` })).then((seen) => {
+  document.getElementById("seen").textContent = JSON.stringify(seen);
+}));

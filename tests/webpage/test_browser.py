@@ -1,0 +1,50 @@
+"""The committed page in a real browser, as wide as a desk's screen and as narrow as a telephone's."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.studies.runner import RESULTS
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CATCH = """<script>window.seenErrors = [];
+addEventListener("error", (event) => seenErrors.push(event.message));
+console.error = (...words) => seenErrors.push(words.join(" "));</script>"""
+PATIENCE = 60_000
+"""Milliseconds of the browser's own clock."""
+
+
+def look(page: Path, width: int, folder: Path) -> dict[str, Any]:
+    """What tests/webpage/probe.js saw of the page."""
+    whole = page.read_text(encoding="utf-8")
+    (folder / "page.html").write_text(whole.replace("<head>", "<head>" + CATCH, 1), encoding="utf-8")
+    probe = Path(__file__).with_name("probe.js").read_text(encoding="utf-8")
+    frame = f'<iframe style="width: {width}px; height: 900px; border: 0" src="page.html"></iframe>'
+    outer = folder / "outer.html"
+    outer.write_text(f'<!doctype html><body>{frame}<pre id="seen"></pre><script>{probe}</script>', encoding="utf-8")
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+               f"--window-size={max(width, 800)},1000", f"--virtual-time-budget={PATIENCE}", "--dump-dom",
+               f"--user-data-dir={folder / 'profile'}", outer.as_uri()]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    [text] = re.findall(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL) or [""]
+    assert text, done.stderr[-2000:]
+    seen: dict[str, Any] = json.loads(html.unescape(text))
+    return seen
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+@pytest.mark.parametrize("width", [390, 1440])
+def test_the_committed_page_in_a_browser(width: int, tmp_path: Path) -> None:
+    seen = look(RESULTS / "report.html", width, tmp_path)
+    assert "failed" not in seen, seen
+    assert seen["errors"] == [] and seen["empty"] == [] and seen["charts"] >= 10
+    assert seen["overlaps"] == [] and seen["clipped"] == []
+    assert seen["width"] <= width
+    assert seen["tables"] > 10 and seen["unsorted"] == []
+    assert seen["filtered"] > 0 and seen["redrawn"] == seen["charts"]
