@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from suite.figures import colours
-from suite.figures.style import HEIGHT, LETTER, NUMBER, WIDTH, Axis, Panel, layered, rows, titled
+from suite.figures.style import HEIGHT, LETTER, LINES, NUMBER, WIDTH, Axis, Panel, layered, rows, titled
 
 STEP = 20
 """Pixels from one horizontal bar to the next."""
@@ -208,7 +208,7 @@ def grouped(
         {"group": group.name, "series": name, "y": value}
         for group in groups for name, values in group.values.items() for value in values
     ]  # fmt: skip
-    axis = alt.Axis(labelAngle=0, labelExpr="split(datum.label, '\\n')", labelLineHeight=12)
+    axis = alt.Axis(labelAngle=0, labelExpr=LINES, labelLineHeight=12)
     x = alt.X("group:N", title=across, sort=[group.name for group in groups], axis=axis)
     offset = alt.XOffset("series:N", scale=alt.Scale(domain=list(series)))
     scale = alt.Scale(domain=list(series), range=list(series.values()))

@@ -17,8 +17,8 @@ def provenance(environments: Iterable[Mapping[str, Any]]) -> str:
     if not known:
         return ""
     if len(commits) > MANY:
-        return f"{' and '.join(machines)}; {len(commits)} commits (see the table)"
-    return f"{' and '.join(machines)}; commit{'s' * (len(commits) > 1)} {', '.join(commits)}"
+        return f"{'; '.join(machines)}; {len(commits)} commits (see the table)"
+    return f"{'; '.join(machines)}; commit{'s' * (len(commits) > 1)} {', '.join(commits)}"
 
 
 def _machine(environment: Mapping[str, Any]) -> str:

@@ -15,13 +15,16 @@ Panel = alt.LayerChart
 """Several marks on the same axes."""
 WIDTH, HEIGHT = 320, 230
 """Of what lies between a panel's axes, in pixels: with its labels a panel is as broad as a telephone held upright."""
+LINES = "split(datum.label, '\\n')"
+"""Of the names on an axis."""
 LETTER = 6.0
 """Pixels of a letter of 11 pixels, on average and generously."""
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 """The first one comes with vl-convert, so that a figure has the same bytes everywhere; the others are as broad."""
 NO_BREAK = "\xa0"
-NUMBER = ",.4~r"
-"""Four digits and no exponents, as Vega formats numbers."""
+NUMBER, PLAIN = ",.4~r", ",.6~r"
+"""Of a value and of a tick, as d3 formats numbers: no exponents. Without a number of digits d3 would round ticks to the
+distance between them."""
 CONFIG: dict[str, Any] = {
     "font": FONT,
     "view": {"stroke": None},
@@ -57,7 +60,7 @@ class Axis:
     ends: tuple[float, float] = (0.0, 1.0)
     log: bool = False
     values: Sequence[float] = ()
-    format: str = ",~r"
+    format: str = PLAIN
     names: Sequence[str] = ()
 
     def share(self, value: float) -> float:
@@ -77,7 +80,7 @@ class Axis:
     def x(self, field: str) -> alt.X:
         """The encoding of a field along it."""
         if self.names:
-            axis = alt.Axis(labelAngle=0, labelExpr="split(datum.label, '\\n')", grid=True, labelLineHeight=12)
+            axis = alt.Axis(labelAngle=0, labelExpr=LINES, grid=True, labelLineHeight=12, labelOverlap="parity")
             scale = alt.Scale(type="point", padding=0.4)
             return alt.X(f"{field}:N", title=self.title, sort=list(self.names), axis=axis, scale=scale)
         return alt.X(f"{field}:Q", title=self.title, axis=self._axis(), scale=self._scale())

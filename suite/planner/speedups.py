@@ -32,6 +32,7 @@ class Point(NamedTuple):
 def figure(points: Sequence[Point], setting: str) -> Figure:
     """Speed-up over one worker by workers, or efficiency by whatever else is swept."""
     key = next((each for each in SWEPT if len({getattr(point, each) for point in points}) > 1), "workers")
+    speedup = key == "workers"
     places = sorted({float(getattr(point, key) or 0.0) for point in points})
     found = {
         name: {float(getattr(point, key) or 0.0): _height(point, key) for point in points if point.scheduler == name}
@@ -42,14 +43,11 @@ def figure(points: Sequence[Point], setting: str) -> Figure:
         for names in together(found)
     ]
     note = _note(setting, len(lines) < len(found))
-    if key == "workers":
+    if speedup:
         lines.append(Curve("linear", colours.GREY, places, places, dash=(2, 3), points=False))
     heights = [value for line in lines for value in line.up]
-    across = around(SWEPT[key], places, log=min(places) > 0, values=places, format="~g")
-    if key == "workers":
-        up = around(SPEEDUP, heights, log=True, values=places, format="~g")
-    else:
-        up = around(EFFICIENCY, heights)
+    across = around(SWEPT[key], places, log=min(places) > 0, values=places)
+    up = around(SPEEDUP, heights, log=True, values=places) if speedup else around(EFFICIENCY, heights)
     title = f"Schedules against {SWEPT[key].partition(',')[0]}"
     return finished(curves(lines, across, up, title, note, height=260))
 

@@ -95,6 +95,16 @@ def test_ticks_of_a_logarithmic_axis_are_plain_numbers() -> None:
     assert len(log_values(100, 190)) >= 4
 
 
+@pytest.mark.parametrize("log", [False, True])
+def test_ticks_are_drawn_as_they_are(log: bool, tmp_path: Path) -> None:
+    """d3 rounds them to the distance between them where a format does not say how many digits there are."""
+    nodes = [4, 8, 16, 32, 64]
+    line = Curve("ring", colours.BLUE, nodes, [1000.0, 1234.0, 1500.0, 1700.0, 2000.0])
+    across, up = around("nodes", nodes, log=log, values=nodes), around("time, ms", [0, 2000])
+    drawn = files.save(finished(curves([line], across, up, "Ticks")), tmp_path / "ticks.svg").read_text()
+    assert all(f">{node}<" in drawn for node in nodes) and ">1,500<" in drawn
+
+
 def test_an_axis_knows_where_its_values_are() -> None:
     for axis in (around("ms", [3, 70]), around("ms", [3, 70], log=True), around("ms", [3, 70], zero=False)):
         assert axis.value(axis.share(40.0)) == pytest.approx(40)

@@ -25,7 +25,7 @@ from wirebench.topology import presets
 from wirebench.utils.markdown import table
 
 SHOWN = (*SCHEDULES, "optimal")
-NODES, SPEEDUP = "nodes (one worker each)", "speed-up over one node, times"
+NODES, SPEEDUP = "nodes", "speed-up over one node, times"
 
 
 class Results(NamedTuple):
@@ -102,8 +102,8 @@ def real_figure(model: Model, steps: Sequence[Step]) -> Figure:
             label = f"{LABELS[name]}{said}"
             lines.append(Curve(label, colours.schedule(name), nodes, speedups, dash=dash, shape=shape))
     note = (
-        "Solid: measured by the MG-WFBP paper's authors (K80, 10 Gbit/s); dashed: simulated by us, with one number "
-        "that is fitted to two of the steps, what a message costs beside the network."
+        "Solid: measured by the MG-WFBP paper's authors (K80, 10 Gbit/s); dashed: simulated by us, with one number, "
+        "what a message costs beside the network, fitted to two of GoogLeNet's steps."
     )
     return _speedups(lines, f"{model.label}: measured speed-ups, and predicted", note)
 
