@@ -49,6 +49,7 @@ ORDER = (
     "schedulers",
     "suite.compose",
     "train",
+    "suite.figures",
     "suite.traces",
     "suite.bench",
     "suite.planner",

@@ -34,6 +34,7 @@ from suite.bench.baselines import DDP_POWERSGD, rivals
 from suite.bench.compressor_table import show
 from suite.bench.inputs import GRADIENTS, REAL, parse_size
 from suite.bench.turns import Bench, Contender
+from suite.figures.provenance import provenance
 from wirebench.errors import UserError
 from wirebench.record import compressor_results
 from wirebench.record.compressor_results import PARTS, Budget, Part
@@ -98,7 +99,8 @@ def measure(options: argparse.Namespace) -> int:
     note = plot_compressors.note_of(header(options, bench))
     show(bench.cells, note, REMARKS)
     _write(options, bench)
-    for path in plot_compressors.draw(bench.cells, options.figures, note) if options.figures else []:
+    where = provenance([header(options, bench)["environment"]])
+    for path in plot_compressors.draw(bench.cells, options.figures, note, where) if options.figures else []:
         print(path)
     over = [f"{cell.method} on {cell.model}" for cell in bench.cells if cell.over_budget]
     if over:  # no failure: on a machine with other work, times scatter

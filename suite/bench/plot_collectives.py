@@ -12,33 +12,23 @@ import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
 from suite.bench.collectives import ITEM_BYTES, parse_size, size_text
+from suite.figures import colours
+from suite.figures.curves import Curve, curves
+from suite.figures.files import save
+from suite.figures.provenance import counted, provenance
+from suite.figures.style import Axis, Figure, around, finished
 from wirebench.errors import UserError
 from wirebench.record import collective_results
-from wirebench.record.collective_results import AllReduceResult
+from wirebench.record.collective_results import AllReduceResult, Measurement
 from wirebench.topology.rates import parse_rate
 from wirebench.topology.tree import Topology
 from wirebench.utils.cli import parser_of
-from wirebench.utils.figures import finish, new_figure, save
 
-STYLES = {
-    "ring": ("#0072b2", "o"),
-    "native": ("#555555", "s"),
-    "flexreduce": ("#d55e00", "D"),
-    "blueconnect": ("#009e73", "^"),
-    "halving_doubling": ("#cc79a7", "v"),
-    "recursive_doubling": ("#56b4e9", "<"),
-    "tree": ("#e69f00", ">"),
-    "star": ("#8c564b", "P"),
-    "hierarchical": ("#7b4fa3", "X"),
-}
-"""Colour and marker of each collective, in every figure."""
-PREDICTED = "predicted"
-OTHERS = (("#111111", "*"), ("#999933", "h"), ("#aa4499", "p"), ("#44aa99", "d"))
-"""For collectives that users bring."""
+BYTES, LATENCY, BUSBW = "size of the sum, bytes", "time of an all-reduce, ms", "bus bandwidth, MB/s"
+LIMIT = "limit of the links"
+HEIGHT = 300
+"""Nine collectives have their names at the ends of their curves."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -53,15 +43,17 @@ def draw(files: Sequence[Path], out: Path, size: str | None, link: str | None) -
     """Write every figure that these files give; returns their paths. `size` and `link` as on the command line."""
     measured = _load(files)
     rate = None if link is None else parse_rate(link)
-    if rate is not None and all(dense_limit(results[0], rate) is None for results in measured.values()):
+    if rate is not None and all(dense_limit(each.cells[0], rate) is None for each in measured.values()):
         raise UserError("--link: no file is of more than one machine, so no link is crossed")
-    compared = _of_one_size(measured, size)
+    compared = _of_one_size({stem: each.cells for stem, each in measured.items()}, size)
     written = []
-    for stem, results in measured.items():
-        written.append(save(latency_against_size(results, rate), out / f"latency-{stem}.png"))
-        written.append(save(busbw_against_size(results), out / f"busbw-{stem}.png"))
+    for stem, each in measured.items():
+        where = provenance([each.header["environment"]] if "environment" in each.header else [])
+        written.append(save(latency_against_size(each.cells, rate, where), out / f"latency-{stem}.png"))
+        written.append(save(busbw_against_size(each.cells, where), out / f"busbw-{stem}.png"))
     if compared:
-        written.append(save(latency_against_learners(compared, rate), out / f"learners-{compared[0].items}.png"))
+        where = provenance(each.header["environment"] for each in measured.values() if "environment" in each.header)
+        written.append(save(latency_against_learners(compared, rate, where), out / f"learners-{compared[0].items}.png"))
     return written
 
 
@@ -74,93 +66,109 @@ def dense_limit(cell: AllReduceResult, bits_per_second: float) -> float | None:
     return None if machines == 1 else 2 * (machines - 1) / machines * cell.num_bytes * 8 / bits_per_second
 
 
-def latency_against_size(results: Sequence[AllReduceResult], bits_per_second: float | None = None) -> Figure:
-    """Milliseconds over bytes, both logarithmic, one line per collective of one cluster."""
-    figure, axes = new_figure(f"all-reduce on {results[0].layout}", "bytes of the sum", "ms")
-    for name, line in by_collective(results).items():
-        sizes = [cell.num_bytes for cell in line]
-        plot_cells(axes, name, sizes, line)
-    if bits_per_second is not None:
-        plot_limit(axes, results, [cell.num_bytes for cell in results], bits_per_second)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    finish(axes)
-    return figure
+def latency_against_size(
+    results: Sequence[AllReduceResult], bits_per_second: float | None = None, where: str = ""
+) -> Figure:
+    """Milliseconds over bytes, both logarithmic, one line per collective of one cluster.
+
+    where  the machines and the commits
+    """
+    lines = [line for name, mine in by_collective(results).items()
+             for line in latencies(name, [cell.num_bytes for cell in mine], mine)]  # fmt: skip
+    shown = [value for line in lines for value in (*line.up, *line.high)]
+    lines += limit([cell.num_bytes for cell in results], results, bits_per_second)
+    return _finished(lines, _bytes(results), around(LATENCY, shown, log=True), results, where, _on(results))
 
 
-def busbw_against_size(results: Sequence[AllReduceResult]) -> Figure:
+def busbw_against_size(results: Sequence[AllReduceResult], where: str = "") -> Figure:
     """Bus bandwidth (nccl-tests: 2(P-1)/P of the bytes over time) over bytes of one cluster."""
-    figure, axes = new_figure(f"all-reduce on {results[0].layout}", "bytes of the sum", "bus bandwidth, MB/s")
-    for name, line in by_collective(results).items():
-        colour, marker = style(name)
-        sizes = [cell.num_bytes for cell in line]
-        axes.plot(sizes, [cell.busbw / 1e6 for cell in line], color=colour, marker=marker, markersize=4, label=name)
-        slow = [cell.busbw * cell.median / cell.spread[1] / 1e6 for cell in line]
-        fast = [cell.busbw * cell.median / cell.spread[0] / 1e6 for cell in line]
-        axes.fill_between(sizes, slow, fast, color=colour, alpha=0.2, linewidth=0)
-    axes.set_xscale("log")
-    axes.set_ylim(bottom=0)
-    finish(axes)
-    return figure
+    lines = []
+    for name, mine in by_collective(results).items():
+        colour, shape = colours.collective(name)
+        slow, fast = ([cell.busbw * cell.median / cell.spread[end] / 1e6 for cell in mine] for end in (1, 0))
+        sizes, rates = [cell.num_bytes for cell in mine], [cell.busbw / 1e6 for cell in mine]
+        lines.append(Curve(name, colour, sizes, rates, slow, fast, shape=shape))
+    up = around(BUSBW, [0.0, *(value for line in lines for value in line.high)])
+    return _finished(lines, _bytes(results), up, results, where, _on(results))
 
 
-def latency_against_learners(chosen: Sequence[AllReduceResult], bits_per_second: float | None = None) -> Figure:
+def latency_against_learners(
+    chosen: Sequence[AllReduceResult], bits_per_second: float | None = None, where: str = ""
+) -> Figure:
     """Milliseconds over clusters in order of their learners; all cells are of one size."""
     layouts = sorted({(cell.ranks, cell.layout) for cell in chosen})
-    place = {layout: number for number, (_, layout) in enumerate(layouts)}
-    figure, axes = new_figure(f"all-reduce of {size_text(chosen[0].num_bytes)}", "learners", "ms")
-    for name, line in by_collective(chosen).items():
-        ordered = sorted(line, key=lambda cell: place[cell.layout])
-        plot_cells(axes, name, [place[cell.layout] for cell in ordered], ordered)
-    if bits_per_second is not None:
-        plot_limit(axes, chosen, [place[cell.layout] for cell in chosen], bits_per_second)
-    axes.set_xticks(range(len(layouts)), [f"{ranks}\n{layout}" for ranks, layout in layouts])
-    axes.set_ylim(bottom=0)
-    finish(axes)
-    return figure
+    place = {layout: f"{ranks}\n{layout}" for ranks, layout in layouts}
+    lines = []
+    for name, mine in by_collective(chosen).items():
+        ordered = sorted(mine, key=lambda cell: list(place).index(cell.layout))
+        lines += latencies(name, [place[cell.layout] for cell in ordered], ordered)
+    ordered = sorted(chosen, key=lambda cell: list(place).index(cell.layout))
+    lines += limit([place[cell.layout] for cell in ordered], ordered, bits_per_second)
+    up = around(LATENCY, [0.0, *(value for line in lines for value in (*line.up, *line.high))])
+    across = Axis("learners, and how they lie on machines", names=list(place.values()))
+    return _finished(lines, across, up, chosen, where, f"All-reduce of {size_text(chosen[0].num_bytes)}")
 
 
-def plot_cells(axes: Axes, name: str, places: Sequence[float], line: Sequence[AllReduceResult]) -> None:
+def latencies(name: str, places: Sequence[float | str], line: Sequence[AllReduceResult]) -> list[Curve]:
     """Median, band and prediction of one collective, in milliseconds at these places."""
-    colour, marker = style(name)
-    axes.plot(places, [1e3 * cell.median for cell in line], color=colour, marker=marker, markersize=4, label=name)
+    colour, shape = colours.collective(name)
     low, high = ([1e3 * cell.spread[end] for cell in line] for end in (0, 1))
-    axes.fill_between(places, low, high, color=colour, alpha=0.2, linewidth=0)
+    found = [Curve(name, colour, places, [1e3 * cell.median for cell in line], low, high, shape=shape)]
     priced = [(x, 1e3 * c.predicted_seconds) for x, c in zip(places, line, strict=True) if c.predicted_seconds]
     if priced:
-        axes.plot(*zip(*priced, strict=True), color=colour, linestyle="--", linewidth=1)
-        if PREDICTED not in axes.get_legend_handles_labels()[1]:
-            axes.plot([], [], color="0.3", linestyle="--", linewidth=1, label=PREDICTED)
+        across, up = zip(*priced, strict=True)
+        said = f"{name}, predicted"
+        found.append(Curve(said, colour, across, up, dash=(4, 3), points=False, label="", width=1.0))
+    return found
 
 
-def plot_limit(axes: Axes, results: Iterable[AllReduceResult], places: Iterable[float], bits_per_second: float) -> None:
-    """The dense limit, dotted."""
-    limits = {x: dense_limit(cell, bits_per_second) for x, cell in zip(places, results, strict=True)}
-    known = sorted((x, 1e3 * seconds) for x, seconds in limits.items() if seconds is not None)
-    if known:
-        axes.plot(*zip(*known, strict=True), color="black", linestyle=":", label="limit of the links")
+def limit(
+    places: Sequence[float | str], results: Iterable[AllReduceResult], bits_per_second: float | None
+) -> list[Curve]:
+    """The dense limit, dotted; none without a rate, or where no link is crossed."""
+    limits = {} if bits_per_second is None else {
+        x: dense_limit(cell, bits_per_second) for x, cell in zip(places, results, strict=True)
+    }  # fmt: skip
+    known = [(x, 1e3 * seconds) for x, seconds in limits.items() if seconds is not None]
+    if not known:
+        return []
+    ordered = known if isinstance(known[0][0], str) else sorted(known)
+    across, up = zip(*ordered, strict=True)
+    return [Curve(LIMIT, colours.INK, across, up, dash=(1, 3), points=False)]
+
+
+def _bytes(results: Sequence[AllReduceResult]) -> Axis:
+    return around(BYTES, [cell.num_bytes for cell in results], log=True, format="~s")
+
+
+def _on(results: Sequence[AllReduceResult]) -> str:
+    return f"All-reduce on {results[0].layout}, {results[0].ranks} ranks"
+
+
+def _finished(
+    lines: Sequence[Curve], across: Axis, up: Axis, results: Sequence[AllReduceResult], where: str, title: str
+) -> Figure:
+    repeats = counted((len(cell.seconds) for cell in results), "repeat")
+    dashed = "; dashed: predicted by the cost model" if any(line.label == "" for line in lines) else ""
+    note = f"Medians of {repeats}, bands from the 10th to the 90th percentile{dashed}. {where}".strip()
+    return finished(curves(lines, across, up, title, note, height=HEIGHT))
 
 
 def by_collective(results: Iterable[AllReduceResult]) -> dict[str, list[AllReduceResult]]:
-    """Cells by collective in the order of STYLES, each by size."""
+    """Cells by collective in the order of the table of colours, each by size."""
     lines: dict[str, list[AllReduceResult]] = {}
     for cell in sorted(results, key=lambda cell: (cell.collective, cell.items)):
         lines.setdefault(cell.collective, []).append(cell)
-    return {name: lines[name] for name in (*STYLES, *lines) if name in lines}
+    return {name: lines[name] for name in (*colours.COLLECTIVES, *lines) if name in lines}
 
 
-def style(name: str) -> tuple[str, str]:
-    """Colour and marker."""
-    return STYLES[name] if name in STYLES else OTHERS[sum(map(ord, name)) % len(OTHERS)]
-
-
-def _load(files: Sequence[Path]) -> dict[str, tuple[AllReduceResult, ...]]:
-    """Cells by the name of their file; UserError for files without cells, of mixed clusters, or of one name."""
-    measured = {file.stem: collective_results.load(file).cells for file in files}
+def _load(files: Sequence[Path]) -> dict[str, Measurement]:
+    """What was measured by the name of its file; UserError for one without cells, of mixed clusters, or named twice."""
+    measured = {file.stem: collective_results.load(file) for file in files}
     if len(measured) < len(files):
         raise UserError("FILES: two have the same name, so their figures would too")
-    for stem, results in measured.items():
-        if len({cell.layout for cell in results}) != 1:
+    for stem, each in measured.items():
+        if len({cell.layout for cell in each.cells}) != 1:
             raise UserError(f"{stem}: needs cells of one layout")
     return measured
 

@@ -9,7 +9,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite.inspect.topology import figure, price_row, show
+from suite.inspect.topology import price_row, show
 from wirebench import collectives
 from wirebench.topology.topology_file import describe
 from wirebench.utils.cli import parser_of
@@ -22,7 +22,9 @@ def main(arguments: Sequence[str]) -> int:
     built = {name: collectives.build(name) for name in dict.fromkeys(options.collective)}
     rows = [price_row(name, collective, described.topology, options.items) for name, collective in built.items()]
     if options.figure:
-        figure(described.topology, options.figure, described.note)
+        from suite.inspect import tree  # only here: charts take most of a second to import
+
+        tree.write(described.topology, options.figure, described.note)
     show(described, rows, options.items)
     return 0
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import compressors
+from suite.figures.files import save
 from suite.planner.accuracy import Accuracies
 from suite.planner.compositions import DENSE, check_batches, check_density, check_names, check_positive, check_time
 from suite.planner.networks import LOCAL_SOURCE, gbit_of, source_of, topology_of
@@ -20,7 +21,6 @@ from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, Gpu, of_hardware
 from wirebench.simulation.trace import Trace
 from wirebench.topology.tree import Topology
-from wirebench.utils.figures import save
 from wirebench.utils.files import write_atomically
 
 IMAGE_SIZE, CLASSES, PROBE_SECONDS = 224, 1000, 30.0

@@ -6,6 +6,9 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from suite.figures import colours
+from suite.figures.bars import Bar, Look, stacked
+from suite.figures.style import Figure, around, finished
 from suite.planner.accuracy import Accuracies
 from suite.planner.compositions import DENSE
 from suite.planner.networks import WIDTH
@@ -13,7 +16,6 @@ from suite.planner.rank import Advice
 from suite.planner.wording import rate
 from wirebench.simulation.trace import Trace
 from wirebench.utils.console import console
-from wirebench.utils.figures import new_figure
 
 USUAL = ("fused", "ring")
 """Schedule and collective of DistributedDataParallel, as nearly as can be."""
@@ -38,10 +40,10 @@ class Setting(NamedTuple):
     density: float | None
 
     @property
-    def title(self) -> str:
-        """Of the figure."""
+    def described(self) -> str:
+        """In a figure."""
         machines = f", {self.each} on a machine" if self.each > 1 else ""
-        return f"simulated: {self.trace.name}{self.faster}, {self.images}{machines}, {self.gbit:.4g} Gbit/s"
+        return f"Simulated: {self.trace.name}{self.faster}, {self.images}{machines}, {self.gbit:.4g} Gbit/s"
 
     @property
     def images(self) -> str:
@@ -185,24 +187,28 @@ def _gbit(below: float | None) -> str:
     return "nowhere" if below is None else "always" if math.isinf(below) else f"{below:.3g}"
 
 
-def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> Any:
+COMPUTING, EXCHANGE, REFUSED = "computing", "exchange that is not hidden", "the same, of a method not recommended"
+PARTS = {COMPUTING: colours.PALE, EXCHANGE: colours.BLUE, REFUSED: colours.SKY}
+
+
+def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> Figure:
     """A bar for every composition: what computes, and what the exchange adds; pale for what is not recommended."""
-    drawn, axes = new_figure("", "milliseconds per step", "")
-    drawn.suptitle(setting.title, fontsize=9)
-    drawn.set_size_inches(7.5, 0.28 * len(shown) + 1.2)
-    upwards = list(reversed(shown))
-    alone, exposed = ([1e3 * value for value in values] for values in zip(
-        *((each.found.alone, each.found.step.exposed) for each in upwards), strict=True
-    ))  # fmt: skip
-    colours = ["#a6cee3" if each.compressor in ranking.refused else "#1f78b4" for each in upwards]
-    axes.barh(range(len(upwards)), alone, color="0.75", label="computing")
-    axes.barh(range(len(upwards)), exposed, left=alone, color=colours, label="exchange, exposed")
-    axes.set_yticks(range(len(upwards)), [_label(each, ranking) for each in upwards], fontsize=8)
-    axes.set_ylim(-0.6, len(upwards) - 0.4)
-    for each, label in zip(upwards, axes.get_yticklabels(), strict=True):
-        label.set_fontweight("bold" if each.compressor == DENSE else "normal")
-    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-    return drawn
+    bars = []
+    for each in shown:
+        exchange = REFUSED if each.compressor in ranking.refused else EXCHANGE
+        parts = {COMPUTING: 1e3 * each.found.alone, exchange: 1e3 * each.found.step.exposed}
+        words = f"{each.images_per_second:.0f}{', not recommended' * (exchange == REFUSED)}"
+        bars.append(Bar(_label(each, ranking), parts, words=words))
+    across = around("time per step, ms", [0.0, *(bar.end for bar in bars)])
+    dense = [_label(each, ranking) for each in shown if each.compressor == DENSE]
+    used = {part for bar in bars for part in bar.parts}
+    drawn = {part: colour for part, colour in PARTS.items() if part in used}
+    note = (
+        f"{setting.described}. Names: compressor, schedule, collective, and points of top-1 beside dense "
+        "training, as measured (*: at another density); dense in bold. At the ends: images/s."
+    )
+    look = Look(drawn, bold=dense, legend_columns=1)
+    return finished(stacked(bars, across, look, "Compositions by time per step", note))
 
 
 def _label(each: Advice, ranking: Ranking) -> str:

@@ -12,7 +12,9 @@ from rich.table import Table
 
 import compressors
 import schedulers
+from suite.figures.files import save
 from suite.planner.compositions import (
+    DENSE,
     check,
     check_batches,
     check_density,
@@ -27,6 +29,7 @@ from suite.planner.compositions import (
     sizes_of,
 )
 from suite.planner.networks import WIDTH, gbit_of, source_of, topology_of
+from suite.planner.speedups import Point, figure
 from suite.traces.estimate import gpu_of
 from wirebench import collectives
 from wirebench.costmodel.request_cost import Pricer
@@ -41,7 +44,6 @@ from wirebench.telemetry.timeline import Timeline
 from wirebench.topology.tree import Topology
 from wirebench.utils.cli import check_outputs
 from wirebench.utils.console import console
-from wirebench.utils.figures import new_figure, save
 from wirebench.utils.files import write_atomically
 
 USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
@@ -147,7 +149,9 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> Non
         }
         write_atomically(options.json, json.dumps(content, indent=1) + "\n")
     if options.figure:
-        save(figure(rows, ", ".join([model.name, options.compressor, *_alike(rows)])), options.figure)
+        points = [Point(r.workers, r.gbit, r.batch, r.speed, r.scheduler, r.found.efficiency) for r in rows]
+        alike = [model.name, "dense" if options.compressor == DENSE else options.compressor, *_alike(rows)]
+        save(figure(points, ", ".join(alike)), options.figure)
     if options.timeline:
         timeline = Timeline()
         draw(rows[-1].found, rows[-1].passes, timeline)
@@ -190,36 +194,3 @@ def table(rows: Sequence[Row]) -> Table:
             f"{row.found.wire_bytes / 1e6:.4g}",
         )
     return shown
-
-
-def figure(rows: Sequence[Row], title: str) -> Any:
-    """Speed-up over one worker by workers, or efficiency by whatever else is swept."""
-    names = {
-        "workers": "workers",
-        "gbit": "Gbit/s",
-        "batch": "images of a worker",
-        "speed": "GPU speed, times the trace's",
-    }
-    key = next((each for each in names if len({getattr(row, each) for row in rows}) > 1), "workers")
-    up = "speed-up over one worker" if key == "workers" else "efficiency"
-    drawn, axes = new_figure(title, names[key], up)
-    drawn_names = list(dict.fromkeys(row.scheduler for row in rows))
-    for above, name in enumerate(reversed(drawn_names)):
-        points = [
-            (getattr(row, key), row.found.efficiency * (row.workers if key == "workers" else 1))
-            for row in rows
-            if row.scheduler == name
-        ]
-        # Circles around circles, where schedules come out alike.
-        axes.plot(*zip(*points, strict=True), marker="o", markersize=3 + 2.5 * above, fillstyle="none", label=name)
-    if key == "workers":
-        axes.plot(*[sorted({row.workers for row in rows})] * 2, color="0.6", linestyle=":", label="linear")
-    axes.set_xscale("log")
-    ticks = sorted({getattr(row, key) or 0.0 for row in rows})
-    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
-    if key == "workers":
-        axes.set_yscale("log")
-        axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axes.minorticks_off()
-    axes.legend(fontsize=8, frameon=False)
-    return drawn

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
+from suite.figures.files import save
+from suite.figures.style import Figure
 from suite.studies.runner import within
 from wirebench.errors import UserError
 from wirebench.utils import markdown
-from wirebench.utils.figures import save
 
 TABLE = "table.md"
 LONGEST = 90

@@ -11,6 +11,7 @@ from suite.studies import notes
 from suite.studies.notes import NotedRun
 from suite.studies.trust import TURNS
 from wirebench.errors import UserError
+from wirebench.topology.rates import parse_rate
 
 DENSE = ("dense", "dense, one message")
 DDP = "DDP"
@@ -74,6 +75,16 @@ def load(folder: Path, needs: Mapping[str, Any] = NEEDS) -> list[Row]:
     notes.refuse_mixed(folder, {run.folder.name: _settings(run) for run in measured})
     rows = [Row(label, turns) for label, turns in by_label(measured).items()]
     return sorted(rows, key=lambda row: math.inf if row.step_seconds is None else row.step_seconds)
+
+
+def cluster(rows: Sequence[Row]) -> str:
+    """What was trained on which emulated cluster, for a figure's title."""
+    run = rows[0].runs[0]
+    model, dilation = run.record["config"]["model"], run.has("config", "network", "dilation") or 1
+    slowed = f", slowed down {dilation:g} times" if dilation != 1 else ""
+    rate = parse_rate(run.note["link"])
+    link = f"{rate / 1e9:g} Gbit/s" if rate >= 1e9 else f"{rate / 1e6:g} Mbit/s"
+    return f"{model.get('trace', model.get('name', '?'))} on {run.note['hosts']} hosts, links of {link}{slowed}"
 
 
 def by_label(measured: Sequence[NotedRun]) -> dict[str, tuple[NotedRun, ...]]:

@@ -5,6 +5,9 @@ from pathlib import Path
 import pytest
 
 from suite.studies.gs_sgd.claims import model_of
+from suite.studies.methods.report import figure
+from suite.studies.rows import load
+from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
 
@@ -35,7 +38,16 @@ def test_the_report_has_medians_over_turns_and_judges_the_papers_claims(tmp_path
     assert f"gs_sgd over gtopk | Table II | 3.12x | 0.48x [0.41 - 0.60]; {sizes} | not decidable: 0.48x, " in table
     # Both were slower in the second turn, and their ratio was the same.
     assert f"gs_sgd over sketched_sgd | Table II | 1.23x | 1.30x [1.30 - 1.30]; {sizes} | reproduced; " in table
-    assert (tmp_path / "steps.png").stat().st_size > 10_000
+    assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
+    drawn = figure(load(tmp_path))
+    charts.check(drawn)
+    totals = {row["name"]: row["total"] for row in charts.of(drawn, "bar")}
+    assert totals == {name: pytest.approx(ms) for name, ms in
+                      {"gtopk": 250, "gs_sgd": 525, "sketched_sgd": 682.5, "dense": 1000}.items()}  # fmt: skip
+    [whisker] = [row for row in charts.of(drawn, "rule") if row.get("name") == "dense"]
+    assert (whisker["low"], whisker["high"]) == (pytest.approx(720), pytest.approx(1440))
+    assert charts.titles(drawn)[0].startswith("Compressors, time per step: ") and "4 hosts" in charts.titles(drawn)[0]
+    assert "1 to 3 turns each" in charts.note(drawn) and charts.axes(drawn, "x") == {"time per step, ms"}
 
 
 def test_steps_are_compared_with_the_fastest_dense_row_and_with_ddp(tmp_path: Path) -> None:

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
+from suite.studies.mg_wfbp.measured import figure
+from suite.studies.rows import load
+from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
 from wirebench.telemetry.timeline import ALL_GATHER, Timeline
@@ -51,8 +53,18 @@ def test_schedules_are_ranked_and_compared_with_the_paper(tmp_path: Path) -> Non
     assert pairs["mg_wfbp", "wfbp"] == ["1.25x [1.25 - 1.25]", "1.20x"]
     assert pairs["optimal", "wfbp"][1] == "-"
     assert ("mg_wfbp", "sync_easgd") not in pairs, "nothing is said of what was not measured"
-    with Image.open(tmp_path / "steps.png") as image:
-        assert image.size > (600, 200)
+    drawn = figure(load(tmp_path))
+    charts.check(drawn)
+    assert {row["name"]: (row["total"], row["part"]) for row in charts.of(drawn, "bar")} == {
+        "optimal": (pytest.approx(380), "optimal"), "mg_wfbp": (pytest.approx(420), "mg_wfbp"),
+        "wfbp": (pytest.approx(525), "wfbp"),
+    }  # fmt: skip
+    assert [row["x"] for row in charts.of(drawn, "tick")] == pytest.approx([380, 441, 450])
+    assert {row["name"]: row["words"] for row in charts.of(drawn, "text")}["wfbp"] == "525, predicted 450 (-14.3 %)"
+    [title] = charts.titles(drawn)
+    assert title.startswith("Schedules, time per step: googlenet_k80 on 4 hosts, ") and "slowed down 10 times" in title
+    assert "1 to 2 turns each" in charts.note(drawn) and charts.axes(drawn, "x") == {"time per step, ms"}
+    assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("label", [ALL_GATHER, "handed out"])

@@ -4,16 +4,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from PIL import Image
 
 from suite.studies import notes
+from suite.studies.prediction.report import collect, figure
 from suite.studies.prediction.resimulated import Machine, Resimulated, fit
+from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
 from wirebench.simulation.compress_rates import Rates
 
 main, REPORT = verb.report("prediction"), "wirebench study prediction report"
 
+KINDS = ("measured", "predicted")
 MACHINE = Machine(round_seconds=2e-4, call_seconds=3e-3)
 
 
@@ -50,8 +52,13 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     rows = table(text)
     assert rows.keys() == {"a-0", "b-0"}
     assert rows["a-0"][1:] == ["wfbp", "none", "ring", "9", "200.00", "210.00", "+5.0 %"]
-    with Image.open(tmp_path / "errors.png") as image:
-        assert image.size > (400, 300)
+    drawn = figure(collect(tmp_path))
+    charts.check(drawn)
+    points = [(row["name"], row["x"], row["y"], row["words"]) for row in charts.of(drawn, "point")]
+    assert points == [("a-0", 200.0, 210.0, "+5.0 %"), ("b-0", 200.0, 250.0, "+25.0 %")]
+    assert charts.axes(drawn, "x") | charts.axes(drawn, "y") == {f"{kind} time per step, ms" for kind in KINDS}
+    assert "2 runs" in charts.note(drawn) and {row["words"] for row in charts.of(drawn, "text")} == {"within 10 %"}
+    assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_printing_names_a_single_run_and_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,17 +6,17 @@ import re
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
+from suite.figures.files import save
 from suite.planner import advise
 from suite.planner.compositions import compressing, sizes_of
 from suite.planner.rank import WORTHWHILE, Adviser
+from tests import charts
 from tests.suite.verbs import verb
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.trace import SHIPPED, load
 from wirebench.topology import presets
 from wirebench.topology.tree import Topology
-from wirebench.utils.figures import save
 
 main = verb("advise")
 
@@ -222,17 +222,16 @@ def test_all_shows_every_composition_and_a_figure_is_drawn(tmp_path, monkeypatch
     )  # fmt: skip
     dense = [(row["scheduler"], row["collective"]) for row in found["rows"] if row["compressor"] == "none"]
     assert len(set(dense)) == len(dense) == 6 * 5, "six schedulers, and five collectives where machines have two ranks"
-    with Image.open(figure) as image:
-        assert image.size > (400, 150)
-    [axes] = drawn[0].axes
-    assert drawn[0].get_suptitle() == "simulated: resnet20_gtx1080ti, 4 workers x 128 images, 2 on a machine, 10 Gbit/s"
-    labels = [label.get_text() for label in axes.get_yticklabels()]
-    assert len(labels) == len(found["rows"]) == 2 * len(dense)
-    widths = [bar.get_width() for bar in axes.patches]
-    steps = [1e3 * row["step_seconds"] for row in reversed(found["rows"])]
-    assert [sum(both) for both in zip(widths[: len(labels)], widths[len(labels) :], strict=True)] == pytest.approx(
-        steps
-    )
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    charts.check(drawn[0])
+    said = charts.note(drawn[0])
+    assert said.startswith("Simulated: resnet20_gtx1080ti, 4 workers x 128 images, 2 on a machine, 10 Gbit/s.")
+    assert "images/s" in said and charts.axes(drawn[0], "x") == {"time per step, ms"}
+    bars = charts.of(drawn[0], "bar")
+    totals = {row["name"]: row["total"] for row in bars}
+    assert len(totals) == len(found["rows"]) == 2 * len(dense)
+    assert list(totals.values()) == pytest.approx([1e3 * row["step_seconds"] for row in found["rows"]])
+    assert {row["part"] for row in bars} == {"computing", "exchange that is not hidden"}, "fp16 is recommended"
 
 
 def test_a_topologys_links_are_used(tmp_path):

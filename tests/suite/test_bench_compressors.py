@@ -21,6 +21,8 @@ from suite.bench.compressors import parse_compressor
 from suite.bench.inputs import Inputs, Size, parse_size
 from suite.bench.plot_compressors import cut_at, figure_of
 from suite.bench.turns import Bench, Contender, fitting, world_of
+from suite.figures.style import Figure, panels_of
+from tests import charts
 from tests.helpers import whole
 from tests.suite.verbs import verb
 from wirebench.gradient.context import ExchangeContext
@@ -550,27 +552,44 @@ def cell(method: str, seconds: float, rival: bool = False) -> CompressorResult:
     return CompressorResult(method, rival, "a model", 100, 1, parts, (1.0,), (8,), 400, 400, 800)
 
 
+def order(figure: Figure) -> list[str]:
+    """The bars' names from the top, the same in both panels."""
+    [shown] = {tuple(unit["encoding"]["y"]["scale"]["domain"]) for unit in charts.units(figure)
+               if "scale" in unit["encoding"].get("y", {})}  # fmt: skip
+    return list(shown)
+
+
+def bars(figure: Figure, panel: int) -> dict[tuple[str, str], tuple[float, float]]:
+    """Begin and end of every part of every bar."""
+    rows = charts.of(panels_of(figure)[panel], "bar")
+    return {(row["name"], row["part"]): (row["x"], row["x2"]) for row in rows}
+
+
 def test_bars_are_stacked_and_the_quickest_is_on_top() -> None:
-    figure = figure_of([cell("slow", 8), cell("quick", 2), cell("copy", 1), cell("rival", 4, rival=True)])
-    time, memory = figure.axes
-    assert [label.get_text() for label in time.get_yticklabels()] == ["slow", "rival", "quick"]
-    assert [label.get_fontstyle() for label in time.get_yticklabels()] == ["normal", "italic", "normal"]
-    widths = [[bar.get_width() for bar in bars] for bars in time.containers]
-    lefts = [[bar.get_x() for bar in bars] for bars in time.containers]
-    assert widths == [[4, 2, 1], [4, 2, 1]]
-    assert lefts == [[0, 0, 0], [4, 2, 1]]
-    assert [text.get_text() for text in time.texts] == ["8.00", "4.00", "2.00"]
-    assert [text.get_text() for text in memory.texts] == ["2.0"] * 3
-    labels = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert labels == ["a copy", "select", "decode", "kept", "during a step"]
+    cells = [cell("slow", 8), cell("quick", 2), cell("copy", 1), cell("rival", 4, rival=True)]
+    figure = figure_of(cells, "4 workers", "a machine; commit abc")
+    charts.check(figure)
+    assert order(figure) == ["quick", "rival", "slow"]
+    assert bars(figure, 0) == {
+        ("slow", "select"): (0, 4), ("slow", "decode"): (4, 8), ("rival", "select"): (0, 2),
+        ("rival", "decode"): (2, 4), ("quick", "select"): (0, 1), ("quick", "decode"): (1, 2),
+    }  # fmt: skip
+    assert bars(figure, 1)["slow", "kept"] == (0, 1) and bars(figure, 1)["slow", "during a step"] == (1, 2)
+    words = {row["name"]: row["words"] for row in charts.of(panels_of(figure)[0], "text") if "name" in row}
+    assert words == {"slow": "8.00", "rival": "4.00", "quick": "2.00"}
+    assert "['rival']" in json.dumps(figure.to_dict()), "it is set in italics"
+    assert charts.axes(figure, "x") == {"time, copies of the vector", "memory, vectors"}
+    assert charts.note(figure) == "4 workers; 1 turn; a machine; commit abc; in italics: for comparison"
 
 
 def test_a_bar_much_longer_than_the_others_is_cut_off() -> None:
     assert cut_at([1, 2, 3, 4]) == pytest.approx(4.48)
     assert cut_at([1, 2, 3, 4, 4, 4, 4, 50]) == pytest.approx(4.48)
-    figure = figure_of([cell(f"m{n}", 4) for n in range(7)] + [cell("long", 50)])
-    assert [text.get_text() for text in figure.axes[0].texts] == ["50.0"] + ["4.00"] * 7
-    assert list(figure.axes[0].get_xlim()) == pytest.approx([0, 4.48])
+    time = panels_of(figure_of([cell(f"m{n}", 4) for n in range(7)] + [cell("long", 50)]))[0]
+    at = {row["words"]: row["x"] for row in charts.of(time, "text")}
+    assert at == {"4.00": pytest.approx(4), "50.0": pytest.approx(4.48), "a copy": 1.0}
+    [end] = {tuple(unit["encoding"]["x"]["scale"]["domain"]) for unit in charts.units(time)}
+    assert end == (0, pytest.approx(4.48))
 
 
 def test_files_that_were_measured_differently_share_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -585,8 +604,7 @@ def test_files_that_were_measured_differently_share_no_figure(tmp_path: Path, ca
 
 
 def test_the_figure_of_a_copy_alone_shows_it() -> None:
-    figure = figure_of([cell("copy", 1)])
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["copy"]
+    assert order(figure_of([cell("copy", 1)])) == ["copy"]
 
 
 def test_json_holds_numbers_only_once_each() -> None:

@@ -11,18 +11,13 @@ from suite.bench.plot_collectives import (
     draw,
     latency_against_learners,
     latency_against_size,
-    style,
 )
+from tests import charts
+from tests.charts import lines
 from tests.flexreduce import cell, put_cells
 from tests.suite.verbs import verb
 
 main = verb("bench", "plot-collectives")
-
-
-def lines(figure):
-    """x and y of every line of a figure that has a label, by label."""
-    [axes] = figure.axes
-    return {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()}
 
 
 @pytest.fixture
@@ -47,10 +42,19 @@ def test_latency_against_size_shows_medians_predictions_and_the_limit() -> None:
         cell(items=100, seconds=[0.5], predicted_seconds=0.25),
         cell(collective="mine", items=100, seconds=[7.0]),
     ]
-    shown = lines(latency_against_size(found, 1000.0))
+    figure = latency_against_size(found, 1000.0, "a machine; commit abc")
+    charts.check(figure)
+    shown = lines(figure)
     assert shown["ring"] == ([400, 800], [500.0, 2000.0])
     assert shown["mine"] == ([400], [7000.0])
-    assert ([400, 800], [250.0, 1500.0]) in shown.values()
+    assert shown["ring, predicted"] == ([400, 800], [250.0, 1500.0])
+    spread = {row["x"]: (row["low"], row["high"]) for row in charts.of(figure, "area") if row["name"] == "ring"}
+    assert spread[800] == (pytest.approx(1200), pytest.approx(2800))
+    assert sorted(charts.names(figure)) == ["limit of the links", "mine", "ring"], "a prediction has its line's colour"
+    assert charts.axes(figure, "x") == {"size of the sum, bytes"}
+    assert charts.axes(figure, "y") == {"time of an all-reduce, ms"}
+    said = charts.note(figure)
+    assert "1 to 3 repeats each" in said and "dashed: predicted" in said and said.endswith("a machine; commit abc")
     assert shown["limit of the links"] == ([400, 800], [3200.0, 6400.0])
     assert "limit of the links" not in lines(latency_against_size(found))
 
@@ -62,23 +66,24 @@ def test_without_predictions_there_is_no_dashed_line() -> None:
 def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
     # 2 (P-1)/P of 40 MB in 2 s.
     [shown] = lines(busbw_against_size([cell("2+3", items=10_000_000, seconds=[2.0])])).values()
-    assert shown == ([40_000_000], [pytest.approx(32.0)])
+    assert shown[0] == [40_000_000] and shown[1] == pytest.approx([32.0])
 
 
 def test_learners_are_in_order_and_named() -> None:
     found = [cell("3+3", seconds=[3.0]), cell("4", seconds=[1.0]), cell("2+2", seconds=[2.0])]
     figure = latency_against_learners(found, 1e9)
-    assert lines(figure)["ring"] == ([0, 1, 2], [2000.0, 1000.0, 3000.0])
-    assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["4\n2+2", "4\n4", "6\n3+3"]
+    charts.check(figure)
+    assert lines(figure)["ring"] == (["4\n2+2", "4\n4", "6\n3+3"], [2000.0, 1000.0, 3000.0])
     # A machine alone has no link to be limited by.
-    assert lines(figure)["limit of the links"][0] == [0, 2]
+    assert lines(figure)["limit of the links"][0] == ["4\n2+2", "6\n3+3"]
 
 
 def test_every_collective_looks_the_same_in_every_figure() -> None:
     found = [cell(collective=name) for name in ("tree", "mine", "ring", "flexreduce")]
     assert list(by_collective(found)) == ["ring", "flexreduce", "tree", "mine"]
-    assert style("mine") == style("mine")
-    assert len({style(name) for name in by_collective(found)}) == 4
+    both = [charts.of(draw(found), "line") for draw in (latency_against_size, busbw_against_size)]
+    first, second = ({(row["name"], row["colour"], row["shape"]) for row in rows} for rows in both)
+    assert first == second and len(first) == 4 == len({colour for _, colour, _ in first})
 
 
 def test_every_file_has_its_figures_and_all_share_one(files: list[Path], tmp_path: Path) -> None:

@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from PIL import Image
 
 import schedulers
-from suite.planner import simulate
+from suite.figures import colours
+from suite.planner import simulate, speedups
 from suite.planner.compositions import sizes_of
+from suite.planner.speedups import Point
+from tests import charts
 from tests.suite.verbs import verb
 from wirebench import collectives
 from wirebench.costmodel.request_cost import Pricer
@@ -126,11 +128,39 @@ def test_a_figure_and_a_timeline_are_written(tmp_path, capsys):
     rows(tmp_path, "--workers", "2", "8", "--schedulers", "wfbp", "--figure", str(figure), "--timeline", str(timeline))
     printed = capsys.readouterr().out
     assert all(f"{path}: written" in printed for path in (figure, timeline))
-    with Image.open(figure) as image:
-        assert image.size > (400, 300)
+    assert figure.read_bytes().startswith(b"\x89PNG")
     events = [event for event in json.loads(timeline.read_text())["traceEvents"] if event.get("ph") == "X"]
     assert {"forward", "backward"} <= {event["name"] for event in events}
     assert len(events) > 59, "a message for each of 59 layers, and the passes"
+
+
+def swept(name, values, key="workers"):
+    found = {"workers": 8, "gbit": 1.0, "batch": 32, "speed": 1.0}
+    return [Point(**{**found, key: at}, scheduler=name, efficiency=share) for at, share in values.items()]
+
+
+def test_schedules_that_come_out_alike_share_a_curve_and_its_name():
+    points = [
+        *swept("wfbp", {2: 0.5, 4: 0.25}), *swept("optimal", {2: 0.9, 4: 0.8}), *swept("mg_wfbp", {2: 0.899, 4: 0.8}),
+        *swept("dear", {2: 0.9, 4: 0.7}),
+    ]  # fmt: skip
+    figure = speedups.figure(points, "a trace")
+    charts.check(figure)
+    assert charts.lines(figure) == {
+        "wfbp": ([2, 4], [1.0, 1.0]), "optimal = mg_wfbp": ([2, 4], [1.8, 3.2]), "dear": ([2, 4], [1.8, 2.8]),
+        "linear": ([2, 4], [2, 4]),
+    }  # fmt: skip
+    assert charts.names(figure) == ["wfbp", "dear", "optimal = mg_wfbp", "linear"]
+    assert "Simulated: a trace. Schedules that come out alike are one curve" in charts.note(figure)
+    colour = {row["name"]: row["colour"] for row in charts.of(figure, "line")}
+    assert colour["dear"] == colours.SCHEDULES["dear"]
+
+
+def test_what_else_is_swept_has_an_efficiency():
+    figure = speedups.figure(swept("wfbp", {1.0: 0.5, 10.0: 1.0}, "gbit"), "a trace")
+    assert charts.lines(figure) == {"wfbp": ([1, 10], [50, 100])}
+    assert charts.axes(figure, "x") == {"rate between machines, Gbit/s"}
+    assert charts.axes(figure, "y") == {"efficiency, % of a linear speed-up"}
 
 
 @pytest.mark.parametrize(

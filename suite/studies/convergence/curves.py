@@ -1,113 +1,126 @@
-"""Accuracy against epochs and against bytes: a few curves to a panel, each with its name at its end."""
+"""Accuracy against epochs and against bytes: a panel for each family of methods, dense in all of them."""
 
-import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
-
-from suite.studies.convergence.rows import Method, history, wire_bytes
+from suite.figures import colours
+from suite.figures.curves import Curve, curves
+from suite.figures.provenance import counted, provenance
+from suite.figures.style import Axis, Figure, Panel, around, grid
+from suite.studies.convergence.rows import Method, history, shared, wire_bytes
 from suite.studies.convergence.tasks import DENSE
 
-PER_PANEL, ACROSS = 4, 3
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
-"""Okabe and Ito's, which the colour-blind can tell apart; dense is black."""
+PER_PANEL, ACROSS, WIDTH, HEIGHT = 6, 3, 230, 210
+UP = "top-1 on the test set, %"
+LEAST = 10.0
+"""The accuracy of a guess, below which nothing is shown."""
 
 Place = Callable[[dict[str, Any]], float | None]
 """Where an entry of the history stands on the horizontal axis."""
-LABEL_GAP = 0.055
-"""Between two labels, as a share of the height of a panel."""
 
 
-class Curve(NamedTuple):
-    """A method's mean over seeds, with its least and largest."""
+class Share(NamedTuple):
+    """The methods of one panel, and what they are called together."""
 
-    name: str
-    colour: str
-    across: list[float]
-    mean: list[float]
-    least: list[float]
-    most: list[float]
+    title: str
+    methods: Sequence[Method]
 
 
-def against_epochs(methods: Sequence[Method]) -> Figure:
+def against_epochs(methods: Sequence[Method], task: str = "") -> Figure:
     """Top-1 after each epoch."""
-    return _panels(methods, "epochs", lambda entry: entry["epoch"] + 1, logarithmic=False)
+    return _figure(methods, task, "epochs", lambda entry: entry["epoch"] + 1, logarithmic=False)
 
 
-def against_bytes(methods: Sequence[Method]) -> Figure:
+def against_bytes(methods: Sequence[Method], task: str = "") -> Figure:
     """Top-1 by what a worker had sent."""
-    return _panels(methods, "MB that a worker sent", _megabytes, logarithmic=True)
+    return _figure(methods, task, "bytes that a worker had sent, MB", _megabytes, logarithmic=True)
 
 
-def _panels(methods: Sequence[Method], across: str, place: Place, logarithmic: bool) -> Figure:
-    dense = [curve for method in methods if method.label == DENSE for curve in _curve(method, place, "black")]
-    others = [method for method in methods if method.label != DENSE]
-    shown = [others[i : i + PER_PANEL] for i in range(0, len(others), PER_PANEL)] or [[]]
-    tall = -(-len(shown) // ACROSS)
-    figure = Figure(figsize=(4.4 * min(len(shown), ACROSS), 3.4 * tall), layout="constrained")
-    axes = figure.subplots(tall, min(len(shown), ACROSS), sharex=True, sharey=True, squeeze=False).ravel()
-    low = min((value for method in methods for value in _curve_means(method, place)), default=0.0)
-    for axis, those in zip(axes, shown, strict=False):
-        coloured = zip(those, COLOURS, strict=False)
-        curves = [curve for method, colour in coloured for curve in _curve(method, place, colour)]
-        _draw(axis, [*dense, *curves], low, logarithmic)
-    for axis in axes[len(shown) :]:
-        axis.set_visible(False)
-    for axis in axes[:: min(len(shown), ACROSS)]:
-        axis.set_ylabel("top-1 on the test set, %")
-    for axis in axes[max(len(shown) - ACROSS, 0) : len(shown)]:
-        axis.set_xlabel(across)
-        axis.tick_params(labelbottom=True)
-    return figure
+def shares(methods: Sequence[Method]) -> list[Share]:
+    """The panels: a family's methods, then its variants of options beside what they vary; dense is not among them."""
+    others = [method for method in methods if colours.base(method.label) != DENSE]
+    panels = []
+    for family in (*colours.FAMILIES, colours.OTHER):
+        mine = [method for method in others if colours.family(method.label) == family]
+        title, labels = family.capitalize(), {method.label for method in mine}
+        varied = [m for m in mine if "=" in m.label and colours.base(m.label) in labels]
+        if len(mine) <= PER_PANEL:
+            varied = []
+        panels += _shares(title, [[method] for method in mine if method not in varied])
+        bases = list(dict.fromkeys(colours.base(method.label) for method in varied))
+        panels += _shares(f"{title}, options", [part for base in bases for part in _variants(base, mine, varied)])
+    return panels
 
 
-def _draw(axis: Axes, curves: Sequence[Curve], low: float, logarithmic: bool) -> None:
-    for curve in curves:
-        axis.fill_between(curve.across, curve.least, curve.most, color=curve.colour, alpha=0.15, linewidth=0)
-        axis.plot(curve.across, curve.mean, color=curve.colour, linewidth=2 if curve.name == DENSE else 1.4)
-    axis.set_ylim(max(low, 10.0), None)
-    if logarithmic:
-        axis.set_xscale("log")
-        axis.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
-        axis.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-        axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.grid(alpha=0.25)
-    axis.spines[["top", "right"]].set_visible(False)
-    _label(axis, [curve for curve in curves if curve.mean])
+def _variants(base: str, methods: Sequence[Method], varied: Sequence[Method]) -> Iterator[list[Method]]:
+    """A method and its variants; several times the method where they are too many for a panel."""
+    original = [method for method in methods if method.label == base]
+    mine = [method for method in varied if colours.base(method.label) == base]
+    for part in _evenly(mine, PER_PANEL - 1):
+        yield [*original, *part]
 
 
-def _label(axis: Axes, curves: Sequence[Curve]) -> None:
-    """Names to the right of the panel, each with a line to the end of its curve, as near to it as the others allow."""
-    bottom, top = axis.get_ylim()
-    ends = sorted(curves, key=lambda each: each.mean[-1])
-    places = apart([(curve.mean[-1] - bottom) / (top - bottom) for curve in ends], LABEL_GAP)
-    for curve, place in zip(ends, places, strict=True):
-        axis.annotate(
-            curve.name, (curve.across[-1], curve.mean[-1]), xytext=(1.06, place), textcoords="axes fraction",
-            color=curve.colour, fontsize=8, va="center", annotation_clip=False,
-            arrowprops={"arrowstyle": "-", "color": curve.colour, "linewidth": 0.6, "shrinkA": 0, "shrinkB": 0},
-        )  # fmt: skip
+def _shares(title: str, together: Sequence[list[Method]]) -> list[Share]:
+    """As many panels as it takes for methods, of which those of one list stay together."""
+    wanted = -(-sum(map(len, together)) // PER_PANEL)
+    fill = -(-sum(map(len, together)) // max(wanted, 1))
+    parts: list[list[Method]] = []
+    for those in together:
+        if parts and len(parts[-1]) < fill and len(parts[-1]) + len(those) <= PER_PANEL:
+            parts[-1] += those
+        else:
+            parts.append(list(those))
+    return [
+        Share(f"{title} ({n} of {len(parts)})" if len(parts) > 1 else title, part) for n, part in enumerate(parts, 1)
+    ]
 
 
-def apart(wanted: Sequence[float], gap: float) -> list[float]:
-    """Ascending places, at least `gap` apart, with the least sum of squared distances from those that are wanted.
-
-    Places that would overlap form a block, which lies where it is wanted on average (pool adjacent violators).
-    """
-    blocks: list[list[float]] = []
-    for number, place in enumerate(wanted):
-        # Without the gaps, what is left is to ascend.
-        blocks.append([place - number * gap])
-        while len(blocks) > 1 and statistics.mean(blocks[-2]) > statistics.mean(blocks[-1]):
-            blocks[-2:] = [blocks[-2] + blocks[-1]]
-    level = [statistics.mean(block) for block in blocks for _ in block]
-    return [each + number * gap for number, each in enumerate(level)]
+def _evenly(methods: Sequence[Method], most: int) -> list[Sequence[Method]]:
+    """In parts of at most so many, about equally full."""
+    count = -(-len(methods) // most)
+    each = -(-len(methods) // max(count, 1))
+    return [methods[start : start + each] for start in range(0, len(methods), each or 1)]
 
 
-def _curve(method: Method, place: Place, colour: str) -> list[Curve]:
+def _figure(methods: Sequence[Method], task: str, across: str, place: Place, logarithmic: bool) -> Figure:
+    shown = [method for method in methods if not method.ends]
+    named = ", ".join(method.title for method in methods if method.ends)
+    left_out = [f"Left out: {named}."] if named else []
+    dash = colours.dashes([method.label for method in shown])
+    lines = {method.label: line for method in shown for line in _curve(method, place, dash[method.label])}
+    dense = [line for label, line in lines.items() if colours.base(label) == DENSE]
+    x, y = _axes(list(lines.values()), across, logarithmic)
+    panels: list[Panel] = []
+    for share in shares(shown) or [Share("Dense alone", [])]:
+        those = [*dense, *(lines[method.label] for method in share.methods if method.label in lines)]
+        panels.append(curves(those, x, y, share.title, width=WIDTH, height=HEIGHT))
+    seeds = counted((len(method.runs) for method in shown), "seed")
+    where = provenance(run.has("environment") or {} for method in shown for run in method.runs)
+    note = [f"{_setting(methods)}; means over {seeds}, bands from the least to the largest. {where}.", *left_out]
+    columns = min(ACROSS, len(panels))
+    what = "Accuracy against bytes" if logarithmic else "Accuracy against epochs"
+    title = f"{what}{f': {task}' if task else ''}"
+    return grid(panels, title, "\n".join(note), columns, columns * (WIDTH + 170))
+
+
+def _setting(methods: Sequence[Method]) -> str:
+    """What all runs share, in a few words."""
+    known = shared(methods)
+    what = f"{known.get('model', 'a model')} on {known.get('data', 'some data')}"
+    words = {"workers": "{} workers", "batch size": "batch size {}", "epochs": "{} epochs"}
+    return ", ".join([what, *(said.format(known[key]) for key, said in words.items() if key in known)])
+
+
+def _axes(lines: Sequence[Curve], across: str, logarithmic: bool) -> tuple[Axis, Axis]:
+    """Those of all panels. The vertical one begins with the lowest mean: bands of single seeds may be cut off."""
+    places = [float(at) for line in lines for at in line.across]
+    means = [value for line in lines for value in line.up]
+    low, high = max(min(means, default=LEAST), LEAST), max((v for line in lines for v in line.high), default=100.0)
+    x = around(across, places, log=logarithmic)
+    return x, Axis(UP, (low - 0.03 * (high - low), high + 0.03 * (high - low)))
+
+
+def _curve(method: Method, place: Place, dash: Sequence[int]) -> Iterator[Curve]:
     """The method's curve, as far as all its runs came; none where they have no place on the axis."""
     runs = [[(place(entry), entry["top1"]) for entry in history(run)] for run in method.runs]
     points = [
@@ -116,15 +129,13 @@ def _curve(method: Method, place: Place, colour: str) -> list[Curve]:
     ]
     whole = [(sum(at) / len(at), top1) for at, top1 in points if len(at) == len(top1) == len(runs)]
     if not whole:
-        return []
+        return
     across, values = zip(*whole, strict=True)
     means = [sum(each) / len(each) for each in values]
-    return [Curve(method.title, colour, list(across), means, [min(v) for v in values], [max(v) for v in values])]
-
-
-def _curve_means(method: Method, place: Place) -> list[float]:
-    """What decides where the vertical axis begins: accuracies after the first third of a run."""
-    return [value for curve in _curve(method, place, "") for value in curve.mean[len(curve.mean) // 3 :]]
+    yield Curve(
+        method.label, colours.method(method.label), list(across), means, [min(v) for v in values],
+        [max(v) for v in values], dash, points=False, width=2.4 if method.label == DENSE else 1.6,
+    )  # fmt: skip
 
 
 def _megabytes(entry: dict[str, Any]) -> float | None:

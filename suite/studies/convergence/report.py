@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
+from suite.figures.style import Figure
 from suite.studies.convergence.curves import against_bytes, against_epochs
 from suite.studies.convergence.rows import Method, load
 from suite.studies.convergence.table import document
@@ -55,7 +54,9 @@ def folders(out: Path) -> list[Path]:
 def page(folder: Path) -> Page:
     """The table of a task's methods and their curves. The other task's runs, beside it, say whether both rank alike."""
     methods = load(folder)
-    figures: dict[str, Figure | None] = {"epochs.png": against_epochs(methods), "bytes.png": against_bytes(methods)}
+    figures: dict[str, Figure | None] = {
+        "epochs.png": against_epochs(methods, folder.name), "bytes.png": against_bytes(methods, folder.name)
+    }  # fmt: skip
     return Page(folder, document(folder.name, methods, others(folder)), figures)
 
 

@@ -7,16 +7,15 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
+from suite.figures import colours
+from suite.figures.bars import Bar, Look, stacked
+from suite.figures.provenance import counted, provenance
+from suite.figures.style import Figure, around, finished
 from suite.studies.findings import Finding
 from suite.studies.methods.table import document
 from suite.studies.page import Page, tables_below
-from suite.studies.rows import DENSE, Row, fastest, load
+from suite.studies.rows import DENSE, Row, cluster, fastest, load
 from suite.studies.runner import RESULTS
-from wirebench.utils.figures import new_figure
-
-PARTS = {"compute": "0.75", "compress": "#d95f02", "communication": "#1f78b4"}
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -42,25 +41,32 @@ def committed() -> list[list[str]]:
 
 def figure(rows: Sequence[Row]) -> Figure:
     """A bar for every method: what computes, what compresses, and the communication that is left."""
-    rows = [row for row in rows if row.step_seconds is not None]
-    drawn, axes = new_figure("", "milliseconds per step", "")
-    drawn.set_size_inches(7.5, 0.28 * len(rows) + 1.2)
-    computing = min(map(_computing, rows), default=0.0)
-    for place, row in enumerate(reversed(rows)):
-        start = 0.0
-        for (name, colour), seconds in zip(PARTS.items(), _parts(row, computing), strict=True):
-            axes.barh(place, 1e3 * seconds, left=start, color=colour, label=name if place == 0 else None)
-            start += 1e3 * seconds
-    axes.set_yticks(range(len(rows)), [row.title for row in reversed(rows)], fontsize=8)
-    dense = fastest(rows, DENSE)
-    if dense is not None:
-        axes.axvline(1e3 * (dense.step_seconds or 0.0), color="black", linestyle=":", linewidth=1, label=dense.label)
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
-    if rows:
-        axes.legend(fontsize=8, frameon=False, loc="upper right")
-    return drawn
+    timed = [row for row in rows if row.step_seconds is not None]
+    computing = min(map(_computing, timed), default=0.0)
+    bars = [
+        Bar(
+            row.title, dict(zip(colours.STEP, (1e3 * part for part in _parts(row, computing)), strict=True)),
+            _spread(row), words=f"{1e3 * (row.step_seconds or 0.0):.0f}",
+        )
+        for row in timed
+    ]  # fmt: skip
+    dense = fastest(timed, DENSE)
+    line = None if dense is None else (1e3 * (dense.step_seconds or 0.0), dense.label)
+    across = around("time per step, ms", [0.0, *(bar.end for bar in bars)])
+    look = Look(colours.STEP, line=line, spread="steps, 10 % to 90 %", legend_columns=1)
+    return finished(stacked(bars, across, look, f"Compressors, time per step: {cluster(rows)}", _note(rows)))
+
+
+def _spread(row: Row) -> tuple[float, float] | None:
+    between = row.steps_between
+    return None if between is None else (1e3 * between[0], 1e3 * between[1])
+
+
+def _note(rows: Sequence[Row]) -> str:
+    runs = [run for row in rows for run in row.runs]
+    turns = counted((len(row.runs) for row in rows), "turn")
+    where = provenance(run.has("environment") or {} for run in runs)
+    return f"Bars: medians of {turns}; lines: 10 % to 90 % of all steps. {where}."
 
 
 def _computing(row: Row) -> float:

@@ -2,18 +2,20 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from suite.figures import colours
+from suite.figures.bars import Bar, Look, stacked
+from suite.figures.provenance import counted, provenance
+from suite.figures.style import Figure, around, finished
 from suite.studies import trust
 from suite.studies.findings import Finding
 from suite.studies.mg_wfbp.paper import GOOGLENET, PAPERS_LINK, PUBLISHED
 from suite.studies.notes import NotedRun
 from suite.studies.page import Page
-from suite.studies.rows import Row, load, times_faster
+from suite.studies.rows import Row, cluster, load, times_faster
 from wirebench.exchange.reduce_scatter import WAIT
 from wirebench.telemetry.timeline import ALL_GATHER, FORMERLY_ALL_GATHER, timeline_spans
 from wirebench.topology.rates import parse_rate
-from wirebench.utils.figures import new_figure
 from wirebench.utils.markdown import table
 
 Interval = tuple[float, float]
@@ -87,22 +89,30 @@ def document(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
-def figure(rows: Sequence[Row]) -> Any:
+def figure(rows: Sequence[Row]) -> Figure:
     """A bar for every schedule, with the prediction of each."""
-    timed = [row for row in reversed(rows) if row.step_seconds]
-    drawn, axes = new_figure("", "milliseconds per step", "")
-    drawn.set_size_inches(7.5, 0.3 * len(timed) + 1.2)
-    for place, row in enumerate(timed):
-        axes.barh(place, _ms(row.step_seconds), color="#a6cee3", label=None if place else "measured")
-        predicted = row.median("prediction", "step_seconds")
-        if predicted is not None:
-            axes.plot(
-                _ms(predicted), place, marker="|", markersize=14, color="black", linestyle="",
-                label=None if place else "predicted",
-            )  # fmt: skip
-    axes.set_yticks(range(len(timed)), [row.label for row in timed], fontsize=8)
-    axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-    return drawn
+    bars = [_bar(row) for row in rows if row.step_seconds]
+    across = around("time per step, ms", [0.0, *(bar.end for bar in bars)])
+    look = Look(
+        {bar.name: colours.schedule(bar.name) for bar in bars}, legend=False, spread="steps, 10 % to 90 %",
+        mark="predicted", width=250,
+    )  # fmt: skip
+    runs = [run for row in rows for run in row.runs]
+    note = (
+        f"Bars: medians of {counted((len(row.runs) for row in rows), 'turn')}; thin lines: 10 % to 90 % of all steps; "
+        f"thick marks: predictions. {provenance(run.has('environment') or {} for run in runs)}."
+    )
+    return finished(stacked(bars, across, look, f"Schedules, time per step: {cluster(rows)}", note))
+
+
+def _bar(row: Row) -> Bar:
+    between, predicted = row.steps_between, row.median("prediction", "step_seconds")
+    seconds = row.step_seconds or 0.0
+    words = f"{_ms(seconds):.0f}"
+    if predicted is not None:
+        words += f", predicted {_ms(predicted):.0f} ({100 * (predicted / seconds - 1):+.1f} %)"
+    spread = None if between is None else (_ms(between[0]), _ms(between[1]))
+    return Bar(row.title, {row.title: _ms(seconds)}, spread, None if predicted is None else _ms(predicted), words)
 
 
 def _cells(row: Row) -> list[str]:

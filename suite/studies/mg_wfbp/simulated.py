@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from matplotlib.figure import Figure
-
 import schedulers
+from suite.figures import colours
+from suite.figures.curves import Curve, curves
+from suite.figures.style import Figure, around, finished
 from suite.planner.compositions import DENSE, sizes_of
 from suite.studies.findings import Finding, claims_table
 from suite.studies.mg_wfbp import paper
@@ -22,11 +23,10 @@ from wirebench.simulation import trace
 from wirebench.simulation.simulator import Simulator, free
 from wirebench.simulation.trace import Trace
 from wirebench.topology import presets
-from wirebench.utils.figures import finish, new_figure
 from wirebench.utils.markdown import table
 
 SHOWN = (*SCHEDULES, "optimal")
-COLOURS = {"wfbp": "#0072b2", "sync_easgd": "#e69f00", "mg_wfbp": "#d55e00", "optimal": "#009e73"}
+NODES, SPEEDUP = "nodes", "speed-up over one node, times"
 
 
 class Results(NamedTuple):
@@ -100,30 +100,42 @@ def efficiencies(model: Model) -> Efficiencies:
 
 def real_figure(model: Model, steps: Sequence[Step]) -> Figure:
     """Fig. 6 and 7: speed-ups over one node, as the authors measured them, and as predicted (dashes)."""
-    figure, axes = new_figure(f"{model.label}, measured by the paper's authors", "nodes", "speed-up over one node")
+    lines = [_linear((1, *model.nodes))]
     for name in SCHEDULES:
         mine = [step for step in steps if step.schedule == name]
-        for line, key in (("o-", "measured"), ("x--", "predicted")):
-            points = [(1, 1.0), *((step.nodes, step.nodes * model.alone / getattr(step, key)) for step in mine)]
-            label = LABELS[name] if key == "measured" else f"{LABELS[name]}, predicted"
-            axes.plot(*zip(*points, strict=True), line, color=COLOURS[name], markersize=4, label=label)
-    axes.plot([1, 8], [1, 8], color="0.6", linestyle=":", label="linear")
-    finish(axes, "upper left")
-    return figure
+        for dash, key, said in ((1, 0), "measured", ""), ((4, 3), "predicted", ", predicted"):
+            speedups = [1.0, *(step.nodes * model.alone / getattr(step, key) for step in mine)]
+            nodes = [1, *(step.nodes for step in mine)]
+            shape = "circle" if key == "measured" else "cross"
+            label = f"{LABELS[name]}{said}"
+            lines.append(Curve(label, colours.schedule(name), nodes, speedups, dash=dash, shape=shape))
+    note = (
+        "Solid: measured by the MG-WFBP paper's authors (K80, 10 Gbit/s); dashed: simulated by us, with one number, "
+        "what a message costs beside the network, fitted to two of GoogLeNet's steps."
+    )
+    return _speedups(lines, f"{model.label}: measured speed-ups, and predicted", note)
 
 
 def simulated_figure(model: Model, nodewise: Efficiencies) -> Figure:
     """Fig. 8 and 9: speed-ups over one node, simulated."""
     kind = "the authors' log" if model.measured else "a reconstructed trace"
-    figure, axes = new_figure(f"{model.label}, simulated from {kind}", "nodes", "speed-up over one node")
+    lines = [_linear(list(nodewise))]
     for name in SHOWN:
-        points = [(nodes, nodes * each[name]) for nodes, each in nodewise.items()]
-        axes.plot(*zip(*points, strict=True), "o-", color=COLOURS[name], markersize=4, label=LABELS[name])
-    axes.plot(
-        [min(nodewise), max(nodewise)], [min(nodewise), max(nodewise)], color="0.6", linestyle=":", label="linear"
-    )
-    finish(axes, "upper left")
-    return figure
+        speedups = [nodes * each[name] for nodes, each in nodewise.items()]
+        lines.append(Curve(LABELS[name], colours.schedule(name), list(nodewise), speedups))
+    note = "Simulated: rings with the constants of the authors' simulator. Dotted: linear speed-up."
+    return _speedups(lines, f"{model.label}: speed-ups simulated from {kind}", note)
+
+
+def _linear(nodes: Sequence[int]) -> Curve:
+    return Curve("linear", colours.GREY, list(nodes), [float(each) for each in nodes], dash=(2, 3), points=False)
+
+
+def _speedups(lines: Sequence[Curve], title: str, note: str) -> Figure:
+    nodes = sorted({float(at) for line in lines for at in line.across})
+    across = around(NODES, nodes, values=nodes)
+    up = around(SPEEDUP, [value for line in lines for value in line.up])
+    return finished(curves(lines, across, up, title, note, height=260))
 
 
 def document(call_seconds: float, predicted: dict[str, list[Step]], simulated: dict[str, Efficiencies]) -> str:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
+from suite.figures import colours
+from suite.figures.provenance import provenance
+from suite.figures.scatter import Point, scatter
+from suite.figures.style import Figure, around, finished
 from suite.studies import notes
 from suite.studies.claim import together
 from suite.studies.findings import Finding
@@ -25,7 +27,6 @@ from wirebench.errors import UserError
 from wirebench.record import schema
 from wirebench.simulation.compress_rates import Rates
 from wirebench.utils import markdown
-from wirebench.utils.figures import new_figure
 
 CLAIM = load(Path(__file__).parent).claims["near"]
 NEAR = CLAIM.tolerance
@@ -192,24 +193,19 @@ def overlapping(runs: Sequence[Predicted]) -> str:
 
 def figure(runs: Sequence[Predicted]) -> Figure:
     """Predicted against measured, with the band that counts as near."""
-    drawn, axes = new_figure("", "measured ms per step", "predicted ms per step")
-    for name in dict.fromkeys(_name(each.record, "scheduler") for each in runs):
-        chosen = [each.found for each in runs if _name(each.record, "scheduler") == name]
-        axes.plot(
-            [1e3 * f["measured_seconds"] for f in chosen],
-            [1e3 * f["step_seconds"] for f in chosen],
-            linestyle="",
-            marker="o",
-            markersize=4,
-            label=name,
+    points = [
+        Point(
+            each.name, _name(each.record, "scheduler"), 1e3 * each.found["measured_seconds"],
+            1e3 * each.found["step_seconds"], f"{100 * each.error:+.1f} %",
         )
-    ends = [1e3 * extreme(each.found["measured_seconds"] for each in runs) for extreme in (min, max)]
-    axes.plot(ends, ends, color="0.5", linewidth=1)
-    axes.fill_between(ends, [(1 - NEAR) * e for e in ends], [(1 + NEAR) * e for e in ends], color="0.9")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.legend(fontsize=8, frameon=False)
-    return drawn
+        for each in runs
+    ]  # fmt: skip
+    values = [value for point in points for value in (point.across, point.up)]
+    across, up = (around(f"{kind} time per step, ms", values, log=True) for kind in ("measured", "predicted"))
+    series = {name: colours.schedule(name) for name in sorted({point.series for point in points})}
+    where = provenance(each.run.has("environment") or {} for each in runs)
+    note = f"{len(runs)} runs, the median step of each, by their schedules. {verdict(runs)} {where}."
+    return finished(scatter(points, series, NEAR, across, up, "Time per step: predicted against measured", note))
 
 
 def _cells(each: Predicted) -> list[str]:

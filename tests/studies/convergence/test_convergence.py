@@ -10,10 +10,14 @@ import pytest
 import compressors
 import models
 from suite.compose.resolve import resolve
-from suite.studies.convergence.curves import apart
+from suite.figures.style import panels_of
+from suite.studies.convergence.curves import PER_PANEL, shares
+from suite.studies.convergence.report import page
+from suite.studies.convergence.rows import load
 from suite.studies.convergence.run import Cell
-from suite.studies.convergence.tasks import TASKS, Task, compositions, labels
+from suite.studies.convergence.tasks import CONTRASTS, TASKS, Task, compositions, labels
 from suite.studies.gs_sgd.variants import DAMAGING_K, LITERAL
+from tests import charts
 from tests.flexreduce import run_record
 from tests.studies import verb
 from wirebench.config import loader
@@ -493,8 +497,32 @@ def test_a_row_with_an_option_stands_beside_the_row_without(tmp_path: Path) -> N
     assert "| x rank=1 | 50.00 | x" not in text
 
 
-def test_labels_lie_as_near_to_their_curves_as_the_others_allow() -> None:
-    assert apart([0.1, 0.5, 0.9], 0.1) == pytest.approx([0.1, 0.5, 0.9])
-    assert apart([0.5, 0.5], 0.1) == pytest.approx([0.45, 0.55])
-    assert apart([0.2, 0.5, 0.51, 0.52], 0.1) == pytest.approx([0.2, 0.41, 0.51, 0.61])
-    assert apart([], 0.1) == []
+def test_a_panel_for_each_family_dense_in_all_and_a_line_for_what_diverged(tmp_path: Path) -> None:
+    every = [*labels(QUICK), *CONTRASTS]
+    for label in every:
+        status = {"status": "diverged"} if label == "randomk" else {}
+        put(tmp_path, label, 0, {**record(0.3, 0.5, 0.7), **status}, task="quick")
+    for name, figure in page(tmp_path / "quick").figures.items():
+        assert figure is not None
+        charts.check(figure)
+        assert "Left out: randomk (diverged)." in charts.note(figure) and "1 seed" in charts.note(figure)
+        assert {title.partition(" (")[0] for title in charts.titles(figure)} == {
+            "Sketches", "Sketches, options", "Top-k", "Top-k, options", "Fewer bits", "Fewer bits, options", "Low rank"
+        }  # fmt: skip
+        shown = [charts.names(panel) for panel in panels_of(figure)]
+        assert all(names.count("dense") == 1 and len(names) <= PER_PANEL + 1 for names in shown)
+        assert {name for names in shown for name in names} == set(every) - {"randomk"}
+        looks = [{(row["name"], row["colour"]) for row in charts.of(panel, "line")} for panel in panels_of(figure)]
+        assert all(len(dict(look)) == len(look) for look in looks)
+        assert charts.axes(figure, "y") == {"top-1 on the test set, %"}
+        assert charts.axes(figure, "x") <= {"epochs", "bytes that a worker had sent, MB"}, name
+
+
+def test_a_variant_without_its_method_is_shown_with_its_family(tmp_path: Path) -> None:
+    for label in ("dense", "powersgd rank=1", "acp_sgd", "mine"):
+        put(tmp_path, label, 0, record(0.3, 0.5, 0.7))
+    found = shares(load(tmp_path / "resnet20"))
+    assert [(share.title, sorted(method.label for method in share.methods)) for share in found] == [
+        ("Low rank", ["acp_sgd", "powersgd rank=1"]),
+        ("Other methods", ["mine"]),
+    ]

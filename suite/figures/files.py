@@ -1,0 +1,62 @@
+"""Figures as files: the same bytes for the same figure, whole or not at all."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import vl_convert
+
+from suite.figures.style import Figure
+from wirebench.errors import UserError
+from wirebench.utils.files import write_atomically
+
+VEGA_LITE = "6.4"
+"""The version whose charts Altair makes."""
+SHARP = 2
+"""Pixels of a file for each of the figure's."""
+
+
+def _png(spec: str) -> bytes:
+    return vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=SHARP)
+
+
+def _svg(spec: str) -> bytes:
+    return _drawn(spec).encode()
+
+
+def _pdf(spec: str) -> bytes:
+    return vl_convert.svg_to_pdf(_drawn(spec))
+
+
+def _drawn(spec: str) -> str:
+    """The SVG; Vega counts its clip paths from process start on, here they are counted from 0."""
+    drawn = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
+    numbers: dict[str, int] = {}
+    return re.sub(r'(?<=["#])clip(\d+)', lambda found: f"clip{numbers.setdefault(found[1], len(numbers))}", drawn)
+
+
+KINDS: Mapping[str, Callable[[str], Any]] = {".png": _png, ".svg": _svg, ".pdf": _pdf}
+"""By the ending of a file's name."""
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the figure, and make its folder; UserError where it cannot be written, or is to be of an unknown kind."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+    return write(figure, path)
+
+
+def write(figure: Figure, path: Path) -> Path:
+    """The same in a folder that is there."""
+    draw = KINDS.get(path.suffix or ".png")
+    if draw is None:
+        raise UserError(f"{path}: cannot be written: a figure is one of {', '.join(KINDS)}, not {path.suffix!r}")
+    try:
+        write_atomically(path, draw(json.dumps(figure.to_dict())))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}") from error
+    return path
