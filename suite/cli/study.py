@@ -154,7 +154,8 @@ def report_all(arguments: Sequence[str]) -> int:
     parser.add_argument("--html", type=Path, required=True, metavar="FILE", help="the page, e.g. results/report.html")
     parser.add_argument("--readme", type=Path, metavar="FILE", help="also what was found, between the markers of FILE")
     options = parser.parse_args(arguments)
-    from suite.webpage import content, readme, render  # what only a page needs takes a second to import
+    from suite.figures.files import save
+    from suite.webpage import content, overview, readme, render  # what only a page needs takes a second to import
 
     sections = content.gather()
     for section in sections:
@@ -165,6 +166,7 @@ def report_all(arguments: Sequence[str]) -> int:
             print(f"{section.name}: no table: {section.missing}", file=sys.stderr)
     render.write(sections, options.html)
     if options.readme:
+        save(overview.verdicts(sections), options.html.with_name(readme.FIGURE))
         markdown.write(options.readme, readme.text(sections, options.readme, options.html))
     print(options.html)
     return 0

@@ -11,7 +11,7 @@ SHARED = ("$schema", "config", "background")
 
 
 class Panel(NamedTuple):
-    """A chart as wide as its place, and the title that the page says in words."""
+    """A chart, and the title that the page says in words."""
 
     title: str
     subtitle: str
@@ -22,7 +22,7 @@ def panels(spec: Mapping[str, Any]) -> Iterator[Panel]:
     """The charts of a figure: those that it sets side by side, or itself."""
     parts = next((spec[key] for key in ("concat", "hconcat", "vconcat") if key in spec), None)
     if parts is None:
-        yield Panel(*heading(spec), _as_wide_as_its_place(spec))
+        yield Panel(*heading(spec), _untitled(spec))
         return
     shared = {key: spec[key] for key in SHARED if key in spec}
     for part in parts:
@@ -52,10 +52,9 @@ def _joined(text: str | list[str]) -> str:
     return text if isinstance(text, str) else " ".join(text)
 
 
-def _as_wide_as_its_place(spec: Mapping[str, Any]) -> Spec:
+def _untitled(spec: Mapping[str, Any]) -> Spec:
     # A title in words can be selected, and folds on a narrow screen.
-    untitled = {key: value for key, value in spec.items() if key != "title"}
-    return {**untitled, "width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+    return {key: value for key, value in spec.items() if key != "title"}
 
 
 def _with_data(panel: Spec, datasets: Mapping[str, Any]) -> Spec:

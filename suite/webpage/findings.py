@@ -12,6 +12,7 @@ from suite.studies.rows import DENSE, Row, fastest, load
 from suite.studies.runner import RESULTS
 from suite.studies.significance import LEAST_RUNS
 from suite.webpage.content import Section, counted
+from wirebench.topology.rates import parse_rate
 
 LOSES = 1.0
 """Points of accuracy: what is lost at most where a method is named as one that keeps the accuracy."""
@@ -25,7 +26,7 @@ def sentences(sections: Sequence[Section], results: Path = RESULTS) -> list[str]
 
 def _claims(papers: Sequence[Section]) -> str:
     states = counted(papers)
-    said = _listed([f"{number} {'is' if number == 1 else 'are'} {state}" for state, number in states.items()])
+    said = _listed([f"{number} {state}" for state, number in states.items()])
     return f"**{sum(states.values())} claims of {len(papers)} papers:** {said}."
 
 
@@ -39,10 +40,11 @@ def _speeds(folder: Path) -> Iterator[str]:
         faster = [row for row in methods if (row.step_seconds or 0) < (dense.step_seconds or 0)]
         best, note = methods[0], methods[0].runs[0].note
         ratio = (dense.step_seconds or 0) / (best.step_seconds or 1)
+        rate = parse_rate(note["link"]) / 1e9
         yield (
-            f"**{_model(best)}, {note['hosts']} workers, {note['link']} links:** {len(faster)} of {len(methods)} "
-            f"compressors make a step shorter than dense training does; the fastest, {best.label.partition(' (')[0]}, "
-            f"is {ratio:.1f} times as fast."
+            f"**{_model(best)}, {note['hosts']} workers, {rate:g} Gbit/s:** {len(faster)} of {len(methods)} "
+            "compressors make a step shorter than dense training does; the fastest, "
+            f"{best.label.partition(' (')[0]}, is {ratio:.1f} times as fast."
         )
 
 

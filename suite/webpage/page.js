@@ -5,26 +5,47 @@ const themes = { light: {}, dark: { background: "transparent", title: { color: "
 const charts = [...document.querySelectorAll(".chart")];
 const theme = () => document.documentElement.dataset.theme;
 
+function merged(config, more) {
+  const both = { ...config };
+  for (const [key, value] of Object.entries(more)) both[key] = typeof value === "object" ? { ...config[key], ...value } : value;
+  return both;
+}
+
+/* As wide as its place with all that stands beside the plot, which only a drawn chart can tell. */
+async function fit(place, view) {
+  for (let turn = 0; turn < 8; turn += 1) {
+    const excess = Math.ceil(place.querySelector("svg").getBoundingClientRect().width - place.clientWidth);
+    if (excess === 0 || (turn > 0 && excess < 0)) break;
+    // Words at the end of a bar move with it, so that taking away as much as is too much takes away less.
+    await view.width(Math.max(view.width() - (turn > 0 ? Math.ceil(1.3 * excess) : excess), NARROWEST)).runAsync();
+  }
+}
+
+/* A legend does not shrink with its chart: where there is little room it has fewer columns. */
+function fold(part) {
+  if (part === null || typeof part !== "object") return;
+  if (part.legend?.columns > 2) part.legend.columns = 2;
+  Object.values(part).forEach(fold);
+}
+const NARROWEST = 40;
+
 function draw(place) {
-  const spec = JSON.parse(place.nextElementSibling.textContent);
-  const dark = theme() === "dark";
-  spec.config = Object.assign({}, spec.config, themes[theme()]);
-  if (dark) darken(spec);
+  const read = JSON.parse(place.nextElementSibling.textContent);
+  const spec = theme() === "dark" ? darkened(read) : read;
+  if (place.clientWidth < 420) fold(spec);
+  spec.config = merged(spec.config ?? {}, themes[theme()]);
   place.dataset.drawn = theme();
   return vegaEmbed(place, spec, { renderer: "svg", actions: false, ast: false })
-    .then((result) => { place.dataset.marks = result.view.scenegraph().root.items.length; })
+    .then((result) => fit(place, result.view))
     .catch((error) => { place.textContent = `This chart cannot be drawn: ${error.message}`; console.error(error); });
 }
 
-/* Black is the colour of what all others are compared with: on a dark page it is white. */
-function darken(part) {
-  if (Array.isArray(part)) return part.forEach(darken);
-  if (part === null || typeof part !== "object") return;
-  for (const [key, value] of Object.entries(part)) {
-    if (value === "black" || value === "#000000") part[key] = "#f5f5f5";
-    else if (Array.isArray(value)) part[key] = value.map((each) => (each === "black" || each === "#000000" ? "#f5f5f5" : each)), darken(part[key]);
-    else darken(value);
-  }
+/* The colours that stand for a chart's own on a dark ground. */
+const onDark = JSON.parse(document.getElementById("on-dark").textContent);
+function darkened(part) {
+  if (Array.isArray(part)) return part.map(darkened);
+  if (part !== null && typeof part === "object") return Object.fromEntries(Object.entries(part).map(([key, value]) => [key, darkened(value)]));
+  return typeof part === "string" ? onDark[part] ?? part : part;
 }
 
 const seen = new IntersectionObserver((entries) => {
@@ -49,7 +70,7 @@ button.addEventListener("click", () => setTheme(theme() === "dark" ? "light" : "
 /* Tables: a heading sorts, by numbers with their units where most cells begin with one. */
 const units = { k: 1e3, M: 1e6, G: 1e9, T: 1e12, u: 1e-6, m: 1e-3 };
 function amount(text) {
-  const found = /^[^\d+-]{0,3}([+-]?\d[\d,]*\.?\d*(?:e[+-]?\d+)?)\s*([kMGT](?=B|bit)|[um](?=s\b))?/i.exec(text.trim());
+  const found = /^[^\w+-]{0,3}([+-]?\d[\d,]*\.?\d*(?:e[+-]?\d+)?)\s*([kMGT](?=B|bit)|[um](?=s\b))?/i.exec(text.trim());
   return found ? parseFloat(found[1].replaceAll(",", "")) * (units[found[2]] ?? 1) : NaN;
 }
 function sortBy(table, column, heading) {

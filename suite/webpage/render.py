@@ -9,9 +9,12 @@ import vl_convert
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from suite.figures.colours import ON_DARK
+from suite.figures.files import VEGA_LITE
+from suite.figures.style import Figure as Chart
 from suite.studies.findings import Finding
 from suite.studies.page import Page
-from suite.webpage import charts, prose
+from suite.webpage import charts, overview, prose
 from suite.webpage.content import MACHINE_HEAD, Judged, Section, counted, machines
 from suite.webpage.findings import sentences
 from wirebench.errors import UserError
@@ -23,12 +26,12 @@ EXPOSED = "window.vegaEmbed = vegaEmbed;"
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure as the template needs it."""
+    """A figure as the template needs it; panels have a title, a note and a specification."""
 
     id: str
     title: str
     subtitle: str
-    panels: Sequence[tuple[str, Markup]]
+    panels: Sequence[tuple[str, str, Markup]]
 
 
 def write(sections: Sequence[Section], path: Path) -> None:
@@ -59,24 +62,31 @@ def html(sections: Sequence[Section], beside: Path) -> str:
         slug=prose.slug,
         anchor=prose.anchor,
         body=lambda page: Markup(prose.html_of(page, beside)),
+        overview=_figure("verdicts", overview.verdicts(sections)),
         figures=lambda page: list(_figures(page)),
         links=lambda judged: list(_links(judged, beside)),
         style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup((HERE / "page.js").read_text(encoding="utf-8")),
-        vega=Markup(vl_convert.javascript_bundle(EXPOSED).replace("</script", "<\\/script")),
+        on_dark=Markup(charts.script(dict(ON_DARK))),
+        vega=Markup(vl_convert.javascript_bundle(EXPOSED, vl_version=VEGA_LITE).replace("</script", "<\\/script")),
     )
 
 
 def _figures(page: Page) -> Iterator[Figure]:
     for name, chart in page.figures.items():
-        if chart is None:
-            continue
-        spec = chart.to_dict()
-        parts = list(charts.panels(spec))
-        title, subtitle = charts.heading(spec)
-        one = charts.is_one(spec)
-        panels = [("" if one else part.title, Markup(charts.script(part.spec))) for part in parts]
-        yield Figure(prose.figure_id(page, name), title, subtitle, panels)
+        if chart is not None:
+            yield _figure(prose.figure_id(page, name), chart)
+
+
+def _figure(anchor: str, chart: Chart) -> Figure:
+    spec = chart.to_dict()
+    title, subtitle = charts.heading(spec)
+    one = charts.is_one(spec)
+    panels = [
+        ("" if one else part.title, "" if one else part.subtitle, Markup(charts.script(part.spec)))
+        for part in charts.panels(spec)
+    ]
+    return Figure(anchor, title, subtitle, panels)
 
 
 def _links(judged: Judged, beside: Path) -> Iterator[tuple[str, str]]:

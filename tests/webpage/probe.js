@@ -2,6 +2,8 @@
 const frame = document.querySelector("iframe");
 const settled = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 
+const name = (chart) => chart.closest("figure").id;
+
 /* Pairs of words that lie over each other, of those that are seen. */
 function overlaps(svg, page) {
   const words = [...svg.querySelectorAll("text")].filter((each) => each.textContent.trim() && page.getComputedStyle(each).opacity !== "0");
@@ -13,6 +15,12 @@ function overlaps(svg, page) {
     if (across > 2 && down > 3 && one !== other) found.push(`${one} / ${other}`);
   }));
   return found;
+}
+
+/* Words that go beyond the edge of their chart. */
+function cut(svg) {
+  const edge = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll("text")].filter((each) => { const box = each.getBoundingClientRect(); return box.width > 0 && (box.right > edge.right + 1 || box.left < edge.left - 1); }).map((each) => each.textContent);
 }
 
 /* Whether the cells of a column ascend after one press of its heading, and descend after another. */
@@ -34,9 +42,10 @@ async function look() {
   const seen = {
     errors: page.seenErrors,
     charts: charts.length,
-    empty: charts.filter((each) => !each.querySelector("svg .mark-line path, svg .mark-rect path, svg .mark-symbol path, svg .mark-rule line, svg .mark-area path, svg .mark-point path")).map((each) => each.ariaLabel),
-    overlaps: charts.flatMap((each) => (each.querySelector("svg") ? overlaps(each.querySelector("svg"), page).map((pair) => `${each.ariaLabel}: ${pair}`) : [])),
-    clipped: charts.filter((each) => each.querySelector("svg")?.getBoundingClientRect().width > each.getBoundingClientRect().width + 1).map((each) => each.ariaLabel),
+    empty: charts.filter((each) => !each.querySelector("svg .mark-line path, svg .mark-rect path, svg .mark-symbol path, svg .mark-rule line, svg .mark-area path, svg .mark-point path")).map((each) => name(each)),
+    overlaps: charts.flatMap((each) => (each.querySelector("svg") ? overlaps(each.querySelector("svg"), page).map((pair) => `${name(each)}: ${pair}`) : [])),
+    cut: charts.flatMap((each) => (each.querySelector("svg") ? cut(each.querySelector("svg")).map((word) => `${name(each)}: ${word}`) : [])),
+    clipped: charts.filter((each) => each.querySelector("svg")?.getBoundingClientRect().width > each.getBoundingClientRect().width + 1).map((each) => name(each)),
     width: body.documentElement.scrollWidth,
     tables: body.querySelectorAll("table").length,
     unsorted: [...body.querySelectorAll("table")].filter((table) => !sorts(table)).map((table) => table.textContent.slice(0, 60)),

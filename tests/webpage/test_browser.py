@@ -44,7 +44,7 @@ def test_the_committed_page_in_a_browser(width: int, tmp_path: Path) -> None:
     seen = look(RESULTS / "report.html", width, tmp_path)
     assert "failed" not in seen, seen
     assert seen["errors"] == [] and seen["empty"] == [] and seen["charts"] >= 10
-    assert seen["overlaps"] == [] and seen["clipped"] == []
+    assert seen["overlaps"] == [] and seen["cut"] == [] and seen["clipped"] == []
     assert seen["width"] <= width
     assert seen["tables"] > 10 and seen["unsorted"] == []
     assert seen["filtered"] > 0 and seen["redrawn"] == seen["charts"]

@@ -1,0 +1,29 @@
+"""The figure of the first screen: each paper's claims by verdict."""
+
+from collections.abc import Sequence
+
+from suite.figures import colours
+from suite.figures.bars import Bar, Look, stacked
+from suite.figures.style import Figure, around, finished
+from suite.webpage.content import Section, counted
+
+COLOURS = {
+    "reproduced": colours.GREEN,
+    "direction reproduced": colours.SKY,
+    "not decidable": colours.GREY,
+    "not reproduced": colours.VERMILLION,
+    "contradicted": colours.PINK,
+    "not run here": colours.PALE,
+}
+"""Of the verdicts."""
+
+
+def verdicts(sections: Sequence[Section]) -> Figure:
+    """A bar for each paper: how many of its claims have each verdict."""
+    bars = []
+    for section in sections:
+        if section.is_paper:
+            parts = {state: float(number) for state, number in counted([section]).items()}
+            bars.append(Bar(section.name, parts, words=f"{sum(parts.values()):.0f}"))
+    across = around("claims", [0.0, *(bar.total for bar in bars)])
+    return finished(stacked(bars, across, Look(COLOURS, legend_columns=3), "Claims of the papers by verdict"))
