@@ -23,7 +23,7 @@ def verdicts(sections: Sequence[Section]) -> Figure:
     bars = []
     for section in sections:
         if section.is_paper:
-            parts = {state: float(number) for state, number in counted([section]).items()}
+            parts: dict[str, float] = {state: float(number) for state, number in counted([section]).items()}
             bars.append(Bar(section.name, parts, words=f"{sum(parts.values()):.0f}"))
     across = around("claims", [0.0, *(bar.total for bar in bars)])
     return finished(stacked(bars, across, Look(COLOURS, legend_columns=3), "Claims of the papers by verdict"))

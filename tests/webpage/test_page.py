@@ -19,8 +19,9 @@ from suite.webpage.content import Section, counted
 SOURCE = {"authors": "A. Author", "title": "On <b>wires</b>", "published": "2026"}
 
 
-def claim(number: float = 2.0, name: str = "ratio", **more: str) -> Claim:
-    return Claim(name, "ours over theirs", "Table I", (number,), "x", "somewhere", 0.1, no_effect=1.0, **more)
+def claim(number: float = 2.0, name: str = "ratio", not_run: str = "", command: str = "") -> Claim:
+    known = Claim(name, "ours over theirs", "Table I", (number,), "x", "somewhere", 0.1, no_effect=1.0)
+    return replace(known, not_run=not_run, command=command)
 
 
 def chart(name: str = "points") -> alt.Chart:
