@@ -109,6 +109,19 @@ def test_the_last_steps_ratio_stands_beside_the_others():
     assert compare.rows({**RECORD, "compression_ratio": ratios})["ratio wire, last step"] == "80x"
 
 
+def test_what_the_interface_carried_stands_beside_the_messages():
+    ratios = {**RECORD["compression_ratio"], "nic": 20.0}
+    assert compare.rows({**RECORD, "compression_ratio": ratios})["ratio interface"] == "20x"
+    assert "ratio interface" not in compare.rows({**RECORD, "compression_ratio": {**ratios, "nic": None}})
+    for nic, lines in ((3_000_000, 0), (3_240_000, 1)):
+        sizes = {**RECORD["bytes_per_step"], "nic": nic}
+        said = [
+            line for line in compare.remarks({**RECORD, "bytes_per_step": sizes}) if "the interface carried" in line
+        ]
+        assert len(said) == lines
+    assert said[0].startswith("the interface carried 2 times the bytes of the messages")
+
+
 def test_warnings_are_shown_with_their_run(runs):
     path = runs / "ring" / "record.json"
     path.write_text(json.dumps({**RECORD, "warnings": ["it [red]diverges"]}))

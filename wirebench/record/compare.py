@@ -29,13 +29,16 @@ MAIN = (
     "wire bytes/step",
     "ratio wire",
     "ratio wire, last step",
+    "ratio interface",
     "top1",
 )
 """The lines of a table that is not asked for everything."""
 USUAL = {"collective": "native", "status": "finished"}
 """What is said only where it is something else."""
 NOT_COUNTED = (("train", "warmup_steps"), ("output", "health_every"))
-RATIOS = {"wire_last_step": "ratio wire, last step"}
+RATIOS = {"wire_last_step": "ratio wire, last step", "nic": "ratio interface"}
+TIMES_AS_MANY = 2
+"""Of the bytes of `wire`: from where on the interface's are pointed out."""
 
 
 def rows(record: Record) -> dict[str, str]:
@@ -55,7 +58,9 @@ def rows(record: Record) -> dict[str, str]:
     }
     for name, count in record["bytes_per_step"].items():
         lines[f"{name.replace('_', ' ')} bytes/step"] = _or_missing(count, _bytes)
-    for name, ratio in record["compression_ratio"].items():
+    # No interface is counted where all ranks are in one process.
+    told = {name: ratio for name, ratio in record["compression_ratio"].items() if name != "nic" or ratio is not None}
+    for name, ratio in told.items():
         label = RATIOS.get(name, f"ratio {name.replace('_', ' ')}")
         lines[label] = _or_missing(ratio, lambda value: f"{value:.4g}x")
     lines |= _health(record.get("health") or {})
@@ -67,7 +72,20 @@ def rows(record: Record) -> dict[str, str]:
 
 def remarks(record: Record) -> list[str]:
     """What must be said beside the numbers, a line each: the run's warnings, and why nothing was counted."""
-    return [*(f"warning: {text}" for text in record.get("warnings", [])), *_uncounted(record)]
+    warnings = (f"warning: {text}" for text in record.get("warnings", []))
+    return [*warnings, *_uncounted(record), *_beside_the_wire(record)]
+
+
+def _beside_the_wire(record: Record) -> list[str]:
+    """That the interface carried far more than the messages: their ratio is not what the network sees."""
+    sizes = record["bytes_per_step"]
+    wire, nic = sizes["wire"], sizes["nic"]
+    if not wire or nic is None or nic < TIMES_AS_MANY * wire:
+        return []
+    return [
+        f"the interface carried {nic / wire:.3g} times the bytes of the messages: headers, the engine's own control "
+        "messages, and what else used it"
+    ]
 
 
 def _uncounted(record: Record) -> list[str]:

@@ -116,6 +116,7 @@ class Traffic:
         per_step = {name: self._mean(total) for name, total in self._totals().items()}
         share = 1 / (self._nic_steps * self.ranks_on_this_host) if self._nic_steps else None
         wires = self.per_rank.wire if self.per_rank and self.steps else []
+        nic = None if share is None else self._nic_sent * share
         return {
             "bytes_per_step": {
                 "payload": per_step["payload"],
@@ -123,13 +124,14 @@ class Traffic:
                 "wire": per_step["wire"],
                 "wire_mean": sum(wires) / len(wires) if wires else None,
                 "wire_max": max(wires, default=None),
-                "nic": None if share is None else self._nic_sent * share,
+                "nic": nic,
                 "nic_headers": None if share is None else self._nic_packets * HEADER_BYTES * share,
             },
             "compression_ratio": {
                 "values": _ratio(self.dense_bytes, per_step["values"]),
                 "with_indices": _ratio(self.dense_bytes, per_step["payload"]),
                 "wire": self._wire_ratio(wires or [per_step["wire"] or 0.0]),
+                "nic": None if nic is None else self._wire_ratio([nic]),
             },
             "requests": [_as_entry(request) for request in self.last],
         }
