@@ -39,11 +39,6 @@ def test_every_study_has_all_its_parts(name: str, capsys: pytest.CaptureFixture[
     assert found.report.committed(), "no table is held against its records"
 
 
-@pytest.mark.parametrize("name", STUDIES)
-def test_the_committed_tables_are_those_of_their_records(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(name, "check") == 0, capsys.readouterr().out
-
-
 def test_a_table_that_is_not_of_its_records_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     put(tmp_path, "dense", 0, record("none", 1.0))
     assert run("methods", "report", str(tmp_path)) == 0

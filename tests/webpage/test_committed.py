@@ -1,0 +1,42 @@
+"""The committed tables, the page and README.md are what the records give; a change of any of them is found."""
+
+from pathlib import Path
+
+import pytest
+
+from suite.studies.runner import RESULTS, ROOT
+from suite.webpage import committed, content, render
+from suite.webpage.content import Section
+
+
+@pytest.fixture(scope="module")
+def sections() -> list[Section]:
+    """Made once: it takes ten seconds."""
+    return content.gather()
+
+
+@pytest.fixture(autouse=True)
+def gathered(sections: list[Section], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(content, "gather", lambda: sections)
+
+
+def test_what_is_committed_is_what_the_records_give() -> None:
+    assert committed.drifts(ROOT, RESULTS) == []
+
+
+def test_every_claim_of_every_study_has_a_verdict_and_a_way_to_it(sections: list[Section]) -> None:
+    judged = [each for section in sections for each in section.claims]
+    assert len(judged) > 50 and all(each.findings for each in judged)
+    for each in judged:
+        if each.state == "not run here":
+            assert (each.verdict.why and each.claim.command) or each.claim.not_run == "", each.claim.id
+
+
+def test_a_page_or_readme_of_other_records_is_named(tmp_path: Path, sections: list[Section]) -> None:
+    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text().replace(" reproduced", " proved", 1))
+    page = tmp_path / "results" / "report.html"
+    render.write([section for section in sections if section.is_paper], page)
+    found = committed.drifts(tmp_path, page.parent)
+    assert [line.partition(": ")[0] for line in found] == [str(page), str(tmp_path / "README.md")]
+    page.unlink()
+    assert committed.drifts(tmp_path, page.parent)[0].startswith(f"{page}: is not the page of its records")
