@@ -77,7 +77,9 @@ def commands(target: str, folder: Path) -> list[Words]:
     # Of a make that runs the tests nothing may be inherited.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
     environment["NOTES"] = str(folder / "notes")
-    given = [f"VENV={folder / 'bin'}", f"RESULTS={folder / 'results'}", "--old-file=setup"]
+    cifar = folder / "cifar"
+    (cifar / "cifar-10-batches-bin").mkdir(parents=True)
+    given = [f"VENV={folder / 'bin'}", f"RESULTS={folder / 'results'}", f"CIFAR={cifar}", "--old-file=setup"]
     command = ["make", "--silent", *given, target]
     made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert made.returncode == 0, made.stderr
