@@ -32,7 +32,7 @@ STUDY = $(VENV)/wirebench study
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all lint format clean tables bench-overhead bench-input bench-cifar bench-synthetic \
 	bench-collectives bench-flexreduce bench-compressors bench-methods bench-gssgd bench-convergence bench-mgwfbp \
-	bench-prediction bench-schedules bench-break-even
+	bench-prediction bench-schedules bench-break-even bench-iwp
 
 help: ## show this list
 	@echo 'Wirebench: what data-parallel training puts on the wire'
@@ -141,6 +141,13 @@ bench-gssgd: setup ## the gs-SGD paper's Table II, 4 emulated hosts, 1 Gbit/s: f
 	@failed=; \
 	$(STUDY) gs_sgd run || failed=yes; \
 	$(STUDY) gs_sgd report && test -z "$$failed"
+
+IMAGES ?=
+
+bench-iwp: setup ## the IWP paper's ratios, waiting times and network I/O; CIFAR=FOLDER, IMAGES=FOLDER (about 2 h)
+	@failed=; \
+	$(STUDY) iwp run --data "$(CIFAR)" $(if $(IMAGES),--images "$(IMAGES)") || failed=yes; \
+	$(STUDY) iwp report && test -z "$$failed"
 
 bench-convergence: setup ## CIFAR-10 with every compressor, several seeds, two tasks; CIFAR=FOLDER (about 12 h)
 	@$(STUDY) convergence run --data "$(CIFAR)"

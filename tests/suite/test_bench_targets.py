@@ -77,7 +77,9 @@ def commands(target: str, folder: Path, *more: str) -> list[Words]:
     # Of a make that runs the tests nothing may be inherited.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
     environment["NOTES"] = str(folder / "notes")
-    given = [f"VENV={folder / 'bin'}", f"RESULTS={folder / 'results'}", "--old-file=setup", *more]
+    cifar = folder / "cifar"
+    (cifar / "cifar-10-batches-bin").mkdir(parents=True)
+    given = [f"VENV={folder / 'bin'}", f"RESULTS={folder / 'results'}", f"CIFAR={cifar}", "--old-file=setup", *more]
     command = ["make", "--silent", *given, target]
     made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False)
     assert made.returncode == 0, made.stderr
@@ -254,15 +256,17 @@ def test_what_a_target_calls_can_be_run(target: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", available())
 def test_the_runs_behind_the_tables_can_be_made(name: str, quick: bool, tmp_path: Path) -> None:
     """A short version has fewer runs, not others."""
-    place = Place(tmp_path)
+    for split in ("cifar-10-batches-bin", "train/a", "val/a"):
+        (tmp_path / split).mkdir(parents=True)
     for line in Study(name).runs.series(quick):
-        check_study([name, "run", *(str(tmp_path) if word in ("{data}", "{images}") else word for word in line)], place)
+        words = (str(tmp_path) if word in ("{data}", "{images}") else word for word in line)
+        check_study([name, "run", *words], Place(tmp_path))
 
 
 @pytest.mark.parametrize("quick", ["", "1"])
 def test_tables_makes_the_runs_then_the_page(quick: str, tmp_path: Path) -> None:
-    run, report = commands("tables", tmp_path, f"QUICK={quick}", f"CIFAR={tmp_path}")
-    assert run == ["wirebench", "study", "run", *(["--quick"] if quick else []), "--data", str(tmp_path)]
+    run, report = commands("tables", tmp_path, f"QUICK={quick}")
+    assert run == ["wirebench", "study", "run", *(["--quick"] if quick else []), "--data", str(tmp_path / "cifar")]
     assert report == ["wirebench", "study", "report", "--html", f"{'build/tables' if quick else 'results'}/report.html"]
 
 

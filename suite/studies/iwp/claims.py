@@ -1,0 +1,84 @@
+"""The IWP paper's claims beside what was measured: ratios, intervals, densification, and accuracies of trainings."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from suite.studies import trust
+from suite.studies.claim import Claim
+from suite.studies.convergence.rows import Method
+from suite.studies.convergence.verdicts import judge_points
+from suite.studies.findings import Finding
+from suite.studies.iwp.measured import Counted
+from suite.studies.iwp.variants import kind
+from suite.studies.published import load
+
+PUBLISHED = load(Path(__file__).parent)
+CLAIMED: Mapping[str, Claim] = PUBLISHED.claims
+
+
+def of_ratios(parts: Mapping[str, Sequence[Counted]]) -> Iterator[Finding]:
+    """What was counted on a paper's model; of IWP once with its masks and once by the values alone."""
+    for claim in CLAIMED.values():
+        for model in ("alexnet", "resnet50"):
+            if claim.about.get("ratio") in (model, "both"):
+                for row in parts.get(model, ()):
+                    if kind(row.label) == claim.about["method"] and not row.run.diverged:
+                        yield from _ratios(claim, model, row)
+
+
+def _ratios(claim: Claim, model: str, row: Counted) -> Iterator[Finding]:
+    where = f"{model}, {row.label}"
+    counted = {"with masks" if row.is_iwp else "as sent": row.as_sent, "values only": row.values}
+    for how, ratio in counted.items():
+        if ratio is not None:
+            # No argument forbids the figure where masks are left out.
+            judged = replace(claim, contradicted="") if how == "values only" else claim
+            here = f"{ratio:.2f}x {how}" + (f", {row.wire:.2f}x on the wire" if row.wire else "")
+            yield Finding(judged, here, judged.judge(ratio), f"{where}, {how}", records=(row.run.folder,),
+                          rules=row.rules)  # fmt: skip
+
+
+def of_intervals(rows: Sequence[Counted]) -> Iterator[Finding]:
+    """How often a coordinate is sent: of coordinates sent at random, one step more than the mean age of what waits.
+
+    Runs that are shorter than the claim's interval say nothing of it.
+    """
+    for claim in CLAIMED.values():
+        for row in rows:
+            if claim.about.get("waiting") and row.waited and row.steps > claim.number[-1] and not row.run.diverged:
+                mean, longest = row.waited
+                here = f"sent {mean:.1f} steps ago on average, {longest:.0f} at most, of {row.steps}"
+                yield Finding(claim, here, claim.judge(mean + 1), row.label, records=(row.run.folder,), rules=row.rules)
+
+
+def of_densification() -> Iterator[Finding]:
+    """Computed: what nodes choose at random, each for itself, is 1 - (1 - p)^N of the gradient together."""
+    for claim in CLAIMED.values():
+        if "share" in claim.about:
+            share, nodes = claim.about["share"], claim.about["nodes"]
+            together = ", ".join(
+                f"{100 * united(share, each):.2f} % of {each} nodes"
+                for each in PUBLISHED.tables["densification"]["nodes"]
+            )
+            yield Finding(claim, f"computed: {together}", claim.judge(united(share, nodes)))
+
+
+def united(share: float, nodes: int) -> float:
+    """Share of the coordinates that any of `nodes` chooses, each a share of them at random."""
+    return 1 - (1 - share) ** nodes
+
+
+def of_trainings(methods: Sequence[Method], task: str) -> Iterator[Finding]:
+    """Accuracies of the study `convergence`: IWP, in every setting that was trained, against dense."""
+    known = {method.label: method for method in methods}
+    for claim in CLAIMED.values():
+        rival = known.get(claim.about.get("points_below", ""))
+        for label, ours in known.items():
+            if rival is not None and kind(label) == "iwp":
+                here, verdict = judge_points(claim, ours, rival)
+                runs = (*ours.runs, *rival.runs)
+                about = f"{label}, {task}, {len(ours.runs[0].record['history'])} epochs"
+                records = tuple(run.folder for run in runs)
+                rules = tuple(dict.fromkeys(rule for each in (ours, rival) for rule in trust.rules(each.runs, "seeds")))
+                yield Finding(claim, here, verdict, about, records=records, rules=rules)

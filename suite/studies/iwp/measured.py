@@ -1,0 +1,154 @@
+"""A run that counted bytes: its three ratios, their bound, its density, and how long coordinates waited."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from suite.studies import notes, trust
+from suite.studies.iwp.variants import unlabelled
+from suite.studies.notes import NotedRun
+from wirebench.utils.markdown import table
+
+NEEDS = {"label": str, "launch": str}
+HEAD = (
+    "variant", "values only", "with masks", "on the wire", "bound 32/R", "density %", "density % at the end",
+    "sent in the first and the last epoch", "steps since sent, mean", "at most",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Counted:
+    """One run of a variant."""
+
+    run: NotedRun
+
+    @property
+    def label(self) -> str:
+        """The variant."""
+        return unlabelled(self.run.note["label"])
+
+    @property
+    def is_iwp(self) -> bool:
+        """Whether it has masks."""
+        return bool(self.run.has("config", "compressor", "name") == "iwp")
+
+    @property
+    def density(self) -> float | None:
+        """Mean share of the coordinates that were sent, of the tensors that are compressed."""
+        return self.health("density")
+
+    @property
+    def values(self) -> float | None:
+        """Dense over sent values: 1 / density."""
+        density = self.density if self.is_iwp else None
+        return 1 / density if density else None
+
+    @property
+    def as_sent(self) -> float | None:
+        """The same with all that tells the values' places: masks, or indices and scales."""
+        if self.is_iwp:
+            density, masks = self.density, self._masks()
+            return None if density is None or masks is None else 1 / (density + masks)
+        ratio = self.run.has("compression_ratio", "with_indices")
+        return None if ratio is None else float(ratio)
+
+    def _masks(self) -> float | None:
+        """Mean bytes of all masks over those of the tensors that are compressed.
+
+        The mean of the readings' own ratios would not go with the mean density: it can be above the ratio of the values
+        alone. The last reading has a ratio, a density and bytes of one step, so they tell how many bytes a share is.
+        """
+        mean, last = (self.health("mask_bytes", which) for which in ("mean", "last"))
+        ratio, density = (self.health(name, "last") for name in ("ratio_with_masks", "density"))
+        if mean is None or not last or not ratio or density is None:
+            return None
+        return mean / last * (1 / ratio - density)
+
+    @property
+    def wire(self) -> float | None:
+        """Bytes of a dense ring over what a worker sent. A gathered mask crosses a link once, a summed value twice."""
+        ratio = self.run.has("compression_ratio", "wire")
+        return None if ratio is None else float(ratio)
+
+    @property
+    def bound(self) -> float | None:
+        """The most that raw bitmaps of R voters allow."""
+        settings = self.run.record["config"]["compressor"]
+        return 32 / settings["voters"] if self.is_iwp and settings["masks"] == "bits" else None
+
+    @property
+    def waited(self) -> tuple[float, float] | None:
+        """Steps since a coordinate was last sent, at the last reading: of the mean coordinate, and of the longest."""
+        mean, longest = (self.health(name, "last") for name in ("waiting_mean", "waiting_max"))
+        return None if mean is None or longest is None else (mean, longest)
+
+    @property
+    def steps(self) -> int:
+        """Of the run."""
+        return int(self.run.record.get("steps_done") or 0)
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """That the record breaks; counts of bytes do not depend on what else the machine did."""
+        broken = (each.rule for each in trust.broken(self.run.record, trust.Repository(None)))
+        return tuple(dict.fromkeys(rule for rule in broken if not rule.startswith("load")))
+
+    def health(self, name: str, which: str = "mean") -> float | None:
+        """A measure of the compressor's own, by its readings' mean or the last one."""
+        found: Any = self.run.has("health", f"compressor/{name}", which)
+        return None if found is None else float(found)
+
+    def cells(self) -> list[str]:
+        """Of the table."""
+        waited = self.waited or (None, None)
+        ratios = (f"{each:.2f}x" if each else "-" for each in (self.values, self.as_sent, self.wire))
+        densities = (self.density, self.health("density", "last")) if self.is_iwp else (None, None)
+        title = self.label + (" (diverged)" if self.run.diverged else "")
+        return [
+            title,
+            *ratios,
+            f"{self.bound:g}x" if self.bound else "-",
+            *("-" if each is None else f"{100 * each:.2f}" for each in densities),
+            self._course(),
+            *("-" if each is None else f"{each:.1f}" for each in waited),
+        ]
+
+    def _course(self) -> str:
+        """Bytes that a worker sent in the first epoch and in the last, in MB."""
+        totals = [entry.get("wire_bytes_total") for entry in self.run.record["history"]]
+        if len(totals) < 2 or None in totals:
+            return "-"
+        return f"{totals[0] / 1e6:.1f} and {(totals[-1] - totals[-2]) / 1e6:.1f} MB"
+
+
+def load(folder: Path) -> list[Counted]:
+    """All runs of a part, by name; nothing where there is no such folder."""
+    return [Counted(run) for run in notes.read(folder, NEEDS)]
+
+
+def document(part: str, rows: Sequence[Counted]) -> str:
+    """The table of a part."""
+    record = rows[0].run.record
+    config = record["config"]
+    return "\n".join(
+        [
+            f"# What IWP sends: {part}",
+            "",
+            f"{config['model']['name']} on {config['data']['name']}, {record['world_size']} virtual workers of "
+            f"{config['data']['batch_size']} images, {rows[0].steps} steps, on {rows[0].run.machine}; made by "
+            f"`wirebench study iwp run`, commit {rows[0].run.commit}.",
+            "",
+            *table(HEAD, [row.cells() for row in rows]),
+            LEGEND,
+            "",
+        ]
+    )
+
+
+LEGEND = (
+    "Ratios are dense over sent: values only, 1 / density, of the tensors that are compressed; with masks, as if each "
+    "worker had sent the values and the masks of all voters (of other methods: indices, scales and bits); on the wire, "
+    "a dense ring over what a worker sent, biases and normalisation included. The bound is that of raw bitmaps of R "
+    "voters. Densities are means of the readings of `output.health_every`, and the last of them."
+)

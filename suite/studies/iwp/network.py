@@ -1,0 +1,114 @@
+"""Network I/O on emulated hosts: what the interface sent in a second, as KB/s and as a share of the link's rate."""
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from suite.studies import trust
+from suite.studies.claim import Claim
+from suite.studies.findings import Finding
+from suite.studies.iwp.variants import DENSE, FIXED, kind, unlabelled
+from suite.studies.notes import NotedRun
+from suite.studies.rows import Row
+from suite.studies.rows import load as load_rows
+from wirebench.topology.rates import parse_rate
+from wirebench.utils.markdown import table
+
+HEAD = ("method", "turns", "KB/s sent by a host [between turns]", "share of the link %", "step ms", "bytes of a step")
+Spread = tuple[float, float, float]
+"""Median of the turns, the least, and the largest; of five and more without the extremes."""
+
+
+def load(folder: Path) -> list[Row]:
+    """The methods, by what the table calls them; nothing where there is no run."""
+    return load_rows(folder) if any(folder.glob("[!.]*/method.json")) else []
+
+
+def rate(run: NotedRun) -> float | None:
+    """Bytes in a second on the interface of a host, in the counted steps: bytes of a step over the mean step.
+
+    All of a step's bytes over all of its time need the mean; records have it as images over images a second.
+    """
+    sent, images = run.has("bytes_per_step", "nic"), run.has("images_per_second", "mean")
+    batch = run.has("config", "data", "batch_size")
+    return sent * images / (batch * run.record["world_size"]) if sent and images and batch else None
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Of the turns."""
+    kept = sorted(values)[1:-1] if len(values) >= trust.TURNS else sorted(values)
+    return statistics.median(values), kept[0], kept[-1]
+
+
+def findings(rows: Sequence[Row], claims: Mapping[str, Claim]) -> Iterator[Finding]:
+    """How full the link is with dense training, and how much less IWP sends, for each of its thresholds."""
+    known = {unlabelled(row.label): row for row in rows if not row.diverged}
+    dense = known.get(DENSE)
+    if dense is None:
+        return
+    for claim in claims.values():
+        if claim.about.get("io") == DENSE and (shares := _shares(dense)):
+            yield _finding(claim, shares, _share(shares), "", (dense,))
+        for label, row in known.items():
+            if claim.about.get("io") == FIXED == kind(label) and (ratios := _ratios(dense, row)):
+                yield _finding(claim, ratios, _ratio(ratios), label, (dense, row))
+
+
+def _shares(row: Row) -> Spread | None:
+    shares = [each / (parse_rate(run.note["link"]) / 8) for run in row.runs if (each := rate(run))]
+    return spread(shares) if shares else None
+
+
+def _ratios(dense: Row, row: Row) -> Spread | None:
+    """Turn by turn."""
+    pairs = zip(map(rate, dense.runs), map(rate, row.runs), strict=False)
+    ratios = [theirs / ours for theirs, ours in pairs if theirs and ours]
+    return spread(ratios) if ratios else None
+
+
+def _finding(claim: Claim, measured: Spread, here: str, about: str, rows: Sequence[Row]) -> Finding:
+    middle, low, high = measured
+    rules = tuple(dict.fromkeys(rule for row in rows for rule in trust.rules(row.runs, "turns")))
+    records = tuple(run.folder for row in rows for run in row.runs)
+    return Finding(claim, here, claim.judge(middle, (low, high)), about, records=records, rules=rules)
+
+
+def _share(shares: Spread) -> str:
+    middle, low, high = (100 * each for each in shares)
+    return f"{middle:.1f} % [{low:.1f} - {high:.1f}]"
+
+
+def _ratio(ratios: Spread) -> str:
+    return "{:.2f}x [{:.2f} - {:.2f}]".format(*ratios)
+
+
+def document(rows: Sequence[Row]) -> str:
+    """The table of the part."""
+    run = rows[0].runs[0]
+    config = run.record["config"]
+    lines = [_cells(row) for row in sorted(rows, key=lambda row: row.label)]
+    return "\n".join(
+        [
+            "# Network I/O: dense training and IWP",
+            "",
+            f"{config['model']['name']} on {config['data']['name']}, {run.note['hosts']} emulated hosts of one worker "
+            f"with {config['data']['batch_size']} images, links of {run.note['link']}, on {run.machine}; made by "
+            f"`wirebench study iwp run`, commit {run.commit}.",
+            "",
+            *table(HEAD, lines),
+            *trust.note({unlabelled(row.label): row.runs for row in rows}, "turns"),
+            "KB/s (1 KB = 1000 bytes) are what the kernel counted on the interface of rank 0's host, headers included, "
+            "over all counted steps. In brackets the least and the largest turn, of five or more without these two.",
+            "",
+        ]
+    )
+
+
+def _cells(row: Row) -> list[str]:
+    rates, shares = [each for run in row.runs if (each := rate(run))], _shares(row)
+    sent = row.median("bytes_per_step", "nic")
+    known = "{:.0f} [{:.0f} - {:.0f}]".format(*(each / 1e3 for each in spread(rates))) if rates else "-"
+    share = f"{100 * shares[0]:.1f}" if shares else "-"
+    step = f"{1e3 * row.step_seconds:.0f}" if row.step_seconds else "-"
+    title = unlabelled(row.label) + (" (diverged)" if row.diverged else "")
+    return [title, str(len(row.runs)), known, share, step, f"{sent / 1e3:.0f} kB" if sent else "-"]

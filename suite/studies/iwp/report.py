@@ -1,0 +1,91 @@
+"""The IWP paper's numbers beside what was measured: results/iwp/table.md, and a table for each part below it.
+
+wirebench study iwp report                         from the runs in results/iwp
+wirebench study iwp report --runs FOLDER --dir FOLDER
+"""
+
+import argparse
+from pathlib import Path
+
+from suite.studies.convergence import rows as convergence
+from suite.studies.findings import Finding, claims_table, with_unrun
+from suite.studies.iwp import measured, network
+from suite.studies.iwp.claims import CLAIMED, PUBLISHED, of_densification, of_intervals, of_ratios, of_trainings
+from suite.studies.iwp.measured import Counted
+from suite.studies.page import Page
+from suite.studies.runner import RESULTS
+from wirebench.errors import UserError
+
+COUNTED = {"alexnet": "AlexNet", "resnet50": "ResNet-50", "cifar": "ResNet-8 on CIFAR-10"}
+"""Parts that count bytes, and their models."""
+NETWORK = "network"
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Where the runs are, and the report goes."""
+    add = parser.add_argument
+    add("--runs", type=Path, default=RESULTS / "iwp", metavar="FOLDER", help="PART/VARIANT-TURN (results/iwp)")
+    where = RESULTS / "convergence"
+    add("--trainings", type=Path, default=where, metavar="FOLDER", help="TASK/METHOD-SEED (results/convergence)")
+    add("--dir", type=Path, metavar="FOLDER", help="of the report (that of the runs)")
+
+
+def findings(options: argparse.Namespace) -> list[Finding]:
+    """All claims, those without a measurement too; nothing where there is no run."""
+    parts, slow = _parts(options.runs), network.load(options.runs / NETWORK)
+    if not parts and not slow:
+        return []
+    tasks = sorted({path.parents[1] for path in options.trainings.glob("*/*/method.json")})
+    found = [
+        *of_ratios(parts),
+        *(each for folder in tasks for each in of_trainings(convergence.load(folder), folder.name)),
+        *of_intervals(parts.get("cifar", ())),
+        *of_densification(),
+        *network.findings(slow, CLAIMED),
+    ]
+    return with_unrun(found, CLAIMED.values())
+
+
+def pages(options: argparse.Namespace) -> list[Page]:
+    """The claims, and one page for each part that has runs."""
+    found = findings(options)
+    if not found:
+        raise UserError(f"{options.runs}: has no PART/VARIANT-TURN/method.json; measure first")
+    out = options.dir or options.runs
+    below = [
+        Page(out / part, measured.document(COUNTED[part], rows)) for part, rows in _parts(options.runs).items()
+    ]  # fmt: skip
+    slow = network.load(options.runs / NETWORK)
+    if slow:
+        below.append(Page(out / NETWORK, network.document(slow)))
+    text = [
+        "# IWP beside its paper",
+        "",
+        '{authors}, "{title}", {published}.'.format(**PUBLISHED.source)
+        + " Ours: `wirebench study iwp run`, in several readings of what the paper leaves out. Tables of what was "
+        f"measured: {', '.join(f'[{page.folder.name}]({page.folder.name}/table.md)' for page in below)}.",
+        "",
+        *claims_table(found),
+        NOTES,
+        "",
+    ]
+    return [Page(out, "\n".join(text)), *below]
+
+
+def committed() -> list[list[str]]:
+    """The only one, once it is there."""
+    return [[]] if any((RESULTS / "iwp").glob("*/[!.]*/method.json")) else []
+
+
+def _parts(runs: Path) -> dict[str, list[Counted]]:
+    """The runs that counted bytes, by their part."""
+    read = {part: measured.load(runs / part) for part in COUNTED}
+    return {part: rows for part, rows in read.items() if rows}
+
+
+NOTES = (
+    "Ratios are judged twice: with the masks that all workers receive, and by the values alone. They are of the first "
+    "steps of a training; the paper's are of a whole one. An interval is judged by the mean age of what waits and one "
+    "step: the mean interval of coordinates that are sent at random. Of ones that are sent regularly it is twice the "
+    "age and one step."
+)

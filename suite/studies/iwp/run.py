@@ -1,0 +1,128 @@
+"""Count what IWP sends of real models' gradients, how long a coordinate waits, and what a slow network carries.
+
+wirebench study iwp run --data FOLDER --images FOLDER    into results/iwp; FOLDERs of CIFAR-10 and of images in classes
+wirebench study iwp run --data FOLDER                    without AlexNet and ResNet-50
+wirebench study iwp report                               afterwards: the paper's numbers beside what was measured
+
+Parts, in the order of their runs: alexnet and resnet50 (images of 224 pixels, 4 virtual workers, a few dozen steps),
+network (dense and IWP take turns on emulated hosts; needs root), cifar (ResNet-8, 8 epochs). Runs that are there are
+not made again.
+"""
+
+import argparse
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite.studies.iwp import images
+from suite.studies.iwp.variants import IWP, NETWORK, VARIANTS, named
+from suite.studies.runner import RESULTS, ROOT, Launch, measure, within
+from suite.studies.trainings import Cluster, Training
+from wirebench.config import loader
+from wirebench.errors import UserError
+
+CIFAR10 = "cifar-10-batches-bin"
+EPOCH = 10
+"""Steps of an epoch of linked images."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Runs of one model: its config, which option says where its data is, and what is trained with it."""
+
+    config: str
+    source: str
+    variants: Mapping[str, tuple[str, ...]]
+    waiting: bool = False
+
+
+PARTS = {
+    "alexnet": Part("configs/tables/iwp_alexnet.toml", "images", VARIANTS),
+    "resnet50": Part("configs/tables/iwp_resnet50.toml", "images", VARIANTS),
+    "network": Part("configs/tables/iwp_resnet20.toml", "data", NETWORK),
+    "cifar": Part("configs/tables/convergence_quick.toml", "data", VARIANTS, waiting=True),
+}
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """What is trained, on what, where."""
+    add = parser.add_argument
+    add("--data", type=Path, metavar="FOLDER", help=f"folder that has {CIFAR10}; without it: no network, no cifar")
+    add("--images", type=Path, metavar="FOLDER", help="has train/CLASS and val/CLASS; without it: images are left out")
+    add(
+        "--parts", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="NAME", help=f"{', '.join(PARTS)} (all)"
+    )
+    add("--steps", type=int, default=0, metavar="N", help="end every run after N steps, to try the study (0: run on)")
+    add("--hosts", type=int, default=4, help="emulated hosts of one worker each, of the part network (%(default)s)")
+    add("--link", default="10mbit", help="rate of every host's link (%(default)s)")
+    add("--turns", type=int, default=5, help="runs of each method on the network (%(default)s)")
+    add("--out", type=Path, default=RESULTS / "iwp", metavar="FOLDER", help="results go to FOLDER/PART")
+
+
+def run(options: argparse.Namespace, launch: Launch) -> list[str]:
+    """All runs that are not there yet; parts without data are left out, and named."""
+    if options.steps < 0:
+        raise UserError(f"--steps: is positive, or 0 for whole runs, got {options.steps}")
+    if options.turns < 1:
+        raise UserError(f"--turns: must be positive, got {options.turns}")
+    chosen = parts(options)
+    out = options.out.resolve()
+    linked = out / ".images"
+    try:
+        planned = [each for name in chosen for each in trainings(name, options, linked)]
+        return measure(planned, out, launch, options.again)
+    finally:
+        shutil.rmtree(linked, ignore_errors=True)
+
+
+def series(quick: bool) -> list[list[str]]:
+    """Both networks, then what needs images in classes; quick: one turn of the network, and a few steps, 8 min."""
+    cifar, images_of = ["--data", "{data}", "--parts"], ["--images", "{images}", "--parts", "alexnet", "resnet50"]
+    if not quick:
+        return [[*cifar, "network", "cifar"], images_of]
+    return [[*cifar, "network", "--turns", "1"], [*images_of, "--steps", "4"]]
+
+
+def parts(options: argparse.Namespace) -> list[str]:
+    """Those that were asked for and have data, in the order of their runs; UserError where none has."""
+    wanted = [name for name in PARTS if name in options.parts]
+    given = [name for name in wanted if getattr(options, PARTS[name].source) is not None]
+    if not given:
+        needs = dict.fromkeys(f"--{PARTS[name].source}" for name in wanted)
+        raise UserError(f"{' and '.join(needs)}: which folder has the images of {', '.join(wanted)}?")
+    if options.data is not None and not (options.data / CIFAR10).is_dir():
+        raise UserError(f"--data: {options.data}: has no {CIFAR10}")
+    if options.images is not None:
+        images.check(options.images)
+    for name in wanted:
+        if name not in given:
+            print(f"left out without --{PARTS[name].source}: {name}", file=sys.stderr)
+    return given
+
+
+def trainings(name: str, options: argparse.Namespace, linked: Path) -> list[Training]:
+    """The runs of a part, the variants in turn; links the images that they need."""
+    part = PARTS[name]
+    root = options.data if part.source == "data" else _link(part, options.images, linked / name)
+    more = (f"data.root={within(root.resolve())}", *([f"train.max_steps={options.steps}"] if options.steps else []))
+    network = name == "network"
+    return [
+        Training(
+            f"{name}/{named(label)}-{turn}",
+            f"{name}, {label}",
+            Cluster(options.link, options.hosts) if network else None,
+            Path(part.config),
+            (*overrides, *(["compressor.waiting=true"] if part.waiting and IWP in overrides else []), *more),
+        )
+        for turn in range(options.turns if network else 1)
+        for label, overrides in part.variants.items()
+    ]
+
+
+def _link(part: Part, source: Path, target: Path) -> Path:
+    """As many images as EPOCH steps take."""
+    config = loader.load(ROOT / part.config, [])
+    images.link(source, target, EPOCH * config.data.batch_size * config.engine.workers)
+    return target

@@ -1,0 +1,133 @@
+"""wirebench study iwp report: the paper's numbers beside records made up so that the verdicts are known."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.compose.resolve import resolve
+from suite.studies.iwp import report
+from suite.studies.iwp.claims import CLAIMED, united
+from suite.studies.iwp.measured import Counted
+from suite.studies.notes import NotedRun
+from suite.studies.study import Study
+from tests.flexreduce import run_record
+from tests.studies import verb
+from wirebench.config import loader
+
+LONG = 3120
+
+
+def counted(density: float, with_masks: float, age: float = 1.0, steps: int = 30) -> dict[str, Any]:
+    """A run of IWP with two voters' bitmaps."""
+    made = run_record("2+2")
+    made["config"]["compressor"] = {"name": "iwp", "voters": 2, "masks": "bits"}
+    made["compression_ratio"]["wire"] = 2 * with_masks
+    made["steps_done"] = steps
+    readings = {
+        "density": density,
+        "ratio_with_masks": with_masks,
+        "mask_bytes": 1e3,
+        "waiting_mean": age,
+        "waiting_max": 9 * age,
+    }
+    made["health"] = {f"compressor/{name}": {"mean": value, "last": value} for name, value in readings.items()}
+    return made
+
+
+def sending(megabytes: float) -> dict[str, Any]:
+    """A run whose hosts send so much in a second."""
+    made = run_record("2+2")
+    made["images_per_second"]["mean"] = 16.0  # a step a second: 4 workers of 4 images
+    made["bytes_per_step"]["nic"] = 1e6 * megabytes
+    return made
+
+
+def put(out: Path, part: str, label: str, made: dict[str, Any], turn: int = 0) -> None:
+    folder = out / part / f"{label.replace(' ', '_')}-{turn}"
+    folder.mkdir(parents=True)
+    note: dict[str, Any] = {"label": f"{part}, {label}", "launch": "python train.py"}
+    if part == "network":
+        note |= {"hosts": 4, "link": "10mbit"}
+    (folder / "record.json").write_text(json.dumps(made))
+    (folder / "method.json").write_text(json.dumps(note))
+
+
+def states(out: Path) -> dict[tuple[str, str], str]:
+    """Of every claim that something was measured of: the verdict, by the claim and by what it is of."""
+    parser = argparse.ArgumentParser()
+    report.flags(parser)
+    found = report.findings(parser.parse_args(["--runs", str(out), "--trainings", str(out / "none")]))
+    assert {each.claim.id for each in found} == set(CLAIMED), "every claim has a line"
+    return {(each.claim.id, each.about): each.verdict.state for each in found if each.verdict.measured is not None}
+
+
+def test_a_claim_that_is_not_run_has_a_command_that_makes_sense() -> None:
+    commands = [claim.command for claim in CLAIMED.values() if "train.py" in claim.command]
+    assert len(commands) == 7
+    for command in commands:
+        config, *overrides = command.partition("train.py ")[2].split()
+        resolve(loader.load(config, overrides))
+    assert all(claim.not_run and claim.command for claim in CLAIMED.values() if "accuracy" in claim.id)
+
+
+def test_masks_never_add_to_a_ratio_whatever_its_course() -> None:
+    """Half of a run sends 1 %, the other half all: the mean of the ratios would be above 1 / density."""
+    made = counted(1.0, 1 / (1 + 1 / 16))
+    made["health"]["compressor/density"]["mean"] = 0.5
+    made["health"]["compressor/ratio_with_masks"]["mean"] = 7.0
+    row = Counted(NotedRun(Path(), {"label": "alexnet, fixed 0.1"}, made))
+    assert row.values == 2
+    assert row.as_sent == pytest.approx(1 / (0.5 + 1 / 16))
+
+
+def test_masks_forbid_the_ratio_that_values_alone_may_have(tmp_path: Path) -> None:
+    put(tmp_path, "alexnet", "fixed 0.1", counted(1 / 64, 12.8))
+    put(tmp_path, "alexnet", "layer-wise", counted(1 / 20, 9.0))
+    found = states(tmp_path)
+    assert found["alexnet_fixed_ratio", "alexnet, fixed 0.1, values only"] == "reproduced"
+    assert found["alexnet_fixed_ratio", "alexnet, fixed 0.1, with masks"] == "contradicted"
+    assert found["alexnet_layerwise_ratio", "alexnet, layer-wise, values only"] == "direction reproduced"
+    assert found["densifies", ""] == "reproduced"
+    assert not any(claim.startswith("resnet50") for claim, _ in found)
+    assert verb.report("iwp")(["--runs", str(tmp_path), "--trainings", str(tmp_path / "none")]) == 0
+    assert "| fixed 0.1 | 64.00x | 12.80x | 25.60x | 16x | 1.56 |" in (tmp_path / "alexnet" / "table.md").read_text()
+    assert "R/32 of the gradient" in (tmp_path / "table.md").read_text()
+
+
+@pytest.mark.parametrize("age, state", [(150.0, "reproduced"), (0.3, "not decidable")])
+def test_an_interval_is_that_of_long_runs(age: float, state: str, tmp_path: Path) -> None:
+    put(tmp_path, "cifar", "fixed 0.05", counted(0.01, 10.0, age, LONG))
+    put(tmp_path, "cifar", "fixed 0.1", counted(0.01, 10.0, age, 30))
+    found = {about: each for (claim, about), each in states(tmp_path).items() if claim == "interval"}
+    assert found == {"fixed 0.05": state}, "a run of 30 steps says nothing of 100 to 300"
+
+
+@pytest.mark.parametrize("dense, state", [(1.2, "reproduced"), (0.5, "not reproduced")])
+def test_a_full_link_is_told_by_the_interfaces_counter(dense: float, state: str, tmp_path: Path) -> None:
+    for turn in range(5):
+        put(tmp_path, "network", "dense", sending(dense), turn)
+        put(tmp_path, "network", "fixed 0.05", sending(dense / 1.5), turn)
+        put(tmp_path, "network", "fixed 0.1", sending(dense / 3), turn)
+    found = states(tmp_path)
+    assert found["baseline_io", ""] == state
+    assert found["iwp_io", "fixed 0.1"] == "reproduced"
+    assert found["iwp_io", "fixed 0.05"] == "direction reproduced"
+    assert verb.report("iwp")(["--runs", str(tmp_path), "--trainings", str(tmp_path / "none")]) == 0
+    share = {1.2: "96.0", 0.5: "40.0"}[dense]
+    assert (
+        f"| {1000 * dense:.0f} [{1000 * dense:.0f} - {1000 * dense:.0f}] | {share} |"
+        in (tmp_path / "network" / "table.md").read_text()
+    )
+
+
+def test_what_nodes_choose_at_random_adds_up() -> None:
+    assert [round(united(0.01, nodes), 3) for nodes in (1, 2, 8, 96)] == [0.01, 0.02, 0.077, 0.619]
+
+
+def test_an_empty_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verb.report("iwp")(["--runs", str(tmp_path)]) == 2
+    assert "measure first" in capsys.readouterr().err
+    assert Study("iwp").published.source["authors"] == "Cheng and Xu"
