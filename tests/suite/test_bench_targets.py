@@ -256,11 +256,11 @@ def test_what_a_target_calls_can_be_run(target: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", available())
 def test_the_runs_behind_the_tables_can_be_made(name: str, quick: bool, tmp_path: Path) -> None:
     """A short version has fewer runs, not others."""
-    for split in ("cifar-10-batches-bin", "train/a", "val/a"):
-        (tmp_path / split).mkdir(parents=True)
+    (tmp_path / "cifar-10-batches-bin").mkdir()
+    place = Place(tmp_path)
     for line in Study(name).runs.series(quick):
-        words = (str(tmp_path) if word in ("{data}", "{images}") else word for word in line)
-        check_study([name, "run", *words], Place(tmp_path))
+        if "{images}" not in line:  # a run's images are only there while it runs: tests/studies/iwp
+            check_study([name, "run", *(str(tmp_path) if word == "{data}" else word for word in line)], place)
 
 
 @pytest.mark.parametrize("quick", ["", "1"])
