@@ -165,8 +165,8 @@ def report_all(arguments: Sequence[str]) -> int:
         if section.missing:
             print(f"{section.name}: no table: {section.missing}", file=sys.stderr)
     render.write(sections, options.html)
+    save(overview.verdicts(sections), options.html.with_name(readme.FIGURE))
     if options.readme:
-        save(overview.verdicts(sections), options.html.with_name(readme.FIGURE))
         markdown.write(options.readme, readme.text(sections, options.readme, options.html))
     print(options.html)
     return 0

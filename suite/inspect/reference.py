@@ -17,8 +17,10 @@ from scipy import stats
 from suite.studies.convergence import rows
 from suite.studies.convergence.rows import Method
 from suite.studies.convergence.tasks import TASKS
-from suite.studies.runner import RESULTS
+from suite.studies.runner import RESULTS, ROOT
 from suite.studies.significance import LEAST_RUNS
+from wirebench.config import loader
+from wirebench.errors import UserError
 
 LEVEL = 0.01
 """Of both figures together: so many of the runs that do not differ are flagged."""
@@ -41,7 +43,10 @@ class Reference(NamedTuple):
 def remarks(record: Mapping[str, Any], results: Path = RESULTS / "convergence") -> list[str]:
     """A line for each figure in which the run is not as its references; none where it has no reference."""
     accuracies = _accuracies(record["history"])
-    found = _of(record, results)
+    try:
+        found = _of(record, results)
+    except UserError as error:
+        return [f"not compared with reference runs: {error}"]
     if found is None or not accuracies:
         return []
     task, method, methods = found
@@ -87,6 +92,8 @@ def _of(record: Mapping[str, Any], results: Path) -> tuple[str, Method, Sequence
     """The task, the method and all methods that the run is one more seed of; None where no runs are as it is."""
     mine = (rows.settings_of(record["config"]), rows.options_of(record["config"]), record["world_size"])
     for task in TASKS.values():
+        if mine[0]["depth"] != loader.load(ROOT / task.config, []).model.options["depth"]:
+            continue
         folder = results / task.folder
         methods = rows.load(folder) if folder.is_dir() else []
         for method in methods:

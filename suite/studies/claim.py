@@ -72,12 +72,12 @@ class Claim:
         bounds = self._bounds(self.number)
         inside = [all(least <= end <= most for end in interval) for least, most in bounds]
         outside = [interval[1] < least or most < interval[0] for least, most in bounds]
-        state: State = "reproduced" if any(inside) else "not reproduced" if all(outside) else "not decidable"
-        why = {
-            "not decidable": f"between {shown(interval, self.unit).replace(' to ', ' and ')}",
-            "not reproduced": f"{shown((measured,), self.unit)}, not {self.figure()}",
-        }
-        return Verdict(state, measured, why.get(state, ""))
+        missed: State = "not decidable" if self.unstated else "not reproduced"
+        state: State = "reproduced" if any(inside) else missed if all(outside) else "not decidable"
+        numbers = f"between {shown(interval, self.unit).replace(' to ', ' and ')}"
+        if all(outside):
+            numbers = f"{shown((measured,), self.unit)}, not {self.figure()}"
+        return Verdict(state, measured, "; ".join(filter(None, ("" if any(inside) else numbers, self.unstated))))
 
     def figure(self) -> str:
         """The figure as tables show it."""
@@ -168,6 +168,6 @@ def together(verdicts: Mapping[str, Verdict]) -> Verdict:
         return next(iter(verdicts.values()))
     measured = {name: verdict for name, verdict in verdicts.items() if verdict.measured is not None}
     if not measured:
-        return Verdict("not run here")
+        return Verdict("not run here", why=next((verdict.why for verdict in verdicts.values() if verdict.why), ""))
     worst = max(measured.values(), key=lambda verdict: STATES.index(verdict.state))
     return Verdict(worst.state, settings=tuple(name for name, verdict in measured.items() if not verdict.good))

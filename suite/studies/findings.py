@@ -20,6 +20,7 @@ class Finding:
     figure   what is claimed of this one, where that is not the claim's own figure
     records  that it rests on: files, or folders of runs; none where it is computed
     rules    of trust.py that the records break
+    command  that makes the records, where that is not the study's own `run` without flags
     """
 
     claim: Claim
@@ -29,6 +30,7 @@ class Finding:
     figure: str = ""
     records: tuple[Path, ...] = ()
     rules: tuple[str, ...] = ()
+    command: str = ""
 
     @property
     def text(self) -> str:

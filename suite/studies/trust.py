@@ -137,6 +137,11 @@ def rules(runs: Sequence[NotedRun], repeats: str) -> tuple[str, ...]:
     return (*dict.fromkeys(found), *dict.fromkeys(f"{each.rule} ({len(runs)})" for each in few))
 
 
+def rules_of(rows: Iterable[Sequence[NotedRun]], repeats: str) -> tuple[str, ...]:
+    """The rules that any of these compositions breaks."""
+    return tuple(dict.fromkeys(rule for runs in rows for rule in rules(runs, repeats)))
+
+
 def note(rows: Mapping[str, Sequence[NotedRun]], repeats: str) -> list[str]:
     """What a table says below itself of the rules that its rows break, by rule; nothing where none is broken."""
     by_rule: dict[str, list[str]] = {}

@@ -10,6 +10,7 @@ from suite.studies.claim import STATES, Claim, State, Verdict, together
 from suite.studies.findings import Finding, with_unrun
 from suite.studies.page import Page
 from suite.studies.published import Published
+from suite.studies.runner import ROOT
 from suite.studies.study import Study, available
 from wirebench.errors import UserError
 
@@ -83,7 +84,7 @@ def _section(study: Study) -> Section:
             pages += study.report.pages(options)
             findings += study.report.findings(options)
         except UserError as error:
-            missing = str(error)
+            missing = str(error).replace(f"{ROOT}/", "")
     claims = study.published.claims.values()
     return Section(study.name, study.published, with_unrun(findings, claims), pages, missing)
 
@@ -98,7 +99,8 @@ def machines(sections: Sequence[Section]) -> list[tuple[str, ...]]:
     """The machines of all records that a finding or a table rests on: cells of a table, with how many records each."""
     count: dict[tuple[str, ...], int] = {}
     for path in sorted(set(_records(sections))):
-        environment = json.loads(path.read_text(encoding="utf-8"))["environment"]
+        text = path.read_text(encoding="utf-8")
+        environment = json.loads(text.partition("\n")[0] if path.suffix == ".jsonl" else text)["environment"]
         count[_machine(environment)] = count.get(_machine(environment), 0) + 1
     return [(*machine, str(number)) for machine, number in sorted(count.items(), key=lambda each: -each[1])]
 
@@ -118,4 +120,4 @@ def _records(sections: Sequence[Section]) -> Iterable[Path]:
             yield from page.folder.rglob("record.json")
         for finding in section.findings:
             for record in finding.records:
-                yield from record.rglob("record.json") if record.is_dir() else ()
+                yield from record.rglob("record.json") if record.is_dir() else (record,)

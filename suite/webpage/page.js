@@ -68,9 +68,9 @@ setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 button.addEventListener("click", () => setTheme(theme() === "dark" ? "light" : "dark"));
 
 /* Tables: a heading sorts, by numbers with their units where most cells begin with one. */
-const units = { k: 1e3, M: 1e6, G: 1e9, T: 1e12, u: 1e-6, m: 1e-3 };
+const units = { kB: 1e3, MB: 1e6, GB: 1e9, kbit: 1e3, mbit: 1e6, gbit: 1e9, us: 1e-6, ms: 1e-3, min: 60, h: 3600 };
 function amount(text) {
-  const found = /^[^\w+-]{0,3}([+-]?\d[\d,]*\.?\d*(?:e[+-]?\d+)?)\s*([kMGT](?=B|bit)|[um](?=s\b))?/i.exec(text.trim());
+  const found = /^[^\w+-]{0,3}([+-]?\d[\d,]*\.?\d*(?:e[+-]?\d+)?)(?!\d*\+\d)\s*([A-Za-z]*)/.exec(text.trim());
   return found ? parseFloat(found[1].replaceAll(",", "")) * (units[found[2]] ?? 1) : NaN;
 }
 function sortBy(table, column, heading) {

@@ -55,10 +55,12 @@ def html(sections: Sequence[Section], beside: Path) -> str:
     return environment.get_template("template.html").render(
         sections=sections,
         papers=[section for section in sections if section.is_paper],
-        counted=counted(sections),
+        counted=counted([section for section in sections if section.is_paper]),
+        states=counted(sections),
         found=sentences(sections),
         machines=(MACHINE_HEAD, machines(sections)),
         rules_of=rules_of,
+        command=command,
         slug=prose.slug,
         anchor=prose.anchor,
         body=lambda page: Markup(prose.html_of(page, beside)),
@@ -95,6 +97,13 @@ def _links(judged: Judged, beside: Path) -> Iterator[tuple[str, str]]:
     for record in records:
         file = record / "record.json" if record.is_dir() else record
         yield "/".join(record.parts[-2:]), os.path.relpath(file.resolve(), beside.resolve())
+
+
+def command(section: Section, judged: Judged) -> str:
+    """What measures a claim, or computes it where no record is needed."""
+    told = judged.claim.command or next((each.command for each in judged.findings if each.command), "")
+    computed = judged.state != "not run here" and not any(each.records for each in judged.findings)
+    return told or f"wirebench study {section.name} {'report' if computed else 'run'}"
 
 
 def rules_of(findings: Sequence[Finding]) -> str:

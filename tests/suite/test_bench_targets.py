@@ -267,7 +267,9 @@ def test_the_runs_behind_the_tables_can_be_made(name: str, quick: bool, tmp_path
 def test_tables_makes_the_runs_then_the_page(quick: str, tmp_path: Path) -> None:
     run, report = commands("tables", tmp_path, f"QUICK={quick}")
     assert run == ["wirebench", "study", "run", *(["--quick"] if quick else []), "--data", str(tmp_path / "cifar")]
-    assert report == ["wirebench", "study", "report", "--html", f"{'build/tables' if quick else 'results'}/report.html"]
+    readme = [] if quick else ["--readme", "README.md"]
+    page = f"{'build/tables' if quick else 'results'}/report.html"
+    assert report == ["wirebench", "study", "report", "--html", page, *readme]
 
 
 def test_every_study_has_a_target() -> None:

@@ -23,15 +23,24 @@ function cut(svg) {
   return [...svg.querySelectorAll("text")].filter((each) => { const box = each.getBoundingClientRect(); return box.width > 0 && (box.right > edge.right + 1 || box.left < edge.left - 1); }).map((each) => each.textContent);
 }
 
-/* Whether the cells of a column ascend after one press of its heading, and descend after another. */
+/* Whether the cells of each column ascend after one press of its heading and descend after another: by plain numbers
+   where all cells are that, else by words; what is neither is not judged. */
 function sorts(table) {
-  const heading = table.tHead.rows[0].cells[0];
-  const cells = () => [...table.tBodies[0].rows].map((row) => row.cells[0].textContent.trim());
-  heading.click();
-  const rising = cells();
-  heading.click();
-  const falling = cells();
-  return rising.length === falling.length && [...rising].reverse().join("|").length === falling.join("|").length && (new Set(rising).size < 2 || rising[0] !== falling[0]);
+  return [...table.tHead.rows[0].cells].every((heading, column) => {
+    const cells = () => [...table.tBodies[0].rows].map((row) => row.cells[column]?.textContent.trim() ?? "");
+    const before = [...cells()].sort().join("|");
+    heading.click();
+    const rising = cells();
+    heading.click();
+    const falling = cells();
+    if ([...rising].sort().join("|") !== before || [...falling].sort().join("|") !== before) return false;
+    const numbers = rising.every((cell) => /^-?[\d,.]+$/.test(cell));
+    const words = rising.every((cell) => /^[A-Za-z_ ]+$/.test(cell));
+    if (!numbers && !words) return true;
+    const order = numbers ? (a, b) => parseFloat(a.replaceAll(",", "")) - parseFloat(b.replaceAll(",", "")) : (a, b) => a.localeCompare(b, "en", { numeric: true });
+    const ascends = (list) => list.every((cell, place) => place === 0 || order(list[place - 1], cell) <= 0);
+    return ascends(rising) && ascends([...falling].reverse());
+  });
 }
 
 async function look() {

@@ -1,5 +1,7 @@
 """The committed tables, the page and README.md are what the records give; a change of any of them is found."""
 
+import html
+import re
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,12 @@ def test_every_claim_of_every_study_has_a_verdict_and_a_way_to_it(sections: list
     for each in judged:
         if each.state == "not run here":
             assert (each.verdict.why and each.claim.command) or each.claim.not_run == "", each.claim.id
+
+
+def test_the_page_leads_to_files_that_are_there() -> None:
+    links = set(re.findall(r'href="([^"#]+)', (RESULTS / "report.html").read_text(encoding="utf-8")))
+    missing = [link for link in links if not link.startswith("http") and not (RESULTS / html.unescape(link)).exists()]
+    assert len(links) > 100 and missing == []
 
 
 def test_a_page_or_readme_of_other_records_is_named(tmp_path: Path, sections: list[Section]) -> None:

@@ -22,7 +22,7 @@ def findings(methods: Sequence[Method]) -> list[Finding]:
         if ours is not None and rival is not None:
             here, verdict = judge_points(claim, ours, rival) if claim.unit == "points" else _ratio(claim, ours, rival)
             records = tuple(run.folder for method in (ours, rival) for run in method.runs)
-            rules = tuple(dict.fromkeys(rule for each in (ours, rival) for rule in trust.rules(each.runs, "seeds")))
+            rules = trust.rules_of((ours.runs, rival.runs), "seeds")
             found.append(Finding(claim, here, verdict, records=records, rules=rules))
     return found
 

@@ -2,23 +2,24 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 from suite.studies.claim import Claim, Verdict, together
 from suite.studies.findings import Finding
 from suite.studies.flexreduce import measured as numbers
-from suite.studies.flexreduce.measured import CLAIMS, LAYOUTS, Latencies, Training, ideal_saving, is_even
+from suite.studies.flexreduce.measured import CLAIMS, LAYOUTS, Latencies, Spread, Training, ideal_saving, is_even
 
 
 def claims(measured: Sequence[Latencies], runs: Sequence[Training]) -> list[Finding]:
-    """The paper's claims in its order; all-reduces are judged at `measured.main_items`."""
-    items = numbers.main_items(measured)
-    chosen = [row for row in measured if row.items == items]
+    """The paper's claims in its order; all-reduces are judged at each size of the paper's range that was measured."""
+    least = min(numbers.SMALL_ITEMS, numbers.main_items(measured))
+    chosen = [row for row in measured if row.items >= least]
     layouts = dict.fromkeys(row.layout for row in measured)
     counts = {layout: numbers.count_calls(layout) for layout in LAYOUTS}
     return [
         *(_saving(chosen, CLAIMS[name]) for name in ("saving_2_machines", "saving_3_machines")),
         _largest(CLAIMS["headline"], chosen),
-        _each(CLAIMS["of_ideal"], {row.layout: row.of_ideal_speed for row in chosen}, percent),
+        _each(CLAIMS["of_ideal"], {_place(row, chosen): row.of_ideal_speed for row in chosen}, percent),
         _ratio(CLAIMS["blueconnect_even"], [row for row in chosen if is_even(row.layout)], "flexreduce"),
         _ratio(CLAIMS["blueconnect_uneven"], [row for row in chosen if not is_even(row.layout)], "ring"),
         _ratio(CLAIMS["wins_on_uneven"], [row for row in chosen if not is_even(row.layout)], "flexreduce"),
@@ -68,8 +69,14 @@ def _finding(
     if not values:
         return Finding(claim, "-", together(verdicts), figure=figure)
     ends = dict.fromkeys((form(min(values.values())), form(max(values.values()))))
-    measured = f"{' to '.join(ends)} ({', '.join(values) if len(values) < 3 else f'{len(values)} {of}'})"
+    measured = f"{' to '.join(ends)} ({', '.join(values) if len(values) < 3 else f'{_counted(values, of)}'})"
     return Finding(claim, measured, together(verdicts), figure=figure)
+
+
+def _counted(values: Mapping[str, float], of: str) -> str:
+    """How many layouts, and sizes of each, or what else they are."""
+    layouts = {name.partition(" at ")[0] for name in values}
+    return f"{len(values)} {of}" if len(layouts) == len(values) else f"{len(values)} pairs of a layout and a size"
 
 
 def _each(
@@ -83,15 +90,16 @@ def _each(
 def _saving(chosen: Sequence[Latencies], claim: Claim) -> Finding:
     machines = claim.about["machines"]
     here = [row for row in chosen if len(row.topology.machines) == machines]
-    values = {row.layout: saving.median for row in here if (saving := row.saving("flexreduce", "ring"))}
+    values = {_place(row, chosen): saving.median for row in here if (saving := row.saving("flexreduce", "ring"))}
     ideals = [ideal_saving(layout) for layout in LAYOUTS if layout.count("+") == machines - 1]
     figure = " to ".join(map(whole, claim.number)) + f"; ideal {percent(min(ideals))} to {percent(max(ideals))}"
-    return _finding(claim, figure, values, percent, {row.layout: row.verdict for row in here if row.layout in values})
+    verdicts = {_place(row, chosen): row.verdict for row in here if _place(row, chosen) in values}
+    return _finding(claim, figure, values, percent, verdicts)
 
 
 def _largest(claim: Claim, chosen: Sequence[Latencies]) -> Finding:
     """The largest saving over the ring, and on which layout it is."""
-    savings = {row.layout: saving.median for row in chosen if (saving := row.saving("flexreduce", "ring"))}
+    savings = {_place(row, chosen): saving.median for row in chosen if (saving := row.saving("flexreduce", "ring"))}
     values = {layout: share for layout, share in savings.items() if share == max(savings.values())}
     return _each(claim, values, percent)
 
@@ -101,9 +109,15 @@ def _on(rows: Sequence[Latencies], claim: Claim) -> list[Latencies]:
 
 
 def _ratio(claim: Claim, chosen: Sequence[Latencies], rival: str) -> Finding:
-    """BlueConnect's time over the rival's, by layout."""
-    values = {row.layout: ratio.median for row in chosen if (ratio := row.ratio("blueconnect", rival))}
-    return _each(claim, values)
+    """BlueConnect's time over the rival's, by layout and size."""
+    ratios = {_place(row, chosen): row.ratio("blueconnect", rival) for row in chosen}
+    return _each(claim, {place: ratio.median for place, ratio in ratios.items() if ratio})
+
+
+def _place(row: Latencies, among: Sequence[Latencies]) -> str:
+    """What a table calls the row: its layout, with its size where there are several."""
+    several = len({each.items for each in among}) > 1
+    return f"{row.layout} at {row.items:,} floats" if several else row.layout
 
 
 def _by_size(claim: Claim, chosen: Sequence[Latencies]) -> Finding:
@@ -113,22 +127,26 @@ def _by_size(claim: Claim, chosen: Sequence[Latencies]) -> Finding:
     return _each(claim, {size: ratio.median for size, ratio in ratios.items() if ratio}, of="sizes")
 
 
-def _epochs(runs: Sequence[Training], layouts: Sequence[str], one: str, other: str) -> dict[str, float]:
-    """The share of `other`'s time per epoch that `one` saves, by layout."""
+def _epochs(runs: Sequence[Training], layouts: Sequence[str], one: str, other: str) -> dict[str, Spread]:
+    """The share of `other`'s time per epoch that `one` saves, by layout, over turns."""
     savings = {layout: numbers.faster(runs, layout, one, other) for layout in layouts}
-    return {layout: saving.median for layout, saving in savings.items() if saving}
+    return {layout: saving for layout, saving in savings.items() if saving}
 
 
-def _added(runs: Sequence[Training]) -> dict[str, float]:
+def _added(runs: Sequence[Training]) -> dict[str, Spread]:
     uneven = [layout for layout in LAYOUTS if not is_even(layout)]
-    return {layout: -saving for layout, saving in _epochs(runs, uneven, "blueconnect", "ring").items()}
+    saved = _epochs(runs, uneven, "blueconnect", "ring")
+    return {layout: Spread(-saving.median, -saving.high, -saving.low) for layout, saving in saved.items()}
 
 
-def _average(claim: Claim, values: Mapping[str, float]) -> Finding:
-    """The paper gives one average over its layouts; ours is over those measured."""
-    means = {", ".join(values): statistics.mean(values.values())} if values else {}
-    verdicts = {name: claim.judge(mean) for name, mean in means.items()}
-    return _finding(claim, on_average(claim), means, percent, verdicts)
+def _average(claim: Claim, values: Mapping[str, Spread]) -> Finding:
+    """The paper gives one average over its layouts; ours is over those measured, and so are its ends over turns."""
+    if not values:
+        return _finding(claim, on_average(claim), {}, percent, {})
+    median, low, high = (statistics.mean(ends) for ends in zip(*values.values(), strict=True))
+    place = ", ".join(values)
+    found = _finding(claim, on_average(claim), {place: median}, percent, {place: claim.judge(median, (low, high))})
+    return replace(found, here=f"{percent(median)} [{tenths(low)} - {tenths(high)}] ({place})")
 
 
 def on_average(claim: Claim) -> str:

@@ -20,6 +20,11 @@ def records(folder: Path, claim: Claim) -> tuple[Path, ...]:
     return tuple(file for file in files if file.exists())
 
 
+def command(claim: Claim) -> str:
+    """What makes them; "" where the study's `run` without flags does, or nothing is needed."""
+    return "wirebench study flexreduce run --end-to-end --link 400mbit" if claim.id.startswith("epoch_") else ""
+
+
 def rules(folder: Path, claim: Claim) -> tuple[str, ...]:
     """The names of the rules that they break."""
     if claim.id.startswith("epoch_"):

@@ -15,7 +15,7 @@ from suite.studies import notes
 from suite.studies.findings import Finding
 from suite.studies.flexreduce import measured as numbers
 from suite.studies.flexreduce.claims import claims
-from suite.studies.flexreduce.evidence import records, rules
+from suite.studies.flexreduce.evidence import command, records, rules
 from suite.studies.flexreduce.figures import draw
 from suite.studies.flexreduce.measured import COLLECTIVES, LAYOUTS, Training
 from suite.studies.flexreduce.table import Results, document
@@ -40,25 +40,20 @@ def pages(options: argparse.Namespace) -> list[Page]:
     """The folder's. A figure of an earlier report that can no longer be made is removed."""
     results = load(options.dir, options.link)
     figures, captions, left_out = draw(results)
-    return [
-        Page(
-            options.dir,
-            document(results, findings(options), captions, left_out),
-            {**figures, **dict.fromkeys(left_out)},
-        )
-    ]
+    text = document(results, findings(options), captions, left_out)
+    return [Page(options.dir, text, {**figures, **dict.fromkeys(left_out)})]
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
     """The paper's claims beside the folder's."""
     results = load(options.dir, options.link)
     found = claims(results.rows, results.runs)
-    return [
-        replace(each, records=records(options.dir, each.claim), rules=rules(options.dir, each.claim))
-        if each.here != "-"
-        else each
-        for each in found
-    ]
+    return [_with_evidence(options.dir, each) if each.here != "-" else each for each in found]
+
+
+def _with_evidence(folder: Path, found: Finding) -> Finding:
+    claim = found.claim
+    return replace(found, records=records(folder, claim), rules=rules(folder, claim), command=command(claim))
 
 
 def committed() -> list[list[str]]:

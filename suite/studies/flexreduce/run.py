@@ -151,7 +151,7 @@ def series(quick: bool) -> list[list[str]]:
     """All layouts, and training on 2+3; quick: an even and an uneven layout of two and of three machines, 8 min."""
     training = ["--end-to-end", "--link", "400mbit"]
     if not quick:
-        return [[], training]
+        return [[], [*training, "--turns", "5"]]
     return [["--layouts", *QUICK, "--sizes", "120kf", "1200kf", "--seconds", "8"], [*training, "--turns", "1"]]
 
 

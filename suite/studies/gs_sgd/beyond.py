@@ -12,11 +12,12 @@ from suite.studies.convergence.verdicts import judge_points
 from suite.studies.findings import Finding
 from suite.studies.gs_sgd.claims import PUBLISHED, of_method
 from suite.studies.notes import NotedRun
-from suite.studies.rows import Row, by_label, size, times_faster
+from suite.studies.rows import Row, size, times_faster
 
 LITERAL = "gs_sgd literal"
 """The variant that is the paper's own algorithm, with our reading of what it leaves out."""
 MODELS = tuple(PUBLISHED.tables["images_per_second"].keys() - {"where", "unit"})
+TRAININGS = "wirebench study convergence run --data FOLDER"
 Spread = tuple[float, float, float]
 """A ratio in the median of turns, at least, and at most."""
 
@@ -49,7 +50,8 @@ def of_trainings(methods: Sequence[Method], task: str) -> list[Finding]:
                 here, verdict = judge_points(claim, ours, rival)
                 runs = (*ours.runs, *rival.runs)
                 about = f"{label}, {task}, {len(ours.runs[0].record['history'])} epochs"
-                found.append(Finding(claim, here, verdict, about, records=_folders(runs), rules=_rules(runs, "seeds")))
+                rules = trust.rules_of((ours.runs, rival.runs), "seeds")
+                found.append(Finding(claim, here, verdict, about, "", _folders(runs), rules, TRAININGS))
     return found
 
 
@@ -80,15 +82,18 @@ def _pairs(rows: Sequence[Row], rival: str) -> dict[tuple[str, str], tuple[Row, 
 def _communication(claim: Claim, rows: Sequence[Row]) -> Iterator[Finding]:
     """Sketched-SGD's seconds of communication over gs-SGD's, turn by turn."""
     for (label, rivals), (ours, rival) in sorted(_pairs(rows, "sketched_sgd").items()):
-        ratios = sorted(
-            theirs / mine
-            for mine, theirs in zip(map(communication, ours.runs), map(communication, rival.runs), strict=False)
-            if mine and theirs
-        )
+        mine, theirs = _by_turn(ours), _by_turn(rival)
+        ratios = sorted(theirs[turn] / seconds for turn, seconds in mine.items() if seconds and theirs.get(turn))
         if ratios:
             kept = ratios[1:-1] if len(ratios) >= trust.TURNS else ratios
             spread = statistics.median(ratios), kept[0], kept[-1]
             yield _of_ratio(claim, spread, (ours, rival), f"{rivals} over {label}")
+
+
+def _by_turn(row: Row) -> dict[str, float]:
+    """Seconds of communication, by the turn's number."""
+    known = {run.folder.name.rpartition("-")[2]: communication(run) for run in row.runs}
+    return {turn: seconds for turn, seconds in known.items() if seconds is not None}
 
 
 def communication(run: NotedRun) -> float | None:
@@ -108,12 +113,13 @@ def _bytes(claim: Claim, models: Mapping[str, Sequence[Row]], rival: str) -> Ite
         if mine and theirs:
             sizes = f"{theirs / mine:.2f}x: {size(theirs)} against {size(mine)} a step"
             rows_of = (*ours.runs, *other.runs)
-            yield Finding(claim, sizes, claim.judge(theirs / mine), model, records=_folders(rows_of))
+            rules = trust.rules_of((ours.runs, other.runs), "turns")
+            yield Finding(claim, sizes, claim.judge(theirs / mine), model, records=_folders(rows_of), rules=rules)
 
 
 def _of_ratio(claim: Claim, ratio: Spread, rows: Sequence[Row], about: str) -> Finding:
     middle, low, high = ratio
-    rules = tuple(dict.fromkeys(rule for row in rows for rule in trust.rules(row.runs, "turns")))
+    rules = trust.rules_of((row.runs for row in rows), "turns")
     runs = [run for row in rows for run in row.runs]
     here = f"{middle:.2f}x [{low:.2f} - {high:.2f}]"
     return Finding(claim, here, claim.judge(middle, (low, high)), about, records=_folders(runs), rules=rules)
@@ -121,7 +127,3 @@ def _of_ratio(claim: Claim, ratio: Spread, rows: Sequence[Row], about: str) -> F
 
 def _folders(runs: Sequence[NotedRun]) -> tuple[Path, ...]:
     return tuple(run.folder for run in runs)
-
-
-def _rules(runs: Sequence[NotedRun], repeats: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(rule for those in by_label(runs).values() for rule in trust.rules(those, repeats)))

@@ -42,7 +42,7 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
                 here = f"{ratio:.2f}x [{low:.2f} - {high:.2f}]; {_bytes(ours, rival)}"
                 verdict = claim.judge(ratio, (low, high))
                 records = tuple(run.folder for row in (ours, rival) for run in row.runs)
-                rules = tuple(dict.fromkeys(rule for row in (ours, rival) for rule in trust.rules(row.runs, "turns")))
+                rules = trust.rules_of((ours.runs, rival.runs), "turns")
                 about = f"{ours.label} over {rival.label}"
                 found.append(Finding(claim, here, verdict, about, records=records, rules=rules))
     return found

@@ -80,5 +80,5 @@ def of_trainings(methods: Sequence[Method], task: str) -> Iterator[Finding]:
                 runs = (*ours.runs, *rival.runs)
                 about = f"{label}, {task}, {len(ours.runs[0].record['history'])} epochs"
                 records = tuple(run.folder for run in runs)
-                rules = tuple(dict.fromkeys(rule for each in (ours, rival) for rule in trust.rules(each.runs, "seeds")))
+                rules = trust.rules_of((ours.runs, rival.runs), "seeds")
                 yield Finding(claim, here, verdict, about, records=records, rules=rules)

@@ -68,7 +68,7 @@ def _ratios(dense: Row, row: Row) -> Spread | None:
 
 def _finding(claim: Claim, measured: Spread, here: str, about: str, rows: Sequence[Row]) -> Finding:
     middle, low, high = measured
-    rules = tuple(dict.fromkeys(rule for row in rows for rule in trust.rules(row.runs, "turns")))
+    rules = trust.rules_of((row.runs for row in rows), "turns")
     records = tuple(run.folder for row in rows for run in row.runs)
     return Finding(claim, here, claim.judge(middle, (low, high)), about, records=records, rules=rules)
 

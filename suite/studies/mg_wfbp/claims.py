@@ -49,7 +49,7 @@ def network_claims(line: Callable[[int], Line]) -> list[Finding]:
     for claim in PUBLISHED.claims.values():
         if "startup" in claim.about:
             microseconds = 1e6 * line(claim.about["startup"]).a
-            found.append(Finding(claim, f"{microseconds:.2f} us", claim.judge(microseconds)))
+            found.append(Finding(claim, f"{microseconds:.2f} us", claim.judge(None)))
         elif "all_reduce_bytes" in claim.about:
             milliseconds = 1e3 * line(8).seconds(claim.about["all_reduce_bytes"])
             found.append(Finding(claim, f"{milliseconds:.2f} ms", claim.judge(milliseconds)))
@@ -61,7 +61,8 @@ def _factor(claim: Claim, model: Model, ratio: float) -> Finding:
 
 
 def _efficiency(claim: Claim, model: Model, share: float) -> Finding:
-    return Finding(claim, f"{100 * share:.1f} %{_from(model)}", claim.judge(share))
+    """A trace that was made so that the figure comes out says nothing of it."""
+    return Finding(claim, f"{100 * share:.1f} %{_from(model)}", claim.judge(None if claim.not_run else share))
 
 
 def _crossing(claim: Claim, simulated: Efficiencies) -> Finding:
@@ -76,8 +77,8 @@ def _predicted(claim: Claim, model: Model, predicted: Sequence[Step]) -> Finding
     at = {step.schedule: step for step in predicted if step.nodes == model.nodes[-1]}
     rival, own = at[claim.about["predicted_over"]], at["mg_wfbp"]
     measured, ours = rival.measured / own.measured, rival.predicted / own.predicted
-    verdict = claim.judge(ours, expected=measured)
-    return Finding(claim, f"{ours:.2f}x{_from(model)}", verdict, figure=f"{measured:.2f}x")
+    verdict = claim.judge(None)  # a prediction is no measurement, and stands beside the claim only
+    return Finding(claim, f"predicted {ours:.2f}x{_from(model)}", verdict, figure=f"{measured:.2f}x")
 
 
 def _predicted_efficiency(claim: Claim, model: Model, predicted: Sequence[Step]) -> Finding:
@@ -87,7 +88,7 @@ def _predicted_efficiency(claim: Claim, model: Model, predicted: Sequence[Step])
     ours = min(model.alone / step.predicted for step in steps)
     measured = min(model.alone / step.measured for step in steps)
     figure = f"{claim.figure()}; measured {100 * measured:.1f} %"
-    return Finding(claim, f"{100 * ours:.1f} %{_from(model)}", claim.judge(ours), figure=figure)
+    return Finding(claim, f"predicted {100 * ours:.1f} %{_from(model)}", claim.judge(None), figure=figure)
 
 
 def _optimal(claim: Claim, model: Model, shares: Mapping[str, float]) -> Finding:

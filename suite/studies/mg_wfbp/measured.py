@@ -54,7 +54,7 @@ def findings(folder: Path) -> list[Finding]:
         pair = known["mg_wfbp"], known[rival]
         ratio = times_faster(*pair)
         if ratio:
-            rules = tuple(dict.fromkeys(rule for row in pair for rule in trust.rules(row.runs, "turns")))
+            rules = trust.rules_of((row.runs for row in pair), "turns")
             records = tuple(each.folder for row in pair for each in row.runs)
             here = f"{ratio[0]:.2f}x [{ratio[1]:.2f} - {ratio[2]:.2f}]"
             verdict = claim.judge(ratio[0], (ratio[1], ratio[2]), expected=figure)
