@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import os
 
 import pytest
 from hypothesis import settings
@@ -9,6 +10,7 @@ from hypothesis import settings
 settings.register_profile("day", max_examples=20, deadline=None)
 settings.register_profile("full", max_examples=100, deadline=None)
 settings.load_profile("day")
+os.environ.pop("WIREBENCH_RESULTS", None)  # tests are about the committed results, and about folders of their own
 
 
 def pytest_collection_finish() -> None:

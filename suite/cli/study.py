@@ -23,7 +23,7 @@ from suite.studies.series import INPUTS, run_all
 from suite.studies.study import Study, available
 from wirebench.errors import UserError
 from wirebench.utils import markdown
-from wirebench.utils.cli import parser_of, run_tool
+from wirebench.utils.cli import check_outputs, parser_of, run_tool
 from wirebench.utils.names import suggest
 
 HELP = ("-h", "--help")
@@ -157,6 +157,7 @@ def report_all(arguments: Sequence[str]) -> int:
     from suite.figures.files import save
     from suite.webpage import content, overview, readme, render  # what only a page needs takes a second to import
 
+    check_outputs(html=options.html, readme=options.readme)  # before any table is written
     sections = content.gather()
     for section in sections:
         for page in section.pages:

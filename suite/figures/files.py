@@ -1,7 +1,10 @@
 """Figures as files: the same bytes for the same figure, whole or not at all."""
 
+import hashlib
 import json
 import re
+import struct
+import zlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +19,34 @@ VEGA_LITE = "6.4"
 """The version whose charts Altair makes."""
 SHARP = 2
 """Pixels of a file for each of the figure's."""
+MADE_OF = b"wirebench:chart\0"
+"""Keyword of the PNG's text chunk that says which chart the picture shows: the SHA-256 of its specification."""
+SIGNATURE_AND_HEAD = 8 + 25
+"""Bytes of a PNG before its first chunk that is free to choose."""
 
 
 def _png(spec: str) -> bytes:
-    return vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=SHARP)
+    drawn = vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=SHARP)
+    text = b"tEXt" + MADE_OF + _digest(spec)
+    chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
+    return drawn[:SIGNATURE_AND_HEAD] + chunk + drawn[SIGNATURE_AND_HEAD:]
+
+
+def _digest(spec: str) -> bytes:
+    return hashlib.sha256(spec.encode()).hexdigest().encode()
+
+
+def shows(path: Path, figure: Figure) -> bool:
+    """Whether the PNG file at `path` was made of this figure; it is not drawn anew, which would take a second."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return False
+    return MADE_OF + _digest(_specification(figure)) in content
+
+
+def _specification(figure: Figure) -> str:
+    return json.dumps(figure.to_dict())
 
 
 def _svg(spec: str) -> bytes:
@@ -56,7 +83,7 @@ def write(figure: Figure, path: Path) -> Path:
     if draw is None:
         raise UserError(f"{path}: cannot be written: a figure is one of {', '.join(KINDS)}, not {path.suffix!r}")
     try:
-        write_atomically(path, draw(json.dumps(figure.to_dict())))
+        write_atomically(path, draw(_specification(figure)))
     except OSError as error:
         raise UserError(f"{path}: cannot be written: {error.strerror}") from error
     return path

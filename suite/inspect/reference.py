@@ -9,6 +9,7 @@ learns earlier. `results/convergence` has the reference runs.
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -95,12 +96,18 @@ def _of(record: Mapping[str, Any], results: Path) -> tuple[str, Method, Sequence
         if mine[0]["depth"] != loader.load(ROOT / task.config, []).model.options["depth"]:
             continue
         folder = results / task.folder
-        methods = rows.load(folder) if folder.is_dir() else []
+        methods = _others(rows.load(folder), record) if folder.is_dir() else []
         for method in methods:
             theirs = method.runs[0].record
             if mine == (rows.settings_of(theirs["config"]), rows.options_of(theirs["config"]), theirs["world_size"]):
                 return task.name, method, methods
     return None
+
+
+def _others(methods: Sequence[Method], record: Mapping[str, Any]) -> list[Method]:
+    """Methods without the run itself, where it is a reference: it would be compared with itself."""
+    kept = [replace(method, runs=tuple(run for run in method.runs if run.record != record)) for method in methods]
+    return [method for method in kept if method.runs]
 
 
 def _figures(method: Method, figure: Any) -> list[float]:

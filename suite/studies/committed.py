@@ -1,7 +1,8 @@
 """Everything that is committed under results/, held against the rules of trust.py and against its records.
 
-results/exceptions.toml lists what breaks a rule all the same: `files`, a pattern of paths below results/, `rules`, and
-`why`. One that excuses nothing is a mistake, too.
+results/exceptions.toml lists what breaks a rule all the same: `files`, patterns of paths below results/, `rules`, and
+`why`; for the rule "load" also `share`, of a machine's cores, up to which others may have used them. An exception that
+excuses nothing is a mistake, too.
 """
 
 import json
@@ -30,6 +31,7 @@ class Breach(NamedTuple):
     file: Path
     rule: str
     how: str
+    share: float = 0.0
 
     def words(self, root: Path) -> str:
         """In a line."""
@@ -38,16 +40,18 @@ class Breach(NamedTuple):
 
 @dataclass
 class Excuse:
-    """Of an exceptions.toml: paths by a pattern, the rules that they may break, and why."""
+    """Of an exceptions.toml: paths by patterns, the rules that they may break, how far, and why."""
 
-    files: str
+    files: list[str]
     rules: list[str]
     why: str
+    share: float
     used: bool = False
 
     def covers(self, breach: Breach, root: Path) -> bool:
         """Whether it is about this one."""
-        return breach.rule in self.rules and fnmatch(breach.file.relative_to(root).as_posix(), self.files)
+        file = breach.file.relative_to(root).as_posix()
+        return breach.rule in self.rules and breach.share <= self.share and any(fnmatch(file, p) for p in self.files)
 
 
 def breaches(root: Path, repository: Repository) -> list[Breach]:
@@ -63,7 +67,9 @@ def breaches(root: Path, repository: Repository) -> list[Breach]:
         if not excused:
             found.append(breach)
     unused = [excuse for excuse in excuses if not excuse.used]
-    return found + [Breach(root / EXCEPTIONS, "exceptions", f"{each.files!r} excuses nothing") for each in unused]
+    return found + [
+        Breach(root / EXCEPTIONS, "exceptions", f"{', '.join(each.files)} excuses nothing") for each in unused
+    ]
 
 
 def history(root: Path) -> Repository:
@@ -136,6 +142,8 @@ def _excuses(path: Path) -> list[Excuse]:
 
 
 def _excuse(where: str, given: dict[str, Any]) -> Excuse:
-    for key, kind in (("files", str), ("rules", list[str]), ("why", str)):
+    for key, kind in (("files", list[str]), ("rules", list[str]), ("why", str)):
         check_type(f"{where}.{key}", given.get(key), kind)
-    return Excuse(given["files"], given["rules"], given["why"])
+    share = given.get("share", 0.0)
+    check_type(f"{where}.share", share, float)
+    return Excuse(given["files"], given["rules"], given["why"], share)

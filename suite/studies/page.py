@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
-from suite.figures.files import save
+from suite.figures.files import save, shows
 from suite.figures.style import Figure
 from suite.studies.runner import within
 from wirebench.errors import UserError
@@ -49,14 +49,21 @@ class Page:
         return "\n".join(line for line in self.text.splitlines() if not line.startswith("![")).rstrip()
 
     def drift(self) -> str | None:
-        """The first line in which the table on disk differs from this one; None where it is the same."""
+        """The first line in which the table on disk differs from this one, or a figure that is another; else None."""
         written = markdown.text_of(self.path)
         if written == self.text:
-            return None
+            return self._other_figure()
         lines = zip_longest(written.splitlines(), self.text.splitlines(), fillvalue="no line")
         differing = ((number, old, new) for number, (old, new) in enumerate(lines, 1) if old != new)
         number, old, new = next(differing, (len(written.splitlines()), "another end", "this end"))
         return f"{within(self.path)}:{number}: {_around(old, new)!r}, by its records {_around(new, old)!r}"
+
+    def _other_figure(self) -> str | None:
+        for name, figure in self.figures.items():
+            path = self.folder / name
+            if path.exists() if figure is None else not shows(path, figure):
+                return f"{within(path)}: is not the figure of its records"
+        return None
 
 
 def _around(line: str, other: str) -> str:

@@ -107,8 +107,19 @@ def run(command: Command) -> int:
             # A terminal's Ctrl-C has reached it already, and twice means at once.
             if stop.exit_code != INTERRUPTED:
                 started.terminate()
+            elif not _in_foreground():
+                started.send_signal(signal.SIGINT)
             started.wait()
             raise
+
+
+def _in_foreground() -> bool:
+    """Whether what is typed at a terminal reaches this process and those that it started."""
+    try:
+        with open("/dev/tty", "rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:
+        return False
 
 
 def _follow(output: Iterable[bytes]) -> deque[str]:

@@ -27,10 +27,11 @@ NEAR = 1e-3
 
 
 class Broken(NamedTuple):
-    """A rule that a record breaks: its name, and how."""
+    """A rule that a record breaks: its name, how, and of the rule "load" which share of a machine was not the run's."""
 
     rule: str
     how: str
+    share: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,11 @@ def _load(record: Mapping[str, Any]) -> Iterator[Broken]:
         yield Broken("load unknown", "the record does not say how busy the machines were")
     for machine in machines or ():
         where = f"of {machine['hostname']}'s {machine['cores']} cores"
-        if machine["others_cores"] > OTHERS * machine["cores"]:
-            yield Broken("load", f"{machine['others_cores']:.2f} {where} were busy with something else")
-        if (machine["steal"] or 0) > STEAL:
-            yield Broken("load", f"the hypervisor took {100 * machine['steal']:.1f} % {where}")
+        others, steal = machine["others_cores"] / machine["cores"], machine["steal"] or 0
+        if others > OTHERS:
+            yield Broken("load", f"{machine['others_cores']:.2f} {where} were busy with something else", others)
+        if steal > STEAL:
+            yield Broken("load", f"the hypervisor took {100 * steal:.1f} % {where}", steal)
 
 
 def _numbers(record: Mapping[str, Any]) -> Iterator[Broken]:

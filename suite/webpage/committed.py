@@ -2,21 +2,29 @@
 
 from pathlib import Path
 
-from suite.webpage import content, readme, render
+from suite.figures.files import shows
+from suite.webpage import content, overview, readme, render
 from wirebench.utils.markdown import text_of
 
 PAGE = "report.html"
 
 
 def drifts(root: Path, results: Path) -> list[str]:
-    """A line for each file that its records do not give, or that cannot be made of them."""
+    """A line for each file that its records do not give, or that cannot be made of them.
+
+    results  the folder that studies read (runner.py's RESULTS)
+    """
     sections = content.gather()
     found = [f"{section.name}: {section.missing}" for section in sections if section.missing]
     found += [said for section in sections for page in section.pages if (said := page.drift()) is not None]
     page, guide = results / PAGE, root / "README.md"
+    figure = results / readme.FIGURE
     again = "run: wirebench study report --html results/report.html --readme README.md"
     if not page.exists() or text_of(page) != render.html(sections, results):
         found.append(f"{page}: is not the page of its records; {again}")
-    if text_of(guide) != readme.text(sections, guide, page):
+    if not shows(figure, overview.verdicts(sections)):
+        found.append(f"{figure}: is not the figure of its records; {again}")
+    # Results elsewhere are a reader's own (make tables QUICK=1), of which README.md says nothing.
+    if results == root / "results" and text_of(guide) != readme.text(sections, guide, page):
         found.append(f"{guide}: what it says was found is not what the records say; {again}")
     return found

@@ -1,6 +1,7 @@
 """Prices of requests: those of the plans that would serve them."""
 
 import itertools
+import math
 import random
 from dataclasses import replace
 
@@ -73,6 +74,16 @@ def test_a_gather_waits_for_the_longest_message():
     pricer = pricer_of("ring", 4)
     assert pricer.seconds(RequestSize(Gather, 250.0, 1000.0)) == pricer.seconds(request_size(Gather, 1000.0))
     assert pricer.seconds(RequestSize(Sum, 1000.0, 4000.0)) == pricer.seconds(request_size(Sum, 1000.0))
+
+
+@pytest.mark.parametrize("ranks", [4, 64])
+def test_what_one_rank_alone_hands_over_goes_down_a_tree_once(ranks: int):
+    message = NETWORK.latency_seconds + 1e6 / NETWORK.bytes_per_second
+    alone = RequestSize(Gather, 1e6 / ranks, 1e6)
+    assert pricer_of("tree", ranks).seconds(alone) == pytest.approx(math.log2(ranks) * message, rel=0.1)
+    assert pricer_of("star", 4).seconds(RequestSize(Gather, 0.25e6, 1e6)) == pytest.approx(
+        3 * message + NETWORK.latency_seconds, rel=0.1
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -118,7 +118,7 @@ def test_what_a_ratio_says_of_a_claim(claimed: float, measured: float, low: floa
 
 def test_gs_sgds_ratios_are_those_of_its_throughputs() -> None:
     rates = PUBLISHED.tables["images_per_second"]
-    ratios = [each for each in PUBLISHED.claims.values() if "rival" in each.about]
+    ratios = [each for each in PUBLISHED.claims.values() if {"rival", "model"} <= each.about.keys()]
     assert [each.number[0] for each in ratios] == [1.29, 1.06, 3.12, 1.23]
     for each in ratios:
         model = rates[each.about["model"]]
@@ -128,6 +128,9 @@ def test_gs_sgds_ratios_are_those_of_its_throughputs() -> None:
         if rival := each.about.get("mean_over"):
             mean = statistics.mean(rates[model]["gs_sgd"] / rates[model][rival] for model in ("ResNet-20", "VGG-16"))
             assert each.number[0] == pytest.approx(mean, rel=0.005)
+    for rival in ("gtopk", "sketched_sgd"):
+        both = sorted(round(rates[model]["gs_sgd"] / rates[model][rival], 1) for model in ("ResNet-20", "VGG-16"))
+        assert list(PUBLISHED.claims[f"range_over_{rival}"].number) == both
 
 
 @pytest.mark.parametrize("name", available())

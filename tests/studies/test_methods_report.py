@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from suite.studies.gs_sgd.claims import model_of
 from suite.studies.methods.report import figure
 from suite.studies.rows import load
 from tests import charts
@@ -22,7 +21,7 @@ def report(folder: Path) -> tuple[str, list[list[str]]]:
     return text, [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 
 
-def test_the_report_has_medians_over_turns_and_judges_the_papers_claims(tmp_path: Path) -> None:
+def test_the_report_has_medians_over_turns(tmp_path: Path) -> None:
     for turn, seconds in enumerate((0.8, 1.0, 1.2)):
         put(tmp_path, "dense", turn, record("none", seconds))
     for turn, slower in enumerate((1.0, 1.1)):
@@ -33,11 +32,6 @@ def test_the_report_has_medians_over_turns_and_judges_the_papers_claims(tmp_path
     assert [row[0].split()[0] for row in rows] == ["gtopk", "gs_sgd", "sketched_sgd", "dense"]
     assert rows[3][1:4] == ["1000 [720 - 1440]", "1.00", "-"]
     assert "Everything but the compressors is slowed down 10 times" in table
-    sizes = "900 kB against 900 kB, 1.00x by bytes"
-    # gtopk's only turn: 0.225 to 0.3 s, from the 10th to the 90th percentile of its steps.
-    assert f"gs_sgd over gtopk | Table II | 3.12x | 0.48x [0.41 - 0.60]; {sizes} | not decidable: 0.48x, " in table
-    # Both were slower in the second turn, and their ratio was the same.
-    assert f"gs_sgd over sketched_sgd | Table II | 1.23x | 1.30x [1.30 - 1.30]; {sizes} | reproduced; " in table
     assert (tmp_path / "steps.png").read_bytes().startswith(b"\x89PNG")
     drawn = figure(load(tmp_path))
     charts.check(drawn)
@@ -90,30 +84,7 @@ def test_a_record_without_counted_steps_has_gaps(tmp_path: Path) -> None:
     put(tmp_path, "gs_sgd", 0, gone)
     assert report(tmp_path)[1] == [["gs_sgd (diverged) (mg_wfbp, ring)", *["-"] * 13]]
     put(tmp_path, "gtopk", 0, record("gtopk", 0.5))
-    text, rows = report(tmp_path)
-    assert [row[0].split()[0] for row in rows] == ["gtopk", "gs_sgd"]
-    assert "| claim" not in text
-
-
-@pytest.mark.parametrize(
-    ("model", "known"),
-    [
-        ({"name": "replay", "trace": "resnet20_gtx1080ti"}, "ResNet-20"),
-        ({"name": "resnet_cifar", "depth": 20}, "ResNet-20"),
-        ({"name": "resnet_cifar", "depth": 56}, None),
-        ({"name": "replay", "trace": "resnet50_gtx1080ti"}, None),
-        ({"name": "vgg16"}, None),
-    ],
-)
-def test_claims_are_about_the_papers_models_alone(model: dict, known: str | None, tmp_path: Path) -> None:
-    assert model_of(model) == known
-    for name, seconds in (("gs_sgd", 0.5), ("gtopk", 0.6)):
-        made = record(name, seconds)
-        made["config"]["model"] = model
-        put(tmp_path, name, 0, made)
-    text, _ = report(tmp_path)
-    assert ("| claim" in text) is (known is not None)
-    assert known is None or f"| {known}: gs-SGD's throughput over gTop-k's: gs_sgd over gtopk | Table II | 1." in text
+    assert [row[0].split()[0] for row in report(tmp_path)[1]] == ["gtopk", "gs_sgd"]
 
 
 @pytest.mark.parametrize(

@@ -124,15 +124,29 @@ def test_a_benchmarks_file_tells_its_commit_and_load(results: Path) -> None:
 
 def test_an_exception_has_a_reason_and_is_needed(results: Path) -> None:
     doctor(results / "convergence/quick/dense-2/record.json", lambda r: r.pop("load"))
-    excuse = '[[exceptions]]\nfiles = "convergence/*"\nrules = ["load unknown"]\nwhy = "old"\n'
+    excuse = '[[exceptions]]\nfiles = ["convergence/*"]\nrules = ["load unknown"]\nwhy = "old"\n'
     (results / "exceptions.toml").write_text(excuse)
     assert breaches(results, KNOWN) == []
     (results / "exceptions.toml").write_text(excuse + excuse.replace("convergence", "methods"))
     [unused] = breaches(results, KNOWN)
-    assert unused.words(results) == "exceptions.toml: exceptions: 'methods/*' excuses nothing"
+    assert unused.words(results) == "exceptions.toml: exceptions: methods/* excuses nothing"
     (results / "exceptions.toml").write_text(excuse.replace("why", "reason"))
     with pytest.raises(UserError, match=r"exceptions\[0\].why: needs a string"):
         breaches(results, KNOWN)
+
+
+def test_an_exception_of_the_load_says_how_far(results: Path) -> None:
+    busy = results / "convergence/quick/dense-2/record.json"
+    doctor(busy, lambda r: r["load"][0].update(others_cores=1.2))
+    excuse = '[[exceptions]]\nfiles = ["convergence/*"]\nrules = ["load"]\nwhy = "two at a time"\n'
+    (results / "exceptions.toml").write_text(excuse)
+    assert [breach.rule for breach in breaches(results, KNOWN)] == ["load", "exceptions"]
+    (results / "exceptions.toml").write_text(f"{excuse}share = 0.7\n")
+    assert breaches(results, KNOWN) == []
+    doctor(busy, lambda r: r["load"][0].update(others_cores=1.5))
+    assert [breach.how for breach in breaches(results, KNOWN)][:1] == [
+        "1.50 of a's 2 cores were busy with something else"
+    ]
 
 
 def test_what_is_no_json_is_named_and_nothing_else_is_said_of_rows(results: Path) -> None:

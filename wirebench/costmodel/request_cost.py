@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from wirebench.collectives.execution.executor import Part
 from wirebench.collectives.execution.segments import SEGMENT_BYTES, segments
-from wirebench.collectives.plan import Collective, Plan, Transfer, gather_moves, root
+from wirebench.collectives.plan import Collective, Move, Plan, Transfer, gather_moves, root
 from wirebench.collectives.ring import Ring
 from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, plan_seconds
 from wirebench.costmodel.request_sizes import RequestSize
@@ -45,7 +45,7 @@ class Pricer:
         self._name = "ring" if self._native else name
         large = formulas or topology.size > MOST_RANKS
         self._large = RoundCost(self._name, topology, segmented=not formulas) if large else None
-        self._known: dict[tuple[type[Request], Part, float], float] = {}
+        self._known: dict[tuple[type[Request], Part, float, float], float] = {}
 
     def seconds(self, request: RequestSize) -> float:
         """Seconds of one request."""
@@ -66,11 +66,10 @@ class Pricer:
     def _seconds(self, request: RequestSize, part: Part) -> float:
         if self.topology.size == 1:
             return 0.0
-        # A gather is done when the longest message has arrived.
-        num_bytes = max(request.most_bytes if request.kind is Gather else request.num_bytes, LEAST_BYTES)
+        num_bytes, most_bytes = max(request.num_bytes, LEAST_BYTES), max(request.most_bytes, LEAST_BYTES)
         if request.kind in (Sum, Reduce) and not self._large and not self._is_measured:
             num_bytes = self._even_bytes(num_bytes)
-        key = (request.kind, part, num_bytes)
+        key = (request.kind, part, num_bytes, most_bytes if request.kind is Gather else num_bytes)
         if key not in self._known:
             self._known[key] = self._price(*key)
         return self.call_seconds + self._known[key]
@@ -94,9 +93,9 @@ class Pricer:
         # Few items are rounded up: the largest chunk of an uneven cut is what a round waits for.
         return float(ITEM_BYTES) * parts * (math.ceil(items / parts) if pieces == 1 else round(items / parts))
 
-    def _price(self, kind: type[Request], part: Part, num_bytes: float) -> float:
+    def _price(self, kind: type[Request], part: Part, num_bytes: float, most_bytes: float) -> float:
         if kind is Gather:
-            return self._gather(num_bytes)
+            return self._gather(num_bytes, most_bytes)
         if kind is Merge:
             return self._merge(num_bytes)
         if kind is Route:
@@ -137,27 +136,45 @@ class Pricer:
             plans = [copies[length] for length in lengths]
         return pipelined_seconds(plans, self.topology, num_bytes / items, cut.apart)
 
-    def _gather(self, num_bytes: float) -> float:
+    def _gather(self, num_bytes: float, most_bytes: float) -> float:
+        """An all-gather in which one rank hands over `most_bytes`, and all of them `num_bytes` on average.
+
+        The longest message decides how long it takes, and where nobody else sends, how busy the links are: the choice
+        of one rank, which all others are told, goes down a tree once.
+        """
+        size = self.topology.size
+        rest = max((size * num_bytes - most_bytes) / (size - 1), 1.0)
         if self._large:
-            return self._large.gather_seconds(num_bytes)
-        return plan_seconds(self._gathering, self.topology, num_bytes)
+            from_one = most_bytes > size / 2 * num_bytes and self._has_root
+            large = self._large
+            return large.sum_seconds(most_bytes, "copy") if from_one else large.gather_seconds(most_bytes)
+        return plan_seconds(self._gathering(round(most_bytes), round(rest)), self.topology, 1.0)
 
-    @functools.cached_property
-    def _gathering(self) -> Plan:
-        """An all-gather as a plan of copies, in which an item is a rank's whole contribution.
+    def _gathering(self, longest: int, others: int) -> Plan:
+        """An all-gather as a plan of copies, in which an item is a byte.
 
+        longest  bytes that the first rank hands over, which has the sum wherever only one has it; others: all others
         Pricing counts a message's items and not where they lie, so every transfer begins at item 0.
         """
+        lengths = [longest, *[others] * (self.topology.size - 1)]
+        moved = (
+            tuple(Transfer(move.src, move.dst, 0, sum(lengths[origin] for origin in move.origins)) for move in moves)
+            for moves in self._moves
+        )
+        return Plan(self._name, (), tuple(moved))
+
+    @functools.cached_property
+    def _moves(self) -> tuple[tuple[Move, ...], ...]:
         size = self.topology.size
         plan = self._collective.plan(self.topology, size)
         assert plan is not None, "a ring stands in for the engine's own"
-        rounds = gather_moves(plan, size, self.topology.ranks)
-        moved = (tuple(Transfer(move.src, move.dst, 0, len(move.origins)) for move in moves) for moves in rounds)
-        return Plan(self._name, (), tuple(moved))
+        return gather_moves(plan, size, self.topology.ranks)
 
     def _merge(self, num_bytes: float) -> float:
         if self._native:
-            return self._gather(num_bytes)  # engines have no merge: the executor gathers, then every rank folds
+            return self._gather(
+                num_bytes, num_bytes
+            )  # engines have no merge: the executor gathers, then every rank folds
         if self._large:
             return self._large.merge_seconds(num_bytes)
         plan = self._collective.plan(self.topology, 1)

@@ -1,6 +1,5 @@
 """The gs-SGD paper's claims beside its Table II: averages, communication and bytes of runs, accuracies of trainings."""
 
-import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,12 +9,10 @@ from suite.studies.claim import Claim
 from suite.studies.convergence.rows import Method
 from suite.studies.convergence.verdicts import judge_points
 from suite.studies.findings import Finding
-from suite.studies.gs_sgd.claims import PUBLISHED, of_method
+from suite.studies.gs_sgd.claims import AS_PRINTED, PUBLISHED, most_sent
 from suite.studies.notes import NotedRun
 from suite.studies.rows import Row, size, times_faster
 
-LITERAL = "gs_sgd literal"
-"""The variant that is the paper's own algorithm, with our reading of what it leaves out."""
 MODELS = tuple(PUBLISHED.tables["images_per_second"].keys() - {"where", "unit"})
 TRAININGS = "wirebench study convergence run --data FOLDER"
 Spread = tuple[float, float, float]
@@ -33,6 +30,8 @@ def of_runs(models: Mapping[str, Sequence[Row]]) -> list[Finding]:
             found += _means(claim, models, claim.about["mean_over"])
         elif "communication" in claim.about:
             found += _communication(claim, models.get(claim.about["communication"], ()))
+        elif "especially" in claim.about:
+            found += _especially(claim, *(models.get(claim.about[key], ()) for key in ("especially", "than")))
         elif "bytes_over" in claim.about:
             found += _bytes(claim, models, claim.about["bytes_over"])
     return found
@@ -44,7 +43,7 @@ def of_trainings(methods: Sequence[Method], task: str) -> list[Finding]:
     found = []
     for claim in PUBLISHED.claims.values():
         rival = known.get(claim.about.get("points_below", ""))
-        for label in ("gs_sgd", LITERAL):
+        for label in ("gs_sgd", AS_PRINTED["gs_sgd"]):
             if rival is not None and label in known:
                 ours = known[label]
                 here, verdict = judge_points(claim, ours, rival)
@@ -56,38 +55,47 @@ def of_trainings(methods: Sequence[Method], task: str) -> list[Finding]:
 
 
 def _means(claim: Claim, models: Mapping[str, Sequence[Row]], rival: str) -> Iterator[Finding]:
-    """The mean of both networks' ratios, for every pair of variants that both have."""
-    pairs = [_pairs(rows, rival) for rows in models.values()]
-    if len(pairs) < len(MODELS):
-        return
-    for ours, other in sorted(set.intersection(*map(set, pairs))):
-        rows = [row for each in pairs for row in each[ours, other]]
-        ratios = [times_faster(*each[ours, other]) for each in pairs]
-        known = [ratio for ratio in ratios if ratio]
-        if len(known) == len(pairs):
-            yield _of_ratio(claim, _mean(known), rows, f"{ours} over {other}")
+    """The mean of both networks' ratios."""
+    pairs = [pair for rows in models.values() if (pair := _pair(rows, rival))]
+    ratios = [ratio for pair in pairs if (ratio := times_faster(*pair))]
+    if len(ratios) == len(MODELS):
+        middle, low, high = (statistics.mean(each) for each in zip(*ratios, strict=True))
+        yield _of_ratio(claim, (middle, low, high), [row for pair in pairs for row in pair])
 
 
-def _mean(ratios: Sequence[Spread]) -> Spread:
-    middle, low, high = (statistics.mean(each) for each in zip(*ratios, strict=True))
-    return middle, low, high
-
-
-def _pairs(rows: Sequence[Row], rival: str) -> dict[tuple[str, str], tuple[Row, Row]]:
-    """Every variant of gs-SGD with every variant of the rival, by their labels."""
-    both = itertools.product(of_method(rows, "gs_sgd"), of_method(rows, rival))
-    return {(ours.label, other.label): (ours, other) for ours, other in both}
+def _pair(rows: Sequence[Row], rival: str) -> tuple[Row, Row] | None:
+    """gs-SGD and its rival as printed; None where one was not measured."""
+    known = {row.label: row for row in rows if not row.diverged}
+    ours, other = known.get(AS_PRINTED["gs_sgd"]), known.get(AS_PRINTED[rival])
+    return (ours, other) if ours and other else None
 
 
 def _communication(claim: Claim, rows: Sequence[Row]) -> Iterator[Finding]:
     """Sketched-SGD's seconds of communication over gs-SGD's, turn by turn."""
-    for (label, rivals), (ours, rival) in sorted(_pairs(rows, "sketched_sgd").items()):
-        mine, theirs = _by_turn(ours), _by_turn(rival)
-        ratios = sorted(theirs[turn] / seconds for turn, seconds in mine.items() if seconds and theirs.get(turn))
-        if ratios:
-            kept = ratios[1:-1] if len(ratios) >= trust.TURNS else ratios
-            spread = statistics.median(ratios), kept[0], kept[-1]
-            yield _of_ratio(claim, spread, (ours, rival), f"{rivals} over {label}")
+    pair = _pair(rows, "sketched_sgd")
+    saved = _saved(*pair) if pair else None
+    if pair and saved:
+        yield _of_ratio(claim, saved, pair)
+
+
+def _especially(claim: Claim, first: Sequence[Row], second: Sequence[Row]) -> Iterator[Finding]:
+    """The first network's ratio of communication over the second's."""
+    pairs = [pair for rows in (first, second) if (pair := _pair(rows, "sketched_sgd"))]
+    ratios = [saved for pair in pairs if (saved := _saved(*pair))]
+    if len(ratios) == 2:
+        most, least = ratios
+        spread = most[0] / least[0], most[1] / least[2], most[2] / least[1]
+        yield _of_ratio(claim, spread, [row for pair in pairs for row in pair])
+
+
+def _saved(ours: Row, rival: Row) -> Spread | None:
+    """The rival's seconds of communication over ours, turn by turn; None where no turn of both tells them."""
+    mine, theirs = _by_turn(ours), _by_turn(rival)
+    ratios = sorted(theirs[turn] / seconds for turn, seconds in mine.items() if seconds and theirs.get(turn))
+    if not ratios:
+        return None
+    kept = ratios[1:-1] if len(ratios) >= trust.TURNS else ratios
+    return statistics.median(ratios), kept[0], kept[-1]
 
 
 def _by_turn(row: Row) -> dict[str, float]:
@@ -105,24 +113,21 @@ def communication(run: NotedRun) -> float | None:
 def _bytes(claim: Claim, models: Mapping[str, Sequence[Row]], rival: str) -> Iterator[Finding]:
     """The rival's bytes over those of the paper's algorithm, of the worker that sends most: counted, not timed."""
     for model, rows in models.items():
-        known = {row.label: row for row in rows}
-        ours, other = known.get(LITERAL), known.get(rival)
-        if ours is None or other is None:
-            continue
-        mine, theirs = (row.median("bytes_per_step", "wire") for row in (ours, other))
-        if mine and theirs:
+        pair = _pair(rows, rival)
+        mine, theirs = map(most_sent, pair) if pair else (None, None)
+        if pair and mine and theirs:
             sizes = f"{theirs / mine:.2f}x: {size(theirs)} against {size(mine)} a step"
-            rows_of = (*ours.runs, *other.runs)
-            rules = trust.rules_of((ours.runs, other.runs), "turns")
-            yield Finding(claim, sizes, claim.judge(theirs / mine), model, records=_folders(rows_of), rules=rules)
+            rules = trust.rules_of((row.runs for row in pair), "turns")
+            folders = _folders([run for row in pair for run in row.runs])
+            yield Finding(claim, sizes, claim.judge(theirs / mine), model, records=folders, rules=rules)
 
 
-def _of_ratio(claim: Claim, ratio: Spread, rows: Sequence[Row], about: str) -> Finding:
+def _of_ratio(claim: Claim, ratio: Spread, rows: Sequence[Row]) -> Finding:
     middle, low, high = ratio
     rules = trust.rules_of((row.runs for row in rows), "turns")
     runs = [run for row in rows for run in row.runs]
     here = f"{middle:.2f}x [{low:.2f} - {high:.2f}]"
-    return Finding(claim, here, claim.judge(middle, (low, high)), about, records=_folders(runs), rules=rules)
+    return Finding(claim, here, claim.judge(middle, (low, high)), records=_folders(runs), rules=rules)
 
 
 def _folders(runs: Sequence[NotedRun]) -> tuple[Path, ...]:

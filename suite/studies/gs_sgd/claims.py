@@ -1,4 +1,4 @@
-"""The gs-SGD paper's claims about speed, beside rows that were measured."""
+"""The gs-SGD paper's claims about throughput, each beside the methods as printed, and how far other readings go."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.studies import trust
-from suite.studies.findings import Finding, claims_table
+from suite.studies.findings import Finding
 from suite.studies.published import load
 from suite.studies.rows import Row, size, times_faster
 
@@ -18,6 +18,12 @@ _MODELS: tuple[tuple[str, dict[str, object]], ...] = (
     ("VGG-16", {"name": "replay", "trace": "vgg16_cifar_gtx1080ti"}),
     ("VGG-16", {"name": "vgg_cifar", "depth": 16}),
 )
+METHODS = ("gtopk", "gs_sgd", "sketched_sgd")
+AS_PRINTED = {"gtopk": "gtopk", "gs_sgd": "gs_sgd literal", "sketched_sgd": "sketched_sgd literal"}
+"""Of the readings of what the paper leaves open, the one that a claim is judged by: the algorithms as printed, all with
+the same k, both sketches of the same size."""
+BASES = ("gtopk", "gtopk 16 bytes", "sketched_sgd", "sketched_sgd literal")
+"""What throughputs are compared with."""
 
 
 def model_of(section: Mapping[str, Any]) -> str | None:
@@ -27,25 +33,33 @@ def model_of(section: Mapping[str, Any]) -> str | None:
 
 
 def findings(rows: Sequence[Row]) -> list[Finding]:
-    """Each claim about the rows' model; none where the rows are of another model.
+    """Each claim about the throughput of the rows' model, or of any; none where the paper has no such model.
 
-    One for every variant of gs-SGD and of the rival (variants.py), since the paper leaves its settings open.
+    Judged are the methods as printed (AS_PRINTED); what the other readings give is told beside.
     """
     model = model_of(rows[0].runs[0].record["config"]["model"])
-    those = [claim for claim in PUBLISHED.claims.values() if model and claim.about.get("model") == model]
-    found = []
-    for claim in those:
-        for ours, rival in itertools.product(of_method(rows, "gs_sgd"), of_method(rows, claim.about["rival"])):
-            measured = times_faster(ours, rival)
-            if measured:
-                ratio, low, high = measured
-                here = f"{ratio:.2f}x [{low:.2f} - {high:.2f}]; {_bytes(ours, rival)}"
-                verdict = claim.judge(ratio, (low, high))
-                records = tuple(run.folder for row in (ours, rival) for run in row.runs)
-                rules = trust.rules_of((ours.runs, rival.runs), "turns")
-                about = f"{ours.label} over {rival.label}"
-                found.append(Finding(claim, here, verdict, about, records=records, rules=rules))
+    known = {row.label: row for row in rows if not row.diverged}
+    found: list[Finding] = []
+    for claim in PUBLISHED.claims.values():
+        if model is None or "rival" not in claim.about or claim.about.get("model", model) != model:
+            continue
+        ours, rival = (known.get(AS_PRINTED[method]) for method in ("gs_sgd", claim.about["rival"]))
+        measured = times_faster(ours, rival) if ours and rival else None
+        if ours and rival and measured:
+            ratio, low, high = measured
+            here = f"{ratio:.2f}x [{low:.2f} - {high:.2f}]; {_bytes(ours, rival)}{_others(rows, claim.about['rival'])}"
+            records = tuple(run.folder for row in (ours, rival) for run in row.runs)
+            rules = trust.rules_of((ours.runs, rival.runs), "turns")
+            about = "" if "model" in claim.about else model
+            found.append(Finding(claim, here, claim.judge(ratio, (low, high)), about, records=records, rules=rules))
     return found
+
+
+def _others(rows: Sequence[Row], rival: str) -> str:
+    """The least and the largest factor of all readings of both methods."""
+    pairs = itertools.product(of_method(rows, "gs_sgd"), of_method(rows, rival))
+    ratios = [ratio[0] for pair in pairs if (ratio := times_faster(*pair))]
+    return f"; {min(ratios):.2f}x to {max(ratios):.2f}x in {len(ratios)} readings" if len(ratios) > 1 else ""
 
 
 def of_method(rows: Sequence[Row], method: str) -> list[Row]:
@@ -54,24 +68,14 @@ def of_method(rows: Sequence[Row], method: str) -> list[Row]:
     return sorted(those, key=lambda row: row.label)
 
 
+def most_sent(row: Row) -> float | None:
+    """Bytes of a step of the worker that sends most; older records have rank 0's only."""
+    most = row.median("bytes_per_step", "wire_max")
+    return row.median("bytes_per_step", "wire") if most is None else most
+
+
 def _bytes(ours: Row, rival: Row) -> str:
     """What a worker sends in a step by either, and the rival's bytes over ours, of the worker that sends most."""
     sizes = " against ".join(size(row.median("bytes_per_step", "wire_mean")) for row in (ours, rival))
-    most, rivals = (row.median("bytes_per_step", "wire") for row in (ours, rival))
+    most, rivals = most_sent(ours), most_sent(rival)
     return sizes + (f", {rivals / most:.2f}x by bytes" if most and rivals else "")
-
-
-def claims(rows: Sequence[Row]) -> list[str]:
-    """The table of the claims with what its brackets are; nothing where there is none."""
-    found = findings(rows)
-    return [*claims_table(found), BRACKETS, ""] if found else []
-
-
-BRACKETS = (
-    "In brackets the least and the largest ratio of turns that followed each other, of five or more without the least "
-    "and the largest; where a method has one turn only, its steps from the 10th to the 90th percentile stand in for "
-    "turns. Sizes are the bytes of a step, the mean "
-    "of the workers. By bytes: the rival's bytes over gs-SGD's, of the worker that sends most; the factor of a step "
-    "that were nothing but the transfer of bytes. "
-    "Computing brings it nearer to 1, start-ups and compressing move it either way."
-)

@@ -1,9 +1,8 @@
-"""table.md of what was measured of compressors: a row for every method, and the gs-SGD paper's claims."""
+"""table.md of what was measured of compressors: a row for every method."""
 
 from collections.abc import Sequence
 
 from suite.studies import trust
-from suite.studies.gs_sgd.claims import claims
 from suite.studies.rows import DDP, DENSE, Row, fastest, size
 from wirebench.utils.markdown import table
 
@@ -40,7 +39,6 @@ def document(rows: Sequence[Row]) -> str:
         *_noise(rows),
         "![time per step](steps.png)",
         "",
-        *claims(rows),
     ]
     return "\n".join(lines)
 

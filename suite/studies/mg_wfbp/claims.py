@@ -19,7 +19,7 @@ def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> 
         about = claim.about
         if about.get("model", model.label) != model.label:
             continue
-        if not model.measured and "gradient_bytes" not in about:
+        if not model.measured and not about.keys() & {"gradient_bytes", "parameters"}:
             claim = replace(claim, unstated=UNPUBLISHED)
         if "over" in about:
             at_most = simulated[max(simulated)]
@@ -33,8 +33,9 @@ def claims(model: Model, simulated: Efficiencies, predicted: Sequence[Step]) -> 
         elif "optimal" in about:
             found.append(_optimal(claim, model, simulated[max(simulated)]))
         elif "gradient_bytes" in about:
-            megabytes = sum(4 * layer.numel for layer in trace.load(trace.find(model.trace)).layers) / 1e6
-            found.append(Finding(claim, f"{megabytes:.1f} MB", claim.judge(megabytes)))
+            found.append(_size(claim, model, "MB", times=4))
+        elif "parameters" in about:
+            found.append(_size(claim, model, "million", times=1))
         elif claim.id == "crossing":
             found.append(_crossing(claim, simulated))
     return found
@@ -54,6 +55,11 @@ def network_claims(line: Callable[[int], Line]) -> list[Finding]:
             milliseconds = 1e3 * line(8).seconds(claim.about["all_reduce_bytes"])
             found.append(Finding(claim, f"{milliseconds:.2f} ms", claim.judge(milliseconds)))
     return found
+
+
+def _size(claim: Claim, model: Model, unit: str, times: int) -> Finding:
+    millions = times * sum(layer.numel for layer in trace.load(trace.find(model.trace)).layers) / 1e6
+    return Finding(claim, f"{millions:.1f} {unit}", claim.judge(millions))
 
 
 def _factor(claim: Claim, model: Model, ratio: float) -> Finding:

@@ -1,0 +1,111 @@
+"""wirebench study gs_sgd report on records made up so that the answers are known."""
+
+from pathlib import Path
+
+import pytest
+
+from suite.studies.claim import State
+from suite.studies.findings import Finding
+from suite.studies.gs_sgd.beyond import of_runs
+from suite.studies.gs_sgd.claims import findings, model_of
+from suite.studies.gs_sgd.throughput import section
+from suite.studies.rows import load
+from tests.studies import verb
+from tests.studies.test_methods_run import put, record
+
+main = verb.report("gs_sgd")
+STEPS = {"gtopk": 0.30, "gs_sgd literal": 0.50, "gs_sgd": 0.20, "sketched_sgd literal": 0.65, "gtopk 16 bytes": 0.6}
+TRACES = {"ResNet-20": "resnet20_gtx1080ti", "VGG-16": "vgg16_cifar_gtx1080ti"}
+
+
+def runs(folder: Path, model: str = "VGG-16", turns: int = 5, exchange: float = 0.3) -> Path:
+    """Five turns of some readings; every turn is slower than the one before, all methods alike."""
+    for label, seconds in STEPS.items():
+        for turn in range(turns):
+            made = record(label.split()[0], seconds * (1 + 0.1 * turn))
+            made["config"]["model"]["trace"] = TRACES[model]
+            rival = label.startswith("sketched")
+            made["phases"] |= {"exchange_exposed": 0.1 + (exchange if rival else 0.1)}
+            made["requests"] = [
+                {"kind": "Sum", "plan": "tree", "rounds": 4, "bytes": 10**6, "payload_bytes": 10**6, "seconds": 0.1}
+            ]
+            put(folder, label, turn, made)
+    return folder
+
+
+def states(found: list[Finding]) -> dict[str, State]:
+    return {each.claim.id: each.verdict.state for each in found}
+
+
+def test_a_claim_is_judged_by_the_methods_as_printed_and_other_readings_stand_beside(tmp_path: Path) -> None:
+    found = findings(load(runs(tmp_path)))
+    by_id = {each.claim.id: each for each in found}
+    assert states(found) == {
+        "vgg16_over_gtopk": "not decidable", "vgg16_over_sketched_sgd": "reproduced",
+        "range_over_gtopk": "not decidable", "range_over_sketched_sgd": "direction reproduced",
+    }  # fmt: skip
+    # The ratios of all turns are alike. Readings: 0.3 or 0.6 s of gTop-k over 0.5 or 0.2 s of gs-SGD.
+    assert by_id["vgg16_over_gtopk"].here.startswith("0.60x [0.60 - 0.60]; 900 kB against 900 kB, 1.00x by bytes")
+    assert by_id["vgg16_over_gtopk"].here.endswith("; 0.60x to 3.00x in 4 readings")
+    assert "1.30x [1.30 - 1.30]" in by_id["vgg16_over_sketched_sgd"].here
+    assert len(by_id["vgg16_over_sketched_sgd"].records) == 10
+
+
+def test_a_method_as_printed_that_diverged_judges_nothing(tmp_path: Path) -> None:
+    runs(tmp_path)
+    put(tmp_path, "gs_sgd literal", 5, {**record("gs_sgd", 0.1), "status": "diverged"})
+    assert findings(load(tmp_path)) == []
+
+
+def test_both_networks_together(tmp_path: Path) -> None:
+    rows = {name: load(runs(tmp_path / name, name, exchange=share)) for name, share in
+            (("VGG-16", 0.3), ("ResNet-20", 0.6))}  # fmt: skip
+    assert "average_over_gtopk" not in states(of_runs({"VGG-16": rows["VGG-16"]}))
+    found = {each.claim.id: each for each in of_runs(rows)}
+    assert found["average_over_gtopk"].here == "0.60x [0.60 - 0.60]"
+    assert found["communication_vgg16"].here == "3.00x [3.00 - 3.00]"
+    assert found["communication_especially"].here == "2.00x [2.00 - 2.00]"
+    assert found["communication_especially"].verdict.state == "reproduced"
+
+
+def test_the_table_has_what_messages_alone_would_allow(tmp_path: Path) -> None:
+    lines = section("VGG-16", load(runs(tmp_path)))
+    cells = {row[0]: row for row in ([cell.strip() for cell in line.split("|")[1:-1]] for line in lines[4:]) if row}
+    printed = cells["gs_sgd literal"]
+    # 1 MB twice up and twice down at 1 Gbit/s with the start-up time of Ethernet, in segments.
+    assert printed[3:7] == ["600 ms", "40 ms", "100 ms", "1 MB"]
+    messages = float(printed[7].split()[0])
+    assert 16 < messages < 33
+    rate = record("gs_sgd", 0.5)["images_per_second"]["median"]
+    assert float(printed[8].replace(",", "")) == pytest.approx(rate * 600 / (40 + messages), rel=0.02)
+    assert cells["gtopk"][2] == "325" and printed[2] == "-"
+    assert cells["gtopk"][9] == "-" and printed[9] == "0.60x [0.60 - 0.60]"
+    assert section("VGG-16", [row for row in load(tmp_path) if row.label == "none"]) == []
+
+
+def test_the_report_has_every_claim_and_a_figure_for_each_network(tmp_path: Path) -> None:
+    runs(tmp_path / "runs/vgg16")
+    where = ["--runs", str(tmp_path / "runs"), "--trainings", str(tmp_path / "none"), "--dir", str(tmp_path / "out")]
+    assert main(where) == 0
+    text = (tmp_path / "out/table.md").read_text()
+    assert text.count("not run here") >= 10 and "## VGG-16" in text and "## ResNet-20" not in text
+    assert (tmp_path / "out/vgg-16.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        ({"name": "replay", "trace": "resnet20_gtx1080ti"}, "ResNet-20"),
+        ({"name": "resnet_cifar", "depth": 20}, "ResNet-20"),
+        ({"name": "resnet_cifar", "depth": 56}, None),
+        ({"name": "replay", "trace": "resnet50_gtx1080ti"}, None),
+        ({"name": "vgg16"}, None),
+    ],
+)
+def test_claims_are_about_the_papers_models_alone(model: dict, known: str | None, tmp_path: Path) -> None:
+    assert model_of(model) == known
+    for name, seconds in (("gs_sgd literal", 0.5), ("gtopk", 0.6)):
+        made = record(name.split()[0], seconds)
+        made["config"]["model"] = model
+        put(tmp_path, name, 0, made)
+    assert bool(findings(load(tmp_path))) is (known is not None)
