@@ -19,7 +19,7 @@ from wirebench.profiling.calibration import Calibration
 from wirebench.record.writer import NullRecord, RunRecord
 from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.gpu import GpuSampler, NullSampler
-from wirebench.telemetry.machines import LoadMeter
+from wirebench.telemetry.machines import LoadMeter, process_age
 from wirebench.telemetry.step_stats import summary
 from wirebench.telemetry.timeline import Timeline
 from wirebench.telemetry.wire_stats import Traffic
@@ -72,6 +72,7 @@ class Trainer:
     load: LoadMeter = field(default_factory=LoadMeter)
     _extra: dict[str, float] = field(default_factory=dict)
     _look_every: int = 1
+    _startup_seconds: float | None = None
     _steps_began: float = field(default_factory=time.perf_counter)
     epoch_began: float = field(default_factory=time.perf_counter)
 
@@ -105,6 +106,7 @@ class Trainer:
         self.record.restore(self.state.history)
         self.state.start_watch()
         self._steps_began = self.epoch_began = time.perf_counter()
+        self._startup_seconds = process_age()
 
     def already_finished(self) -> bool:
         """Whether the run that is resumed has done all steps and has its record: then there is nothing to do."""
@@ -215,7 +217,8 @@ class Trainer:
             engine=self.engine.name,
             backend=self.engine.backend,
             device=self.engine.device.type,
-            parameters=self.workers[0].flat.param.numel(),
+            **run_summary.setting(self.workers[0]),
+            startup_seconds=self._startup_seconds,
             final={key: final.get(key) for key in ("loss", "top1", "top5")},
             steps_done=self.step,
             resumed_at=self.first_step or None,
