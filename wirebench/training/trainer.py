@@ -139,8 +139,9 @@ class Trainer:
         """Everything before the first forward pass of a step."""
         with reporting_loss():
             self.stopper.before_step(self.step)
-        begin = self.counted_from
-        self.timeline.active = self.engine.is_first and begin <= self.step < begin + self.config.output.trace_steps
+        begin, output = self.counted_from, self.config.output
+        drawing = self.engine.is_first or output.trace_all_ranks
+        self.timeline.active = drawing and begin <= self.step < begin + output.trace_steps
         if self.calibration is not None:
             self.calibration.begin_step(self.step)
         self.synchroniser.begin(self.step, epoch)
@@ -158,7 +159,9 @@ class Trainer:
         """Everything after the update; raises Diverged for this step or, on a GPU, for one just before."""
         counted = self.step >= self.counted_from and not self._extra
         self.clock.end_step(self.step, self.config.data.batch_size, counted)
-        wire_bytes = self.traffic.step(self.synchroniser.take_logs(), counted)
+        logs = self.synchroniser.take_logs()
+        run_summary.draw_requests(self.timeline, self.engine.ranks, logs, self.config.output.trace_all_ranks)
+        wire_bytes = self.traffic.step(logs, counted)
         self.step_log.step(self.step, epoch, rate, wire_bytes, self._extra)
         if self.calibration is not None and self.calibration.end_step(self.step):
             self._conclude(self.calibration)
@@ -198,6 +201,8 @@ class Trainer:
 
     def finish(self, status: str, final: dict[str, float]) -> dict[str, Any]:
         """Write record.json and trace.json; returns the record (empty on other ranks)."""
+        if self.config.output.trace_all_ranks and status != "diverged":
+            self.timeline.join(self.engine)
         if self.engine.is_first:
             with keeping(self.directory / "trace.json"):
                 self.timeline.save(self.directory / "trace.json")
