@@ -42,6 +42,7 @@ ORDER = (
     "wirebench.record",
     "wirebench.costmodel",
     "wirebench.simulation",
+    "wirebench.formats",
     "wirebench.profiling",
     "wirebench.training",
     "models",

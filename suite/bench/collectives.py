@@ -2,16 +2,20 @@
 
   wirebench cluster run --layout 2+3 --link 200mbit -- wirebench bench collectives --json FILE
   torchrun --nproc-per-node 4 -m suite bench collectives --collectives native ring tree --sizes 4 64k 4m
+  torchrun --nproc-per-node 4 -m suite bench collectives --collectives ring --nccl-json ring.json
   horovodrun -np 4 wirebench bench collectives
 
 Every rank runs it. All collectives take turns at each size, so what slows the machine down slows all of them. Each is
-checked against the exact sum first. Sizes are bytes of float32; 60kf means 60,000 floats.
+checked against the exact sum first. Sizes are bytes of float32; 60kf means 60,000 floats. --nccl-json writes what
+nccl-tests' all_reduce_perf -J does (docs/formats.md).
 """
 
 import argparse
+import dataclasses
 import functools
 import sys
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +29,15 @@ from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import launched
 from wirebench.config.loader import EngineConfig
 from wirebench.errors import UserError
+from wirebench.formats import nccl_tests
 from wirebench.record import collective_results
 from wirebench.record.collective_results import AllReduceResult
 from wirebench.telemetry.environment import capture
+from wirebench.telemetry.machines import LoadMeter, hosts
 from wirebench.telemetry.nic import InterfaceCounter, find_interface
 from wirebench.topology import topology_file
 from wirebench.topology.tree import Topology
-from wirebench.utils.cli import parser_of
+from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.console import console
 
 SIZES = "4 1k 16k 60kf 1m 4m 4000kf 14700kf"
@@ -45,6 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     sizes = [parse_size(text) for text in options.sizes]
     if launched().alone:
         raise UserError("start it with wirebench cluster run, torchrun or horovodrun; see --help")
+    if launched().rank == 0:
+        check_outputs(**{"json": options.json, "nccl-json": options.nccl_json})
     chosen = {name: collectives.build(name) for name in options.collectives}
     engine = start(EngineConfig(device=options.device, timeout_seconds=options.timeout), fusion_mb=0.0)
     if engine.size == 1:
@@ -53,15 +61,16 @@ def main(arguments: Sequence[str]) -> int:
     nic = InterfaceCounter(find_interface(engine.ranks_on_this_host == engine.size))
     trials = {name: AllReduceBenchmark(engine, collective, topology, nic) for name, collective in chosen.items()}
     ring = functools.partial(Ring().plan, topology)
+    about, load = header(options, engine, topology), LoadMeter()
     results: list[AllReduceResult] = []
     for items in sizes:
         results += measure(options, engine, trials, items, ring)
         if engine.is_first and not options.quiet:
             print(f"  {size_text(items * ITEM_BYTES)} done", file=sys.stderr, flush=True)
+    about["load"] = load.loads(engine)
     if engine.is_first:
         show(results, topology)
-        if options.json:
-            collective_results.save(Path(options.json), header(options, engine, topology), results)
+        write(options, about, results)
     engine.close()
     wrong = [f"{cell.collective} of {size_text(cell.num_bytes)}" for cell in results if not cell.right]
     if wrong and engine.is_first:
@@ -118,14 +127,25 @@ def cell_of(
 
 
 def header(options: argparse.Namespace, engine: Engine, topology: Topology) -> dict[str, Any]:
-    """Where and how it was measured."""
+    """Where and how it is measured; every rank calls it."""
     return {
         "layout": topology.layout,
         "topology": options.topology,
         "engine": engine.name,
         "backend": engine.backend,
-        "environment": capture(engine.device),
+        "environment": capture(engine.device) | {"hosts": hosts(engine)},
+        "ranks": [dataclasses.asdict(peer) for peer in engine.peers],
     }
+
+
+def write(options: argparse.Namespace, about: dict[str, Any], results: Sequence[AllReduceResult]) -> None:
+    """The files that were asked for."""
+    if options.json:
+        collective_results.save(options.json, about, results)
+    if options.nccl_json:
+        nccl_tests.save(
+            options.nccl_json, nccl_tests.document(about, results, options.repeats, ended=datetime.now(UTC))
+        )
 
 
 def show(results: Sequence[AllReduceResult], topology: Topology) -> None:
@@ -197,7 +217,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20.0, help="time for a size, as far as the least turns allow")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds after which a rank counts as lost")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--json", help="write the cells to this file, one JSON line each")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the cells, one JSON line each")
+    parser.add_argument("--nccl-json", type=Path, metavar="FILE", help="write them as nccl-tests' -J does")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     options = parser.parse_args(arguments)
     if options.repeats < 1 or options.least_repeats < 1 or options.seconds <= 0:

@@ -3,6 +3,7 @@
 wirebench show results/runs/A results/runs/B
 wirebench show --latest
 wirebench show --all results/runs/A
+wirebench show --mllog results/runs/A > A.log
 """
 
 import argparse
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from wirebench.errors import UserError
+from wirebench.formats import mllog
 from wirebench.record import compare, schema
 from wirebench.record.writer import RUNS
 from wirebench.utils.cli import parser_of
@@ -23,8 +25,15 @@ def main(arguments: Sequence[str]) -> int:
     paths = [*options.runs, *([_newest(RUNS)] if options.latest else [])]
     if not paths:
         raise UserError("no run given: name run folders or record.json files, or say --latest")
+    if options.mllog and len(paths) > 1:
+        raise UserError("--mllog: a log of MLPerf's is one run's; name one")
     records = [schema.read(path) for path in paths]
-    if options.json:
+    if options.mllog:
+        try:
+            print(*mllog.lines(records[0]), sep="\n")
+        except UserError as error:
+            raise UserError(f"{paths[0]}: {error}") from error
+    elif options.json:
         print(json.dumps(records, indent=2, allow_nan=False))
     else:
         _print(records, paths, options.all)
@@ -35,8 +44,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = parser_of("show", __doc__)
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="a run's folder, or a record.json")
     parser.add_argument("--latest", action="store_true", help=f"also the newest run of {RUNS}")
-    parser.add_argument("--all", action="store_true", help="every line: phases, counts of bytes, ratios, readings")
-    parser.add_argument("--json", action="store_true", help="print the whole records, as a JSON list")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--all", action="store_true", help="every line: phases, counts of bytes, ratios, readings")
+    how.add_argument("--json", action="store_true", help="print the whole records, as a JSON list")
+    how.add_argument("--mllog", action="store_true", help="print one run's record as MLPerf's log lines")
     return parser
 
 

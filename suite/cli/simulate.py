@@ -4,6 +4,7 @@
   wirebench simulate --trace resnet50_v100 --gbit 1 5 10 25 --workers 16 --schedulers wfbp fused optimal dear
   wirebench simulate --trace resnet50_v100 --compressor gtopk --density 0.001 --workers 32
   wirebench simulate --trace vgg16_v100 --workers 8 --schedulers dear --timeline step.json
+  wirebench simulate --trace vgg16_v100 --workers 4 --schedulers wfbp --collective native --chakra step
 
 Efficiency is the throughput of all workers over so many times that of one. Computation takes time in proportion to the
 batch. How it is computed: docs/simulation.md.
@@ -48,4 +49,5 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", type=Path, metavar="FILE", help="write the numbers")
     add("--figure", type=Path, metavar="FILE", help="draw them (.png)")
     add("--timeline", type=Path, metavar="FILE", help="the last line's step, for ui.perfetto.dev")
+    add("--chakra", type=Path, metavar="FOLDER", help="the last line's step as Chakra traces, one for each rank")
     return parser

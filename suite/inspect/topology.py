@@ -2,7 +2,8 @@
 
 import functools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from rich.filesize import decimal
 from rich.table import Table
@@ -11,6 +12,9 @@ from wirebench import collectives
 from wirebench.collectives.execution.segments import segments
 from wirebench.collectives.plan import Plan, messages
 from wirebench.costmodel import plan_cost
+from wirebench.errors import UserError
+from wirebench.formats.chakra import RankTrace, check_folder
+from wirebench.formats.chakra_plan import plan_traces
 from wirebench.topology.ascii import draw
 from wirebench.topology.topology_file import Described
 from wirebench.topology.tree import Topology
@@ -37,6 +41,23 @@ def price_row(name: str, collective: collectives.Collective, topology: Topology,
         decimal(int(max(crossing))) if len(crossing) > 1 else "-",
         *_prices(plan, collective, topology, items),
     )
+
+
+def chakra_traces(
+    folder: Path, built: Mapping[str, collectives.Collective], topology: Topology, items: int
+) -> dict[str, list[RankTrace]]:
+    """Every collective's plan of one sum, in one piece, as a trace for each rank; UserError where there is no plan."""
+    if not built:
+        raise UserError("--chakra: writes the plans of --collective; name some")
+    traces = {}
+    for name, collective in built.items():
+        plan = collective.plan(topology, items)
+        if plan is None:
+            raise UserError(f"--chakra: {name!r} is the engine's own all-reduce, and has no plan to write")
+        traces[name] = plan_traces(plan, topology, ITEM_BYTES)
+    for name in built:
+        check_folder(folder, name, topology.size)
+    return traces
 
 
 def _most_messages(plan: Plan) -> int:

@@ -35,7 +35,10 @@ from wirebench import collectives
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
+from wirebench.formats import chakra
+from wirebench.formats.chakra_step import step_trace
 from wirebench.gradient.contract import Scheduler
+from wirebench.gradient.schedule import LayerCost
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.pipeline import Passes
 from wirebench.simulation.simulator import Compressing, Simulated, Simulator, draw, free
@@ -46,6 +49,8 @@ from wirebench.utils.cli import check_outputs
 from wirebench.utils.console import console
 from wirebench.utils.files import write_atomically
 
+STEP = "step"
+"""What the files of a step's Chakra traces are called: step.RANK.et."""
 USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
 
 
@@ -60,6 +65,7 @@ class Row:
     scheduler: str
     found: Simulated
     passes: Passes
+    layers: Sequence[LayerCost]
 
     def entry(self) -> dict[str, Any]:
         """As JSON."""
@@ -91,6 +97,8 @@ def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
     check_names("--collective", [options.collective] if options.collective else (), collectives.available())
     check_density([options.compressor], options.density)
     check_outputs(options.figure, json=options.json, timeline=options.timeline)
+    if options.chakra:
+        chakra.check_folder(options.chakra, STEP, options.workers[-1])
     rows = []
     built = _schedulers(options)
     sizes: dict[int, Sizes] = {}
@@ -110,7 +118,8 @@ def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
             if len(simulated.groups) > 1 and needs_whole(options.compressor):
                 raise UserError(f"--schedulers: {name!r} cuts the model, and {options.compressor!r} needs it whole")
             carried = gbit_of(topology) if between else None
-            rows.append(Row(workers, carried, batch, speed, name, simulated, simulator.passes))
+            layers = simulator.costs()
+            rows.append(Row(workers, carried, batch, speed, name, simulated, simulator.passes, layers))
     return rows
 
 
@@ -156,14 +165,25 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> Non
         timeline = Timeline()
         draw(rows[-1].found, rows[-1].passes, timeline)
         timeline.save(options.timeline)
+    if options.chakra:
+        write_chakra(options, rows[-1])
     shown = console(WIDTH)
     kind = "estimated" if model.estimate else "measured"
     collective = options.collective or collective_of(options.compressor)
     said = f"{model.name} ({kind}, {model.hardware}), {options.compressor} on {collective}; {source_of(options)}"
     shown.print(said, markup=False, highlight=False, soft_wrap=True)
     shown.print(table(rows))
-    for path in filter(None, (options.json, options.figure, options.timeline)):
+    for path in filter(None, (options.json, options.figure, options.timeline, options.chakra)):
         shown.print(f"{path}: written", markup=False, highlight=False, soft_wrap=True)
+
+
+def write_chakra(options: argparse.Namespace, row: Row) -> None:
+    """The row's step as Chakra traces, FOLDER/step.RANK.et."""
+    collective = options.collective or collective_of(options.compressor)
+    trace = step_trace(row.found, row.passes, row.layers, row.workers, collective)
+    about = {"model": options.trace, "scheduler": row.scheduler, "compressor": options.compressor}
+    about |= {"collective": collective, "network": source_of(options)}
+    chakra.save(options.chakra, STEP, [trace] * row.workers, about)
 
 
 def _alike(rows: Sequence[Row]) -> list[str]:

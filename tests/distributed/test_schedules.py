@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,10 +49,21 @@ def test_a_scheduler_learns_and_its_profile_gives_the_same_cut_again(engine: str
     state = json.loads((checkpoints(tmp_path / "first")[-1] / "state.json").read_text())
     assert [[group.start, group.stop] for group in again] == state["progress"]["calibration"]["bounds"]
     taken = [*steps, "train.warmup_steps=4", f"scheduler.profile={tmp_path / 'first'}"]
-    for name in ("second", "third"):
-        assert "cut into" not in trained(engine, 2, tmp_path / name, *taken).out
+    for name, drawn in (("second", "true"), ("third", "false")):
+        assert (
+            "cut into"
+            not in trained(
+                engine, 2, tmp_path / name, *taken, f"output.trace_all_ranks={drawn}", "output.trace_steps=10"
+            ).out
+        )
     assert_same_end(tmp_path / "second", tmp_path / "third")
     assert record(tmp_path / "second")["prediction"]["messages"] == found["prediction"]["messages"]
+    requests = [event for event in events(tmp_path / "second") if "plan" in event["args"]]
+    sent = {rank: sum(each["args"]["wire_bytes"] for each in requests if each["pid"] == rank) for rank in (0, 1)}
+    assert sent == dict.fromkeys((0, 1), 10 * record(tmp_path / "second")["bytes_per_step"]["wire"])
+    assert {each["name"] for each in requests} == {each["kind"] for each in found["requests"]}
+    assert {each["args"]["plan"] for each in requests} == {each["plan"] for each in found["requests"]}
+    assert {event["pid"] for event in events(tmp_path / "third")} == {0}
 
 
 def test_a_resumed_run_keeps_the_cut_that_was_learned(tmp_path: Path) -> None:
@@ -67,8 +79,12 @@ def test_a_resumed_run_keeps_the_cut_that_was_learned(tmp_path: Path) -> None:
 
 def spans(folder: Path) -> list[tuple[str, float, float]]:
     """(name, begin, end) of everything drawn."""
-    events = json.loads((folder / "trace.json").read_text())["traceEvents"]
-    return [(e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e["ph"] == "X"]
+    return [(e["name"], e["ts"], e["ts"] + e["dur"]) for e in events(folder)]
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    """Every span of every rank, as trace.json has it."""
+    return [each for each in json.loads((folder / "trace.json").read_text())["traceEvents"] if each["ph"] == "X"]
 
 
 @pytest.mark.clock

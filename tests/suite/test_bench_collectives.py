@@ -82,6 +82,7 @@ def test_every_rank_contributes_something_else_that_float32_holds_exactly() -> N
 def test_a_run_on_real_processes(tmp_path: Path) -> None:
     out = tmp_path / "cells.jsonl"
     words = ["--sizes", "4", "4k", "9m", "--repeats", "3", "--seconds", "1", "--json", out]
+    words += ["--nccl-json", tmp_path / "nccl.json"]
     words += ["--collectives", "native", "ring", "flexreduce", "tree"]
     ended = fork("torch", 3, words, tmp_path, script=SCRIPT)
     assert ended.code == 0, ended.said
@@ -95,7 +96,13 @@ def test_a_run_on_real_processes(tmp_path: Path) -> None:
         assert len(each.seconds) == 3
         assert each.layout == "3"
         assert each.segments == (0 if each.collective == "native" else 1 if each.items < 1e6 else 4)
-    assert json.loads(out.read_text().splitlines()[0])["environment"]["cpu"]["cores"] >= 1
+    assert measured.header["environment"]["cpu"]["cores"] >= 1
+    (machine,) = measured.header["load"]
+    assert machine["ranks"] == [0, 1, 2]
+    assert machine["others_cores"] >= 0
+    rows = json.loads((tmp_path / "nccl.json").read_text())["results"]
+    assert [(row["count"], row["experiment_name"]) for row in rows] == [(c.items, c.collective) for c in measured.cells]
+    assert [row["in_place"]["time"] for row in rows] == pytest.approx([c.median * 1e6 for c in measured.cells])
     # The fit of so few cells on one busy machine is no good; but it is made, written, read and judged.
     topology = tmp_path / "t.toml"
     assert fit([str(out), "--out", str(topology)]) == 0
@@ -109,6 +116,7 @@ def test_a_run_on_real_processes(tmp_path: Path) -> None:
         (["--sizes", "5"], "--sizes"),
         (["--collectives", "rinq"], "rinq"),
         (["--topology", "2+2"], "has 4 ranks, but the job has 2"),
+        (["--nccl-json", "/dev/null/x.json"], "--nccl-json: /dev/null/x.json: cannot be written"),
     ],
 )
 def test_mistakes_are_one_line(words: list[str], says: str, tmp_path: Path) -> None:

@@ -168,14 +168,16 @@ class NetworkConfig:
 class OutputConfig:
     """[output]: `dir` of this run (empty: results/runs/NAME-TIME-HASH) and what goes into it.
 
-    trace_steps   steps drawn in trace.json, counted after the warm-up
-    health_every  steps between readings of the compression's error, residual and choice (steps.jsonl); 0: none. Such a
-                  step sends the dense gradient as well, and counts for no throughput and no mean of bytes
+    trace_steps      steps drawn in trace.json, counted after the warm-up
+    trace_all_ranks  those of all ranks, not of rank 0 alone
+    health_every     steps between readings of the compression's error, residual and choice (steps.jsonl); 0: none. Such
+                     a step sends the dense gradient as well, and counts for no throughput and no mean of bytes
     """
 
     dir: str = ""
     tensorboard: bool = True
     trace_steps: int = 10
+    trace_all_ranks: bool = False
     health_every: int = 0
 
 

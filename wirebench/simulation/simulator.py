@@ -7,6 +7,7 @@ is priced by the plan that would serve it, and the messages are set beside the t
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from wirebench import collectives
 from wirebench.costmodel.piecewise import Piecewise, spans
@@ -16,7 +17,7 @@ from wirebench.errors import UserError
 from wirebench.gradient.contract import Compressor, Scheduler
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.requests import Sum
-from wirebench.gradient.schedule import Duration, LayerCost
+from wirebench.gradient.schedule import Duration, LayerCost, Mode
 from wirebench.simulation.pipeline import Passes, Step, simulate_step
 from wirebench.simulation.trace import Trace
 from wirebench.telemetry.timeline import ALL_GATHER, Timeline
@@ -27,13 +28,29 @@ Compressing = Callable[[int], float]
 """compressing(numel): seconds that a compressor works on a bucket of so many elements."""
 
 
+class Stage(NamedTuple):
+    """A part of a bucket's exchange, one after the other: the compressor's work, or a request (or half of a sum).
+
+    name       "compress", the request's kind, or "reduce-scatter" and "all-gather" for the halves of a split sum
+    num_bytes  that a rank hands to the network
+    copy       it belongs to the second part of a split exchange
+    """
+
+    name: str
+    num_bytes: float
+    seconds: float
+    copy: bool = False
+
+
 @dataclass(frozen=True)
 class Simulated:
     """One simulated composition on one network.
 
     step         its time, and the messages' spans
+    mode         the scheduler's: when messages go
     groups       the buckets: ranges of layers, in backward order
     elements     of each bucket
+    stages       of each bucket's exchange
     num_bytes    bytes that a rank hands to the network in a step
     wire_bytes   bytes that it sends, by collectives in which nothing travels twice
     compress     seconds of the compressor's work on all buckets, hidden or not
@@ -42,8 +59,10 @@ class Simulated:
     """
 
     step: Step
+    mode: Mode
     groups: tuple[range, ...]
     elements: tuple[int, ...]
+    stages: tuple[tuple[Stage, ...], ...]
     num_bytes: float
     wire_bytes: float
     compress: float
@@ -112,13 +131,16 @@ class Simulator:
         groups = scheduler.partition(layers, self._cost if scheduler.needs_profile else free)
         requests = [self._requests(group) for group in groups]
         compress = [self.compressing(self._numel(group)) for group in groups]
-        price = _in_halves if scheduler.mode == "split" else _whole
-        durations = [price(self.pricer, each, seconds) for each, seconds in zip(requests, compress, strict=True)]
+        cut = _in_halves if scheduler.mode == "split" else _whole
+        stages = [cut(self.pricer, each, seconds) for each, seconds in zip(requests, compress, strict=True)]
+        durations = [_duration(each) for each in stages]
         step = simulate_step(self.passes, groups, scheduler.mode, durations)
         return Simulated(
             step,
+            scheduler.mode,
             tuple(groups),
             tuple(self._numel(group) for group in groups),
+            tuple(map(tuple, stages)),
             sum(request.num_bytes for each in requests for request in each),
             sum(request.sent(self.pricer.topology.size) for each in requests for request in each),
             sum(compress),
@@ -137,7 +159,7 @@ class Simulator:
         """The cost of an exchange by its elements, from the sizes that a job would measure (exchange_timer.py)."""
         points = []
         for group in spans(tuple(layer.numel for layer in self.layers)):
-            duration = _whole(self.pricer, self._requests(group), self.compressing(self._numel(group)))
+            duration = _duration(_whole(self.pricer, self._requests(group), self.compressing(self._numel(group))))
             points.append((self._numel(group), duration.seconds))
         return Piecewise(points)
 
@@ -195,13 +217,22 @@ def draw(simulated: Simulated, passes: Passes, timeline: Timeline) -> None:
         timeline.draw("exchange", f"bucket {span.bucket}{name}", begin, end, ready=ready, elements=elements)
 
 
-def _whole(pricer: Pricer, requests: Sequence[RequestSize], compress: float) -> Duration:
-    """Seconds of a bucket's exchange: the compressor's work and its requests, one after the other."""
-    return Duration(compress + sum(pricer.seconds(each) for each in requests))
+def _duration(stages: Sequence[Stage]) -> Duration:
+    """Seconds of a bucket's exchange, stage after stage."""
+    return Duration(*(sum(stage.seconds for stage in stages if stage.copy is copy) for copy in (False, True)))
 
 
-def _in_halves(pricer: Pricer, requests: Sequence[RequestSize], compress: float) -> Duration:
-    """Seconds of a bucket's exchange that is interrupted at its first sum, as in a job (exchange/reduce_scatter.py).
+def _whole(pricer: Pricer, requests: Sequence[RequestSize], compress: float) -> list[Stage]:
+    """A bucket's exchange: the compressor's work, then its requests."""
+    return [Stage("compress", 0.0, compress), *(_stage(pricer, each) for each in requests)]
+
+
+def _stage(pricer: Pricer, request: RequestSize, copy: bool = False) -> Stage:
+    return Stage(request.kind.__name__, request.num_bytes, pricer.seconds(request), copy)
+
+
+def _in_halves(pricer: Pricer, requests: Sequence[RequestSize], compress: float) -> list[Stage]:
+    """A bucket's exchange that is interrupted at its first sum, as in a job (exchange/reduce_scatter.py).
 
     Up to that sum's reduce-scatter it runs in the backward pass; its all-gather and all requests after it run under the
     next forward pass. All of the compressor's work is counted in the first half, though some comes after that sum.
@@ -210,8 +241,13 @@ def _in_halves(pricer: Pricer, requests: Sequence[RequestSize], compress: float)
     if place is None:
         return _whole(pricer, requests, compress)
     first, second = pricer.halves(requests[place])
-    before, after = (sum(map(pricer.seconds, each)) for each in (requests[:place], requests[place + 1 :]))
-    return Duration(compress + before + first, second + after)
+    num_bytes = requests[place].num_bytes
+    return [
+        *_whole(pricer, requests[:place], compress),
+        Stage("reduce-scatter", num_bytes, first),
+        Stage("all-gather", num_bytes, second, copy=True),
+        *(_stage(pricer, each, copy=True) for each in requests[place + 1 :]),
+    ]
 
 
 def free(numel: int) -> float:

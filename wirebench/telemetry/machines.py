@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 import psutil
@@ -130,6 +130,11 @@ def _own_seconds() -> float:
         except psutil.Error:
             continue  # it has ended meanwhile
     return float(total)
+
+
+def process_age() -> float:
+    """Seconds since this process was started."""
+    return max(0.0, time() - float(psutil.Process().create_time()))
 
 
 def _boot() -> str:

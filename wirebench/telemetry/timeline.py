@@ -2,9 +2,13 @@
 
 import json
 import threading
+import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wirebench.comm.engine import Engine
+from wirebench.comm.peers import gather_bytes
 from wirebench.errors import UserError
 from wirebench.utils.files import write_atomically
 
@@ -27,6 +31,7 @@ def timeline_spans(path: Path) -> list[tuple[str, float, float]]:
 
 
 class _Span(NamedTuple):
+    rank: int
     track: str
     name: str
     begin: float
@@ -35,8 +40,9 @@ class _Span(NamedTuple):
 
 
 class Timeline:
-    """Spans of one rank, from any thread.
+    """Spans of the ranks of a process, from any thread.
 
+    rank  whose spans these are where nothing else is said
     `active` is switched by the train loop: while it is false, `span` keeps nothing and costs nothing.
     """
 
@@ -51,26 +57,44 @@ class Timeline:
         if self.active:
             self.draw(track, name, begin, end, **details)
 
-    def draw(self, track: str, name: str, begin: float, end: float, **details: Any) -> None:
+    def draw(self, track: str, name: str, begin: float, end: float, *, rank: int | None = None, **details: Any) -> None:
         """Draw a span whatever `active` is now: for times that become known later than their step."""
         with self._lock:
-            self._spans.append(_Span(track, name, begin, end, details))
+            self._spans.append(_Span(self._rank if rank is None else rank, track, name, begin, end, details))
+
+    def join(self, engine: Engine) -> None:
+        """Bring all processes' spans to rank 0; every process calls it. Hosts' clocks agree as well as NTP has them."""
+        if not engine.distributed:
+            return
+        ahead = time.time() - time.perf_counter()
+        mine = [each._replace(begin=each.begin + ahead, end=each.end + ahead) for each in self._taken()]
+        texts = gather_bytes(engine.communicators[0], json.dumps(mine).encode())
+        with self._lock:
+            self._spans = [_Span(*each) for text in texts for each in json.loads(text)]
 
     def save(self, path: Path) -> None:
         """Write the trace: one process per rank, one thread per track, microseconds from the first span."""
-        with self._lock:
-            spans = sorted(self._spans, key=lambda span: span.begin)
+        spans = self._taken()
         tracks = {name: number for number, name in enumerate(dict.fromkeys(span.track for span in spans))}
         origin = spans[0].begin if spans else 0.0
-        events = [self._name("process_name", 0, f"rank {self._rank}")]
-        events += [self._name("thread_name", number, name) for name, number in tracks.items()]
-        events += [self._event(span, tracks[span.track], origin) for span in spans]
+        events = [event for rank in sorted({each.rank for each in spans}) for event in _names(rank, spans, tracks)]
+        events += [_event(span, tracks[span.track], origin) for span in spans]
         write_atomically(path, json.dumps({"traceEvents": events, "displayTimeUnit": "ms"}, allow_nan=False) + "\n")
 
-    def _name(self, kind: str, track: int, name: str) -> dict[str, Any]:
-        return {"name": kind, "ph": "M", "pid": self._rank, "tid": track, "args": {"name": name}}
+    def _taken(self) -> list[_Span]:
+        with self._lock:
+            return sorted(self._spans, key=lambda span: span.begin)
 
-    def _event(self, span: _Span, track: int, origin: float) -> dict[str, Any]:
-        start, duration = round(1e6 * (span.begin - origin), 3), round(1e6 * (span.end - span.begin), 3)
-        place = {"pid": self._rank, "tid": track, "ts": start, "dur": max(duration, 0.0)}
-        return {"name": span.name, "ph": "X", **place, "args": span.details}
+
+def _names(rank: int, spans: Iterable[_Span], tracks: dict[str, int]) -> Sequence[dict[str, Any]]:
+    """Events that name a rank's process and its tracks."""
+    own = {span.track for span in spans if span.rank == rank}
+    named = [("process_name", 0, f"rank {rank}")]
+    named += [("thread_name", number, name) for name, number in tracks.items() if name in own]
+    return [{"name": kind, "ph": "M", "pid": rank, "tid": track, "args": {"name": name}} for kind, track, name in named]
+
+
+def _event(span: _Span, track: int, origin: float) -> dict[str, Any]:
+    start, duration = round(1e6 * (span.begin - origin), 3), round(1e6 * (span.end - span.begin), 3)
+    place = {"pid": span.rank, "tid": track, "ts": start, "dur": max(duration, 0.0)}
+    return {"name": span.name, "ph": "X", **place, "args": span.details}

@@ -49,9 +49,11 @@ def close_epoch(run: Trainer, stop: bool) -> dict[str, float] | None:
     evaluation = evaluate(run) if due else {}
     if evaluation is None:
         return None
+    seconds = time.perf_counter() - began
     entry: dict[str, Any] = {
         **run.state.open_epoch,
-        "seconds": run.state.open_epoch["seconds"] + time.perf_counter() - began,
+        "seconds": run.state.open_epoch["seconds"] + seconds,
+        "eval_seconds": seconds if evaluation else None,
         "top1": evaluation.get("top1"),
         "top5": evaluation.get("top5"),
         "test_loss": evaluation.get("loss"),

@@ -1,10 +1,16 @@
 """What is said at the end of a run: the bytes that each rank sent, and warnings of results that mislead."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
+from wirebench.collectives.execution.executor import RequestLog
 from wirebench.comm.engine import Engine
 from wirebench.config.loader import Config
+from wirebench.telemetry.timeline import Timeline
 from wirebench.telemetry.wire_stats import PerRankBytes, Traffic
+from wirebench.training.replica import Replica
 
 
 def gather(engine: Engine, traffic: Traffic) -> None:
@@ -17,6 +23,26 @@ def gather(engine: Engine, traffic: Traffic) -> None:
     for table, rank, numbers in zip(tables, engine.ranks, zip(*mine, strict=True), strict=True):
         table[:, rank] = torch.tensor(numbers, dtype=torch.float64)
     traffic.per_rank = PerRankBytes(*engine.sum_over_ranks(list(tables)).tolist())
+
+
+def setting(worker: Replica) -> dict[str, Any]:
+    """How much is trained, and on how much: trainable parameters, images of both splits."""
+    dataset = worker.shard.dataset
+    return {
+        "parameters": worker.flat.param.numel(),
+        "samples": {"train": dataset.train_size, "test": dataset.test_size},
+    }
+
+
+def draw_requests(
+    timeline: Timeline, ranks: Sequence[int], logs: Sequence[Sequence[RequestLog]], every_rank: bool
+) -> None:
+    """Draw a step's requests with their plans and bytes: those of the process's first rank, or of all."""
+    for rank, log in list(zip(ranks, logs, strict=True))[: None if every_rank else 1]:
+        for each in log:
+            if each.begin:
+                details = {"plan": each.plan, "payload_bytes": each.payload_bytes, "wire_bytes": each.wire_bytes}
+                timeline.span("requests", each.kind, each.begin, each.begin + each.seconds, rank=rank, **details)
 
 
 def warnings(given: Config, bounded_by: str, traffic: Traffic, steps: int, steps_per_epoch: int) -> list[str]:

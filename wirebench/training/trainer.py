@@ -19,7 +19,7 @@ from wirebench.profiling.calibration import Calibration
 from wirebench.record.writer import NullRecord, RunRecord
 from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.gpu import GpuSampler, NullSampler
-from wirebench.telemetry.machines import LoadMeter
+from wirebench.telemetry.machines import LoadMeter, process_age
 from wirebench.telemetry.step_stats import summary
 from wirebench.telemetry.timeline import Timeline
 from wirebench.telemetry.wire_stats import Traffic
@@ -72,6 +72,7 @@ class Trainer:
     load: LoadMeter = field(default_factory=LoadMeter)
     _extra: dict[str, float] = field(default_factory=dict)
     _look_every: int = 1
+    _startup_seconds: float | None = None
     _steps_began: float = field(default_factory=time.perf_counter)
     epoch_began: float = field(default_factory=time.perf_counter)
 
@@ -105,6 +106,7 @@ class Trainer:
         self.record.restore(self.state.history)
         self.state.start_watch()
         self._steps_began = self.epoch_began = time.perf_counter()
+        self._startup_seconds = process_age()
 
     def already_finished(self) -> bool:
         """Whether the run that is resumed has done all steps and has its record: then there is nothing to do."""
@@ -137,8 +139,9 @@ class Trainer:
         """Everything before the first forward pass of a step."""
         with reporting_loss():
             self.stopper.before_step(self.step)
-        begin = self.counted_from
-        self.timeline.active = self.engine.is_first and begin <= self.step < begin + self.config.output.trace_steps
+        begin, output = self.counted_from, self.config.output
+        drawing = self.engine.is_first or output.trace_all_ranks
+        self.timeline.active = drawing and begin <= self.step < begin + output.trace_steps
         if self.calibration is not None:
             self.calibration.begin_step(self.step)
         self.synchroniser.begin(self.step, epoch)
@@ -156,7 +159,9 @@ class Trainer:
         """Everything after the update; raises Diverged for this step or, on a GPU, for one just before."""
         counted = self.step >= self.counted_from and not self._extra
         self.clock.end_step(self.step, self.config.data.batch_size, counted)
-        wire_bytes = self.traffic.step(self.synchroniser.take_logs(), counted)
+        logs = self.synchroniser.take_logs()
+        run_summary.draw_requests(self.timeline, self.engine.ranks, logs, self.config.output.trace_all_ranks)
+        wire_bytes = self.traffic.step(logs, counted)
         self.step_log.step(self.step, epoch, rate, wire_bytes, self._extra)
         if self.calibration is not None and self.calibration.end_step(self.step):
             self._conclude(self.calibration)
@@ -196,6 +201,8 @@ class Trainer:
 
     def finish(self, status: str, final: dict[str, float]) -> dict[str, Any]:
         """Write record.json and trace.json; returns the record (empty on other ranks)."""
+        if self.config.output.trace_all_ranks and status != "diverged":
+            self.timeline.join(self.engine)
         if self.engine.is_first:
             with keeping(self.directory / "trace.json"):
                 self.timeline.save(self.directory / "trace.json")
@@ -215,7 +222,8 @@ class Trainer:
             engine=self.engine.name,
             backend=self.engine.backend,
             device=self.engine.device.type,
-            parameters=self.workers[0].flat.param.numel(),
+            **run_summary.setting(self.workers[0]),
+            startup_seconds=self._startup_seconds,
             final={key: final.get(key) for key in ("loss", "top1", "top5")},
             steps_done=self.step,
             resumed_at=self.first_step or None,

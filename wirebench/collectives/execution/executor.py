@@ -41,6 +41,7 @@ class RequestLog:
     payload_bytes  what the compressor handed over; value_bytes: without indices, scales and bits
     wire_bytes     what this rank sent
     seconds        from the request to its answer; with a split schedule also what lies between the two parts of a sum
+    begin          when it was asked for, in seconds of perf_counter; 0 where nobody knows
     """
 
     kind: str
@@ -50,6 +51,7 @@ class RequestLog:
     value_bytes: int
     wire_bytes: int
     seconds: float
+    begin: float = 0.0
 
 
 class _ReduceScatterDone:
@@ -103,7 +105,7 @@ class RequestExecutor:
         self._meanwhile = Count()
         seconds = time.perf_counter() - begin
         kind = type(request).__name__
-        self.log.append(RequestLog(kind, name, count.calls, handed, values, count.wire_bytes, seconds))
+        self.log.append(RequestLog(kind, name, count.calls, handed, values, count.wire_bytes, seconds, begin))
         return answer
 
     def _by_kind(self, request: Request) -> Generator[Handle, Any, tuple[str, Answer]]:
