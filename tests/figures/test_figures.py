@@ -4,6 +4,7 @@ import itertools
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 import compressors
 import schedulers
@@ -12,6 +13,7 @@ from suite.figures.bars import Bar, Look, stacked
 from suite.figures.curves import Curve, curves
 from suite.figures.labels import BROAD, GAP, apart
 from suite.figures.style import Axis, Figure, Panel, around, finished, grid, log_values, panels_of, wrapped
+from suite.studies.page import Page
 from tests import charts
 from wirebench import collectives
 from wirebench.errors import UserError
@@ -143,6 +145,27 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
         first, second = (files.save(crowded(3), tmp_path / name / f"figure{kind}").read_bytes() for name in "ab")
         assert first == second and len(first) > 2_000
     assert files.save(crowded(3), tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_png_says_which_chart_it_shows(tmp_path: Path) -> None:
+    path = files.save(crowded(3), tmp_path / "figure.png")
+    assert files.shows(path, crowded(3)) and not files.shows(path, crowded(4))
+    assert not files.shows(tmp_path / "none.png", crowded(3))
+    with Image.open(path) as picture:
+        picture.load()  # raises for a chunk with a wrong sum
+        assert len(picture.info["wirebench:chart"]) == 64
+
+
+def test_a_table_whose_figure_is_another_is_named(tmp_path: Path) -> None:
+    page = Page(tmp_path, "text\n", {"figure.png": crowded(3)})
+    page.write()
+    assert page.drift() is None
+    files.save(crowded(4), tmp_path / "figure.png")
+    assert page.drift() == f"{tmp_path / 'figure.png'}: is not the figure of its records"
+    gone = Page(tmp_path, "text\n", {"figure.png": None})
+    assert gone.drift() is not None
+    gone.write()
+    assert gone.drift() is None
 
 
 def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:

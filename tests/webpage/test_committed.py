@@ -44,7 +44,14 @@ def test_a_page_or_readme_of_other_records_is_named(tmp_path: Path, sections: li
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text().replace(" reproduced", " proved", 1))
     page = tmp_path / "results" / "report.html"
     render.write([section for section in sections if section.is_paper], page)
+    verdicts = page.parent / "verdicts.png"
+    verdicts.write_bytes((RESULTS / "verdicts.png").read_bytes())
     found = committed.drifts(tmp_path, page.parent)
     assert [line.partition(": ")[0] for line in found] == [str(page), str(tmp_path / "README.md")]
+    verdicts.write_bytes((RESULTS / "gs-sgd/vgg-16.png").read_bytes())
+    assert committed.drifts(tmp_path, page.parent)[1].startswith(f"{verdicts}: is not the figure of its records")
+    # README.md is about the committed results alone, not about somebody's own.
+    elsewhere = [line.partition(": ")[0] for line in committed.drifts(tmp_path, tmp_path / "other")]
+    assert [str(tmp_path / "other" / name) for name in ("report.html", "verdicts.png")] == elsewhere
     page.unlink()
     assert committed.drifts(tmp_path, page.parent)[0].startswith(f"{page}: is not the page of its records")
