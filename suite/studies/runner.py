@@ -11,7 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from wirebench.cluster.signals import Interrupted, Relay
 from wirebench.errors import UserError
@@ -32,6 +32,13 @@ WIREBENCH = [sys.executable, "-m", "suite"]
 Command = list[str]
 Launch = Callable[[Command], int]
 """Runs a command in the repository; returns its exit code."""
+
+
+class Part(NamedTuple):
+    """A command line of a study's run, and how many minutes it takes on two cores of an AMD EPYC."""
+
+    minutes: float
+    words: list[str]
 
 
 class Planned(Protocol):
@@ -84,10 +91,12 @@ def measure(
 
 def _left(took: Sequence[float], missing: int) -> str:
     """In words, how long so many cells will take if they are like those that are made; nothing before the first."""
-    if not took:
-        return ""
-    minutes = statistics.median(took) * missing / 60
-    return f", about {minutes:.0f} min left" if minutes < 100 else f", about {minutes / 60:.1f} h left"
+    return f", about {in_words(statistics.median(took) * missing / 60)} left" if took else ""
+
+
+def in_words(minutes: float) -> str:
+    """A length of time, in minutes or hours."""
+    return f"{minutes:.0f} min" if minutes < 100 else f"{minutes / 60:.1f} h"
 
 
 def run(command: Command) -> int:

@@ -2,10 +2,11 @@
 
 import argparse
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from suite.studies.runner import Launch
+from suite.studies.runner import Launch, Part, in_words
 from suite.studies.study import Study, available
 from wirebench.errors import UserError
 
@@ -18,23 +19,56 @@ def run_all(quick: bool, inputs: Mapping[str, Path | None], launch: Launch) -> l
 
     inputs  folders by the names of INPUTS; runs that need one that is None are left out, and told
     """
-    failed = []
+    failed: list[str] = []
     names = available()
+    parts = {name: list(_given(name, Study(name).runs.series(quick), inputs)) for name in names}
+    left = _Left(sum(part.minutes for those in parts.values() for part in those))
     for number, name in enumerate(names, 1):
-        print(f"study {number} of {len(names)}: {name}", file=sys.stderr, flush=True)
-        for line in Study(name).runs.series(quick):
-            missing = [key for key in INPUTS if f"{{{key}}}" in line and inputs.get(key) is None]
-            if missing:
-                print(f"{name}: left out: needs --{missing[0]} FOLDER, {INPUTS[missing[0]]}", file=sys.stderr)
-                continue
-            words = [str(inputs[word.strip("{}")]) if word.strip("{}") in INPUTS else word for word in line]
+        for part in parts[name]:
+            print(
+                f"study {number} of {len(names)}: {name}, about {left.words} left in all", file=sys.stderr, flush=True
+            )
+            began = time.monotonic()
             try:
-                failed += [f"{name}: {label}" for label in Study(name).runs.run(options_of(name, words), launch)]
+                failed += [f"{name}: {label}" for label in Study(name).runs.run(options_of(name, part.words), launch)]
             except UserError as error:
                 # Runs of other settings lie there, or a config is wrong: the other studies can be made all the same.
                 print(f"{name}: {error}", file=sys.stderr)
                 failed.append(name)
+            left.done(part.minutes, (time.monotonic() - began) / 60)
     return failed
+
+
+def _given(name: str, parts: Iterable[Part], inputs: Mapping[str, Path | None]) -> Iterator[Part]:
+    """The parts whose inputs are there, with these in place of their names; others are told."""
+    for part in parts:
+        missing = [key for key in INPUTS if f"{{{key}}}" in part.words and inputs.get(key) is None]
+        if missing:
+            print(f"{name}: left out: needs --{missing[0]} FOLDER, {INPUTS[missing[0]]}", file=sys.stderr)
+        else:
+            words = [str(inputs[word.strip("{}")]) if word.strip("{}") in INPUTS else word for word in part.words]
+            yield part._replace(words=words)
+
+
+class _Left:
+    """How long all that is not done will take, if it is as much slower than expected as what is done."""
+
+    THERE = 0.05
+    """A part that took a smaller share of its minutes had its runs already, and says nothing of the machine."""
+
+    def __init__(self, minutes: float) -> None:
+        self._expected, self._done, self._took = minutes, 0.0, 0.0
+
+    def done(self, minutes: float, took: float) -> None:
+        """A part is."""
+        self._expected -= minutes
+        if took > self.THERE * minutes:
+            self._done, self._took = self._done + minutes, self._took + took
+
+    @property
+    def words(self) -> str:
+        """As progress says it."""
+        return in_words(self._expected * (self._took / self._done if self._done else 1.0))
 
 
 def options_of(name: str, words: list[str]) -> argparse.Namespace:

@@ -19,7 +19,7 @@ from typing import Protocol, cast
 from suite.studies.findings import Finding
 from suite.studies.page import Page
 from suite.studies.published import FILE, Published, load
-from suite.studies.runner import Launch
+from suite.studies.runner import Launch, Part
 from wirebench.config.import_faults import fault
 from wirebench.errors import UserError
 from wirebench.utils.names import suggest
@@ -36,7 +36,7 @@ class Runs(Protocol):
     def run(self, options: argparse.Namespace, launch: Launch) -> list[str]:
         """Make the runs that are not there yet; the labels of those that failed. UserError for a mistake in a flag."""
 
-    def series(self, quick: bool) -> list[list[str]]:
+    def series(self, quick: bool) -> list[Part]:
         """The command lines of `run` whose results the committed reports show; quick: of a few minutes in all.
 
         A word {data} or {images} stands for the folder of CIFAR-10, or of an image folder with train and val.

@@ -7,12 +7,15 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from suite.studies.runner import LAST_LINES, WIREBENCH, Launch, attempt, measure, run, shown
+from suite.studies import series
+from suite.studies.runner import LAST_LINES, WIREBENCH, Launch, Part, attempt, measure, run, shown
 from tests.flexreduce import run_record
 from wirebench.cluster.signals import Interrupted
+from wirebench.errors import UserError
 
 
 def test_the_exit_code_is_the_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,13 +31,20 @@ def test_of_a_command_that_fails_the_end_is_shown(capsys: pytest.CaptureFixture[
     assert lines[0].startswith("+ python -c 'for line in range(99)") and len(lines) <= LAST_LINES + 2
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_stop_reaches_the_run_that_is_under_way(tmp_path: Path, number: int, code: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "passed_on", "code"),
+    [("SIGTERM", "SIGTERM", 143), ("SIGHUP", "SIGTERM", 129), ("SIGINT", "SIGINT", 130)],
+)
+def test_a_stop_reaches_the_run_that_is_under_way(
+    tmp_path: Path, number: str, passed_on: str, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Where no terminal has told the child already.
+    monkeypatch.setattr("suite.studies.runner._in_foreground", lambda: False)
     child = tmp_path / "child.py"
     ended, begun = tmp_path / "ended", tmp_path / "begun"
     child.write_text(
         "import signal, sys, time\n"
-        f"signal.signal(signal.SIGTERM, lambda *_: (open({str(ended)!r}, 'w').close(), sys.exit(3)))\n"
+        f"signal.signal(signal.{passed_on}, lambda *_: (open({str(ended)!r}, 'w').close(), sys.exit(3)))\n"
         f"open({str(begun)!r}, 'w').close()\n"
         "time.sleep(60)\n"
     )
@@ -42,7 +52,7 @@ def test_a_stop_reaches_the_run_that_is_under_way(tmp_path: Path, number: int, c
     def stop_soon() -> None:
         while not begun.exists():
             time.sleep(0.01)
-        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), getattr(signal, number))
 
     threading.Thread(target=stop_soon, daemon=True).start()
     with pytest.raises(Interrupted) as stopped:
@@ -118,3 +128,46 @@ def test_a_study_says_how_far_it_is(
     assert capsys.readouterr().err.splitlines() == [
         "cell 1 of 3: a-0", "cell 2 of 3: a-1", "cell 3 of 3: b-0, about 2 min left",
     ]  # fmt: skip
+
+
+def test_all_studies_say_how_long_all_of_them_take(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By what the parts that were made took; one whose runs were there says nothing of that."""
+    clock = [0.0]
+    monkeypatch.setattr("suite.studies.series.time.monotonic", lambda: clock[0])
+    given = {
+        "one": [Part(10, ["--turns", "1"]), Part(4, ["--data", "{data}"])],
+        "two": [Part(20, ["--images", "{images}", "--x"]), Part(5, ["--fails"])],
+        "three": [Part(8, [])],
+    }
+    took = {"one": 30.0, "two": 0.1, "three": 8.0}
+    ran: list[list[str]] = []
+
+    class Runs:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def series(self, quick: bool) -> list[Part]:
+            return given[self.name]
+
+        def run(self, words: list[str], launch: Launch) -> list[str]:
+            clock[0] += 60 * took[self.name]
+            ran.append(words)
+            if words == ["--fails"]:
+                raise UserError("other settings")
+            return []
+
+    monkeypatch.setattr(series, "available", lambda: list(given))
+    monkeypatch.setattr(series, "Study", lambda name: SimpleNamespace(runs=Runs(name)))
+    monkeypatch.setattr(series, "options_of", lambda name, words: words)
+    assert series.run_all(True, {"data": None, "images": tmp_path}, lambda command: 0) == ["two"]
+    assert ran == [["--turns", "1"], ["--images", str(tmp_path), "--x"], ["--fails"], []]
+    assert capsys.readouterr().err.splitlines() == [
+        "one: left out: needs --data FOLDER, the folder of CIFAR-10",
+        "study 1 of 3: one, about 43 min left in all",
+        "study 2 of 3: two, about 99 min left in all",
+        "study 2 of 3: two, about 39 min left in all",
+        "two: other settings",
+        "study 3 of 3: three, about 24 min left in all",
+    ]

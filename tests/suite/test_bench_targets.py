@@ -258,9 +258,10 @@ def test_the_runs_behind_the_tables_can_be_made(name: str, quick: bool, tmp_path
     """A short version has fewer runs, not others."""
     (tmp_path / "cifar-10-batches-bin").mkdir()
     place = Place(tmp_path)
-    for line in Study(name).runs.series(quick):
-        if "{images}" not in line:  # a run's images are only there while it runs: tests/studies/iwp
-            check_study([name, "run", *(str(tmp_path) if word == "{data}" else word for word in line)], place)
+    for part in Study(name).runs.series(quick):
+        assert part.minutes > 0
+        if "{images}" not in part.words:  # a run's images are only there while it runs: tests/studies/iwp
+            check_study([name, "run", *(str(tmp_path) if word == "{data}" else word for word in part.words)], place)
 
 
 @pytest.mark.parametrize("quick", ["", "1"])

@@ -20,7 +20,7 @@ from suite.planner.networks import gbit_of
 from suite.planner.probe import copy_bytes_per_second
 from suite.planner.rank import Adviser
 from suite.studies.break_even.sides import FILE, Predicted, Side, load, save, sides
-from suite.studies.runner import RESULTS, ROOT, Launch, measure
+from suite.studies.runner import RESULTS, ROOT, Launch, Part, measure
 from suite.studies.trainings import Cluster, Training
 from wirebench.config import loader
 from wirebench.errors import UserError
@@ -72,8 +72,8 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     return measure(planned, options.out.resolve(), launch, options.again)
 
 
-def series(quick: bool) -> list[list[str]]:
-    """Two models with two compressors each, on the topology that was measured; quick: one of each, one turn, 3 min."""
+def series(quick: bool) -> list[Part]:
+    """Two models with two compressors each, on the topology that was measured; quick: one of each, one turn."""
     measured = ["--topology", str(MEASURED), "--measured-at", "1gbit"]
     own = (
         ("vgg16_epyc", "vgg16", ("fp16", "gs_sgd")),
@@ -84,7 +84,7 @@ def series(quick: bool) -> list[list[str]]:
          "--turns", "1" if quick else "5", "--compressors", *names[: 1 if quick else None]]
         for name, config, names in own
     ]  # fmt: skip
-    return lines[:1] if quick else lines
+    return [Part(3, lines[0])] if quick else [Part(60, line) for line in lines]
 
 
 def plan(chosen: Sequence[Side], options: argparse.Namespace, hosts: int) -> list[Training]:

@@ -6,7 +6,8 @@ wirebench study convergence run --data FOLDER --task resnet20 --methods dense --
 wirebench study convergence report                            the tables and the curves, without training
 
 The quick task is a narrow ResNet-8 on images of 16 x 16 pixels, with five seeds of every method; the long one is
-ResNet-20 on whole images, with three seeds of some. A method's seeds run one after the other, so that whatever stops
+ResNet-20 on whole images, with three seeds of some; digits need no --data and show within minutes that the study works.
+A method's seeds run one after the other, so that whatever stops
 the study, its rows are whole but for the last. A run that is there already is not repeated, nor one that diverged, and
 one that was interrupted goes on from its last epoch: start it again as often as you like. Runs of other settings want
 another --out.
@@ -21,13 +22,11 @@ from pathlib import Path
 
 from suite.compose.resolve import resolve
 from suite.studies.convergence import report, rows
-from suite.studies.convergence.tasks import TASKS, Composition, Task, compositions
+from suite.studies.convergence.tasks import QUICK, TASKS, USUAL, Composition, Task, compositions
 from suite.studies.notes import NOTE, refuse_mixed, write
-from suite.studies.runner import RESULTS, ROOT, Command, Launch, attempt, keep, measure, shown, within
+from suite.studies.runner import RESULTS, ROOT, Command, Launch, Part, attempt, keep, measure, shown, within
 from wirebench.config import loader
 from wirebench.errors import UserError
-
-QUICK = ("dense", "topk", "gs_sgd", "gs_sgd literal")
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Cell:
     method: Composition
     seed: int
     more: tuple[str, ...]
-    data: Path
+    data: Path | None
 
     @property
     def label(self) -> str:
@@ -87,7 +86,7 @@ class Cell:
     def command(self, folder: Path) -> Command:
         """What trains in `folder`."""
         resuming = ["train.resume=auto", "train.checkpoint_every_epochs=1", "train.keep=1"]
-        place = [f"data.root={self.data}", f"output.dir={within(folder)}"]
+        place = [*([f"data.root={self.data}"] if self.task.data else []), f"output.dir={within(folder)}"]
         return [sys.executable, "train.py", self.task.config, *self.words, *place, *resuming]
 
 
@@ -95,7 +94,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     """What is trained, for how long, where."""
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help="folder that has cifar-10-batches-bin")
-    add("--task", nargs="+", default=list(TASKS), choices=list(TASKS), help="what is learned (both)")
+    add("--task", nargs="+", default=list(USUAL), choices=list(TASKS), help="what is learned (quick and resnet20)")
     add("--methods", nargs="+", metavar="NAME", help="compressors, 'dense', 'gs_sgd literal', ... (the task's)")
     add("--seeds", nargs="+", type=int, metavar="SEED", help="one run of each method for each (the task's: 0, 1, ...)")
     add("--density", type=float, default=0.01, help="of the sparse methods (%(default)s)")
@@ -121,12 +120,12 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     return failed
 
 
-def series(quick: bool) -> list[list[str]]:
-    """Both tasks; quick: one epoch of the quick task with three seeds of a few methods, 5 min."""
+def series(quick: bool) -> list[Part]:
+    """Both tasks; quick: a few methods with three seeds, on digits, and one epoch on CIFAR-10."""
     if not quick:
-        return [["--data", "{data}"]]
-    short = ["--task", "quick", "--set", "train.epochs=1", "--seeds", "0", "1", "2"]
-    return [["--data", "{data}", *short, "--methods", *QUICK]]
+        return [Part(16 * 60, ["--data", "{data}"])]
+    short = ["--task", "quick", "--set", "train.epochs=1", "--seeds", "0", "1", "2", "--methods", *QUICK]
+    return [Part(2, ["--task", "digits"]), Part(3, ["--data", "{data}", *short])]
 
 
 def planned(options: argparse.Namespace, task: Task) -> list[Cell]:
@@ -136,7 +135,7 @@ def planned(options: argparse.Namespace, task: Task) -> list[Cell]:
     if options.steps < 0:
         raise UserError(f"--steps: is positive, or 0 for whole runs, got {options.steps}")
     chosen = compositions(task, options.methods, options.density)
-    if options.data is None:
+    if options.data is None and task.data:
         raise UserError("--data: which folder has cifar-10-batches-bin?")
     seeds = options.seeds or list(range(task.seeds))
     if len(set(seeds)) < len(seeds):

@@ -48,16 +48,18 @@ def _setting(methods: Sequence[Method]) -> list[str]:
     """What all runs share."""
     usual = shared(methods)
     pixels, width = usual.get("pixels") or 32, usual.get("width") or 16
+    images = f"CIFAR-10 at {pixels} x {pixels} pixels (92 of the 60,000 images decoded from JPEG)"
+    if usual.get("data") == "digits":
+        images = "the digits that come with scikit-learn, at 8 x 8 pixels"
     density = f", density {usual['density']} of the methods that take one" if "density" in usual else ""
     return [
-        f"ResNet-{usual.get('depth', '?')} with {width} filters in its first stage, on CIFAR-10 at {pixels} x {pixels} "
-        f"pixels (92 of the 60,000 images decoded from JPEG), {usual['workers']} virtual workers of "
-        f"{usual.get('batch size', '?')} images, {usual.get('epochs', '?')} epochs, {usual.get('precision', '?')}, "
-        f"one-cycle rate up to {usual.get('learning rate', '?')}{density}. Accuracy is on the test set at the end of "
-        "the run; after its sign, the standard deviation over seeds. Bytes are those that a worker sends, gathered and "
-        "summed by ring where the paper names nothing else.",
+        f"ResNet-{usual.get('depth', '?')} with {width} filters in its first stage, on {images}, {usual['workers']} "
+        f"virtual workers of {usual.get('batch size', '?')} images, {usual.get('epochs', '?')} epochs, "
+        f"{usual.get('precision', '?')}, one-cycle rate up to {usual.get('learning rate', '?')}{density}. Accuracy is "
+        "on the test set at the end of the run; after its sign, the standard deviation over seeds. Bytes are those that a "
+        "worker sends, gathered and summed by ring where the paper names nothing else.",
         "",
-        f"Made by `wirebench study convergence run --data FOLDER` on {_machines(methods)}; {methods[0].label} by "
+        f"Made by `wirebench study convergence run` on {_machines(methods)}; {methods[0].label} by "
         f"`{methods[0].runs[0].note['launch']}`.",
         "",
     ]

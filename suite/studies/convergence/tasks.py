@@ -1,4 +1,4 @@
-"""The study's two tasks, and what a method is trained with: labels and overrides, the most telling ones first."""
+"""The study's tasks, and what a method is trained with: labels and overrides, the most telling ones first."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,6 +36,9 @@ FIRST = (
 )  # fmt: skip
 
 
+QUICK = (DENSE, "topk", "gs_sgd", "gs_sgd literal")
+"""Of a study of a few minutes."""
+
 CONTRASTS = (
     "gs_sgd p1=0 agree=majority", "gs_sgd p1=1", "gs_sgd rows=5 agree=majority", "gs_sgd columns_per_entry=10",
     "gs_sgd reseed=false", "gs_sgd momentum=0 optimizer.momentum=0.9",
@@ -50,6 +53,7 @@ class Task:
     """What is learned: a config, its length, how many seeds a row has, and which methods (None: all).
 
     parameters  of its model
+    data        whether it needs a folder of CIFAR-10
     """
 
     name: str
@@ -58,6 +62,7 @@ class Task:
     seeds: int
     methods: tuple[str, ...] | None
     parameters: int
+    data: bool = True
 
     @property
     def folder(self) -> str:
@@ -73,11 +78,14 @@ class Composition(NamedTuple):
     density: float | None
 
 
+USUAL = ("quick", "resnet20")
+"""The tasks whose results are evidence; digits show in a minute, without CIFAR-10, that the study works."""
 TASKS = {
     task.name: task
     for task in (
         Task("quick", "configs/tables/convergence_quick.toml", 8, 5, None, 75_290),
         Task("resnet20", "configs/tables/convergence_resnet20.toml", 10, 3, FIRST, 269_722),
+        Task("digits", "configs/tables/convergence_digits.toml", 12, 3, QUICK, 75_290, data=False),
     )
 }
 

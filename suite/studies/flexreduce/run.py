@@ -20,7 +20,7 @@ from suite.bench.collectives import parse_size
 from suite.studies import notes
 from suite.studies.flexreduce.measured import LAYOUTS, PUBLISHED
 from suite.studies.flexreduce.report import CLUSTER
-from suite.studies.runner import RESULTS, Command, Launch, measure, shown, within
+from suite.studies.runner import RESULTS, Command, Launch, Part, measure, shown, within
 from suite.studies.trainings import Cluster, Training
 from wirebench.errors import UserError
 from wirebench.record import collective_results
@@ -147,12 +147,13 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     return measure(planned, options.out.resolve(), launch, options.again)
 
 
-def series(quick: bool) -> list[list[str]]:
-    """All layouts, and training on 2+3; quick: an even and an uneven layout of two and of three machines, 8 min."""
+def series(quick: bool) -> list[Part]:
+    """All layouts, and training on 2+3; quick: an even and an uneven layout of two and of three machines."""
     training = ["--end-to-end", "--link", "400mbit"]
     if not quick:
-        return [[], [*training, "--turns", "5"]]
-    return [["--layouts", *QUICK, "--sizes", "120kf", "1200kf", "--seconds", "8"], [*training, "--turns", "1"]]
+        return [Part(40, []), Part(20, [*training, "--turns", "5"])]
+    few = ["--layouts", *QUICK, "--sizes", "120kf", "1200kf", "--seconds", "8"]
+    return [Part(5, few), Part(3, [*training, "--turns", "1"])]
 
 
 def timings(options: argparse.Namespace) -> list[Timing]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from suite.studies.gs_sgd.variants import variants
 from suite.studies.methods import run as methods
-from suite.studies.runner import RESULTS, Launch, measure
+from suite.studies.runner import RESULTS, Launch, Part, measure
 from wirebench.errors import UserError
 
 MODELS = ("vgg16", "resnet20")
@@ -45,6 +45,6 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     return failed
 
 
-def series(quick: bool) -> list[list[str]]:
-    """Both networks; quick: one turn of each variant, 5 min."""
-    return [["--turns", "1"]] if quick else [[]]
+def series(quick: bool) -> list[Part]:
+    """Both networks; quick: one turn of each variant."""
+    return [Part(5, ["--turns", "1"])] if quick else [Part(22, [])]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from suite.studies.iwp import images
 from suite.studies.iwp.variants import IWP, NETWORK, VARIANTS, named
-from suite.studies.runner import RESULTS, ROOT, Launch, measure, within
+from suite.studies.runner import RESULTS, ROOT, Launch, Part, measure, within
 from suite.studies.trainings import Cluster, Training
 from wirebench.config import loader
 from wirebench.errors import UserError
@@ -29,7 +29,7 @@ EPOCH = 10
 
 
 @dataclass(frozen=True)
-class Part:
+class Runs:
     """Runs of one model: its config, which option says where its data is, and what is trained with it."""
 
     config: str
@@ -39,10 +39,10 @@ class Part:
 
 
 PARTS = {
-    "alexnet": Part("configs/tables/iwp_alexnet.toml", "images", VARIANTS),
-    "resnet50": Part("configs/tables/iwp_resnet50.toml", "images", VARIANTS),
-    "network": Part("configs/tables/iwp_resnet20.toml", "data", NETWORK),
-    "cifar": Part("configs/tables/convergence_quick.toml", "data", VARIANTS, waiting=True),
+    "alexnet": Runs("configs/tables/iwp_alexnet.toml", "images", VARIANTS),
+    "resnet50": Runs("configs/tables/iwp_resnet50.toml", "images", VARIANTS),
+    "network": Runs("configs/tables/iwp_resnet20.toml", "data", NETWORK),
+    "cifar": Runs("configs/tables/convergence_quick.toml", "data", VARIANTS, waiting=True),
 }
 
 
@@ -77,12 +77,12 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         shutil.rmtree(linked, ignore_errors=True)
 
 
-def series(quick: bool) -> list[list[str]]:
-    """Both networks, then what needs images in classes; quick: one turn of the network, and a few steps, 8 min."""
+def series(quick: bool) -> list[Part]:
+    """Both networks, then what needs images in classes; quick: one turn of the network, and a few steps."""
     cifar, images_of = ["--data", "{data}", "--parts"], ["--images", "{images}", "--parts", "alexnet", "resnet50"]
     if not quick:
-        return [[*cifar, "network", "cifar"], images_of]
-    return [[*cifar, "network", "--turns", "1"], [*images_of, "--steps", "4"]]
+        return [Part(60, [*cifar, "network", "cifar"]), Part(60, images_of)]
+    return [Part(3, [*cifar, "network", "--turns", "1"]), Part(5, [*images_of, "--steps", "4"])]
 
 
 def parts(options: argparse.Namespace) -> list[str]:
@@ -121,7 +121,7 @@ def trainings(name: str, options: argparse.Namespace, linked: Path) -> list[Trai
     ]
 
 
-def _link(part: Part, source: Path, target: Path) -> Path:
+def _link(part: Runs, source: Path, target: Path) -> Path:
     """As many images as EPOCH steps take."""
     config = loader.load(ROOT / part.config, [])
     images.link(source, target, EPOCH * config.data.batch_size * config.engine.workers)

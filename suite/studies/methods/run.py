@@ -15,7 +15,7 @@ from pathlib import Path
 
 import compressors
 from suite.studies.gs_sgd.variants import variants
-from suite.studies.runner import RESULTS, ROOT, Launch, measure
+from suite.studies.runner import RESULTS, ROOT, Launch, Part, measure
 from suite.studies.trainings import Cluster, Training
 from wirebench.config import loader
 from wirebench.errors import UserError
@@ -70,12 +70,12 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     return failed
 
 
-def series(quick: bool) -> list[list[str]]:
-    """Both networks; quick: one turn of every method on ResNet-20, and of a few on VGG-16, 7 min."""
+def series(quick: bool) -> list[Part]:
+    """Both networks; quick: one turn of every method on ResNet-20, and of a few on VGG-16."""
     if not quick:
-        return [["--turns", "5"]]
+        return [Part(120, ["--turns", "5"])]
     resnet20, vgg16 = (["--turns", "1", "--config", str(path)] for path in reversed(CONFIGS))
-    return [resnet20, [*vgg16, "--methods", *BASELINES, *QUICK]]
+    return [Part(5, resnet20), Part(2, [*vgg16, "--methods", *BASELINES, *QUICK])]
 
 
 def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:

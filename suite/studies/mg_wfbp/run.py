@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import schedulers
-from suite.studies.runner import RESULTS, Launch, measure
+from suite.studies.runner import RESULTS, Launch, Part, measure
 from suite.studies.trainings import Cluster, Training
 from wirebench.errors import UserError
 from wirebench.utils.names import suggest
@@ -73,14 +73,14 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     return list(dict.fromkeys(failed))
 
 
-def series(quick: bool) -> list[list[str]]:
-    """Five settings; quick: one turn of the paper's three schedules in the paper's own, 3 min."""
+def series(quick: bool) -> list[Part]:
+    """Five settings; quick: one turn of the paper's three schedules in the paper's own."""
     if not quick:
-        return [["--turns", "5"]]
+        return [Part(120, ["--turns", "5"])]
     name = next(iter(SETTINGS))
     own = SETTINGS[name]
     place = ["--hosts", str(own.hosts), "--link", own.link, "--out", str(RESULTS / "schedules" / name)]
-    return [["--config", str(own.config), *place, "--turns", "1", "--schedulers", *PAPERS]]
+    return [Part(3, ["--config", str(own.config), *place, "--turns", "1", "--schedulers", *PAPERS])]
 
 
 def settings(options: argparse.Namespace) -> dict[Path, Setting]:

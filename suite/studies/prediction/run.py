@@ -11,7 +11,7 @@ import argparse
 from pathlib import Path
 
 import compressors
-from suite.studies.runner import RESULTS, Launch, measure
+from suite.studies.runner import RESULTS, Launch, Part, measure
 from suite.studies.trainings import Cluster, Training
 from wirebench.errors import UserError
 
@@ -53,9 +53,9 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     return measure(plan(options.config)[: options.first], options.out.resolve(), launch, options.again)
 
 
-def series(quick: bool) -> list[list[str]]:
-    """All forty; quick: the first ten, 5 min."""
-    return [["--first", "10"]] if quick else [[]]
+def series(quick: bool) -> list[Part]:
+    """All forty; quick: the first ten."""
+    return [Part(5, ["--first", "10"])] if quick else [Part(30, [])]
 
 
 def plan(config: Path) -> list[Training]:
