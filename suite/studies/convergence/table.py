@@ -56,8 +56,8 @@ def _setting(methods: Sequence[Method]) -> list[str]:
         f"ResNet-{usual.get('depth', '?')} with {width} filters in its first stage, on {images}, {usual['workers']} "
         f"virtual workers of {usual.get('batch size', '?')} images, {usual.get('epochs', '?')} epochs, "
         f"{usual.get('precision', '?')}, one-cycle rate up to {usual.get('learning rate', '?')}{density}. Accuracy is "
-        "on the test set at the end of the run; after its sign, the standard deviation over seeds. Bytes are those that a "
-        "worker sends, gathered and summed by ring where the paper names nothing else.",
+        "on the test set at the end of the run; after its sign, the standard deviation over seeds. Bytes are those "
+        "that a worker sends, gathered and summed by ring where the paper names nothing else.",
         "",
         f"Made by `wirebench study convergence run` on {_machines(methods)}; {methods[0].label} by "
         f"`{methods[0].runs[0].note['launch']}`.",
