@@ -175,7 +175,7 @@ def test_the_log_of_a_route_counts_all_parts_and_what_was_sent_to_others():
         for rank, server in enumerate(servers):
             (served,) = server.take_log()
             sent = 4 * (7 - (1, 2, 4)[rank]) + 2 * LENGTH_BYTES
-            assert dataclasses.replace(served, seconds=0.0) == RequestLog("Route", "pairs", 1, 28, 12, sent, 0.0)
+            assert dataclasses.replace(served, seconds=0.0, begin=0.0) == RequestLog("Route", "pairs", 1, 28, 12, sent, 0.0)
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
@@ -187,7 +187,7 @@ def test_the_log_counts_what_the_plan_says(name, size):
     _, servers = serve_all(name, [Sum(torch.ones(items, dtype=torch.float16), values=3) for _ in range(size)])
     for rank, server in enumerate(servers):
         (served,) = server.take_log()
-        assert dataclasses.replace(served, seconds=0.0) == RequestLog(
+        assert dataclasses.replace(served, seconds=0.0, begin=0.0) == RequestLog(
             "Sum", name, plan.rounds, 14, 6, 2 * plan.sent_items(rank), 0.0
         )
         assert server.take_log() == []
