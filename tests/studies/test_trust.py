@@ -1,6 +1,8 @@
 """The rules that committed records keep: planted faults are found, each with its rule and its file."""
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,6 +171,58 @@ def test_a_shallow_checkout_knows_no_history(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_everything_that_is_committed_keeps_the_rules() -> None:
     assert breaches(RESULTS, history(ROOT)) == []
+
+
+@pytest.fixture(scope="module")
+def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Some of what is committed, with its exceptions."""
+    root = tmp_path_factory.mktemp("results")
+    for name in ("gs-sgd/vgg16", "convergence/resnet20", "flexreduce/cells"):
+        shutil.copytree(RESULTS / name, root / name, copy_function=os.link)
+    shutil.copy(RESULTS / "exceptions.toml", root)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("run", "rule", "change"),
+    [
+        ("gs-sgd/vgg16/gtopk-3", "commit", lambda r: r["environment"]["git"].update(commit="0" * 40)),
+        ("convergence/resnet20/gs_sgd-2", "commit", lambda r: r["environment"]["git"].update(dirty=True)),
+        ("convergence/resnet20/gs_sgd-2", "seeds", lambda r: r["config"]["train"].update(seed=1)),
+        ("gs-sgd/vgg16/gs_sgd-1", "load", lambda r: r["load"][0].update(others_cores=0.5)),
+        ("convergence/resnet20/iwp-1", "load", lambda r: r["load"][0].update(others_cores=1.9)),
+        ("gs-sgd/vgg16/gs_sgd-1", "load unknown", lambda r: r.pop("load")),
+        ("gs-sgd/vgg16/gs_sgd-1", "numbers", lambda r: r["images_per_second"].update(median=99.0)),
+        ("convergence/resnet20/topk-0", "numbers", lambda r: r["final"].update(top1=0.99)),
+    ],
+)
+def test_a_fault_that_is_planted_into_what_is_committed_is_found(
+    run: str, rule: str, change: Doctor, linked: Path
+) -> None:
+    """No exception is so wide that it hides it."""
+    path, known = linked / run / "record.json", history(ROOT)
+    if rule == "commit" and known.commits is None and "dirty" not in change.__code__.co_names:
+        pytest.skip("a checkout without its history")
+    before, original = set(breaches(linked, known)), path.read_bytes()
+    path.unlink()  # a link to the committed file
+    path.write_bytes(original)
+    doctor(path, change)
+    found = set(breaches(linked, known)) - before
+    path.write_bytes(original)
+    assert {breach.rule for breach in found} == {rule}
+    assert all(
+        run.startswith(breach.file.relative_to(linked).as_posix().removesuffix("/record.json")) for breach in found
+    )
+
+
+def test_a_turn_that_is_taken_away_or_doubled_is_found(linked: Path) -> None:
+    before, turn = set(breaches(linked, Repository(None))), linked / "gs-sgd/vgg16/gtopk-4"
+    gone = turn.rename(linked / "gtopk-4")
+    assert {breach.rule for breach in set(breaches(linked, Repository(None))) - before} == {"turns"}
+    shutil.copytree(linked / "gs-sgd/vgg16/gtopk-1", turn)
+    assert "is a copy of" in " ".join(breach.how for breach in breaches(linked, Repository(None)))
+    shutil.rmtree(turn)
+    gone.rename(turn)
 
 
 def test_the_verb_names_what_is_wrong(

@@ -22,9 +22,10 @@ from pathlib import Path
 
 from suite.compose.resolve import resolve
 from suite.studies.convergence import report, rows
-from suite.studies.convergence.tasks import QUICK, TASKS, USUAL, Composition, Task, compositions
+from suite.studies.convergence.tasks import CONTRASTS, QUICK, TASKS, USUAL, Composition, Task, compositions
 from suite.studies.notes import NOTE, refuse_mixed, write
 from suite.studies.runner import RESULTS, ROOT, Command, Launch, Part, attempt, keep, measure, shown, within
+from suite.studies.significance import LEAST_RUNS
 from wirebench.config import loader
 from wirebench.errors import UserError
 
@@ -137,11 +138,15 @@ def planned(options: argparse.Namespace, task: Task) -> list[Cell]:
     chosen = compositions(task, options.methods, options.density)
     if options.data is None and task.data:
         raise UserError("--data: which folder has cifar-10-batches-bin?")
-    seeds = options.seeds or list(range(task.seeds))
+    seeds = options.seeds or []
     if len(set(seeds)) < len(seeds):
         raise UserError(f"--seeds: one is given twice: {' '.join(map(str, seeds))}")
     more = (*([f"train.max_steps={options.steps}"] if options.steps else []), *options.set)
-    return [Cell(task, method, seed, more, options.data) for method in chosen for seed in seeds]
+    return [
+        Cell(task, method, seed, more, options.data)
+        for method in chosen
+        for seed in seeds or range(LEAST_RUNS if method.label in CONTRASTS else task.seeds)
+    ]
 
 
 def refuse_others(out: Path, cells: Sequence[Cell]) -> None:

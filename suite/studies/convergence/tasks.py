@@ -45,7 +45,8 @@ CONTRASTS = (
     "powersgd rank=1", "iwp masking=true", "signsgd dense_below=0", "terngrad dense_below=0", "qsgd bits=2",
     "clt_k density=0.034", "randomk optimizer.momentum=0.9",
 )  # fmt: skip
-"""Rows that show where another row's accuracy comes from: one thing is changed, or what goes with it as well."""
+"""Rows that show where another row's accuracy comes from: one thing is changed, or what goes with it as well. They have
+as many seeds as a test needs."""
 
 
 @dataclass(frozen=True)

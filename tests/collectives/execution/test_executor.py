@@ -175,7 +175,9 @@ def test_the_log_of_a_route_counts_all_parts_and_what_was_sent_to_others():
         for rank, server in enumerate(servers):
             (served,) = server.take_log()
             sent = 4 * (7 - (1, 2, 4)[rank]) + 2 * LENGTH_BYTES
-            assert dataclasses.replace(served, seconds=0.0, begin=0.0) == RequestLog("Route", "pairs", 1, 28, 12, sent, 0.0)
+            assert dataclasses.replace(served, seconds=0.0, begin=0.0) == RequestLog(
+                "Route", "pairs", 1, 28, 12, sent, 0.0
+            )
 
 
 @pytest.mark.parametrize("size", [2, 3, 5])
