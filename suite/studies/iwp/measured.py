@@ -142,6 +142,8 @@ def document(part: str, rows: Sequence[Counted]) -> str:
             *table(HEAD, [row.cells() for row in rows]),
             LEGEND,
             "",
+            "![compression ratios](ratios.png)",
+            "",
         ]
     )
 

@@ -100,6 +100,8 @@ def document(rows: Sequence[Row]) -> str:
             "KB/s (1 KB = 1000 bytes) are what the kernel counted on the interface of rank 0's host, headers included, "
             "over all counted steps. In brackets the least and the largest turn, of five or more without these two.",
             "",
+            "![network I/O](carried.png)",
+            "",
         ]
     )
 

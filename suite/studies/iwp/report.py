@@ -9,7 +9,7 @@ from pathlib import Path
 
 from suite.studies.convergence import rows as convergence
 from suite.studies.findings import Finding, claims_table, with_unrun
-from suite.studies.iwp import measured, network
+from suite.studies.iwp import figures, measured, network
 from suite.studies.iwp.claims import CLAIMED, PUBLISHED, of_densification, of_intervals, of_ratios, of_trainings
 from suite.studies.iwp.measured import Counted
 from suite.studies.page import Page
@@ -53,11 +53,12 @@ def pages(options: argparse.Namespace) -> list[Page]:
         raise UserError(f"{options.runs}: has no PART/VARIANT-TURN/method.json; measure first")
     out = options.dir or options.runs
     below = [
-        Page(out / part, measured.document(COUNTED[part], rows)) for part, rows in _parts(options.runs).items()
-    ]  # fmt: skip
+        Page(out / part, measured.document(COUNTED[part], rows), {"ratios.png": figures.ratios(COUNTED[part], rows)})
+        for part, rows in _parts(options.runs).items()
+    ]
     slow = network.load(options.runs / NETWORK)
     if slow:
-        below.append(Page(out / NETWORK, network.document(slow)))
+        below.append(Page(out / NETWORK, network.document(slow), {"carried.png": figures.carried(slow)}))
     text = [
         "# IWP beside its paper",
         "",

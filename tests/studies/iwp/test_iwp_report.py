@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from suite.compose.resolve import resolve
-from suite.studies.iwp import report
+from suite.studies.iwp import figures, measured, network, report
 from suite.studies.iwp.claims import CLAIMED, united
 from suite.studies.iwp.measured import Counted
 from suite.studies.notes import NotedRun
 from suite.studies.study import Study
+from tests import charts
 from tests.flexreduce import run_record
 from tests.studies import verb
 from wirebench.config import loader
@@ -131,3 +132,22 @@ def test_an_empty_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert verb.report("iwp")(["--runs", str(tmp_path)]) == 2
     assert "measure first" in capsys.readouterr().err
     assert Study("iwp").published.source["authors"] == "Cheng and Xu"
+
+
+def test_figures_show_the_bound_and_the_links_rate(tmp_path: Path) -> None:
+    put(tmp_path, "alexnet", "fixed 0.1", counted(1 / 64, 12.8))
+    put(tmp_path, "alexnet", "fixed 0.05", counted(1 / 4, 3.2))
+    drawn = figures.ratios("AlexNet", measured.load(tmp_path / "alexnet"))
+    charts.check(drawn)
+    assert {row["name"]: row["total"] for row in charts.of(drawn, "bar")} == {
+        "fixed 0.1": pytest.approx(12.8), "fixed 0.05": pytest.approx(3.2),
+    }  # fmt: skip
+    assert {row["name"]: row["x"] for row in charts.of(drawn, "tick")} == {"fixed 0.1": 64, "fixed 0.05": 4}
+    assert [row["x"] for row in charts.of(drawn, "rule") if "words" in row] == [16.0]
+    for turn in range(5):
+        put(tmp_path, "network", "dense", sending(1.2), turn)
+    slow = figures.carried(network.load(tmp_path / "network"))
+    charts.check(slow)
+    [bar] = charts.of(slow, "bar")
+    assert (bar["name"], bar["total"]) == ("dense", pytest.approx(1200))
+    assert [row["x"] for row in charts.of(slow, "rule") if "words" in row] == [1250.0]
