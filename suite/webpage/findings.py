@@ -45,12 +45,19 @@ def _speeds(folder: Path) -> Iterator[str]:
         best, (middle, low, high) = max(ratios, key=lambda each: each[1][0])
         broken = trust.rules_of((row.runs for row in (*methods, dense)), "turns")
         cluster = f"{dense.runs[0].note['hosts']} workers, {rate:g} Gbit/s"
+        size = f"{best.runs[0].record['parameters'] / 1e6:.2g} million parameters"
         yield (
-            f"**{_model(best)}, {cluster}:** {len(surely)} of {len(methods)} compressors "
-            f"are faster than dense training with all their turns; {best.label.partition(' (')[0]} is the "
-            f"fastest, {middle:.1f} times as fast [{low:.1f} - {high:.1f}]."
-            + (f" The records break rules of trust: {', '.join(broken)}." if broken else "")
+            f"**{_model(best)}, {size}, {cluster}:** {_so_many(len(surely), len(methods))} faster than dense training "
+            f"in every turn; the fastest, {best.label.partition(' (')[0]}, is {middle:.1f} times as fast "
+            f"[{low:.1f} - {high:.1f}]."
+            + (f" These records break rules of trust ({', '.join(broken)})." if broken else "")
         )
+
+
+def _so_many(count: int, of: int) -> str:
+    if count == of:
+        return f"all {of} compressors are"
+    return f"none of {of} compressors is" if count == 0 else f"{count} of {of} compressors are"
 
 
 def _methods(rows: Sequence[Row]) -> list[Row]:
@@ -78,9 +85,12 @@ def _accuracies(folder: Path) -> Iterator[str]:
         return
     top = statistics.mean(dense.judged)
     lost = [(method, top - statistics.mean(method.judged)) for method in methods if method is not dense]
-    kept = [_saving(method, dense) for method, points in lost if points <= LOSES]
+    kept = sorted((-_saving(method, dense), method.label) for method, points in lost if points <= LOSES)
     others = [f"{method.label} ({points:.1f})" for method, points in lost if points > LOSES]
-    said = f"Within a point of dense training's {top:.1f} % end {_listed(kept)}" if kept else ""
+    savings = _listed([f"{label} ({-saving:.2g})" for saving, label in kept])
+    said = (
+        f"within a point of dense training's {top:.1f} % end {savings}, with so many times fewer bytes" if kept else ""
+    )
     worse = f"more than a point is lost by {_listed(others)}" if others else ""
     yield f"**ResNet-20, ten epochs of CIFAR-10:** {'; '.join(filter(None, (said, worse)))}."
 
@@ -90,10 +100,11 @@ def _is_real(method: Method) -> bool:
     return not method.label.startswith("oracle")
 
 
-def _saving(method: Method, dense: Method) -> str:
+def _saving(method: Method, dense: Method) -> float:
+    """How many times fewer bytes it sends than dense training does; 1 where that is not known."""
     if not method.wire_bytes or not dense.wire_bytes:
-        return method.label
-    return f"{method.label} ({statistics.mean(dense.wire_bytes) / statistics.mean(method.wire_bytes):.1f}x fewer bytes)"
+        return 1.0
+    return statistics.mean(dense.wire_bytes) / statistics.mean(method.wire_bytes)
 
 
 def _listed(parts: Sequence[str]) -> str:
