@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import vl_convert
@@ -10,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from suite.figures.colours import ON_DARK
-from suite.figures.files import VEGA_LITE
+from suite.figures.files import VEGA_LITE, specification
 from suite.figures.style import Figure as Chart
 from suite.studies.findings import Finding
 from suite.studies.page import Page
@@ -70,8 +71,14 @@ def html(sections: Sequence[Section], beside: Path) -> str:
         style=Markup((HERE / "style.css").read_text(encoding="utf-8")),
         script=Markup((HERE / "page.js").read_text(encoding="utf-8")),
         on_dark=Markup(charts.script(dict(ON_DARK))),
-        vega=Markup(vl_convert.javascript_bundle(EXPOSED, vl_version=VEGA_LITE).replace("</script", "<\\/script")),
+        vega=Markup(_vega()),
     )
+
+
+@lru_cache
+def _vega() -> str:
+    """The library that draws the charts: it takes longer to bundle than the rest of the page."""
+    return vl_convert.javascript_bundle(EXPOSED, vl_version=VEGA_LITE).replace("</script", "<\\/script")
 
 
 def _figures(page: Page) -> Iterator[Figure]:
@@ -81,7 +88,7 @@ def _figures(page: Page) -> Iterator[Figure]:
 
 
 def _figure(anchor: str, chart: Chart) -> Figure:
-    spec = chart.to_dict()
+    spec = specification(chart)
     title, subtitle = charts.heading(spec)
     one = charts.is_one(spec)
     panels = [
