@@ -13,7 +13,7 @@ from tests.simulation.test_simulator import GOOGLENET, SMALL, simulator
 from wirebench import collectives
 from wirebench.errors import UserError
 from wirebench.formats import chakra
-from wirebench.formats.chakra import NodeType, RankTrace
+from wirebench.formats.chakra import CommType, NodeType, RankTrace
 from wirebench.formats.chakra_plan import plan_traces
 from wirebench.formats.chakra_step import step_trace
 from wirebench.topology.tree import Topology
@@ -86,7 +86,9 @@ def node(data: bytes) -> Read:
             attributes[name.decode()] = kind, content.decode() if kind == STRING else content
         else:
             known[number] = value
-    return Read(known[1], known[2].decode(), known[3], after, known[6], known[7], attributes)
+    kind, name = known[2].decode().split(" ", 1)
+    assert kind == NodeType(known[3]).name, "Chakra's timeline_visualizer tells types by names"
+    return Read(known[1], name, known[3], after, known[6], known[7], attributes)
 
 
 def read(trace: RankTrace) -> list[Read]:
@@ -167,8 +169,24 @@ def test_a_steps_nodes_take_the_simulated_times_in_the_simulated_order(name, com
     assert sum(each.micros for each in passes) == pytest.approx(
         1e6 * (sum(made.passes.forward) + made.passes.backward), abs=len(passes)
     )
+    ends: list[int] = []
+    for each in nodes:
+        ends.append(max((ends[before] for before in each.after), default=0) + each.micros)
+    # ASTRA-sim keeps what nodes wait for, and finds when they begin.
+    assert max(ends) == pytest.approx(1e6 * found.step.seconds, abs=len(nodes))
     asked = [each for each in exchange if each.kind == NodeType.COMM_COLL_NODE and "all-gather" not in each.name]
+    assert not any(each.value("is_cpu_op") for each in asked), "ASTRA-sim refuses messages of the CPU"
     assert sum(each.value("comm_size") for each in asked) == pytest.approx(found.num_bytes, abs=len(asked))
+
+
+@pytest.mark.parametrize(
+    ("collective", "kind"), [("tree", CommType.REDUCE), ("ring", CommType.ALL_REDUCE), ("native", CommType.ALL_REDUCE)]
+)
+def test_a_reduce_has_a_root_where_its_collective_has_one(collective, kind):
+    made = simulator(SMALL, 4, "gs_sgd")
+    nodes = read(step_trace(made.step(schedulers.build("wfbp")), made.passes, made.costs(), 4, collective))
+    asked = [each for each in nodes if each.kind == NodeType.COMM_COLL_NODE]
+    assert {each.value("comm_type") for each in asked if each.value("request") == "Reduce"} == {kind}
 
 
 def test_one_message_after_the_backward_pass_waits_for_all_of_it():

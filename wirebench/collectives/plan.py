@@ -78,6 +78,15 @@ def root(plan: Plan) -> int | None:
     return never_sends.pop() if len(whole) == 1 and len(never_sends) == 1 else None
 
 
+def has_root(collective: Collective) -> bool:
+    """Whether a Reduce runs the reduce half of a plan alone, as one rank has the whole sum after it.
+
+    Otherwise the executor runs the whole sum, of which one rank is told (RequestExecutor._reduce).
+    """
+    few = collective.plan(Topology.flat(4), 64)
+    return few is not None and root(few) is not None
+
+
 def rounds_of(transfers: Iterable[Sequence[Transfer]]) -> tuple[Round, ...]:
     """The rounds of these transfers, without transfers of no items and without rounds of no transfers."""
     kept = (tuple(t for t in transfers_of_round if t.stop > t.start) for transfers_of_round in transfers)

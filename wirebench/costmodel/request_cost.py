@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from wirebench.collectives.execution.executor import Part
 from wirebench.collectives.execution.segments import SEGMENT_BYTES, segments
-from wirebench.collectives.plan import Collective, Move, Plan, Transfer, gather_moves, root
+from wirebench.collectives.plan import Collective, Move, Plan, Transfer, gather_moves, has_root
 from wirebench.collectives.ring import Ring
 from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, plan_seconds
 from wirebench.costmodel.request_sizes import RequestSize
@@ -106,12 +106,7 @@ class Pricer:
 
     @functools.cached_property
     def _has_root(self) -> bool:
-        """Whether a Reduce runs the reduce half of a plan alone, as one rank has the whole sum after it.
-
-        Otherwise the executor runs the whole sum, of which one rank is told (RequestExecutor._reduce).
-        """
-        few = self._collective.plan(Topology.flat(4), 64)
-        return few is not None and root(few) is not None
+        return has_root(self._collective)
 
     def _sum(self, num_bytes: float, part: Part) -> float:
         if self._large:

@@ -6,6 +6,8 @@ and finds times of its own. Every rank does the same.
 
 from collections.abc import Sequence
 
+from wirebench import collectives
+from wirebench.collectives.plan import has_root
 from wirebench.formats.chakra import CommType, NodeType, RankTrace
 from wirebench.gradient.schedule import LayerCost
 from wirebench.simulation.pipeline import Passes, Span
@@ -20,7 +22,11 @@ COMM_TYPES = {
     "reduce-scatter": CommType.REDUCE_SCATTER,
     "all-gather": CommType.ALL_GATHER,
 }
-"""What a stage of an exchange asks of all ranks. A Merge is an all-reduce of one message that cannot be cut."""
+"""What a stage of an exchange asks of all ranks. A Merge is an all-reduce of one message that cannot be cut.
+
+A Reduce is one to a root where the collective has a root, as a tree has; on others all of the sum runs, and every rank
+has it (RequestExecutor._reduce).
+"""
 
 
 def step_trace(
@@ -37,6 +43,9 @@ class _Step:
         self.trace = RankTrace()
         self._simulated, self._passes, self._names = simulated, passes, names
         self._ranks, self._collective = ranks, collective
+        self._comm_types = dict(COMM_TYPES)
+        if not has_root(collectives.build(collective)):
+            self._comm_types["Reduce"] = CommType.ALL_REDUCE
         self._sent: list[int] = []
         """The last node of the exchanges so far: one message travels at a time."""
         self._gathered: dict[int, tuple[int, float]] = {}
@@ -105,6 +114,6 @@ class _Step:
             return self.trace.add(NodeType.COMP_NODE, name, after, begin, end, is_cpu_op=True)
         # Sizes are those of a rank's input: of an all-gather after a reduce-scatter, its share of the sum.
         num_bytes = stage.num_bytes / self._ranks if stage.name == "all-gather" else stage.num_bytes
-        attributes = {"comm_type": int(COMM_TYPES[stage.name]), "comm_size": round(num_bytes)}
+        attributes = {"comm_type": int(self._comm_types[stage.name]), "comm_size": round(num_bytes)}
         more = {"request": stage.name, "collective": self._collective}
         return self.trace.add(NodeType.COMM_COLL_NODE, name, after, begin, end, **attributes, **more)
