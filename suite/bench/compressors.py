@@ -177,6 +177,7 @@ def header(options: argparse.Namespace, bench: Bench) -> dict[str, Any]:
         "clock": bench.watch.clock,
         "gradients": GRADIENTS,
         "environment": capture(bench.device),
+        "load": bench.load.load(),
     }
 
 

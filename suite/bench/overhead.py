@@ -32,6 +32,7 @@ from wirebench.config import loader
 from wirebench.config.loader import EngineConfig
 from wirebench.exchange.native import native_sync
 from wirebench.telemetry.environment import capture
+from wirebench.telemetry.machines import LoadMeter, hosts
 from wirebench.training.loss import cross_entropy
 from wirebench.training.optim import build_optimizer
 from wirebench.training.progress import NullProgress
@@ -83,10 +84,12 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for side in sides.values():
         turn(side, options.warmup)
+    load = LoadMeter()
     for number in range(options.turns):
         order = list(sides) if number % 2 == 0 else list(sides)[::-1]
         for name in order:
             seconds[name].append(turn(sides[name], options.steps))
+    machines = {"load": load.loads(engine), "hosts": hosts(engine)}
     if not engine.is_first:
         return
     result = summarise(options, seconds)
@@ -97,7 +100,9 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     spread = f"[{ratio['p10']:.4f} - {ratio['p90']:.4f}]"
     print(f"  ratio ours / peer, {options.turns} turns: median {ratio['median']:.4f}  {spread}")
     if options.json:
-        record = {**result, "environment": capture(engine.device), "backend": engine.backend, "processes": engine.size}
+        environment = {**capture(engine.device), "hosts": machines["hosts"]}
+        about = {"environment": environment, "load": machines["load"], "backend": engine.backend}
+        record = {**result, **about, "processes": engine.size}
         write_atomically(Path(options.json), json.dumps(record, indent=1) + "\n")
 
 

@@ -14,6 +14,7 @@ from suite.bench.inputs import Inputs, Size
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
 from wirebench.record.compressor_results import PARTS, Budget, CompressorResult, Part
+from wirebench.telemetry.machines import LoadMeter
 
 SHARE_OF_MEMORY = 0.7
 LEAST_OF_BUDGET = 10_000_000
@@ -83,7 +84,7 @@ class Bench:
         self, device: torch.device, workers: int, warmup: int, repeats: int, say: Callable[[str], None]
     ) -> None:
         self.device, self.workers, self.warmup, self.repeats, self.say = device, workers, warmup, repeats, say
-        self.watch = Stopwatch(device)
+        self.watch, self.load = Stopwatch(device), LoadMeter()
         self.cells: list[CompressorResult] = []
 
     def measure(self, size: Size, contenders: Sequence[Contender]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from suite.studies import trust
-from suite.studies.notes import NotedRun
+from suite.studies.notes import NOTE, NotedRun
 from suite.studies.study import Study, available
 from suite.studies.trust import Repository
 from wirebench.config.plugins import check_type
@@ -23,6 +23,8 @@ from wirebench.errors import UserError
 from wirebench.record import schema
 
 EXCEPTIONS = "exceptions.toml"
+NO_HEADER = ("record.json", NOTE, "trace.json", "layers.json", "exchange.json", "predicted.json", "cluster.json")
+"""JSON files that are no benchmark's: a run's own, and what a study was asked for."""
 
 
 class Breach(NamedTuple):
@@ -103,12 +105,20 @@ def _of_records(root: Path, repository: Repository) -> Iterator[Breach]:
         if not any(each.rule == "schema" for each in mistakes):
             records.append((path, record))
     yield from (Breach(path, *each) for path, each in trust.copies(records))
-    for path in sorted(root.rglob("*.jsonl")):
+    for path in sorted(
+        [*root.rglob("*.jsonl"), *(each for each in root.rglob("*.json") if each.name not in NO_HEADER)]
+    ):
         try:
-            header = json.loads(path.read_text(encoding="utf-8").partition("\n")[0])
-            yield from (Breach(path, *each) for each in trust.broken_header(header, repository))
+            yield from (Breach(path, *each) for each in trust.broken_header(_header(path), repository))
         except (ValueError, KeyError, TypeError) as error:
-            yield Breach(path, "schema", f"its first line is no header: {error!r}")
+            yield Breach(path, "schema", f"has no header: {error!r}")
+
+
+def _header(path: Path) -> dict[str, Any]:
+    """What the file of a benchmark says of itself: its first line, or all of it."""
+    text = path.read_text(encoding="utf-8")
+    header = json.loads(text.partition("\n")[0] if path.suffix == ".jsonl" else text)
+    return dict(header)
 
 
 def _of_repeats(root: Path) -> Iterator[Breach]:

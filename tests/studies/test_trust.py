@@ -122,6 +122,8 @@ def test_a_benchmarks_file_tells_its_commit_and_load(results: Path) -> None:
     assert [breach.rule for breach in breaches(results, KNOWN)] == ["commit", "load unknown"]
     cells.write_text("[]\n")
     assert [breach.rule for breach in breaches(results, KNOWN)] == ["schema"]
+    cells.rename(results / "overhead.json").write_text(json.dumps({"ratio": {"median": 1.0}, **header}))
+    assert [breach.rule for breach in breaches(results, KNOWN)] == ["commit"]
 
 
 def test_an_exception_has_a_reason_and_is_needed(results: Path) -> None:

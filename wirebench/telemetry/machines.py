@@ -68,9 +68,15 @@ class LoadMeter:
                          for the network is part of it
         steal            share of the processors' time that the hypervisor gave to other guests; None: not counted
         """
+        return _each_once(engine, {"boot": _boot()}, _machine_load, self._mine())
+
+    def load(self) -> list[dict[str, Any]]:
+        """The same of a process that is no rank of a job."""
+        return [{"ranks": [0]} | _machine_load([self._mine()])]
+
+    def _mine(self) -> dict[str, Any]:
         counted = asdict(_difference(self._begin, _read()))
-        mine = {"hostname": environment.hostname(), "cores": psutil.cpu_count() or 1, **counted}
-        return _each_once(engine, {"boot": _boot()}, _machine_load, mine)
+        return {"hostname": environment.hostname(), "cores": psutil.cpu_count() or 1, **counted}
 
 
 def _machine_load(processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
