@@ -1,8 +1,9 @@
-"""Print the table of the recorded results, or keep README.md's copy of it up to date.
+"""Print the table of the recorded results, or keep a file's copy of it up to date.
 
-wirebench table                     print it, as Markdown
-wirebench table --write README.md   put it between the markers of that file
-wirebench table --check README.md   exit code 1 unless that file has it already
+wirebench table                             print it, as Markdown
+wirebench table --write README.md           put it between the markers of that file
+wirebench table --check README.md           exit code 1 unless that file has it already
+wirebench table --write results/README.md   that file has markers for the table of `bench overhead`
 """
 
 import argparse
@@ -10,7 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite.inspect.results_table import BEGIN, END, ROOT, table
+from suite.inspect import overhead_table, results_table
+from suite.inspect.results_table import ROOT
 from wirebench.utils import markdown
 from wirebench.utils.cli import parser_of
 
@@ -19,12 +21,14 @@ def main(arguments: Sequence[str]) -> int:
     """Print, write or check the table: 1 where --check finds another one."""
     options = _parser().parse_args(arguments)
     target: Path | None = options.write or options.check
-    shown = table(options.results, target.parent if target else Path.cwd())
     if target is None:
-        print(shown)
-    elif options.write:
-        markdown.write(target, markdown.replaced(target, shown, BEGIN, END))
-    elif markdown.replaced(target, shown, BEGIN, END) != markdown.text_of(target):
+        print(results_table.table(options.results, Path.cwd()))
+        return 0
+    kind = overhead_table if overhead_table.BEGIN in markdown.text_of(target) else results_table
+    text = markdown.replaced(target, kind.table(options.results, target.parent), kind.BEGIN, kind.END)
+    if options.write:
+        markdown.write(target, text)
+    elif text != markdown.text_of(target):
         again = f"run: wirebench table --write {target}"
         print(f"{target}: the table is not that of {options.results}; {again}", file=sys.stderr)
         return 1

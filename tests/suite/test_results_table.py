@@ -2,6 +2,7 @@
 
 import copy
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -146,5 +147,20 @@ def test_a_damaged_record_is_named(home: Path, capsys: pytest.CaptureFixture) ->
     assert (home / "README.md").read_text() == TEXT
 
 
-def test_readme_shows_the_results_that_are_recorded(capsys: pytest.CaptureFixture) -> None:
-    assert main(["--check", str(ROOT / "README.md")]) == 0, capsys.readouterr().err
+@pytest.mark.parametrize("name", ["README.md", "results/README.md"])
+def test_each_readme_shows_the_results_that_are_recorded(name: str, capsys: pytest.CaptureFixture) -> None:
+    assert main(["--check", str(ROOT / name)]) == 0, capsys.readouterr().err
+
+
+def test_a_doctored_overhead_shows_in_its_table_and_a_damaged_one_is_named(tmp_path: Path, capsys) -> None:
+    shutil.copytree(ROOT / "results" / "cpu-2core" / "overhead", tmp_path / "cpu-2core" / "overhead")
+    shutil.copy(ROOT / "results" / "README.md", tmp_path)
+    arguments = ["--results", str(tmp_path), "--check", str(tmp_path / "README.md")]
+    assert main(arguments) == 0, capsys.readouterr().err
+    file = tmp_path / "cpu-2core" / "overhead" / "torch-vgg16.json"
+    result = json.loads(file.read_text())
+    file.write_text(json.dumps({**result, "ratio": {**result["ratio"], "median": 0.5}}))
+    assert main(arguments) == 1
+    file.write_text("{}")
+    assert main(arguments) == 2
+    assert "torch-vgg16.json: is not what wirebench bench overhead writes" in capsys.readouterr().err
