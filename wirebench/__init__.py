@@ -1,3 +1,18 @@
-"""Wirebench: what data-parallel training puts on the wire, composed, measured and explained."""
+"""Wirebench: what data-parallel training puts on the wire, composed, measured and explained.
+
+`synchronise`, `comm_hook` and `profile` are the ways into a training loop of the user's own.
+"""
+
+import importlib
+from typing import Any
 
 __version__ = "0.1.0"
+
+_HOMES = {"synchronise": "wirebench.dropin.synchroniser"}
+
+
+def __getattr__(name: str) -> Any:
+    # Imported when asked for: most of the suite's commands need neither torch nor these.
+    if name not in _HOMES:
+        raise AttributeError(f"module 'wirebench' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

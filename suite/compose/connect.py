@@ -10,20 +10,19 @@ import torch
 from suite.compose.resolve import compressor_of, refuse_cut
 from suite.compose.virtual_profile import virtual_cost
 from wirebench import collectives
-from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import agree_on
 from wirebench.config import loader
 from wirebench.config.loader import Config
 from wirebench.costmodel.piecewise import Piecewise, Points
 from wirebench.data.base import Dataset
+from wirebench.dropin.assembly import driver_of, first_cut, lane_of
 from wirebench.exchange.driver import Synchroniser
 from wirebench.exchange.easgd import Elastic
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.lockstep import Lockstep
 from wirebench.exchange.native import native_sync
 from wirebench.exchange.overlapped import Threaded
-from wirebench.exchange.reduce_scatter import ReduceScatterDriver
 from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.schedule import LayerCost
 from wirebench.gradient.weight_decay import Decay
@@ -72,7 +71,8 @@ def connect(
     lanes = _lanes(settings, engine, workers, clock)
     for lane in lanes:
         lane.set_buckets(groups)
-    driver = _driver(engine, scheduler, lanes, workers, clock, timeline)
+    models, optimizers = [worker.model for worker in workers], [worker.optimizer for worker in workers]
+    driver = driver_of(engine, scheduler, lanes, models, optimizers, clock, timeline)
     if isinstance(driver, Lockstep) or not engine.distributed:
         return Connected(lanes, driver, None)
     costs = functools.partial(measure_exchange, engine, lanes[0], lambda: compressor_of(settings))
@@ -80,18 +80,6 @@ def connect(
     calibration.set_buckets = lanes[0].set_buckets
     calibration.learns = not known
     return Connected(lanes, driver, calibration)
-
-
-def _driver(
-    engine: Engine, scheduler: Any, lanes: list[Lane], workers: list[Replica], clock: Clock, timeline: Timeline
-) -> Lockstep | Threaded | Elastic:
-    if scheduler.mode == "elastic":
-        return Elastic(lanes, [worker.optimizer for worker in workers], scheduler.beta, overlaps=engine.distributed)
-    if not engine.distributed:
-        return Lockstep(lanes)
-    if scheduler.mode == "split":
-        return ReduceScatterDriver(lanes[0], timeline, workers[0].model, workers[0].optimizer, clock)
-    return Threaded(lanes[0], timeline, scheduler.mode == "after_backward")
 
 
 def _first_cut(
@@ -102,16 +90,13 @@ def _first_cut(
     virtual_seconds: Sequence[float],
 ) -> tuple[list[range], bool]:
     """The groups to begin with, and whether they are those to stay with."""
-    if not scheduler.needs_profile:
-        return scheduler.partition(layers, lambda numel: 0.0), True
-    if settings.scheduler.profile:
+    if scheduler.needs_profile and settings.scheduler.profile:
         timed, points = profile_files.load(Path(settings.scheduler.profile), layers, _exchange(settings, engine))
         return scheduler.partition(timed, Piecewise(points)), True
-    if not engine.distributed:
+    if scheduler.needs_profile and not engine.distributed:
         timed = [layer._replace(backward_seconds=s) for layer, s in zip(layers, virtual_seconds, strict=True)]
         return scheduler.partition(timed, virtual_cost(compressor_of(settings), engine.size)), True
-    # Layer by layer, as every scheduler may end up: until it is known what messages cost.
-    return [range(i, i + 1) for i in range(len(layers))], False
+    return first_cut(scheduler, layers)
 
 
 def _lanes(settings: Config, engine: Engine, workers: list[Replica], clock: Clock) -> list[Lane]:
@@ -120,10 +105,8 @@ def _lanes(settings: Config, engine: Engine, workers: list[Replica], clock: Cloc
     collective.plan(topology, 0)  # what does not fit the cluster is said before anything is trained
     lanes = []
     for worker, communicator in zip(workers, engine.communicators, strict=True):
-        server = RequestExecutor(communicator, collective, topology)
-        seed = settings.train.seed
-        compressor = compressor_of(settings)
-        lane = Lane(worker.rank, worker.flat, compressor, server, seed, lambda: clock.phase("compress", "compress"))
+        compressor, seed = compressor_of(settings), settings.train.seed
+        lane = lane_of(worker.rank, worker.flat, compressor, communicator, collective, topology, seed, clock)
         if compressor.owns_momentum:
             lane.decay = Decay(settings.optimizer)
         lane.measure_every = settings.output.health_every

@@ -9,13 +9,11 @@ import schedulers
 from wirebench import collectives, data
 from wirebench.config import requested
 from wirebench.config.loader import AS_THE_PAPER, Config, to_dict
+from wirebench.dropin.assembly import ENGINES_OWN, IN_TWO_HALVES, collective_name, refuse_groups
 from wirebench.errors import UserError
 from wirebench.gradient.contract import Method, Scheduler
 
 KINDS = (models.PLUGINS, data.PLUGINS, compressors.PLUGINS, schedulers.PLUGINS, collectives.PLUGINS)
-ENGINES_OWN = "native"
-IN_TWO_HALVES = "ring"
-"""The collective for a scheduler that runs the two halves of one apart; the engine's own has none."""
 
 
 def resolve(given: Config) -> Config:
@@ -68,12 +66,7 @@ def notes(given: Config) -> list[str]:
 
 def refuse_cut(settings: Config, groups: Sequence[range]) -> None:
     """UserError where a scheduler cuts the model into several buckets and the compressor needs it whole."""
-    reason = compressor_of(settings).whole_model
-    if reason and len(groups) > 1:
-        raise UserError(
-            f"scheduler.name: {settings.scheduler.name!r} cuts the model into {len(groups)} buckets, but "
-            f"{settings.compressor.name!r} needs it whole: {reason}; sync_easgd sends one message"
-        )
+    refuse_groups(compressor_of(settings), settings.compressor.name, settings.scheduler.name, groups)
 
 
 def refuse_workers(settings: Config) -> None:
@@ -110,7 +103,7 @@ def _as_the_paper(given: Config) -> Config:
     section = given.compressor
     paper = method_of(given)
     if not given.collective.name:
-        name = paper.collective or (IN_TWO_HALVES if scheduler_of(given).mode == "split" else ENGINES_OWN)
+        name = collective_name(paper, scheduler_of(given))
         given = dataclasses.replace(given, collective=dataclasses.replace(given.collective, name=name))
     if section.dense_below == AS_THE_PAPER:
         section = dataclasses.replace(section, dense_below=paper.dense_below)

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from wirebench.comm.base import Communicator
 from wirebench.comm.counts import save_counts
 from wirebench.comm.hvd import HorovodCommunicator
 from wirebench.comm.launch import (
@@ -140,7 +141,7 @@ def start(section: EngineConfig, fusion_mb: float | None) -> Engine:
     try:
         if name == "torch":
             return _start_torch(section, launch, device, threads)
-        return _start_horovod(section, launch, device, threads, fusion_mb)
+        return _start_horovod(section, launch, device, fusion_mb)
     except (RuntimeError, ValueError) as error:
         if isinstance(error, PeerLost | UserError):
             raise
@@ -174,7 +175,7 @@ def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, th
 
 
 def _start_horovod(
-    section: EngineConfig, launch: Launch, device: torch.device, threads: int, fusion_mb: float | None
+    section: EngineConfig, launch: Launch, device: torch.device, fusion_mb: float | None
 ) -> Engine:
     if fusion_mb is not None:
         os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(fusion_mb * 2**20))
@@ -193,24 +194,35 @@ def _start_horovod(
     hvd.init()
     if hvd.size() != launch.size:
         raise cannot_join(launch, f"Horovod's MPI found {hvd.size()} of them")
+    engine = horovod_engine(hvd, section, launch, device)
+    engine.closers.append(hvd.shutdown)
+    return engine
+
+
+def horovod_engine(
+    hvd: Any, section: EngineConfig, launch: Launch, device: torch.device, beside: Communicator | None = None
+) -> Engine:
+    """The engine of a Horovod job that is initialised.
+
+    beside  runs the rounds of plans; None: where section.rounds asks for one, it joins torch.distributed for that
+    """
     mine = (_own_address(hvd), _free_port()), section.rounds
     address, rounds = hvd.broadcast_object(mine, name="wirebench.store")
     if section.rounds != rounds:
         # Said here: ranks that disagree on this one would never meet to compare their configs.
         raise UserError(f"engine.rounds: is {rounds!r} on rank 0 but {section.rounds!r} on rank {hvd.rank()}")
     store = _store(section, address, hvd.rank() == 0)
-    beside, closers = None, []
-    if rounds == "p2p":
+    closers = []
+    if rounds == "p2p" and beside is None:
         _join(section, launch, device, store)
         beside = TorchCommunicator(staged=_staged(launch, device))
         closers.append(dist.destroy_process_group)
     communicator = Metered(HorovodCommunicator(hvd, beside, section.timeout_seconds))
     nccl = device.type == "cuda" and hvd.nccl_built()
     backend = "nccl" if nccl else "mpi" if hvd.mpi_enabled() else "gloo"
-    peers = introduce(communicator)
     return Engine(
-        "horovod", hvd.size(), (hvd.rank(),), [communicator], device, threads, peers, backend, store, hvd,
-        closers=[*closers, hvd.shutdown],
+        "horovod", hvd.size(), (hvd.rank(),), [communicator], device, torch.get_num_threads(),
+        introduce(communicator), backend, store, hvd, closers=closers,
     )  # fmt: skip
 
 

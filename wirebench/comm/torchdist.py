@@ -12,13 +12,15 @@ from wirebench.comm.peers import reporting_loss
 
 
 class TorchCommunicator:
-    """A rank of the default process group.
+    """A rank of the default process group, or of another one with the same ranks in the same order.
 
     staged  tensors on a GPU travel through host memory: set where the group speaks Gloo only
+    group   the process group; None: the default one
     """
 
-    def __init__(self, staged: bool = False) -> None:
+    def __init__(self, staged: bool = False, group: dist.ProcessGroup | None = None) -> None:
         self.rank, self.size, self.staged = dist.get_rank(), dist.get_world_size(), staged
+        self.group = group
         self._ahead: list[Any] | None = None
 
     def exchange(
@@ -34,7 +36,7 @@ class TorchCommunicator:
         device = device_of(sends, receives, device)
         wire = torch.device("cpu") if self.staged else device
         lengths = lengths_go_ahead(receives, lengths_travel)
-        begun = _Round(receives, received_dtype(sends, dtype), device, wire)
+        begun = _Round(receives, received_dtype(sends, dtype), device, wire, self.group)
         if lengths:
             begun.start_with_lengths(sends)
         elif wire.type == "cuda":
@@ -48,7 +50,7 @@ class TorchCommunicator:
     def all_reduce(self, tensor: Tensor) -> "TorchHandle":
         """Sum over ranks, in place."""
         on_wire = self._to_wire(tensor)
-        work = _start(lambda: dist.all_reduce(on_wire, async_op=True))
+        work = _start(lambda: dist.all_reduce(on_wire, group=self.group, async_op=True))
         return TorchHandle(work, lambda: _back(on_wire, tensor), ring_reduce_bytes(tensor.nbytes, self.size))
 
     def all_gather(self, tensor: Tensor) -> "TorchHandle":
@@ -56,7 +58,7 @@ class TorchCommunicator:
         on_wire = self._to_wire(tensor.contiguous())
         lengths = torch.empty(self.size, dtype=torch.int64, device=on_wire.device)
         mine = torch.tensor([on_wire.numel()], dtype=torch.int64, device=on_wire.device)
-        work = _start(lambda: dist.all_gather_into_tensor(lengths, mine, async_op=True))
+        work = _start(lambda: dist.all_gather_into_tensor(lengths, mine, self.group, async_op=True))
 
         def result() -> list[Tensor]:
             counts = lengths.tolist()
@@ -65,7 +67,7 @@ class TorchCommunicator:
             blocks = on_wire.new_empty(self.size, longest)
             padded = on_wire if on_wire.numel() == longest else _padded(on_wire, longest)
             if longest:
-                _wait(_start(lambda: dist.all_gather(list(blocks.unbind(0)), padded, async_op=True)))
+                _wait(_start(lambda: dist.all_gather(list(blocks.unbind(0)), padded, self.group, async_op=True)))
             return [blocks[rank, :count].to(tensor.device) for rank, count in enumerate(counts)]
 
         handle = TorchHandle(work, result, 0)
@@ -74,7 +76,7 @@ class TorchCommunicator:
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> "TorchHandle":
         """Overwrite with the root's."""
         pairs = [(self._to_wire(tensor), tensor) for tensor in tensors]
-        works = _start(lambda: [dist.broadcast(on_wire, root, async_op=True) for on_wire, _ in pairs])
+        works = _start(lambda: [dist.broadcast(on_wire, root, self.group, async_op=True) for on_wire, _ in pairs])
 
         def result() -> None:
             for on_wire, tensor in pairs:
@@ -108,9 +110,14 @@ class _Round:
     """
 
     def __init__(
-        self, receives: Sequence[Receive], dtype: torch.dtype, device: torch.device, wire: torch.device
+        self,
+        receives: Sequence[Receive],
+        dtype: torch.dtype,
+        device: torch.device,
+        wire: torch.device,
+        group: dist.ProcessGroup | None,
     ) -> None:
-        self.receives, self.dtype, self.device, self.wire = receives, dtype, device, wire
+        self.receives, self.dtype, self.device, self.wire, self.group = receives, dtype, device, wire, group
         self.lengths: list[Tensor] = []
         self.buffers: list[Tensor] = []
         self.works: list[Any] = []
@@ -130,12 +137,12 @@ class _Round:
         if ahead:
             # The receives of a pair are matched with its sends in the order in which they are posted: this round's
             # must come before the next one's.
-            posted = _post(self._incoming(), []) if posted is None else posted
-            self.ahead = _post([(src, self._buffer(what)) for src, what in ahead], [])
+            posted = _post(self.group, self._incoming(), []) if posted is None else posted
+            self.ahead = _post(self.group, [(src, self._buffer(what)) for src, what in ahead], [])
         if posted is None:
-            self.content_works = _post(self._incoming(), outgoing)
+            self.content_works = _post(self.group, self._incoming(), outgoing)
         else:
-            self.content_works = [*posted, *_post([], outgoing)]
+            self.content_works = [*posted, *_post(self.group, [], outgoing)]
 
     def start_with_lengths(self, sends: Sequence[tuple[int, Tensor]]) -> None:
         """Post lengths, and contents where they need not wait for them."""
@@ -144,10 +151,10 @@ class _Round:
         heads = [(dst, torch.tensor([t.numel()], dtype=torch.int64, device=self.wire)) for dst, t in outgoing]
         self.kept += [head for _, head in heads]
         sources = [src for src, _ in self.receives]
-        self.works = _post(list(zip(sources, self.lengths, strict=True)), heads)
+        self.works = _post(self.group, list(zip(sources, self.lengths, strict=True)), heads)
         # NCCL runs one call after the other: a send that starts before its own rank's receives would wait for ever.
         self.late_sends = outgoing if self.wire.type == "cuda" else []
-        self.content_works = _post([], [] if self.late_sends else outgoing)
+        self.content_works = _post(self.group, [], [] if self.late_sends else outgoing)
 
     def _outgoing(self, sends: Sequence[tuple[int, Tensor]], head_bytes: int) -> list[tuple[int, Tensor]]:
         outgoing = [(dst, tensor.to(self.wire)) for dst, tensor in sends]
@@ -162,7 +169,7 @@ class _Round:
             counts = [int(head.item()) for head in self.lengths]
             whats = [w if isinstance(w, Tensor) else n for (_, w), n in zip(self.receives, counts, strict=True)]
             self.buffers = [self._buffer(what) for what in whats]
-            self.content_works += _post(self._incoming(), self.late_sends)
+            self.content_works += _post(self.group, self._incoming(), self.late_sends)
         for work in self.content_works:
             _wait(work)
         return [self._delivered(what, b) for (_, what), b in zip(self.receives, self.buffers, strict=True)]
@@ -182,10 +189,12 @@ class _Round:
         return what if what is buffer else what.copy_(buffer)
 
 
-def _post(receives: Sequence[tuple[int, Tensor]], sends: Sequence[tuple[int, Tensor]]) -> list[Any]:
+def _post(
+    group: dist.ProcessGroup | None, receives: Sequence[tuple[int, Tensor]], sends: Sequence[tuple[int, Tensor]]
+) -> list[Any]:
     """Post receives, then sends; nothing travels for an empty tensor, whose length both sides know."""
-    calls = [dist.P2POp(dist.irecv, tensor, src) for src, tensor in receives if tensor.numel()]
-    calls += [dist.P2POp(dist.isend, tensor, dst) for dst, tensor in sends if tensor.numel()]
+    calls = [dist.P2POp(dist.irecv, tensor, src, group) for src, tensor in receives if tensor.numel()]
+    calls += [dist.P2POp(dist.isend, tensor, dst, group) for dst, tensor in sends if tensor.numel()]
     return _start(lambda: dist.batch_isend_irecv(calls)) if calls else []
 
 

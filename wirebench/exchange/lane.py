@@ -24,6 +24,7 @@ class Lane:
     compressing    opens around the compressor's own work, e.g. a clock's phase
     decay          weight decay that is added to the gradient before it is compressed; None: the optimizer applies it
     measure_every  steps between exchanges that are measured (diagnostics.py); 0: none is
+    clears         gradients are forgotten when a step begins; False where a loop of the user's own does that
     given          the flat gradient of a measured step, as it was before its exchange
     """
 
@@ -40,6 +41,7 @@ class Lane:
         self.world = ExchangeContext(rank, server.communicator.size, seed=seed)
         self.decay: Decay | None = None
         self.measure_every = 0
+        self.clears = True
         self.given = flat.grad.new_empty(0)
         self.buckets: list[Bucket] = []
         self._ready = [False] * len(flat.layers)
@@ -62,29 +64,33 @@ class Lane:
         if measuring:
             self.given = torch.empty_like(self.flat.grad)
         self._ready = [False] * len(self._ready)
-        for parameter in self.flat.parameters:
-            parameter.grad = None
+        if self.clears:
+            for parameter in self.flat.parameters:
+                parameter.grad = None
 
     def attach(self, on_ready: Callable[[int], None]) -> list[Callable[[], None]]:
         """Hook every parameter: its gradient goes into the flat one, then `on_ready(layer)`. Returns the detachers."""
 
         def hook_of(position: int) -> Callable[[nn.Parameter], None]:
-            view = self.flat.views[position]
-
             def hook(parameter: nn.Parameter) -> None:
-                # In the first micro-batch autograd makes a fresh tensor, since `begin` has set .grad to None; it is
-                # copied into the flat gradient, and later micro-batches then add to that view in place.
-                assert parameter.grad is not None
-                if parameter.grad is not view:
-                    view.copy_(parameter.grad)
-                    parameter.grad = view
-                self._ready[position] = True
+                self.take(position)
                 on_ready(position)
 
             return hook
 
         parameters = enumerate(self.flat.parameters)
         return [p.register_post_accumulate_grad_hook(hook_of(i)).remove for i, p in parameters]
+
+    def take(self, position: int) -> None:
+        """The gradient of the layer at `position` has come: it is in the flat gradient from now on."""
+        parameter, view = self.flat.parameters[position], self.flat.views[position]
+        # In the first micro-batch autograd makes a fresh tensor, since `.grad` was None; it is copied into the flat
+        # gradient, and later micro-batches then add to that view in place.
+        assert parameter.grad is not None
+        if parameter.grad is not view:
+            view.copy_(parameter.grad)
+            parameter.grad = view
+        self._ready[position] = True
 
     def fill_unused(self) -> list[int]:
         """Zero the gradients of layers that took no part in this step, and return these layers.

@@ -86,7 +86,7 @@ class FlatGradient:
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         assert sorted(named) == sorted(order), "order must name every trainable parameter once"
         self.parameters = [named[name] for name in order]
-        _check_alike(named)
+        check_alike(named)
         self.layers = _lay_out(order, self.parameters)
         like = self.parameters[0]
         numel = self.layers[-1].stop
@@ -137,7 +137,8 @@ def backward_order(model: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> 
     return BackwardOrder(seen + rest[::-1], rest)
 
 
-def _check_alike(named: dict[str, nn.Parameter]) -> None:
+def check_alike(named: dict[str, nn.Parameter]) -> None:
+    """UserError where there is no trainable parameter, or where their dtypes differ."""
     if not named:
         raise UserError("model: it has no trainable parameter")
     dtypes: dict[torch.dtype, str] = {}

@@ -1,0 +1,21 @@
+"""`synchronise` in a loop that somebody else wrote: equal to DistributedDataParallel, on both engines."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.forked import fork
+
+CASES = [
+    f"{optimizer}{words}"
+    for optimizer in ("sgd", "adamw")
+    for words in ("", "+accumulate", "+clip", "+scaler", "+unused", "+accumulate+clip+scaler+unused")
+]
+
+
+def test_dense_synchronise_equals_ddp_for_50_steps(tmp_path: Path) -> None:
+    ended = fork("torch", 2, CASES, tmp_path, script="tests/dropin/beside_ddp.py")
+    assert ended.code == 0, ended.said
+    worst = dict(line.split() for line in ended.out.splitlines())
+    assert worst.keys() == set(CASES)
+    assert all(float(each) <= 1e-6 for each in worst.values()), worst

@@ -1,0 +1,201 @@
+"""The exchange of one model's gradients, from the objects that `synchronise` is given to a lane and its driver."""
+
+import copy
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from wirebench.collectives.plan import Collective
+from wirebench.comm.engine import Engine
+from wirebench.comm.peers import gather_bytes
+from wirebench.dropin.assembly import Driver, driver_of, first_cut, lane_of, refuse_groups
+from wirebench.dropin.held_rates import HeldRates
+from wirebench.dropin.meter import Meter
+from wirebench.dropin.replicas import trainable
+from wirebench.errors import UserError
+from wirebench.exchange.lane import Lane
+from wirebench.exchange.overlapped import Threaded
+from wirebench.exchange.preflight import preflight
+from wirebench.gradient.conformance import name_of
+from wirebench.gradient.contract import Bare, Method, Scheduler
+from wirebench.gradient.flat import FlatGradient
+from wirebench.gradient.schedule import LayerCost
+from wirebench.profiling.calibration import Calibration
+from wirebench.profiling.exchange_timer import measure_exchange
+from wirebench.profiling.layer_timer import LayerTimer
+from wirebench.topology.tree import Topology
+
+
+class ModelExchange:
+    """Flat gradient, lane and driver of one model; they exist from `lay_out` on.
+
+    engine, model, compressor, scheduler, collective, seed, optimizer, meter   see `synchronise`
+    """
+
+    lane: Lane
+    driver: Driver
+    flat: FlatGradient
+
+    def __init__(
+        self,
+        engine: Engine,
+        model: nn.Module,
+        compressor: Method,
+        scheduler: Scheduler,
+        collective: Collective,
+        seed: int,
+        optimizer: Optimizer | None,
+        meter: Meter,
+    ) -> None:
+        self.engine, self.model, self.compressor, self.scheduler = engine, model, compressor, scheduler
+        self.collective, self.seed, self.meter = collective, seed, meter
+        self.rates = HeldRates(optimizer) if optimizer is not None else None
+        self.fresh = copy.deepcopy(compressor)
+        """A compressor without memory, of which trials take copies."""
+        self.calibration: Calibration | None = None
+        self.is_laid_out = False
+        self._last: int | None = None
+        self.topology = Topology.of_hosts([peer.host for peer in engine.peers])
+        collective.plan(self.topology, 0)  # what does not fit the cluster is said before anything is trained
+
+    @property
+    def mode(self) -> str:
+        """The scheduler's."""
+        return self.scheduler.mode
+
+    @property
+    def remembers(self) -> bool:
+        """Whether what one step sees may come back in another."""
+        return isinstance(self.compressor, Bare) or self.compressor.keeps != "nothing"
+
+    def lay_out(self, arrived: Sequence[str], step: int, epoch: int, state: Mapping[str, Any]) -> None:
+        """At the end of the first backward pass: make the gradient flat, and hand what is there to the driver.
+
+        arrived  names of the parameters in the order in which their gradients came
+        state    what `state_dict` returned before a restart, or {}
+        Every rank calls it. The order is rank 0's.
+        """
+        order = self._order(arrived, state)
+        self.flat = FlatGradient(self.model, order)
+        layers = [LayerCost(layer.name, layer.numel) for layer in self.flat.layers]
+        groups, known = first_cut(self.scheduler, layers)
+        refuse_groups(self.compressor, name_of(self.compressor), type(self.scheduler).__name__, groups)
+        self.lane = lane_of(
+            self.engine.ranks[0], self.flat, self.compressor, self.engine.communicators[0], self.collective,
+            self.topology, self.seed, self.meter.clock,
+        )  # fmt: skip
+        self.lane.clears = False
+        self.lane.set_buckets(groups)
+        preflight([self.lane], lambda: copy.deepcopy(self.fresh))
+        self.driver = driver_of(
+            self.engine, self.scheduler, [self.lane], [self.model], [self.rates] if self.rates else [],
+            self.meter.clock, self.meter.timeline,
+        )  # fmt: skip
+        if not known:
+            self.calibration = self._calibration(layers, groups)
+        if state:
+            self._restore(state)
+        if self.calibration is not None:
+            self.calibration.plan(step + 1)
+        self.is_laid_out = True
+        self.driver.begin(step, epoch)
+        for position, parameter in enumerate(self.flat.parameters):
+            if parameter.grad is not None:
+                self.lane.take(position)
+
+    def begin_step(self, step: int, epoch: int) -> None:
+        """Before the first forward pass of a step, and after all that the one before has to do."""
+        if not self.is_laid_out:
+            return
+        if self.calibration is not None:
+            self._calibrate(self.calibration, step)
+        self.driver.begin(step, epoch)
+
+    def hold_back(self) -> None:
+        """From now on nothing is exchanged before the backward pass is done."""
+        assert isinstance(self.driver, Threaded), "only gradients are held back"
+        self.driver.after_backward = True
+
+    def hold_rates(self) -> None:
+        """The step that ends now is to be updated with the learning rates that hold now."""
+        if self.rates is not None:
+            self.rates.hold()
+
+    def about(self) -> dict[str, Any]:
+        """What is exchanged, how and among whom."""
+        facts: dict[str, Any] = {
+            "engine": self.engine.name,
+            "backend": self.engine.backend,
+            "world_size": self.engine.size,
+            "parameters": sum(p.numel() for p in trainable(self.model).values()),
+            "compressor": name_of(self.compressor),
+            "scheduler": type(self.scheduler).__module__.removeprefix("schedulers."),
+        }
+        if self.is_laid_out:
+            facts |= {"messages": len(self.lane.buckets), "compressor_state": self.lane.state_share}
+        return facts
+
+    def state_dict(self) -> dict[str, Any]:
+        """The order of the gradient, the cut that a scheduler has learned, the compressor's state."""
+        if not self.is_laid_out:
+            raise UserError("sync.state_dict: no step is done yet")
+        return {
+            "order": [layer.name for layer in self.flat.layers],
+            "cut": self.calibration.state_dict() if self.calibration else {},
+            "compressor": self.compressor.state_dict(),
+        }
+
+    def close(self) -> None:
+        """Detach from the model, leave the group."""
+        if self.is_laid_out:
+            self.driver.settle()
+            self.driver.close()
+        for closer in self.engine.closers:
+            closer()
+
+    def _order(self, arrived: Sequence[str], state: Mapping[str, Any]) -> list[str]:
+        names = list(trainable(self.model))
+        mine = list(state["order"]) if state else [*arrived, *(n for n in names[::-1] if n not in set(arrived))]
+        if sorted(mine) != sorted(names):
+            raise UserError("sync.load_state_dict: the state is of another model")
+        order: list[str] = json.loads(gather_bytes(self.engine.communicators[0], json.dumps(mine).encode())[0])
+        return order
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self.compressor.load_state_dict({name: t.to(self.flat.grad.device) for name, t in state["compressor"].items()})
+        if self.calibration is not None:
+            self.calibration.load_state_dict(state["cut"])
+
+    def _calibration(self, layers: Sequence[LayerCost], groups: Sequence[range]) -> Calibration:
+        """For a scheduler that has still to learn its cut."""
+        assert isinstance(self.driver, Threaded), "no other driver has a cut to learn"
+        names = [layer.name for layer in layers]
+        return Calibration(
+            engine=self.engine,
+            scheduler=self.scheduler,
+            driver=self.driver,
+            timer=LayerTimer(self.model, names, self.engine.device),
+            layers=layers,
+            groups=groups,
+            set_buckets=self.lane.set_buckets,
+            costs=functools.partial(measure_exchange, self.engine, self.lane, lambda: copy.deepcopy(self.fresh)),
+            warmup_steps=self.meter.warmup_steps,
+            accumulation=1,
+            learns=True,
+            identity={"scheduler": type(self.scheduler).__module__, "world": self.engine.size},
+            save=lambda *_: None,
+        )
+
+    def _calibrate(self, calibration: Calibration, step: int) -> None:
+        """End the step before, as calibration goes, and begin this one."""
+        if self._last is not None and calibration.end_step(self._last):
+            self.meter.pause()
+            self.driver.settle()
+            calibration.conclude(Path())
+        calibration.begin_step(step)
+        self._last = step

@@ -1,0 +1,32 @@
+"""What every rank of a job must have alike before the first step."""
+
+from typing import Any
+
+from torch import nn
+
+from wirebench.collectives.plan import Collective
+from wirebench.comm.engine import Engine
+from wirebench.comm.peers import agree_on
+from wirebench.gradient.conformance import name_of
+from wirebench.gradient.contract import Method, Scheduler
+from wirebench.gradient.flat import check_alike
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that have a gradient, by name; UserError where there is none, or where their dtypes differ."""
+    named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    check_alike(named)
+    return named
+
+
+def make_alike(
+    engine: Engine, model: nn.Module, compressor: Method, scheduler: Scheduler, collective: Collective
+) -> None:
+    """Give every rank rank 0's parameters and buffers; UserError, on all ranks, where they brought different parts."""
+    shapes = {f"model.{name}": list(p.shape) for name, p in trainable(model).items()}
+    parts: dict[str, Any] = {"compressor": name_of(compressor)}
+    parts |= {"scheduler": type(scheduler).__module__, "collective": type(collective).__module__}
+    communicator = engine.communicators[0]
+    agree_on(communicator, "synchronise: the ranks' jobs differ", shapes | parts)
+    tensors = [p.detach() for p in model.parameters()] + list(model.buffers())
+    communicator.broadcast(tensors).wait()

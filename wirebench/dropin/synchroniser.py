@@ -1,0 +1,250 @@
+"""`synchronise`: the suite's exchange of gradients in a training loop of the user's own.
+
+  sync = wirebench.synchronise(model, compressors.build("gs_sgd"), schedulers.build("mg_wfbp"), collective="ring")
+  ...
+  loss.backward()
+  sync.step(optimizer)                  or: sync.wait(); clip; optimizer.step()
+
+The first step tells the order in which gradients come. At its end the parameters become views of one flat vector in
+that order (gradient/flat.py). The lane, its driver and all that follows are those of train.py.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from wirebench import collectives
+from wirebench.collectives.plan import Collective
+from wirebench.comm.attach import attach
+from wirebench.dropin.assembly import collective_name
+from wirebench.dropin.meter import Meter
+from wirebench.dropin.model_exchange import ModelExchange
+from wirebench.dropin.overflow import Overflow
+from wirebench.dropin.replicas import make_alike, trainable
+from wirebench.dropin.step_watch import StepWatch
+from wirebench.dropin.unused import UnusedEverywhere
+from wirebench.errors import UserError
+from wirebench.gradient import conformance
+from wirebench.gradient.contract import Compressor, Method, Scheduler
+
+WARMUP_STEPS = 10
+"""Steps that no report counts."""
+
+
+def synchronise(
+    model: nn.Module,
+    compressor: Compressor,
+    scheduler: Scheduler,
+    collective: str | Collective = "",
+    *,
+    optimizer: Optimizer | None = None,
+    scaler: torch.amp.GradScaler | None = None,
+    seed: int = 0,
+    warmup_steps: int = WARMUP_STEPS,
+    timeout_seconds: float = 60.0,
+) -> "Sync":
+    """Average the gradients of `model` over the ranks of the running job; every rank calls it.
+
+    model       on its device, not wrapped; parameters and buffers become those of rank 0
+    compressor  compressors.build(...), or any object with a Compressor's members
+    scheduler   schedulers.build(...)
+    collective  a name, collectives.build(...), or "" for the one of the compressor's paper, else the engine's own
+    optimizer   needed by `dear` and `easgd` alone, which update the model themselves
+    scaler      the GradScaler that the loop scales its loss with
+    seed        of the draws that all ranks share
+    warmup_steps     first steps, which `report` leaves out
+    timeout_seconds  after this long without an answer another rank counts as lost
+    Raises UserError outside a job, for a model that cannot be flattened, and for parts that do not go together.
+    """
+    method = conformance.method_of(compressor)
+    if scheduler.mode == "native":
+        raise UserError("synchronise: scheduler 'native' is DistributedDataParallel or hvd.DistributedOptimizer itself")
+    if scheduler.mode in ("split", "elastic") and optimizer is None:
+        raise UserError("synchronise: this scheduler updates the model itself; pass optimizer=")
+    if scheduler.mode in ("split", "elastic") and scaler is not None:
+        raise UserError("synchronise: this scheduler updates the model itself, which a GradScaler does not allow")
+    if scheduler.mode == "elastic" and conformance.name_of(method) != "none":
+        raise UserError("synchronise: this scheduler sends weights, not gradients; it goes with compressor 'none'")
+    if isinstance(collective, str):
+        collective = collectives.build(collective or collective_name(method, scheduler))
+    parameters = trainable(model)
+    engine = attach(next(iter(parameters.values())).device, timeout_seconds)
+    make_alike(engine, model, method, scheduler, collective)
+    meter = Meter(engine, sum(p.numel() for p in parameters.values()), warmup_steps)
+    exchange = ModelExchange(engine, model, method, scheduler, collective, seed, optimizer, meter)
+    return Sync(exchange, scaler)
+
+
+class Sync:
+    """The exchange of one model's gradients; `synchronise` makes one.
+
+    epoch  set it where the loop has epochs: a compressor's warm-up goes by them
+    """
+
+    def __init__(self, exchange: ModelExchange, scaler: torch.amp.GradScaler | None) -> None:
+        self._exchange, self._meter, self._scaler = exchange, exchange.meter, scaler
+        self.epoch, self.steps = 0, 0
+        self._begun = self._accumulating = False
+        self._unfinished = False
+        self._checked: set[int] = set()
+        self._order: list[str] = []
+        self._pending: Mapping[str, Any] = {}
+        self._overflow: Overflow | None = None
+        self._unused: UnusedEverywhere | None = None
+        # Before the lane's own hooks, which come with the first step's end: hooks run in their order.
+        self._detach = [
+            p.register_post_accumulate_grad_hook(lambda _p, name=name: self._gradient_comes(name)).remove
+            for name, p in trainable(exchange.model).items()
+        ]
+        self._watch = StepWatch(
+            exchange.model, self._meter.clock, self._forward_begins, self._pause, self._check, exchange.mode != "split"
+        )
+
+    @property
+    def compressor(self) -> Method:
+        """The compressor, with its residual."""
+        return self._exchange.compressor
+
+    def step(self, optimizer: Optimizer, scaler: torch.amp.GradScaler | None = None) -> None:
+        """Average the gradients and update: `wait`, then the optimizer's step, by the scaler where one is used.
+
+        The loop itself goes on to call `scaler.update()`, `optimizer.zero_grad()` and its learning-rate schedule.
+        """
+        if (scaler is None) != (self._scaler is None):
+            raise UserError("sync.step: pass the scaler to synchronise(..., scaler=) and to step, or to neither")
+        self._finish()
+        self._exchange.hold_rates()
+        with self._exchange.driver.stepping():
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+
+    def wait(self) -> None:
+        """Return when every `.grad` is the average over ranks; then clip, and let the optimizer step."""
+        if self._exchange.mode in ("split", "elastic"):
+            raise UserError("sync.wait: this scheduler updates the model itself; use sync.step(optimizer)")
+        self._finish()
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Around forward and backward passes whose gradients are only accumulated: all of a step's but the last."""
+        self._accumulating = True
+        try:
+            yield
+        finally:
+            self._accumulating = False
+
+    def evaluation_view(self) -> AbstractContextManager[None]:
+        """Around evaluation and saving: the model is up to date and, under `easgd`, holds the centre."""
+        self._pause()
+        if not self._exchange.is_laid_out:
+            raise UserError("sync.evaluation_view: no step is done yet")
+        self._exchange.driver.settle()
+        return self._exchange.driver.evaluation_view()
+
+    def report(self) -> dict[str, Any]:
+        """What a record says of the steps so far: seconds by phase, bytes, ratios, requests; of this rank."""
+        return self._exchange.about() | self._meter.report()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What this rank needs to go on after a restart: order and cut of the gradient, the compressor's state.
+
+        Each rank saves its own: residuals differ. The model and the optimizer are saved as ever.
+        """
+        return {"steps": self.steps, "epoch": self.epoch, **self._exchange.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state_dict` returned; before the first step."""
+        if self._exchange.is_laid_out or self._begun:
+            raise UserError("sync.load_state_dict: comes before the first step")
+        self.steps, self.epoch = state["steps"], state["epoch"]
+        self._pending = state
+
+    def close(self) -> None:
+        """Detach from the model and leave the suite's own process group; the model stays as it is."""
+        self._pause()
+        self._watch.close()
+        for detach in self._detach:
+            detach()
+        self._exchange.close()
+
+    def _forward_begins(self) -> None:
+        if not self._begun:
+            self._begin()
+        if self._exchange.is_laid_out and not self._accumulating:
+            self._exchange.driver.enable_sync()
+
+    def _gradient_comes(self, name: str) -> None:
+        """A parameter's gradient is complete for this backward pass."""
+        if not self._begun:  # a loop that calls the model's parts, not the model
+            self._forward_begins()
+        if not self._exchange.is_laid_out and name not in self._order:
+            self._order.append(name)
+
+    def _begin(self) -> None:
+        """A step begins: the one before has ended."""
+        self._end_step()
+        self._exchange.begin_step(self.steps, self.epoch)
+        self._begun = True
+        self._meter.run()
+
+    def _end_step(self) -> None:
+        if self._unfinished:
+            self._unfinished = False
+            self._watch.close_phase()
+            self._meter.end_step(self.steps - 1, self._exchange.driver.take_logs())
+
+    def _pause(self) -> None:
+        self._end_step()
+        self._watch.drop_phase()
+        self._meter.pause()
+
+    def _finish(self) -> None:
+        """After the last backward pass of a step: gradients are averaged."""
+        if not self._begun:
+            raise UserError("sync: there is no gradient since the last step; loss.backward() comes before it")
+        self._watch.close_phase()
+        exchange = self._exchange
+        with self._meter.clock.phase("exchange_exposed"):
+            if not exchange.is_laid_out:
+                self._lay_out()
+            unused = exchange.lane.fill_unused()
+            if self._overflow is None:
+                exchange.driver.finish()
+            elif not self._overflow.anywhere():
+                self._overflow.unscale()
+                exchange.driver.finish()
+                self._overflow.rescale()
+            assert self._unused is not None
+            self._unused.drop(unused)
+        self._watch.open_phase("data")
+        self._begun, self._unfinished = False, True
+        self.steps += 1
+
+    def _lay_out(self) -> None:
+        """At the end of the first step: the order of the gradients is known."""
+        exchange = self._exchange
+        exchange.lay_out(self._order, self.steps, self.epoch, self._pending)
+        exchange.driver.enable_sync()
+        self._unused = UnusedEverywhere(exchange.engine, exchange.flat, exchange.lane.fill_unused())
+        if self._scaler is not None and self._scaler.is_enabled() and exchange.remembers:
+            exchange.hold_back()
+            self._overflow = Overflow(exchange.engine, self._scaler, exchange.flat)
+
+    def _check(self, optimizer: Optimizer) -> None:
+        """UserError where the optimizer has a momentum of its own, and the compressor, too."""
+        if id(optimizer) in self._checked or not self.compressor.owns_momentum:
+            return
+        self._checked.add(id(optimizer))
+        for group in optimizer.param_groups:
+            if group.get("momentum") or group.get("betas"):
+                name, kind = conformance.name_of(self.compressor), type(optimizer).__name__
+                raise UserError(
+                    f"sync: compressor {name!r} applies a momentum of its own, and so does {kind}; build the compressor "
+                    "with momentum=0, or take SGD without momentum"
+                )
