@@ -77,6 +77,7 @@ class Iwp(Method):
 
     keeps: Keeps = "exactly"
     bounded_by = "threshold"
+    reads_weights = True
     dense_below = 1
     collective = "ring"
 

@@ -63,7 +63,9 @@ ORDER = (
     "tests",
     "scripts",
 )
-"""All packages, lowest first; `wirebench` itself is its version, and looks its ways in up when they are asked for. A file imports its own package and those before it."""
+"""All packages, lowest first; `wirebench` itself is its version, and looks its ways in up when they are asked for.
+
+A file imports its own package and those before it."""
 SIDEWAYS = {"models", "compressors", "schedulers"}
 """The plugin folders do not know each other."""
 FILES = [Path(name) for name in _tracked()]

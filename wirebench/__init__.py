@@ -8,7 +8,7 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOMES = {"synchronise": "wirebench.dropin.synchroniser"}
+_HOMES = {"synchronise": "wirebench.dropin.synchroniser", "comm_hook": "wirebench.dropin.comm_hook"}
 
 
 def __getattr__(name: str) -> Any:

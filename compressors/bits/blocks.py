@@ -169,7 +169,8 @@ def lowest(rows: Tensor) -> Tensor:
 
 def squares(rows: Tensor) -> Tensor:
     """The sum of squares of each row."""
-    return torch.dot(rows, rows) if rows.dim() == 1 else torch.linalg.vector_norm(rows, dim=1).square_()
+    # Not torch.dot: its last bits depend on where in memory the row begins, and so on how buckets are merged.
+    return torch.linalg.vector_norm(rows, dim=-1).square_()
 
 
 def magnitudes(rows: Tensor) -> Tensor:

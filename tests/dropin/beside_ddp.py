@@ -7,6 +7,7 @@ parameter after 50 steps, a line a case.
 import copy
 import sys
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -54,7 +55,7 @@ def train(words: set[str], ours: bool) -> dict[str, Tensor]:
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**14, growth_interval=10) if "scaler" in words else None
     if ours:
         sync = wirebench.synchronise(model, compressors.build("none"), schedulers.build("wfbp"), scaler=scaler)
-        module: nn.Module = model
+        module: Any = model
     else:
         module = DistributedDataParallel(model, broadcast_buffers=False, find_unused_parameters="unused" in words)
     optimizer = OPTIMIZERS[min(words & OPTIMIZERS.keys())]([p for p in model.parameters() if p.requires_grad])
@@ -91,7 +92,7 @@ def main() -> None:
     for case in sys.argv[1:]:
         words = set(case.split("+"))
         theirs, mine = train(words, ours=False), train(words, ours=True)
-        moved = max(float((theirs[name] - p).abs().max()) for name, p in Net().named_parameters() if name in theirs)
+        moved = max(float((theirs[name] - p).abs().max()) for name, p in Net().state_dict().items() if name in theirs)
         worst = max(float((theirs[name] - mine[name]).abs().max()) for name in theirs)
         assert moved > 1e-3, "nothing was learned"
         if dist.get_rank() == 0:

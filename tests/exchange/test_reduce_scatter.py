@@ -252,6 +252,7 @@ def test_updates_in_a_forward_pass_are_timed_as_all_phases_are(opened: list[Redu
     model, ticks = Net(), Ticks()
     opened.append(driver := split_of(model, lane_of(model, NET_ORDER, NET_GROUPS)))
     driver.clock._timer = ticks
+    assert isinstance(driver.optimizer, torch.optim.Optimizer)
     driver.optimizer.register_step_post_hook(lambda *_: ticks.go_on(1))
     step_of(driver, model, 0, images(0))
     driver.clock.resume()

@@ -64,7 +64,7 @@ def _group(device: torch.device, timeout_seconds: float) -> tuple[dist.ProcessGr
     nccl = device.type == "cuda" and "nccl" in dist.get_backend()
     # Lengths and names travel as tensors of the host.
     backends = "cpu:gloo,cuda:nccl" if nccl else "gloo"
-    group = dist.new_group(timeout=timedelta(seconds=timeout_seconds), backend=backends)
+    group: Any = dist.new_group(timeout=timedelta(seconds=timeout_seconds), backend=backends)
     if nccl:
         # NCCL wants every rank in a group's first call, and the first round of a tree leaves some out.
         dist.all_reduce(torch.zeros(1, device=device), group=group)

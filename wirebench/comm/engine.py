@@ -174,9 +174,7 @@ def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, th
     )  # fmt: skip
 
 
-def _start_horovod(
-    section: EngineConfig, launch: Launch, device: torch.device, fusion_mb: float | None
-) -> Engine:
+def _start_horovod(section: EngineConfig, launch: Launch, device: torch.device, fusion_mb: float | None) -> Engine:
     if fusion_mb is not None:
         os.environ["HOROVOD_FUSION_THRESHOLD"] = str(int(fusion_mb * 2**20))
     os.environ.setdefault("HOROVOD_GLOO_TIMEOUT_SECONDS", str(max(1, int(section.timeout_seconds))))
@@ -212,7 +210,7 @@ def horovod_engine(
         # Said here: ranks that disagree on this one would never meet to compare their configs.
         raise UserError(f"engine.rounds: is {rounds!r} on rank 0 but {section.rounds!r} on rank {hvd.rank()}")
     store = _store(section, address, hvd.rank() == 0)
-    closers = []
+    closers: list[Callable[[], None]] = []
     if rounds == "p2p" and beside is None:
         _join(section, launch, device, store)
         beside = TorchCommunicator(staged=_staged(launch, device))

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
-from torch.optim import Optimizer
 
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.collectives.plan import Collective
-from wirebench.comm.base import Communicator
 from wirebench.comm.engine import Engine
+from wirebench.comm.metered import Metered
 from wirebench.errors import UserError
 from wirebench.exchange.easgd import Elastic
 from wirebench.exchange.lane import Lane
@@ -55,7 +54,7 @@ def lane_of(
     rank: int,
     flat: FlatGradient,
     compressor: Method,
-    communicator: Communicator,
+    communicator: Metered,
     collective: Collective,
     topology: Topology,
     seed: int,
@@ -71,7 +70,7 @@ def driver_of(
     scheduler: Any,
     lanes: Sequence[Lane],
     models: Sequence[nn.Module],
-    optimizers: Sequence[Optimizer],
+    optimizers: Sequence[Any],
     clock: Clock,
     timeline: Timeline,
 ) -> Driver:

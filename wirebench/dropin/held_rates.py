@@ -1,4 +1,4 @@
-"""An optimizer whose updates come later than the loop thinks, with the learning rates of the step that they belong to."""
+"""An optimizer whose updates come later than the loop thinks, each with the learning rate of its own step."""
 
 from typing import Any
 

@@ -55,7 +55,7 @@ class Meter:
         self._steps.extend(self.clock.completed())
 
     def report(self) -> dict[str, Any]:
-        """`steps`, `step_seconds`, `phases`, `bytes_per_step`, `compression_ratio` and `requests`; waits for the device.
+        """Steps, their seconds, phases, bytes, ratios, and the last one's requests; waits for the device.
 
         The keys are a record's (docs/record.md); values are None before a step has counted.
         """

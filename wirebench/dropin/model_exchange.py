@@ -17,6 +17,7 @@ from wirebench.dropin.assembly import Driver, driver_of, first_cut, lane_of, ref
 from wirebench.dropin.held_rates import HeldRates
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.replicas import trainable
+from wirebench.dropin.unused import UnusedEverywhere
 from wirebench.errors import UserError
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.overlapped import Threaded
@@ -54,11 +55,13 @@ class ModelExchange:
     ) -> None:
         self.engine, self.model, self.compressor, self.scheduler = engine, model, compressor, scheduler
         self.collective, self.seed, self.meter = collective, seed, meter
+        self.optimizer = optimizer
         self.rates = HeldRates(optimizer) if optimizer is not None else None
         self.fresh = copy.deepcopy(compressor)
         """A compressor without memory, of which trials take copies."""
         self.calibration: Calibration | None = None
         self.is_laid_out = False
+        self.unused: UnusedEverywhere | None = None
         self._last: int | None = None
         self.topology = Topology.of_hosts([peer.host for peer in engine.peers])
         collective.plan(self.topology, 0)  # what does not fit the cluster is said before anything is trained
@@ -92,9 +95,9 @@ class ModelExchange:
         self.lane.clears = False
         self.lane.set_buckets(groups)
         preflight([self.lane], lambda: copy.deepcopy(self.fresh))
+        optimizer = self.rates if self.mode == "split" else self.optimizer
         self.driver = driver_of(
-            self.engine, self.scheduler, [self.lane], [self.model], [self.rates] if self.rates else [],
-            self.meter.clock, self.meter.timeline,
+            self.engine, self.scheduler, [self.lane], [self.model], [optimizer], self.meter.clock, self.meter.timeline,
         )  # fmt: skip
         if not known:
             self.calibration = self._calibration(layers, groups)
@@ -102,6 +105,10 @@ class ModelExchange:
             self._restore(state)
         if self.calibration is not None:
             self.calibration.plan(step + 1)
+        missing = [position for position, p in enumerate(self.flat.parameters) if p.grad is None]
+        # Where a schedule leaves exchanges under way between steps, nothing else may be sent, and updates are its own.
+        if self.mode not in ("split", "elastic"):
+            self.unused = UnusedEverywhere(self.engine, self.flat, missing)
         self.is_laid_out = True
         self.driver.begin(step, epoch)
         for position, parameter in enumerate(self.flat.parameters):

@@ -11,8 +11,8 @@ class Overflow:
     """Stands between a scaled gradient and a compressor that remembers.
 
     A compressor with a residual must not see an infinity, which would stay in it, nor the loss's scale, which changes
-    between steps. So all ranks agree, before anything is exchanged, on whether any of them has overflowed; if so nothing
-    is, and every rank's gradient becomes infinite, by which its scaler skips the step and lowers the scale, as all do.
+    between steps. So all ranks agree, before anything is exchanged, on whether any of them has overflowed. If so
+    nothing is exchanged, and every rank's gradient becomes infinite: each scaler skips the step and lowers its scale.
     """
 
     def __init__(self, engine: Engine, scaler: torch.amp.GradScaler, flat: FlatGradient) -> None:

@@ -20,7 +20,6 @@ class StepWatch:
     data      from there, or from `open_phase`, until the next forward
 
     on_forward  called before each forward pass that trains; on_pause: before one that does not
-    on_update   called with an optimizer before it updates the model
     updates     whether updates are timed here; not under a split schedule, whose driver updates within the forward pass
     """
 
@@ -30,11 +29,10 @@ class StepWatch:
         clock: Clock,
         on_forward: Callable[[], None],
         on_pause: Callable[[], None],
-        on_update: Callable[[Optimizer], None],
         updates: bool = True,
     ) -> None:
         self._model, self._clock = model, clock
-        self._on_forward, self._on_pause, self._on_update = on_forward, on_pause, on_update
+        self._on_forward, self._on_pause = on_forward, on_pause
         self._mine = {id(parameter) for parameter in model.parameters()}
         self._timed = updates
         self._open: AbstractContextManager[None] | None = None
@@ -83,10 +81,7 @@ class StepWatch:
             self.open_phase("backward")
 
     def _update_begins(self, optimizer: Optimizer, *_: Any) -> None:
-        if not self._updates(optimizer):
-            return
-        self._on_update(optimizer)
-        if self._timed:
+        if self._timed and self._updates(optimizer):
             self.open_phase("update")
 
     def _update_ends(self, optimizer: Optimizer, *_: Any) -> None:

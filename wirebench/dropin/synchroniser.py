@@ -20,13 +20,13 @@ from torch.optim import Optimizer
 from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import attach
+from wirebench.dropin import momentum
 from wirebench.dropin.assembly import collective_name
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
 from wirebench.dropin.overflow import Overflow
 from wirebench.dropin.replicas import make_alike, trainable
 from wirebench.dropin.step_watch import StepWatch
-from wirebench.dropin.unused import UnusedEverywhere
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method, Scheduler
@@ -90,18 +90,17 @@ class Sync:
         self.epoch, self.steps = 0, 0
         self._begun = self._accumulating = False
         self._unfinished = False
-        self._checked: set[int] = set()
         self._order: list[str] = []
         self._pending: Mapping[str, Any] = {}
         self._overflow: Overflow | None = None
-        self._unused: UnusedEverywhere | None = None
+        parameters = {id(parameter) for parameter in trainable(exchange.model).values()}
         # Before the lane's own hooks, which come with the first step's end: hooks run in their order.
         self._detach = [
             p.register_post_accumulate_grad_hook(lambda _p, name=name: self._gradient_comes(name)).remove
             for name, p in trainable(exchange.model).items()
-        ]
+        ] + [momentum.watch(exchange.compressor, lambda: parameters)]
         self._watch = StepWatch(
-            exchange.model, self._meter.clock, self._forward_begins, self._pause, self._check, exchange.mode != "split"
+            exchange.model, self._meter.clock, self._forward_begins, self._pause, exchange.mode != "split"
         )
 
     @property
@@ -220,8 +219,8 @@ class Sync:
                 self._overflow.unscale()
                 exchange.driver.finish()
                 self._overflow.rescale()
-            assert self._unused is not None
-            self._unused.drop(unused)
+            if exchange.unused is not None:
+                exchange.unused.drop(unused)
         self._watch.open_phase("data")
         self._begun, self._unfinished = False, True
         self.steps += 1
@@ -231,20 +230,6 @@ class Sync:
         exchange = self._exchange
         exchange.lay_out(self._order, self.steps, self.epoch, self._pending)
         exchange.driver.enable_sync()
-        self._unused = UnusedEverywhere(exchange.engine, exchange.flat, exchange.lane.fill_unused())
         if self._scaler is not None and self._scaler.is_enabled() and exchange.remembers:
             exchange.hold_back()
             self._overflow = Overflow(exchange.engine, self._scaler, exchange.flat)
-
-    def _check(self, optimizer: Optimizer) -> None:
-        """UserError where the optimizer has a momentum of its own, and the compressor, too."""
-        if id(optimizer) in self._checked or not self.compressor.owns_momentum:
-            return
-        self._checked.add(id(optimizer))
-        for group in optimizer.param_groups:
-            if group.get("momentum") or group.get("betas"):
-                name, kind = conformance.name_of(self.compressor), type(optimizer).__name__
-                raise UserError(
-                    f"sync: compressor {name!r} applies a momentum of its own, and so does {kind}; build the compressor "
-                    "with momentum=0, or take SGD without momentum"
-                )

@@ -1,8 +1,7 @@
 """The driver of real processes: one communication thread exchanges buckets while the backward pass goes on.
 
 Algorithm 2 of MG-WFBP (Shi and Chu, arXiv 1811.11141): hooks put full buckets into a queue, in bucket order, and the
-thread works it off, but for the last bucket, which nothing is left to hide: the training thread runs it itself, and two
-changes of threads are saved, milliseconds each where processes outnumber cores. Every rank starts its exchanges in the same order, so nothing has to be negotiated.
+thread works it off. Every rank starts its exchanges in the same order, so nothing has to be negotiated.
 """
 
 import queue
@@ -16,6 +15,7 @@ from typing import Any
 import torch
 
 from wirebench.collectives.execution.executor import RequestLog
+from wirebench.errors import UserError
 from wirebench.exchange.driver import run
 from wirebench.exchange.lane import Lane
 from wirebench.gradient.flat import Bucket
@@ -26,10 +26,6 @@ from wirebench.telemetry.timers import timer_for
 Work = Callable[[], object]
 Timed = tuple[int, Any, Any]
 """A bucket's index, and the marks between which it was worked on."""
-
-
-def _nothing() -> None:
-    """No bucket is left."""
 
 
 class Threaded:
@@ -51,7 +47,6 @@ class Threaded:
         self._missing: list[int] = []
         self._bucket_of: list[int] = []
         self._launched = 0
-        self._last: Work = _nothing
         self._last_event: torch.cuda.Event | None = None
         self._queue: queue.SimpleQueue[tuple[Work, Callable[[], object]] | None] = queue.SimpleQueue()
         self._done = threading.Semaphore(0)
@@ -76,12 +71,10 @@ class Threaded:
         self.lane.fill_unused()
         self._missing = [0] * len(self._missing)
         self._launch_full()
-        for _ in self.lane.buckets[:-1]:
+        for _ in self.lane.buckets:
             self._done.acquire()
             if self.error is not None:
                 raise self.error
-        last, self._last = self._last, _nothing
-        last()
         if self._last_event is not None:
             torch.cuda.current_stream(self.device).wait_event(self._last_event)
 
@@ -124,7 +117,14 @@ class Threaded:
     def _on_ready(self, layer: int) -> None:
         if not self._armed:
             return
-        self._missing[self._bucket_of[layer]] -= 1
+        bucket = self._bucket_of[layer]
+        if self._missing[bucket] == 0:
+            name = self.lane.flat.layers[layer].name
+            raise UserError(
+                f"the gradient of {name!r} came again when its exchange had begun; put all of a step's forward and "
+                "backward passes but the last into sync.no_sync()"
+            )
+        self._missing[bucket] -= 1
         if not self.after_backward and not self.holding:
             self._launch_full()
 
@@ -135,13 +135,8 @@ class Threaded:
             if self.stream is not None:
                 event = torch.cuda.current_stream(self.device).record_event()
             bucket, timed = self.lane.buckets[self._launched], self._timed if self.holding else None
-            work = partial(self._exchange, bucket, event, timed)
+            self._queue.put((partial(self._exchange, bucket, event, timed), self._done.release))
             self._launched += 1
-            if self._launched < len(self._missing):
-                self._queue.put((work, self._done.release))
-            else:
-                # Nothing is left to hide it under: `finish` runs it itself, which saves two changes of threads.
-                self._last = work
 
     def _work(self) -> None:
         while (item := self._queue.get()) is not None:

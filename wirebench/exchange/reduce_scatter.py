@@ -16,11 +16,10 @@ One bucket, from step t to t + 1:
 import threading
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
-from torch.optim import Optimizer
 
 from wirebench.collectives.execution.executor import REDUCE_SCATTER_DONE, RequestLog
 from wirebench.errors import UserError
@@ -36,6 +35,14 @@ WAIT = "wait"
 """What a span of the timeline begins with in which a forward pass stands still for a bucket."""
 
 
+class Updates(Protocol):
+    """An optimizer, or what stands for one."""
+
+    def step(self) -> Any:
+        """Update the parameters that have a gradient."""
+        ...
+
+
 class ReduceScatterDriver(Threaded):
     """Averages the gradients of one lane, and updates its model with `optimizer` where they are needed next.
 
@@ -43,7 +50,7 @@ class ReduceScatterDriver(Threaded):
               or in `settle`
     """
 
-    def __init__(self, lane: Lane, timeline: Timeline, model: nn.Module, optimizer: Optimizer, clock: Clock) -> None:
+    def __init__(self, lane: Lane, timeline: Timeline, model: nn.Module, optimizer: Updates, clock: Clock) -> None:
         super().__init__(lane, timeline)
         lane.server.halves = True
         self.optimizer, self.clock = optimizer, clock

@@ -72,6 +72,7 @@ class Method(Compressor):
     takes_turns    in each step one rank, a different one each time, works longer, and the others wait for it
     takes_over     whether it can be resumed by another number of ranks
     voters         ranks that it needs at least, unless there is one alone
+    reads_weights  its exchange reads `bucket.param`; elsewhere a caller may leave that empty
     density        share of the entries that it sends, which a warm-up sets; 0 where another option counts, None for a
                    method that has none
     memory         this rank's residuals; when the number of ranks changes, their sum over ranks is kept
@@ -90,6 +91,7 @@ class Method(Compressor):
     takes_turns: bool = False
     takes_over: bool = True
     voters: int = 0
+    reads_weights: bool = False
     density: Any = None  # a method that has one counts with it, and need not declare anew that it is a float
 
     def __init__(self) -> None:
@@ -140,6 +142,7 @@ class Bare(Method):
     """A method made of a compressor that has what it must and no more; all else is as in a method without memory."""
 
     takes_over = False
+    reads_weights = True  # nobody has said that it does not
 
     def __init__(self, inner: Compressor) -> None:
         super().__init__()

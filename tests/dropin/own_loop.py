@@ -1,0 +1,223 @@
+"""What `test_synchronise.py` runs on every rank of either engine: a loop of a user's own, in several ways.
+
+Argument: horovod or torch. Each function below is a case; rank 0 prints its name when it holds on all ranks.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+import compressors
+import schedulers
+import wirebench
+from wirebench.comm.launch import end_process
+from wirebench.dropin.synchroniser import Sync
+from wirebench.errors import UserError
+
+STEPS = 24
+ENGINE = sys.argv[-1]
+RATE = 0.05
+Rates = Callable[[int], float]
+SPARSE: Mapping[str, Any] = {"density": 0.05}
+NOTHING: Mapping[str, Any] = {}
+RANK = 0
+
+
+def network() -> nn.Module:
+    torch.manual_seed(7)
+    return nn.Sequential(nn.Linear(12, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 4))
+
+
+def batch(step: int) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(50_000 * RANK + step)
+    inputs = torch.randn(16, 12, generator=rng)
+    return inputs, inputs[:, :4].argmax(1)
+
+
+def loss_of(model: nn.Module, step: int) -> Tensor:
+    inputs, labels = batch(step)
+    return nn.functional.cross_entropy(model(inputs), labels)
+
+
+def train(
+    compressor: str,
+    scheduler: str,
+    steps: range = range(STEPS),
+    rates: Rates = lambda step: RATE,
+    model: nn.Module | None = None,
+    state: dict[str, Any] | None = None,
+    options: Mapping[str, Any] = NOTHING,
+) -> tuple[nn.Module, Sync]:
+    """Train by these; the sync is left open."""
+    model = model or network()
+    optimizer = torch.optim.SGD(model.parameters(), RATE)
+    updates = scheduler in ("dear", "easgd")
+    sync = wirebench.synchronise(
+        model, compressors.build(compressor, **options), schedulers.build(scheduler),
+        optimizer=optimizer if updates else None, warmup_steps=2,
+    )  # fmt: skip
+    if state:
+        sync.load_state_dict(state)
+    for step in steps:
+        optimizer.param_groups[0]["lr"] = rates(step)
+        optimizer.zero_grad()
+        loss_of(model, step).backward()
+        sync.step(optimizer)
+    return model, sync
+
+
+def finished(model: nn.Module, sync: Sync) -> Tensor:
+    """All parameters, after the last update."""
+    with sync.evaluation_view():
+        values = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
+    sync.close()
+    return values
+
+
+def alike(values: Tensor) -> bool:
+    """Whether all ranks have these bits."""
+    if ENGINE == "horovod":
+        return all(torch.equal(each, values) for each in hvd.allgather(values).chunk(hvd.size()))
+    everywhere = [torch.empty_like(values) for _ in range(dist.get_world_size())]
+    dist.all_gather(everywhere, values)
+    return all(torch.equal(each, values) for each in everywhere)
+
+
+def every_scheduler_trains_alike_on_all_ranks() -> None:
+    start = nn.utils.parameters_to_vector(network().parameters()).detach()
+    dense = None
+    for name in schedulers.available():
+        if name == "native":
+            continue
+        values = finished(*train("none", name))
+        assert alike(values), name
+        assert float((values - start).norm()) > 0.1, name
+        if name != "easgd":
+            dense = values if dense is None else dense
+            assert torch.allclose(values, dense, atol=1e-6), name
+
+
+def a_delayed_update_has_the_rate_of_its_step() -> None:
+    """`dear` updates within the next forward pass, when the loop has moved the learning rate on."""
+    falling: Rates = lambda step: RATE * 0.8**step  # noqa: E731
+    fused, dear = (finished(*train("none", name, rates=falling)) for name in ("fused", "dear"))
+    assert torch.allclose(fused, dear, atol=1e-7)
+
+
+def residuals_survive_a_restart() -> None:
+    cases: tuple[tuple[str, Mapping[str, Any]], ...] = (
+        ("topk", SPARSE),
+        ("gs_sgd", {"momentum": 0.0}),
+        ("dgc", SPARSE),
+    )
+    for compressor, options in cases:
+        whole = finished(*train(compressor, "wfbp", options=options))
+        half = STEPS // 2
+        model, sync = train(compressor, "wfbp", range(half), options=options)
+        state = sync.state_dict()
+        assert state["compressor"], "there is a residual"
+        sync.close()
+        model, sync = train(compressor, "wfbp", range(half, STEPS), model=model, state=state, options=options)
+        assert sync.steps == STEPS
+        assert torch.equal(finished(model, sync), whole), compressor
+
+
+def an_overflow_on_one_rank_skips_the_step_on_all_and_spoils_no_residual() -> None:
+    results = []
+    for scaled in (False, True):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=5) if scaled else None
+        compressor = compressors.build("topk", density=0.05)
+        sync = wirebench.synchronise(model, compressor, schedulers.build("wfbp"), scaler=scaler)
+        for step in range(STEPS):
+            if not scaled and step == 6:
+                continue
+            optimizer.zero_grad()
+            loss = loss_of(model, step)
+            if scaler is None:
+                loss.backward()
+                sync.step(optimizer)
+                continue
+            (scaler.scale(loss) * (torch.inf if step == 6 and RANK == 1 else 1.0)).backward()
+            sync.step(optimizer, scaler)
+            scaler.update()
+        results.append(finished(model, sync))
+        assert alike(results[-1])
+        assert all(bool(t.isfinite().all()) for t in compressor.state_dict().values())
+    assert torch.allclose(results[0], results[1], atol=1e-6), float((results[0] - results[1]).abs().max())
+
+
+def evaluation_between_steps_is_no_step() -> None:
+    model, sync = train("topk", "wfbp", options=SPARSE)
+    model.eval()
+    with torch.no_grad():
+        loss_of(model, 0)
+    model.train()
+    report = sync.report()
+    assert report["steps"] == STEPS - 2, report["steps"]
+    seconds = report["step_seconds"]["median"]
+    phases = report["phases"]
+    assert all(value >= 0 for value in phases.values()) and phases["forward"] > 0 and phases["update"] > 0
+    assert sum(phases[name] for name in ("data", "forward", "backward", "exchange_exposed", "update")) < 2 * seconds
+    assert 0 < report["bytes_per_step"]["wire"] < report["bytes_per_step"]["dense"]
+    assert report["messages"] >= 1 and report["requests"]
+    sync.close()
+
+
+def mistakes_are_told() -> None:
+    model = network()
+    adam = torch.optim.AdamW(model.parameters())
+    sync = wirebench.synchronise(model, compressors.build("dgc"), schedulers.build("wfbp"))
+    loss_of(model, 0).backward()
+    says("momentum of its own", lambda: sync.step(adam))
+    sync.close()
+    sync = wirebench.synchronise(model, compressors.build("none"), schedulers.build("wfbp"))
+    says("there is no gradient", sync.wait)
+    for step in range(2):
+        loss_of(model, step).backward()
+        sync.wait()
+    loss_of(model, 2).backward()
+    says("no_sync", lambda: loss_of(model, 3).backward())
+    says("comes before the first step", lambda: sync.load_state_dict({}))
+    for name, words in (("native", "itself"), ("dear", "optimizer=")):
+        says(words, lambda: wirebench.synchronise(model, compressors.build("none"), schedulers.build(name)))  # noqa: B023
+
+
+def says(words: str, act: Callable[[], object]) -> None:
+    try:
+        act()
+    except UserError as error:
+        assert words in str(error), error
+        assert "\n" not in str(error)
+    else:
+        raise AssertionError(f"nothing said {words!r}")
+
+
+CASES = [
+    every_scheduler_trains_alike_on_all_ranks,
+    a_delayed_update_has_the_rate_of_its_step,
+    residuals_survive_a_restart,
+    an_overflow_on_one_rank_skips_the_step_on_all_and_spoils_no_residual,
+    evaluation_between_steps_is_no_step,
+    mistakes_are_told,
+]
+
+if __name__ == "__main__":
+    if ENGINE == "torch":
+        dist.init_process_group("gloo")
+        RANK = dist.get_rank()
+    else:
+        import horovod.torch as hvd
+
+        hvd.init()
+        RANK = hvd.rank()
+    for case in CASES:
+        case()
+        if RANK == 0:
+            print(case.__name__, flush=True)
+    end_process(0)

@@ -1,0 +1,19 @@
+"""The hook for DistributedDataParallel: every compressor, to the bit as by train.py's own driver."""
+
+from pathlib import Path
+
+import compressors
+from tests.distributed.forked import fork
+
+
+def test_every_compressor_through_ddp_is_that_of_train_py_to_the_bit(tmp_path: Path) -> None:
+    names = compressors.available()
+    ended = fork("torch", 2, names, tmp_path, script="tests/dropin/beside_train.py")
+    assert ended.code == 0, ended.said
+    told = {line.split()[0]: line.split()[1:] for line in ended.out.splitlines()}
+    assert told.keys() == set(names)
+    assert all(float(worst) == 0 for _, worst, _ in told.values()), told
+    assert {name for name, (buckets, *_) in told.items() if buckets == "1"} == {
+        name for name in names if compressors.build(name).whole_model
+    }
+    assert all(float(wire) < float(told["none"][2]) for name, (*_, wire) in told.items() if name not in ("none", "iwp"))
