@@ -8,7 +8,11 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_HOMES = {"synchronise": "wirebench.dropin.synchroniser", "comm_hook": "wirebench.dropin.comm_hook"}
+_HOMES = {
+    "synchronise": "wirebench.dropin.synchroniser",
+    "comm_hook": "wirebench.dropin.comm_hook",
+    "profile": "wirebench.dropin.profiler",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,6 +1,7 @@
 """Make traces: what a training step takes, layer by layer. docs/traces.md has their format.
 
 wirebench trace estimate --model resnet50 --gpu v100 --batch 32 --out resnet50_v100.json
+wirebench trace import trace.json --model "my net" --batch 64 --out mine.json
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,7 @@ MENU = Menu(
     {
         "estimate": Entry("suite.traces.estimate", "of a model on a GPU that is not at hand"),
         "reconstruct": Entry("suite.traces.reconstruct", "of a model's shape and the time of its whole step"),
-        "import": Entry("suite.traces.import_bcaffe", "of a layer log of B-Caffe, the MG-WFBP authors' code"),
+        "import": Entry("suite.traces.import_file", "of a PyTorch profiler's file, or of a log of B-Caffe"),
     },
 )
 

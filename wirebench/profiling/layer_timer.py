@@ -34,7 +34,7 @@ class LayerTimer:
     """
 
     def __init__(self, model: nn.Module, names: Sequence[str], device: torch.device) -> None:
-        self.model, self.names, self.timer = model, names, timer_for(device)
+        self.model, self.names, self.device, self.timer = model, names, device, timer_for(device)
         self.steps: list[tuple[list[tuple[str, Any]], Any, list[tuple[str, Any]]]] = []
         self._entered: list[tuple[str, Any]] = []
         self._arrived: list[tuple[str, Any]] = []

@@ -1,9 +1,6 @@
-r"""Make a trace of a layer log of B-Caffe, the MG-WFBP authors' code.
+"""Make a trace of a layer log of B-Caffe, the MG-WFBP authors' code.
 
-  wirebench trace import tmpcomm.log --model "GoogLeNet, 3x224x224, 1000 classes" --hardware "NVIDIA Tesla K80" \
-      --batch 64 --out googlenet_k80.json
-
-    I0207 16:23:08.165047 35803 distributed.cpp:112] [0, 9408, 14744.1, 408]
+  I0207 16:23:08.165047 35803 distributed.cpp:112] [0, 9408, 14744.1, 408]
 
 A line of the log, such as this one, names a parameter tensor in forward order, its elements, the microseconds of its
 layer's backward pass (the same on weight and bias) and those of its all-reduce. Weight and bias are one message there,
@@ -14,12 +11,10 @@ simulator they are half of the backward times.
 import argparse
 import math
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from wirebench.errors import UserError
 from wirebench.simulation.trace import Trace, TraceLayer
-from wirebench.utils.cli import parser_of
 
 LINE = re.compile(r"distributed\.cpp:\d+\] \[(\d+), (\d+), ([-+.\de]+), (\d+)(?:, \d+)?\]\s*$")
 FORWARD_SHARE = 0.5
@@ -29,19 +24,10 @@ HOW = (
 )
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Convert the log and write its trace."""
-    options = _parser().parse_args(arguments)
-    trace = convert(options)
-    trace.save(options.out)
-    print(f"{options.out}: {len(trace.layers)} layers, {trace.numel:,} parameters, {trace.backward_seconds:.4f} s back")
-    return 0
-
-
 def convert(options: argparse.Namespace) -> Trace:
     """The trace of a log's last pass; UserError names the file and the line that is wrong."""
-    if options.batch < 1:
-        raise UserError(f"--batch: needs at least 1, got {options.batch}")
+    if not options.hardware:
+        raise UserError("--hardware: a log of B-Caffe does not say what it was recorded on")
     log, rows = options.log, read(options.log)
     starts = [i for i, row in enumerate(rows) if row[0] == 0]
     rows = rows[starts[-1] :] if starts else rows
@@ -83,14 +69,3 @@ def read(log: Path) -> list[tuple[int, int, float]]:
     if not passes:
         raise UserError(f"{log}: is empty")
     return passes
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = parser_of("trace import", __doc__)
-    parser.add_argument("log", type=Path, help="e.g. tmpcomm.log")
-    parser.add_argument("--model", required=True, metavar="WORDS", help="what was trained, with image size and classes")
-    parser.add_argument("--hardware", required=True, metavar="WORDS", help="on what")
-    parser.add_argument("--batch", type=int, required=True, metavar="N", help="images of a step and worker")
-    parser.add_argument("--source", default="", metavar="WORDS", help="where the log comes from (its name)")
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the trace to write (.json)")
-    return parser

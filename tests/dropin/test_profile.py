@@ -1,0 +1,175 @@
+"""A loop's own steps, timed layer by layer: by `profile`, and by PyTorch's profiler, whose file is imported."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import wirebench
+from suite.traces import kineto
+from tests.suite.verbs import verb
+from wirebench.errors import UserError
+from wirebench.simulation import trace
+from wirebench.simulation.trace import Trace
+
+imported = verb("trace", "import")
+FORWARD, BACKWARD = (0.004, 0.008), (0.006, 0.012)
+"""Seconds that the layers of `Net` sleep."""
+GIVEN = ["--model", "a net", "--hardware", "a CPU", "--batch", "5"]
+
+
+class Sleep(torch.autograd.Function):
+    """x * w, in so many seconds each way."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, forward: float, backward: float) -> Tensor:
+        ctx.save_for_backward(x, w)
+        ctx.seconds = backward
+        time.sleep(forward)
+        return x * w
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        x, w = ctx.saved_tensors
+        time.sleep(ctx.seconds)
+        return grads[0] * w, (grads[0] * x).sum(0), None, None
+
+
+class Layer(nn.Module):
+    def __init__(self, width: int, place: int) -> None:
+        super().__init__()
+        self.weight, self.place = nn.Parameter(torch.ones(width)), place
+
+    def forward(self, x: Tensor) -> Tensor:
+        return Sleep.apply(x, self.weight, FORWARD[self.place], BACKWARD[self.place])
+
+
+class Net(nn.Module):
+    """Two layers that sleep, and a tensor that no loss reaches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.unused = Layer(3, 0), Layer(3, 1), nn.Parameter(torch.ones(7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x))
+
+
+def steps(model: nn.Module, count: int) -> None:
+    for _ in range(count):
+        model(torch.randn(5, 3)).sum().backward()
+
+
+def check(found: Trace) -> None:
+    """The layers took what they slept, and little of it is in another's place."""
+    layers = {layer.numel: layer for layer in found.layers if layer.numel == 3}
+    sleepers = [layer for layer in found.layers if layer.numel == 3]
+    assert len(sleepers) == 2, layers
+    for layer, forward, backward in zip(sleepers, FORWARD, BACKWARD, strict=True):
+        assert forward <= layer.forward_seconds < forward + 0.5
+        assert backward <= layer.backward_seconds < backward + 0.5
+    assert sleepers[1].backward_seconds > sleepers[0].backward_seconds * 1.2 or found.backward_seconds > 0.1
+
+
+def test_profile_writes_what_the_planner_reads(tmp_path: Path) -> None:
+    model = Net()
+    with wirebench.profile(model) as profiled:
+        steps(model, 4)
+        model.eval()
+        model(torch.randn(2, 3))
+    profiled.save(tmp_path / "mine.json")
+    found = trace.load(tmp_path / "mine.json")
+    check(found)
+    assert [(each.name, each.numel) for each in found.layers] == [
+        ("unused", 7), ("first.weight", 3), ("second.weight", 3),
+    ]  # fmt: skip
+    assert (found.batch_size, found.estimate, found.model) == (5, False, "Net, 13 parameters")
+    simulate = verb("simulate")
+    assert simulate(["--trace", str(tmp_path / "mine.json"), "--network", "1gbe", "--workers", "4"]) == 0
+
+
+def test_too_few_passes_are_one_line() -> None:
+    with pytest.raises(UserError, match="there were 1"), wirebench.profile(model := Net()):
+        steps(model, 1)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_profilers_file_becomes_the_same_trace(packed: bool, tmp_path: Path) -> None:
+    model = Net()
+    with wirebench.profile(model) as profiled, torch.profiler.profile(record_shapes=True) as recorded:
+        steps(model, 4)
+    file = tmp_path / f"kineto.json{'.gz' if packed else ''}"
+    recorded.export_chrome_trace(str(file))
+    assert imported([str(file), *GIVEN, "--out", str(tmp_path / "mine.json")]) == 0
+    found = trace.load(tmp_path / "mine.json")
+    check(found)
+    ours = [each for each in profiled.trace.layers if each.name != "unused"]  # no gradient, no word in the file
+    assert [each.shape for each in found.layers] == [each.shape for each in ours]
+    assert found.backward_seconds == pytest.approx(sum(each.backward_seconds for each in ours), rel=0.2)
+
+
+def launched(call: float, begin: float, seconds: float, number: int) -> list[dict[str, Any]]:
+    """A kernel, and the host's call that launched it."""
+    args = {"correlation": number}
+    return [
+        {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": call, "dur": 1.0, "args": args},
+        {"ph": "X", "cat": "kernel", "name": "gemm", "ts": begin, "dur": seconds, "args": args},
+    ]
+
+
+def operation(name: str, at: float, number: int | None = None, **args: Any) -> dict[str, Any]:
+    kind = {"Sequence number": number, "Fwd thread id": 1 if "evaluate" in name else 0} if number is not None else {}
+    return {"ph": "X", "cat": "cpu_op", "name": name, "ts": at, "dur": 2.0, "args": {**kind, **args}}
+
+
+def gpu_step(at: float, number: int) -> list[dict[str, Any]]:
+    """Two layers on a GPU that runs 1000 us behind its host; by hand: forward 100 and 200, backward 400 and 300 us."""
+    late = at + 1000
+    return [
+        operation("aten::linear", at, number), *launched(at + 1, late, 100, 4 * number),
+        operation("aten::conv2d", at + 10, number + 1), *launched(at + 11, late + 100, 200, 4 * number + 1),
+        operation(f"{kineto.NODE}ConvolutionBackward0", at + 30, number + 1),
+        *launched(at + 31, late + 300, 400, 4 * number + 2),
+        operation(kineto.GRADIENT, at + 34, **{"Input Dims": [[8, 3, 3, 3]]}),
+        operation(f"{kineto.NODE}AddmmBackward0", at + 40, number),
+        *launched(at + 41, late + 700, 300, 4 * number + 3),
+        operation(kineto.GRADIENT, at + 44, **{"Input Dims": [[10, 4]]}),
+    ]  # fmt: skip
+
+
+def test_on_a_gpu_the_kernels_times_count_and_not_the_hosts(tmp_path: Path) -> None:
+    events = [*gpu_step(0, 0), *gpu_step(5000, 2), *gpu_step(10000, 4)]
+    table = {"deviceProperties": [{"name": "NVIDIA H100"}], "traceEvents": events}
+    (tmp_path / "gpu.json").write_text(json.dumps(table))
+    words = ["--model", "two", "--batch", "4", "--out", str(tmp_path / "two.json")]
+    assert imported([str(tmp_path / "gpu.json"), *words]) == 0
+    found = trace.load(tmp_path / "two.json")
+    assert found.hardware == "NVIDIA H100"
+    times = [(each.numel, each.forward_seconds, each.backward_seconds) for each in found.layers]
+    assert times == [(40, 100e-6, 300e-6), (216, 200e-6, 400e-6)]
+
+
+WITHOUT_SHAPES = [operation(f"{kineto.NODE}A", 0, 1), operation(kineto.GRADIENT, 1)]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not valid JSON"),
+        ('{"a": 1}', "has no traceEvents"),
+        ('{"traceEvents": []}', "has no backward pass"),
+        (json.dumps({"traceEvents": WITHOUT_SHAPES}), "says no shapes"),
+    ],
+)  # fmt: skip
+def test_what_is_no_profile_of_training_is_one_line(
+    text: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.json").write_text(text)
+    assert imported([str(tmp_path / "a.json"), *GIVEN, "--out", str(tmp_path / "b.json")]) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1
+    assert not (tmp_path / "b.json").exists()

@@ -1,0 +1,120 @@
+"""`profile`: a trace of a model in a training loop of the user's own, as `wirebench simulate` and `advise` read it.
+
+with wirebench.profile(model) as trace:
+for inputs, labels in some(batches, 5): ...        the loop's own step
+trace.save("mine.json")
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from wirebench.dropin.replicas import trainable
+from wirebench.errors import UserError
+from wirebench.profiling.layer_timer import LayerTimer, median
+from wirebench.simulation.trace import Trace, TraceLayer
+from wirebench.telemetry.environment import hardware
+from wirebench.utils.files import keeping
+
+LEAST_PASSES = 2
+"""The first pass warms up, and does not count."""
+
+
+class Profiler:
+    """Times the layers of `model` within its `with` block; then `trace` has them, and `save` writes them.
+
+    batch_size  samples of a pass; 0: the first dimension of the first tensor that the model is called with
+    """
+
+    def __init__(self, model: nn.Module, batch_size: int = 0) -> None:
+        self.model = model.module if isinstance(model, DistributedDataParallel) else model
+        self.batch_size, self._given = batch_size, batch_size
+        self._parameters = trainable(self.model)
+        self._timer = LayerTimer(self.model, [], next(iter(self._parameters.values())).device)
+        self._order: list[str] = []
+        self._came = False
+        self._detach: list[Callable[[], None]] = []
+        self._trace: Trace | None = None
+
+    def __enter__(self) -> "Profiler":
+        """Time every pass from here on."""
+        self._timer.attach()
+        hooks = [self.model.register_forward_pre_hook(self._begins, prepend=True, with_kwargs=True)]
+        for name, parameter in self._parameters.items():
+            hooks.append(parameter.register_post_accumulate_grad_hook(lambda _p, name=name: self._comes(name)))
+        self._detach = [hook.remove for hook in hooks]
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Work the times out; UserError where there were too few passes."""
+        self._timer.detach()
+        for detach in self._detach:
+            detach()
+        if error is None:
+            self._keep()
+            self._conclude()
+
+    @property
+    def trace(self) -> Trace:
+        """The trace; after the `with` block."""
+        if self._trace is None:
+            raise UserError("profile: the trace is there after the with block")
+        return self._trace
+
+    def save(self, path: str | Path) -> None:
+        """Write the trace to `path`, a .json file; Unwritable where that fails."""
+        with keeping(Path(path)):
+            self.trace.save(path)
+
+    def _begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
+        self._keep()
+        if not (model.training and torch.is_grad_enabled()):
+            return
+        tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor) and each.dim()]
+        if not self._given and tensors:
+            self.batch_size = tensors[0].shape[0]
+
+    def _comes(self, name: str) -> None:
+        self._came = True
+        if name not in self._order:
+            self._order.append(name)
+
+    def _keep(self) -> None:
+        """A pass is over."""
+        if self._came:
+            self._timer.keep()
+        self._came = False
+
+    def _conclude(self) -> None:
+        self._timer.names = [*self._order, *(n for n in list(self._parameters)[::-1] if n not in set(self._order))]
+        passes = self._timer.take()
+        if len(passes) < LEAST_PASSES:
+            raise UserError(
+                f"profile: needs {LEAST_PASSES} forward and backward passes in its with block, of which the first "
+                f"warms up; there were {len(passes)}"
+            )
+        if not self.batch_size:
+            raise UserError("profile: cannot see the batch's size in what the model is called with; pass batch_size=")
+        profile, names = median(passes[1:]), self._timer.names
+        before = (0.0, *profile.ready)
+        layers = [
+            TraceLayer(name, self._parameters[name].numel(), f, r - b, tuple(self._parameters[name].shape))
+            for name, f, r, b in zip(names, profile.forward, profile.ready, before, strict=False)
+        ]
+        kind, device = type(self.model).__name__, self._timer.device
+        numel = sum(layer.numel for layer in layers)
+        self._trace = Trace(
+            kind, f"{kind}, {numel:,} parameters", hardware(device), self.batch_size, False,
+            f"wirebench.profile: medians of {len(passes) - 1} passes", torch.__version__.partition("+")[0],
+            tuple(layers[::-1]),
+        )  # fmt: skip
+
+
+def profile(model: nn.Module, batch_size: int = 0) -> Profiler:
+    """Time the layers of `model` in the passes of a `with` block; see Profiler."""
+    return Profiler(model, batch_size)
