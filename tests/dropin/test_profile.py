@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from wirebench.simulation.trace import Trace
 imported = verb("trace", "import")
 FORWARD, BACKWARD = (0.004, 0.008), (0.006, 0.012)
 """Seconds that the layers of `Net` sleep."""
+NOTHING: Mapping[str, Any] = {}
 GIVEN = ["--model", "a net", "--hardware", "a CPU", "--batch", "5"]
 
 
@@ -121,9 +123,13 @@ def launched(call: float, begin: float, seconds: float, number: int) -> list[dic
     ]
 
 
-def operation(name: str, at: float, number: int | None = None, **args: Any) -> dict[str, Any]:
+def operation(name: str, at: float, number: int | None = None, args: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
     kind = {"Sequence number": number, "Fwd thread id": 1 if "evaluate" in name else 0} if number is not None else {}
     return {"ph": "X", "cat": "cpu_op", "name": name, "ts": at, "dur": 2.0, "args": {**kind, **args}}
+
+
+def gradient(at: float, shape: list[int]) -> dict[str, Any]:
+    return operation(kineto.GRADIENT, at, args={"Input Dims": [shape]})
 
 
 def gpu_step(at: float, number: int) -> list[dict[str, Any]]:
@@ -134,10 +140,10 @@ def gpu_step(at: float, number: int) -> list[dict[str, Any]]:
         operation("aten::conv2d", at + 10, number + 1), *launched(at + 11, late + 100, 200, 4 * number + 1),
         operation(f"{kineto.NODE}ConvolutionBackward0", at + 30, number + 1),
         *launched(at + 31, late + 300, 400, 4 * number + 2),
-        operation(kineto.GRADIENT, at + 34, **{"Input Dims": [[8, 3, 3, 3]]}),
+        gradient(at + 34, [8, 3, 3, 3]),
         operation(f"{kineto.NODE}AddmmBackward0", at + 40, number),
         *launched(at + 41, late + 700, 300, 4 * number + 3),
-        operation(kineto.GRADIENT, at + 44, **{"Input Dims": [[10, 4]]}),
+        gradient(at + 44, [10, 4]),
     ]  # fmt: skip
 
 
