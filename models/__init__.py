@@ -14,6 +14,7 @@ def available() -> list[str]:
     return PLUGINS.available()
 
 
-def build(name: str, num_classes: int, image_shape: tuple[int, int, int], **options: Any) -> nn.Module:
+def build(name: str, num_classes: int, image_shape: tuple[int, ...], /, **options: Any) -> nn.Module:
     """A fresh model for images of shape (channels, height, width), drawn from torch's global generator."""
-    return PLUGINS.build(name, num_classes=num_classes, image_shape=image_shape, **options)
+    given = PLUGINS.given(name, num_classes=num_classes, image_shape=image_shape)
+    return PLUGINS.build(name, **{**given, **options})

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from suite.inspect import accuracies
+from suite.planner.accuracy import Accuracies
 from suite.planner.advise import CLASSES, IMAGE_SIZE, PROBE_SECONDS, chosen, ranking_of, setting_of, write
 from suite.planner.compositions import check_positive
 from suite.planner.networks import add_network
@@ -33,8 +34,9 @@ def main(arguments: Sequence[str]) -> int:
     check_outputs(options.figure, json=options.json)
     check_positive("--speed", [options.speed])
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
-    measured = accuracies.load()
     setting = setting_of(options)
+    # They are of a model of images, and say nothing of another kind.
+    measured = accuracies.load() if setting.trace.unit == "images" else Accuracies("", {})
     write(options, setting, ranking_of(options, setting, names, rates, measured))
     return 0
 

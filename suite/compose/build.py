@@ -17,11 +17,12 @@ from suite.compose.resolve import compressor_of, method_of, refuse_workers, reso
 from suite.compose.virtual_profile import virtual_seconds_of
 from wirebench import data
 from wirebench.comm.engine import Engine, start
-from wirebench.comm.peers import agree_on, gather_bytes
+from wirebench.comm.peers import agree_on, first_line, gather_bytes
 from wirebench.comm.stop import Stopper
 from wirebench.config import loader
 from wirebench.config.loader import Config
-from wirebench.errors import PeerLost
+from wirebench.data.base import probe_batch, unit_of
+from wirebench.errors import PeerLost, UserError
 from wirebench.exchange.diagnostics import Health
 from wirebench.exchange.easgd import Elastic
 from wirebench.exchange.lane import Lane
@@ -49,7 +50,7 @@ from wirebench.training.residual_watch import ResidualWatch
 from wirebench.training.step_log import StepLog
 from wirebench.training.train_state import Holder, Stateful, TrainState
 from wirebench.training.trainer import Trainer
-from wirebench.utils.rng import generator, make_repeatable, seed_of
+from wirebench.utils.rng import make_repeatable, seed_of
 
 MAY_DIFFER = ("output.dir", "data.root", "network.interface")
 """Keys that ranks on different hosts may set differently."""
@@ -108,7 +109,7 @@ def _assemble(
     lanes, synchroniser, calibration = connected
     directory, traffic = _directory(settings, engine), _traffic(settings, engine, workers[0])
     total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
-    progress = Progress() if engine.is_first else NullProgress()
+    progress = Progress(unit_of(workers[0].shard.dataset)) if engine.is_first else NullProgress()
     identity = _identity(settings, workers[0])
     states: Sequence[Holder] = [lane.compressor for lane in lanes] or [compressor_of(settings)]
     if isinstance(synchroniser, Elastic):
@@ -215,7 +216,7 @@ def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:
         updates = dataclasses.replace(updates, weight_decay=0.0)
     for rank in engine.ranks:
         model = _model(settings, dataset, engine.device)
-        order = order or _backward_order(model, dataset, engine.device)
+        order = order or _backward_order(settings, model, dataset, engine.device)
         flat = FlatGradient(model, order.names)
         shard = data.Shard(
             dataset, rank, engine.size, settings.data.batch_size, settings.data.eval_batch_size,
@@ -232,9 +233,13 @@ def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:
 
 def _model(settings: Config, dataset: data.Dataset, device: torch.device) -> nn.Module:
     torch.manual_seed(seed_of("init", settings.train.seed))
+    if not dataset.image_shape and "image_shape" in models.PLUGINS.parameters(settings.model.name):
+        raise UserError(f"model.name: {settings.model.name!r} takes images, and {settings.data.name!r} has none")
     model = models.build(settings.model.name, dataset.num_classes, dataset.image_shape, **settings.model.options)
     if isinstance(model, Paced):
         model.dilation = settings.network.dilation
+    if settings.train.channels_last and not dataset.image_shape:
+        raise UserError(f"train.channels_last: {settings.data.name!r} has no images, whose channels could be last")
     layout = torch.channels_last if settings.train.channels_last else torch.preserve_format
     return model.to(device).to(memory_format=layout)
 
@@ -244,20 +249,26 @@ def _virtual_seconds(settings: Config, worker: Replica) -> list[float]:
     names, dataset, batch = [layer.name for layer in worker.flat.layers], worker.shard.dataset, settings.data.batch_size
     if isinstance(worker.model, Paced):
         return [worker.model.backward_seconds(name, batch) for name in names]
-    images = torch.zeros(2, *dataset.image_shape, device=worker.device)
-    return virtual_seconds_of(copy.deepcopy(worker.model), names, images, batch)
+    return virtual_seconds_of(copy.deepcopy(worker.model), names, probe_batch(dataset, 2, worker.device), batch)
 
 
-def _backward_order(model: nn.Module, dataset: data.Dataset, device: torch.device) -> BackwardOrder:
-    """The order in which gradients come, from one pass of a copy over two random images."""
-    rng = generator("backward order")
-    images = torch.randn(2, *dataset.image_shape, generator=rng).to(device)
-    labels = torch.zeros(2, dtype=torch.int64, device=device)
+def _backward_order(settings: Config, model: nn.Module, dataset: data.Dataset, device: torch.device) -> BackwardOrder:
+    """The order in which gradients come, from one pass of a copy over two samples; UserError where it cannot pass."""
+    inputs, labels = probe_batch(dataset, 2, device)
 
     def loss_of(probe: nn.Module) -> Tensor:
-        return cross_entropy(probe(images), labels)
+        return cross_entropy(probe(inputs), labels)
 
-    return backward_order(copy.deepcopy(model), loss_of)
+    try:
+        return backward_order(copy.deepcopy(model), loss_of)
+    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as error:
+        if isinstance(error, UserError | torch.OutOfMemoryError):
+            raise
+        what = f"{str(inputs.dtype).removeprefix('torch.')} of shape {tuple(inputs.shape)}"
+        raise UserError(
+            f"model.name: {settings.model.name!r} cannot be trained on what data.name = {settings.data.name!r} has, "
+            f"{what}: {first_line(error)}"
+        ) from error
 
 
 def _fusion_mb(scheduler: Any) -> float | None:

@@ -15,7 +15,7 @@ from wirebench.comm.peers import agree_on
 from wirebench.config import loader
 from wirebench.config.loader import Config
 from wirebench.costmodel.piecewise import Piecewise, Points
-from wirebench.data.base import Dataset
+from wirebench.data.base import Dataset, unit_of
 from wirebench.dropin.assembly import driver_of, first_cut, lane_of
 from wirebench.exchange.driver import Synchroniser
 from wirebench.exchange.easgd import Elastic
@@ -131,6 +131,7 @@ def _calibration(
         "batch_size": settings.data.batch_size // accumulation,
         "source": f"train.py, {settings.train.precision}: medians of steps whose messages waited, then of ranks",
         "torch": torch.__version__.partition("+")[0],
+        "unit": unit_of(worker.shard.dataset),
         "exchange": _exchange(settings, engine),
     }
     shapes = [(layer, tuple(p.shape)) for layer, p in zip(layers, worker.flat.parameters, strict=True)]
@@ -165,7 +166,8 @@ def _exchange(settings: Config, engine: Engine) -> dict[str, Any]:
 def _model(settings: Config, dataset: Dataset) -> str:
     """As a trace words it: the model, its options, what it looks at and how many classes it tells apart."""
     words = " ".join([settings.model.name, *(f"{key}={value}" for key, value in settings.model.options.items())])
-    return f"{words}, {'x'.join(map(str, dataset.image_shape))}, {dataset.num_classes} classes"
+    shape = "x".join(map(str, dataset.image_shape)) or settings.data.name
+    return f"{words}, {shape}, {dataset.num_classes} classes"
 
 
 def _topology(settings: Config, engine: Engine) -> Topology:

@@ -6,10 +6,10 @@ All of them live in one process, whose times say nothing of a cluster. A schedul
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from wirebench.costmodel.formulas import ring
+from wirebench.data.base import Batch
 from wirebench.gradient.contract import Compressor
 from wirebench.gradient.schedule import Cost
 from wirebench.simulation.roofline import GPUS, Roofline
@@ -25,22 +25,23 @@ def virtual_cost(compressor: Compressor, size: int) -> Cost:
     return lambda numel: line.seconds(compressor.wire_bytes(numel, size) if numel else 0)
 
 
-def virtual_seconds_of(model: nn.Module, names: Sequence[str], images: Tensor, batch_size: int) -> list[float]:
-    """Backward seconds of the layers `names` (in backward order) for a batch, estimated from a pass over `images`.
+def virtual_seconds_of(model: nn.Module, names: Sequence[str], batch: Batch, batch_size: int) -> list[float]:
+    """Backward seconds of the layers `names` (in backward order) for a batch, estimated from a pass over `batch`.
 
     model  may be used up
     """
+    inputs, labels = batch
     roofline = Roofline(GPUS["gtx1080ti"])
     seconds = dict.fromkeys(names, 0.0)
 
     def arrived(name: str) -> None:
-        seconds[name] = roofline.take() * batch_size / len(images)
+        seconds[name] = roofline.take() * batch_size / len(inputs)
 
     for name, parameter in model.named_parameters():
         if name in seconds:
             parameter.register_post_accumulate_grad_hook(lambda _parameter, name=name: arrived(name))
     with roofline:
-        loss = cross_entropy(model(images), torch.zeros(len(images), dtype=torch.int64, device=images.device))
+        loss = cross_entropy(model(inputs), labels)
         roofline.take()
         loss.backward()
     return [seconds[name] for name in names]

@@ -9,13 +9,14 @@ from wirebench.record import compare, schema
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 EMPTY = "No result is recorded yet."
+IMAGES, SAMPLES = "images/s [p10 - p90]", "samples/s [p10 - p90]"
 COLUMNS = {
     "engine": "engine",
     "model": "model",
     "compressor": "compressor",
     "scheduler": "scheduler",
     "collective": "collective",
-    "images/s [p10 - p90]": "images/s [p10 - p90]",
+    IMAGES: IMAGES,
     "step ms [p10 - p90]": "step ms [p10 - p90]",
     "wire bytes/step": "wire bytes/step",
     "ratio wire": "ratio",
@@ -63,6 +64,7 @@ def _row(path: Path, base: Path) -> list[str]:
     status = "" if record["status"] == "finished" else f" ({record['status']})"
     link = Path(os.path.relpath(path.resolve(), base.resolve())).as_posix().replace(" ", "%20")
     name = f"[{_cell(str(record['config'].get('name', path.parent.name)))}]({link}){status}"
+    rows[IMAGES] = rows.get(IMAGES) or f"{rows[SAMPLES]} (samples)"
     return [name, _cell(machine(record)), *(_cell(rows[label]) for label in COLUMNS)]
 
 

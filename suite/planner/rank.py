@@ -45,6 +45,7 @@ class Advice:
     collective: str
     found: Simulated
     images_per_second: float
+    unit: str = "images"
 
     @property
     def serial(self) -> float:
@@ -165,7 +166,7 @@ class Adviser:
                     continue
                 step = simulator.step(self._schedulers[scheduler])
                 images = self.workers * self.trace.batch_size / step.step.seconds
-                advices.append(Advice(name, scheduler, collective, step, images))
+                advices.append(Advice(name, scheduler, collective, step, images, self.trace.unit))
         return advices
 
     def _compressing(self, name: str) -> Compressing:

@@ -48,7 +48,7 @@ class Setting(NamedTuple):
     @property
     def images(self) -> str:
         """Workers and their batches."""
-        return f"{self.workers} workers x {self.trace.batch_size} images"
+        return f"{self.workers} workers x {self.trace.batch_size} {self.trace.unit}"
 
     @property
     def faster(self) -> str:
@@ -155,7 +155,7 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
 def _usual(ranking: Ranking) -> list[str]:
     advices = {(each.compressor, each.scheduler, each.collective): each for each in ranking.found}
     plain = advices.get((DENSE, *USUAL))
-    return [f"As DDP has it (none, {', '.join(USUAL)}): {plain.images_per_second:.0f} images/s"] if plain else []
+    return [f"As DDP has it (none, {', '.join(USUAL)}): {plain.images_per_second:.0f} {plain.unit}/s"] if plain else []
 
 
 def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
@@ -164,7 +164,8 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
     made.add_column("", justify="right", no_wrap=True)
     for head in ("compressor", "scheduler", "collective"):
         made.add_column(head, no_wrap=True)
-    for head in ("img/s", "eff. %", "wire MB", "compress", "messages", "exposed", "below", "top-1"):
+    rate = "img/s" if shown[0].unit == "images" else f"{shown[0].unit}/s"
+    for head in (rate, "eff. %", "wire MB", "compress", "messages", "exposed", "below", "top-1"):
         made.add_column(head, justify="right", no_wrap=True)
     made.add_column("limit", no_wrap=True)
     seen: set[str] = set()
@@ -205,7 +206,7 @@ def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> Figur
     drawn = {part: colour for part, colour in PARTS.items() if part in used}
     note = (
         f"{setting.described}. Names: compressor, schedule, collective, and points of top-1 beside dense "
-        "training, as measured (*: at another density); dense in bold. At the ends: images/s."
+        f"training, as measured (*: at another density); dense in bold. At the ends: {setting.trace.unit}/s."
     )
     look = Look(drawn, bold=dense, legend_columns=1)
     return finished(stacked(bars, across, look, "Compositions by time per step", note))

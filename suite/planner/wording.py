@@ -61,7 +61,7 @@ def sentence(
     until = "" if not limit else " It pays " + (rate(limit) if math.isinf(limit) else f"below {rate(limit)}") + "."
     return (
         f"{first.compressor} with {first.scheduler} on {first.collective} is {_gain(first, dense)} than "
-        f"{plain} ({first.images_per_second:.0f} against {dense.images_per_second:.0f} images/s)"
+        f"{plain} ({first.images_per_second:.0f} against {dense.images_per_second:.0f} {dense.unit}/s)"
         f"{_at_worst(first, dense)}.{until} {_price(first.compressor, accuracies, densities.get(first.compressor))}"
         f"{_milder(best, dense, first, accuracies)}{but}"
     )

@@ -18,6 +18,8 @@ from wirebench.simulation.trace import MOST_IMAGES
 from wirebench.utils.cli import parser_of
 from wirebench.utils.files import keeping
 
+UNITS = ("images", "samples", "tokens")
+
 
 def main(arguments: Sequence[str]) -> int:
     """Convert the file and write its trace."""
@@ -50,6 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "--hardware", default="", metavar="WORDS", help="on what (the GPU that a profiler's file names)"
     )
     parser.add_argument("--batch", type=int, required=True, metavar="N", help="samples of a step and worker")
+    parser.add_argument("--unit", choices=UNITS, default="samples", help="what a profile's batch counts (%(default)s)")
     parser.add_argument("--source", default="", metavar="WORDS", help="where the file comes from (its name)")
     parser.add_argument("--torch", default="unknown", metavar="VERSION", help="the PyTorch that recorded a profile")
     parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="the trace to write (.json)")

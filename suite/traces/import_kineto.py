@@ -30,7 +30,15 @@ def convert(options: argparse.Namespace) -> Trace:
     ]
     made = f"{options.source or path.name} of torch.profiler: medians of {len(steps)} passes"
     return Trace(
-        options.out.stem, options.model, hardware, options.batch, False, made, options.torch, tuple(layers[::-1])
+        options.out.stem,
+        options.model,
+        hardware,
+        options.batch,
+        False,
+        made,
+        options.torch,
+        tuple(layers[::-1]),
+        options.unit,
     )
 
 

@@ -19,7 +19,7 @@ BASE = [
 def settings(name: str) -> list[str]:
     """A compressor at a density that leaves ResNet-20 something to send."""
     density = ["compressor.density=0.01"] if "density" in compressors.PLUGINS.options(name) else []
-    whole = ["scheduler.name=sync_easgd"] if compressors.PLUGINS.load(name).whole_model else []  # type: ignore[attr-defined]
+    whole = ["scheduler.name=sync_easgd"] if compressors.PLUGINS.load(name).whole_model else []
     return [f"compressor.name={name}", *density, *whole]
 
 

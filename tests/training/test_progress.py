@@ -38,7 +38,7 @@ class Time:
 
 def plain(total_steps=100, first_step=0):
     time, text = Time(), io.StringIO()
-    progress = Progress(Console(file=text, width=40), time)
+    progress = Progress(console=Console(file=text, width=40), now=time)
     progress.start(total_steps, first_step)
     return progress, time, text
 

@@ -2,12 +2,14 @@
 
 `Plugins("compressors")` serves the folder `compressors/`: the name `topk` is the module `compressors.topk`, and its
 public class is built with the options, whose names and types its constructor declares. A dotted name
-(`mypkg.mine`) loads a user's own module in the same way.
+(`mypkg.mine`) loads a user's own module in the same way, or names a class in one, or a function that makes an object
+(`mypkg.mine.Net`, `torchvision.models.resnet18`). What was not written for the suite need not annotate its options.
 """
 
 import dataclasses
 import functools
 import importlib
+import importlib.util
 import inspect
 import math
 import pkgutil
@@ -28,7 +30,8 @@ class Plugins:
     package  importable name of the folder
     kind     the word that users know it by, which is also its section in a config ("compressor")
     helpers  modules of the folder that are not plugins
-    fixed    constructor arguments that the suite passes itself, so that they are no options
+    fixed    constructor arguments that the suite passes itself, so that they are no options; a dotted one's need not
+             have them
     """
 
     def __init__(
@@ -41,14 +44,16 @@ class Plugins:
         names = _modules(tuple(importlib.import_module(self.package).__path__))
         return sorted(n for n in names if n not in self.helpers and not n.startswith("_"))
 
-    def load(self, name: str) -> type:
-        """The public class of the plugin `name`; UserError names the plugins that exist."""
+    def load(self, name: str) -> Any:
+        """The public class of the plugin `name`, or what a dotted one names; UserError names those that exist."""
         if "." not in name and name not in self.available():
             raise UserError(f"{self.kind}.name: no {self.kind} {name!r}; {suggest(name, self.available())}")
         path = name if "." in name else f"{self.package}.{name}"
         if not all(part.isidentifier() for part in path.split(".")):
             raise UserError(f"{self.kind}.name: {name!r} is no module's name; a module of your own reads mypkg.mine")
         try:
+            if "." in name and (named := _member(path)) is not None:
+                return named
             module = importlib.import_module(path)
         except (ImportError, SyntaxError) as error:
             absent = isinstance(error, ModuleNotFoundError) and error.name
@@ -59,10 +64,15 @@ class Plugins:
             raise UserError(f"{self.kind}.name: {text}") from error
         return _public_class(module)
 
+    def parameters(self, name: str) -> Mapping[str, inspect.Parameter]:
+        """All arguments of the plugin `name`, those that the suite passes itself included."""
+        return inspect.signature(self.load(name)).parameters
+
     def options(self, name: str) -> dict[str, inspect.Parameter]:
         """The options that plugin `name` takes, by name; UserError for one without a name of its own or a type."""
-        parameters = inspect.signature(self.load(name)).parameters
-        options = {key: p for key, p in parameters.items() if key not in self.fixed}
+        options = {key: p for key, p in self.parameters(name).items() if key not in self.fixed}
+        if _is_foreign(name, self.load(name)):
+            return {key: p for key, p in options.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
         for key, parameter in options.items():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise UserError(f"{self.kind}.name: {name!r} takes {parameter}; a plugin names all its options")
@@ -73,15 +83,17 @@ class Plugins:
     def defaults(self, name: str) -> dict[str, Any]:
         """Default values of the plugin's options; options without a default are left out."""
         options = self.options(name).items()
-        return {
-            key: p.default for key, p in options if p.default is not inspect.Parameter.empty and p.default is not None
-        }
+        known = {key: p.default for key, p in options if p.default not in (inspect.Parameter.empty, None)}
+        if _is_foreign(name, self.load(name)):
+            # Its other defaults are its own business: a function, a class, whatever no config can hold.
+            return {key: value for key, value in known.items() if isinstance(value, bool | int | float | str)}
+        return known
 
     def check(self, name: str, options: Mapping[str, Any]) -> None:
         """Raise UserError unless the constructor of `name` takes these options, with these types."""
         allowed = self.options(name)
         for key in options:
-            if key not in allowed:
+            if key not in allowed and not self._takes_any(name):
                 raise UserError(
                     f"{self.kind}.{key}: {name!r} has no such option; {suggest(key, [*allowed, *own_keys(self.kind)])}"
                 )
@@ -102,8 +114,21 @@ class Plugins:
         except ValueError as error:
             raise UserError(f"{self.kind}: {error}") from error
 
+    def given(self, name: str, **fixed: Any) -> dict[str, Any]:
+        """Those of the arguments that the suite passes itself which plugin `name` takes: all, unless it is a user's."""
+        taken = self.parameters(name)
+        return {key: value for key, value in fixed.items() if key in taken or not _is_foreign(name, self.load(name))}
+
+    def _takes_any(self, name: str) -> bool:
+        """Whether it is a user's own, and takes options that it does not name."""
+        kinds = {parameter.kind for parameter in self.parameters(name).values()}
+        return _is_foreign(name, self.load(name)) and inspect.Parameter.VAR_KEYWORD in kinds
+
     def types(self, name: str) -> dict[str, Any]:
-        """The declared type of every constructor argument."""
+        """The declared type of every constructor argument; any type where a user's own says none that we know."""
+        if _is_foreign(name, self.load(name)):
+            plain = {key: p.annotation for key, p in self.parameters(name).items()}
+            return {key: value if value in (bool, int, float, str) else Any for key, value in plain.items()}
         try:
             parameters = inspect.signature(self.load(name), eval_str=True).parameters
         except NameError as error:
@@ -165,6 +190,20 @@ def own_keys(section: str) -> list[str]:
     """The keys of a config's section that stand beside its plugin's options; none where it is no section."""
     kind = typing.get_type_hints(Config).get(section)
     return [f.name for f in dataclasses.fields(kind) if f.name != "options"] if kind else []
+
+
+def _member(path: str) -> Any:
+    """The class or function that a dotted path names within a module; None where it names a module, or nothing."""
+    parent, _, name = path.rpartition(".")
+    if not parent or importlib.util.find_spec(parent) is None:
+        return None
+    found = getattr(importlib.import_module(parent), name, None)
+    return found if inspect.isclass(found) or inspect.isfunction(found) else None
+
+
+def _is_foreign(name: str, plugin: Any) -> bool:
+    """Whether a plugin is named by itself, and not by a module that was written to hold it."""
+    return "." in name and name.rpartition(".")[2] == getattr(plugin, "__name__", "")
 
 
 def _public_class(module: types.ModuleType) -> type:

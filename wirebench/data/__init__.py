@@ -18,4 +18,4 @@ def available() -> list[str]:
 
 def build(name: str, root: str = "", **options: Any) -> Dataset:
     """The data set `name` under the folder `root`; UserError where it is missing, broken or takes no such option."""
-    return PLUGINS.build(name, root=root, **options)
+    return PLUGINS.build(name, **{**PLUGINS.given(name, root=root), **options})

@@ -1,15 +1,16 @@
-"""What a data set is: images by index, the same for every reader that names the same key.
+"""What a data set is: samples by index, mostly images, the same for every reader that names the same key.
 
 Which images a worker gets is the business of `shard.Shard`; a data set only turns indices into tensors.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from wirebench.errors import UserError
+from wirebench.utils.rng import generator
 
 Batch = tuple[Tensor, Tensor]
 
@@ -33,15 +34,19 @@ class Dataset(Protocol):
     arguments are its options.
 
     num_classes  labels lie in [0, num_classes)
-    image_shape  (channels, height, width) of the images that `batches` yields
+    image_shape  (channels, height, width) of the images that `batches` yields; () for samples that are no images
     train_size   images of the training split
     test_size    images of the test split
     """
 
     num_classes: int
-    image_shape: tuple[int, int, int]
     train_size: int
     test_size: int
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """See above."""
+        ...
 
     def batches(
         self, index_batches: Iterable[Tensor], *, train: bool, key: Key, device: torch.device
@@ -51,10 +56,25 @@ class Dataset(Protocol):
         index_batches  int64 tensors of shape (N,) on the CPU, N >= 1, with indices into the split; N may vary
         train          the training split, augmented; else the test split, as it is
 
-        images are float32 (N, *image_shape), normalised; labels int64 (N,). Images depend on the index and on the
-        key, never on how the indices are batched or on how many processes decode. The caller may change the tensors
-        only of a set that says so. UserError names a file that cannot be read.
+        images are float32 (N, *image_shape), normalised; labels int64 (N,). Samples that are no images are a tensor
+        (N, ...) of any type, and their labels may be of shape (N, ...), such as a token's successor. Samples depend on
+        the index and on the key, never on how the indices are batched or on how many processes decode. The caller may
+        change the tensors only of a set that says so. UserError names a file that cannot be read.
         """
+
+
+def unit_of(dataset: Dataset) -> Literal["images", "samples"]:
+    """What a batch of the set has."""
+    return "images" if dataset.image_shape else "samples"
+
+
+def probe_batch(dataset: Dataset, count: int, device: torch.device) -> Batch:
+    """A batch to try a model on: noise with labels 0 for images, the first samples of the training split else."""
+    if dataset.image_shape:
+        images = torch.randn(count, *dataset.image_shape, generator=generator("probe batch"))
+        return images.to(device), torch.zeros(count, dtype=torch.int64, device=device)
+    index = torch.arange(count) % dataset.train_size
+    return next(iter(dataset.batches([index], train=True, key=Key(0, 0, 0), device=device)))
 
 
 def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:

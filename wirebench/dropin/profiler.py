@@ -8,7 +8,7 @@ trace.save("mine.json")
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +23,8 @@ from wirebench.utils.files import keeping
 
 LEAST_PASSES = 2
 """The first pass warms up, and does not count."""
+IMAGE_DIMENSIONS = 4
+"""Batch, channels, height, width: what is called with such floats is called with images."""
 
 
 class Profiler:
@@ -38,6 +40,7 @@ class Profiler:
         self._timer = LayerTimer(self.model, [], next(iter(self._parameters.values())).device)
         self._order: list[str] = []
         self._came = False
+        self._unit: Literal["images", "samples"] = "samples"
         self._detach: list[Callable[[], None]] = []
         self._trace: Trace | None = None
 
@@ -76,8 +79,11 @@ class Profiler:
         if not (model.training and torch.is_grad_enabled()):
             return
         tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor) and each.dim()]
-        if not self._given and tensors:
-            self.batch_size = tensors[0].shape[0]
+        if tensors:
+            self.batch_size = self._given or tensors[0].shape[0]
+            self._unit = (
+                "images" if tensors[0].is_floating_point() and tensors[0].dim() == IMAGE_DIMENSIONS else "samples"
+            )
 
     def _comes(self, name: str) -> None:
         self._came = True
@@ -111,7 +117,7 @@ class Profiler:
         self._trace = Trace(
             kind, f"{kind}, {numel:,} parameters", hardware(device), self.batch_size, False,
             f"wirebench.profile: medians of {len(passes) - 1} passes", torch.__version__.partition("+")[0],
-            tuple(layers[::-1]),
+            tuple(layers[::-1]), self._unit,
         )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ MAIN = (
     "compressor",
     "scheduler",
     "images/s [p10 - p90]",
+    "samples/s [p10 - p90]",
     "step ms [p10 - p90]",
     "step ms predicted",
     "  exchange_exposed",
@@ -41,6 +42,11 @@ TIMES_AS_MANY = 2
 """Of the bytes of `wire`: from where on the interface's are pointed out."""
 
 
+def unit_of(record: Record) -> str:
+    """What a batch of the run has: images or, where the model takes none, samples."""
+    return str(record.get("samples", {}).get("unit", "images"))
+
+
 def rows(record: Record) -> dict[str, str]:
     """The lines of one run's column, label to text; '-' where the record has null. Takes a valid record."""
     config = record["config"]
@@ -50,7 +56,7 @@ def rows(record: Record) -> dict[str, str]:
         **{section: _plugin(config, section) for section in ("model", "compressor", "scheduler", "collective")},
         "data": _data(config.get("data", {})),
         "status": record["status"],
-        "images/s [p10 - p90]": _spread(record["images_per_second"], _rate)
+        f"{unit_of(record)}/s [p10 - p90]": _spread(record["images_per_second"], _rate)
         + _beside(expected.get("images_per_second"), _rate),
         "step ms [p10 - p90]": _spread(record["step_seconds"], _milliseconds),
         **_prediction(record.get("prediction")),

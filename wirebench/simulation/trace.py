@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Protocol, get_type_hints, runtime_checkable
+from typing import Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from wirebench.config.plugins import check_type, suggest
 from wirebench.errors import UserError
@@ -17,6 +17,8 @@ from wirebench.utils.files import write_atomically
 
 SHIPPED = Path(__file__).resolve().parents[2] / "configs" / "traces"
 """The folder of the traces that are named without a path."""
+MAY_LACK = ("shape", "unit")
+"""Keys that a file may leave out."""
 MOST_IMAGES, MOST_NUMEL, MOST_SECONDS = 10**9, 10**11, 10**5
 """The most images of a batch, elements and seconds of a layer: more is a mistake, and would be simulated for hours."""
 
@@ -53,11 +55,12 @@ class TraceLayer:
 class Trace:
     """One training step of a model, without communication and update.
 
-    batch_size  images that the times are for
+    batch_size  images, or other units, that the times are for
     estimate    whether the times are computed and not measured
     source      how it was made, in words
     torch       version of PyTorch that made it
     layers      in forward order
+    unit        what `batch_size` counts: images or, where a model takes no images, samples or tokens
     """
 
     name: str
@@ -68,6 +71,7 @@ class Trace:
     source: str
     torch: str
     layers: tuple[TraceLayer, ...]
+    unit: Literal["images", "samples", "tokens"] = "images"
 
     @property
     def numel(self) -> int:
@@ -100,6 +104,8 @@ class Trace:
     def save(self, path: str | Path) -> None:
         """Write it as JSON, a line for each layer; the file is whole or not there. Raises OSError."""
         head = asdict(self)
+        if self.unit == "images":
+            del head["unit"]
         layers = [{key: value for key, value in layer.items() if value is not None} for layer in head.pop("layers")]
         lines = ",\n".join(f"    {json.dumps(layer)}" for layer in layers)
         text = json.dumps(head, indent=2).removesuffix("\n}")
@@ -173,7 +179,7 @@ def _checked(where: str, table: Any, kind: type, given: tuple[str, ...] = ()) ->
         if key not in names:
             raise UserError(f"{where}: {key}: no such key; {suggest(key, names)}")
     for key in names:
-        if key not in table and key != "shape":
+        if key not in table and key not in MAY_LACK:
             raise UserError(f"{where}: {key}: is missing")
         if key in table and key not in given:
             check_type(f"{where}: {key}", table[key], types[key])

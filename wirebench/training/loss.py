@@ -1,10 +1,13 @@
 """The loss of a classifier, with and without auxiliary heads.
 
-A model returns logits (N, classes) or, while it trains, (logits, [logits of each auxiliary head]).
+A model returns logits (N, classes) or, while it trains, (logits, [logits of each auxiliary head]). One that has several
+labels in a sample, such as a token's successors, returns logits (N, ..., classes) for labels (N, ...).
 """
 
 import torch.nn.functional as F
 from torch import Tensor
+
+from wirebench.errors import UserError
 
 Output = Tensor | tuple[Tensor, list[Tensor]]
 
@@ -16,15 +19,27 @@ def logits_of(output: Output) -> Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
+def row_by_row(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Logits (labels, classes) and labels in one row, however many there are in a sample; UserError if they differ."""
+    if logits.shape[:-1] != labels.shape:
+        raise UserError(
+            f"model.name: its output has shape {tuple(logits.shape)}, and the labels {tuple(labels.shape)}; cross "
+            "entropy needs logits of the labels' shape, and classes as one more dimension at the end"
+        )
+    return logits.flatten(0, -2), labels.flatten()
+
+
 def cross_entropy(output: Output, labels: Tensor, label_smoothing: float = 0.0) -> Tensor:
     """Mean cross entropy over the batch, a scalar in fp32 also where the logits are bf16 (autocast).
 
-    output           logits (N, classes); each auxiliary head adds 0.3 times its own loss
-    labels           class numbers, int64, shape (N,)
+    output           logits (N, ..., classes); each auxiliary head adds 0.3 times its own loss
+    labels           class numbers, int64, shape (N, ...)
     label_smoothing  share of the target that is spread evenly over all classes, in [0, 1]
     """
     heads = output[1] if isinstance(output, tuple) else []
-    loss = F.cross_entropy(logits_of(output).float(), labels, label_smoothing=label_smoothing)
+    logits, targets = row_by_row(logits_of(output).float(), labels)
+    loss = F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
     for head in heads:
-        loss = loss + _AUXILIARY_WEIGHT * F.cross_entropy(head.float(), labels, label_smoothing=label_smoothing)
+        logits, targets = row_by_row(head.float(), labels)
+        loss = loss + _AUXILIARY_WEIGHT * F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
     return loss

@@ -19,10 +19,13 @@ class Progress:
     """Shows steps and epochs on standard output.
 
     On a terminal one line is redrawn in place, twice a second; elsewhere (a launcher that captures output, CI, a file)
-    a plain ASCII line is printed at most every 5 seconds and at each epoch's end.
+    a plain ASCII line is printed at most every 5 seconds and at each epoch's end. `unit` is what a batch has.
     """
 
-    def __init__(self, console: Console | None = None, now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, unit: str = "images", console: Console | None = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._unit = unit
         self._console = console or Console(highlight=False)
         self._now = now
         self._live: LiveLine | None = None
@@ -47,7 +50,7 @@ class Progress:
         """Show that step `step` (from 0) is done, with the world's throughput and one rank's traffic."""
         done, now = step + 1, self._now()
         text = (
-            f"{images_per_second:.4g} images/s  loss {loss:.4f}  wire {wire_megabytes_per_second:.3g} MB/s  "
+            f"{images_per_second:.4g} {self._unit}/s  loss {loss:.4f}  wire {wire_megabytes_per_second:.3g} MB/s  "
             f"ETA {self._remaining(done, now)}"
         )
         if self._live is not None:

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wirebench.config.loader import TrainConfig
+from wirebench.data.base import probe_batch
 from wirebench.data.shard import Shard
 from wirebench.gradient.flat import FlatGradient
-from wirebench.training.loss import cross_entropy, logits_of
-from wirebench.utils.rng import generator, seed_of
+from wirebench.training.loss import cross_entropy, logits_of, row_by_row
+from wirebench.utils.rng import seed_of
 
 TOP = (1, 5)
 
@@ -62,13 +63,14 @@ class Replica:
 
     @torch.no_grad()
     def evaluate(self, after_batch: Callable[[], None] = lambda: None) -> Tensor:
-        """Sums over this rank's share of the test set, float64: (loss, top-1 hits, top-5 hits, images)."""
+        """Sums over this rank's share of the test set, float64: (loss, top-1 hits, top-5 hits, labels)."""
         totals = torch.zeros(len(TOP) + 2, dtype=torch.float64)
         self.model.eval()
         try:
             for images, labels in self.shard.test():
                 with self._autocast():
                     logits = logits_of(self.model(self._laid_out(images))).float()
+                logits, labels = row_by_row(logits, labels)
                 loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
                 totals += torch.tensor([loss.item(), *_hits(logits, labels), len(labels)], dtype=torch.float64)
                 after_batch()
@@ -77,9 +79,9 @@ class Replica:
         return totals
 
     def blank_batch(self, count: int) -> tuple[Tensor, Tensor]:
-        """Images of noise (count, C, H, W) and labels 0, laid out as `forward` lays out its own."""
-        images = torch.randn(count, *self.shard.dataset.image_shape, generator=generator("blank batch"))
-        return self._laid_out(images.to(self.device)), torch.zeros(count, dtype=torch.int64, device=self.device)
+        """A batch to try the model on, laid out as `forward` lays out its own; see data.probe_batch."""
+        images, labels = probe_batch(self.shard.dataset, count, self.device)
+        return self._laid_out(images), labels
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.section.precision == "bf16")

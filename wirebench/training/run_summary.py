@@ -8,6 +8,7 @@ import torch
 from wirebench.collectives.execution.executor import RequestLog
 from wirebench.comm.engine import Engine
 from wirebench.config.loader import Config
+from wirebench.data.base import unit_of as dataset_unit
 from wirebench.telemetry.timeline import Timeline
 from wirebench.telemetry.wire_stats import PerRankBytes, Traffic
 from wirebench.training.replica import Replica
@@ -30,7 +31,7 @@ def setting(worker: Replica) -> dict[str, Any]:
     dataset = worker.shard.dataset
     return {
         "parameters": worker.flat.param.numel(),
-        "samples": {"train": dataset.train_size, "test": dataset.test_size},
+        "samples": {"train": dataset.train_size, "test": dataset.test_size, "unit": dataset_unit(dataset)},
     }
 
 

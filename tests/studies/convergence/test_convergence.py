@@ -125,7 +125,7 @@ def test_a_warm_up_gets_sparser_from_epoch_to_epoch(density: float, task: Task, 
 def test_the_models_size_is_the_models(task: Task) -> None:
     config = loader.load(task.config)
     side = config.data.options.get("size", 32)
-    model = models.build(config.model.name, num_classes=10, image_shape=(3, side, side), **config.model.options)
+    model = models.build(config.model.name, 10, (3, side, side), **config.model.options)
     assert sum(parameter.numel() for parameter in model.parameters()) == task.parameters
 
 
