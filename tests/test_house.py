@@ -60,6 +60,7 @@ ORDER = (
     "suite.inspect",
     "suite.cli",
     "suite",
+    "examples",
     "tests",
     "scripts",
 )

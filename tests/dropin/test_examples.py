@@ -1,0 +1,40 @@
+"""The examples run as they are written, at toy size, and do what they say."""
+
+import difflib
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.forked import fork
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def told(name: str, arguments: list[str], logs: Path) -> str:
+    """What rank 0 of two printed."""
+    ended = fork("torch", 2, arguments, logs, script=f"examples/{name}.py")
+    assert ended.code == 0, ended.said
+    return ended.out
+
+
+@pytest.mark.parametrize("name", ["plain_ddp", "synchronised"])
+def test_both_loops_learn(name: str, tmp_path: Path) -> None:
+    losses = [float(each) for each in re.findall(r"loss (\S+)", told(name, ["--epochs=5"], tmp_path))]
+    assert len(losses) == 5 and losses[-1] < 0.5
+
+
+def test_the_suite_comes_into_a_loop_with_five_lines() -> None:
+    plain, ours = ((EXAMPLES / f"{name}.py").read_text().splitlines() for name in ("plain_ddp", "synchronised"))
+    added = [line for line in difflib.ndiff(plain, ours) if re.match(r"\+ +\S", line)]
+    assert len(added) <= 5, added
+
+
+@pytest.mark.parametrize("words", [[], ["--compressor=topk", "--option=density=0.01", "--scheduler=mg_wfbp"]])
+def test_a_gpt_learns_from_the_standard_library(words: list[str], tmp_path: Path) -> None:
+    small = ["--steps=40", "--width=32", "--depth=1", "--length=32", "--lr=0.01"]
+    said = told("gpt", [*small, *words], tmp_path)
+    bits = [float(each) for each in re.findall(r"(\S+) bits per byte", said)]
+    assert bits[0] > 7 and bits[-1] < 6
+    sent, dense = map(float, re.findall(r"(\S+) MB a step and rank, dense gradients would be (\S+) MB", said)[0])
+    assert sent < dense / 20 if words else sent == pytest.approx(dense, rel=0.05)
