@@ -10,6 +10,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import compressors
 import schedulers
@@ -24,7 +26,7 @@ RATE = 0.05
 Rates = Callable[[int], float]
 SPARSE: Mapping[str, Any] = {"density": 0.05}
 NOTHING: Mapping[str, Any] = {}
-RANK = 0
+RANK, WORLD = 0, 2
 
 
 def network() -> nn.Module:
@@ -184,6 +186,14 @@ def mistakes_are_told() -> None:
     loss_of(model, 2).backward()
     says("no_sync", lambda: loss_of(model, 3).backward())
     says("comes before the first step", lambda: sync.load_state_dict({}))
+    mesh = init_device_mesh("cpu", (WORLD,)) if ENGINE == "torch" else None
+    if mesh is not None:
+        sharded = nn.Linear(8, 8)
+        fully_shard(sharded, mesh=mesh)
+        says("is sharded", lambda: wirebench.synchronise(sharded, compressors.build("none"), schedulers.build("wfbp")))
+        says(
+            "is for DistributedDataParallel", lambda: wirebench.comm_hook(compressors.build("topk"))(None, batch(0)[0])
+        )
     for name, words in (("native", "itself"), ("dear", "optimizer=")):
         says(words, lambda: wirebench.synchronise(model, compressors.build("none"), schedulers.build(name)))  # noqa: B023
 

@@ -30,6 +30,14 @@ def test_the_suite_comes_into_a_loop_with_five_lines() -> None:
     assert len(added) <= 5, added
 
 
+@pytest.mark.parametrize(("name", "most"), [("lightning_hook", 1.0), ("hf_trainer", 2.0)])
+def test_trainers_take_the_hook(name: str, most: float, tmp_path: Path) -> None:
+    """With the real libraries, which wrap the model themselves."""
+    said = told(name, ["--epochs=4"], tmp_path)
+    loss, ratio = map(float, re.findall(r"loss (\S+), (\S+) times fewer bytes on the wire", said)[0])
+    assert loss < most and ratio == 50
+
+
 @pytest.mark.parametrize("words", [[], ["--compressor=topk", "--option=density=0.01", "--scheduler=mg_wfbp"]])
 def test_a_gpt_learns_from_the_standard_library(words: list[str], tmp_path: Path) -> None:
     small = ["--steps=40", "--width=32", "--depth=1", "--length=32", "--lr=0.01"]

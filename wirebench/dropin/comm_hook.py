@@ -63,8 +63,13 @@ class CommHook:
         self.__name__ = self.__qualname__ = "wirebench_comm_hook"
         self._unwatch = momentum.watch(compressor, lambda: self._job.parameters if self._job else ())
 
-    def __call__(self, state: object, bucket: dist.GradBucket) -> Future[Tensor]:
+    def __call__(self, state: object, bucket: dist.GradBucket, *shards: object) -> Future[Tensor]:
         """Start the exchange of a bucket; the future's value is the average over ranks."""
+        if not isinstance(bucket, dist.GradBucket):
+            raise UserError(
+                "comm_hook: is for DistributedDataParallel. FSDP gives its hooks no buckets, and each rank needs a "
+                "shard of the average, where a compressor's is whole on every rank"
+            )
         if self._job is None:
             self._job = HookJob(self.compressor, *self._settings, bucket.buffer().device, self._state)
         return self._job.start(bucket, self.epoch)
