@@ -1,11 +1,13 @@
-"""What the trunk costs: our whole train step and the engine's own data parallelism take turns in one run.
+"""What the trunk costs: a step of ours and one of the engine's own data parallelism take turns in one run.
 
   wirebench bench overhead --engine torch   --model resnet20     against DistributedDataParallel
   wirebench bench overhead --engine horovod --model vgg16        against hvd.DistributedOptimizer
+  wirebench bench overhead --engine torch   --model resnet20 --ours synchronise
 
-Both sides run the same model, batches, optimizer and machine: ours is train.py's own step (compressor none, scheduler
-fused, collective native, record and guard included), the peer's a plain loop. Turns are short and their order
-alternates; the ratio of step times is taken turn by turn, so what slows the machine down slows both sides. Both use the
+Both sides run the same model, batches, optimizer and machine. Ours is train.py's own step (compressor none, scheduler
+fused, collective native, record and guard included) or, with --ours synchronise, the peer's loop with
+`wirebench.synchronise` in place of the engine's synchroniser. The peer's is a plain loop. Turns are short and their
+order alternates; the ratio of step times is taken turn by turn, so what slows the machine down slows both sides. Both use the
 fused SGD. Horovod's tensor fusion is on, for its optimizer's sake: ours has one message in flight, so nothing to fuse.
 """
 
@@ -22,8 +24,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+import compressors
 import models
+import schedulers
+import wirebench
 from suite.compose.build import compose
 from train import train_step
 from wirebench.comm.engine import Engine, start
@@ -80,7 +86,7 @@ def launch(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     """Let both sides take turns; rank 0 prints the result."""
     run = compose(settings(options, folder, engine.size), engine)
-    sides = {"ours": ours(run), "peer": peer(run)}
+    sides = {"ours": OURS[options.ours](run), "peer": peer(run)}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
     for side in sides.values():
         turn(side, options.warmup)
@@ -94,7 +100,7 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
         return
     result = summarise(options, seconds)
     print(f"{options.model}, {engine.size} processes, {engine.backend}, batch {run.config.data.batch_size} each")
-    for name, label in (("ours", "train.py"), ("peer", PEERS[options.engine])):
+    for name, label in (("ours", LABELS[options.ours]), ("peer", PEERS[options.engine])):
         print(f"  {label:28} {result[name]['median'] * 1e3:9.2f} ms a step")
     ratio = result["ratio"]
     spread = f"[{ratio['p10']:.4f} - {ratio['p90']:.4f}]"
@@ -139,15 +145,42 @@ def ours(run: Trainer) -> Callable[[], None]:
     return step
 
 
-def peer(run: Trainer) -> Callable[[], None]:
-    """One step of a plain loop: a model of its own with nothing of ours in it, and the engine's own synchroniser."""
+def dropped_in(run: Trainer) -> Callable[[], None]:
+    """One step of a plain loop with `synchronise` in it."""
+    model, optimizer = fresh(run)
+    settings, scheduler = run.config, schedulers.build("fused")
+    sync = wirebench.synchronise(model, compressors.build("none"), scheduler)
+    batches = run.workers[0].shard.train(0)
+
+    def step() -> None:
+        images, labels = next(batches)
+        optimizer.zero_grad()
+        with torch.autocast(run.engine.device.type, torch.bfloat16, enabled=settings.train.precision == "bf16"):
+            output = model(images)
+        cross_entropy(output, labels).backward()
+        sync.step(optimizer)
+
+    return step
+
+
+OURS = {"train": ours, "synchronise": dropped_in}
+LABELS = {"train": "train.py", "synchronise": "wirebench.synchronise"}
+
+
+def fresh(run: Trainer) -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A model with the weights of the run's, nothing of ours in it, and its optimizer."""
     settings, worker = run.config, run.workers[0]
     dataset = worker.shard.dataset
     model = models.build(settings.model.name, dataset.num_classes, dataset.image_shape, **settings.model.options)
     model.load_state_dict({name: tensor.clone() for name, tensor in worker.model.state_dict().items()})
-    optimizer = build_optimizer(model.to(run.engine.device), settings.optimizer)
+    return model, build_optimizer(model.to(run.engine.device), settings.optimizer)
+
+
+def peer(run: Trainer) -> Callable[[], None]:
+    """One step of a plain loop with the engine's own synchroniser."""
+    model, optimizer = fresh(run)
+    settings, batches = run.config, run.workers[0].shard.train(0)
     synchroniser = native_sync(run.engine, model, optimizer, bucket_cap_mb=0.0, accumulation=1, unused=())
-    batches = worker.shard.train(0)
 
     def step() -> None:
         images, labels = next(batches)
@@ -186,6 +219,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of("bench overhead", __doc__)
     parser.add_argument("--engine", choices=list(PEERS), default="torch")
     parser.add_argument("--model", choices=list(MODELS), default="resnet20")
+    parser.add_argument("--ours", choices=list(OURS), default="train", help="whose step is compared (%(default)s)")
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--batch", type=int, default=0, help="images per process (default: the model's)")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
