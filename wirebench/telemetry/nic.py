@@ -66,6 +66,11 @@ def find_interface(all_on_one_host: bool, environment: Mapping[str, str] | None 
     return _default_route()
 
 
+def sent_bytes() -> dict[str, int]:
+    """Bytes that each interface of this host has sent since it came up; {} on a system that does not count."""
+    return {name: each.sent for name, each in (_counters() or {}).items()}
+
+
 def _counters() -> dict[str, Counters] | None:
     """The counters by interface; None on a system without the file."""
     try:

@@ -17,9 +17,11 @@ from wirebench.exchange.driver import Synchroniser
 from wirebench.exchange.lane import Lane
 from wirebench.profiling.calibration import Calibration
 from wirebench.record.writer import NullRecord, RunRecord
+from wirebench.telemetry import rank_facts
 from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.gpu import GpuSampler, NullSampler
 from wirebench.telemetry.machines import LoadMeter, process_age
+from wirebench.telemetry.rank_facts import InterfaceWatch
 from wirebench.telemetry.step_stats import summary
 from wirebench.telemetry.timeline import Timeline
 from wirebench.telemetry.wire_stats import Traffic
@@ -70,6 +72,7 @@ class Trainer:
     first_step: int = 0
     counted_from: int = 0
     load: LoadMeter = field(default_factory=LoadMeter)
+    interfaces: InterfaceWatch = field(default_factory=InterfaceWatch)
     _extra: dict[str, float] = field(default_factory=dict)
     _look_every: int = 1
     _startup_seconds: float | None = None
@@ -206,10 +209,11 @@ class Trainer:
         if self.engine.is_first:
             with keeping(self.directory / "trace.json"):
                 self.timeline.save(self.directory / "trace.json")
-        loads = None
+        loads = ranks = None
         if status != "diverged":
             run_summary.gather(self.engine, self.traffic)
             loads = self.load.loads(self.engine)
+            ranks = rank_facts.gathered(self.engine, self.step_log.steps, self.interfaces)
         measured = summary(self.step_log.steps, self.engine.size) | self.traffic.summary()
         measured["compression_ratio"] |= run_summary.last_step(self.config, self.traffic)
         bounded_by = self.lanes[0].compressor.bounded_by if self.lanes else ""
@@ -230,6 +234,7 @@ class Trainer:
             seconds_total=self.state.seconds,
             gpu=self.gpu.stop(),
             load=loads,
+            ranks=ranks,
             health=self.health.summary(),
             warnings=self.state.warnings + warned,
             compressor_state=self.lanes[0].state_share if self.lanes else None,
