@@ -55,6 +55,7 @@ ORDER = (
     "suite.traces",
     "suite.bench",
     "suite.planner",
+    "suite.diagnose",
     "suite.studies",
     "suite.webpage",
     "suite.inspect",

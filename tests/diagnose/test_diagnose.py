@@ -1,0 +1,176 @@
+"""wirebench diagnose: each planted fault is named first, and nothing is found in a healthy run."""
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.diagnose.evidence import Message, fitted
+from tests.suite.test_show import RECORD
+from tests.suite.verbs import verb
+
+main = verb("diagnose")
+RATE, START = 125e6, 0.0003
+"""Of the healthy run's link: 1 Gbit/s, and what a message takes beside its bytes."""
+SIZES = (4e6, 2e6, 1e6, 5e5)
+
+
+def healthy() -> dict[str, Any]:
+    """Two ranks on two hosts, top-k, four messages of a step that the backward pass hides but for a little."""
+    record = copy.deepcopy(RECORD)
+    phases = {
+        "data": 0.001,
+        "forward": 0.06,
+        "backward": 0.12,
+        "compress": 0.004,
+        "exchange_exposed": 0.012,
+        "update": 0.004,
+    }
+    ranks = [
+        {
+            "rank": rank, "host": f"h{rank}", "threads": 1, "cores": 1, "ranks_on_host": 1, "step_seconds": 0.2,
+            "phases": dict(phases), "sent": {"eth0": 10**9}, "link_mbit": {"eth0": 1000.0},
+        }
+        for rank in range(2)
+    ]  # fmt: skip
+    sent = {"payload": sum(SIZES), "dense": 60e6, "wire": sum(SIZES), "wire_mean": sum(SIZES), "nic": None}
+    record |= {"phases": phases, "ranks": ranks, "world_size": 2, "engine": "torch", "device": "cpu", "backend": "gloo"}
+    record["step_seconds"] = {"median": 0.2, "p10": 0.19, "p90": 0.21}
+    record["bytes_per_step"] |= sent
+    record["config"]["compressor"] = {"name": "topk"}
+    record["requests"] = [{"kind": "Gather", "plan": "native", "rounds": 1, "bytes": size} for size in SIZES]
+    return record
+
+
+def write(folder: Path, record: dict[str, Any], rate: float = RATE, start: float = START) -> None:
+    """A run's folder: its messages take their start-up and their bytes, and now and then the time of a late rank."""
+    name = {"name": "thread_name", "ph": "M", "pid": 0, "tid": 3, "args": {"name": "requests"}}
+    events = [
+        {
+            "name": each["kind"], "ph": "X", "pid": 0, "tid": 3, "ts": 0.0, "args": {"wire_bytes": each["bytes"]},
+            "dur": 1e6 * (start + each["bytes"] / rate) + 5e4 * (step % 3 == 1),
+        }
+        for step in range(5)
+        for each in record["requests"]
+    ]  # fmt: skip
+    (folder / "trace.json").write_text(json.dumps({"traceEvents": [name, *events]}))
+    (folder / "record.json").write_text(json.dumps(record))
+
+
+def diagnosed(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert main([str(folder), "--json", *words]) == 0
+    told: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return told
+
+
+def test_a_healthy_run_has_no_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write(tmp_path, healthy())
+    told = diagnosed(tmp_path, capsys)
+    assert told["findings"] == []
+    assert told["link"]["bytes_per_second"] == pytest.approx(RATE) and told["link"]["start_seconds"] == pytest.approx(
+        START
+    )
+    assert sum(told["parts"].values()) == pytest.approx(0.2, rel=0.05)
+    assert told["break_even_bytes_per_second"] == pytest.approx((60e6 - sum(SIZES)) / 0.004)
+    assert main([str(tmp_path)]) == 0
+    assert "Nothing stands out" in capsys.readouterr().out
+
+
+def slow(record: dict[str, Any]) -> None:
+    record["ranks"][1]["phases"] |= {"forward": 0.1, "backward": 0.2}
+    record["ranks"][0]["phases"]["exchange_exposed"] = 0.13
+
+
+def starved(record: dict[str, Any]) -> None:
+    record["ranks"][1]["phases"]["data"] = 0.08
+
+
+def heavy(record: dict[str, Any]) -> None:
+    for rank in record["ranks"]:
+        rank["phases"]["compress"] = 0.9
+
+
+def many(record: dict[str, Any]) -> None:
+    record["requests"] = [{"kind": "Sum", "plan": "native", "rounds": 1, "bytes": 1e3 + 100 * n} for n in range(100)]
+    for rank in record["ranks"]:
+        rank["phases"]["exchange_exposed"] = 0.1
+
+
+def exposed(record: dict[str, Any]) -> None:
+    for rank in record["ranks"]:
+        rank["phases"]["exchange_exposed"] = 0.4
+
+
+def elsewhere(record: dict[str, Any]) -> None:
+    exposed(record)
+    record["ranks"][1] |= {"sent": {"eth1": 10**9, "eth0": 10}, "link_mbit": {"eth0": 1000.0, "eth1": 100.0}}
+
+
+def crowded(record: dict[str, Any]) -> None:
+    for rank in record["ranks"]:
+        rank |= {"threads": 8, "cores": 2, "ranks_on_host": 2}
+
+
+def through_the_host(record: dict[str, Any]) -> None:
+    exposed(record)
+    record["device"] = "cuda"
+
+
+@pytest.mark.parametrize(
+    ("plant", "name", "link"),
+    [
+        (slow, "slow rank", {}),
+        (starved, "data", {}),
+        (heavy, "compressor", {}),
+        (many, "small messages", {"start": 0.001}),
+        (exposed, "link", {"rate": RATE / 10}),
+        (elsewhere, "interface", {}),
+        (crowded, "threads", {}),
+        (through_the_host, "staged", {}),
+    ],
+)
+def test_a_planted_fault_is_named_first(
+    plant: Callable[[dict[str, Any]], None], name: str, link: dict[str, float], tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    record = healthy()
+    plant(record)
+    write(tmp_path, record, **link)
+    found = diagnosed(tmp_path, capsys)["findings"]
+    assert found and found[0]["name"] == name
+    assert found[0]["gain"] > 0 and found[0]["evidence"] and found[0]["change"]
+    assert main([str(tmp_path)]) == 0
+    assert f"1. {found[0]['sentence']}" in capsys.readouterr().out
+
+
+def test_the_nominal_rate_may_be_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = healthy()
+    exposed(record)
+    for rank in record["ranks"]:
+        rank["link_mbit"] = {}
+    write(tmp_path, record)
+    assert diagnosed(tmp_path, capsys)["findings"] == []
+    assert diagnosed(tmp_path, capsys, "--link", "10gbit")["findings"][0]["name"] == "link"
+
+
+def test_messages_of_one_size_give_a_least_rate_and_no_start_up() -> None:
+    alike = [Message("Sum", 0.01, 1e6, 1), Message("Sum", 0.012, 1e6, 1)]
+    assert fitted(alike) == (None, pytest.approx(1e8))
+    assert fitted([]) == (None, None)
+
+
+def test_an_older_record_is_read_and_a_run_without_steps_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = healthy()
+    del record["ranks"]
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    assert main([str(tmp_path)]) == 0
+    assert "drew no messages" in capsys.readouterr().out
+    record["step_seconds"] = {"median": None, "p10": None, "p90": None}
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    assert main([str(tmp_path)]) == 2
+    assert "no step of this run was counted" in capsys.readouterr().err
