@@ -158,8 +158,9 @@ def test_the_nominal_rate_may_be_given(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_messages_of_one_size_give_a_least_rate_and_no_start_up() -> None:
     alike = [Message("Sum", 0.01, 1e6, 1), Message("Sum", 0.012, 1e6, 1)]
-    assert fitted(alike) == (None, pytest.approx(1e8))
-    assert fitted([]) == (None, None)
+    link = fitted(alike)
+    assert link.start_seconds is None and link.bytes_per_second == pytest.approx(1e8)
+    assert fitted([]).bytes_per_second is None
 
 
 def test_an_older_record_is_read_and_a_run_without_steps_is_one_line(
