@@ -20,9 +20,13 @@ def test_what_harms_or_was_tried_on_noise_is_shown_and_not_recommended(tmp_path)
     where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "4", "--compressors"]
     found = answer(tmp_path, *where, "randomk", "topk", "iwp")
     rows = {row["compressor"]: row for row in found["rows"]}
-    assert rows["randomk"]["accuracy"]["diverged"] and rows["topk"]["not_counted"] is None
+    lost = -rows["randomk"]["accuracy"]["top1_points"]
+    assert lost > 5 and not rows["randomk"]["accuracy"]["diverged"] and rows["topk"]["not_counted"] is None
     assert found["answer"].startswith("topk with ")
-    for name, reason in (("randomk", "diverged in training"), ("iwp", "was timed on noise alone")):
+    for name, reason in (
+        ("randomk", f"lost {lost:.1f} points of top-1 in training"),
+        ("iwp", "was timed on noise alone"),
+    ):
         gain = 100 * (rows[name]["images_per_second"] / rows["none"]["images_per_second"] - 1)
         assert f" {name}, {gain:.0f} % faster, is not counted: it {reason}." in found["answer"]
         assert rows[name]["not_counted"] == reason
@@ -106,7 +110,6 @@ def test_accuracies_are_those_of_the_records():
     assert known.cell("topk", 0.01) == f"{100 * (top1['topk'] - top1['dense']):+.1f}"
     assert known.cell("topk", 0.001) == known.cell("topk", 0.01) + "*"
     assert known.cell("dgc", None).startswith(f"{100 * (top1['dgc'] - top1['dense']):+.1f}"), "no variant"
-    assert known.cell("randomk", 0.01) == "diverged" and known.diverged("randomk")
     assert known.cell("none", None) == "+0.0" and not known.diverged("none")
     assert "dense" not in known.known and not any(" " in name for name in known.known)
 

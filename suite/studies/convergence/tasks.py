@@ -43,7 +43,8 @@ CONTRASTS = (
     "gs_sgd p1=0 agree=majority", "gs_sgd p1=1", "gs_sgd rows=5 agree=majority", "gs_sgd columns_per_entry=10",
     "gs_sgd reseed=false", "gs_sgd momentum=0 optimizer.momentum=0.9",
     "powersgd rank=1", "iwp masking=true", "signsgd dense_below=0", "terngrad dense_below=0", "qsgd bits=2",
-    "clt_k density=0.034", "randomk optimizer.momentum=0.9",
+    "clt_k density=0.034", "gtopk density=0.034", "oktopk density=0.034", "randomk optimizer.momentum=0.9",
+    "fetch_sgd columns_per_entry=19", "fetch_sgd columns_per_entry=20",
 )  # fmt: skip
 """Rows that show where another row's accuracy comes from: one thing is changed, or what goes with it as well. They have
 as many seeds as a test needs."""
