@@ -37,12 +37,15 @@ def test_ranks_are_in_their_hosts(cluster: Run):
 
 
 def test_hosts_know_each_other_and_nobody_else(cluster: Run):
+    """And what an unbuffered program prints in pieces comes as whole lines."""
     program = (
-        "import socket; print(socket.gethostbyname('h0'), socket.gethostbyname('h1'), socket.gethostname(), "
-        "len(socket.if_nameindex()))"
+        "import socket, time; place = socket.gethostbyname('h0'), socket.gethostbyname('h1'), socket.gethostname()\n"
+        "time.sleep(1 - time.time() % 1)  # Both ranks at once.\n"
+        "for _ in range(500): print(*place, len(socket.if_nameindex()))"
     )
-    ended = cluster("run", "--hosts", 2, "--", "python", "-c", program)
-    assert sorted(ended.out.splitlines()) == ["10.77.1.1 10.77.1.2 h0 2", "[1] 10.77.1.1 10.77.1.2 h1 2"], ended.said
+    ended = cluster("run", "--hosts", 2, "--", "python", "-u", "-c", program)
+    said = ["10.77.1.1 10.77.1.2 h0 2", "[1] 10.77.1.1 10.77.1.2 h1 2"]
+    assert sorted(ended.out.splitlines()) == [line for line in said for _ in range(500)], ended.said
 
 
 @pytest.mark.parametrize("shape", [("--hosts", 2), ("--hosts", 4), ("--layout", "(1+1)+(1+1)")])

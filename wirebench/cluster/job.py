@@ -123,27 +123,40 @@ def _rendezvous(planned: Plan) -> int:
 
 
 def _start(order: Order, port: int, events: Queue[Event]) -> tuple[dict[int, subprocess.Popen], list[threading.Thread]]:
-    """Start every rank's process, and the threads that pass on what ranks print; rank 0 prints by itself."""
+    """Start every rank's process, and the threads that pass on what ranks print."""
     ranks, talk = {}, []
     for rank, host in order.plan.host_of.items():
         spaces = order.spaces[host]
-        pipe = None if rank == 0 else subprocess.PIPE
+        out, err = _streams(rank)
         enter = ("nsenter", f"--net=/proc/self/fd/{spaces[0]}", f"--uts=/proc/self/fd/{spaces[1]}", "--")
         process = subprocess.Popen(
             [*enter, *order.command],
             stdin=subprocess.DEVNULL,
-            stdout=pipe,
-            stderr=pipe,
+            stdout=out,
+            stderr=err,
             env=environment(os.environ, order.engine, order.plan, rank, port, order.counts),
             pass_fds=spaces,
             start_new_session=True,
         )
         ranks[rank] = process
+        prefix = f"[{rank}] ".encode() if rank else b""
         for source, target in ((process.stdout, 1), (process.stderr, 2)):
             if source is not None:
-                talk.append(_thread(_pass_on, source, target, f"[{rank}] ".encode()))
+                talk.append(_thread(_pass_on, source, target, prefix))
         _thread(_bury, rank, process, events)
     return ranks, talk
+
+
+def _streams(rank: int) -> tuple[int | None, int | None]:
+    """What a rank gets as standard output and error: pipes that are read by lines.
+
+    Without one, an unbuffered program's line could be cut by another rank's. A terminal is rank 0's own: programs draw
+    progress there. Where both go to one place they share a pipe, which keeps their order.
+    """
+    out, err = (None if rank == 0 and os.isatty(target) else subprocess.PIPE for target in (1, 2))
+    if out and err and os.path.sameopenfile(1, 2):
+        err = subprocess.STDOUT
+    return out, err
 
 
 def _thread(target: object, *arguments: object) -> threading.Thread:
