@@ -236,6 +236,7 @@ def test_a_run_that_was_begun_is_not_stretched(tmp_path: Path, capsys: pytest.Ca
     assert run(arguments, Fake()) == 0
 
 
+@pytest.mark.drawn
 def test_the_table_by_hand(tmp_path: Path) -> None:
     """Times and bytes are read at 95 % of dense's 90 %, 85 %."""
     put(tmp_path, "dense", 0, record(0.5, 0.86, 0.90, megabytes=100))
