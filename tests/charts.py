@@ -7,11 +7,20 @@ from typing import Any
 from suite.figures.style import Figure, panels_of
 
 MARKS = {"area", "bar", "line", "point", "rect", "rule", "tick"}
+SPECIFICATIONS: dict[int, tuple[Figure, dict[str, Any]]] = {}
+"""By the figure's identity, which it has as long as it is kept here: making one takes up to half a second."""
+
+
+def specification(figure: Figure) -> dict[str, Any]:
+    """Of a figure that does not change any more."""
+    if id(figure) not in SPECIFICATIONS:
+        SPECIFICATIONS[id(figure)] = (figure, figure.to_dict(validate=False))
+    return SPECIFICATIONS[id(figure)][1]
 
 
 def units(figure: Figure) -> Iterator[dict[str, Any]]:
     """The layers of a figure, each with one mark."""
-    yield from _units(figure.to_dict(validate=False))
+    yield from _units(specification(figure))
 
 
 def _units(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -48,12 +57,12 @@ def names(figure: Figure) -> list[str]:
 
 def titles(figure: Figure) -> list[str]:
     """Of the panels."""
-    return [" ".join(panel.to_dict(validate=False)["title"]["text"]) for panel in panels_of(figure)]
+    return [" ".join(specification(panel)["title"]["text"]) for panel in panels_of(figure)]
 
 
 def note(figure: Figure) -> str:
     """The figure's note."""
-    return " ".join(figure.to_dict(validate=False)["title"]["subtitle"]).replace("\xa0", " ")
+    return " ".join(specification(figure)["title"]["subtitle"]).replace("\xa0", " ")
 
 
 def axes(figure: Figure, channel: str) -> set[str]:
@@ -65,7 +74,8 @@ def axes(figure: Figure, channel: str) -> set[str]:
 
 def check(figure: Figure) -> None:
     """What holds of every figure: titles, units on axes, tooltips on what has a name, and no names by the counter."""
-    assert figure.to_dict()["title"]["text"], "a figure has a title"
+    whole = figure.to_dict()
+    assert whole["title"]["text"], "a figure has a title"
     assert all(titles(figure)), "each panel has one"
     for unit in units(figure):
         for channel in ("x", "y"):
@@ -74,5 +84,5 @@ def check(figure: Figure) -> None:
                 assert found["title"], "an axis says what it shows"
         if unit["mark"]["type"] in MARKS and any("name" in row for row in rows(unit)):
             assert "tooltip" in unit["encoding"], f"{unit['mark']['type']} answers to the pointer"
-    text = json.dumps(figure.to_dict())
+    text = json.dumps(whole)
     assert not any(name in text for name in ('"view_', '"param_', '"layer_')), "names differ from call to call"

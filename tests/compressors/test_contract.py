@@ -128,13 +128,12 @@ def worlds(variant: "Variant") -> dict[str, tuple[set[int], set[int]]]:
     """By collective, the numbers of ranks to try by day, and the others.
 
     A compressor does not learn which collective serves it, and these have tests of their own: so a method in its first
-    form meets every size with one of them, the others at one size; a further form some sizes; a wrapper one.
+    form meets every size with one of them, the others at one size; a further form and a wrapper one.
     """
     if variant in BARE:
         by_day = {name: {3 + number} for number, name in enumerate(COLLECTIVES)} | {"native": set(ALL_SIZES)}
         return {name: (sizes, set(ALL_SIZES) - sizes) for name, sizes in by_day.items()}
-    wrapped = "warmup" in variant[1] or "dense_below" in variant[1]
-    return {"tree": ({5}, {2, 8}) if wrapped else ({2, 5, 8}, set())}
+    return {"tree": ({5}, {2, 8})}
 
 
 def in_worlds() -> list[Any]:
@@ -297,7 +296,7 @@ def test_ranks_may_have_nothing_to_say(variant):
     assert_conserves(Ranks(variant, 3, "tree"), [(grads, CUTS[1])] * 3)
 
 
-@pytest.mark.parametrize("shape", [(1,), (1, 1)])
+@pytest.mark.parametrize("shape", [(1,), pytest.param((1, 1), marks=pytest.mark.slow)])
 @every_variant
 def test_a_single_element_is_sent_at_once(variant, shape):
     ranks = Ranks(variant, 4, layers=lay_out([shape]))
@@ -384,8 +383,8 @@ def test_an_unused_compressor_can_be_saved_and_restored(variant):
 BAD = (float("nan"), float("inf"), -float("inf"))
 PLACES = (0, 25, 60, NUMEL - 1)
 EVERYWHERE = [
-    # In turn at every place; the rest where there is time.
-    pytest.param(place, bad, marks=[] if which == number % len(BAD) else pytest.mark.slow)
+    # By day within a layer and at the end, with another value each; the rest where there is time.
+    pytest.param(place, bad, marks=[] if number % 2 and which == number // 2 else pytest.mark.slow)
     for number, place in enumerate(PLACES)
     for which, bad in enumerate(BAD)
 ]

@@ -19,6 +19,11 @@ CORE_LAYER_SECONDS = 400e-6
 """What such a core may take for one layer, in either direction: Python's part of autograd, and waking up."""
 
 ROOT = Path(__file__).resolve().parents[2]
+DAILY = ("googlenet_k80", "resnet20_gtx1080ti", "vgg16_v100")
+"""Traces whose steps are timed by day: many layers, short ones, large ones."""
+BY_NAME = [
+    pytest.param(path, marks=[] if path.stem in DAILY else pytest.mark.slow) for path in sorted(SHIPPED.glob("*.json"))
+]
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "configs/replay").glob("*.toml")), ids=lambda path: path.stem)
@@ -35,7 +40,7 @@ def test_examples_resolve_with_the_batch_size_of_their_traces(path):
 
 
 @pytest.mark.clock
-@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.json")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", BY_NAME, ids=lambda path: path.stem)
 def test_a_step_takes_the_time_of_a_shipped_trace(path):
     trace = load(path)
     model, (images, labels) = models.build("replay", CLASSES, IMAGE, trace=str(path)), batch(trace.batch_size)
