@@ -21,7 +21,7 @@ from wirebench.comm.peers import agree_on, first_line, gather_bytes
 from wirebench.comm.stop import Stopper
 from wirebench.config import loader
 from wirebench.config.loader import Config
-from wirebench.data.base import probe_batch, unit_of
+from wirebench.data.base import fingerprint, probe_batch, unit_of
 from wirebench.errors import PeerLost, UserError
 from wirebench.exchange.diagnostics import Health
 from wirebench.exchange.easgd import Elastic
@@ -209,6 +209,8 @@ def _record(
 def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:
     tell("loading the data")
     dataset = data.build(settings.data.name, settings.data.root, **settings.data.options)
+    if engine.distributed:
+        agree_on(engine.communicators[0], "the ranks' data differ", fingerprint(dataset))
     tell("building the model")
     workers, order, updates = [], None, settings.optimizer
     if compressor_of(settings).owns_momentum:

@@ -5,9 +5,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.data.samples import CPU
+from tests.data.samples import CPU, small_set
 from wirebench import data
 from wirebench.data import Key
+from wirebench.data.base import fingerprint
+from wirebench.data.imagefolder import ImageFolder
+from wirebench.data.memory import InMemory
+from wirebench.data.synthetic import Synthetic
 from wirebench.errors import UserError
 
 KEY = Key(seed=3, epoch=1, rank=0)
@@ -37,6 +41,35 @@ def test_batches_have_the_promised_shapes_types_and_labels(dataset: data.Dataset
             assert images.abs().max() < 10
             assert labels.min() >= 0
             assert labels.max() < dataset.num_classes
+
+
+def test_labels_that_are_told_are_those_of_the_batches(dataset: data.Dataset) -> None:
+    for train in (True, False):
+        assert isinstance(dataset, InMemory | ImageFolder | Synthetic)
+        told = dataset.labels(train)
+        index = torch.tensor([5, 0, 3])
+        [(_, labels)] = dataset.batches([index], train=train, key=KEY, device=CPU)
+        assert told.tolist() == [] or told[index].tolist() == labels.tolist()
+
+
+def test_a_fingerprint_tells_sizes_and_labels_apart() -> None:
+    """Also of a set that has no labels at hand: some samples are read."""
+    one, other = small_set(), small_set()
+    other.labels(True)[7] = 8
+    for untold in (False, True):
+        given = [Untold(each) if untold else each for each in (one, other, small_set(train_size=41))]
+        prints = [fingerprint(each) for each in given]
+        assert prints[0] == fingerprint(Untold(small_set()) if untold else small_set())
+        assert [key for key in prints[0] if prints[0][key] != prints[1][key]] == ["checksum of the training labels"]
+        assert prints[2]["training samples"] == 41
+
+
+class Untold:
+    """A set that only has what every set must have."""
+
+    def __init__(self, inner: data.Dataset) -> None:
+        self.num_classes, self.image_shape, self.batches = inner.num_classes, inner.image_shape, inner.batches
+        self.train_size, self.test_size = inner.train_size, inner.test_size
 
 
 def test_the_same_key_gives_the_same_batches(dataset: data.Dataset) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.data.samples import write_images
 from tests.distributed.forked import fork
 from tests.distributed.launch import CONFIG, Ended, here, launch
 
@@ -65,6 +66,20 @@ def test_hosts_may_keep_data_in_different_places(tmp_path: Path) -> None:
     ended = fork("torch", 2, arguments, tmp_path, script=DIFFERS)
     assert ended.code == 0, ended.said
     assert (tmp_path / "run" / "record.json").exists()
+
+
+def test_data_that_differ(tmp_path: Path) -> None:
+    """As many images, but one of another class: every rank would shuffle and train on its own."""
+    for root, fewer in (("here", "cat"), ("there", "dog")):
+        write_images(tmp_path / root, train=7)
+        (tmp_path / root / "train" / fewer / "6.jpg").unlink()
+    config = tmp_path / "images.toml"
+    data = f'name = "imagefolder"\nroot = "{tmp_path / "here"}"\nimage_size = 32\nworkers = 0'
+    config.write_text(CONFIG.read_text().replace('name = "mine.blobs"', data))
+    arguments = [f"data.root={tmp_path / 'there'}", config, "data.batch_size=2", f"output.dir={tmp_path / 'run'}"]
+    ended = fork("torch", 2, arguments, tmp_path, script=DIFFERS)
+    check_refused(ended, "the ranks' data differ: checksum of the training labels is '")
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_folder_that_rank_0_cannot_write(tmp_path: Path) -> None:

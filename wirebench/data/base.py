@@ -3,8 +3,9 @@
 Which images a worker gets is the business of `shard.Shard`; a data set only turns indices into tensors.
 """
 
+import zlib
 from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -37,6 +38,9 @@ class Dataset(Protocol):
     image_shape  (channels, height, width) of the images that `batches` yields; () for samples that are no images
     train_size   images of the training split
     test_size    images of the test split
+
+    A set that has its labels at hand may have `labels(train: bool) -> Tensor`, all of a split's, in order. Ranks
+    compare them before the first step (`fingerprint`); of another set some samples are read for that.
     """
 
     num_classes: int
@@ -66,6 +70,37 @@ class Dataset(Protocol):
 def unit_of(dataset: Dataset) -> Literal["images", "samples"]:
     """What a batch of the set has."""
     return "images" if dataset.image_shape else "samples"
+
+
+def fingerprint(dataset: Dataset, count: int = 64) -> dict[str, Any]:
+    """What must be the same on all ranks, by its name: sizes and a CRC-32 of the labels.
+
+    count  samples of a split that are read where the set does not name its labels; they are spread over the split
+    """
+    sizes = {True: dataset.train_size, False: dataset.test_size}
+    found: dict[str, Any] = {
+        "number of classes": dataset.num_classes,
+        "training samples": sizes[True],
+        "test samples": sizes[False],
+    }
+    for train, size in sizes.items():
+        if size:
+            name = "training" if train else "test"
+            found[f"checksum of the {name} labels"] = f"{_checksum(_labels(dataset, train, min(count, size))):08x}"
+    return found
+
+
+def _labels(dataset: Dataset, train: bool, count: int) -> Tensor:
+    told = getattr(dataset, "labels", None)
+    if callable(told):
+        return torch.as_tensor(told(train))
+    index = torch.linspace(0, (dataset.train_size if train else dataset.test_size) - 1, count).long()
+    [(_, labels)] = dataset.batches([index], train=train, key=Key(0, 0, 0), device=torch.device("cpu"))
+    return labels
+
+
+def _checksum(labels: Tensor) -> int:
+    return zlib.crc32(labels.to("cpu", torch.int64).contiguous().numpy().data)
 
 
 def probe_batch(dataset: Dataset, count: int, device: torch.device) -> Batch:

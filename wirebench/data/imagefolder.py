@@ -54,6 +54,10 @@ class ImageFolder:
         self.num_classes, self.image_shape = len(train.classes), (3, image_size, image_size)
         self.train_size, self.test_size = len(train.samples), len(test.samples)
 
+    def labels(self, train: bool) -> Tensor:
+        """All of a split's, int64, in the order of the files' names."""
+        return torch.tensor([label for _, label in self._files[train]])
+
     def batches(
         self, index_batches: Iterable[Tensor], *, train: bool, key: Key, device: torch.device
     ) -> Iterator[Batch]:

@@ -55,6 +55,10 @@ class InMemory:
                 chosen = crop_and_flip(chosen, self.pad, moves.index_select(0, index))
             yield normalise(chosen, mean, std), labels.index_select(0, index)
 
+    def labels(self, train: bool) -> Tensor:
+        """All of a split's, int64, in order."""
+        return self._splits[train][1]
+
     def _move(self, train: bool, device: torch.device) -> tuple[Tensor, Tensor]:
         """The split on the device, copied there the first time."""
         place = train, device

@@ -41,6 +41,10 @@ class Synthetic:
         self.image_shape = (channels, image_size, image_size)
         self.num_classes, self.train_size, self.test_size = num_classes, train_size, test_size
 
+    def labels(self, train: bool) -> Tensor:
+        """None: they are drawn from the seed."""
+        return torch.empty(0, dtype=torch.int64)
+
     def batches(
         self, index_batches: Iterable[Tensor], *, train: bool, key: Key, device: torch.device
     ) -> Iterator[Batch]:
