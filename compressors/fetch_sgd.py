@@ -7,6 +7,7 @@ what waits as well, while the paper multiplies u by it.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -105,6 +106,12 @@ class FetchSgd(Sketched):
         """As Method.unsent: a row of the sketch; the mean of its squared norm over hashes is the vector's."""
         held = [table for name, table in self.shared.items() if name.startswith(f"{ERROR}.")]
         return torch.cat([table[0] if table.dim() > 1 else table for table in held]) if held else None
+
+    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False, weight: float = 1.0) -> None:
+        """As Method.take_over; the tables are sums over ranks, so they are weighted too."""
+        super().take_over(states, joins, weight)
+        for table in self.shared.values():
+            table.mul_(weight)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The table."""

@@ -45,9 +45,9 @@ class _Wrapper(Method):
         """Restore the inner method's state."""
         self.inner.load_state_dict(state)
 
-    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
+    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False, weight: float = 1.0) -> None:
         """As Method.take_over."""
-        self.inner.take_over(states, joins)
+        self.inner.take_over(states, joins, weight)
 
     def held_back(self, numel: int) -> Tensor | None:
         """As Method.held_back."""
@@ -156,9 +156,9 @@ class DenseBelow(_Wrapper):
         """Restore what `state_dict` returned."""
         self.inner.load_state_dict(self._keep_mine(state))
 
-    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
+    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False, weight: float = 1.0) -> None:
         """As Method.take_over."""
-        self.inner.take_over([self._keep_mine(state) for state in states], joins)
+        self.inner.take_over([self._keep_mine(state) for state in states], joins, weight)
 
     def held_back(self, numel: int) -> Tensor | None:
         """As Method.held_back: 0 for the dense layers; the memory ends with the last layer that is not."""

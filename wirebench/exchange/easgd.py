@@ -56,8 +56,11 @@ class Pull:
         self.centre.copy_(state[CENTRE])
         self.optimizer.load_state_dict(state[OPTIMIZER])
 
-    def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False) -> None:
-        """Begin in another world: a rank that stays with its own weights, a new one with the centre."""
+    def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:
+        """Begin in another world: a rank that stays with its own weights, a new one with the centre.
+
+        Nothing waits to be averaged, so `weight` has nothing to be put on.
+        """
         self.load_state_dict(states[0])
         if joins:
             self.param.copy_(self.centre)

@@ -75,7 +75,7 @@ class Method(Compressor):
     reads_weights  its exchange reads `bucket.param`; elsewhere a caller may leave that empty
     density        share of the entries that it sends, which a warm-up sets; 0 where another option counts, None for a
                    method that has none
-    memory         this rank's residuals; when the number of ranks changes, their sum over ranks is kept
+    memory         this rank's residuals; when the number of ranks changes, their part in the average is kept
     shared         state that is the same on all ranks
     own            this rank's state that means nothing in another world: dropped when the number of ranks changes
     measures       numbers that the method takes of its own exchange; filled only while `world.measuring`
@@ -126,16 +126,19 @@ class Method(Compressor):
         """Where in the flat gradient of these layers, all of a model's, those lie that are compressed."""
         return [slice(0, layers[-1].stop)]
 
-    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
+    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False, weight: float = 1.0) -> None:
         """Begin with the summed residuals of several ranks of an earlier world, so that no gradient is lost.
 
         states  state dictionaries of those ranks, at least one; shared state comes from the first
         joins   this rank is new: it takes the shared state only
+        weight  number of ranks now over that of the earlier world: sums are divided by the new number, so what was
+                held back in the old world is multiplied by this
         """
         shared = {name: tensor for name, tensor in states[0].items() if name.startswith(SHARED)}
         self.load_state_dict(shared if joins else shared | _memory(states[0]))
         for state in states[1:]:
             self.memory.add(_memory(state))
+        self.memory.scale(weight)
 
 
 class Bare(Method):
@@ -165,7 +168,7 @@ class Bare(Method):
         """Restore the compressor's state."""
         self.inner.load_state_dict(state)
 
-    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False) -> None:
+    def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False, weight: float = 1.0) -> None:
         """Never called, as `takes_over` says: what its residuals are is not known."""
         raise NotImplementedError
 

@@ -57,3 +57,8 @@ class ErrorMemory:
         """Add another rank's memories to these."""
         for name, flat in state.items():
             self._flat[name] = self._flat[name] + flat if name in self._flat else flat.clone()
+
+    def scale(self, factor: float) -> None:
+        """Multiply all memories, in place."""
+        for flat in self._flat.values():
+            flat.mul_(factor)

@@ -109,7 +109,7 @@ class Checkpoints:
         (model, *_) = distribute(self.engine, content[:1] * self.engine.size)
         parts = rank_states(content[1:], self.engine.size) if content else []
         own = map(from_bytes, distribute(self.engine, [to_bytes(each) for each in parts]))
-        ranks = [RankState([unpack(file) for file in each.states], each.joins) for each in own]
+        ranks = [RankState([unpack(file) for file in each.states], each.joins, each.weight) for each in own]
         self.state.load_state_dict({"model": unpack(model), "ranks": ranks, "progress": chosen["progress"]})
         self.newest = chosen["folder"]
         return True

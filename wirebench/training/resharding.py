@@ -2,6 +2,9 @@
 
 A rank that stays keeps its own state. Of ranks that leave, each hands its residual on to one that stays, so that no
 gradient is lost. A rank that joins begins with what is the same on all ranks, and with an empty residual.
+
+What waits was to be divided by the number of ranks that there were, and will be by the new one. So it is multiplied by
+the new number over the old: its part in the average is what it would have been.
 """
 
 import json
@@ -19,10 +22,12 @@ class RankState(NamedTuple, Generic[State]):
 
     states  as the files that hold them, or as the trees in those
     joins   it is new: of the one state here, another rank's, only what all ranks share counts
+    weight  number of ranks now over that of the earlier world
     """
 
     states: list[State]
     joins: bool = False
+    weight: float = 1.0
 
 
 def rank_states(files: Sequence[bytes], size: int) -> list[RankState[bytes]]:
@@ -30,7 +35,7 @@ def rank_states(files: Sequence[bytes], size: int) -> list[RankState[bytes]]:
     states = []
     for rank in range(size):
         mine = list(files[rank::size])
-        states.append(RankState(mine or [files[0]], joins=not mine))
+        states.append(RankState(mine or [files[0]], not mine, size / len(files)))
     return states
 
 
@@ -52,7 +57,8 @@ def own_step(folder: str, step: int, before: Mapping[str, int], now: Mapping[str
 
 def to_bytes(state: RankState[bytes]) -> bytes:
     """For the way to its rank."""
-    head = json.dumps({"joins": state.joins, "lengths": [len(file) for file in state.states]}).encode()
+    told = {"joins": state.joins, "weight": state.weight, "lengths": [len(file) for file in state.states]}
+    head = json.dumps(told).encode()
     return b"".join([len(head).to_bytes(LENGTH_BYTES, "little"), head, *state.states])
 
 
@@ -64,4 +70,4 @@ def from_bytes(content: bytes) -> RankState[bytes]:
     for length in head["lengths"]:
         files.append(content[start : start + length])
         start += length
-    return RankState(files, head["joins"])
+    return RankState(files, head["joins"], head["weight"])

@@ -135,7 +135,7 @@ def _load_rank(worker: Replica, compressor: Holder, rank_state: RankState[dict[s
         buffer.copy_(mine["buffer"][name])
     worker.epoch_loss.copy_(mine["epoch_loss"])
     kept = [on_device(state["compressor"], worker.device) for state in rank_state.states]
-    if len(kept) > 1 or rank_state.joins:
-        compressor.take_over(kept, rank_state.joins)
+    if rank_state.weight != 1:
+        compressor.take_over(kept, rank_state.joins, rank_state.weight)
     else:
         compressor.load_state_dict(kept[0])

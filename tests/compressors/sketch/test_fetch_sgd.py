@@ -184,3 +184,16 @@ def test_mistakes_are_told():
     for options, message in (({"momentum": 1.0}, "momentum lies in"), ({"clear": "no"}, "one of cells, subtract")):
         with pytest.raises(UserError, match=message):
             compressors.build("fetch_sgd", **options)
+
+
+def test_what_waits_has_the_same_part_in_the_average_of_another_world():
+    before = [FetchSgd(**SIZES, momentum=0.5) for _ in range(2)]
+    for step in range(3):
+        exchange(before, whole_numbers(2, step), step=step)
+    after = [FetchSgd(**SIZES, momentum=0.5) for _ in range(4)]
+    for place, rank in enumerate(after):
+        rank.take_over([before[place % 2].state_dict()], joins=place >= 2, weight=2.0)
+    zeros = [torch.zeros(NUMEL)] * 4
+    wanted = exchange(before, zeros[:2], step=3)[0]
+    assert wanted.any()
+    assert all(torch.equal(result, wanted) for result in exchange(after, zeros, step=3))
