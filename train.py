@@ -176,6 +176,8 @@ def fail(message: object, code: int, run: Trainer | None) -> int:
 def leave(code: int, run: Trainer | None) -> int:
     """Exit code `code`, at once where other ranks could keep this process waiting for ever."""
     if run is not None:
+        if code != INTERRUPTED:  # what was copied for a checkpoint before the failure is not lost with it
+            run.checkpoints.settle()
         with suppress(Unwritable):  # what ends the run is said already
             run.record.close()
         if code == PeerLost.exit_code or run.engine.leaves:

@@ -15,7 +15,7 @@ from wirebench.profiling.precision_trial import PassSeconds, time_passes
 from wirebench.simulation.trace import Paced
 from wirebench.telemetry.environment import cpu_flags
 from wirebench.telemetry.timers import timer_for
-from wirebench.training.checkpoint import saved_identity
+from wirebench.training.checkpoint_files import saved_identity
 from wirebench.training.loss import cross_entropy
 from wirebench.training.replica import Replica
 

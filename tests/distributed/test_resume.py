@@ -1,4 +1,7 @@
-"""A run that was stopped, also in an evaluation, lost a rank and was resumed each time ends as an undisturbed one."""
+"""A run that was stopped, also in an evaluation, lost a rank and was resumed each time ends as an undisturbed one.
+
+Also where that happens while a checkpoint is being written.
+"""
 
 import os
 import signal
@@ -14,6 +17,9 @@ from tests.distributed.launch import CONFIG, slowly, started, trouble
 
 # Steps of 0.3 s: ranks look after each of them whether one was told to stop.
 SLOWLY = slowly(150)
+# 1.5 s for each of two files of a checkpoint: that of step 4, which waits for that of step 2, is under way in step 5.
+SLOW_DISK, IN_STEP = ("tests/distributed/slow_disk.py 1.5", 5)
+ENGINES = ["torch", pytest.param("horovod", marks=pytest.mark.slow)]
 
 
 def steps_done(folder: Path) -> int:
@@ -21,7 +27,7 @@ def steps_done(folder: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_troubled_run_ends_as_the_unbroken_one(engine: str, unbroken: Callable[[str], Path], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     base = [CONFIG, f"output.dir={folder}", "train.resume=auto"]
@@ -79,3 +85,44 @@ def kill_one_rank(engine: str, base: Sequence[object], folder: Path, logs: Path)
         assert f"resume with output.dir={folder} train.resume=auto (newest checkpoint: step-" in line
     assert 'train.py", line' not in ended.err
     assert not (folder / "record.json").exists()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_rank_0_dies_while_it_writes_a_checkpoint(engine: str, unbroken: Callable[[str], Path], tmp_path: Path) -> None:
+    """What is half written is no checkpoint, and the one before it is resumed."""
+    folder = tmp_path / "run"
+    base = [CONFIG, f"output.dir={folder}", "train.resume=auto"]
+    ended = fork(engine, RANKS, base, tmp_path, trouble("kill", IN_STEP, 0), SLOW_DISK)
+    assert ended.code != 0
+    assert [path.name for path in checkpoints(folder)] == ["step-00000002"], ended.said
+    assert (folder / "checkpoints/.step-00000004.partial").exists(), ended.said
+    advice = "(newest checkpoint: step-00000004 if rank 0 completed it, otherwise step-00000002)"
+    assert [line.endswith(advice) for line in ended.errors] == [True] * (RANKS - 1), ended.said
+    ended = fork(engine, RANKS, base, tmp_path)
+    assert ended.code == 0, ended.said
+    assert record(folder)["resumed_at"] == 2
+    assert_same_end(folder, unbroken(engine))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_another_rank_dies_while_rank_0_writes_a_checkpoint(engine: str, tmp_path: Path) -> None:
+    """Rank 0 has a copy of what the dead one had to give."""
+    folder = tmp_path / "run"
+    arguments = [CONFIG, f"output.dir={folder}"]
+    ended = fork(engine, RANKS, arguments, tmp_path, trouble("kill", IN_STEP, 1), SLOW_DISK)
+    assert ended.code != 0
+    assert [path.name for path in checkpoints(folder)] == ["step-00000002", "step-00000004"], ended.said
+    (mine,) = [line for line in ended.errors if line.startswith("error: rank 0: lost rank 1 (pid ")]
+    assert mine.endswith("(newest checkpoint: step-00000004)"), ended.said
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_stop_waits_for_the_last_checkpoint(engine: str, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    each = [CONFIG, f"output.dir={folder}", "train.checkpoint_every_steps=100"]
+    ended = fork(engine, RANKS, each, tmp_path, SLOWLY | trouble("terminate", 2, 1), SLOW_DISK)
+    assert ended.code == 0, ended.said
+    assert record(folder)["status"] == "interrupted"
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == [f"step-{len(losses(folder)):08d}"]
+    saved = record(folder)["checkpoints"]
+    assert saved["saved"] == 1 and saved["stall_seconds"] > 3

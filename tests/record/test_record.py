@@ -289,6 +289,8 @@ def changed(path, value):
         (changed(["requests", 0, "kind"], 3), "requests[0].kind: needs a text, got 3"),
         (changed(["history"], {}), "history: needs a list, got {}"),
         (changed(["final"], {"loss": 1.0}), "final.top1: is missing"),
+        (changed(["checkpoints"], {"saved": 2}), "checkpoints.stall_seconds: is missing"),
+        (changed(["checkpoints"], None), "checkpoints: needs a table, got None"),
     ],
 )
 def test_invalid_records_are_named(record, problem):
@@ -300,6 +302,7 @@ def test_invalid_records_are_named(record, problem):
 def test_valid_record_has_no_problem():
     assert problems(valid()) == []
     validate({**valid(), "more": 1})
+    validate({**valid(), "checkpoints": {"saved": 2, "stall_seconds": 0.1}})
 
 
 def test_run_directory():

@@ -6,8 +6,9 @@ import hashlib
 import json
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +17,7 @@ from safetensors.torch import load as load_tensors
 from suite.compose import build as compose
 from tests.distributed.ends import assert_same_end, checkpoints, losses, record
 from tests.distributed.launch import CONFIG, here
-from wirebench.training import checkpoint
+from wirebench.training import checkpoint_files
 
 # Two workers, 6 steps an epoch, 12 in all; every draw, rate and density depends on the place in the run.
 BASE = ["train.max_steps=0", "train.epochs=2", "optimizer.schedule=cosine", "optimizer.warmup_epochs=0.5"]
@@ -197,7 +198,7 @@ def forge(folder: Path) -> None:
     state = json.loads((folder / "state.json").read_text())
     state["files"]["model.safetensors"] = hashlib.sha256(content).hexdigest()
     state.pop("checksum")
-    (folder / "state.json").write_text(json.dumps({**state, "checksum": checkpoint._checksum(state)}))
+    (folder / "state.json").write_text(json.dumps({**state, "checksum": checkpoint_files._checksum(state)}))
 
 
 class _Bomb:
@@ -346,14 +347,14 @@ def test_a_disk_that_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The run ends with one line; the checkpoints before it stay good."""
-    write = checkpoint.write_atomically
+    write = checkpoint_files.pack_to
 
-    def write_until_full(path: Path, content: str | bytes) -> None:
+    def write_until_full(path: Path, tree: Mapping[str, Any]) -> None:
         if "step-00000006" in str(path) and path.name == "rank-0001.safetensors":
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, content)
+        write(path, tree)
 
-    monkeypatch.setattr(checkpoint, "write_atomically", write_until_full)
+    monkeypatch.setattr(checkpoint_files, "pack_to", write_until_full)
     assert run(tmp_path / "run") == 2
     target = tmp_path / "run/checkpoints/step-00000006"
     said = capsys.readouterr().err

@@ -1,14 +1,16 @@
 """Trees of tensors as files: what comes back is what went in, and nothing else is opened."""
 
+import errno
 import math
 import pickle
+import resource
 
 import pytest
 import torch
 from safetensors.torch import load, save
 
 from wirebench.errors import UserError
-from wirebench.utils.tensor_tree import on_device, pack, unpack
+from wirebench.utils.tensor_tree import on_device, pack, pack_to, snapshot, unpack
 
 SHARED = torch.arange(6.0).view(2, 3)
 TREE = {
@@ -43,6 +45,44 @@ def test_tensors_are_called_by_their_paths_and_are_copies():
     assert SHARED.sum() == 15
 
 
+def test_a_snapshot_keeps_what_the_tree_was():
+    weights, more = torch.arange(24.0).view(1, 2, 3, 4).to(memory_format=torch.channels_last), [{"step": 1}]
+    tree = {"weights": weights, "view": weights[0, 1].T, "more": more}
+    copy = snapshot(tree)
+    assert same(copy, tree)
+    assert all(copy[name].is_contiguous() for name in ("weights", "view"))
+    weights.zero_()
+    more[0]["step"] = 2
+    more.append({})
+    assert copy["weights"].sum() == 276 and copy["view"].sum() == sum(range(12, 24))
+    assert copy["more"] == [{"step": 1}]
+    parameter = torch.nn.Parameter(torch.ones(2))
+    assert not snapshot(parameter).requires_grad
+
+
+def test_a_snapshot_is_written_as_the_tree_is_packed(tmp_path):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    pack_to(folder / "file", snapshot(TREE))
+    assert (folder / "file").read_bytes() == pack(TREE)
+    (folder / "plain").touch()
+    assert (folder / "file").stat().st_mode == (folder / "plain").stat().st_mode
+
+
+def test_a_disk_without_room_is_an_error_of_the_system(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            pack_to(tmp_path / "file", {"a": torch.zeros(1000)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / "file"))
+    assert not list(tmp_path.iterdir())
+    with pytest.raises(FileNotFoundError):
+        pack_to(tmp_path / "none" / "file", {})
+
+
 def test_another_device_changes_no_structure():
     assert same(on_device(TREE, torch.device("cpu")), TREE)
     assert on_device(TREE, torch.device("meta"))["optimizer"]["state"][0]["slow"][0].is_meta
@@ -57,6 +97,8 @@ def test_no_other_file_is_opened(content):
 def test_what_cannot_be_kept_is_named():
     with pytest.raises(UserError, match=r"^a\.b\.1: a checkpoint holds tensors, numbers and texts, not function$"):
         pack({"a": {"b": [0, print_nothing]}})
+    with pytest.raises(UserError, match=r"^a\.b\.1: a checkpoint holds tensors, numbers and texts, not function$"):
+        snapshot({"a": {"b": [0, print_nothing]}})
 
 
 def print_nothing():

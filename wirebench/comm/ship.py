@@ -8,20 +8,17 @@ from torch import Tensor
 from wirebench.comm.engine import Engine
 
 
-def collect(engine: Engine, mine: Sequence[bytes]) -> Iterator[bytes]:
-    """On rank 0's process: all ranks' bytes in rank order, one at a time in memory. Elsewhere: nothing.
+def collect(engine: Engine, mine: bytes) -> Iterator[bytes]:
+    """On rank 0's process: the bytes of the ranks of other processes, in rank order. Elsewhere: nothing.
 
-    mine  the bytes of each rank of this process
+    mine  this process's rank's; rank 0's stay where they are
     Every process must run the iterator to its end.
     """
     if not engine.distributed:
-        yield from mine
         return
     (communicator,) = engine.communicators
-    if communicator.rank == 0:
-        yield mine[0]
     for rank in range(1, communicator.size):
-        sends = [(0, _tensor(mine[0]))] if communicator.rank == rank else []
+        sends = [(0, _tensor(mine))] if communicator.rank == rank else []
         receives = [(rank, None)] if communicator.rank == 0 else []
         received = communicator.exchange(sends, receives, torch.uint8, True).wait()
         yield from (_bytes(tensor) for tensor in received)

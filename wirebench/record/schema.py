@@ -33,6 +33,8 @@ _SHAPE: dict[str, Any] = {
     "seconds_total": _NUMBER,
     "gpu": (dict, type(None)),
 }
+_YOUNGER: dict[str, Any] = {"checkpoints": {"saved": int, "stall_seconds": _NUMBER}}
+"""Fields that older records lack; a record that has one has it like this."""
 _WORDS = {int: "a whole number", float: "a number", str: "a text", dict: "a table", type(None): "null"}
 
 
@@ -42,7 +44,8 @@ def problems(record: object) -> list[str]:
         return ["needs a table"]
     if record.get("schema") != SCHEMA:
         return [f"schema: needs {SCHEMA}, got {record.get('schema')!r}"]
-    mistakes = _differences("", record, _SHAPE)
+    younger = {name: shape for name, shape in _YOUNGER.items() if name in record}
+    mistakes = _differences("", record, _SHAPE | younger)
     if record.get("status") not in STATUSES:
         mistakes.append(f"status: needs one of {', '.join(STATUSES)}, got {record.get('status')!r}")
     return mistakes

@@ -27,7 +27,11 @@ def give_up(trainer: Trainer, error: Exception) -> str:
 
 
 def _advice(trainer: Trainer) -> str:
-    newest = trainer.checkpoints.newest
-    if newest is None:
+    checkpoints = trainer.checkpoints
+    checkpoints.settle()
+    which = checkpoints.newest
+    if checkpoints.under_way is not None:
+        which = f"{checkpoints.under_way} if rank 0 completed it, otherwise {which or 'none'}"
+    if which is None:
         return "no checkpoint was saved (train.checkpoint_every_steps)"
-    return f"resume with output.dir={trainer.directory} train.resume=auto (newest checkpoint: {newest})"
+    return f"resume with output.dir={trainer.directory} train.resume=auto (newest checkpoint: {which})"

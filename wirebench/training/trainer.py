@@ -139,7 +139,8 @@ class Trainer:
             worker.epoch_loss.zero_()
 
     def begin_step(self, epoch: int) -> None:
-        """Everything before the first forward pass of a step."""
+        """Everything before the first forward pass of a step; raises Unwritable for a checkpoint written beside."""
+        self.checkpoints.look()
         with reporting_loss():
             self.stopper.before_step(self.step)
         begin, output = self.counted_from, self.config.output
@@ -197,13 +198,19 @@ class Trainer:
         return any(every and self.step % every == 0 for every in (steps, epochs))
 
     def save(self) -> None:
-        """Save a checkpoint of the state after `step` steps; raises Diverged where it is not worth it."""
-        self.check_parameters()
-        with self.synchroniser.evaluation_view():
-            self.checkpoints.save()
+        """Save a checkpoint of the state after `step` steps; raises Diverged where it is not worth it.
+
+        It is copied when this returns, and written while training goes on; `finish` waits for it.
+        """
+        with self.checkpoints.standing_still():
+            self.check_parameters()
+            with self.synchroniser.evaluation_view():
+                self.checkpoints.save()
 
     def finish(self, status: str, final: dict[str, float]) -> dict[str, Any]:
-        """Write record.json and trace.json; returns the record (empty on other ranks)."""
+        """Write record.json and trace.json; returns the record (empty on other ranks). The checkpoints are complete."""
+        with self.checkpoints.standing_still():
+            self.checkpoints.wait()
         if self.config.output.trace_all_ranks and status != "diverged":
             self.timeline.join(self.engine)
         if self.engine.is_first:
@@ -236,6 +243,7 @@ class Trainer:
             load=loads,
             ranks=ranks,
             health=self.health.summary(),
+            checkpoints=self.checkpoints.summary(),
             warnings=self.state.warnings + warned,
             compressor_state=self.lanes[0].state_share if self.lanes else None,
             prediction=self.calibration.prediction(self.step_log.steps) if self.calibration else None,

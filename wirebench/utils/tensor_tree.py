@@ -5,13 +5,17 @@ tensor, is JSON in the file's metadata. Nothing is pickled, so a file that someb
 """
 
 import json
+import os
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
+from safetensors.torch import save_file as save_tensors_to
 from torch import Tensor
 
 from wirebench.errors import UserError
@@ -28,7 +32,44 @@ def pack(tree: Mapping[str, Any]) -> bytes:
     """
     tensors: dict[str, Tensor] = {}
     shape = _split(tree, "", tensors)
-    return save_tensors(tensors, {TREE: json.dumps(shape)})
+    # Contiguous copies that share memory with nothing, as safetensors asks for.
+    copies = {path: tensor.detach().to("cpu", copy=True).contiguous() for path, tensor in tensors.items()}
+    return save_tensors(copies, {TREE: json.dumps(shape)})
+
+
+def snapshot(tree: Any, path: str = "") -> Any:
+    """A copy on the CPU, which shares nothing with the tree: that may change from now on. UserError as of `pack`.
+
+    path  where the tree stands in a larger one, for the error
+    """
+    if isinstance(tree, Tensor):
+        # In one go what pack_to wants, whatever the layout: two copies would take twice as long.
+        return tree.detach().to(device="cpu", copy=True, memory_format=torch.contiguous_format)
+    if isinstance(tree, Mapping):
+        return {key: snapshot(value, _below(path, key)) for key, value in tree.items()}
+    if isinstance(tree, list | tuple):
+        return type(tree)(snapshot(value, _below(path, place)) for place, value in enumerate(tree))
+    return _plain(tree, path)
+
+
+def pack_to(file: Path, tree: Mapping[str, Any]) -> None:
+    """Write what `pack` returns of a tree that `snapshot` made; it is on disk when this returns. OSError.
+
+    Unlike `pack` it copies no tensor and holds no lock of the interpreter's, so that other threads go on meanwhile.
+    """
+    tensors: dict[str, Tensor] = {}
+    shape = _split(tree, "", tensors)
+    try:
+        save_tensors_to(tensors, file, {TREE: json.dumps(shape)})
+    except SafetensorError as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from error
+    # The library lets nobody but the owner read it; here it is as readable as its folder.
+    file.chmod(file.parent.stat().st_mode & 0o666)
+    with file.open("rb") as written:
+        os.fsync(written.fileno())
 
 
 def unpack(content: bytes) -> dict[str, Any]:
@@ -55,11 +96,10 @@ def on_device(tree: Any, device: torch.device) -> Any:
 
 
 def _split(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """The tree as JSON, its tensors moved into `tensors`."""
+    """The tree as JSON, its tensors put into `tensors`, by path."""
     if isinstance(tree, Tensor):
         assert path not in tensors, f"two tensors are called {path}"
-        # A contiguous copy that shares memory with nothing, as safetensors asks for.
-        tensors[path] = tree.detach().to("cpu", copy=True).contiguous()
+        tensors[path] = tree
         return {"tensor": path}
     if isinstance(tree, Mapping):
         # Pairs, since a JSON object has texts as keys only.
@@ -67,9 +107,13 @@ def _split(tree: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(tree, list | tuple):
         items = [_split(value, _below(path, place), tensors) for place, value in enumerate(tree)]
         return items if isinstance(tree, list) else {"tuple": items}
-    if tree is None or isinstance(tree, bool | int | float | str):
-        return tree
-    raise UserError(f"{path}: a checkpoint holds tensors, numbers and texts, not {type(tree).__name__}")
+    return _plain(tree, path)
+
+
+def _plain(value: Any, path: str) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise UserError(f"{path}: a checkpoint holds tensors, numbers and texts, not {type(value).__name__}")
 
 
 def _joined(shape: Any, tensors: Mapping[str, Tensor]) -> Any:

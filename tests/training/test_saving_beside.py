@@ -1,0 +1,184 @@
+"""Checkpoints are written beside training, from a copy: it goes on meanwhile, and what fails or is slow is not lost."""
+
+import errno
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.distributed.ends import checkpoints, losses, record, tensors
+from tests.distributed.launch import CONFIG, here, slowly, trouble
+from wirebench.training import checkpoint, checkpoint_files
+from wirebench.training.checkpoint_files import Contents
+
+LIMIT_SECONDS = 20.0
+SLOW_SECONDS = 0.4
+Write = Callable[[Path, Contents, int], None]
+
+
+def run(folder: Path, *overrides: str, environment: Mapping[str, str] | None = None) -> int:
+    return here(2, [CONFIG, f"output.dir={folder}", *overrides], environment)
+
+
+def write_after(monkeypatch: pytest.MonkeyPatch, before: Callable[[Path], None]) -> None:
+    """`before` is called with each checkpoint's path, before it is written."""
+
+    def write(final: Path, contents: Contents, keep: int) -> None:
+        before(final)
+        checkpoint_files.write(final, contents, keep)
+
+    monkeypatch.setattr(checkpoint, "write", write)
+
+
+def sleep(final: Path) -> None:
+    time.sleep(SLOW_SECONDS)
+
+
+def steps_done(folder: Path) -> int:
+    return len((folder / "steps.jsonl").read_text().splitlines())
+
+
+def fill_up_at(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """The disk is full once the checkpoint `name` has its model."""
+    pack_to = checkpoint_files.pack_to
+
+    def pack_until_full(path: Path, tree: Mapping[str, Any]) -> None:
+        if name in str(path) and path.name.startswith("rank"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        pack_to(path, tree)
+
+    monkeypatch.setattr(checkpoint_files, "pack_to", pack_until_full)
+
+
+def said_of_full_disk(folder: Path, failed: str, newest: str) -> str:
+    advice = f"resume with output.dir={folder} train.resume=auto (newest checkpoint: {newest})"
+    where = folder / "checkpoints" / failed
+    return f"error: {where}: the checkpoint cannot be written: No space left on device; {advice}\n"
+
+
+@pytest.mark.parametrize(
+    "composition",
+    [[], ["scheduler.name=dear", "compressor.name=none"], ["scheduler.name=easgd", "compressor.name=none"]],
+    ids=["topk", "dear", "easgd"],
+)
+def test_training_goes_on_and_the_file_has_the_state_of_its_step(
+    composition: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint of step 2 is not begun before step 4 is done: a writer that training waited for would wait on."""
+    slow, waited = tmp_path / "slow", list[bool]()
+
+    def wait_for_later_steps(final: Path) -> None:
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while final.name == "step-00000002" and steps_done(slow) < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        waited.append(steps_done(slow) >= 4)
+
+    each = [*composition, "train.epochs=2", "train.checkpoint_every_steps=2"]
+    for steps in (2, 5):
+        assert run(tmp_path / f"plain-{steps}", *each, f"train.max_steps={steps}") == 0
+    write_after(monkeypatch, wait_for_later_steps)
+    # Step 5 of the second run is saved by nobody; the checkpoint of step 4 waits for that of step 2.
+    assert run(slow, *each, "train.max_steps=5") == 0
+    assert waited == [True, True]
+    assert [path.name for path in checkpoints(slow)] == ["step-00000002", "step-00000004"]
+    early, late = checkpoints(slow)
+    for name in ("model", "rank-0000", "rank-0001"):
+        mine = (early / f"{name}.safetensors").read_bytes()
+        assert mine == (tmp_path / f"plain-2/checkpoints/{early.name}/{name}.safetensors").read_bytes()
+        assert mine != (late / f"{name}.safetensors").read_bytes()
+    progress = json.loads((early / "state.json").read_text())["progress"]
+    assert (progress["step"], progress["history"], progress["open_epoch"]) == (2, [], None)
+    assert losses(slow) == losses(tmp_path / "plain-5")
+    newest, expected = tensors(slow), tensors(tmp_path / "plain-5")
+    assert all(torch.equal(newest[name], expected[name]) for name in expected)
+
+
+def test_the_record_has_how_long_training_stood_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps take no time here, so each checkpoint but the first waits for the one before, and the end for the last."""
+    assert run(tmp_path / "none", "train.checkpoint_every_steps=0", "train.max_steps=3") == 0
+    assert record(tmp_path / "none")["checkpoints"] == {"saved": 0, "stall_seconds": 0.0}
+    write_after(monkeypatch, sleep)
+    each = ["train.max_steps=3", "train.checkpoint_every_steps=1"]
+    assert run(tmp_path / "busy", *each) == 0
+    busy = record(tmp_path / "busy")["checkpoints"]
+    assert busy["saved"] == 3
+    assert 2 * SLOW_SECONDS < busy["stall_seconds"] < record(tmp_path / "busy")["seconds_total"]
+
+
+@pytest.mark.clock
+def test_a_slow_disk_costs_training_nothing_while_steps_are_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_after(monkeypatch, sleep)
+    each = ["train.max_steps=8", "train.checkpoint_every_steps=3"]
+    # Four passes a step, so that two steps take three times as long as the disk.
+    assert run(tmp_path, *each, environment=slowly(1000 * SLOW_SECONDS * 3 / 8)) == 0
+    found = record(tmp_path)["checkpoints"]
+    assert found["saved"] == 2
+    assert found["stall_seconds"] < SLOW_SECONDS / 2
+
+
+def test_a_disk_that_is_full_ends_the_run_at_the_next_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not at the next checkpoint only, which may be an epoch away."""
+    fill_up_at(monkeypatch, "step-00000008")
+    assert run(tmp_path, "train.checkpoint_every_steps=4", environment=slowly(50)) == 2
+    assert capsys.readouterr().err == said_of_full_disk(tmp_path, "step-00000008", "step-00000004")
+    assert len(losses(tmp_path)) in (8, 9, 10)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000004"]
+    assert not (tmp_path / "record.json").exists()
+    monkeypatch.undo()
+    assert run(tmp_path, "train.resume=auto") == 0
+    assert record(tmp_path)["resumed_at"] == 4
+
+
+def test_a_disk_that_is_full_at_the_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill_up_at(monkeypatch, "step-00000012")
+    assert run(tmp_path) == 2
+    assert capsys.readouterr().err == said_of_full_disk(tmp_path, "step-00000012", "step-00000010")
+    assert checkpoints(tmp_path)[-1].name == "step-00000010"
+    assert not (tmp_path / "record.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "saved"), [("terminate", 0, 3), ("not_a_number", 3, 2), ("error", 1, 2)], ids=str
+)
+def test_whatever_ends_a_run_what_was_copied_is_complete(
+    kind: str, code: int, saved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the third step, while the checkpoint of two steps is being written."""
+    write_after(monkeypatch, sleep)
+    assert run(tmp_path, environment=trouble(kind, 2)) == code
+    assert checkpoints(tmp_path)[-1].name == f"step-{saved:08d}"
+    assert not list((tmp_path / "checkpoints").glob(".*"))
+
+
+def test_a_failure_beside_another_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The process ends for its first reason, and says that the checkpoint is not there either."""
+    fill_up_at(monkeypatch, "step-00000002")
+    write_after(monkeypatch, sleep)
+    assert run(tmp_path, environment=trouble("error", 2)) == 1
+    said = capsys.readouterr()
+    assert "RuntimeError: the model broke" in said.err
+    where = tmp_path / "checkpoints/step-00000002"
+    assert f"warning: {where}: the checkpoint cannot be written: No space left on device" in said.out.splitlines()
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+def test_the_oldest_go_only_once_a_newer_one_is_complete(
+    keep: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: list[list[str]] = []
+    write_after(monkeypatch, lambda final: there.append([path.name for path in checkpoints(tmp_path)]))
+    assert run(tmp_path, f"train.keep={keep}", "train.max_steps=6") == 0
+    assert [len(names) for names in there] == [0, *range(1, keep), *[keep] * (3 - keep)]
+    assert len(checkpoints(tmp_path)) == keep

@@ -1,0 +1,60 @@
+"""A job beside the caller's thread: one at a time, and nothing that it raises is lost."""
+
+import functools
+import threading
+import time
+
+import pytest
+
+from wirebench.utils.background import Background
+
+LIMIT_SECONDS = 20.0
+
+
+@pytest.fixture
+def background() -> Background:
+    return Background("test")
+
+
+def test_the_caller_goes_on_meanwhile(background: Background) -> None:
+    may_end, names = threading.Event(), list[str]()
+
+    def job() -> None:
+        assert may_end.wait(LIMIT_SECONDS)
+        names.append(threading.current_thread().name)
+
+    background.submit(job)
+    assert background.busy() and not names
+    may_end.set()
+    background.wait()
+    assert not background.busy() and names == ["test"]
+    background.wait()
+
+
+def test_one_job_at_a_time_and_in_order(background: Background) -> None:
+    seen: list[tuple[str, int]] = []
+
+    def job(number: int) -> None:
+        seen.append(("begin", number))
+        time.sleep(0.02)
+        seen.append(("end", number))
+
+    for number in range(4):
+        background.submit(functools.partial(job, number))
+    background.wait()
+    assert seen == [(what, number) for number in range(4) for what in ("begin", "end")]
+
+
+def test_an_error_is_raised_once_and_the_next_job_not_begun(background: Background) -> None:
+    begun: list[int] = []
+    background.submit(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        background.submit(lambda: begun.append(1))
+    background.wait()
+    assert not begun
+    background.submit(lambda: begun.append(2))
+    background.wait()
+    assert begun == [2]
+    background.submit(lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        background.wait()

@@ -1,0 +1,171 @@
+"""The files of a checkpoint: written so that it is whole or not there, read so that what is damaged is found.
+
+A checkpoint is a folder `step-00000020` that appears in one rename:
+  model.safetensors      parameters and the optimizer's state: the same on all ranks
+  rank-0003.safetensors  what only one rank has: its batch statistics and its compressor's state
+  state.json             the position in the run, its history, the checksum of every file
+checkpoint.py says when each is written, and by whom.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from wirebench.errors import UserError
+from wirebench.utils.files import keeping, write_atomically
+from wirebench.utils.tensor_tree import pack_to, unpack
+
+FORMAT = 4
+MODEL, STATE = "model.safetensors", "state.json"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What a checkpoint is written from; nothing of it changes meanwhile.
+
+    model     the tree that is the same on all ranks, as `snapshot` copies it
+    ranks     of each rank its tree, likewise or, where another process has packed it, the file
+    world     `size` and `steps_per_epoch`; identity: what a run that resumes must share
+    progress  JSON
+    """
+
+    model: Mapping[str, Any]
+    ranks: Sequence[Mapping[str, Any] | bytes]
+    world: Mapping[str, int]
+    identity: Mapping[str, Any]
+    progress: Mapping[str, Any]
+
+
+def write(final: Path, contents: Contents, keep: int) -> None:
+    """Write the checkpoint `final`, then leave the newest `keep`.
+
+    Raises Unwritable where it cannot be written; what is half written takes no room then, and the older ones stay.
+    """
+    partial = final.parent / f".{final.name}.partial"
+    try:
+        with keeping(final, "the checkpoint cannot be written"):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir(parents=True)
+            _fill(partial, contents)
+            shutil.rmtree(final, ignore_errors=True)
+            os.rename(partial, final)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    _prune(final, keep)
+
+
+def _fill(folder: Path, contents: Contents) -> None:
+    """All files of a checkpoint."""
+    sums = {MODEL: _write(folder / MODEL, contents.model)}
+    for rank, content in enumerate(contents.ranks):
+        sums[_rank_file(rank)] = _write(folder / _rank_file(rank), content)
+    about = {
+        "format": FORMAT, "world": contents.world, "identity": contents.identity, "files": sums,
+        "progress": contents.progress,
+    }  # fmt: skip
+    write_atomically(folder / STATE, json.dumps({**about, "checksum": _checksum(about)}, indent=1))
+
+
+def _write(path: Path, content: Mapping[str, Any] | bytes) -> str:
+    """Write one file of tensors; its checksum."""
+    if isinstance(content, bytes):
+        write_atomically(path, content)
+        return hashlib.sha256(content).hexdigest()
+    pack_to(path, content)
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _prune(newest: Path, keep: int) -> None:
+    """Remove the oldest; what a kill left half written; and steps of a future that this run did not take."""
+    known = folders(newest.parent)
+    upto = known.index(newest) + 1
+    for folder in [*known[: max(upto - keep, 0)], *known[upto:], *newest.parent.glob(".step-*.partial")]:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def saved_identity(directory: Path, source: str) -> Mapping[str, Any]:
+    """The identity that a run had which `source` (train.resume) names; {} where there is nothing to resume from.
+
+    directory  the run's own checkpoints, which `auto` looks into
+    What is damaged is passed over: `Checkpoints.restore` tells of it. UserError as there.
+    """
+    for folder in candidates(directory, source):
+        with suppress(DamagedError):
+            return read_state(folder)["identity"]
+    return {}
+
+
+def candidates(directory: Path, source: str) -> list[Path]:
+    """Newest first."""
+    if source == "auto":
+        return folders(directory)[::-1]
+    path = Path(source)
+    if path.name.startswith("step-") and path.is_dir():
+        return [p for p in folders(path.parent) if p.name <= path.name][::-1]
+    for folder in (path / "checkpoints", path):
+        if folders(folder):
+            return folders(folder)[::-1]
+    raise UserError(f"train.resume: {source}: no checkpoint there; it takes auto, a run's folder, or a step-... in it")
+
+
+def folders(directory: Path) -> list[Path]:
+    """Checkpoints in order of their steps."""
+    return sorted(p for p in directory.glob("step-*") if p.is_dir())
+
+
+def _rank_file(rank: int) -> str:
+    return f"rank-{rank:04d}.safetensors"
+
+
+class DamagedError(Exception):
+    """A checkpoint cannot be used; the message says why."""
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """state.json of a checkpoint, once it is known to be what was written; UserError for one of another version."""
+    try:
+        state = json.loads((folder / STATE).read_bytes())
+        form, checksum = state["format"], state.pop("checksum")
+    except OSError as error:
+        raise DamagedError(f"{STATE}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"{STATE} is not a checkpoint's") from error
+    if form != FORMAT:
+        # Before the checksum, which another version may have taken of something else.
+        raise UserError(
+            f"train.resume: {folder} has checkpoint format {form}, and this version reads format {FORMAT} only; "
+            "resume it with the version that wrote it, or begin anew without train.resume"
+        )
+    if checksum != _checksum(state):
+        raise DamagedError(f"{STATE} does not match its checksum")
+    return state
+
+
+def read_files(folder: Path, sums: Mapping[str, str], size: int) -> list[bytes]:
+    """The model's file, then that of each of `size` ranks, each of which must match its checksum."""
+    contents = []
+    for name in [MODEL, *map(_rank_file, range(size))]:
+        try:
+            content = (folder / name).read_bytes()
+        except OSError as error:
+            raise DamagedError(f"{name}: {error.strerror}") from error
+        if hashlib.sha256(content).hexdigest() != sums.get(name):
+            raise DamagedError(f"{name} does not match its checksum")
+        try:
+            unpack(content)
+        except ValueError as error:
+            raise DamagedError(f"{name}: {error}") from error
+        contents.append(content)
+    return contents
+
+
+def _checksum(state: Mapping[str, Any]) -> str:
+    """Of everything in state.json but the checksum itself."""
+    return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
