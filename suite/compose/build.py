@@ -55,7 +55,6 @@ from wirebench.utils.rng import make_repeatable, seed_of
 MAY_DIFFER = ("output.dir", "data.root", "network.interface")
 """Keys that ranks on different hosts may set differently."""
 
-
 Tell = Callable[[str], None]
 """Is told what the start-up does next."""
 
