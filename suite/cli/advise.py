@@ -4,10 +4,12 @@
   wirebench advise --trace googlenet_k80 --network 1gbe --workers 8
   wirebench advise --trace results/runs/mine/layers.json --topology fitted.toml --workers 4
   wirebench advise --model resnet_cifar --image-size 32 --classes 10 --batch 32 --probe --workers 4
+  wirebench advise --model resnet50 --batch 128 --gpu h100 --precision bf16 --workers 32 --compressors mine.cyclic topk
 
-Computation comes from a trace, from an estimate for a GPU (fp32 without TF32; --speed 2 doubles it), or from this
+Computation comes from a trace, from an estimate for a GPU in fp32 (or --precision; --speed 2 doubles it), or from this
 machine (--probe). Compressors take as many copies of the gradient as they were measured to take on a CPU, at the GPU's
-memory bandwidth: an estimate too.
+memory bandwidth: an estimate too. Plugins of your own go by their dotted paths, as in train.py; a compressor that is
+named and whose speed was not measured is timed on this machine first.
 Break-even is the rate between machines below which a compressor beats the best dense composition by 1 % or more; dense
 stands before those that do not. See docs/simulation.md.
 """
@@ -18,11 +20,14 @@ from pathlib import Path
 
 from suite.inspect import accuracies
 from suite.planner.accuracy import Accuracies
-from suite.planner.advise import CLASSES, IMAGE_SIZE, PROBE_SECONDS, chosen, ranking_of, setting_of, write
+from suite.planner.advise import PROBE_SECONDS, check_schedulers, chosen, ranking_of, setting_of, write
 from suite.planner.compositions import check_positive
 from suite.planner.networks import add_network
+from suite.planner.rank import SCHEDULERS
+from suite.planner.timing import time_unknown
+from suite.traces.inputs import CLASSES, IMAGE_SIZE
 from wirebench.simulation.compress_rates import SHIPPED, Rates
-from wirebench.simulation.roofline import GPUS
+from wirebench.simulation.roofline import GPUS, PRECISIONS
 from wirebench.utils.cli import check_outputs, parser_of
 
 
@@ -31,13 +36,15 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     # Mistakes first, and then a look at the machine that may take half a minute.
     names, rates = chosen(options.compressors, options.density), Rates(options.rates)
+    check_schedulers(options.schedulers)
     check_outputs(options.figure, json=options.json)
     check_positive("--speed", [options.speed])
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
     setting = setting_of(options)
     # They are of a model of images, and say nothing of another kind.
     measured = accuracies.load() if setting.trace.unit == "images" else Accuracies("", {})
-    write(options, setting, ranking_of(options, setting, names, rates, measured))
+    timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
+    write(options, setting, ranking_of(options, setting, names, rates, measured, timed))
     return 0
 
 
@@ -47,21 +54,26 @@ def _parser() -> argparse.ArgumentParser:
     add("--trace", metavar="NAME", help="a trace in configs/traces, or a path to one")
     add("--model", metavar="NAME", help="instead: a model of models/, with --batch, and --gpu or --probe")
     add("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
-    add("--batch", type=int, metavar="N", help="images per worker and step (the trace's)")
+    add(
+        "--batch", type=int, metavar="N", help="images, or what else the model takes, per worker and step (the trace's)"
+    )
     add("--image-size", type=int, metavar="N", help=f"height and width in pixels ({IMAGE_SIZE})")
     add("--classes", type=int, metavar="N", help=f"classes of the model ({CLASSES})")
+    add("--data", metavar="NAME", help="a data set whose samples the model takes, in place of images")
     add(
         "--gpu",
         metavar="NAME",
         help=f"{', '.join(GPUS)}; with --trace: the GPU that compresses (the trace's; else this machine)",
     )
+    add("--precision", choices=PRECISIONS, help="what the GPU computes in (fp32)")
     add("--probe", action="store_true", help="measure the model on this machine")
     add("--probe-seconds", type=float, metavar="S", help=f"how long --probe measures ({PROBE_SECONDS:g})")
     add("--speed", type=float, default=1.0, metavar="X", help="simulate hardware that is X times as fast (%(default)s)")
     add_network(parser)
     add("--gbit", type=float, metavar="RATE", help="rate between machines, in place of the network's")
     add("--workers", type=int, required=True, metavar="N")
-    add("--compressors", nargs="+", metavar="NAME", help="all")
+    add("--compressors", nargs="+", metavar="NAME", help="(all); one of your own by its dotted path")
+    add("--schedulers", nargs="+", metavar="NAME", help=f"({' '.join(SCHEDULERS)})")
     add("--density", type=float, help="density of all compressors that have one (each one's own)")
     add("--rates", type=Path, default=SHIPPED, metavar="FILE", help="what wirebench bench compressors measured (ours)")
     add("--all", action="store_true", help="every composition, not each compressor's best")

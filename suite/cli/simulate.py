@@ -7,7 +7,8 @@
   wirebench simulate --trace vgg16_v100 --workers 4 --schedulers wfbp --collective native --chakra step
 
 Efficiency is the throughput of all workers over so many times that of one. Computation takes time in proportion to the
-batch. How it is computed: docs/simulation.md.
+batch. How it is computed: docs/simulation.md. A compressor or a scheduler of your own goes by its dotted path, as in
+train.py; with --gpu, a compressor whose speed was not measured is timed on this machine first.
 """
 
 import argparse
@@ -16,8 +17,9 @@ from pathlib import Path
 
 from suite.planner.compositions import DENSE
 from suite.planner.networks import add_network
-from suite.planner.simulate import USUAL, sweep, write
+from suite.planner.simulate import USUAL, check_options, sweep, timed_for, write
 from wirebench.simulation import trace
+from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS
 from wirebench.utils.cli import parser_of
 
@@ -26,7 +28,10 @@ def main(arguments: Sequence[str]) -> int:
     """Simulate what the command line names."""
     options = _parser().parse_args(arguments)
     model = trace.load(trace.find(options.trace))
-    write(options, model, sweep(options, model))
+    check_options(options, model)
+    rates = Rates()
+    timed = timed_for(options, model, rates)
+    write(options, model, sweep(options, model, rates), timed)
     return 0
 
 
@@ -37,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--workers", type=int, nargs="+", default=[8], metavar="N", help="numbers of workers (8)")
     add_network(parser)
     add("--gbit", type=float, nargs="+", metavar="RATE", help="rates between machines, in place of the network's")
-    add("--batch", type=int, nargs="+", metavar="N", help="images per worker and step (the trace's)")
+    add("--batch", type=int, nargs="+", metavar="N", help="images, or what the trace counts, per worker and step")
     add("--speed", type=float, nargs="+", default=[1.0], metavar="X", help="simulate GPUs that are X times as fast (1)")
     add("--schedulers", nargs="+", metavar="NAME", help=f"{' '.join(USUAL)}")
     add("--compressor", default=DENSE, metavar="NAME", help="%(default)s")

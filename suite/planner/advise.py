@@ -6,15 +6,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import compressors
+import schedulers
 from suite.figures.files import save
 from suite.planner.accuracy import Accuracies
-from suite.planner.compositions import DENSE, check_batches, check_density, check_names, check_positive, check_time
+from suite.planner.compositions import (
+    DENSE,
+    check_batches,
+    check_density,
+    check_names,
+    check_positive,
+    check_time,
+    density_of,
+)
 from suite.planner.networks import LOCAL_SOURCE, gbit_of, source_of, topology_of
 from suite.planner.probe import copy_bytes_per_second, probe
 from suite.planner.rank import Adviser, place
 from suite.planner.render import Ranking, Setting, content, figure, show
+from suite.planner.timing import NOTHING, Timed
 from suite.planner.wording import not_counted, sentence
-from suite.traces.estimate import check_sizes, estimate, gpu_of, model_options
+from suite.traces import inputs
+from suite.traces.estimate import estimate, gpu_of, model_options, name_of
 from wirebench.errors import UserError
 from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
@@ -23,8 +34,8 @@ from wirebench.simulation.trace import Trace
 from wirebench.topology.tree import Topology
 from wirebench.utils.files import write_atomically
 
-IMAGE_SIZE, CLASSES, PROBE_SECONDS = 224, 1000, 30.0
-OF_A_MODEL = ("probe", "option", "image_size", "classes", "probe_seconds")
+PROBE_SECONDS = 30.0
+OF_A_MODEL = ("probe", "option", "data", "image_size", "classes", "precision", "probe_seconds")
 """Options that say nothing beside a trace."""
 GPU_NAMES = ("NVIDIA", "Tesla", "GeForce", "Quadro", "AMD Instinct", "AMD Radeon")
 """What the names of GPUs begin with, as their drivers have them."""
@@ -57,15 +68,22 @@ def setting_of(options: argparse.Namespace) -> Setting:
 
 
 def ranking_of(
-    options: argparse.Namespace, setting: Setting, names: list[str], rates: Rates, accuracies: Accuracies
+    options: argparse.Namespace,
+    setting: Setting,
+    names: list[str],
+    rates: Rates,
+    accuracies: Accuracies,
+    timed: Timed = NOTHING,
 ) -> Ranking:
-    """All compositions, ranked."""
+    """All compositions, ranked. timed: what the rates have of this machine."""
 
     def topology(gbit: float | None) -> Topology:
         return topology_of(options, options.workers, options.gbit if gbit is None else gbit)
 
-    adviser = Adviser(setting.trace, topology, rates, setting.bytes_per_second, options.density)
+    tried = options.schedulers or ()
+    adviser = Adviser(setting.trace, topology, rates, setting.bytes_per_second, options.density, tried)
     advices, left_out = adviser.all(names, named=bool(options.compressors))
+    left_out |= timed.failed
     best = sorted({each.compressor: each for each in reversed(advices)}.values(), key=place)
     lossy = [each.compressor for each in best if each.compressor != DENSE]
     between = len(topology(None).machines) > 1
@@ -73,7 +91,7 @@ def ranking_of(
     densities = {each.compressor: adviser.density_of(each.compressor) for each in best}
     refused = not_counted(best, accuracies, [name for name in lossy if adviser.on_noise(name)])
     answer = sentence(best, breaks, accuracies, densities, refused)
-    return Ranking(advices, best, breaks, left_out, accuracies, densities, refused, answer)
+    return Ranking(advices, best, breaks, left_out, accuracies, densities, refused, answer, timed)
 
 
 def _computation(options: argparse.Namespace) -> tuple[Trace, str, float]:
@@ -88,6 +106,11 @@ def _computation(options: argparse.Namespace) -> tuple[Trace, str, float]:
         model = trace.load(trace.find(options.trace))
         check_batches([] if options.batch is None else [options.batch])
         return model.batched(_or(options.batch, model.batch_size)), *_memory(gpu or _gpu_of(model))
+    return _of_model(options, gpu), *_memory(gpu)
+
+
+def _of_model(options: argparse.Namespace, gpu: Gpu | None) -> Trace:
+    """A trace of --model: an estimate for the GPU, else measured here."""
     check_positive("--probe-seconds", [_or(options.probe_seconds, PROBE_SECONDS)])
     if options.probe and gpu:
         raise UserError("--gpu: estimates a GPU, and --probe measures this machine; name one of them")
@@ -95,16 +118,16 @@ def _computation(options: argparse.Namespace) -> tuple[Trace, str, float]:
         raise UserError("--model: needs --gpu for an estimate, or --probe to measure this machine")
     if gpu and options.probe_seconds is not None:
         raise UserError("--probe-seconds: goes with --probe")
+    if options.probe and options.precision:
+        raise UserError("--precision: goes with --gpu; --probe measures in fp32")
     if options.batch is None:
-        raise UserError("--batch: is missing, the images of a worker's step")
-    sizes = options.batch, _or(options.image_size, IMAGE_SIZE), _or(options.classes, CLASSES)
-    chosen = model_options(options.option)
-    if gpu:
-        model = estimate(options.model, chosen, gpu, *sizes, name=f"{options.model}_{options.gpu}")
-    else:
-        check_sizes(*sizes)
-        model = probe(options.model, chosen, *sizes, seconds=_or(options.probe_seconds, PROBE_SECONDS))
-    return model, *_memory(gpu)
+        raise UserError(f"--batch: is missing, the {'samples' if options.data else 'images'} of a worker's step")
+    given = inputs.chosen(options.data, options.batch, options.image_size, options.classes)
+    own = model_options(options.option)
+    if gpu is None:
+        return probe(options.model, own, given, _or(options.probe_seconds, PROBE_SECONDS))
+    precision = _or(options.precision, "fp32")
+    return estimate(options.model, own, gpu, given, name_of(options.model, options.gpu, precision), precision)
 
 
 def _gpu_of(model: Trace) -> Gpu | None:
@@ -127,11 +150,19 @@ def _or(given: Any, usual: Any) -> Any:
 
 def chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
     """The compressors to be ranked, dense first; UserError for a name or a density that does not exist."""
-    known = compressors.available()
-    check_names("--compressors", names or (), known)
-    wanted = list(dict.fromkeys([DENSE, *(names or known)]))
+    check_names("--compressors", names or (), compressors.PLUGINS)
+    wanted = list(dict.fromkeys([DENSE, *(names or compressors.available())]))
     check_density(wanted, density)
+    for name in wanted if names else ():
+        compressors.build(name, **density_of(name, density))
     return wanted
+
+
+def check_schedulers(names: Sequence[str] | None) -> None:
+    """Raise UserError for a scheduler that does not exist, or cannot be made without options."""
+    check_names("--schedulers", names or (), schedulers.PLUGINS)
+    for name in names or ():
+        schedulers.build(name)
 
 
 def write(options: argparse.Namespace, setting: Setting, ranking: Ranking) -> None:

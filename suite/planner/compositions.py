@@ -2,9 +2,10 @@
 
 import functools
 from collections.abc import Sequence
+from typing import Any
 
 import compressors
-from wirebench.config.plugins import suggest
+from wirebench.config.plugins import Plugins, suggest
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
 from wirebench.gradient.contract import Scheduler
@@ -18,7 +19,7 @@ LEAST, MOST = 1e-6, 1e6
 """Of rates, speeds and seconds: beyond, sums are of rounding errors."""
 
 
-def density_of(name: str, density: float | None) -> dict[str, float]:
+def density_of(name: str, density: float | None) -> dict[str, Any]:
     """The option that sets the density of a compressor; none for its own, and for one that has none."""
     return {"density": density} if density is not None and has_density(name) else {}
 
@@ -34,11 +35,16 @@ def check_density(names: Sequence[str], density: float | None) -> None:
         compressors.build(name, density=density)
 
 
-def check_names(option: str, names: Sequence[str], known: Sequence[str]) -> None:
-    """Raise UserError for a name of `option` that is not among the known ones."""
+def check_names(option: str, names: Sequence[str], plugins: Plugins) -> None:
+    """Raise UserError for a name of `option` that is no plugin's, nor a dotted path to one of the user's own."""
     for name in names:
-        if name not in known:
-            raise UserError(f"{option}: no {name!r}; {suggest(name, known)}")
+        if "." not in name and name not in plugins.available():
+            raise UserError(f"{option}: no {name!r}; {suggest(name, plugins.available())}")
+        try:
+            plugins.load(name)
+        except UserError as error:
+            # In a config it would be this key.
+            raise UserError(f"{option}: {str(error).removeprefix(f'{plugins.kind}.name: ')}") from error
 
 
 def own_density(name: str) -> float | None:
@@ -119,16 +125,23 @@ def collective_of(name: str) -> str:
 
 
 @functools.cache
-def needs_whole(name: str) -> bool:
+def needs_whole(name: str, density: float | None = None) -> bool:
     """Whether the compressor works only on the whole model in one message."""
-    return bool(compressors.build(name).whole_model)
+    return bool(compressors.build(name, **density_of(name, density)).whole_model)
+
+
+def clash(built: Scheduler, compressor: str, collective: str) -> str:
+    """Why train.py would refuse to put these together (suite/compose/resolve.py); "" where it would not."""
+    if built.mode in ("native", "elastic") and compressor != DENSE:
+        return "sends no gradients of ours, and goes with --compressor none"
+    if built.mode == "native" and collective != "native":
+        return "is the engine's own, and goes with --collective native"
+    if built.mode == "split" and collective == "native":
+        return "needs a collective with two halves, not native"
+    return ""
 
 
 def check(scheduler: str, built: Scheduler, compressor: str, collective: str) -> None:
-    """Raise UserError for what train.py would refuse to put together (suite/compose/resolve.py)."""
-    if built.mode in ("native", "elastic") and compressor != DENSE:
-        raise UserError(f"--schedulers: {scheduler!r} sends no gradients of ours, and goes with --compressor none")
-    if built.mode == "native" and collective != "native":
-        raise UserError(f"--schedulers: {scheduler!r} is the engine's own, and goes with --collective native")
-    if built.mode == "split" and collective == "native":
-        raise UserError(f"--schedulers: {scheduler!r} needs a collective with two halves, not native")
+    """Raise UserError for what train.py would refuse to put together."""
+    if reason := clash(built, compressor, collective):
+        raise UserError(f"--schedulers: {scheduler!r} {reason}")

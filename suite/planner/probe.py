@@ -6,31 +6,35 @@ from typing import Any
 
 import torch
 
-import models
+from suite.traces.inputs import NOT_TRAINED, Inputs
+from wirebench.errors import UserError
 from wirebench.gradient.flat import backward_order
 from wirebench.profiling.layer_timer import LayerTimer, median
 from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.telemetry.environment import hardware
 from wirebench.training.loss import cross_entropy
-from wirebench.utils.rng import generator
 
 COPIED_FLOATS, COPIES, LEAST_STEPS = 1 << 24, 5, 3
 
 
-def probe(name: str, options: dict[str, Any], batch_size: int, pixels: int, classes: int, seconds: float) -> Trace:
-    """Train `name` on noise for about so many seconds; the medians of its layers' times."""
+def probe(name: str, options: dict[str, Any], given: Inputs, seconds: float) -> Trace:
+    """Train `name` for about so many seconds; the medians of its layers' times. UserError for what it cannot take."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(0)
-    model = models.build(name, classes, (3, pixels, pixels), **options).to(device)
-    images = torch.randn(batch_size, 3, pixels, pixels, generator=generator("probe")).to(device)
-    labels = torch.zeros(batch_size, dtype=torch.int64, device=device)
-    order = backward_order(model, lambda module: cross_entropy(module(images), labels))
+    model = given.model(name, options).to(device)
+    batch, labels = given.real(device)
+    try:
+        order = backward_order(model, lambda module: cross_entropy(module(batch), labels))
+    except (UserError, torch.OutOfMemoryError):
+        raise
+    except NOT_TRAINED as error:
+        raise given.refused(name, error) from error
     timer = LayerTimer(model, order.names, device)
     timer.attach()
     begin, steps = time.perf_counter(), 0
     while steps < LEAST_STEPS or time.perf_counter() - begin < seconds:
         model.zero_grad(set_to_none=True)
-        cross_entropy(model(images), labels).backward()
+        cross_entropy(model(batch), labels).backward()
         timer.keep()
         steps += 1
     timer.detach()
@@ -43,9 +47,9 @@ def probe(name: str, options: dict[str, Any], batch_size: int, pixels: int, clas
         for each, forward, ready, last in pairs
     ]
     return Trace(
-        f"{name}_probed", f"{name}, 3x{pixels}x{pixels}, {classes} classes", hardware(device), batch_size, False,
+        f"{name}_probed", f"{name}, {given.words}", hardware(device), given.batch_size, False,
         f"wirebench advise --probe: medians of {steps - 1} steps", torch.__version__.partition("+")[0],
-        tuple(layers[::-1]),
+        tuple(layers[::-1]), given.unit,
     )  # fmt: skip
 
 

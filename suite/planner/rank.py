@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import schedulers
 from suite.planner.compositions import (
     DENSE,
+    clash,
     collective_of,
     compressing,
+    has_density,
     has_own_collective,
     lacks_shapes,
     needs_whole,
@@ -68,6 +70,7 @@ class Adviser:
     topology(gbit)    the cluster; None: at its own rate
     bytes_per_second  of the memory that compresses
     density           of compressors that have one; None: each one's own
+    tried             schedulers; none: SCHEDULERS. What needs the whole model goes with `sync_easgd` anyway
     """
 
     def __init__(
@@ -77,11 +80,13 @@ class Adviser:
         rates: Rates,
         bytes_per_second: float,
         density: float | None = None,
+        tried: Sequence[str] = (),
     ) -> None:
         self.trace, self.topology, self.rates = trace, topology, rates
         self.bytes_per_second, self.density = bytes_per_second, density
         self.workers = topology(None).size
-        self._schedulers = {name: schedulers.build(name) for name in SCHEDULERS}
+        self.tried = tuple(dict.fromkeys(tried))
+        self._schedulers = {name: schedulers.build(name) for name in {*SCHEDULERS, *tried}}
         self._sizes: dict[str, Sizes] = {}
         self._known: dict[str, Compressing] = {}
         self._fastest: dict[tuple[str, float], Advice] = {}
@@ -90,6 +95,7 @@ class Adviser:
         """Every composition of these compressors, the fastest first; and those left out, with the reason.
 
         named  the user asked for them: also those of which noise says little
+        Raises UserError where no schedule goes with dense gradients: nothing could be compared.
         """
         advices: list[Advice] = []
         left_out: dict[str, str] = {}
@@ -99,6 +105,13 @@ class Adviser:
                 advices += [] if reason else self._of(name, None)
             except UserError as error:
                 reason = str(error)
+            except Exception as error:
+                # A user's own plugin may fail in any way; ours may not.
+                if not any("." in each for each in (name, *self.tried)):
+                    raise
+                reason = f"it fails: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+            if reason and name == DENSE:
+                raise UserError(f"--schedulers: dense gradients, with which all are compared, are left out: {reason}")
             if reason:
                 left_out[name] = reason
         return sorted(advices, key=place), left_out
@@ -124,8 +137,7 @@ class Adviser:
 
     def density_of(self, name: str) -> float | None:
         """What the compressor works with; None for one that has no density."""
-        own = own_density(name)
-        return own if own is None or self.density is None else self.density
+        return self.density if self.density is not None and has_density(name) else own_density(name)
 
     def break_even(self, name: str) -> float | None:
         """Gbit/s below which the compressor needs less than WORTHWHILE of the best dense step, each at its best.
@@ -156,17 +168,20 @@ class Adviser:
 
     def _of(self, name: str, gbit: float | None, quick: bool = False) -> list[Advice]:
         topology, sizes = self.topology(gbit), self._sizes_of(name)
-        chosen = ("sync_easgd",) if needs_whole(name) else QUICK if quick else SCHEDULERS
+        usual = QUICK if quick else SCHEDULERS
+        chosen = ("sync_easgd",) if needs_whole(name, self.density) else self.tried or usual
         seconds = self._compressing(name)
         advices = []
         for collective in _collectives(name, topology):
             simulator = Simulator(self.trace, sizes, seconds, _pricer(collective, topology))
             for scheduler in chosen:
-                if collective == "native" and self._schedulers[scheduler].mode == "split":
+                if clash(self._schedulers[scheduler], name, collective):
                     continue
                 step = simulator.step(self._schedulers[scheduler])
                 images = self.workers * self.trace.batch_size / step.step.seconds
                 advices.append(Advice(name, scheduler, collective, step, images, self.trace.unit))
+        if not advices:
+            raise UserError(f"no scheduler of {', '.join(chosen)} goes with it")
         return advices
 
     def _compressing(self, name: str) -> Compressing:

@@ -13,6 +13,7 @@ from suite.planner.accuracy import Accuracies
 from suite.planner.compositions import DENSE
 from suite.planner.networks import WIDTH
 from suite.planner.rank import Advice
+from suite.planner.timing import NOTHING, Timed
 from suite.planner.wording import rate
 from wirebench.simulation.trace import Trace
 from wirebench.utils.console import console
@@ -64,6 +65,7 @@ class Ranking(NamedTuple):
     left_out     by compressor, why nothing is said of it
     densities    at which the compressors work, by name
     refused      by compressor, why it is not recommended
+    timed        compressors whose rates were measured for this ranking
     """
 
     found: Sequence[Advice]
@@ -74,6 +76,7 @@ class Ranking(NamedTuple):
     densities: dict[str, float | None]
     refused: dict[str, str]
     answer: str
+    timed: Timed = NOTHING
 
     def top1(self, name: str) -> str:
         """The table's cell."""
@@ -84,7 +87,10 @@ def content(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> dict
     """All of it, for JSON."""
     trace = setting.trace
     return {
-        "trace": {"name": trace.name, "estimate": trace.estimate, "source": trace.source, "speed": setting.speed},
+        "trace": {
+            "name": trace.name, "estimate": trace.estimate, "source": trace.source, "speed": setting.speed,
+            "unit": trace.unit,
+        },
         "network": setting.network,
         "gbit": setting.gbit,
         "workers": setting.workers,
@@ -92,11 +98,12 @@ def content(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> dict
         "memory": setting.memory,
         "memory_bytes_per_second": setting.bytes_per_second,
         "density": setting.density,
+        "timed_here": ranking.timed.entry(),
         "accuracy_setting": ranking.accuracies.setting,
         "answer": ranking.answer,
         "rows": [_entry(row, ranking) for row in shown],
         "left_out": ranking.left_out,
-    }
+    }  # fmt: skip
 
 
 def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
@@ -121,17 +128,21 @@ def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
 
 def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: Sequence[Any]) -> None:
     """Print what was assumed, the table, what was left out, the files, and the answer."""
-    shown_on = console(WIDTH)
+    shown_on, rows = console(WIDTH), table(ranking, shown)
+    if not shown_on.is_terminal:
+        # Dotted paths are long, and a file has room: no cell is cut off.
+        shown_on.width = max(WIDTH, shown_on.measure(rows, options=shown_on.options.update_width(MOST_WIDTH)).maximum)
     left = [f"left out: {name}: {reason}" for name, reason in ranking.left_out.items()]
     files = [f"{path}: written" for path in written]
     for part in (
-        [*_head(setting, ranking), table(ranking, shown)],
+        [*_head(setting, ranking), rows],
         [*left, *_usual(ranking), *files, "", ranking.answer],
     ):
         for line in part:
             shown_on.print(line, **({} if isinstance(line, Table) else PLAIN))
 
 
+MOST_WIDTH = 1000
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
@@ -141,12 +152,15 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
     alone = f"a step alone takes {1e3 * (trace.forward_seconds + trace.backward_seconds):.1f} ms"
     memory = f"{setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})"
     measured = ranking.accuracies.setting or "nothing in results/convergence"
+    if trace.unit != "images":
+        measured = f"not shown; it was measured with models of images, and this one takes {trace.unit}"
     marked = any(ranking.top1(each.compressor).endswith("*") for each in ranking.best)
     return [
         f"{trace.name}{setting.faster} ({kind}, {trace.hardware}), {setting.images}: {alone}",
         f"  {trace.source}",
         f"{setting.gbit:.4g} Gbit/s ({setting.network}); workers of a machine: {setting.each}",
         f"Compressors work in memory of {memory}, and slow nothing down.",
+        *ranking.timed.said,
         "Milliseconds of a step: compressing, all its messages, what of both is exposed. It pays below so many Gbit/s.",
         f"top-1: points beside dense: {measured}{'; *: here another density' if marked else ''}.",
     ]
@@ -165,7 +179,8 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
     for head in ("compressor", "scheduler", "collective"):
         made.add_column(head, no_wrap=True)
     rate = "img/s" if shown[0].unit == "images" else f"{shown[0].unit}/s"
-    for head in (rate, "eff. %", "wire MB", "compress", "messages", "exposed", "below", "top-1"):
+    accuracy = ["top-1"] if ranking.accuracies.known else []
+    for head in (rate, "eff. %", "wire MB", "compress", "messages", "exposed", "below", *accuracy):
         made.add_column(head, justify="right", no_wrap=True)
     made.add_column("limit", no_wrap=True)
     seen: set[str] = set()
@@ -178,8 +193,8 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
             str(number), each.compressor, each.scheduler, each.collective, f"{each.images_per_second:.0f}",
             f"{100 * simulated.efficiency:.1f}", f"{simulated.wire_bytes / 1e6:.4g}", f"{1e3 * simulated.compress:.1f}",
             f"{1e3 * simulated.communicate:.1f}", f"{1e3 * simulated.step.exposed:.1f}",
-            _gbit(known[each.compressor]) if each.compressor in known else "", ranking.top1(each.compressor),
-            each.limit,
+            _gbit(known[each.compressor]) if each.compressor in known else "",
+            *([ranking.top1(each.compressor)] if accuracy else []), each.limit,
         )  # fmt: skip
     return made
 
@@ -204,9 +219,10 @@ def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> Figur
     dense = [_label(each, ranking) for each in shown if each.compressor == DENSE]
     used = {part for bar in bars for part in bar.parts}
     drawn = {part: colour for part, colour in PARTS.items() if part in used}
+    points = ", and points of top-1 beside dense training, as measured (*: at another density)"
     note = (
-        f"{setting.described}. Names: compressor, schedule, collective, and points of top-1 beside dense "
-        f"training, as measured (*: at another density); dense in bold. At the ends: {setting.trace.unit}/s."
+        f"{setting.described}. Names: compressor, schedule, collective{points * bool(ranking.accuracies.known)}; dense "
+        f"in bold. At the ends: {setting.trace.unit}/s."
     )
     look = Look(drawn, bold=dense, legend_columns=1)
     return finished(stacked(bars, across, look, "Compositions by time per step", note))

@@ -23,6 +23,7 @@ from suite.planner.compositions import (
     check_time,
     collective_of,
     compressing,
+    density_of,
     lacks_shapes,
     needs_whole,
     sends_no_noise,
@@ -30,6 +31,7 @@ from suite.planner.compositions import (
 )
 from suite.planner.networks import WIDTH, gbit_of, source_of, topology_of
 from suite.planner.speedups import Point, figure
+from suite.planner.timing import NOTHING, Timed, time_unknown
 from suite.traces.estimate import gpu_of
 from wirebench import collectives
 from wirebench.costmodel.request_cost import Pricer
@@ -79,8 +81,8 @@ class Row:
         }  # fmt: skip
 
 
-def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
-    """All schedules at all points; UserError for what does not go together."""
+def check_options(options: argparse.Namespace, model: Trace) -> None:
+    """Raise UserError for what does not exist, or cannot be swept."""
     check_positive("--speed", options.speed)
     check_positive("--gbit", options.gbit or ())
     if not (math.isfinite(options.call_us) and options.call_us >= 0):
@@ -92,13 +94,32 @@ def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
             "--figure: draws along one of --workers, --gbit, --batch and --speed; give the others one value"
         )
     check_time(model)
-    check_names("--schedulers", options.schedulers or (), schedulers.available())
-    check_names("--compressor", [options.compressor], compressors.available())
-    check_names("--collective", [options.collective] if options.collective else (), collectives.available())
+    check_names("--schedulers", options.schedulers or (), schedulers.PLUGINS)
+    check_names("--compressor", [options.compressor], compressors.PLUGINS)
+    check_names("--collective", [options.collective] if options.collective else (), collectives.PLUGINS)
     check_density([options.compressor], options.density)
+    compressors.build(options.compressor, **density_of(options.compressor, options.density))
     check_outputs(options.figure, json=options.json, timeline=options.timeline)
     if options.chakra:
         chakra.check_folder(options.chakra, STEP, options.workers[-1])
+
+
+def timed_for(options: argparse.Namespace, model: Trace, rates: Rates) -> Timed:
+    """What had to be measured of the compressor to simulate it on a GPU; `rates` has it then. UserError if it fails."""
+    if not options.gpu:
+        return NOTHING
+    # Mistakes first: this may take half a minute.
+    gpu_of(options.gpu)
+    _schedulers(options)
+    topology_of(options, options.workers[0])
+    timed = time_unknown([options.compressor], rates, options.density, model.numel)
+    for name, reason in timed.failed.items():
+        raise UserError(f"--compressor: {name!r}: {reason}")
+    return timed
+
+
+def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
+    """All schedules at all points; UserError for what does not go together."""
     rows = []
     built = _schedulers(options)
     sizes: dict[int, Sizes] = {}
@@ -110,12 +131,12 @@ def sweep(options: argparse.Namespace, model: Trace) -> list[Row]:
             if reason := lacks_shapes(sizes[workers], model) or sends_no_noise(sizes[workers], model):
                 raise UserError(f"--compressor: {options.compressor!r}: {reason}")
         computed = model.batched(batch).faster(speed)
-        simulator = _simulator(options, computed, sizes[workers], topology)
+        simulator = _simulator(options, computed, sizes[workers], topology, rates)
         # Between the workers of one machine there is no such rate.
         between = len(topology.machines) > 1 or bool(options.topology)
         for name, scheduler in built.items():
             simulated = simulator.step(scheduler)
-            if len(simulated.groups) > 1 and needs_whole(options.compressor):
+            if len(simulated.groups) > 1 and needs_whole(options.compressor, options.density):
                 raise UserError(f"--schedulers: {name!r} cuts the model, and {options.compressor!r} needs it whole")
             carried = gbit_of(topology) if between else None
             layers = simulator.costs()
@@ -131,22 +152,22 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
         for name, scheduler in named.items():
             check(name, scheduler, options.compressor, collective)
         return named
-    if needs_whole(options.compressor):
+    if needs_whole(options.compressor, options.density):
         return {"sync_easgd": schedulers.build("sync_easgd")}
     usual = {name: schedulers.build(name) for name in USUAL}
     return {name: each for name, each in usual.items() if each.mode != "split" or collective != "native"}
 
 
-def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology) -> Simulator:
+def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology, rates: Rates) -> Simulator:
     name = options.collective or collective_of(options.compressor)
     pricer = Pricer(collectives.build(name), name, topology, options.call_us * 1e-6, options.formulas)
     seconds: Compressing = free
     if options.gpu:
-        seconds = compressing(Rates(), options.compressor, sizes, model, gpu_of(options.gpu).memory_gbs * 1e9)
+        seconds = compressing(rates, options.compressor, sizes, model, gpu_of(options.gpu).memory_gbs * 1e9)
     return Simulator(model, sizes, seconds, pricer)
 
 
-def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> None:
+def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row], timed: Timed) -> None:
     """Write the files that were asked for, and print the table."""
     # Files first: whoever reads the table may stop after its first line.
     if options.json:
@@ -154,13 +175,15 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> Non
         content = {key: getattr(options, key) for key in given} | {
             "collective": options.collective or collective_of(options.compressor),
             "network": source_of(options),
+            "unit": model.unit,
+            "timed_here": timed.entry(),
             "rows": [row.entry() for row in rows],
         }
         write_atomically(options.json, json.dumps(content, indent=1) + "\n")
     if options.figure:
         points = [Point(r.workers, r.gbit, r.batch, r.speed, r.scheduler, r.found.efficiency) for r in rows]
         alike = [model.name, "dense" if options.compressor == DENSE else options.compressor, *_alike(rows)]
-        save(figure(points, ", ".join(alike)), options.figure)
+        save(figure(points, ", ".join(alike), model.unit), options.figure)
     if options.timeline:
         timeline = Timeline()
         draw(rows[-1].found, rows[-1].passes, timeline)
@@ -171,7 +194,8 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> Non
     kind = "estimated" if model.estimate else "measured"
     collective = options.collective or collective_of(options.compressor)
     said = f"{model.name} ({kind}, {model.hardware}), {options.compressor} on {collective}; {source_of(options)}"
-    shown.print(said, markup=False, highlight=False, soft_wrap=True)
+    for line in (said, *timed.said):
+        shown.print(line, markup=False, highlight=False, soft_wrap=True)
     shown.print(table(rows))
     for path in filter(None, (options.json, options.figure, options.timeline, options.chakra)):
         shown.print(f"{path}: written", markup=False, highlight=False, soft_wrap=True)

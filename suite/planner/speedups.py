@@ -10,7 +10,7 @@ from suite.figures.style import Figure, around, finished
 SWEPT = {
     "workers": "workers",
     "gbit": "rate between machines, Gbit/s",
-    "batch": "batch, images of a worker",
+    "batch": "batch, {unit} of a worker",
     "speed": "GPU speed, times the trace's",
 }
 SPEEDUP, EFFICIENCY = "speed-up over one worker, times", "efficiency, % of a linear speed-up"
@@ -29,8 +29,8 @@ class Point(NamedTuple):
     efficiency: float
 
 
-def figure(points: Sequence[Point], setting: str) -> Figure:
-    """Speed-up over one worker by workers, or efficiency by whatever else is swept."""
+def figure(points: Sequence[Point], setting: str, unit: str = "images") -> Figure:
+    """Speed-up over one worker by workers, or efficiency by whatever else is swept. unit: what a batch has."""
     key = next((each for each in SWEPT if len({getattr(point, each) for point in points}) > 1), "workers")
     speedup = key == "workers"
     places = sorted({float(getattr(point, key) or 0.0) for point in points})
@@ -46,7 +46,7 @@ def figure(points: Sequence[Point], setting: str) -> Figure:
     if speedup:
         lines.append(Curve("linear", colours.GREY, places, places, dash=(2, 3), points=False))
     heights = [value for line in lines for value in line.up]
-    across = around(SWEPT[key], places, log=min(places) > 0, values=places)
+    across = around(SWEPT[key].format(unit=unit), places, log=min(places) > 0, values=places)
     up = around(SPEEDUP, heights, log=True, values=places) if speedup else around(EFFICIENCY, heights)
     title = f"Schedules against {SWEPT[key].partition(',')[0]}"
     return finished(curves(lines, across, up, title, note, height=260))

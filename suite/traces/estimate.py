@@ -2,26 +2,32 @@
 
   wirebench trace estimate --model resnet50 --gpu v100 --batch 32 --out configs/traces/resnet50_v100.json
   wirebench trace estimate --model vgg_cifar --option depth=16 --gpu v100 --batch 128 --image-size 32 --classes 10
+  wirebench trace estimate --model resnet50 --gpu h100 --precision bf16 --batch 128
+  wirebench trace estimate --model mine.GPT --data mine.Sequences --gpu h100 --precision bf16 --batch 16
 
 One step runs on tensors without data. Every operation, forward and backward, is priced by the roofline (Williams et al.
 2009): max(floating-point operations / attainable rate, bytes / memory bandwidth), where it reads its inputs and writes
 its outputs once. What the backward pass spends between two gradients belongs to the later one, so time without
 parameters goes to the next layer that has some. Without --out it prints the totals only.
+In tf32 only the rate of matrix products and convolutions changes. In bf16 the step runs under autocast: what that
+casts has half of the bytes, the casts are priced, and parameters and gradients stay fp32.
 """
 
 import argparse
 import json
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-import models
+from suite.traces import inputs
+from suite.traces.inputs import CLASSES, IMAGE_SIZE, NOT_TRAINED, Inputs
 from wirebench.errors import UserError
-from wirebench.simulation.roofline import GPUS, Gpu, Roofline
+from wirebench.simulation.roofline import GPUS, PRECISIONS, Gpu, Precision, Roofline
 from wirebench.simulation.trace import Paced, Trace, TraceLayer
 from wirebench.training.loss import cross_entropy
 from wirebench.utils.cli import parser_of
@@ -29,31 +35,27 @@ from wirebench.utils.names import suggest
 
 DIGITS = 4
 """Significant digits of a time: an estimate has not more to say."""
+WORDS: dict[Precision, str] = {"fp32": "fp32", "tf32": "matrix products in tf32", "bf16": "bf16 by autocast"}
 
 
 def estimate(
-    model_name: str,
-    options: dict[str, Any],
-    gpu: Gpu,
-    batch_size: int,
-    image_size: int,
-    num_classes: int,
-    name: str,
+    model_name: str, options: dict[str, Any], gpu: Gpu, given: Inputs, name: str, precision: Precision = "fp32"
 ) -> Trace:
-    """The trace of a step with 3-channel images; parameters that get no gradient are left out.
+    """The trace of a step on these inputs; parameters that get no gradient are left out.
 
-    Raises UserError for what the model does not take.
+    Raises UserError for what the model does not take, and for a precision that the GPU has no rate for.
     """
-    check_sizes(batch_size, image_size, num_classes)
-    with torch.device("meta"):
-        model = models.build(model_name, num_classes, (3, image_size, image_size), **options)
-    if isinstance(model, Paced):
-        raise UserError("--model: it computes nothing that could be estimated")
-    try:
-        forward, backward = _step(model, gpu, (batch_size, 3, image_size, image_size))
-    except RuntimeError as error:
-        reason = str(error).partition("\n")[0]
-        raise UserError(f"--image-size: {model_name!r} takes no images of {image_size} pixels: {reason}") from error
+    check_precision(gpu, precision)
+    with _without_numbers():
+        model = given.model(model_name, options)
+        if isinstance(model, Paced):
+            raise UserError("--model: it computes nothing that could be estimated")
+        try:
+            forward, backward = _step(model, Roofline(gpu, precision), given)
+        except UserError:
+            raise
+        except NOT_TRAINED as error:
+            raise given.refused(model_name, error) from error
     parameters = dict(model.named_parameters())
     layers = tuple(
         TraceLayer(each, p.numel(), _round(forward.get(each, 0.0)), _round(backward[each]), tuple(p.shape))
@@ -62,28 +64,48 @@ def estimate(
     described = " ".join([model_name, *(f"{key}={json.dumps(value)}" for key, value in options.items())])
     return Trace(
         name,
-        f"{described}, 3x{image_size}x{image_size}, {num_classes} classes",
+        f"{described}, {given.words}",
         gpu.label,
-        batch_size,
+        given.batch_size,
         True,
-        f"wirebench trace estimate: per operation max(flops / ({gpu.efficiency:g} x {gpu.peak_tflops} TFLOPS), "
-        f"bytes read and written once / {gpu.memory_gbs} GB/s), fp32; peak and bandwidth: {gpu.source}; "
+        f"wirebench trace estimate: per operation max(flops / ({gpu.efficiency:g} x {gpu.peak(precision)} TFLOPS), "
+        f"bytes read and written once / {gpu.memory_gbs} GB/s), {WORDS[precision]}; peak and bandwidth: {gpu.source}; "
         "the share of the peak is assumed",
         torch.__version__.partition("+")[0],
         layers,
+        given.unit,
     )
 
 
-def _step(model: nn.Module, gpu: Gpu, batch_shape: tuple[int, ...]) -> tuple[dict[str, float], dict[str, float]]:
+@contextmanager
+def _without_numbers() -> Iterator[None]:
+    """Tensors of the block have no data, and believe to be a CPU's.
+
+    Meta tensors would not do: autocast does not cast them, and attention falls apart into products of all pairs. A
+    fused kernel of LSTMs, which a CPU alone has, is kept out, since nobody counts what it computes.
+    """
+    # Imported where it is needed: it brings much along.
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    fused = torch.backends.mkldnn.set_flags(False)[0]
+    try:
+        with FakeTensorMode():
+            yield
+    finally:
+        torch.backends.mkldnn.set_flags(fused)
+
+
+def _step(model: nn.Module, roofline: Roofline, given: Inputs) -> tuple[dict[str, float], dict[str, float]]:
     """Seconds of one step by parameter: forward in order of use, backward in the order in which gradients come."""
-    roofline = Roofline(gpu)
     forward: dict[str, float] = {}
     backward: dict[str, float] = {}
     _watch(model, roofline, forward, backward)
-    images = torch.empty(batch_shape, device="meta")
-    labels = torch.empty(len(images), dtype=torch.int64, device="meta")
+    batch, labels = given.empty("cpu")
     with roofline:
-        loss = cross_entropy(model(images), labels)
+        with torch.autocast("cpu", torch.bfloat16, enabled=roofline.precision == "bf16"):
+            loss = cross_entropy(model(batch), labels)
+        if not forward:
+            raise ValueError("no module with parameters of its own is called")
         forward[next(reversed(forward))] += roofline.take()
         loss.backward()
     return forward, backward
@@ -118,24 +140,33 @@ def _round(seconds: float) -> float:
 def main(arguments: Sequence[str]) -> int:
     """Estimate, write what was asked for, and print the totals."""
     options = _parser().parse_args(arguments)
-    name = options.out.stem if options.out else f"{options.model}_{options.gpu}"
+    name = options.out.stem if options.out else name_of(options.model, options.gpu, options.precision)
     chosen, gpu = model_options(options.option), gpu_of(options.gpu)
-    trace = estimate(options.model, chosen, gpu, options.batch, options.image_size, options.classes, name)
+    given = inputs.chosen(options.data, options.batch, options.image_size, options.classes)
+    trace = estimate(options.model, chosen, gpu, given, name, options.precision)
     if options.out:
         trace.save(options.out)
+    batch = (
+        f"batch size {trace.batch_size}" if trace.unit == "images" else f"a batch of {trace.batch_size} {trace.unit}"
+    )
     print(
         f"{trace.name}: {len(trace.layers)} layers, {trace.numel:,} parameters, "
         f"forward {1e3 * trace.forward_seconds:.2f} ms, backward {1e3 * trace.backward_seconds:.2f} ms "
-        f"at batch size {trace.batch_size} (estimated, not measured)"
+        f"at {batch} (estimated, not measured)"
     )
     return 0
 
 
-def check_sizes(batch_size: int, image_size: int, num_classes: int) -> None:
-    """Raise UserError for a size that no batch of images has."""
-    for option, value, least in (("batch", batch_size, 1), ("image-size", image_size, 1), ("classes", num_classes, 2)):
-        if value < least:
-            raise UserError(f"--{option}: needs at least {least}, got {value}")
+def name_of(model: str, gpu: str, precision: Precision) -> str:
+    """What an estimate is called where no file names it."""
+    return f"{model}_{gpu}" if precision == "fp32" else f"{model}_{gpu}_{precision}"
+
+
+def check_precision(gpu: Gpu, precision: Precision) -> None:
+    """Raise UserError for a precision that the GPU has no rate for."""
+    if gpu.peak(precision) is None:
+        known = ", ".join(each for each in PRECISIONS if gpu.peak(each) is not None)
+        raise UserError(f"--precision: {gpu.label} has no rate for {precision}; there is: {known}")
 
 
 def gpu_of(name: str) -> Gpu:
@@ -165,8 +196,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", required=True, help="a model of models/, e.g. resnet50")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE", help="an option of the model")
     parser.add_argument("--gpu", required=True, help=f"one of {', '.join(GPUS)}")
-    parser.add_argument("--batch", type=int, required=True, help="images per step")
-    parser.add_argument("--image-size", type=int, default=224, help="height and width in pixels (%(default)s)")
-    parser.add_argument("--classes", type=int, default=1000, help="classes that the model tells apart (%(default)s)")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="what it computes in (%(default)s)")
+    parser.add_argument("--batch", type=int, required=True, help="images, or other samples, per step")
+    parser.add_argument("--image-size", type=int, help=f"height and width in pixels ({IMAGE_SIZE})")
+    parser.add_argument("--classes", type=int, help=f"classes that the model tells apart ({CLASSES})")
+    parser.add_argument("--data", metavar="NAME", help="a data set whose samples the model takes, in place of images")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the trace to write (.json)")
     return parser

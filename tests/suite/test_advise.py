@@ -3,16 +3,19 @@
 import dataclasses
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from suite.figures.files import save
 from suite.inspect import accuracies
-from suite.planner import advise
+from suite.planner import advise, timing
 from suite.planner.compositions import compressing, sizes_of
 from suite.planner.rank import WORTHWHILE, Adviser
 from tests import charts
+from tests.distributed.launch import PLUGINS
 from tests.suite.verbs import verb
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.trace import SHIPPED, load
@@ -22,6 +25,8 @@ from wirebench.topology.tree import Topology
 main = verb("advise")
 
 ROOT = Path(__file__).resolve().parents[2]
+TRACE = ["--trace", "resnet20_gtx1080ti", "--workers", "4"]
+MODEL = ["--model", "resnet_cifar", "--workers", "4"]
 FEW = ["--compressors", "fp16", "topk", "gs_sgd"]
 
 
@@ -243,8 +248,152 @@ def test_a_topologys_links_are_used(tmp_path):
     assert slow["rows"][-1]["step_seconds"] > fast["rows"][-1]["step_seconds"]
 
 
-TRACE = ["--trace", "resnet20_gtx1080ti", "--workers", "4"]
-MODEL = ["--model", "resnet_cifar", "--workers", "4"]
+TOPK = '''
+"""Top-k by another name."""
+
+from compressors.topk import TopK
+
+
+class Mine(TopK):
+    """Nothing new."""
+
+
+class Failing(TopK):
+    """Nothing at all."""
+
+    def exchange(self, bucket, world):
+        raise RuntimeError("out of paper")
+'''
+PAIRS = '''
+"""Layers two by two."""
+
+
+class Pairs:
+    """A message for two layers; the last one may travel alone."""
+
+    needs_profile, mode = False, "overlapped"
+
+    def partition(self, layers, cost):
+        return [range(i, min(i + 2, len(layers))) for i in range(0, len(layers), 2)]
+
+
+class Forgetful(Pairs):
+    """Half of the layers."""
+
+    def partition(self, layers, cost):
+        return super().partition(layers, cost)[::2]
+'''
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Modules of a user's own; what they have is timed on short vectors, and not often."""
+    folder = tmp_path / "owned"
+    folder.mkdir()
+    (folder / "compressing.py").write_text(TOPK)
+    (folder / "scheduling.py").write_text(PAIRS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(timing, "SIZES", ("4k", "40k", "80k"))
+    monkeypatch.setattr(timing, "REPEATS", 3)
+    yield "owned"
+    for name in ("owned.compressing", "owned.scheduling", "owned"):
+        sys.modules.pop(name, None)
+
+
+def test_a_compressor_of_ones_own_is_timed_here_and_ranked(own, tmp_path, capsys):
+    where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "4", "--compressors", "topk"]
+    threads = torch.get_num_threads()
+    found = answer(tmp_path, *where, "owned.compressing.Mine", "--density", "0.01")
+    rows = {row["compressor"]: row for row in found["rows"]}
+    assert set(rows) == {"none", "topk", "owned.compressing.Mine"} and not found["left_out"]
+    mine, topk = rows["owned.compressing.Mine"], rows["topk"]
+    assert mine["bytes_per_step"]["wire"] == pytest.approx(topk["bytes_per_step"]["wire"], rel=0.01)
+    assert mine["density"] == 0.01
+    assert mine["compress_seconds"] > 0 and mine["break_even"] and mine["accuracy"] is None
+    here = found["timed_here"]
+    assert here["compressors"] == ["owned.compressing.Mine"] and here["sizes"] == ["4k", "40k", "80k"]
+    assert here["on"].endswith(", 1 thread") and torch.get_num_threads() == threads
+    captured = capsys.readouterr()
+    assert f"Rates of owned.compressing.Mine were measured here just now, on {here['on']}, with 4k," in captured.out
+    assert captured.err.startswith("timing owned.compressing.Mine on this machine")
+    assert "\N{HORIZONTAL ELLIPSIS}" not in captured.out, "long names have room"
+    known = answer(tmp_path, *where)
+    captured = capsys.readouterr()
+    assert not known["timed_here"]["compressors"] and "measured here" not in captured.out and not captured.err
+
+
+def test_what_is_timed_here_costs_about_what_the_same_code_costs_elsewhere(own, monkeypatch):
+    """In copies of a vector, which is what machines have in common: the method that was measured comes out again."""
+    monkeypatch.setattr(timing, "SIZES", ("0.27m", "1m"))
+    rates = Rates()
+    timed = timing.time_unknown(["none", "topk", "owned.compressing.Mine"], rates, None, 10**6)
+    assert timed.names == ("owned.compressing.Mine",) and not timed.failed
+    mine, topk = (rates.on(name, 900e9)(10**6) for name in ("owned.compressing.Mine", "topk"))
+    assert 0.1 < mine / topk < 10
+
+
+def test_a_short_model_is_not_timed_at_the_largest_size(own):
+    rates = Rates()
+    assert timing.time_unknown(["owned.compressing.Mine"], rates, None, 30_000).sizes == ("4k", "40k")
+    assert rates.knows("owned.compressing.Mine")
+    assert timing.time_unknown(["owned.compressing.Mine"], rates, None, 30_000) == timing.NOTHING
+
+
+def test_a_compressor_of_ones_own_that_fails_is_left_out_with_the_reason(own, tmp_path, capsys):
+    found = answer(tmp_path, *TRACE, "--compressors", "owned.compressing.Failing", "fp16")
+    assert {row["compressor"] for row in found["rows"]} == {"none", "fp16"}
+    reason = "it could not be timed here: RuntimeError: out of paper"
+    assert found["left_out"] == {"owned.compressing.Failing": reason}
+    assert f"left out: owned.compressing.Failing: {reason}" in capsys.readouterr().out
+
+
+def test_schedulers_that_are_named_are_tried_alone(own, tmp_path, capsys):
+    of = [*TRACE, "--compressors", "topk", "fetch_sgd", "--all", "--schedulers"]
+    found = answer(tmp_path, *of, "owned.scheduling.Pairs", "dear")
+    tried = {
+        name: {row["scheduler"] for row in found["rows"] if row["compressor"] == name}
+        for name in ("none", "topk", "fetch_sgd")
+    }
+    assert tried["none"] == tried["topk"] == {"owned.scheduling.Pairs", "dear"}
+    assert tried["fetch_sgd"] == {"sync_easgd"}, "it needs the whole model in one message"
+    pairs = next(row for row in found["rows"] if row["scheduler"] == "owned.scheduling.Pairs")
+    assert pairs["messages"] == 30, "of 59 layers"
+    capsys.readouterr()
+    for name, problem in (
+        ("owned.scheduling.Forgetful", "scheduler.name: 'Forgetful': its groups must cover the layers in order"),
+        ("native", "no scheduler of native goes with it"),
+    ):
+        assert main([*of, name]) == 2
+        error = capsys.readouterr().err
+        assert f"dense gradients, with which all are compared, are left out: {problem}" in error
+        assert error.count("\n") == 1
+
+
+def test_a_faster_precision_leaves_less_to_hide_messages_behind(tmp_path, capsys):
+    where = ["--model", "resnet18", "--batch", "32", "--gpu", "h100", "--workers", "4", "--compressors", "fp16"]
+    fp32, bf16 = answer(tmp_path, *where), answer(tmp_path, *where, "--precision", "bf16")
+    assert bf16["trace"]["name"] == "resnet18_h100_bf16" and "bf16 by autocast" in bf16["trace"]["source"]
+    dense = [next(row for row in found["rows"] if row["compressor"] == "none") for found in (fp32, bf16)]
+    assert dense[0]["step_seconds"] > dense[1]["step_seconds"] and dense[0]["efficiency"] > dense[1]["efficiency"]
+    assert dense[0]["bytes_per_step"] == dense[1]["bytes_per_step"], "gradients stay fp32"
+
+
+@pytest.mark.parametrize("how", [["--gpu", "h100"], ["--probe", "--probe-seconds", "0.1"]])
+def test_a_model_of_tokens_has_samples_and_no_accuracy_of_images(how, tmp_path, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(PLUGINS))
+    figure, drawn = tmp_path / "a.png", []
+    monkeypatch.setattr(advise, "save", lambda made, path: drawn.append(made))
+    model = ["--model", "mine.letters.Successor", "--data", "mine.letters.Counting", "--batch", "8"]
+    found = answer(tmp_path, *model, *how, "--workers", "4", "--compressors", "fp16", "--figure", str(figure))
+    assert found["trace"]["unit"] == "samples" and found["accuracy_setting"] == ""
+    assert all(row["accuracy"] is None for row in found["rows"])
+    printed = capsys.readouterr().out
+    assert "4 workers x 8 samples" in printed and " samples/s " in printed
+    assert "not shown; it was measured with models of images, and this one takes samples" in printed
+    table = printed[printed.index("compressor") :]
+    assert "top-1" not in table and "image" not in table
+    said = charts.note(drawn[0])
+    assert "8 samples" in said and "samples/s" in said and "top-1" not in said and "images" not in said
 
 
 @pytest.mark.parametrize(
@@ -261,6 +410,14 @@ MODEL = ["--model", "resnet_cifar", "--workers", "4"]
         ([*TRACE, "--probe"], "--probe: goes with --model, not with --trace"),
         ([*TRACE, "--image-size", "32"], "--image-size: goes with --model, not with --trace"),
         ([*TRACE, "--compressors", "tpk"], "--compressors: no 'tpk'; did you mean 'topk'?"),
+        ([*TRACE, "--compressors", "nosuch.randblock"], "--compressors: no module 'nosuch.randblock' can be imported"),
+        ([*TRACE, "--compressors", "wirebench.nosuch"], "--compressors: no module 'wirebench.nosuch' can be imported"),
+        ([*TRACE, "--schedulers", "nosuch.Sched"], "--schedulers: no module 'nosuch.Sched' can be imported"),
+        ([*TRACE, "--schedulers", "wfb"], "--schedulers: no 'wfb'; did you mean 'wfbp'?"),
+        ([*TRACE, "--precision", "bf16"], "--precision: goes with --model, not with --trace"),
+        ([*MODEL, "--probe", "--batch", "8", "--precision", "bf16"], "--precision: goes with --gpu; --probe measures"),
+        ([*MODEL, "--gpu", "v100", "--batch", "8", "--precision", "bf16"], "has no rate for bf16; there is: fp32"),
+        ([*TRACE, "--data", "digits"], "--data: goes with --model, not with --trace"),
         ([*TRACE, "--compressors", "topk", "--density", "3"], "density lies in (0, 1], got 3"),
         ([*TRACE, "--compressors", "fp16", "--density", "0.3"], "--density: 'none', 'fp16': none has one"),
         ([*TRACE, "--rates", "Makefile"], "Makefile: cannot be read as wirebench compressors"),

@@ -8,8 +8,10 @@ from torch import nn
 
 from models import build
 from suite.traces.estimate import GPUS, Gpu, estimate
+from suite.traces.inputs import images
+from tests.distributed.launch import PLUGINS
 from tests.suite.verbs import verb
-from wirebench.simulation.roofline import of_hardware
+from wirebench.simulation.roofline import PRECISIONS, of_hardware
 from wirebench.simulation.trace import SHIPPED, load
 
 main = verb("trace", "estimate")
@@ -24,6 +26,9 @@ def test_names_of_hardware_mean_a_gpu():
     assert of_hardware("NVIDIA Tesla K80") is of_hardware("Tesla K80 (assumed)") is GPUS["k80"]
     assert all(of_hardware(gpu.label) is gpu for gpu in GPUS.values())
     assert of_hardware("NVIDIA RTX A1000") is None and of_hardware("NVIDIA GH200 480GB") is None
+    assert of_hardware("NVIDIA H100 80GB HBM3") is GPUS["h100"] and of_hardware("NVIDIA A10") is GPUS["a10"]
+    assert of_hardware("NVIDIA H100 PCIe") is None and of_hardware("NVIDIA A10G") is None, "they have other rates"
+    assert of_hardware("AMD Instinct MI300X OAM") is GPUS["mi300x"] and of_hardware("NVIDIA GB200") is None
     assert of_hardware("NVIDIA L40S") is None and of_hardware("AMD EPYC, 1 threads") is None
 
 
@@ -90,7 +95,7 @@ def test_shipped_traces_have_the_parameters_of_their_models(name, model, options
 
 def test_flops_of_two_linear_layers_by_hand(mine):
     """2 x images x inputs x outputs for each product; the first layer's backward pass has only one."""
-    trace = estimate(mine, {}, ONLY_FLOPS, 4, 3, 7, "mine")
+    trace = estimate(mine, {}, ONLY_FLOPS, images(4, 3, 7), "mine")
     forward = {layer.name: layer.forward_seconds for layer in trace.layers}
     first, second = 2 * 4 * 27 * 5, 2 * 4 * 5 * 7
     assert forward["first.weight"] == pytest.approx(first, rel=1e-3)
@@ -104,9 +109,9 @@ def test_flops_of_two_linear_layers_by_hand(mine):
 
 def test_a_relu_s_bytes_go_to_the_parameters_before_it(mine, monkeypatch):
     """Of the linear layer before it: its forward time grows, and so does the backward time until its gradients."""
-    cost = estimate(mine, {}, ONLY_BYTES, 4, 3, 7, "mine")
+    cost = estimate(mine, {}, ONLY_BYTES, images(4, 3, 7), "mine")
     monkeypatch.setattr(torch.Tensor, "relu", lambda tensor: tensor)
-    without = estimate(mine, {}, ONLY_BYTES, 4, 3, 7, "mine")
+    without = estimate(mine, {}, ONLY_BYTES, images(4, 3, 7), "mine")
     grown = {
         new.name.partition(".")[0]
         for new, old in zip(cost.layers, without.layers, strict=True)
@@ -123,9 +128,76 @@ def test_the_roofline_takes_the_larger_of_two_times():
 
 
 def test_every_gpu_is_ordered_as_its_generations():
-    order = [GPUS[name] for name in ("k80", "gtx1080ti", "v100", "a100", "h200")]
-    assert [gpu.peak_tflops for gpu in order] == sorted(gpu.peak_tflops for gpu in order)
-    assert [gpu.memory_gbs for gpu in order] == sorted(gpu.memory_gbs for gpu in order)
+    order = [GPUS[name] for name in ("k80", "gtx1080ti", "v100", "a100", "h100", "h200", "b200")]
+    for rates in ([gpu.peak_tflops for gpu in order], [gpu.memory_gbs for gpu in order]):
+        assert rates == sorted(rates)
+    for tensor in ([gpu.tf32_tflops for gpu in order[3:]], [gpu.bf16_tflops for gpu in order[3:]]):
+        assert tensor == sorted(filter(None, tensor))
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_rates_of_every_gpu_stand_in_a_sane_ratio(name):
+    """A dense rate taken for one of sparse matrices, or a bandwidth in other units, would be out of these."""
+    gpu = GPUS[name]
+    assert gpu.source and 5 < 1e3 * gpu.peak_tflops / gpu.memory_gbs < 120, "operations for every byte"
+    assert (gpu.tf32_tflops is None) == (gpu.bf16_tflops is None)
+    if gpu.tf32_tflops and gpu.bf16_tflops:
+        assert gpu.bf16_tflops / gpu.tf32_tflops == pytest.approx(2, rel=0.02), "half of the bits, twice the rate"
+        assert 1.9 < gpu.tf32_tflops / gpu.peak_tflops < 16
+    assert [gpu.peak(each) for each in PRECISIONS] == [gpu.peak_tflops, gpu.tf32_tflops, gpu.bf16_tflops]
+
+
+def test_the_docs_have_the_rates_and_their_sources():
+    table = (SHIPPED.parents[1] / "docs" / "traces.md").read_text(encoding="utf-8")
+    for name, gpu in GPUS.items():
+        rates = [f"{rate:g}" if rate else "" for rate in (*map(gpu.peak, PRECISIONS), gpu.memory_gbs)]
+        row = " | ".join([f"`{name}`", gpu.label, *rates, gpu.source])
+        assert f"| {row} |".replace("|  |", "| |").replace("|  |", "| |") in table
+
+
+def test_tensor_cores_make_an_estimate_shorter(tmp_path):
+    """tf32 changes the rate of products alone; bf16 moves fewer bytes as well, but parameters stay whole."""
+    traces = {}
+    for precision in PRECISIONS:
+        path = tmp_path / f"{precision}.json"
+        words = ["--model", "resnet18", "--gpu", "h100", "--batch", "8", "--precision", precision]
+        assert main([*words, "--out", str(path)]) == 0
+        traces[precision] = load(path)
+    seconds = {name: trace.forward_seconds + trace.backward_seconds for name, trace in traces.items()}
+    assert seconds["bf16"] < seconds["tf32"] < seconds["fp32"]
+    fp32, bf16 = GPUS["h100"].peak("fp32"), GPUS["h100"].peak("bf16")
+    assert fp32 and bf16 and seconds["fp32"] / seconds["bf16"] < bf16 / fp32
+    assert len({trace.numel for trace in traces.values()}) == 1
+    said = {"fp32": "(0.5 x 67 TFLOPS)", "tf32": "(0.5 x 494.5 TFLOPS)", "bf16": "bf16 by autocast;"}
+    assert all(said[each] in traces[each].source for each in PRECISIONS)
+    only_bytes = ONLY_BYTES._replace(tf32_tflops=1e30, bf16_tflops=1e30)
+    moved = [estimate("toy", {}, only_bytes, images(8, 8, 10), "toy", each).forward_seconds for each in PRECISIONS]
+    assert moved[0] == moved[1]
+
+
+def test_a_model_of_tokens_has_samples(tmp_path, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(str(PLUGINS))
+    words = ["--model", "mine.letters.Successor", "--gpu", "h100", "--batch", "64"]
+    data = ["--data", "mine.letters.Counting"]
+    path = tmp_path / "tokens.json"
+    assert main([*words, *data, "--precision", "bf16", "--out", str(path)]) == 0
+    made = load(path)
+    assert (made.unit, made.batch_size, made.model) == (
+        "samples", 64, "mine.letters.Successor, mine.letters.Counting, 11 classes",
+    )  # fmt: skip
+    assert {layer.name for layer in made.layers} == {"embedding.weight", "head.weight", "head.bias"}
+    said = capsys.readouterr().out
+    assert "at a batch of 64 samples" in said and "image" not in said
+    for arguments, problem in (
+        (words, "--image-size: 'mine.letters.Successor' takes no images of 224 pixels: "),
+        ([*words, *data, "--classes", "10"], "--classes: goes without --data, which says it already"),
+        ([*words, *data, "--model", "resnet18"], "--data: 'resnet18' takes images, and the data set has none"),
+        ([*words, "--data", "mine.nothing"], "data.name: no module 'mine.nothing' can be imported"),
+        ([*words, "--data", "digits"], "--data: 'mine.letters.Successor' cannot be trained on what it has, float32"),
+    ):
+        assert main(arguments) == 2
+        error = capsys.readouterr().err
+        assert problem in error and error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -135,6 +207,8 @@ def test_every_gpu_is_ordered_as_its_generations():
         (["--batch", "0"], "--batch: needs at least 1, got 0"),
         (["--image-size", "0"], "--image-size: needs at least 1, got 0"),
         (["--classes", "1"], "--classes: needs at least 2, got 1"),
+        (["--precision", "bf16"], "--precision: NVIDIA Tesla K80, one of its two GPUs has no rate for bf16; there is:"),
+        (["--precision", "fp23"], "--precision: no 'fp23'; did you mean 'fp32'?"),
         (["--model", "toyy"], "model.name: no model 'toyy'; did you mean 'toy'?"),
         (["--model", "replay"], "--model: it computes nothing that could be estimated"),
         (["--option", "hidden"], "--option: needs KEY=VALUE"),
@@ -149,7 +223,7 @@ def test_mistakes_get_one_line(changed, words, capsys):
 
 
 def test_parameters_without_a_gradient_are_left_out():
-    trace = estimate("toy", {"unused": True}, GPUS["k80"], 2, 8, 10, "toy")
+    trace = estimate("toy", {"unused": True}, GPUS["k80"], images(2, 8, 10), "toy")
     assert "unused" not in {layer.name for layer in trace.layers}
     assert isinstance(build("toy", 10, (3, 8, 8), unused=True).unused, nn.Parameter)
 

@@ -1,13 +1,15 @@
 """wirebench simulate: what is printed, written and drawn; one line for mistakes."""
 
+import dataclasses
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 import schedulers
 from suite.figures import colours
-from suite.planner import simulate, speedups
+from suite.planner import simulate, speedups, timing
 from suite.planner.compositions import sizes_of
 from suite.planner.speedups import Point
 from tests import charts
@@ -123,6 +125,40 @@ def test_schedules_that_do_not_fit_are_left_out_unless_named(tmp_path):
     assert [row["scheduler"] for row in native] == [name for name in simulate.USUAL if name != "dear"]
 
 
+def test_plugins_of_ones_own_go_by_dotted_paths(tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "dotted"
+    folder.mkdir()
+    (folder / "mine.py").write_text("from compressors.topk import TopK\n\n\nclass Mine(TopK):\n    pass\n")
+    (folder / "cut.py").write_text("from schedulers.wfbp import Wfbp\n\n\nclass Cut(Wfbp):\n    pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(timing, "SIZES", ("4k", "40k", "80k"))
+    monkeypatch.setattr(timing, "REPEATS", 3)
+    words = ["--compressor", "dotted.mine", "--schedulers", "dotted.cut", "wfbp"]
+    free = rows(tmp_path, *words)
+    assert [row["scheduler"] for row in free] == ["dotted.cut", "wfbp"]
+    assert free[0]["step_seconds"] == free[1]["step_seconds"] and "measured here" not in capsys.readouterr().out
+    path = tmp_path / "found.json"
+    priced = rows(tmp_path, *words, "--gpu", "v100")
+    assert priced[0]["step_seconds"] > free[0]["step_seconds"], "it takes time now"
+    assert json.loads(path.read_text())["timed_here"]["compressors"] == ["dotted.mine"]
+    assert "Rates of dotted.mine were measured here just now, on " in capsys.readouterr().out
+    assert main([*TRACE, *words, "--gpu", "v10"]) == 2
+    assert "timing" not in capsys.readouterr().err, "mistakes come before what takes long"
+    for name in ("dotted.mine", "dotted.cut", "dotted"):
+        sys.modules.pop(name)
+
+
+def test_a_batch_of_samples_is_not_called_images(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(simulate, "save", lambda made, path: drawn.append(made))
+    trace = tmp_path / "tokens.json"
+    dataclasses.replace(load(SHIPPED / "resnet20_gtx1080ti.json"), unit="tokens").save(trace)
+    words = ["--trace", str(trace), "--batch", "64", "128", "--schedulers", "wfbp"]
+    assert main([*words, "--figure", str(tmp_path / "a.png"), "--json", str(tmp_path / "a.json")]) == 0
+    assert charts.axes(drawn[0], "x") == {"batch, tokens of a worker"}
+    assert json.loads((tmp_path / "a.json").read_text())["unit"] == "tokens"
+
+
 def test_a_figure_and_a_timeline_are_written(tmp_path, capsys):
     figure, timeline = tmp_path / "a.png", tmp_path / "step.json"
     rows(tmp_path, "--workers", "2", "8", "--schedulers", "wfbp", "--figure", str(figure), "--timeline", str(timeline))
@@ -177,6 +213,7 @@ def test_what_else_is_swept_has_an_efficiency():
         (["--compressor", "tpk"], "--compressor: no 'tpk'; did you mean 'topk'?"),
         (["--compressor", "topk", "--density", "2"], "density lies in (0, 1], got 2"),
         (["--density", "0.1"], "--density: 'none': none has one"),
+        (["--compressor", "nosuch.mine"], "--compressor: no module 'nosuch.mine' can be imported"),
         (["--collective", "rings"], "--collective: no 'rings'; did you mean 'ring'?"),
         (["--topology", "nofile.toml"], "nofile.toml: cannot be read"),
         (["--topology", "configs/topologies/2+3_1gbit.toml", "--workers", "4"], "has 5 ranks, not 4"),

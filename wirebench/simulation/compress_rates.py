@@ -45,13 +45,19 @@ class Rates:
         self.workers = int(measured.header["workers"])
         largest = max(measured.cells, key=lambda cell: cell.items if cell.turns else 0)
         self.bytes_per_second = 2 * FLOAT_BYTES * largest.items / largest.copy if largest.turns else math.inf
+        self._costs: dict[str, _Cost] = {}
+        self.add(measured.cells)
+
+    def add(self, measured: Sequence[CompressorResult]) -> None:
+        """What else was measured in the same way, among as many workers; rivals and failures do not count."""
         cells: dict[str, list[CompressorResult]] = {}
-        for cell in measured.cells:
+        for cell in measured:
             if not cell.rival and not cell.error:
                 cells.setdefault(cell.method, []).append(cell)
         # A label is the name and the given options. The shortest comes last, so that it is the one that stays.
         plainest = {_name(method): cells[method] for method in sorted(cells, key=len, reverse=True)}
-        self._costs = {name: _cost(sorted(results, key=lambda cell: cell.items)) for name, results in plainest.items()}
+        for name, results in plainest.items():
+            self._costs[name] = _cost(sorted(results, key=lambda cell: cell.items))
 
     def knows(self, compressor: str) -> bool:
         """Whether the method was measured."""

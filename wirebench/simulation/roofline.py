@@ -5,19 +5,32 @@ memory bandwidth.
 """
 
 import re
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+Precision = Literal["fp32", "tf32", "bf16"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+"""fp32: no tensor cores. tf32: tensors stay fp32, and tensor cores multiply them. bf16: as under autocast, bf16 where
+that casts, at the rate of tensor cores, and fp32 elsewhere."""
+
+
+VIEWS = {torch.ops.aten._unsafe_view}
+"""Operations that move no bytes and do not call themselves views."""
+
 
 class Gpu(NamedTuple):
-    """A GPU in fp32 (no tensor cores, no TF32), by the vendor's data sheet.
+    """A GPU by the vendor's data sheet.
 
-    mark         the words that names of such hardware have in common
-    peak_tflops  single precision, boost clock
+    mark         the words that names of such hardware have in common, as a regular expression
+    peak_tflops  single precision without tensor cores, boost clock
     memory_gbs   memory bandwidth in 10^9 bytes per second
+    tf32_tflops  of tensor cores, dense: where a data sheet has the rate of sparse matrices alone, half of that; None
+                 for a GPU that has no such rate
+    bf16_tflops  likewise, with sums in fp32
     efficiency   attainable share of the peak: assumed, not measured
     """
 
@@ -26,11 +39,19 @@ class Gpu(NamedTuple):
     peak_tflops: float
     memory_gbs: float
     source: str
+    tf32_tflops: float | None = None
+    bf16_tflops: float | None = None
     efficiency: float = 0.5
 
-    def seconds(self, flops: float, moved_bytes: float) -> float:
+    def peak(self, precision: Precision) -> float | None:
+        """TFLOPS in this precision; None where the GPU has no rate for it."""
+        return {"fp32": self.peak_tflops, "tf32": self.tf32_tflops, "bf16": self.bf16_tflops}[precision]
+
+    def seconds(self, flops: float, moved_bytes: float, precision: Precision = "fp32") -> float:
         """Seconds of one operation of so many floating-point operations and bytes, by the roofline."""
-        return max(flops / (self.peak_tflops * 1e12 * self.efficiency), moved_bytes / (self.memory_gbs * 1e9))
+        peak = self.peak(precision)
+        assert peak is not None, f"{self.label} has no rate for {precision}"
+        return max(flops / (peak * 1e12 * self.efficiency), moved_bytes / (self.memory_gbs * 1e9))
 
 
 GPUS = {
@@ -41,8 +62,18 @@ GPUS = {
         "NVIDIA GeForce GTX 1080 Ti", "1080 Ti", 11.34, 484, "3584 cores x 1.582 GHz x 2; 11 Gbit/s x 352 bit"
     ),
     "v100": Gpu("NVIDIA Tesla V100 SXM2", "V100", 15.7, 900, "data sheet of the V100, 2018"),
-    "a100": Gpu("NVIDIA A100 40GB", "A100", 19.5, 1555, "data sheet of the A100, 2020"),
-    "h200": Gpu("NVIDIA H200 SXM", "H200", 67, 4800, "data sheet of the H200, 2024"),
+    "a100": Gpu("NVIDIA A100 40GB", "A100", 19.5, 1555, "data sheet of the A100, 2020", 156, 312),
+    "a10": Gpu("NVIDIA A10", "A10", 31.2, 600, "data sheet of the A10, 2021", 62.5, 125),
+    # 120 and 242 TFLOPS with sparsity.
+    "l4": Gpu("NVIDIA L4", "L4", 30.3, 300, "data sheet of the L4, 2023", 60, 121),
+    # 989 and 1,979 TFLOPS with sparsity. The cards named PCIe and NVL have other rates.
+    "h100": Gpu("NVIDIA H100 SXM", "H100(?! (PCIe|NVL))", 67, 3350, "data sheet of the H100 SXM5, 2023", 494.5, 989.5),
+    "h200": Gpu("NVIDIA H200 SXM", "H200", 67, 4800, "data sheet of the H200, 2024", 494.5, 989.5),
+    # Of eight GPUs: 600 TFLOPS in fp32, 18 and 36 PFLOPS with sparsity in tf32 and bf16, 64 TB/s.
+    "b200": Gpu(
+        "NVIDIA B200 SXM", "B200", 75, 8000, "an eighth of the data sheets of HGX B200 and DGX B200, 2025", 1125, 2250
+    ),
+    "mi300x": Gpu("AMD Instinct MI300X", "MI300X", 163.4, 5300, "data sheet of the MI300X, 2023", 653.7, 1307.4),
 }
 
 
@@ -52,26 +83,34 @@ def of_hardware(name: str) -> Gpu | None:
 
 
 class Roofline(TorchDispatchMode):
-    """Runs the operations inside its block as they are, and adds the seconds of each on `gpu` to `seconds`."""
+    """Runs the operations inside its block as they are, and adds the seconds of each on `gpu` to `seconds`.
 
-    def __init__(self, gpu: Gpu) -> None:
+    precision  of matrix products and convolutions; one with which bf16 has nothing to do is priced as fp32
+    """
+
+    def __init__(self, gpu: Gpu, precision: Precision = "fp32") -> None:
         # Imported where it is needed: it brings Triton along, a tenth of what every rank's start takes.
         from torch.utils.flop_counter import flop_registry
 
         super().__init__()
-        self.gpu, self.seconds = gpu, 0.0
+        self.gpu, self.precision, self.seconds = gpu, precision, 0.0
         self._formulas = flop_registry
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the operation, then price it; views move no bytes and cost nothing."""
+        """Run the operation, then price it; views move no bytes and cost nothing, nor do questions about a tensor."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if not func.is_view:
+        if not func.is_view and func.namespace != "prim" and func.overloadpacket not in VIEWS:
             formula = self._formulas.get(func.overloadpacket)
             flops = formula(*args, **kwargs, out_val=out) if formula else 0
-            moved = sum(t.nbytes for t in tree_leaves((args, kwargs, out)) if isinstance(t, Tensor))
-            self.seconds += self.gpu.seconds(flops, moved)
+            tensors = [each for each in tree_leaves((args, kwargs, out)) if isinstance(each, Tensor)]
+            self.seconds += self.gpu.seconds(flops, sum(each.nbytes for each in tensors), self._precision_of(tensors))
         return out
+
+    def _precision_of(self, tensors: list[Tensor]) -> Precision:
+        if self.precision == "bf16" and all(each.dtype is not torch.bfloat16 for each in tensors):
+            return "fp32"
+        return self.precision
 
     def take(self) -> float:
         """The seconds added since the last call."""

@@ -129,6 +129,9 @@ class Simulator:
         """One step under this schedule."""
         layers = self.costs()
         groups = scheduler.partition(layers, self._cost if scheduler.needs_profile else free)
+        if [place for group in groups for place in group] != list(range(len(layers))):
+            name = type(scheduler).__name__
+            raise UserError(f"scheduler.name: {name!r}: its groups must cover the layers in order, got {groups}")
         requests = [self._requests(group) for group in groups]
         compress = [self.compressing(self._numel(group)) for group in groups]
         cut = _in_halves if scheduler.mode == "split" else _whole

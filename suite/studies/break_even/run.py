@@ -57,7 +57,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     if options.turns < 1:
         raise UserError(f"--turns: must be positive, got {options.turns}")
     names, factors = list(dict.fromkeys(options.compressors)), list(dict.fromkeys(options.factors))
-    check_names("--compressors", names, compressors.available())
+    check_names("--compressors", names, compressors.PLUGINS)
     check_density(names, options.density)
     shaped = parse_rate(options.measured_at, "--measured-at")
     topology = _topology(options.topology)
