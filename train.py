@@ -136,11 +136,13 @@ def train_step(run: Trainer, epoch: int, batches: list[Iterator[Batch]]) -> None
         pairs = [next(each) for each in batches]
     for worker, (images, labels) in zip(run.workers, pairs, strict=True):
         worker.begin_step()
-        for part, (few, few_labels) in enumerate(zip(images.chunk(parts), labels.chunk(parts), strict=True)):
-            if part == parts - 1:
+        # The last step of an epoch that another world began may have fewer images than micro-batches.
+        micro_batches = list(zip(images.chunk(parts), labels.chunk(parts), strict=True))
+        for part, (few, few_labels) in enumerate(micro_batches):
+            if part == len(micro_batches) - 1:
                 run.synchroniser.enable_sync()
             with clock.phase("forward"):
-                loss = worker.forward(few, few_labels, step, part)
+                loss = worker.forward(few, few_labels, step, part, len(images))
             with clock.phase("backward"):
                 loss.backward(seed_of_backward(loss))
         worker.end_step()

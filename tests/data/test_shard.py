@@ -3,9 +3,12 @@ from itertools import chain
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.data.samples import CPU, small_set
 from wirebench.data import Shard
+from wirebench.data.shard import images_seen
 from wirebench.errors import UserError
 
 
@@ -93,3 +96,42 @@ def test_evaluation_batch_size_is_twice_the_training_batch_unless_given() -> Non
 def test_a_batch_larger_than_the_set_is_the_users_mistake() -> None:
     with pytest.raises(UserError, match=r"data\.batch_size: 7 images x 6 workers are 42 a step.* only 40"):
         Shard(small_set(), 0, 6, 7, 0, 0, CPU)
+
+
+WORLDS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 6)), min_size=2, max_size=5)
+
+
+@given(worlds=WORLDS, count=st.integers(72, 200))
+def test_worlds_that_take_over_from_each_other_see_a_permutation(worlds: list[tuple[int, int]], count: int) -> None:
+    """No image comes twice, unless fewer than two a worker are left for the last step, and few are left out.
+
+    worlds  (size, steps after which the next one takes over)
+    """
+    seen: list[int] = []
+    images = 0
+    for number, (size, steps) in enumerate(worlds):
+        group = shards(size, 8, train_size=count)
+        length = group[0].steps_per_epoch
+        [step] = {shard.take_over(4, images) - 4 * length for shard in group}
+        parts = [labels_of(shard.train(4, step)) for shard in group]
+        assert {len(part) for part in parts} == {length - step}
+        taken = [flat(batches) for batches in zip(*parts, strict=True)][: steps if number + 1 < len(worlds) else None]
+        seen += flat(taken)
+        if step + len(taken) == length:
+            break
+        images = images_seen(group[0].entry, 4, step + len(taken), 8 * size)
+        assert images == len(seen)
+    left = count - len(set(seen))
+    assert len(seen) == len(set(seen)) or (left == 0 and len(seen) - count < 2 * size)
+    # As many as at the end of any epoch; where the epoch was entered within a global batch, fewer than two each.
+    room = step + len(taken) == length and (count - images) // (8 * size) < length
+    assert left < (2 * size if images % (8 * size) and room else 8 * size)
+
+
+def test_what_is_left_for_a_last_step_is_spread_evenly() -> None:
+    group = shards(3, 8, train_size=96)
+    assert [shard.take_over(0, 32) for shard in group] == [1, 1, 1]
+    lengths = [[len(batch) for batch in labels_of(shard.train(0, 1))] for shard in group]
+    assert lengths == [[8, 8, 6], [8, 8, 5], [8, 8, 5]]
+    assert group[0].worker_steps(0, 4) == 4 + 9
+    assert group[0].worker_steps(1, 4) == 12

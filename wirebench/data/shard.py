@@ -3,9 +3,13 @@
 The order of an epoch is one permutation drawn from the seed and the epoch, the same on all ranks. Global batch b is a
 slice of it, and rank r takes the r-th part of that slice. So shards are disjoint, the images of a step depend only on
 the global batch size (4 workers of 32 and 8 of 16 train on the same ones), and an epoch can be entered at any step.
+
+Where the number of workers changes within an epoch, the new ones go on with what is left of the permutation: no image
+comes twice. In full global batches it would seldom come out, so a last step with fewer images takes the rest.
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +17,16 @@ from torch import Tensor
 from wirebench.data.base import Batch, Dataset, Key
 from wirebench.errors import UserError
 from wirebench.utils.rng import generator
+
+
+class Entry(NamedTuple):
+    """Where a world took an epoch over from another one: before its step `step`, counted from the epoch's first, when
+    `images` of the epoch's images had been seen.
+    """
+
+    epoch: int
+    images: int
+    step: int
 
 
 class Shard:
@@ -26,6 +40,7 @@ class Shard:
 
     steps_per_epoch  training steps per epoch; images that do not fill a global batch are dropped, different ones in
                      each epoch
+    entry            how this world came into the epoch that it took over; None: it began with an epoch
     Raises UserError if the training split has less than one global batch.
     """
 
@@ -42,6 +57,7 @@ class Shard:
         assert 0 <= rank < size and batch_size > 0 and eval_batch_size >= 0
         self.dataset, self.rank, self.size, self.seed, self.device = dataset, rank, size, seed, device
         self.batch_size, self.eval_batch_size = batch_size, eval_batch_size or 2 * batch_size
+        self.entry: Entry | None = None
         self.steps_per_epoch = dataset.train_size // (batch_size * size)
         if self.steps_per_epoch == 0:
             raise UserError(
@@ -54,6 +70,26 @@ class Shard:
         assert 0 <= first_step <= self.steps_per_epoch
         key = Key(self.seed, epoch, self.rank)
         return self.dataset.batches(self._train_indices(epoch, first_step), train=True, key=key, device=self.device)
+
+    def take_over(self, epoch: int, images: int) -> int:
+        """Go on in `epoch`, of which another world has seen `images` images; the step to go on with, of all steps.
+
+        The epoch ends after as many steps as this world's epochs have, so it is entered late enough for that. Where the
+        rest, beyond full global batches, is at least two images a worker, it makes one more, smaller step.
+        """
+        self.entry, batch = None, self.batch_size * self.size
+        if images:
+            left = self.dataset.train_size - images
+            smaller = bool(images % batch) and left % batch >= 2 * self.size
+            steps = min(max(left // batch + smaller, 1), self.steps_per_epoch)
+            self.entry = Entry(epoch, images, self.steps_per_epoch - steps)
+        return epoch * self.steps_per_epoch + (self.entry.step if self.entry else 0)
+
+    def worker_steps(self, epoch: int, steps: int) -> float:
+        """Steps of single workers that the first `steps` of `epoch` are, those of an earlier world included."""
+        if self.entry is None or self.entry.epoch != epoch:
+            return steps * self.size
+        return self.entry.images / self.batch_size + (steps - self.entry.step) * self.size
 
     @property
     def test_batches(self) -> int:
@@ -71,5 +107,22 @@ class Shard:
     def _train_indices(self, epoch: int, first_step: int) -> Iterator[Tensor]:
         order = torch.randperm(self.dataset.train_size, generator=generator("order", self.seed, epoch))
         for step in range(first_step, self.steps_per_epoch):
-            start = (step * self.size + self.rank) * self.batch_size
-            yield order[start : start + self.batch_size]
+            yield self._mine(order[images_seen(self.entry, epoch, step, self.size * self.batch_size) :])
+
+    def _mine(self, left: Tensor) -> Tensor:
+        """This rank's part of the next step, of the images that are left of an epoch."""
+        if len(left) >= self.batch_size * self.size:
+            return left[self.rank * self.batch_size :][: self.batch_size]
+        share, more = divmod(len(left), self.size)
+        if share < 2:
+            # So few that workers share them; two each, as batch normalisation needs.
+            return left[torch.arange(2 * self.rank, 2 * self.rank + 2) % len(left)]
+        start = self.rank * share + min(self.rank, more)
+        return left[start : start + share + (self.rank < more)]
+
+
+def images_seen(entry: Entry | None, epoch: int, steps: int, batch: int) -> int:
+    """Images of `epoch` that were seen when a world of `batch` images a step had made `steps` of its steps."""
+    if entry is None or entry.epoch != epoch:
+        return steps * batch
+    return entry.images + (steps - entry.step) * batch

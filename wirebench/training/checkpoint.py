@@ -23,7 +23,7 @@ from wirebench.comm.engine import Engine
 from wirebench.comm.ship import collect, distribute
 from wirebench.errors import UserError
 from wirebench.training.checkpoint_files import Contents, DamagedError, candidates, read_files, read_state, write
-from wirebench.training.resharding import RankState, from_bytes, own_step, rank_states, to_bytes
+from wirebench.training.resharding import RankState, from_bytes, rank_states, to_bytes
 from wirebench.training.train_state import TrainState
 from wirebench.utils.background import Background
 from wirebench.utils.tensor_tree import pack, snapshot, unpack
@@ -124,8 +124,8 @@ class Checkpoints:
         """Load the state that `source` names (train.resume); every rank calls it. Whether there was one.
 
         `auto` takes the newest good checkpoint of this run, if there is one yet. A path is a checkpoint or a run's
-        folder. A damaged one is named, and the one before it is used. UserError where nothing can be used. Between
-        epochs a run may change its number of ranks (resharding.py); the step is then counted in this run's steps.
+        folder. A damaged one is named, and the one before it is used. UserError where nothing can be used. The
+        number of ranks may have changed (resharding.py); the step is then counted in this run's steps.
         """
         chosen: dict[str, Any] | None = None
         content: list[bytes] = []
@@ -159,7 +159,12 @@ class Checkpoints:
                 state["folder"] = folder.name
                 before, now, progress = state["world"], self._world(), state["progress"]
                 if before != now:
-                    progress["step"] = own_step(str(folder), progress["step"], before, now, self.state.can_reshard)
+                    if not self.state.can_reshard:
+                        raise UserError(
+                            f"train.resume: {folder} has engine.workers = {before['size']}, this run {now['size']}, "
+                            "and this compressor cannot hand over what it holds: it has no take_over"
+                        )
+                    self.state.take_over(progress, before)
                     self.note(f"{before['size']} workers saved it, {now['size']} go on: no residual is lost")
                 files = read_files(folder, state["files"], before["size"])
             except DamagedError as error:

@@ -29,10 +29,10 @@ class _UnfinishedError(Exception):
 def end_epoch(run: Trainer, epoch: int) -> None:
     """Sum up the training of the epoch that ends with the step before run.step; every rank calls it."""
     run.check_parameters()
-    steps = run.step - epoch * run.steps_per_epoch
+    steps = run.workers[0].shard.worker_steps(epoch, run.step - epoch * run.steps_per_epoch)
     total = run.engine.sum_over_ranks([worker.epoch_loss for worker in run.workers]).item()
     seconds = time.perf_counter() - run.epoch_began
-    run.state.open_epoch = {"epoch": epoch, "seconds": seconds, "loss": total / (steps * run.engine.size)}
+    run.state.open_epoch = {"epoch": epoch, "seconds": seconds, "loss": total / steps}
 
 
 def close_epoch(run: Trainer, stop: bool) -> dict[str, float] | None:

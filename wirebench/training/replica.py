@@ -49,15 +49,18 @@ class Replica:
         """After the last micro-batch of a step."""
         self.epoch_loss += self.loss
 
-    def forward(self, images: Tensor, labels: Tensor, step: int, part: int) -> Tensor:
-        """Loss of one micro-batch, divided so that the micro-batches of a step add up to the step's mean loss.
+    def forward(self, images: Tensor, labels: Tensor, step: int, part: int, batch: int = 0) -> Tensor:
+        """Loss of one micro-batch, weighted so that the micro-batches of a step add up to the step's mean loss.
+
+        batch  images of the step; 0: as many as `train.accumulation` micro-batches of this size have
 
         Dropout and the like draw from a stream that (seed, rank, step, part) names, so a resumed run draws alike.
         """
         torch.manual_seed(seed_of("forward", self.section.seed, self.rank, step, part))
         with self._autocast():
             output = self.module(self._laid_out(images))
-        loss = cross_entropy(output, labels, self.section.label_smoothing) / self.section.accumulation
+        loss = cross_entropy(output, labels, self.section.label_smoothing)
+        loss = loss / (batch / len(images) if batch else self.section.accumulation)
         self.loss += loss.detach()
         return loss
 

@@ -9,9 +9,9 @@ the new number over the old: its part in the average is what it would have been.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
-from wirebench.errors import UserError
+from wirebench.data.shard import Entry, images_seen
 
 LENGTH_BYTES = 8
 State = TypeVar("State")
@@ -39,20 +39,14 @@ def rank_states(files: Sequence[bytes], size: int) -> list[RankState[bytes]]:
     return states
 
 
-def own_step(folder: str, step: int, before: Mapping[str, int], now: Mapping[str, int], can_reshard: bool) -> int:
-    """The step to go on with, since with another number of ranks an epoch has another number of steps.
+def position(progress: Mapping[str, Any], world: Mapping[str, int], batch_size: int) -> tuple[int, int]:
+    """(epoch, images of it that were seen) where a world stood that saved `progress`.
 
-    before, now  `size` and `steps_per_epoch` of the run that saved after `step` steps, and of this one
-    can_reshard  whether another number of ranks can take over what the compressor holds
-    Raises UserError within an epoch, and where they cannot.
+    world  its `size` and `steps_per_epoch`; batch_size: images of a worker in a step
     """
-    differ = f"train.resume: {folder} has engine.workers = {before['size']}, this run has {now['size']}"
-    epoch, within = divmod(step, before["steps_per_epoch"])
-    if within:
-        raise UserError(f"{differ}; their number can change only between epochs (train.checkpoint_every_epochs)")
-    if not can_reshard:
-        raise UserError(f"{differ}; this compressor cannot hand over what it holds: it has no take_over")
-    return epoch * now["steps_per_epoch"]
+    epoch, steps = divmod(progress["step"], world["steps_per_epoch"])
+    entry = Entry(*progress["entry"]) if progress.get("entry") else None
+    return epoch, images_seen(entry, epoch, steps, batch_size * world["size"])
 
 
 def to_bytes(state: RankState[bytes]) -> bytes:

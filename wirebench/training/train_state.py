@@ -10,11 +10,12 @@ from typing import Any, Protocol
 
 import torch
 
+from wirebench.data.shard import Entry
 from wirebench.exchange.easgd import Pull
 from wirebench.gradient.contract import Method
 from wirebench.gradient.optimizer_state import OptimizerState
 from wirebench.training.replica import Replica
-from wirebench.training.resharding import RankState
+from wirebench.training.resharding import RankState, position
 from wirebench.utils.tensor_tree import on_device
 
 
@@ -75,6 +76,13 @@ class TrainState:
         """Whether another number of ranks can take over what the compressors hold."""
         return all(each.takes_over for each in self.compressors)
 
+    def take_over(self, progress: dict[str, Any], world: Mapping[str, int]) -> None:
+        """Count in this world's steps what `progress`, of the earlier `world`, counts in that one's."""
+        shard = self.workers[0].shard
+        epoch, images = position(progress, world, shard.batch_size)
+        progress["step"] = shard.take_over(epoch, images)
+        progress["entry"] = _plain(shard.entry)
+
     def start_watch(self) -> None:
         """Training begins now, or goes on."""
         self._began = time.perf_counter()
@@ -91,6 +99,7 @@ class TrainState:
             "ranks": [RankState([_of_rank(w, c)]) for w, c in zip(self.workers, self.compressors, strict=True)],
             "progress": {
                 "step": self.step,
+                "entry": _plain(self.workers[0].shard.entry),
                 "history": self.history,
                 "open_epoch": self.open_epoch,
                 "seconds": self.seconds,
@@ -109,6 +118,8 @@ class TrainState:
         for worker, compressor, rank_state in zip(self.workers, self.compressors, state["ranks"], strict=True):
             _load_rank(worker, compressor, rank_state)
         progress = state["progress"]
+        for worker in self.workers:
+            worker.shard.entry = Entry(*progress["entry"]) if progress.get("entry") else None
         self.step, self._seconds_before = progress["step"], progress["seconds"]
         self.warnings[:] = progress["warnings"]
         # A run that max_steps ended within an epoch has summed that one up already; it goes on now.
@@ -124,6 +135,10 @@ def _parameters(worker: Replica) -> dict[str, torch.nn.Parameter]:
     return {layer.name: p for p, layer in zip(worker.flat.parameters, worker.flat.layers, strict=True)}
 
 
+def _plain(entry: Entry | None) -> list[int] | None:
+    return None if entry is None else list(entry)
+
+
 def _of_rank(worker: Replica, compressor: Holder) -> dict[str, Any]:
     buffers = dict(worker.model.named_buffers())
     return {"buffer": buffers, "epoch_loss": worker.epoch_loss, "compressor": compressor.state_dict()}
@@ -133,7 +148,9 @@ def _load_rank(worker: Replica, compressor: Holder, rank_state: RankState[dict[s
     mine = rank_state.states[0]
     for name, buffer in worker.model.named_buffers():
         buffer.copy_(mine["buffer"][name])
-    worker.epoch_loss.copy_(mine["epoch_loss"])
+    # The losses of those who leave count in the epoch's mean; those of the rank that lends a new one its state do not.
+    losses = sum(state["epoch_loss"] for state in rank_state.states)
+    worker.epoch_loss.copy_(losses * (not rank_state.joins))
     kept = [on_device(state["compressor"], worker.device) for state in rank_state.states]
     if rank_state.weight != 1:
         compressor.take_over(kept, rank_state.joins, rank_state.weight)
