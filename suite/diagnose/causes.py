@@ -1,16 +1,18 @@
 """A rule for each thing that makes a run slow: what it costs in a step, how that is known, and what to change."""
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from suite.diagnose.evidence import Evidence
-from wirebench.comm.base import ring_reduce_bytes
+from suite.diagnose.words import gbit, ms
 
 NOTABLE = 0.05
 """Share of a step below which nothing is said: as much passes from one run to the next."""
 SLOWER = 1.2
 """A rank that computes so many times as long as the others do is slow; ranks of one machine differ by less."""
+MERGING = ("asc_wfbp", "mg_wfbp", "mg_wfbp_later", "optimal")
+"""Schedulers that merge messages by their costs already."""
 POOR = 0.5
 """Share of the nominal rate below which a link is poor; headers, and a busy processor, cost less than that."""
 
@@ -20,7 +22,9 @@ class Finding(NamedTuple):
 
     name      of the rule
     sentence  what it is and what it costs; evidence: the numbers behind it; change: what would help
-    gain      seconds of a step that the change would save, at most
+    gain      seconds of a step that the change may save, by what the record shows
+    settings  what train.py is told to make the change, and variables: what the ranks' environment is; both empty where
+              no setting makes it
     """
 
     name: str
@@ -28,6 +32,13 @@ class Finding(NamedTuple):
     evidence: str
     change: str
     gain: float
+    settings: tuple[str, ...] = ()
+    variables: Mapping[str, str] = {}
+
+    @property
+    def can_be_tried(self) -> bool:
+        """Whether a run of other settings makes the change."""
+        return bool(self.settings or self.variables)
 
 
 Rule = Callable[[Evidence, float | None], Finding | None]
@@ -47,8 +58,8 @@ def starving(evidence: Evidence, nominal: float | None) -> Finding | None:
     )
     return Finding(
         "data",
-        f"Rank {rank} waits {_ms(seconds)} of a step for its data.",
-        f"phases.data of rank {rank}; a step takes {_ms(evidence.step)}",
+        f"Rank {rank} waits {ms(seconds)} of a step for its data.",
+        f"phases.data of rank {rank}; a step takes {ms(evidence.step)}",
         "more workers in the data loader, a faster disk, or smaller images",
         seconds,
     )
@@ -66,8 +77,8 @@ def slow_rank(evidence: Evidence, nominal: float | None) -> Finding | None:
     host = evidence.ranks[slowest]["host"]
     return Finding(
         "slow rank",
-        f"Rank {slowest} on {host} computes {_ms(seconds[slowest])} of a step, the others {_ms(others)}; they wait.",
-        "forward, backward and update by rank: " + ", ".join(_ms(each) for each in seconds),
+        f"Rank {slowest} on {host} computes {ms(seconds[slowest])} of a step, the others {ms(others)}; they wait.",
+        "forward, backward and update by rank: " + ", ".join(ms(each) for each in seconds),
         f"look what else runs on {host}, or leave rank {slowest} out",
         seconds[slowest] - others,
     )
@@ -75,34 +86,47 @@ def slow_rank(evidence: Evidence, nominal: float | None) -> Finding | None:
 
 def slow_compressor(evidence: Evidence, nominal: float | None) -> Finding | None:
     """Compressing takes longer than what it saves on the wire."""
-    seconds, rate = evidence.phase("compress"), evidence.link.bytes_per_second or nominal
-    if evidence.record["config"].get("compressor", {}).get("name") == "none":
+    seconds = evidence.phase("compress")
+    rate = evidence.link.bytes_per_second or evidence.alone.bytes_per_second or nominal
+    saved_bytes = evidence.saved_bytes
+    if evidence.plugin("compressor") == "none" or rate is None or saved_bytes is None:
         return None
-    saved_bytes = dense_bytes(evidence) - sent_bytes(evidence)
-    saved = saved_bytes / rate if rate else 0.0
-    if rate is None or seconds <= saved:
+    saved = saved_bytes / rate
+    if seconds <= saved:
         return None
-    limit = f"it would pay below {8e-9 * saved_bytes / seconds:.3g} Gbit/s" if saved_bytes > 0 else "it saves no bytes"
+    limit = f"it would pay below {gbit(saved_bytes / seconds)} Gbit/s" if saved_bytes > 0 else "it saves no bytes"
     return Finding(
         "compressor",
-        f"Compressing takes {_ms(seconds)} of a step and saves {_ms(max(saved, 0.0))} of messages: {limit}.",
-        f"phases.compress; {saved_bytes / 1e6:.3g} MB fewer than dense at {8e-9 * rate:.3g} Gbit/s",
+        f"Compressing takes {ms(seconds)} of a step and saves {ms(max(saved, 0.0))} of messages: {limit}.",
+        f"phases.compress; {saved_bytes / 1e6:.3g} MB fewer than dense at {gbit(rate)} Gbit/s",
         "a cheaper compressor, or none",
         seconds - max(saved, 0.0),
+        ("compressor.name=none",),
     )
 
 
 def poor_link(evidence: Evidence, nominal: float | None) -> Finding | None:
-    """The link carries much less than it should."""
-    rate = evidence.link.bytes_per_second
+    """The link carries much less than it should, or much less than other hosts' do."""
+    rate, alone = evidence.link.bytes_per_second, evidence.alone.bytes_per_second
     if rate is None or nominal is None or rate > POOR * nominal:
         return None
     size = sum(each.wire_bytes for each in evidence.messages)
+    told = [f"{len(evidence.messages)} messages of a step, {size / 1e6:.3g} MB, at their fastest of the steps drawn"]
+    told += [f"alone the network carries {gbit(alone)} Gbit/s"] if alone else []
+    slower = [(host, name, rate) for host, name, rate in evidence.used_links() if rate < POOR * nominal]
+    told += [f"{host}'s {name} has {gbit(rate)} Gbit/s by its own account" for host, name, rate in slower]
+    look = "look at its duplex, its cable, its driver"
+    if alone is None:
+        change = f"measure the link alone (--measure), and {look}"
+    elif alone > POOR * nominal:
+        change = "the link is in order alone: look what else uses it, or the processors, while the run goes on"
+    else:
+        change = f"the link is poor alone, too: {look}"
     return Finding(
         "link",
-        f"Messages travel at {8e-9 * rate:.3g} Gbit/s, where the link has {8e-9 * nominal:.3g}.",
-        f"{len(evidence.messages)} messages of a step, {size / 1e6:.3g} MB, at their fastest of the steps drawn",
-        "measure the link alone (wirebench bench collectives), and look at its duplex, its cable, its driver",
+        f"Messages travel at {gbit(rate)} Gbit/s, where the link has {gbit(nominal)}.",
+        "; ".join(told),
+        change,
         min(size / rate - size / nominal, evidence.exposed),
     )
 
@@ -116,13 +140,19 @@ def small_messages(evidence: Evidence, nominal: float | None) -> Finding | None:
     starting, whole = start * rounds, sum(each.seconds for each in evidence.messages)
     if starting < 0.5 * whole:
         return None
-    scheduler = evidence.record["config"].get("scheduler", {}).get("name", "?")
+    scheduler = evidence.plugin("scheduler")
+    better = ("mg_wfbp", "a scheduler that merges by what a message costs")
+    if scheduler in MERGING:
+        better = ("sync_easgd", "one message of all layers")
     return Finding(
         "small messages",
-        f"Starting {len(evidence.messages)} messages ({rounds} rounds) takes {_ms(starting)} of their {_ms(whole)}.",
+        f"Starting {len(evidence.messages)} messages ({rounds} rounds) takes {ms(starting)} of their {ms(whole)}.",
         f"{start * 1e3:.3g} ms a round, fitted to the step's messages; scheduler {scheduler}",
-        "a scheduler that merges (mg_wfbp, sync_easgd, fused with a larger cap), or a collective of fewer rounds",
-        min(starting * (1 - 1 / len(evidence.messages)), evidence.exposed),
+        f"{better[1]}: scheduler.name={better[0]}; or fused with a larger cap, or a collective of fewer rounds",
+        # What was drawn is the shortest: of what is not hidden, beside compressing, the same share is start-up.
+        max(min(starting, evidence.exposed), (evidence.exposed - evidence.phase("compress")) * starting / whole)
+        * (1 - 1 / len(evidence.messages)),
+        (f"scheduler.name={better[0]}",),
     )
 
 
@@ -141,15 +171,16 @@ def wrong_interface(evidence: Evidence, nominal: float | None) -> Finding | None
                 f"{outside[used] / 1e6:.4g} MB over {used}, {outside.get(best, 0) / 1e6:.4g} over {best} in this run",
                 f"network.interface={best}, GLOO_SOCKET_IFNAME={best}, NCCL_SOCKET_IFNAME={best}",
                 evidence.exposed * (1 - rates[used] / rates[best]),
+                variables={"GLOO_SOCKET_IFNAME": best, "NCCL_SOCKET_IFNAME": best},
             )
     return None
 
 
 def too_many_threads(evidence: Evidence, nominal: float | None) -> Finding | None:
-    """The ranks of a host start more threads than it has cores."""
-    for each in evidence.ranks:
-        threads, cores, ranks = each.get("threads"), each.get("cores"), each.get("ranks_on_host", 1)
-        # One thread each is the least there is: then there are too many ranks, which is what the user asked for.
+    """The ranks of a machine start more threads than it has cores."""
+    for rank, each in enumerate(evidence.ranks):
+        threads, cores, ranks = each.get("threads"), each.get("cores"), evidence.crowd(rank)
+        # One thread each is the least there is: then there are too many ranks (shared_processor).
         if threads and cores and threads > 1 and threads * ranks > cores:
             wanted = max(1, cores // ranks)
             return Finding(
@@ -157,15 +188,51 @@ def too_many_threads(evidence: Evidence, nominal: float | None) -> Finding | Non
                 f"{ranks} ranks of {threads} threads share the {cores} cores of {each['host']}.",
                 f"ranks[].threads and ranks[].cores of the record; {wanted} a rank would fit",
                 f"engine.threads={wanted} (OMP_NUM_THREADS={wanted} for other programs)",
-                evidence.computing(each["rank"]) * (1 - cores / (threads * ranks)),
+                evidence.computing(rank) * (1 - cores / (threads * ranks)),
+                (f"engine.threads={wanted}",),
             )
     return None
+
+
+def shared_processor(evidence: Evidence, nominal: float | None) -> Finding | None:
+    """More ranks than cores on a machine, and computing takes so much longer for it."""
+    crowded = [
+        rank for rank, each in enumerate(evidence.ranks) if each.get("cores") and evidence.crowd(rank) > each["cores"]
+    ]
+    if not crowded:
+        return None
+    growth, told = _growth(evidence, crowded)
+    first = evidence.ranks[crowded[0]]
+    ranks, cores = evidence.crowd(crowded[0]), first["cores"]
+    return Finding(
+        "shared processor",
+        f"{ranks} ranks share the {cores} cores of {first['host']}'s machine, and computing takes {ms(growth)} longer "
+        "for it.",
+        told,
+        f"at most {cores} ranks on this machine; on an emulated cluster replay a model (docs/clusters.md)",
+        growth,
+    )
+
+
+def _growth(evidence: Evidence, crowded: Sequence[int]) -> tuple[float, str]:
+    """By how many seconds of a step crowded ranks compute longer, the mean of them, and how that is known."""
+    waits = {rank: evidence.ranks[rank].get("core_wait") for rank in crowded}
+    known = {rank: wait for rank, wait in waits.items() if wait is not None}
+    if known:
+        # Of what a rank waits, no more than what it computes: it may have been about to copy a message.
+        growth = statistics.fmean(min(evidence.step * wait, evidence.computing(rank)) for rank, wait in known.items())
+        shares = ", ".join(f"{wait:.0%}" for wait in known.values())
+        return growth, f"ranks[].core_wait: the share of its time in which each was ready and had no core: {shares}"
+    apart = [evidence.computing(rank) for rank in range(len(evidence.ranks)) if rank not in crowded]
+    together = statistics.median(evidence.computing(rank) for rank in crowded)
+    alone = statistics.median(apart) if apart else together
+    return max(together - alone, 0.0), f"they compute {ms(together)} of a step, ranks with a core each {ms(alone)}"
 
 
 def staged(evidence: Evidence, nominal: float | None) -> Finding | None:
     """Gradients on a GPU travel through the host's memory."""
     record = evidence.record
-    if record["device"] != "cuda" or record.get("backend") == "nccl":
+    if record["device"] != "cuda" or record.get("backend") not in ("gloo", "mpi"):
         return None
     return Finding(
         "staged",
@@ -177,20 +244,6 @@ def staged(evidence: Evidence, nominal: float | None) -> Finding | None:
 
 
 RULES: tuple[Rule, ...] = (
-    starving, slow_rank, slow_compressor, poor_link, small_messages, wrong_interface, too_many_threads, staged,
+    starving, slow_rank, slow_compressor, poor_link, small_messages, wrong_interface, too_many_threads,
+    shared_processor, staged,
 )  # fmt: skip
-
-
-def dense_bytes(evidence: Evidence) -> float:
-    """Bytes that a rank would send in a step of dense fp32 on a ring."""
-    return float(ring_reduce_bytes(evidence.record["bytes_per_step"]["dense"], evidence.record["world_size"]))
-
-
-def sent_bytes(evidence: Evidence) -> float:
-    """Bytes that a rank sends in a step."""
-    told = evidence.record["bytes_per_step"]
-    return float(told.get("wire_mean") or told["wire"] or 0.0)
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"

@@ -5,10 +5,12 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
+from suite.diagnose import live
+from suite.diagnose.link import UNKNOWN, Link, Message, fitted
+from suite.diagnose.live import UnderWay
+from wirebench.comm.base import ring_reduce_bytes
 from wirebench.errors import UserError
 from wirebench.record import schema
 
@@ -17,39 +19,23 @@ REQUESTS = "requests"
 """The track of trace.json."""
 
 
-class Message(NamedTuple):
-    """A request of every step, as rank 0 saw it.
-
-    seconds  the shortest of the steps that were drawn: the one that waited least for another rank
-    rounds   messages one after the other; 1 for an engine's own call
-    """
-
-    kind: str
-    seconds: float
-    wire_bytes: float
-    rounds: int
-
-
-class Link(NamedTuple):
-    """What a message costs: seconds to start a round, and bytes per second; None where the run cannot tell."""
-
-    start_seconds: float | None
-    bytes_per_second: float | None
-
-
 @dataclass(frozen=True)
 class Evidence:
     """A run, as far as its causes go.
 
-    ranks     the record's table of ranks, one at least
-    messages  of a step; empty where trace.json is missing or has none
-    link      fitted to the messages
+    ranks      the record's table of ranks, one at least
+    messages   of a step; empty where trace.json is missing or has none
+    link       fitted to the messages
+    alone      the link as it was measured with nothing beside (measure.py)
+    under_way  how far the run has come; None where it has ended
     """
 
     record: dict[str, Any]
     ranks: Sequence[dict[str, Any]]
     messages: Sequence[Message]
     link: Link
+    alone: Link = UNKNOWN
+    under_way: UnderWay | None = None
 
     @property
     def step(self) -> float:
@@ -66,12 +52,51 @@ class Evidence:
         return statistics.fmean(each["phases"][name] for each in self.ranks)
 
     def computing(self, rank: int) -> float:
-        """Seconds of a step in which a rank computes."""
-        return float(sum(self.ranks[rank]["phases"][name] for name in COMPUTING))
+        """Seconds of a step in which a rank computes: the median, or in an older record the mean."""
+        told = self.ranks[rank].get("compute_seconds")
+        return float(told or sum(self.ranks[rank]["phases"][name] for name in COMPUTING))
+
+    def crowd(self, rank: int) -> int:
+        """Ranks of the run on the rank's machine, which emulated hosts share: all of them have its cores alone."""
+        machines = [each["ranks"] for each in self.record.get("load") or []]
+        here = next((len(ranks) for ranks in machines if rank in ranks), 1)
+        return max(here, int(self.ranks[rank].get("ranks_on_host", 1)))
+
+    def plugin(self, kind: str) -> str:
+        """The name of the run's compressor, scheduler, ..."""
+        return str(self.record["config"].get(kind, {}).get("name", "?"))
+
+    @property
+    def saved_bytes(self) -> float | None:
+        """Bytes that a rank sends less in a step than dense fp32 on a ring would; None while they are not known."""
+        told = self.record["bytes_per_step"]
+        sent = told.get("wire_mean") or told["wire"] or 0.0
+        return None if told["dense"] is None else ring_reduce_bytes(told["dense"], self.record["world_size"]) - sent
+
+    @property
+    def nominal(self) -> float | None:
+        """Bytes per second that a link of the run should carry, the best of its hosts; None where nobody says it."""
+        return max((rate for _, _, rate in self.used_links()), default=None)
+
+    def used_links(self) -> list[tuple[str, str, float]]:
+        """(host, interface, nominal bytes per second), by host, of the interface that carried most."""
+        links = {}
+        for each in self.ranks:
+            rates, sent = each.get("link_mbit") or {}, each.get("sent") or {}
+            used = max((name for name in sent if name in rates), key=sent.__getitem__, default=None)
+            if used is not None:
+                links[each["host"]] = (each["host"], used, rates[used] * 1e6 / 8)
+        return list(links.values())
 
 
 def read(folder: Path) -> Evidence:
-    """The evidence of a run's folder, or of a record.json; UserError where it has no counted step."""
+    """The evidence of a run's folder, or of a record.json; UserError where it has no counted step.
+
+    Of a run that is under way rank 0's phases so far are all there is.
+    """
+    if live.started(folder):
+        record, under_way = live.read(folder)
+        return Evidence(record, [_alone(record)], [], UNKNOWN, under_way=under_way)
     record = schema.read(folder)
     if record["step_seconds"]["median"] is None:
         raise UserError(f"{folder}: no step of this run was counted, so there are no times to look into")
@@ -81,23 +106,6 @@ def read(folder: Path) -> Evidence:
     trace = (folder if folder.is_dir() else folder.parent) / "trace.json"
     messages = _messages(trace, record)
     return Evidence(record, ranks, messages, fitted(messages))
-
-
-def fitted(messages: Sequence[Message]) -> Link:
-    """The line seconds = start * rounds + bytes / rate through all messages; both lie above 0, or are not known."""
-    known = [each for each in messages if each.seconds > 0]
-    if not known:
-        return Link(None, None)
-    sizes = {each.wire_bytes / each.rounds for each in known}
-    if max(sizes) < 4 * min(sizes):
-        # Alike: what of their time is start-up cannot be told. The rate is the least that it can be.
-        return Link(None, max(each.wire_bytes / each.seconds for each in known))
-    rows = np.array([[each.rounds, each.wire_bytes] for each in known])
-    seconds = np.array([each.seconds for each in known])
-    # Each message counts by its share, or the largest alone would decide.
-    weights = 1 / seconds
-    (start, per_byte), *_ = np.linalg.lstsq(rows * weights[:, None], seconds * weights, rcond=None)
-    return Link(float(start) if start > 0 else None, float(1 / per_byte) if per_byte > 0 else None)
 
 
 def _alone(record: dict[str, Any]) -> dict[str, Any]:

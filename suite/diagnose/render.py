@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from typing import Any
 
-from suite.diagnose.causes import Finding, dense_bytes, sent_bytes
+from suite.bench.collectives import size_text
+from suite.diagnose.causes import Finding
 from suite.diagnose.evidence import COMPUTING, Evidence
+from suite.diagnose.link import Link
+from suite.diagnose.measure import Measured
+from suite.diagnose.trial import Trial
+from suite.diagnose.words import gbit, ms
 
-
-def nominal_of(evidence: Evidence) -> float | None:
-    """Bytes per second of the interface that carried most, where the system says its rate."""
-    first = evidence.ranks[0]
-    rates = first.get("link_mbit") or {}
-    used = max((name for name in first.get("sent") or {} if name in rates), key=first["sent"].__getitem__, default=None)
-    return None if used is None else rates[used] * 1e6 / 8
+NOTHING_TO_TRY = "Nothing to try: no setting of a run makes a change that a finding suggests."
 
 
 def parts(evidence: Evidence) -> dict[str, float]:
@@ -33,36 +32,97 @@ def parts(evidence: Evidence) -> dict[str, float]:
 
 def lines(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -> list[str]:
     """The diagnosis."""
-    told = [f"A step takes {_ms(evidence.step)}:"]
+    told = _under_way(evidence)
+    told += [f"A step takes {ms(evidence.step)}:"]
     told += [_part(name, seconds, f"{seconds / evidence.step:7.1%}") for name, seconds in parts(evidence).items()]
-    told += [_part("compressing, beside them", evidence.phase("compress")), "", *_network(evidence, nominal), ""]
+    told += [_part("compressing, beside them", evidence.phase("compress")), ""]
+    network = _network(evidence, nominal)
+    told += [*network, ""] if network else []
     if not found:
         return [*told, "Nothing stands out: no cause that a rule knows takes 5 % of the step."]
     for number, each in enumerate(found, 1):
         told += [
             f"{number}. {each.sentence}",
             f"   known by: {each.evidence}",
-            f"   change: {each.change}; it saves {_ms(each.gain)} a step at most ({each.gain / evidence.step:.0%})",
+            f"   change: {each.change}; it may save {ms(each.gain)} a step ({each.gain / evidence.step:.0%})",
         ]
     return told
+
+
+def measured_lines(measured: Measured, evidence: Evidence, nominal: float | None) -> list[str]:
+    """The network alone, beside what the run got and what the link should give."""
+    told = [f"The network alone, all-reduces of {measured.by}:"]
+    if measured.differs:
+        told.append(f"  (the run was {measured.differs})")
+    told += [f"  {size_text(size):>9} {ms(seconds):>10}" for size, seconds in measured.times]
+    rows = {
+        "nominal": Link(None, nominal),
+        "alone": measured.link,
+        "in the run": evidence.link,
+    }
+    return [*told, *(f"  {name:12} {_link(link)}" for name, link in rows.items()), ""]
+
+
+def trial_lines(trial: Trial, evidence: Evidence) -> list[str]:
+    """What a change was predicted to save, and what it saved."""
+    told = ["", f"Tried, {trial.steps} steps as it was and {trial.steps} with the change: {trial.shown}"]
+    if trial.passed_over:
+        told.append(f"  (no setting makes the change of: {', '.join(trial.passed_over)})")
+    return [
+        *told,
+        f"  as it was    {ms(trial.before)} a step (the record has {ms(evidence.step)})",
+        f"  with it      {ms(trial.after)} a step",
+        f"  predicted    {_saved(trial.finding.gain, evidence.step)}",
+        f"  measured     {_saved(trial.saved, trial.before)}",
+    ]
 
 
 def as_json(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -> dict[str, Any]:
     """The same for programs."""
     return {
+        "under_way": None if evidence.under_way is None else evidence.under_way._asdict(),
         "step_seconds": evidence.step,
         "parts": parts(evidence),
         "link": {**evidence.link._asdict(), "nominal_bytes_per_second": nominal},
+        "alone": evidence.alone._asdict(),
         "break_even_bytes_per_second": break_even(evidence),
         "findings": [each._asdict() for each in found],
     }
 
 
+def trial_json(trial: Trial) -> dict[str, Any]:
+    """The same of a trial."""
+    return {
+        "finding": trial.finding.name,
+        "passed_over": list(trial.passed_over),
+        "command": trial.shown,
+        "steps": trial.steps,
+        "before_seconds": trial.before,
+        "after_seconds": trial.after,
+        "predicted_saving_seconds": trial.finding.gain,
+        "measured_saving_seconds": trial.saved,
+    }
+
+
 def break_even(evidence: Evidence) -> float | None:
     """Bytes per second below which compressing takes less time than it saves; None without a compressor's work."""
-    seconds, saved = evidence.phase("compress"), dense_bytes(evidence) - sent_bytes(evidence)
-    compresses = evidence.record["config"].get("compressor", {}).get("name") != "none"
-    return saved / seconds if compresses and seconds > 0 and saved > 0 else None
+    seconds, saved = evidence.phase("compress"), evidence.saved_bytes
+    compresses = evidence.plugin("compressor") != "none"
+    return saved / seconds if compresses and seconds > 0 and saved is not None and saved > 0 else None
+
+
+def _under_way(evidence: Evidence) -> list[str]:
+    now = evidence.under_way
+    if now is None:
+        return []
+    of = f" of {now.total}" if now.total else ""
+    state = "has no record: it was killed, or is stuck" if now.silent else "is under way"
+    counted = f"{now.counted} of them count" if now.counted else "none of them counts yet, so these are of the warm-up"
+    return [
+        f"This run {state}; {now.steps}{of} steps are logged, the last one {now.age_seconds:.3g} s ago; {counted}.",
+        "Until it ends only rank 0's phases are known: what it waits for other ranks is in the exchange.",
+        "",
+    ]
 
 
 def _network(evidence: Evidence, nominal: float | None) -> list[str]:
@@ -70,21 +130,26 @@ def _network(evidence: Evidence, nominal: float | None) -> list[str]:
     if link.bytes_per_second is not None:
         least = "" if link.start_seconds is not None else " at least"
         told.append(
-            f"Messages travel at {8e-9 * link.bytes_per_second:.3g} Gbit/s{least}"
-            + (f"; the link has {8e-9 * nominal:.3g}." if nominal else ".")
+            f"Messages travel at {gbit(link.bytes_per_second)} Gbit/s{least}"
+            + (f"; the link has {gbit(nominal)}." if nominal else ".")
         )
     if link.start_seconds is not None:
-        told.append(f"Starting a round takes {_ms(link.start_seconds)}.")
-    if not evidence.messages:
+        told.append(f"Starting a round takes {ms(link.start_seconds)}.")
+    if not evidence.messages and evidence.under_way is None:
         told.append("The run drew no messages (trace.json), so the network's part is not known.")
     if (rate := break_even(evidence)) is not None:
-        told.append(f"This compressor pays below {8e-9 * rate:.3g} Gbit/s, by its time and its bytes.")
+        told.append(f"This compressor pays below {gbit(rate)} Gbit/s, by its time and its bytes.")
     return told
 
 
+def _link(link: Link) -> str:
+    rate = "not known" if link.bytes_per_second is None else f"{gbit(link.bytes_per_second)} Gbit/s"
+    return rate if link.start_seconds is None else f"{rate}, {ms(link.start_seconds)} to start"
+
+
+def _saved(seconds: float, step: float) -> str:
+    return f"{ms(abs(seconds))} a step {'saved' if seconds >= 0 else 'lost'} ({seconds / step:+.0%})"
+
+
 def _part(name: str, seconds: float, share: str = "") -> str:
-    return f"  {name:28} {_ms(seconds):>9}{share}"
-
-
-def _ms(seconds: float) -> str:
-    return f"{1e3 * seconds:.3g} ms"
+    return f"  {name:28} {ms(seconds):>9}{share}"

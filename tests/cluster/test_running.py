@@ -1,13 +1,14 @@
 """Clusters that run: who is where, what is shaped, what is counted, what is answered."""
 
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from suite.cli.main import main
-from tests.cluster.running import NOBODY, STREAMS, count, interfaces, rootless, table
+from tests.cluster.running import CLUSTER, NOBODY, STREAMS, count, interfaces, rootless, table
 from tests.distributed.ends import record
 from tests.distributed.launch import CONFIG, PLUGINS, Ended, Job
 
@@ -34,6 +35,15 @@ def test_ranks_are_in_their_hosts(cluster: Run):
         "h1": ["1,2", "100mbit", "0", "0", "-", "-"],
     }
     assert interfaces() == before
+
+
+def test_ranks_know_what_was_typed_and_their_links_rate(cluster: Run):
+    say = "echo $WIREBENCH_LINK_MBIT; echo $WIREBENCH_LAUNCHED_BY"
+    shape = ("run", "--hosts", 2, "--link", "1gbit,20mbit")
+    ended = cluster(*shape, "--", "sh", "-c", say)
+    assert ended.code == 0, ended.said
+    typed = shlex.join([*CLUSTER, *map(str, shape), "--", "sh", "-c", say])
+    assert sorted(ended.out.splitlines()) == sorted(["1000", "[1] 20", typed, f"[1] {typed}"])
 
 
 def test_hosts_know_each_other_and_nobody_else(cluster: Run):

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.comm.test_launch import BARE_SLURM, TORCHRUN
-from wirebench.comm.launch_command import TOLD, command, launcher_words
+from wirebench.comm.launch_command import TOLD, command, launcher_words, typed
 from wirebench.telemetry import environment
 
 
@@ -32,6 +32,19 @@ def test_the_words_of_a_launchers_process(line, launcher, words):
     found = launcher_words(line.split(), launcher)
     assert found[: len(words.split())] == words.split()
     assert bool(found) == bool(words)
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/v/bin/python3 /v/bin/wirebench cluster run -- python train.py", "wirebench cluster run -- python train.py"),
+        ("python -m suite cluster run -- true", "python -m suite cluster run -- true"),
+        ("wirebench cluster run -- env API_TOKEN=x true", "wirebench cluster run -- env API_TOKEN=... true"),
+        ("python", "python"),
+    ],
+)
+def test_the_words_that_were_typed(line, words):
+    assert typed(line.split()) == words
 
 
 def test_a_launcher_that_is_no_ancestor_is_rebuilt_from_what_it_told(monkeypatch):

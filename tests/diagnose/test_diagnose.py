@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from suite.diagnose.evidence import Message, fitted
 from tests.suite.test_show import RECORD
 from tests.suite.verbs import verb
 
@@ -114,6 +113,13 @@ def crowded(record: dict[str, Any]) -> None:
         rank |= {"threads": 8, "cores": 2, "ranks_on_host": 2}
 
 
+def packed(record: dict[str, Any]) -> None:
+    """One rank a host, but all hosts are one machine."""
+    shared(record)
+    for rank in record["ranks"]:
+        rank |= {"threads": 8, "cores": 8}
+
+
 def through_the_host(record: dict[str, Any]) -> None:
     exposed(record)
     record["device"] = "cuda"
@@ -129,6 +135,7 @@ def through_the_host(record: dict[str, Any]) -> None:
         (exposed, "link", {"rate": RATE / 10}),
         (elsewhere, "interface", {}),
         (crowded, "threads", {}),
+        (packed, "threads", {}),
         (through_the_host, "staged", {}),
     ],
 )
@@ -156,11 +163,57 @@ def test_the_nominal_rate_may_be_given(tmp_path: Path, capsys: pytest.CaptureFix
     assert diagnosed(tmp_path, capsys, "--link", "10gbit")["findings"][0]["name"] == "link"
 
 
-def test_messages_of_one_size_give_a_least_rate_and_no_start_up() -> None:
-    alike = [Message("Sum", 0.01, 1e6, 1), Message("Sum", 0.012, 1e6, 1)]
-    link = fitted(alike)
-    assert link.start_seconds is None and link.bytes_per_second == pytest.approx(1e8)
-    assert fitted([]).bytes_per_second is None
+def shared(record: dict[str, Any]) -> None:
+    record["load"] = [{"ranks": [0, 1], "cores": 1}]
+
+
+def test_ranks_that_share_cores_are_told_where_computing_grows_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By what the ranks waited for a core, no more than they compute; two emulated hosts are one machine."""
+    for wait, gain in ((0.4, 0.08), (0.01, None), (0.99, 0.184)):
+        record = healthy()
+        shared(record)
+        for rank in record["ranks"]:
+            rank["core_wait"] = wait
+        write(tmp_path, record)
+        found = diagnosed(tmp_path, capsys)["findings"]
+        assert [each["name"] for each in found] == (["shared processor"] if gain else [])
+        assert not found or found[0]["gain"] == pytest.approx(gain)
+
+
+def test_where_the_kernel_does_not_count_hosts_with_a_core_for_each_rank_are_the_measure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = healthy()
+    away = {**copy.deepcopy(record["ranks"][0]), "rank": 2, "host": "h2"}
+    record["ranks"].append(away)
+    shared(record)
+    for rank in record["ranks"][:2]:
+        rank["phases"] |= {"forward": 0.09, "backward": 0.18}
+    write(tmp_path, record)
+    found = diagnosed(tmp_path, capsys)["findings"]
+    assert [each["name"] for each in found] == ["shared processor"] and found[0]["gain"] == pytest.approx(0.09)
+
+
+def test_one_step_that_was_held_up_is_no_slow_rank(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = healthy()
+    record["ranks"][1]["phases"]["backward"] = 0.2
+    for rank in record["ranks"]:
+        rank["compute_seconds"] = 0.184
+    write(tmp_path, record)
+    assert diagnosed(tmp_path, capsys)["findings"] == []
+
+
+def test_a_host_whose_link_is_slower_than_the_others_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = healthy()
+    exposed(record)
+    record["ranks"][1]["link_mbit"] = {"eth0": 100.0}
+    write(tmp_path, record, rate=RATE / 10)
+    found = diagnosed(tmp_path, capsys)["findings"]
+    assert found[0]["name"] == "link" and "h1's eth0 has 0.1 Gbit/s" in found[0]["evidence"]
 
 
 def test_an_older_record_is_read_and_a_run_without_steps_is_one_line(

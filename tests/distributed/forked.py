@@ -141,7 +141,7 @@ def _meeting_point(engine: str, size: int) -> Iterator[int]:
 
 def _environment(engine: str, size: int, rank: int, port: int, more: Mapping[str, str]) -> dict[str, str]:
     """What the launcher of `engine` would tell this rank on one host."""
-    told = cluster_environment(os.environ, engine, make_plan(str(size), "1gbit"), rank, port, "")
+    told = cluster_environment(os.environ, engine, make_plan(str(size), "1gbit"), rank, port, "", "pytest")
     del told["WIREBENCH_COUNTS"]
     host = "127.0.0.1"
     here = {"MASTER_ADDR": host, "TORCHELASTIC_USE_AGENT_STORE": "True"}

@@ -35,6 +35,7 @@ LAST_WORDS_SECONDS = 1.0
 class Order:
     """A job: `command` on every rank of `plan`.
 
+    typed   the user's own command line, for the ranks' records
     counts  folder for the ranks' byte counts; in its place they see one in memory, which is gone with the job
     report  open descriptor to which the bytes that each host's ranks sent to other hosts are written, as JSON
     spaces  open descriptors of each host's network and host-name namespace, by host
@@ -43,6 +44,7 @@ class Order:
     plan: Plan
     engine: str
     command: list[str]
+    typed: str
     counts: str
     report: int
     spaces: dict[str, tuple[int, int]]
@@ -134,7 +136,7 @@ def _start(order: Order, port: int, events: Queue[Event]) -> tuple[dict[int, sub
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            env=environment(os.environ, order.engine, order.plan, rank, port, order.counts),
+            env=environment(os.environ, order.engine, order.plan, rank, port, order.counts, order.typed),
             pass_fds=spaces,
             start_new_session=True,
         )

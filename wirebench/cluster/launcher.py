@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,7 @@ from wirebench.cluster.job import Order
 from wirebench.cluster.namespaces import CLUSTER, JOB, as_user, check, environment, program
 from wirebench.cluster.plan import Plan
 from wirebench.cluster.signals import Relay
+from wirebench.comm.launch_command import typed
 from wirebench.errors import UserError
 
 PATIENCE_SECONDS = 5.0
@@ -105,7 +107,7 @@ def run_job(
         enter = {kind: _open(stack, cluster.pid, kind) for kind in ("net", "pid", *(["user"] if as_user() else []))}
         reader, writer = os.pipe()
         stack.callback(os.close, writer)
-        order = Order(cluster.plan, engine, list(command), str(counts), writer, spaces)
+        order = Order(cluster.plan, engine, list(command), typed(sys.orig_argv), str(counts), writer, spaces)
         words = [f"--{kind}=/proc/self/fd/{number}" for kind, number in enter.items()]
         process = subprocess.Popen(
             ["nsenter", "--preserve-credentials", *words, "--", *JOB, *program("job", order.dump())],

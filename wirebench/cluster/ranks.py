@@ -1,12 +1,10 @@
 """The environment variables of each rank: those that torchrun or horovodrun would set on real hosts."""
 
-import shlex
-import sys
 from collections.abc import Mapping
 
 from wirebench.cluster.network import INTERFACE
 from wirebench.cluster.plan import SWITCH_ADDRESS, Host, Plan
-from wirebench.comm.launch_command import TOLD
+from wirebench.comm.launch_command import LINK_MBIT, TOLD
 
 ENGINES = ("torch", "horovod")
 _LAUNCHERS = ("HOROVOD_", "OMPI_COMM_WORLD_", "TORCHELASTIC_")
@@ -14,26 +12,33 @@ _PLACE = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE"
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
-def environment(base: Mapping[str, str], engine: str, plan: Plan, rank: int, port: int, counts: str) -> dict[str, str]:
+def environment(
+    base: Mapping[str, str], engine: str, plan: Plan, rank: int, port: int, counts: str, typed: str
+) -> dict[str, str]:
     """The environment of a rank.
 
     base    the caller's environment, which is kept but for a place in another launcher's job
     port    torch: a free port of host 0, where rank 0 will listen; horovod: the port of the rendezvous server
     counts  folder into which the ranks write their byte counts (wirebench.comm.counts)
+    typed   the command line that the user typed
     """
     host = next(host for host in plan.hosts if rank in host.ranks)
     # Ranks of one host meet on its loopback interface, as they do without a cluster.
     interface = INTERFACE if len(plan.hosts) > 1 else "lo"
     kept = {key: value for key, value in base.items() if not _said_by_launcher(key)}
     kept.setdefault("OMP_NUM_THREADS", "1")
+    kept.pop(LINK_MBIT, None)
     place = _torch(plan, host, rank, port) if engine == "torch" else _horovod(plan, host, rank, port, interface)
+    # The system would tell the rate of a virtual cable, if any, and of another namespace's interface.
+    rate = {LINK_MBIT: f"{plan.cable_of(host.name).bits_per_second / 1e6:g}"} if interface == INTERFACE else {}
     return {
         **kept,
         **place,
+        **rate,
         "GLOO_SOCKET_IFNAME": interface,
         "NCCL_SOCKET_IFNAME": interface,
         "WIREBENCH_SHARED_BY": str(plan.size),
-        TOLD: shlex.join(sys.orig_argv),
+        TOLD: typed,
         "WIREBENCH_COUNTS": counts,
     }
 

@@ -13,6 +13,8 @@ from wirebench.comm.launch import Launch, launched
 
 TOLD = "WIREBENCH_LAUNCHED_BY"
 """Variable in which a launcher of the suite's own (wirebench cluster) leaves its command."""
+LINK_MBIT = "WIREBENCH_LINK_MBIT"
+"""Variable in which it leaves the rate of this host's link; read by telemetry.rank_facts."""
 _PROGRAMS = {
     "horovodrun": ("horovodrun",),
     "torchrun": ("torchrun", "torch.distributed.run", "torch.distributed.launch"),
@@ -40,6 +42,15 @@ def command() -> str:
         lines = []
     commands = [words for line in lines if (words := launcher_words(line, launch.launcher))]
     return shlex.join(commands[-1]) if commands else _rebuilt(launch)
+
+
+def typed(line: Sequence[str]) -> str:
+    """This process's own command line, as `sys.orig_argv` has it, in the words that the user typed.
+
+    The system puts the interpreter before the script `wirebench`; values of variables that may be secret are left out.
+    """
+    words = ["wirebench", *line[2:]] if [Path(word).name for word in line[1:2]] == ["wirebench"] else list(line)
+    return shlex.join(_SECRET.sub(r"\1=...", each) for each in words)
 
 
 def launcher_words(line: Sequence[str], launcher: str) -> list[str]:

@@ -6,13 +6,15 @@ Rank 0's phases alone do not tell why it waits: whether the network is slow, or 
 import json
 import os
 import statistics
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from wirebench.comm.engine import Engine
+from wirebench.comm.launch_command import LINK_MBIT
 from wirebench.comm.peers import gather_bytes
 from wirebench.telemetry import nic
 from wirebench.telemetry.step_stats import PHASES, StepTimes
@@ -33,42 +35,95 @@ class InterfaceWatch:
         return {name: count for name, count in passed.items() if count > 0}
 
 
-def gathered(engine: Engine, steps: Sequence[StepTimes], watch: InterfaceWatch) -> list[dict[str, Any]] | None:
+class CoreWatch:
+    """Counts, from its creation on, how long the main thread, which trains, had no core although it was ready to run.
+
+    Where ranks share cores this is by how much computing takes longer than alone; no clock of one rank tells it.
+    """
+
+    def __init__(self) -> None:
+        self._began, self._begin = time.perf_counter(), _waited_for_a_core()
+
+    def share(self) -> float | None:
+        """The share of the time passed; None where the kernel does not count it."""
+        waited, passed = _waited_for_a_core(), time.perf_counter() - self._began
+        return None if waited is None or self._begin is None else (waited - self._begin) / max(passed, 1e-9)
+
+
+def gathered(
+    engine: Engine, steps: Sequence[StepTimes], interfaces: InterfaceWatch, cores: CoreWatch
+) -> list[dict[str, Any]] | None:
     """A table for each rank, in rank order; None where all ranks live in one process. Every rank calls it.
 
     rank, host, threads  of its process; cores: those it may use, and ranks_on_host share them
+    core_wait            CoreWatch.share
     step_seconds         median of the counted steps; phases: their means; None without a counted step
+    compute_seconds      median of what they computed: one step that was held up is no slow rank
     sent                 bytes by interface of its host since training began, whoever sent them
-    link_mbit            nominal rate by interface, where the system says one
+    link_mbit            nominal rate by interface, where the launcher or the system says one
     """
     if not engine.distributed:
         return None
     counted = [times for times in steps if times.counted]
-    sent = watch.sent()
+    sent = interfaces.sent()
     mine = {
         "host": engine.peers[engine.ranks[0]].host,
         "threads": torch.get_num_threads(),
         "ranks_on_host": engine.ranks_on_this_host,
         "cores": len(os.sched_getaffinity(0)),
+        "core_wait": cores.share(),
         "step_seconds": statistics.median(each.seconds for each in counted) if counted else None,
+        "compute_seconds": statistics.median(map(_computing, counted)) if counted else None,
         "phases": {name: _mean(counted, name) for name in PHASES} if counted else None,
         "sent": sent,
-        "link_mbit": _rates(sent),
+        "link_mbit": link_mbit(sent),
     }
     texts = gather_bytes(engine.communicators[0], json.dumps(mine).encode())
     return [{"rank": rank, **json.loads(text)} for rank, text in enumerate(texts)]
 
 
+def link_mbit(interfaces: Iterable[str], environment: Mapping[str, str] = os.environ) -> dict[str, float]:
+    """Nominal megabits per second by interface; those of which nobody says it (a loopback, a bridge) are left out.
+
+    The variable WIREBENCH_LINK_MBIT goes first: 1000, of the interface that Gloo was told, or eth0=1000,eth1=100.
+    """
+    if told := environment.get(LINK_MBIT):
+        # Then nothing else counts: what the system shows in an emulated host are another one's interfaces.
+        used = environment.get("GLOO_SOCKET_IFNAME", "")
+        pairs = [each.rpartition("=") for each in told.split(",")]
+        rates = {name or used: _number(rate) for name, _, rate in pairs}
+    else:
+        rates = {name: _speed(name) for name in interfaces}
+    return {name: rate for name, rate in rates.items() if rate > 0 and name}
+
+
+def _speed(interface: str) -> float:
+    """What the system says of it; 0 where it says nothing."""
+    try:
+        return _number((INTERFACES / interface / "speed").read_text())
+    except OSError:
+        return 0.0
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
+def _waited_for_a_core() -> float | None:
+    """Seconds that the main thread has been ready and not running; None where the kernel does not count them."""
+    try:
+        # The main thread's number is the process's.
+        return float(Path(f"/proc/self/task/{os.getpid()}/schedstat").read_text().split()[1]) * 1e-9
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def _computing(step: StepTimes) -> float:
+    return step.phases["forward"] + step.phases["backward"] + step.phases["update"]
+
+
 def _mean(steps: Sequence[StepTimes], phase: str) -> float:
     return statistics.fmean(each.phases[phase] for each in steps)
-
-
-def _rates(interfaces: Mapping[str, int]) -> dict[str, float]:
-    """Megabits per second by interface; those that do not tell (a loopback, a bridge) are left out."""
-    rates = {}
-    for name in interfaces:
-        try:
-            rates[name] = float((INTERFACES / name / "speed").read_text())
-        except (OSError, ValueError):
-            continue
-    return {name: rate for name, rate in rates.items() if rate > 0}

@@ -21,7 +21,7 @@ from wirebench.telemetry import rank_facts
 from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.gpu import GpuSampler, NullSampler
 from wirebench.telemetry.machines import LoadMeter, process_age
-from wirebench.telemetry.rank_facts import InterfaceWatch
+from wirebench.telemetry.rank_facts import CoreWatch, InterfaceWatch
 from wirebench.telemetry.step_stats import summary
 from wirebench.telemetry.timeline import Timeline
 from wirebench.telemetry.wire_stats import Traffic
@@ -73,6 +73,7 @@ class Trainer:
     counted_from: int = 0
     load: LoadMeter = field(default_factory=LoadMeter)
     interfaces: InterfaceWatch = field(default_factory=InterfaceWatch)
+    cores: CoreWatch = field(default_factory=CoreWatch)
     _extra: dict[str, float] = field(default_factory=dict)
     _look_every: int = 1
     _startup_seconds: float | None = None
@@ -220,7 +221,7 @@ class Trainer:
         if status != "diverged":
             run_summary.gather(self.engine, self.traffic)
             loads = self.load.loads(self.engine)
-            ranks = rank_facts.gathered(self.engine, self.step_log.steps, self.interfaces)
+            ranks = rank_facts.gathered(self.engine, self.step_log.steps, self.interfaces, self.cores)
         measured = summary(self.step_log.steps, self.engine.size) | self.traffic.summary()
         measured["compression_ratio"] |= run_summary.last_step(self.config, self.traffic)
         bounded_by = self.lanes[0].compressor.bounded_by if self.lanes else ""

@@ -1,0 +1,5 @@
+"""Emulated clusters, as the tests of clusters have them."""
+
+from tests.cluster.conftest import begin, cluster, namespaces
+
+__all__ = ["begin", "cluster", "namespaces"]

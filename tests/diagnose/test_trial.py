@@ -1,0 +1,197 @@
+"""wirebench diagnose --try: what is launched, and what is made of it; --measure without ranks to measure with."""
+
+import json
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.diagnose import trial
+from suite.diagnose.launching import OWN, launcher_of, run
+from tests.diagnose.test_diagnose import crowded, elsewhere, healthy, slow, write
+from tests.distributed.launch import BIN, CONFIG, ROOT, Job, launch
+from tests.suite.verbs import verb
+from wirebench.config import loader
+
+main = verb("diagnose")
+CLUSTER = "wirebench cluster run --hosts 2 --link 1gbit --"
+SECONDS = {"before": 0.2, "after": 0.05}
+
+
+class Launcher:
+    """In the place of trial.run: notes the commands, and leaves a record with SECONDS."""
+
+    def __init__(self, code: int = 0) -> None:
+        self.code = code
+        self.commands: list[list[str]] = []
+        self.variables: list[Mapping[str, str]] = []
+        self.configs: list[dict[str, Any]] = []
+
+    def __call__(self, command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, list[str]]:
+        self.commands.append(list(command))
+        self.variables.append(variables)
+        at = command.index(str(ROOT / "train.py"))
+        config = loader.load(command[at + 1], command[at + 2 :])
+        self.configs.append(loader.to_dict(config))
+        folder = Path(config.output.dir)
+        folder.mkdir()
+        record = healthy()
+        record["step_seconds"]["median"] = SECONDS[folder.name]
+        (folder / "record.json").write_text(json.dumps(record))
+        return self.code, ["the last line"]
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Launcher:
+    fake = Launcher()
+    monkeypatch.setattr(trial, "run", fake)
+    return fake
+
+
+def recorded(folder: Path, command: str, *plants: Any) -> None:
+    """A record of a run that was so launched, with a whole config."""
+    record = healthy()
+    for plant in plants:
+        plant(record)
+    settings = ["compressor.name=topk", "compressor.warmup=[0.25]", "engine.workers=2", "engine.name=torch"]
+    record["config"] = loader.to_dict(loader.load(ROOT / "configs/synthetic/toy.toml", settings))
+    record["environment"]["command"] = command
+    write(folder, record)
+
+
+def test_the_change_is_tried_as_the_run_was_launched(
+    launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path, f"{CLUSTER} python train.py configs/synthetic/toy.toml data.batch_size=3", crowded)
+    assert main([str(tmp_path), "--try", "--steps", "7", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    gain = told["findings"][0]["gain"]
+    assert told["trial"] == {
+        "finding": "threads", "passed_over": [], "command": f"{CLUSTER} python train.py engine.threads=1", "steps": 7,
+        "before_seconds": 0.2, "after_seconds": 0.05, "predicted_saving_seconds": gain,
+        "measured_saving_seconds": pytest.approx(0.15),
+    }  # fmt: skip
+    begin = [*shlex.split(CLUSTER), "python", str(ROOT / "train.py")]
+    assert [command[: len(begin)] for command in launcher.commands] == [begin, begin]
+    before, after = launcher.configs
+    assert (before["engine"]["threads"], after["engine"]["threads"]) == (0, 1)
+    assert before["data"]["batch_size"] == 16  # as recorded: what was typed is not read again
+    assert before["train"]["max_steps"] == after["train"]["max_steps"] == trial.SETTLING + 7
+    assert before["compressor"]["warmup"] == [] and before["output"]["tensorboard"] is False
+    assert not list(tmp_path.glob(".tried-*"))
+
+
+def test_predicted_and_measured_are_printed(
+    launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path, "torchrun --nproc-per-node 2 train.py c.toml", crowded, slow)
+    assert main([str(tmp_path), "--try"]) == 0
+    out = capsys.readouterr().out
+    assert "torchrun --nproc-per-node 2 train.py engine.threads=1" in out
+    assert "as it was    200 ms a step" in out and "with it      50 ms a step" in out
+    assert "measured     150 ms a step saved (+75%)" in out and "predicted " in out
+
+
+def test_what_is_passed_over_is_named(launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recorded(tmp_path, f"{CLUSTER} python train.py c.toml", elsewhere, slow)
+    assert main([str(tmp_path), "--try", "--json"]) == 0
+    tried = json.loads(capsys.readouterr().out)["trial"]
+    assert (tried["finding"], tried["passed_over"]) == ("interface", ["slow rank"])
+    told = ["env", "GLOO_SOCKET_IFNAME=eth0", "NCCL_SOCKET_IFNAME=eth0", "python"]
+    assert launcher.commands[1][len(shlex.split(CLUSTER)) :][: len(told)] == told
+    assert launcher.variables == [{}, {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "eth0"}]
+
+
+def test_a_finding_without_a_setting_leaves_nothing_to_try(
+    launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for plants in ((slow,), ()):
+        recorded(tmp_path, f"{CLUSTER} python train.py c.toml", *plants)
+        assert main([str(tmp_path), "--try"]) == 0
+        assert "Nothing to try" in capsys.readouterr().out
+    assert not launcher.commands
+
+
+@pytest.mark.parametrize("command", ["", "python my_loop.py", "python -c 'import x' '{\"command\": [\"train.py\"]}'"])
+def test_a_command_that_is_not_known_is_one_line(
+    command: str, launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path, command, crowded)
+    assert main([str(tmp_path), "--try"]) == 2
+    assert "does not say how train.py was launched" in capsys.readouterr().err
+
+
+def test_a_short_run_that_fails_is_shown(
+    launcher: Launcher, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    launcher.code = 3
+    recorded(tmp_path, f"{CLUSTER} python train.py c.toml", crowded)
+    assert main([str(tmp_path), "--try"]) == 2
+    err = capsys.readouterr().err
+    assert "the last line" in err and "a short run failed, with exit code 3" in err
+    assert not list(tmp_path.glob(".tried-*"))
+
+
+def test_the_launchers_words() -> None:
+    def of(command: str) -> list[str]:
+        return launcher_of({"environment": {"command": command}})
+
+    assert of("torchrun --nproc-per-node 2 /x/train.py c.toml") == ["torchrun", "--nproc-per-node", "2"]
+    assert of("horovodrun -np 2 python train.py c.toml") == ["horovodrun", "-np", "2", "python"]
+    assert of("python train.py c.toml output.dir=train.py") == ["python"]
+    assert launcher_of({"environment": {}}) == []
+
+
+def test_a_command_finds_this_environments_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    code, said = run(["python", "-c", "import os, sys; print(os.environ['ADDED'], sys.executable)"], {"ADDED": "1"})
+    assert (code, said) == (0, [f"1 {sys.executable}"])
+    assert run(["sh", "-c", "command -v torchrun; exit 4"], {}) == (4, [str(BIN / "torchrun")])
+    assert set(OWN) == {"python", "wirebench"}
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (f"{CLUSTER} python train.py c.toml", f"{CLUSTER} wirebench diagnose RECORD --measure"),
+        ("torchrun --nproc-per-node 2 train.py", "torchrun --nproc-per-node 2 -m suite diagnose RECORD --measure"),
+        ("python train.py c.toml", "wirebench cluster run --hosts 2 -- wirebench diagnose RECORD --measure"),
+    ],
+)
+def test_measuring_alone_is_answered_with_the_line_to_type(
+    command: str, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded(tmp_path, command)
+    assert main([str(tmp_path), "--measure"]) == 2
+    assert capsys.readouterr().err.strip().endswith(line)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"), [(("--steps", "0"), "--steps: must be at least 1"), (("--measure", "--try"), "not allowed with")]
+)
+def test_mistakes_are_one_line(
+    words: tuple[str, ...], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path), *words]) == 2
+    err = capsys.readouterr().err
+    assert says in err and err.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.clock
+def test_a_real_trial(tmp_path: Path) -> None:
+    """On two ranks of this machine: the record's own command, found and repeated, with one thread instead of eight."""
+    folder = tmp_path / "run"
+    words = [CONFIG, f"output.dir={folder}", "engine.threads=8", "train.max_steps=8", "output.trace_steps=2"]
+    ended = launch("torch", 2, words, tmp_path / "logs")
+    assert ended.code == 0, ended.said
+    job = Job([*map(str, [BIN / "python", "-m", "suite", "diagnose", folder, "--try", "--steps", 4, "--json"])],
+              tmp_path / "logs", {})  # fmt: skip
+    ended = job.wait()
+    assert ended.code == 0, ended.said
+    told = json.loads(ended.out)["trial"]
+    assert told["finding"] == "threads" and told["command"].startswith("torchrun --standalone --nproc-per-node 2 ")
+    assert told["before_seconds"] > 0 and told["after_seconds"] > 0
