@@ -35,6 +35,8 @@ from wirebench.utils.terminal import outlive_output
 
 INTERRUPTED = 130
 """What a shell reports for a program that Ctrl-C ended."""
+AGAIN = PeerLost.exit_code
+"""To a launcher that then starts this rank anew, in another world."""
 
 
 def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) -> int:
@@ -50,7 +52,7 @@ def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) 
         tell(f"training {run.total_steps} steps, into {run.directory}")
         for line in notes(given):
             run.progress.note(line)
-        conduct(run)
+        return conduct(run)
     except Unwritable as error:
         return fail(give_up(run, error) if run else error, error.exit_code, run)
     except (UserError, Diverged) as error:
@@ -64,16 +66,15 @@ def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) 
             return lose(error, run)
         traceback.print_exc()
         return leave(1, run)
-    return 0
 
 
-def conduct(run: Trainer) -> None:
-    """Train to the end, or to the step after which all ranks agree to stop, and write the record."""
+def conduct(run: Trainer) -> int:
+    """Train to the end, or to the step after which all ranks agree to stop, write the record; the exit code."""
     run.resume()
     if run.already_finished():
         run.progress.note(f"nothing to do: {run.directory} has finished its {run.step} steps")
         run.close()
-        return
+        return 0
     run.stopper.listen()
     run.gpu.start()
     run.progress.start(run.total_steps, run.step)
@@ -90,10 +91,12 @@ def conduct(run: Trainer) -> None:
         run.traffic.pause()
         run.finish("diverged", {})
         raise
-    record = run.finish("interrupted" if final is None else status, final or {})
+    status = "interrupted" if final is None else status
+    record = run.finish(status, final or {})
     run.progress.result(record)
     run.progress.note(f"record: {run.directory / 'record.json'} (every line: wirebench show --all FOLDER)")
     run.close()
+    return AGAIN if status == "interrupted" and run.goes_on() else 0
 
 
 def train_epoch(run: Trainer) -> tuple[str, dict[str, float] | None]:
@@ -108,9 +111,12 @@ def train_epoch(run: Trainer) -> tuple[str, dict[str, float] | None]:
     while run.step < end and not stop:
         train_step(run, epoch, batches)
         stop = run.asked_to_stop()
-        if run.step < end and (stop or run.checkpoint_due()):
+        if run.step < end and (stop or run.checkpoint_due() or run.commit_due()):
             run.pause_clock()
-            run.save()
+            if stop or run.checkpoint_due():
+                run.save()
+            if stop or run.commit_due():
+                run.commit()
             run.start_clock()
     run.pause_clock()
     if run.step < end:
@@ -124,6 +130,8 @@ def evaluate_epoch(run: Trainer, stop: bool = False) -> tuple[str, dict[str, flo
     final = close_epoch(run, stop)
     if stop or final is None or run.checkpoint_due():
         run.save()
+    if stop or run.commit_due():
+        run.commit()
     stopped = final is None or (stop and run.step < run.total_steps)
     return "interrupted" if stopped else "finished", final
 
@@ -161,6 +169,8 @@ def lose(error: Exception, run: Trainer | None) -> int:
     """Another rank is gone: say which one, unless it has said itself why."""
     if run is None:
         return fail(error, PeerLost.exit_code, run)
+    if run.commits is not None:
+        run.commits.note_trouble()
     if why := run.engine.farewell():
         run.stopper.close()  # the launcher may end this rank before it repeats what is said already
         return fail(why, UserError.exit_code, run)

@@ -2,8 +2,8 @@
 
 import copy
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 
 import models
+from suite.compose.bookkeeping import directory_of, record_of, residual_watch_of, traffic_of
 from suite.compose.connect import Connected, connect
 from suite.compose.precision import Choice, Precision, choose
 from suite.compose.resolve import compressor_of, method_of, refuse_workers, resolve, scheduler_of
 from suite.compose.virtual_profile import virtual_seconds_of
 from wirebench import data
 from wirebench.comm.engine import Engine, start
-from wirebench.comm.peers import agree_on, first_line, gather_bytes
+from wirebench.comm.peers import agree_on, first_line
 from wirebench.comm.stop import Stopper
 from wirebench.config import loader
 from wirebench.config.loader import Config
@@ -25,28 +26,22 @@ from wirebench.data.base import fingerprint, probe_batch, unit_of
 from wirebench.errors import PeerLost, UserError
 from wirebench.exchange.diagnostics import Health
 from wirebench.exchange.easgd import Elastic
-from wirebench.exchange.lane import Lane
 from wirebench.exchange.preflight import preflight
 from wirebench.exchange.reduce_scatter import ReduceScatterDriver
 from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.flat import BackwardOrder, FlatGradient, backward_order
-from wirebench.record.archive import archive_previous_run
-from wirebench.record.writer import NullRecord, RunRecord, run_directory
 from wirebench.simulation.trace import Paced
 from wirebench.telemetry.clock import Clock
-from wirebench.telemetry.environment import capture
 from wirebench.telemetry.gpu import sampler
-from wirebench.telemetry.machines import hosts
-from wirebench.telemetry.nic import InterfaceCounter, find_interface
 from wirebench.telemetry.timeline import Timeline
-from wirebench.telemetry.wire_stats import Traffic
 from wirebench.training.checkpoint import Checkpoints
 from wirebench.training.divergence import Guard
+from wirebench.training.elastic.commits import Commits
+from wirebench.training.elastic.host_memory import HostMemory
 from wirebench.training.loss import cross_entropy
 from wirebench.training.optim import build_optimizer
 from wirebench.training.progress import NullProgress, Progress
 from wirebench.training.replica import Replica
-from wirebench.training.residual_watch import ResidualWatch
 from wirebench.training.step_log import StepLog
 from wirebench.training.train_state import Holder, Stateful, TrainState
 from wirebench.training.trainer import Trainer
@@ -106,7 +101,7 @@ def _assemble(
     timeline: Timeline,
 ) -> Trainer:
     lanes, synchroniser, calibration = connected
-    directory, traffic = _directory(settings, engine), _traffic(settings, engine, workers[0])
+    directory, traffic = directory_of(settings, engine), traffic_of(settings, engine, workers[0])
     total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
     progress = Progress(unit_of(workers[0].shard.dataset)) if engine.is_first else NullProgress()
     identity = _identity(settings, workers[0])
@@ -115,17 +110,17 @@ def _assemble(
         states = synchroniser.pulls
     health, warnings = Health(lanes), list[str]()
     begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch
-    residual_watch = _residual_watch(settings, lanes, warnings, progress, begin) if engine.is_first else None
+    residual_watch = residual_watch_of(settings, lanes, warnings, progress, begin) if engine.is_first else None
     parts: dict[str, Stateful | None] = {
         "health": health, "traffic": traffic, "residual_watch": residual_watch, "calibration": calibration,
     }  # fmt: skip
     state = TrainState(workers, states, {name: part for name, part in parts.items() if part is not None}, warnings)
     checkpoints = Checkpoints(directory / "checkpoints", engine, state, identity, settings.train.keep, progress.note)
+    commits = _commits(settings, engine, state, progress.note)
     # Before anything is written: a checkpoint that is refused costs an earlier run in this folder nothing.
-    if settings.train.resume:
-        checkpoints.restore(settings.train.resume)
+    source = _go_on(settings, checkpoints, commits)
     choice.tell(warnings, progress.note)
-    record = _record(settings, engine, directory, checkpoints.restored_from, progress.note)
+    record = record_of(settings, engine, directory, source, progress.note)
     guard = Guard(workers[0].flat)
     if isinstance(synchroniser, ReduceScatterDriver):
         # A step's average is complete within the next step; it is looked at there, on all ranks alike.
@@ -135,8 +130,36 @@ def _assemble(
     return Trainer(
         settings, engine, directory, workers, lanes, synchroniser, guard, health, residual_watch, calibration,
         clock, timeline, traffic, record, progress, step_log, checkpoints, Stopper(engine.store),
-        sampler(engine.device), total_steps, state,
+        sampler(engine.device), total_steps, state, commits,
     )  # fmt: skip
+
+
+def _commits(settings: Config, engine: Engine, state: TrainState, note: Callable[[str], None]) -> Commits | None:
+    """What keeps an elastic run's state in memory; UserError where the run cannot be one."""
+    section = settings.train
+    if not section.elastic:
+        if section.mirror:
+            raise UserError("train.mirror: belongs to train.elastic=true")
+        return None
+    if "TORCHELASTIC_RUN_ID" not in os.environ or engine.name != "torch":
+        raise UserError("train.elastic: needs torchrun, which starts ranks anew (docs/elastic.md)")
+    if not settings.output.dir:
+        raise UserError("train.elastic: needs output.dir, so that the ranks that are started anew go on in it")
+    if not state.can_reshard:
+        raise UserError("train.elastic: this compressor cannot hand over what it holds: it has no take_over")
+    if section.commit_every_steps < 1:
+        raise UserError(f"train.commit_every_steps: needs at least 1, got {section.commit_every_steps}")
+    memory = HostMemory(f"{os.environ.get('TORCHELASTIC_RUN_ID', '')} {Path(settings.output.dir).name}")
+    return Commits(engine, state, memory, section.commit_every_steps, bool(section.mirror) and engine.size > 1, note)
+
+
+def _go_on(settings: Config, checkpoints: Checkpoints, commits: Commits | None) -> Path | None:
+    """Load what the run is to go on from; where it lies, None for a run that begins. Rank 0 knows it."""
+    if commits is not None and commits.recover(checkpoints):
+        return checkpoints.directory / "memory"
+    if settings.train.resume:
+        checkpoints.restore(settings.train.resume)
+    return checkpoints.restored_from
 
 
 def _computing_in(precision: Precision, settings: Config, workers: list[Replica]) -> Config:
@@ -145,64 +168,6 @@ def _computing_in(precision: Precision, settings: Config, workers: list[Replica]
     for worker in workers:
         worker.section = settings.train
     return settings
-
-
-def _directory(settings: Config, engine: Engine) -> Path:
-    """The run's folder; its name may have a time in it, and rank 0's is the one that counts."""
-    directory = run_directory(settings, datetime.now(UTC))
-    if not engine.distributed:
-        return directory
-    return Path(gather_bytes(engine.communicators[0], str(directory).encode())[0].decode())
-
-
-def _traffic(settings: Config, engine: Engine, worker: Replica) -> Traffic:
-    interface = settings.network.interface or (
-        find_interface(engine.ranks_on_this_host == engine.size) if engine.distributed else None
-    )
-    return Traffic(worker.flat.param.numel(), engine.size, InterfaceCounter(interface), engine.ranks_on_this_host)
-
-
-def _residual_watch(
-    settings: Config, lanes: list[Lane], warnings: list[str], progress: Progress | NullProgress, begin: int
-) -> ResidualWatch | None:
-    setting = lanes[0].compressor.bounded_by if lanes else ""
-    if not setting:
-        return None
-
-    def warn(text: str) -> None:
-        warnings.append(text)
-        progress.note(f"warning: {text}")
-
-    density = lanes[0].compressor.sent_share(lanes[0].flat.grad.numel())
-    return ResidualWatch(settings.compressor.name, setting, density, warn, begin, lanes[0].world.size)
-
-
-def _record(
-    settings: Config, engine: Engine, directory: Path, source: Path | None, note: Callable[[str], None]
-) -> RunRecord | NullRecord:
-    """The record in `directory`; what lies there is set aside unless this run goes on from its checkpoint `source`."""
-    machines = hosts(engine)
-    if not engine.is_first:
-        return NullRecord()
-    if source is None or directory.resolve() not in source.resolve().parents:
-        archive_previous_run(directory)
-    # Reading it back must not write over this run.
-    repeatable = dataclasses.replace(
-        settings,
-        output=dataclasses.replace(settings.output, dir=""),
-        train=dataclasses.replace(settings.train, resume=""),
-    )
-    environment = capture(engine.device) | {"hosts": machines, "backend": engine.backend}
-    environment["peers"] = [str(peer) for peer in engine.peers]
-    return RunRecord(
-        directory,
-        loader.to_dict(repeatable),
-        loader.dump(repeatable),
-        environment,
-        settings.output.tensorboard,
-        engine.size,
-        note,
-    )
 
 
 def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:

@@ -33,6 +33,7 @@ from wirebench.comm.launch import (
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.comm.peers import Peer, any_dead, first_line, hang_up, introduce, leave_word, linger, missing, word_left
+from wirebench.comm.reunion import name_of_reunion
 from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.config.loader import EngineConfig
 from wirebench.config.sections import EngineName
@@ -161,8 +162,10 @@ def _start_local(section: EngineConfig) -> Engine:
 def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, threads: int) -> Engine:
     address = meeting_point(launch)
     assert address is not None, "engine_of() takes torch only where there is one"
-    keeper = launch.rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
-    store = _store(section, address, keeper)
+    agents_keep_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    store = _store(section, address, launch.rank == 0 and not agents_keep_it)
+    if agents_keep_it:
+        store = dist.PrefixStore(name_of_reunion(store, launch.rank, launch.size, section.timeout_seconds), store)
     _join(section, launch, device, store)
     inner = TorchCommunicator(staged=_staged(launch, device))
     communicator = Metered(inner)
@@ -228,7 +231,7 @@ def _store(section: EngineConfig, address: tuple[str, int], is_keeper: bool) -> 
     """The key-value store that one rank, or torchrun's agent, keeps at (host, port)."""
     timeout = timedelta(seconds=section.timeout_seconds)
     store = dist.TCPStore(*address, is_master=is_keeper, timeout=timeout, wait_for_workers=False)
-    return dist.PrefixStore(f"wirebench/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return dist.PrefixStore("wirebench", store)
 
 
 def _join(section: EngineConfig, launch: Launch, device: torch.device, store: dist.Store) -> None:

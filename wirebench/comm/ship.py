@@ -1,6 +1,6 @@
 """Bring every rank's bytes to rank 0, or rank 0's to every rank: for checkpoints, as only rank 0 uses the disk."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -39,6 +39,18 @@ def distribute(engine: Engine, content: Sequence[bytes]) -> list[bytes]:
         for tensor in communicator.exchange(sends, receives, torch.uint8, True).wait():
             mine = _bytes(tensor)
     return [mine]
+
+
+def bring(engine: Engine, source: int, read: Callable[[], bytes]) -> bytes | None:
+    """On rank 0, what `read` gives on rank `source`; None elsewhere. Every process calls it."""
+    (communicator,) = engine.communicators
+    me = communicator.rank
+    if source == 0:
+        return read() if me == 0 else None
+    sends = [(0, _tensor(read()))] if me == source else []
+    receives = [(source, None)] if me == 0 else []
+    received = communicator.exchange(sends, receives, torch.uint8, True).wait()
+    return _bytes(received[0]) if me == 0 else None
 
 
 def _tensor(content: bytes) -> Tensor:

@@ -132,6 +132,10 @@ class TrainConfig:
     eval_every               epochs between evaluations; 0: only at the end
     checkpoint_every_steps   0: off; checkpoint_every_epochs likewise; keep: how many checkpoints stay
     resume                   "": no; auto: the newest good checkpoint of output.dir; or a path
+    elastic                  go on when ranks are lost or join, from commits in the hosts' memory; needs a launcher that
+                             starts ranks anew (docs/elastic.md)
+    commit_every_steps       steps between these commits
+    mirror                   1: each rank's part of a commit is held on another host, too
     """
 
     epochs: int = 1
@@ -147,6 +151,9 @@ class TrainConfig:
     checkpoint_every_steps: int = 0
     checkpoint_every_epochs: int = 0
     keep: int = 2
+    elastic: bool = False
+    commit_every_steps: int = 10
+    mirror: Literal[0, 1] = 0
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,10 @@ _SHAPE: dict[str, Any] = {
     "seconds_total": _NUMBER,
     "gpu": (dict, type(None)),
 }
-_YOUNGER: dict[str, Any] = {"checkpoints": {"saved": int, "stall_seconds": _NUMBER}}
+_YOUNGER: dict[str, Any] = {
+    "checkpoints": {"saved": int, "stall_seconds": _NUMBER},
+    "worlds": [{"step": int, "workers_before": int, "workers": int, "steps_lost": int, "lost_residual": _NUMBER}],
+}
 """Fields that older records lack; a record that has one has it like this."""
 _WORDS = {int: "a whole number", float: "a number", str: "a text", dict: "a table", type(None): "null"}
 

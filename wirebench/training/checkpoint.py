@@ -11,7 +11,7 @@ import functools
 import json
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,13 +141,29 @@ class Checkpoints:
             raise UserError(error)
         if chosen is None:
             return False
-        (model, *_) = distribute(self.engine, content[:1] * self.engine.size)
+        self._spread(chosen, content)
+        self.newest = chosen["folder"]
+        return True
+
+    def load(self, chosen: dict[str, Any] | None, content: Sequence[bytes | None]) -> None:
+        """Load a state from elsewhere than a checkpoint; every rank calls it.
+
+        chosen   rank 0: its `progress` and the `world` that it is of
+        content  rank 0: the model's file, then one for each rank of that world; None where it is lost
+        """
+        if chosen is not None and chosen["world"] != self._world():
+            self.state.take_over(chosen["progress"], chosen["world"])
+        (told,) = distribute(self.engine, [json.dumps(chosen).encode()] * self.engine.size)
+        self._spread(json.loads(told), content)
+
+    def _spread(self, chosen: Mapping[str, Any], content: Sequence[bytes | None]) -> None:
+        """Load what rank 0 has read, on all ranks."""
+        whole = [content[0] or b""] if content else []
+        (model, *_) = distribute(self.engine, whole * self.engine.size)
         parts = rank_states(content[1:], self.engine.size) if content else []
         own = map(from_bytes, distribute(self.engine, [to_bytes(each) for each in parts]))
         ranks = [RankState([unpack(file) for file in each.states], each.joins, each.weight) for each in own]
         self.state.load_state_dict({"model": unpack(model), "ranks": ranks, "progress": chosen["progress"]})
-        self.newest = chosen["folder"]
-        return True
 
     def _choose(self, source: str) -> tuple[dict[str, Any] | None, list[bytes]]:
         """state.json and the files of the newest good checkpoint: the model's, then one for each rank."""

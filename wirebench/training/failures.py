@@ -27,6 +27,8 @@ def give_up(trainer: Trainer, error: Exception) -> str:
 
 
 def _advice(trainer: Trainer) -> str:
+    if trainer.commits is not None and trainer.commits.newest is not None:
+        return f"the ranks that the launcher starts anew go on after step {trainer.commits.newest}"
     checkpoints = trainer.checkpoints
     checkpoints.settle()
     which = checkpoints.newest

@@ -30,12 +30,13 @@ class RankState(NamedTuple, Generic[State]):
     weight: float = 1.0
 
 
-def rank_states(files: Sequence[bytes], size: int) -> list[RankState[bytes]]:
-    """One for each of `size` ranks, from the files of the ranks of an earlier world, in rank order."""
+def rank_states(files: Sequence[bytes | None], size: int) -> list[RankState[bytes]]:
+    """One for each of `size` ranks, from the files of the ranks of an earlier world, in order; None: it is lost."""
     states = []
+    known = [file for file in files if file is not None]
     for rank in range(size):
-        mine = list(files[rank::size])
-        states.append(RankState(mine or [files[0]], not mine, size / len(files)))
+        mine = known[rank::size]
+        states.append(RankState(mine or known[:1], not mine, size / len(files)))
     return states
 
 

@@ -43,6 +43,7 @@ class TrainState:
     warnings     what a person was warned of so far; whoever warns adds to this list
     step         the next step to do
     history      the epochs that are summed up
+    worlds       changes of the world that an elastic run has gone through, as in the record
     open_epoch   of the history's entry of an epoch that is trained but not evaluated yet, what is known
     """
 
@@ -59,6 +60,7 @@ class TrainState:
         self.step = 0
         self.history: list[dict[str, Any]] = []
         self.open_epoch: dict[str, Any] | None = None
+        self.worlds: list[dict[str, Any]] = []
         self._seconds_before, self._began = 0.0, time.perf_counter()
 
     @property
@@ -84,8 +86,11 @@ class TrainState:
         progress["entry"] = _plain(shard.entry)
 
     def start_watch(self) -> None:
-        """Training begins now, or goes on."""
+        """Training begins now, or goes on: what a change of world cost is known."""
         self._began = time.perf_counter()
+        for change in self.worlds:
+            if "began" in change:
+                change["seconds"] = time.time() - change.pop("began")
 
     def state_dict(self) -> dict[str, Any]:
         """The state, of which nothing is copied.
@@ -104,6 +109,7 @@ class TrainState:
                 "open_epoch": self.open_epoch,
                 "seconds": self.seconds,
                 "warnings": self.warnings,
+                "worlds": self.worlds,
                 **{name: part.state_dict() for name, part in self.bookkeeping.items()},
             },
         }
@@ -122,6 +128,7 @@ class TrainState:
             worker.shard.entry = Entry(*progress["entry"]) if progress.get("entry") else None
         self.step, self._seconds_before = progress["step"], progress["seconds"]
         self.warnings[:] = progress["warnings"]
+        self.worlds = progress.get("worlds", [])
         # A run that max_steps ended within an epoch has summed that one up already; it goes on now.
         whole = self.step // self.steps_per_epoch
         self.history = [entry for entry in progress["history"] if entry["epoch"] < whole]
@@ -152,7 +159,7 @@ def _load_rank(worker: Replica, compressor: Holder, rank_state: RankState[dict[s
     losses = sum(state["epoch_loss"] for state in rank_state.states)
     worker.epoch_loss.copy_(losses * (not rank_state.joins))
     kept = [on_device(state["compressor"], worker.device) for state in rank_state.states]
-    if rank_state.weight != 1:
+    if rank_state.joins or len(kept) > 1 or rank_state.weight != 1:
         compressor.take_over(kept, rank_state.joins, rank_state.weight)
     else:
         compressor.load_state_dict(kept[0])

@@ -28,6 +28,7 @@ from wirebench.telemetry.wire_stats import Traffic
 from wirebench.training import run_summary
 from wirebench.training.checkpoint import Checkpoints
 from wirebench.training.divergence import Guard
+from wirebench.training.elastic.commits import Commits
 from wirebench.training.progress import NullProgress, Progress
 from wirebench.training.replica import Replica
 from wirebench.training.residual_watch import ResidualWatch
@@ -69,6 +70,7 @@ class Trainer:
     gpu: GpuSampler | NullSampler
     total_steps: int
     state: TrainState
+    commits: Commits | None = None
     first_step: int = 0
     counted_from: int = 0
     load: LoadMeter = field(default_factory=LoadMeter)
@@ -198,6 +200,14 @@ class Trainer:
         epochs = self.config.train.checkpoint_every_epochs * self.steps_per_epoch
         return any(every and self.step % every == 0 for every in (steps, epochs))
 
+    def commit_due(self) -> bool:
+        """Whether an elastic run's state goes into memory after this many steps."""
+        return self.commits is not None and self.commits.due()
+
+    def goes_on(self) -> bool:
+        """Whether the elastic run that stops here goes on without those who were told to stop: this rank was not."""
+        return self.commits is not None and not self.stopper.told
+
     def save(self) -> None:
         """Save a checkpoint of the state after `step` steps; raises Diverged where it is not worth it.
 
@@ -208,10 +218,15 @@ class Trainer:
             with self.synchroniser.evaluation_view():
                 self.checkpoints.save()
 
+    def commit(self) -> None:
+        """Keep the state after `step` steps in memory, for the ranks that go on when one is lost."""
+        if self.commits is not None:
+            with self.synchroniser.evaluation_view():
+                self.commits.save()
+
     def finish(self, status: str, final: dict[str, float]) -> dict[str, Any]:
         """Write record.json and trace.json; returns the record (empty on other ranks). The checkpoints are complete."""
-        with self.checkpoints.standing_still():
-            self.checkpoints.wait()
+        self._settle(over=status == "finished")
         if self.config.output.trace_all_ranks and status != "diverged":
             self.timeline.join(self.engine)
         if self.engine.is_first:
@@ -245,11 +260,19 @@ class Trainer:
             ranks=ranks,
             health=self.health.summary(),
             checkpoints=self.checkpoints.summary(),
+            worlds=self.state.worlds,
             warnings=self.state.warnings + warned,
             compressor_state=self.lanes[0].state_share if self.lanes else None,
             prediction=self.calibration.prediction(self.step_log.steps) if self.calibration else None,
             **measured,
         )
+
+    def _settle(self, *, over: bool) -> None:
+        """Wait until checkpoints and commits are where they are kept; `over`: nobody will ask for the commits again."""
+        with self.checkpoints.standing_still():
+            self.checkpoints.wait()
+        if self.commits is not None:
+            self.commits.close(over=over)
 
     def close(self) -> None:
         """Give everything back."""

@@ -1,0 +1,81 @@
+"""What a run keeps of itself: its folder, its record, its traffic, what it is warned of."""
+
+import dataclasses
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from wirebench.comm.engine import Engine
+from wirebench.comm.peers import gather_bytes
+from wirebench.config import loader
+from wirebench.config.loader import Config
+from wirebench.exchange.lane import Lane
+from wirebench.record.archive import archive_previous_run
+from wirebench.record.writer import NullRecord, RunRecord, run_directory
+from wirebench.telemetry.environment import capture
+from wirebench.telemetry.machines import hosts
+from wirebench.telemetry.nic import InterfaceCounter, find_interface
+from wirebench.telemetry.wire_stats import Traffic
+from wirebench.training.progress import NullProgress, Progress
+from wirebench.training.replica import Replica
+from wirebench.training.residual_watch import ResidualWatch
+
+
+def directory_of(settings: Config, engine: Engine) -> Path:
+    """The run's folder; its name may have a time in it, and rank 0's is the one that counts."""
+    directory = run_directory(settings, datetime.now(UTC))
+    if not engine.distributed:
+        return directory
+    return Path(gather_bytes(engine.communicators[0], str(directory).encode())[0].decode())
+
+
+def traffic_of(settings: Config, engine: Engine, worker: Replica) -> Traffic:
+    """What counts the bytes of this process's interface, beside those that the messages have by arithmetic."""
+    interface = settings.network.interface or (
+        find_interface(engine.ranks_on_this_host == engine.size) if engine.distributed else None
+    )
+    return Traffic(worker.flat.param.numel(), engine.size, InterfaceCounter(interface), engine.ranks_on_this_host)
+
+
+def residual_watch_of(
+    settings: Config, lanes: list[Lane], warnings: list[str], progress: Progress | NullProgress, begin: int
+) -> ResidualWatch | None:
+    """What warns where the residual grows without bound; None for a method that has none that could."""
+    setting = lanes[0].compressor.bounded_by if lanes else ""
+    if not setting:
+        return None
+
+    def warn(text: str) -> None:
+        warnings.append(text)
+        progress.note(f"warning: {text}")
+
+    density = lanes[0].compressor.sent_share(lanes[0].flat.grad.numel())
+    return ResidualWatch(settings.compressor.name, setting, density, warn, begin, lanes[0].world.size)
+
+
+def record_of(
+    settings: Config, engine: Engine, directory: Path, source: Path | None, note: Callable[[str], None]
+) -> RunRecord | NullRecord:
+    """The record in `directory`; what lies there is set aside unless this run goes on from its checkpoint `source`."""
+    machines = hosts(engine)
+    if not engine.is_first:
+        return NullRecord()
+    if source is None or directory.resolve() not in source.resolve().parents:
+        archive_previous_run(directory)
+    # Reading it back must not write over this run.
+    repeatable = dataclasses.replace(
+        settings,
+        output=dataclasses.replace(settings.output, dir=""),
+        train=dataclasses.replace(settings.train, resume=""),
+    )
+    environment = capture(engine.device) | {"hosts": machines, "backend": engine.backend}
+    environment["peers"] = [str(peer) for peer in engine.peers]
+    return RunRecord(
+        directory,
+        loader.to_dict(repeatable),
+        loader.dump(repeatable),
+        environment,
+        settings.output.tensorboard,
+        engine.size,
+        note,
+    )

@@ -1,0 +1,84 @@
+"""Which commit a job goes on with, who holds whose part, and what stays in a host's memory."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.distributed.launch import CONFIG, here
+from wirebench.comm.peers import Peer
+from wirebench.training.elastic.commits import choose, first_on_host, mirror_of
+from wirebench.training.elastic.host_memory import Commit, HostMemory
+
+
+def held(step: int, size: int, *ranks: int, model: bool = True) -> dict[str, Any]:
+    names = [f"rank-{rank:04d}" for rank in ranks] + ["about.json", "model"] * model
+    return {"step": step, "size": size, "files": names}
+
+
+def peers(*hosts: str) -> list[Peer]:
+    return [Peer(rank, host, 100 + rank) for rank, host in enumerate(hosts)]
+
+
+def test_the_newest_commit_of_which_the_least_is_missing_is_chosen() -> None:
+    """Rank 2's host had not written commit 20 yet when rank 3's was lost; commit 10 is as complete, and older, no."""
+    hosts = [[held(10, 4, 0, 1), held(20, 4, 0, 1)], [held(10, 4, 2), held(20, 4, 2, model=False)]]
+    plan = choose(hosts)
+    assert plan is not None and plan.commit == Commit(20, 4) and plan.lost == [3]
+    assert plan.sources["model"] == 0 and plan.sources["rank-0002"] == 1
+    late = choose([hosts[0], [held(10, 4, 2)]])
+    assert late is not None and late.commit == Commit(10, 4) and late.lost == [3]
+    mirrored = choose([[held(20, 4, 0, 1, 3)], [held(20, 4, 2, 1)]])
+    assert mirrored is not None and mirrored.lost == []
+
+
+def test_an_earlier_world_counts_only_where_the_later_one_is_worse() -> None:
+    grown = choose([[held(30, 2, 0, 1), held(12, 3, 0)], [held(12, 3, 1)], []])
+    assert grown is not None and grown.commit == Commit(30, 2)
+    settled = choose([[held(30, 2, 0, 1), held(33, 3, 0)], [held(33, 3, 1)], [held(33, 3, 2)]])
+    assert settled is not None and settled.commit == Commit(33, 3)
+
+
+def test_nothing_is_chosen_where_no_model_or_no_rank_is_left() -> None:
+    assert choose([[], []]) is None
+    assert choose([[held(10, 2, 0, 1, model=False)]]) is None
+    assert choose([[held(10, 2)]]) is None
+
+
+def test_a_mirror_is_on_another_host_where_there_is_one() -> None:
+    four = peers("a", "a", "b", "b")
+    assert [mirror_of(four, rank) for rank in range(4)] == [2, 2, 0, 0]
+    assert [mirror_of(peers("a", "a", "a"), rank) for rank in range(3)] == [1, 2, 0]
+    assert [first_on_host(four, rank) for rank in range(4)] == [0, 0, 2, 2]
+
+
+def test_a_host_holds_two_commits_whole_and_only_its_own(tmp_path: Path) -> None:
+    memory, other = (HostMemory("job", tmp_path, host) for host in ("a", "b"))
+    for step in (5, 10, 15, 3):  # in a larger world, steps are counted anew
+        memory.write(Commit(step, 2), "rank-0001", {"residual": torch.full((3,), float(step))})
+        memory.write(Commit(step, 2), "about.json", '{"job": "x"}')
+        memory.prune()
+    assert [(each["step"], each["job"]) for each in memory.inventory()] == [(3, "x"), (15, "x")]
+    assert memory.inventory()[0]["files"] == ["about.json", "rank-0001"] and other.inventory() == []
+    memory.trust("x")
+    assert memory.trusted() == {"x"} and not other.trusted()
+    memory.note_trouble({"at": 1.0, "step": 4})
+    memory.note_trouble({"at": 2.0, "step": 4})
+    assert memory.take_trouble() == {"at": 1.0, "step": 4} and memory.take_trouble() == {}
+    memory.forget()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["train.elastic=true"], "train.elastic: needs torchrun, which starts ranks anew"),
+        (["train.mirror=1"], "train.mirror: belongs to train.elastic=true"),
+        (["train.mirror=2", "train.elastic=true"], "train.mirror: "),
+    ],
+)
+def test_a_run_that_cannot_be_elastic_is_refused(words: list[str], message: str, tmp_path: Path, capsys) -> None:
+    assert here(2, [CONFIG, f"output.dir={tmp_path / 'run'}", *words]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

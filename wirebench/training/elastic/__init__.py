@@ -1,0 +1,1 @@
+"""Going on in another world: commits in the memory of hosts."""

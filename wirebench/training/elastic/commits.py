@@ -1,0 +1,211 @@
+"""An elastic run: every few steps the state goes into the hosts' memory, and a run that lost ranks goes on from there.
+
+Launchers that can go on with fewer or more processes (torchrun --nnodes MIN:MAX, Horovod elastic) start the ranks anew;
+what they held is still in memory (host_memory.py). Every rank writes its own part, the first rank of a host the model.
+With mirrors it also holds the part of a rank on another host, so that nothing is lost with a host. After the restart
+the ranks tell each other what their hosts hold, and go on with the newest commit of which the least is missing.
+"""
+
+import functools
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from wirebench.comm.engine import Engine
+from wirebench.comm.peers import Peer, gather_bytes
+from wirebench.comm.ship import bring
+from wirebench.training.checkpoint import Checkpoints
+from wirebench.training.elastic.host_memory import ABOUT, MODEL, Commit, HostMemory, rank_file
+from wirebench.training.train_state import TrainState
+from wirebench.utils.background import Background
+from wirebench.utils.tensor_tree import pack, snapshot
+
+
+class Plan(NamedTuple):
+    """What is restored: a commit, and for each of its files the rank that has it at hand."""
+
+    commit: Commit
+    sources: dict[str, int]
+
+    @property
+    def lost(self) -> list[int]:
+        """Ranks of the earlier world of which nobody has the part."""
+        return [rank for rank in range(self.commit.size) if rank_file(rank) not in self.sources]
+
+
+@dataclass
+class Commits:
+    """The commits of one process of an elastic run.
+
+    every   steps between them
+    mirror  each rank's part goes to a rank on another host as well
+    note    is told, on rank 0, what a person should know
+    """
+
+    engine: Engine
+    state: TrainState
+    memory: HostMemory
+    every: int
+    mirror: bool
+    note: Callable[[str], None]
+    job: str = ""
+    held_by_first: bool = False
+    newest: int | None = None
+    _off: bool = False
+    _writer: Background = field(default_factory=functools.partial(Background, "wirebench-commit"))
+
+    def due(self) -> bool:
+        """Whether a commit is due after this many steps."""
+        return self.state.step % self.every == 0
+
+    def save(self) -> None:
+        """Copy this process's part of the state, for a thread that writes it; every rank calls it."""
+        self._settle()
+        state, me = self.state.state_dict(), self.engine.ranks[0]
+        (mine,) = (each.states[0] for each in state["ranks"])
+        parts: dict[str, Any] = {rank_file(me): snapshot(mine)}
+        masses = gather_bytes(self.engine.communicators[0], json.dumps(self._mass()).encode())
+        if me == first_on_host(self.engine.peers, me):
+            about = {
+                "job": self.job, "world": self._world(), "progress": state["progress"], "at": time.time(),
+                "masses": [json.loads(mass) for mass in masses],
+            }  # fmt: skip
+            parts |= {MODEL: snapshot(state["model"]), ABOUT: json.dumps(about)}
+        if self.mirror:
+            parts |= self._mirrored(pack(mine))
+        if not self._off:
+            self._writer.submit(functools.partial(self._write, Commit(self.state.step, self.engine.size), parts))
+        self.newest = self.state.step
+
+    def recover(self, checkpoints: Checkpoints) -> bool:
+        """Go on from the hosts' memory, if ranks of this very job left something there; every rank calls it."""
+        communicator, me = self.engine.communicators[0], self.engine.ranks[0]
+        mine = {"held": self.memory.inventory(), "trusted": sorted(self.memory.trusted()), "new": uuid.uuid4().hex}
+        told = [json.loads(each) for each in gather_bytes(communicator, json.dumps(mine).encode())]
+        jobs = {job for each in told for job in each["trusted"]}
+        self.job = min(jobs, default=told[0]["new"])
+        plan = choose([[held for held in each["held"] if held["job"] in {"", self.job}] for each in told])
+        if plan is None or self.job not in jobs:
+            if me == first_on_host(self.engine.peers, me):
+                self.memory.forget()
+            self._meet()
+            self.memory.trust(self.job)
+            return False
+        self.memory.trust(self.job)
+        names = [MODEL, *(rank_file(rank) for rank in range(plan.commit.size)), ABOUT]
+        content = [
+            bring(self.engine, plan.sources[name], functools.partial(self.memory.read, plan.commit, name))
+            if name in plan.sources else None
+            for name in names
+        ]  # fmt: skip
+        noted = gather_bytes(communicator, json.dumps(self.memory.take_trouble()).encode())
+        trouble = [json.loads(each) for each in noted]
+        chosen = self._chosen(plan, content[-1], trouble) if self.engine.is_first else None
+        checkpoints.load(chosen, content[:-1] if self.engine.is_first else [])
+        return True
+
+    def close(self, over: bool) -> None:
+        """The process ends; `over`: so does the run, and the memory is given back."""
+        self._settle()
+        self._meet()
+        if over and self.engine.ranks[0] == first_on_host(self.engine.peers, self.engine.ranks[0]):
+            self.memory.forget()
+
+    def note_trouble(self) -> None:
+        """A rank is gone: what the record will say of the time and the steps that this cost."""
+        self._settle()
+        self.memory.note_trouble({"at": time.time(), "step": self.state.step})
+
+    def _chosen(self, plan: Plan, about: bytes | None, trouble: Sequence[dict[str, float]]) -> dict[str, Any]:
+        assert about is not None, "choose() takes no commit without it"
+        told = json.loads(about)
+        masses, all_of_it = told["masses"], sum(told["masses"])
+        lost = sum(masses[rank] for rank in plan.lost)
+        noted = [each for each in trouble if each]
+        progress = told["progress"]
+        change = {
+            "step": plan.commit.step,
+            "workers_before": plan.commit.size,
+            "workers": self.engine.size,
+            "steps_lost": int(max((each["step"] for each in noted), default=plan.commit.step)) - plan.commit.step,
+            "lost_ranks": plan.lost,
+            "lost_residual": lost / all_of_it if all_of_it else 0.0,
+            "began": min((each["at"] for each in noted), default=told["at"]),
+        }
+        progress["worlds"] = [*progress.get("worlds", []), change]
+        lost_share = f"lost with rank {', '.join(map(str, plan.lost))}: {change['lost_residual']:.1%} of all residuals"
+        self.note(
+            f"going on from memory after {plan.commit.step} steps, {plan.commit.size} workers before, "
+            f"{self.engine.size} now; {lost_share if plan.lost else 'nothing that was held back is lost'}"
+        )
+        return {"progress": progress, "world": told["world"], "folder": f"memory, step {plan.commit.step}"}
+
+    def _mirrored(self, mine: bytes) -> dict[str, bytes]:
+        """The parts of the ranks whose mirror this one is."""
+        peers, me = self.engine.peers, self.engine.ranks[0]
+        sources = [peer.rank for peer in peers if mirror_of(peers, peer.rank) == me]
+        sends = [(mirror_of(peers, me), torch.frombuffer(bytearray(mine), dtype=torch.uint8))]
+        receives: list[tuple[int, None]] = [(source, None) for source in sources]
+        received = self.engine.communicators[0].exchange(sends, receives, torch.uint8, True).wait()
+        return {rank_file(rank): part.cpu().numpy().tobytes() for rank, part in zip(sources, received, strict=True)}
+
+    def _mass(self) -> float:
+        """What this rank holds back, as the sum of its magnitudes."""
+        compressor, flat = self.state.compressors[0], self.state.workers[0].flat
+        held = getattr(compressor, "held_back", lambda numel: None)(flat.grad.numel())
+        return float(held.abs().sum(dtype=torch.float64)) if isinstance(held, Tensor) else 0.0
+
+    def _write(self, commit: Commit, parts: dict[str, Any]) -> None:
+        for name, content in parts.items():
+            self.memory.write(commit, name, content)
+        if MODEL in parts:
+            self.memory.prune()
+
+    def _settle(self) -> None:
+        """The commit that is being written ends; one that cannot be written ends commits, and nothing else."""
+        try:
+            self._writer.wait()
+        except OSError as error:
+            if not self._off:
+                self.note(f"warning: no more commits: {self.memory.folder} cannot be written: {error.strerror}")
+            self._off = True
+
+    def _meet(self) -> None:
+        self.engine.communicators[0].broadcast([torch.zeros(1)]).wait()
+
+    def _world(self) -> dict[str, int]:
+        return {"size": self.engine.size, "steps_per_epoch": self.state.steps_per_epoch}
+
+
+def choose(held: Sequence[Sequence[dict[str, Any]]]) -> Plan | None:
+    """The commit to go on with: of the least is missing, and of those the newest; None where none has its model.
+
+    held  for each rank what its host has (HostMemory.inventory)
+    """
+    sources: dict[Commit, dict[str, int]] = {}
+    for rank, commits in enumerate(held):
+        for each in commits:
+            known = sources.setdefault(Commit(each["step"], each["size"]), {})
+            for name in each["files"]:
+                known.setdefault(name, rank)
+    plans = [Plan(commit, files) for commit, files in sources.items() if {MODEL, ABOUT} <= files.keys()]
+    whole = [plan for plan in plans if len(plan.lost) < plan.commit.size]
+    return min(whole, key=lambda plan: (len(plan.lost), -plan.commit.step), default=None)
+
+
+def first_on_host(peers: Sequence[Peer], rank: int) -> int:
+    """The lowest rank on the host of `rank`."""
+    return min(peer.rank for peer in peers if peer.host == peers[rank].host)
+
+
+def mirror_of(peers: Sequence[Peer], rank: int) -> int:
+    """Who holds a copy of what `rank` holds: the next rank on another host, else the next one."""
+    others = [peers[(rank + step) % len(peers)] for step in range(1, len(peers))]
+    away = [peer.rank for peer in others if peer.host != peers[rank].host]
+    return (away or [others[0].rank])[0]

@@ -1,0 +1,131 @@
+"""What outlives a worker in the memory of its host: files on a tmpfs, in a folder of the job and of the host.
+
+A commit is a folder `step-00000020-of-0004` with `model`, `rank-0002` ... and `about.json`. Each file appears in one
+rename, so a process may be killed at any time; a commit of which files are missing is told by the other ranks'.
+"""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from wirebench.utils.files import write_atomically
+from wirebench.utils.tensor_tree import pack_to
+
+TMPFS = Path("/dev/shm")
+KEPT = 2
+"""Commits that a host holds: of the newest some rank's file may not be written yet when another rank dies."""
+MODEL, ABOUT, TROUBLE = "model", "about.json", "trouble.json"
+
+
+class Commit(NamedTuple):
+    """A commit's name: made after `step` steps, counted as in a world of `size` ranks."""
+
+    step: int
+    size: int
+
+
+def rank_file(rank: int) -> str:
+    """Name of what the commit has of a rank."""
+    return f"rank-{rank:04d}"
+
+
+def launcher() -> str:
+    """Who started this process: the same for a process that takes its place, another one for another job's."""
+    parent = psutil.Process(os.getppid())
+    return f"{parent.pid}-{parent.create_time():.2f}"
+
+
+class HostMemory:
+    """This host's commits of the job that `key` names (the same on all ranks and for all its restarts)."""
+
+    def __init__(self, key: str, root: Path = TMPFS, host: str = "") -> None:
+        digest = hashlib.sha256(key.encode()).hexdigest()[:16]
+        self.folder = root / f"wirebench-{os.getuid()}-{digest}" / (host or socket.gethostname())
+
+    def write(self, commit: Commit, name: str, content: Mapping[str, Any] | bytes | str) -> None:
+        """Add a file to a commit: a tree as `snapshot` copies it, or its bytes, or text. OSError."""
+        folder = self._folder(commit)
+        folder.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, Mapping):
+            partial = folder / f".{name}.partial"
+            pack_to(partial, content)
+            os.replace(partial, folder / name)
+        else:
+            write_atomically(folder / name, content)
+
+    def read(self, commit: Commit, name: str) -> bytes:
+        """A file of a commit. OSError."""
+        return (self._folder(commit) / name).read_bytes()
+
+    def prune(self) -> None:
+        """Leave the newest commits. The first rank of a host calls it, after it has written its part of one.
+
+        By then all ranks have written theirs of the commit before: they wait for that when a commit begins.
+        """
+        made = [path.stat().st_mtime_ns for path in (each / ABOUT for each in self._all()) if path.exists()]
+        oldest = sorted(made)[-KEPT:][0]
+        for folder in self._all():
+            about = folder / ABOUT
+            if about.exists() and about.stat().st_mtime_ns < oldest:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _all(self) -> list[Path]:
+        return sorted(self.folder.glob("step-*"))
+
+    def inventory(self) -> list[dict[str, Any]]:
+        """What this host holds: of each commit its `step` and `size`, the names of its `files`, and its `job`."""
+        found = []
+        for folder in self._all():
+            match = re.fullmatch(r"step-(\d+)-of-(\d+)", folder.name)
+            if match:
+                commit = Commit(*map(int, match.groups()))
+                files = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+                found.append({**commit._asdict(), "files": files, "job": self._job(commit)})
+        return found
+
+    def _job(self, commit: Commit) -> str:
+        try:
+            return str(json.loads(self.read(commit, ABOUT))["job"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+
+    def trusted(self) -> set[str]:
+        """Jobs of which commits were made here under the launcher of this very process."""
+        return {path.read_text() for path in self.folder.glob(f"job-{launcher()}")}
+
+    def trust(self, job: str) -> None:
+        """This process and those that take its place belong to `job`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / f"job-{launcher()}", job)
+
+    def note_trouble(self, trouble: Mapping[str, float]) -> None:
+        """Remember when and at which step this host's first rank met a failure, for whoever takes its place."""
+        if self.folder.exists() and not (self.folder / TROUBLE).exists():
+            write_atomically(self.folder / TROUBLE, json.dumps(trouble))
+
+    def take_trouble(self) -> dict[str, float]:
+        """What was noted since the last call; {} where nothing was."""
+        try:
+            noted: dict[str, float] = json.loads((self.folder / TROUBLE).read_text())
+        except (OSError, ValueError):
+            return {}
+        (self.folder / TROUBLE).unlink(missing_ok=True)
+        return noted
+
+    def forget(self) -> None:
+        """Give the memory back."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with suppress(OSError):  # another emulated host's folder is there
+            self.folder.parent.rmdir()
+
+    def _folder(self, commit: Commit) -> Path:
+        return self.folder / f"step-{commit.step:08d}-of-{commit.size:04d}"
