@@ -38,6 +38,7 @@ from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.config.loader import EngineConfig
 from wirebench.config.sections import EngineName
 from wirebench.errors import PeerLost, UserError
+from wirebench.utils.heap import keep_freed_memory
 
 ENGINES = {
     "local": "virtual workers in this process: python train.py CONFIG.toml",
@@ -133,6 +134,7 @@ def start(section: EngineConfig, fusion_mb: float | None) -> Engine:
     fusion_mb  Horovod's tensor fusion threshold in MiB; None leaves Horovod's default, 0 switches fusion off
     Raises UserError where the engine is not installed or not launched, PeerLost where the other ranks do not come.
     """
+    keep_freed_memory()
     launch = launched()
     name = engine_of(section.name, section.workers, launch)
     if name == "local":

@@ -1,0 +1,45 @@
+"""Freed memory stays with the process: a step that takes it again costs no page faults."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+# Each turn takes and frees 64 MB, in blocks that glibc would otherwise map and give back.
+FAULTS = """
+import resource, sys
+import torch
+from wirebench.utils.heap import keep_freed_memory
+
+told = keep_freed_memory() if sys.argv[1] == "keep" else False
+def turn():
+    blocks = [torch.ones(100_000) for _ in range(160)]
+    del blocks
+for _ in range(3):
+    turn()
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(20):
+    turn()
+print(told, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def _faults(how: str, **environment: str) -> tuple[bool, int]:
+    plain = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_") and k != "GLIBC_TUNABLES"}
+    command = [sys.executable, "-c", FAULTS, how]
+    done = subprocess.run(command, env=plain | environment, capture_output=True, text=True, check=True)
+    told, faults = done.stdout.split()
+    return told == "True", int(faults)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc")
+def test_a_second_turn_takes_no_new_pages() -> None:
+    told, faults = _faults("keep")
+    assert told
+    assert faults < 500, "20 turns of 64 MB: 327,680 pages if all were new"
+    assert _faults("as it is")[1] > 2_000, "glibc keeps freed memory by itself: this module may go"
+
+
+def test_the_environments_own_wish_is_left_alone() -> None:
+    assert _faults("keep", MALLOC_TRIM_THRESHOLD_="131072")[0] is False
