@@ -25,6 +25,8 @@ from wirebench.record import schema
 EXCEPTIONS = "exceptions.toml"
 NO_HEADER = ("record.json", NOTE, "trace.json", "layers.json", "exchange.json", "predicted.json", "cluster.json")
 """JSON files that are no benchmark's: a run's own, and what a study was asked for."""
+OWN_RUNS = "runs"
+"""Where train.py puts what somebody tries: git ignores it, and no table is made of it."""
 
 
 class Breach(NamedTuple):
@@ -94,7 +96,7 @@ def _git(root: Path, *words: str) -> str | None:
 
 def _of_records(root: Path, repository: Repository) -> Iterator[Breach]:
     records: list[tuple[Path, dict[str, Any]]] = []
-    for path in sorted(root.rglob("record.json")):
+    for path in _below(root, "record.json"):
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
@@ -105,13 +107,17 @@ def _of_records(root: Path, repository: Repository) -> Iterator[Breach]:
         if not any(each.rule == "schema" for each in mistakes):
             records.append((path, record))
     yield from (Breach(path, *each) for path, each in trust.copies(records))
-    for path in sorted(
-        [*root.rglob("*.jsonl"), *(each for each in root.rglob("*.json") if each.name not in NO_HEADER)]
-    ):
+    for path in sorted([*_below(root, "*.jsonl"), *_below(root, "*.json")]):
+        if path.name in NO_HEADER:
+            continue
         try:
             yield from (Breach(path, *each) for each in trust.broken_header(_header(path), repository))
         except (ValueError, KeyError, TypeError) as error:
             yield Breach(path, "schema", f"has no header: {error!r}")
+
+
+def _below(root: Path, pattern: str) -> list[Path]:
+    return sorted(path for path in root.rglob(pattern) if path.relative_to(root).parts[0] != OWN_RUNS)
 
 
 def _header(path: Path) -> dict[str, Any]:

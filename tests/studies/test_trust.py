@@ -171,6 +171,13 @@ def test_a_shallow_checkout_knows_no_history(monkeypatch: pytest.MonkeyPatch) ->
     assert trust.broken(sound() | {}, Repository(None)) == []
 
 
+def test_what_somebody_tries_is_nobodys_evidence(results: Path) -> None:
+    """make run leaves a run in results/runs, which git ignores."""
+    shutil.copytree(results / "gs-sgd/vgg16/gtopk-4", results / "runs/smoke")
+    (results / "runs/smoke/steps.jsonl").write_text('{"step": 1}\n')
+    assert breaches(results, KNOWN) == []
+
+
 def test_everything_that_is_committed_keeps_the_rules() -> None:
     assert breaches(RESULTS, history(ROOT)) == []
 
