@@ -21,7 +21,6 @@ ranks sent: state is what a checkpoint holds, peak all that is allocated at the 
 
 import argparse
 import sys
-import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -40,6 +39,7 @@ from wirebench.record import compressor_results
 from wirebench.record.compressor_results import PARTS, Budget, Part
 from wirebench.telemetry.environment import capture
 from wirebench.utils.cli import INTERRUPTED, parser_of
+from wirebench.utils.parsing import toml_of
 
 NAME = "wirebench bench compressors"
 RIVALS_DENSITY = 0.001
@@ -160,7 +160,7 @@ def parse_compressor(text: str, density: float | None) -> Contender:
 def _value(text: str) -> Any:
     """A TOML value where the text is one, else the text itself."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
+        return toml_of(f"value = {text}")["value"]
     except ValueError:
         return text
 

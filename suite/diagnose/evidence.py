@@ -1,6 +1,5 @@
 """What a run's folder says of its time: the ranks' phases, the requests of the steps that were drawn, the link."""
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from suite.diagnose.live import UnderWay
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.errors import UserError
 from wirebench.record import schema
+from wirebench.utils.parsing import json_of
 
 COMPUTING = ("forward", "backward", "update")
 REQUESTS = "requests"
@@ -123,7 +123,7 @@ def _alone(record: dict[str, Any]) -> dict[str, Any]:
 def _messages(path: Path, record: dict[str, Any]) -> list[Message]:
     """Of a step, in order; [] where the steps that were drawn differ in their number of requests."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_of(path.read_text(encoding="utf-8"))
         events = content["traceEvents"] if isinstance(content, dict) else content
         tracks = {
             (event["pid"], event["tid"])

@@ -1,9 +1,7 @@
 """A run under way, or one that was killed: what its folder says before there is a record."""
 
-import json
 import statistics
 import time
-import tomllib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,6 +9,7 @@ from wirebench.errors import UserError
 from wirebench.profiling.profile_files import LAYERS
 from wirebench.simulation import trace
 from wirebench.telemetry.step_stats import PHASES
+from wirebench.utils.parsing import json_of, toml_of
 
 STEPS = "steps.jsonl"
 SILENT_SECONDS, SILENT_STEPS = 60.0, 20
@@ -45,7 +44,7 @@ def read(folder: Path) -> tuple[dict[str, Any], UnderWay]:
     lines = _steps(folder / STEPS)
     if not lines:
         raise UserError(f"{folder}: this run has begun, and no step of it is logged yet")
-    config = tomllib.loads((folder / "config.toml").read_text(encoding="utf-8"))
+    config = toml_of((folder / "config.toml").read_text(encoding="utf-8"))
     counted = [line for line in lines if line["counted"]]
     used = counted or lines
     step = statistics.median(line["seconds"] for line in used)
@@ -69,7 +68,7 @@ def _steps(path: Path) -> list[dict[str, Any]]:
     """The lines that are whole: the run may be writing the last one."""
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     try:
-        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+        return [json_of(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
     except ValueError as error:
         raise UserError(f"{path}: not valid JSON: {error}") from error
 

@@ -5,9 +5,7 @@ results/exceptions.toml lists what breaks a rule all the same: `files`, patterns
 excuses nothing is a mistake, too.
 """
 
-import json
 import subprocess
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
@@ -21,6 +19,7 @@ from suite.studies.trust import Repository
 from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
 from wirebench.record import schema
+from wirebench.utils.parsing import json_of, toml_of
 
 EXCEPTIONS = "exceptions.toml"
 NO_HEADER = ("record.json", NOTE, "trace.json", "layers.json", "exchange.json", "predicted.json", "cluster.json")
@@ -98,7 +97,7 @@ def _of_records(root: Path, repository: Repository) -> Iterator[Breach]:
     records: list[tuple[Path, dict[str, Any]]] = []
     for path in _below(root, "record.json"):
         try:
-            record = json.loads(path.read_text(encoding="utf-8"))
+            record = json_of(path.read_text(encoding="utf-8"))
         except ValueError as error:
             yield Breach(path, "schema", f"not valid JSON: {error}")
             continue
@@ -123,7 +122,7 @@ def _below(root: Path, pattern: str) -> list[Path]:
 def _header(path: Path) -> dict[str, Any]:
     """What the file of a benchmark says of itself: its first line, or all of it."""
     text = path.read_text(encoding="utf-8")
-    header = json.loads(text.partition("\n")[0] if path.suffix == ".jsonl" else text)
+    header = json_of(text.partition("\n")[0] if path.suffix == ".jsonl" else text)
     return dict(header)
 
 
@@ -150,7 +149,7 @@ def _excuses(path: Path) -> list[Excuse]:
     if not path.exists():
         return []
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        given = toml_of(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from error
     check_type(f"{path}: exceptions", given.get("exceptions"), list[dict])

@@ -9,6 +9,7 @@ from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
 from wirebench.record import schema
 from wirebench.utils.files import write_atomically
+from wirebench.utils.parsing import json_of
 
 NOTE = "method.json"
 
@@ -78,7 +79,7 @@ def _notes(folder: Path) -> list[Path]:
 def note(path: Path, needs: Mapping[str, Any]) -> dict[str, Any]:
     """A table of JSON that has the keys `needs`; UserError for another, or for a file that cannot be read."""
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = json_of(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:

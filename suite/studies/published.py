@@ -1,6 +1,5 @@
 """published.toml: where a study's claims stand, the claims, and tables of published numbers; read and checked here."""
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
@@ -10,6 +9,7 @@ from suite.studies.claim import Claim
 from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
 from wirebench.utils.names import suggest
+from wirebench.utils.parsing import toml_of
 
 FILE = "published.toml"
 REPEATS = ("turns", "seeds")
@@ -39,7 +39,7 @@ def load(folder: Path) -> Published:
     """The file of a study's folder; UserError, with the key, for what is wrong in it."""
     path = folder / FILE
     try:
-        given = tomllib.loads(path.read_text(encoding="utf-8"))
+        given = toml_of(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -15,7 +15,6 @@ casts has half of the bytes, the casts are priced, and parameters and gradients 
 
 import argparse
 import json
-import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +31,7 @@ from wirebench.simulation.trace import Paced, Trace, TraceLayer
 from wirebench.training.loss import cross_entropy
 from wirebench.utils.cli import parser_of
 from wirebench.utils.names import suggest
+from wirebench.utils.parsing import toml_of
 
 DIGITS = 4
 """Significant digits of a time: an estimate has not more to say."""
@@ -186,7 +186,7 @@ def _option(text: str) -> tuple[str, Any]:
     if not equals or not key:
         raise UserError(f"--option: needs KEY=VALUE, e.g. depth=20, got {text!r}")
     try:
-        return key, tomllib.loads(f"value = {value}")["value"]
+        return key, toml_of(f"value = {value}")["value"]
     except ValueError:
         return key, value
 

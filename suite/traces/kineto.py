@@ -7,12 +7,12 @@ On a GPU these are the host's calls; a call's time there is that of the kernels 
 
 import bisect
 import gzip
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from wirebench.errors import UserError
+from wirebench.utils.parsing import json_of
 
 GRADIENT = "torch::autograd::AccumulateGrad"
 NODE = "autograd::engine::evaluate_function: "
@@ -52,7 +52,7 @@ def load(path: Path) -> dict[str, Any]:
     """The file's content; UserError unless it is a profiler's trace."""
     try:
         content = path.read_bytes()
-        table = json.loads(gzip.decompress(content) if path.suffix == ".gz" else content)
+        table = json_of(gzip.decompress(content) if path.suffix == ".gz" else content)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError, EOFError) as error:

@@ -1,6 +1,5 @@
 """What the page shows: every study's claims with their findings, its committed tables and figures, and its machines."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from suite.studies.published import Published
 from suite.studies.runner import ROOT
 from suite.studies.study import Study, available
 from wirebench.errors import UserError
+from wirebench.utils.parsing import json_of
 
 OURS = "Wirebench"
 """The author of claims that are the suite's own."""
@@ -100,7 +100,7 @@ def machines(sections: Sequence[Section]) -> list[tuple[str, ...]]:
     count: dict[tuple[str, ...], int] = {}
     for path in sorted(set(_records(sections))):
         text = path.read_text(encoding="utf-8")
-        environment = json.loads(text.partition("\n")[0] if path.suffix == ".jsonl" else text)["environment"]
+        environment = json_of(text.partition("\n")[0] if path.suffix == ".jsonl" else text)["environment"]
         count[_machine(environment)] = count.get(_machine(environment), 0) + 1
     return [(*machine, str(number)) for machine, number in sorted(count.items(), key=lambda each: -each[1])]
 

@@ -17,6 +17,7 @@ from wirebench.cluster import plan
 from wirebench.cluster.launcher import Cluster
 from wirebench.errors import UserError
 from wirebench.utils.files import write_atomically
+from wirebench.utils.parsing import json_of
 
 END_SECONDS = 10.0
 
@@ -137,7 +138,7 @@ def _file(name: str) -> Path:
 
 def _load(path: Path) -> Named | None:
     try:
-        content = json.loads(path.read_text())
+        content = json_of(path.read_text())
         cluster = Cluster(plan.load(content["plan"]), content["pid"], content["holders"])
         return Named(content["name"], cluster, content["started_ticks"], content["created"])
     except FileNotFoundError:  # taken down since the folder was listed

@@ -5,7 +5,6 @@ in sections.py to the plugin's constructor, which declares their names and types
 """
 
 import dataclasses
-import tomllib
 import typing
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -32,6 +31,7 @@ from wirebench.config.sections import (
     TrainConfig,
 )
 from wirebench.errors import UserError
+from wirebench.utils.parsing import toml_of
 
 __all__ = [
     "AS_THE_PAPER",
@@ -65,7 +65,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a TOML file and apply `section.key=value` overrides; UserError says what is wrong and where."""
     path = Path(path)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = toml_of(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}{_meant(path)}") from error
     except UnicodeDecodeError as error:
@@ -199,7 +199,7 @@ def _is_table(section: str, keys: Any) -> Mapping[str, Any]:
 def _parse(text: str, hint: Any) -> Any:
     """A TOML value where the text is one, else the text itself: names and paths need no quotes."""
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value = toml_of(f"value = {text}")["value"]
     except ValueError:
         return text
     return text if hint is str and not isinstance(value, str) else value

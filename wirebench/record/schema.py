@@ -1,11 +1,11 @@
 """What record.json must hold, schema 1, and the check that it does. A record may hold more."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 from wirebench.errors import UserError
 from wirebench.telemetry.step_stats import PHASES
+from wirebench.utils.parsing import json_of
 
 SCHEMA = 1
 STATUSES = ("finished", "diverged", "interrupted")
@@ -64,7 +64,7 @@ def read(path: Path) -> dict[str, Any]:
     """The valid record of a run folder or of a record.json; UserError says what is missing or damaged."""
     path = path / "record.json" if path.is_dir() else path
     try:
-        record = json.loads(path.read_text())
+        record = json_of(path.read_text())
     except FileNotFoundError as error:
         started = (path.parent / "config.toml").exists() and path.name == "record.json"
         raise UserError(f"{path}: no such file{'; the run has not ended, or was killed' if started else ''}") from error

@@ -1,12 +1,12 @@
 """steps.jsonl as a run finds it when it begins or goes on: the steps that it will not do again are kept."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
 from wirebench.record.archive import set_damaged_aside
 from wirebench.utils.files import is_stream, write_atomically
+from wirebench.utils.parsing import json_of
 
 MOST_NAMED = 3
 """Damaged lines that are named."""
@@ -41,7 +41,7 @@ def _lines_before(content: bytes, first_step: int) -> tuple[list[str], list[int]
     for number, line in enumerate([*lines, rest], 1):
         try:
             text = line.decode()
-            if json.loads(text)["step"] < first_step:
+            if json_of(text)["step"] < first_step:
                 kept.append(text + "\n")
         except (ValueError, KeyError, TypeError):
             cut_short = number > len(lines) and line[: len(BEGIN)] == BEGIN[: len(line)]

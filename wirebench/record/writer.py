@@ -22,6 +22,7 @@ from wirebench.record.schema import SCHEMA, STATUSES, problems
 from wirebench.record.steps_file import open_steps
 from wirebench.telemetry.step_stats import StepTimes
 from wirebench.utils.files import keeping, remove, write_atomically
+from wirebench.utils.parsing import json_of
 
 RUNS = Path("results/runs")
 
@@ -81,7 +82,7 @@ class RunRecord:
         if not path.is_file():
             return False
         try:
-            record = json.loads(path.read_bytes())
+            record = json_of(path.read_bytes())
         except ValueError:
             record = None
         if not problems(record):

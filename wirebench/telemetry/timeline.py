@@ -11,6 +11,7 @@ from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
 from wirebench.errors import UserError
 from wirebench.utils.files import write_atomically
+from wirebench.utils.parsing import json_of
 
 ALL_GATHER = "all-gather"
 """What the name of a span ends with in which a split schedule runs the second part of a bucket's exchange."""
@@ -21,7 +22,7 @@ FORMERLY_ALL_GATHER = "handed out"
 def timeline_spans(path: Path) -> list[tuple[str, float, float]]:
     """(name, begin, end) of every span of a saved trace, in seconds; UserError for a file that is none."""
     try:
-        events = json.loads(path.read_text(encoding="utf-8"))["traceEvents"]
+        events = json_of(path.read_text(encoding="utf-8"))["traceEvents"]
         drawn = [event for event in events if event["ph"] == "X"]
         return [(str(each["name"]), each["ts"] / 1e6, (each["ts"] + each["dur"]) / 1e6) for each in drawn]
     except OSError as error:
@@ -70,7 +71,7 @@ class Timeline:
         mine = [each._replace(begin=each.begin + ahead, end=each.end + ahead) for each in self._taken()]
         texts = gather_bytes(engine.communicators[0], json.dumps(mine).encode())
         with self._lock:
-            self._spans = [_Span(*each) for text in texts for each in json.loads(text)]
+            self._spans = [_Span(*each) for text in texts for each in json_of(text)]
 
     def save(self, path: Path) -> None:
         """Write the trace: one process per rank, one thread per track, microseconds from the first span."""

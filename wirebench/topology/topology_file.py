@@ -3,7 +3,6 @@
 docs/topology.md describes the keys. Whatever a file gets wrong is a UserError that names the file and the key.
 """
 
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from wirebench.config.plugins import check_type, suggest
 from wirebench.errors import UserError
 from wirebench.topology.tree import Branch, BranchPath, Link, Topology
 from wirebench.utils.files import write_atomically
+from wirebench.utils.parsing import toml_of
 
 KEYS = {
     "layout": str,
@@ -90,7 +90,7 @@ def load(path: str | FilePath) -> Topology:
 def read(path: str | FilePath) -> Described:
     """All that a file holds; UserError names the file and the key that is wrong."""
     try:
-        table = tomllib.loads(FilePath(path).read_text(encoding="utf-8"))
+        table = toml_of(FilePath(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -19,6 +19,7 @@ from typing import Any
 
 from wirebench.errors import UserError
 from wirebench.utils.files import keeping, write_atomically
+from wirebench.utils.parsing import json_of
 from wirebench.utils.tensor_tree import pack_to, unpack
 
 FORMAT = 4
@@ -131,7 +132,7 @@ class DamagedError(Exception):
 def read_state(folder: Path) -> dict[str, Any]:
     """state.json of a checkpoint, once it is known to be what was written; UserError for one of another version."""
     try:
-        state = json.loads((folder / STATE).read_bytes())
+        state = json_of((folder / STATE).read_bytes())
         form, checksum = state["format"], state.pop("checksum")
     except OSError as error:
         raise DamagedError(f"{STATE}: {error.strerror}") from error

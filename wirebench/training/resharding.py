@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from wirebench.data.shard import Entry, images_seen
+from wirebench.utils.parsing import json_of
 
 LENGTH_BYTES = 8
 State = TypeVar("State")
@@ -60,7 +61,7 @@ def to_bytes(state: RankState[bytes]) -> bytes:
 def from_bytes(content: bytes) -> RankState[bytes]:
     """What `to_bytes` made."""
     start = LENGTH_BYTES + int.from_bytes(content[:LENGTH_BYTES], "little")
-    head = json.loads(content[LENGTH_BYTES:start])
+    head = json_of(content[LENGTH_BYTES:start])
     files = []
     for length in head["lengths"]:
         files.append(content[start : start + length])

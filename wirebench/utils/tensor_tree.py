@@ -19,6 +19,7 @@ from safetensors.torch import save_file as save_tensors_to
 from torch import Tensor
 
 from wirebench.errors import UserError
+from wirebench.utils.parsing import json_of
 
 TREE = "tree"
 HEADER_BYTES = 8
@@ -77,8 +78,8 @@ def unpack(content: bytes) -> dict[str, Any]:
     try:
         tensors = load_tensors(content)
         length = int.from_bytes(content[:HEADER_BYTES], "little")
-        header = json.loads(content[HEADER_BYTES : HEADER_BYTES + length])
-        tree: dict[str, Any] = _joined(json.loads(header["__metadata__"][TREE]), tensors)
+        header = json_of(content[HEADER_BYTES : HEADER_BYTES + length])
+        tree: dict[str, Any] = _joined(json_of(header["__metadata__"][TREE]), tensors)
     except (SafetensorError, KeyError) as error:
         raise ValueError(f"no tree of tensors: {error}") from error
     return tree

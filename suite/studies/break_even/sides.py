@@ -12,6 +12,7 @@ from suite.planner.rank import Advice, Adviser
 from wirebench.errors import UserError
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.files import write_atomically
+from wirebench.utils.parsing import json_of
 
 FILE, WRITER = "predicted.json", "`wirebench study break_even run`"
 
@@ -91,7 +92,7 @@ def load(folder: Path) -> Predicted:
     """What was predicted before the runs of `folder`; UserError where nothing can be read."""
     path = folder / FILE
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json_of(path.read_text(encoding="utf-8"))
         return Predicted([_side(each) for each in content["sides"]], dict(content["given"]))
     except OSError as error:
         raise UserError(
