@@ -64,6 +64,7 @@ def test_whole_groups_of_signals_as_terminals_send_them(begin: Begin):
     assert (ended.code, ended.out.count("stopping")) == (0, RANKS), ended.said
 
 
+@pytest.mark.slow
 def test_the_second_ctrl_c_ends_the_stubborn(begin: Begin):
     before = interfaces()
     job, spaces = running(begin, STUBBORN)
@@ -83,7 +84,10 @@ def test_the_command_is_killed(begin: Begin):
     check_gone(job, spaces, before)
 
 
-@pytest.mark.parametrize("victim", ["unshare", "nsenter", "python", "sleep infinity"])
+@pytest.mark.parametrize(
+    "victim",
+    ["python", *(pytest.param(name, marks=pytest.mark.slow) for name in ("unshare", "nsenter", "sleep infinity"))],
+)
 def test_a_process_in_between_is_killed(victim: str, begin: Begin):
     """Each of the command's children and grandchildren: unshare of the cluster, nsenter of the job, what they run."""
     before = interfaces()

@@ -58,7 +58,13 @@ def test_hosts_know_each_other_and_nobody_else(cluster: Run):
     assert sorted(ended.out.splitlines()) == [line for line in said for _ in range(500)], ended.said
 
 
-@pytest.mark.parametrize("shape", [("--hosts", 2), ("--hosts", 4), ("--layout", "(1+1)+(1+1)")])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        ("--layout", "(1+1)+(1+1)"),
+        *(pytest.param(("--hosts", hosts), marks=pytest.mark.slow) for hosts in (2, 4)),
+    ],
+)
 def test_a_link_carries_its_rate(shape: tuple[str, object], cluster: Run):
     """Whether one stream or three: what arrives at a host comes through its link."""
     ended = cluster("run", *shape, "--link", "40mbit", "--", "python", STREAMS, 1.5)

@@ -66,6 +66,7 @@ def test_noise_is_not_fitted() -> None:
     assert found.topology.root.link(1e6).bytes_per_second == pytest.approx(NETWORK.bytes_per_second, rel=0.15)
 
 
+@pytest.mark.slow
 def test_a_line_that_is_broken_is_broken() -> None:
     slow_answers = Link(4e-3, 1.2e8, 8192.0)
     truth = cluster(NETWORK, slow_answers)

@@ -94,7 +94,7 @@ def test_horovod_alone_agrees(collective: str, tmp_path: Path) -> None:
     compare("horovod", 4, [*overrides("topk", "wfbp", collective), "engine.rounds=alltoall"], tmp_path)
 
 
-@pytest.mark.parametrize("engine", ["torch", "horovod"])
+@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=pytest.mark.slow)])
 def test_native_synchronisers_agree_with_ours(engine: str, tmp_path: Path) -> None:
     native = [*BASE, *LENGTH, "scheduler.name=native", "train.accumulation=2"]
     theirs = trained(engine, 2, native, tmp_path / engine)

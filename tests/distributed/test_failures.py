@@ -68,7 +68,7 @@ def test_a_rank_that_hangs(engine: str, rounds: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("engine", "kind", "job"),
     [
-        ("torch", "infinite_loss", launch),
+        pytest.param("torch", "infinite_loss", launch, marks=pytest.mark.slow),
         ("torch", "not_a_number", fork),
         ("horovod", "not_a_number", fork),
         pytest.param("horovod", "infinite_loss", launch, marks=pytest.mark.slow),

@@ -104,7 +104,8 @@ def test_rank_0_dies_while_it_writes_a_checkpoint(engine: str, unbroken: Callabl
     assert_same_end(folder, unbroken(engine))
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
 def test_another_rank_dies_while_rank_0_writes_a_checkpoint(engine: str, tmp_path: Path) -> None:
     """Rank 0 has a copy of what the dead one had to give."""
     folder = tmp_path / "run"
@@ -116,7 +117,8 @@ def test_another_rank_dies_while_rank_0_writes_a_checkpoint(engine: str, tmp_pat
     assert mine.endswith("(newest checkpoint: step-00000004)"), ended.said
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
 def test_a_stop_waits_for_the_last_checkpoint(engine: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     each = [CONFIG, f"output.dir={folder}", "train.checkpoint_every_steps=100"]

@@ -29,7 +29,7 @@ def trained(engine: str, size: int, folder: Path, *changes: str, config: Path = 
     return ended
 
 
-@pytest.mark.parametrize("engine", ["torch", "horovod"])
+@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=pytest.mark.slow)])
 def test_a_scheduler_learns_and_its_profile_gives_the_same_cut_again(engine: str, tmp_path: Path) -> None:
     steps = ["train.max_steps=14", "train.checkpoint_every_steps=14", "scheduler.name=optimal"]
     ended = trained(engine, 2, tmp_path / "first", *steps)

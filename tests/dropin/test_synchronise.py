@@ -7,23 +7,22 @@ import pytest
 from tests.distributed.forked import fork
 from tests.dropin import own_loop
 
-CASES = [
-    f"{optimizer}{words}"
-    for optimizer in ("sgd", "adamw")
-    for words in ("", "+accumulate", "+clip", "+scaler", "+unused", "+accumulate+clip+scaler+unused")
-]
+OPTIMIZERS, WORDS = ("sgd", "adamw"), ("+accumulate", "+clip", "+scaler", "+unused")
+ALL_AT_ONCE = [f"{optimizer}{words}" for optimizer in OPTIMIZERS for words in ("", "".join(WORDS))]
+ONE_BY_ONE = [f"{optimizer}{word}" for optimizer in OPTIMIZERS for word in WORDS]
 
 
-@pytest.mark.parametrize("engine", ["torch", "horovod"])
+@pytest.mark.parametrize("engine", ["torch", pytest.param("horovod", marks=pytest.mark.slow)])
 def test_a_loop_of_ones_own(engine: str, tmp_path: Path) -> None:
     ended = fork(engine, 2, [engine], tmp_path, script="tests/dropin/own_loop.py")
     assert ended.code == 0, ended.said
     assert ended.out.split() == [case.__name__ for case in own_loop.CASES]
 
 
-def test_dense_synchronise_equals_ddp_for_50_steps(tmp_path: Path) -> None:
-    ended = fork("torch", 2, CASES, tmp_path, script="tests/dropin/beside_ddp.py")
+@pytest.mark.parametrize("cases", [ALL_AT_ONCE, pytest.param(ONE_BY_ONE, marks=pytest.mark.slow)])
+def test_dense_synchronise_equals_ddp_for_50_steps(cases: list[str], tmp_path: Path) -> None:
+    ended = fork("torch", 2, cases, tmp_path, script="tests/dropin/beside_ddp.py")
     assert ended.code == 0, ended.said
     worst = dict(line.split() for line in ended.out.splitlines())
-    assert worst.keys() == set(CASES)
+    assert worst.keys() == set(cases)
     assert all(float(each) <= 1e-6 for each in worst.values()), worst

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.slow
 def test_the_script_measures_both_sides_and_reports_a_limit_that_is_not_kept(tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     options = [

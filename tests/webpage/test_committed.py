@@ -40,6 +40,7 @@ def test_the_page_leads_to_files_that_are_there() -> None:
     assert len(links) > 100 and missing == []
 
 
+@pytest.mark.slow
 def test_a_page_or_readme_of_other_records_is_named(tmp_path: Path, sections: list[Section]) -> None:
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text().replace(" reproduced", " proved", 1))
     page = tmp_path / "results" / "report.html"

@@ -498,6 +498,7 @@ def test_a_row_with_an_option_stands_beside_the_row_without(tmp_path: Path) -> N
     assert "| x rank=1 | 50.00 | x" not in text
 
 
+@pytest.mark.slow
 def test_a_panel_for_each_family_dense_in_all_and_a_line_for_what_diverged(tmp_path: Path) -> None:
     every = [*labels(QUICK), *CONTRASTS]
     for label in every:
