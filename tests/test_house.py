@@ -56,6 +56,7 @@ ORDER = (
     "suite.bench",
     "suite.planner",
     "suite.diagnose",
+    "suite.doctor",
     "suite.studies",
     "suite.webpage",
     "suite.inspect",

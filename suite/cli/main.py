@@ -12,6 +12,7 @@ VERBS = {
     "show": "print runs side by side",
     "table": "the results of a folder as a Markdown table",
     "diagnose": "why a run is not faster: where its step goes, and what would help",
+    "doctor": "before a run on several hosts: are they alike, do they reach each other, how fast",
     "topology": "draw a cluster and what each collective sends over it",
     "compat": "which compositions work, and why the others do not",
     "cluster": "emulate a cluster on this machine and run a command on it: run, up, down, status",

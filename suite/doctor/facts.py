@@ -1,0 +1,69 @@
+"""What a host knows of itself that has to be the same, or enough, for a run."""
+
+import hashlib
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from wirebench.errors import UserError
+from wirebench.telemetry import environment
+
+SHARED_MEMORY = Path("/dev/shm")
+
+
+def gather(config: str | None, interface: str | None) -> dict[str, Any]:
+    """The calling host's facts, by name; None for what it does not have.
+
+    config     a config's path, relative to the project's folder or absolute
+    interface  the network interface by which the hosts are to reach each other
+    """
+    known = environment.host()
+    git, versions = known["git"], known["versions"]
+    return {
+        "hostname": known["hostname"],
+        "commit": None if git is None else git["commit"],
+        "dirty": bool(git and git["dirty"]),
+        **{name: versions[name] for name in ("wirebench", "python", "torch", "torchvision", "horovod", "cuda", "nccl")},
+        "horovod_build": _horovod_build(),
+        "config": _digest(environment.ROOT / config) if config else None,
+        "gpus": known["gpus"],
+        "driver": known["gpu_driver"],
+        "cores": known["cpu"]["cores"],
+        "address": _address(interface) if interface else None,
+        "interfaces": sorted(psutil.net_if_addrs()),
+        "free_gb": shutil.disk_usage(environment.ROOT).free / 1e9,
+        "shared_memory_gb": shutil.disk_usage(SHARED_MEMORY).free / 1e9 if SHARED_MEMORY.is_dir() else None,
+    }
+
+
+def _digest(path: Path) -> str | None:
+    """Of a config's bytes; None where there is none."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from error
+
+
+def _address(interface: str) -> str | None:
+    """The IPv4 address of the interface; None where it is not there or has none."""
+    known = psutil.net_if_addrs().get(interface, [])
+    return next((str(each.address) for each in known if each.family == socket.AF_INET), None)
+
+
+def _horovod_build() -> str | None:
+    """What Horovod can send with, as it says itself; None where it is not installed or does not load."""
+    # Horovod reads these when it is imported, and a host that is only looked at is no rank.
+    for name in [each for each in os.environ if each.startswith("HOROVOD_")]:
+        del os.environ[name]
+    try:
+        import horovod.torch as hvd
+    except (ImportError, OSError):
+        return None
+    parts = {"gloo": hvd.gloo_built(), "mpi": hvd.mpi_built(), "nccl": hvd.nccl_built()}
+    return " ".join(name for name, built in parts.items() if built) or "nothing"

@@ -1,0 +1,229 @@
+"""Each thing that differs between hosts is found, named with its host, and comes with its mend."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from suite.doctor import compare, wire
+from suite.doctor.compare import Finding
+from suite.doctor.hosts import parse_hosts
+from suite.doctor.wire import Timed
+from wirebench.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+SSH = f"{sys.executable} {Path(__file__).with_name('other_host.py')}"
+
+
+class Told(NamedTuple):
+    """What `wirebench doctor` said."""
+
+    code: int
+    lines: list[str]
+    errors: str
+
+
+def doctor(*words: str, folder: Path = ROOT, **differs: dict[str, Any]) -> Told:
+    """Run it with hosts that are this one, but for what differs."""
+    command = [sys.executable, "-m", "suite", "doctor", "--ssh", SSH, "--seconds", "0.2", *words]
+    environment = {**os.environ, "DIFFERS": json.dumps(differs), "PYTHONPATH": str(folder)}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    return Told(done.returncode, done.stdout.splitlines(), done.stderr)
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """Five hosts of which four differ, in one visit: each agent imports torch, which takes seconds."""
+    clone = tmp_path_factory.mktemp("clone") / "wirebench"
+    shutil.copytree(ROOT, clone, ignore=shutil.ignore_patterns(".venv", "results", "data", "__pycache__", ".*_cache"))
+    git = ["git", "-C", str(clone), "-c", "user.name=a", "-c", "user.email=a@b"]
+    if (clone / ".git").is_file():  # a linked work tree
+        (clone / ".git").unlink()
+    if not (clone / ".git").exists():
+        subprocess.run([*git, "init", "-q"], check=True)
+    (clone / "configs/smoke.toml").write_text("# another one\n")
+    subprocess.run([*git, "add", "-A"], check=True)
+    subprocess.run([*git, "commit", "-q", "--no-verify", "-m", "another"], check=True)
+    return doctor(
+        "h1:2,h2:2,h3:2,h4:2,h5:2", "--config", "configs/smoke.toml", "--interface", "lo",
+        h2={"folder": str(clone), "instead of": str(ROOT)},
+        h3={"clock": 10, "torch": "2.9.0"},
+        h4={"refuses": "h4: Permission denied (publickey)."},
+    )  # fmt: skip
+
+
+def about(told: Told, host: str) -> list[str]:
+    return [line for line in told.lines if line.startswith(f"{host}: ")]
+
+
+def test_another_commit_and_config_are_named(everything: Told) -> None:
+    assert everything.code == 1
+    lines = about(everything, "h2")
+    [commit] = [line for line in lines if line.startswith("h2: commit: ")]
+    assert ", h1 has " in commit and f"git -C {ROOT} fetch && git -C {ROOT} checkout" in commit
+    assert any(line.startswith("h2: config: ") for line in lines)
+
+
+def test_another_torch_and_a_clock_that_is_off_are_named(everything: Told) -> None:
+    torch, clock = about(everything, "h3")
+    assert torch.startswith("h3: torch: 2.9.0, h1 has ") and torch.endswith(f"run make setup in {ROOT} there")
+    assert clock.startswith("h3: clock: 10.0 s ahead; run an NTP client there")
+
+
+def test_a_host_that_gives_no_answer_says_why(everything: Told) -> None:
+    [line] = about(everything, "h4")
+    assert line.startswith("h4: gives no answer: h4: Permission denied (publickey).; try: ")
+
+
+def test_hosts_that_are_alike_are_not_named(everything: Told) -> None:
+    assert not about(everything, "h1") and not about(everything, "h5")
+    assert everything.lines[-1].startswith("5 hosts; links carry ") and "things are wrong" in everything.lines[-1]
+    assert "Traceback" not in everything.errors
+
+
+def test_one_host_alone_is_well() -> None:
+    told = doctor("h1", "--interface", "lo")
+    if told.code:  # a work tree with changes is like itself, all the same
+        pytest.fail("\n".join(told.lines))
+    assert told.lines == ["1 host, so no link was measured; nothing is wrong"]
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["h1", "h1"], "h1: is named twice"),
+        (["h1:x"], "'h1:x' is no host"),
+        (["h1,,h2"], "'' is no host"),
+    ],
+)
+def test_what_is_no_list_of_hosts_is_refused(words: list[str], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        parse_hosts(words)
+
+
+def test_a_list_of_hosts_reads_as_horovodruns() -> None:
+    assert parse_hosts(["h1:4,h2:4", "10.0.0.3"]) == ["h1", "h2", "10.0.0.3"]
+
+
+# --- What is compared, and how
+
+
+def facts(**changes: Any) -> dict[str, Any]:
+    same: dict[str, Any] = dict.fromkeys(compare.mends("/w"), "1")
+    more = {"address": "10.0.0.1", "interfaces": ["eth0", "lo"], "free_gb": 50.0, "shared_memory_gb": 8.0}
+    return same | {"gpus": ["H100", "H100"], "dirty": False} | more | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"horovod": None}, "h3: horovod: none, h1 has 1; run make setup in /w there"),
+        ({"gpus": ["H100"]}, "h3: GPUs: 1 H100, h1 has 2 H100; see nvidia-smi there"),
+        ({"dirty": True}, "h3: uncommitted changes: yes, h1 has no; git -C /w status says which files there"),
+        ({"commit": "2"}, "h3: commit: 2, h1 has 1; git -C /w fetch && git -C /w checkout 1 there"),
+    ],
+)
+def test_a_host_that_differs_is_held_against_most(changes: dict[str, Any], line: str) -> None:
+    hosts = {"h1": facts(), "h2": facts(), "h3": facts(**changes)}
+    assert [each.line() for each in compare.differing(hosts, "/w")] == [line]
+
+
+def test_of_two_the_second_differs() -> None:
+    [finding] = compare.differing({"h1": facts(torch="2"), "h2": facts()}, "/w")
+    assert finding.host == "h2"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"config": None}, "config: a.toml is not there"),
+        ({"address": None}, "interface: eth0 has no IPv4 address"),
+        ({"free_gb": 0.5}, "disk: 0.50 GB are free in the project's folder"),
+        ({"shared_memory_gb": 0.064}, "disk: 0.06 GB are free in /dev/shm"),
+    ],
+)
+def test_what_all_hosts_lack_is_found_too(changes: dict[str, Any], what: str) -> None:
+    found = compare.lacking({"h1": facts(**changes)}, "a.toml", "eth0")
+    assert [each.what for each in found] == [what]
+    assert compare.lacking({"h1": facts()}, "a.toml", "eth0") == []
+
+
+def test_clocks_are_held_against_the_middle_one() -> None:
+    assert [each.host for each in compare.clocks({"h1": 9.9, "h2": 0.1, "h3": 0.0})] == ["h1"]
+    assert [each.what for each in compare.clocks({"h1": 0.0, "h2": 0.2, "h3": -30.0})] == ["clock: 30.0 s behind"]
+    assert compare.clocks({"h1": 0.4, "h2": -0.4}) == []
+
+
+def test_links_are_held_against_the_fastest_and_against_what_they_should_carry() -> None:
+    ways = {("h1", "h2"): Timed(1e-4, 117e6), ("h2", "h3"): Timed(1e-4, 11.8e6), ("h3", "h1"): Timed(1e-4, 115e6)}
+    [finding] = compare.slow(ways, None)
+    assert finding.line().startswith("h2: link: 94 Mbit/s to h3, the fastest link carries 936 Mbit/s; ")
+    assert [each.host for each in compare.slow(ways, 10e9)] == ["h1", "h2", "h3"]
+    assert [each.host for each in compare.slow(ways, 1e9)] == ["h2"]
+    assert compare.slow({}, 1e9) == []
+
+
+def test_a_connection_is_timed() -> None:
+    timed = wire.measure("127.0.0.1", wire.listen(0), 0.2)
+    assert timed.bytes_per_second > 1e6 and 0 < timed.round_trip < 0.1
+    with pytest.raises(OSError, match="refused"):
+        wire.measure("127.0.0.1", 1, 0.2)
+
+
+def test_a_way_without_a_connection_is_a_finding() -> None:
+    [finding] = compare.unreachable({("h1", "h2"): "timed out"}, 29500)
+    assert finding == Finding(
+        "h2", "port 29500 is not reached from h1: timed out", "open the ports between the hosts in their firewalls"
+    )
+
+
+# --- Emulated hosts: a slow link and a closed port are real ones
+
+
+@pytest.fixture
+def cluster(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+    """Starts hosts with links of these rates; gives each host's words for nsenter."""
+    from wirebench.cluster import namespaces, state
+
+    try:
+        namespaces.check()
+    except UserError as error:
+        pytest.skip(str(error))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+
+    def start(links: str) -> dict[str, dict[str, Any]]:
+        hosts = links.count(",") + 1
+        up = [sys.executable, "-m", "suite", "cluster", "up", "--name", "lab", "--hosts", str(hosts), "--link", links]
+        subprocess.run(up, cwd=ROOT, check=True, capture_output=True)
+        known = state.find("lab")
+        request.addfinalizer(lambda: state.end(known))
+        enter = ["--net", "--uts", "--preserve-credentials"]
+        return {host: {"inside": [f"--target={pid}", *enter]} for host, pid in known.cluster.find_hosts().items()}
+
+    return start
+
+
+@pytest.mark.slow
+def test_a_slow_link_and_a_closed_port_are_found(cluster: Callable[[str], Any]) -> None:
+    hosts = cluster("1gbit,1gbit,1gbit,100mbit")
+    # h3 does not reach h0, and the port 29500 of h2 is taken.
+    inside = ["nsenter", *hosts["h2"]["inside"], "--"]
+    route = ["nsenter", *hosts["h3"]["inside"], "--", "ip", "route", "add", "unreachable", "10.77.1.1/32"]
+    subprocess.run(route, check=True)
+    taken = "import socket, time; server = socket.create_server(('', 29500)); print(flush=True); time.sleep(60)"
+    with subprocess.Popen([*inside, sys.executable, "-c", taken], stdout=subprocess.PIPE) as holder:
+        assert holder.stdout and holder.stdout.readline()
+        told = doctor(*hosts, "--interface", "eth0", "--port", "29500", "--seconds", "1", **hosts)
+        holder.kill()
+    assert len(told.lines) == 4, told
+    closed, apart, slow = told.lines[:-1]
+    assert closed.startswith("h2: port 29500 is not reached from h1: Address already in use"), told
+    assert apart.startswith("h0: a free port is not reached from h3: No route to host; open the ports"), told
+    assert slow.startswith("h2: link: 9") and "Mbit/s to h3, the fastest link carries 9" in slow, told
+    assert told.code == 1
