@@ -2,13 +2,16 @@
 #   docker build --target cpu --tag wirebench:cpu . && docker run --rm wirebench:cpu
 #
 # Any Debian or Ubuntu with Python 3.11 or 3.12 will do, for both targets: CUDA comes from the Python package index.
-ARG BASE_IMAGE=debian:bookworm-slim
+# Debian 12.15, for all architectures.
+ARG BASE_IMAGE=debian:bookworm-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 
-# What both images start from: Python and the run-time packages, as requirements.lock pins them. 6 GB, never copied.
+# What both images start from: Python, ssh and MPI for runs over several hosts, tc for links of a chosen rate, and the
+# run-time packages as requirements.lock pins them. 6 GB, never copied.
 FROM ${BASE_IMAGE} AS environment
 RUN apt-get update \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends ca-certificates python3 python3-venv \
-    && rm -rf /var/lib/apt/lists/* \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
+        ca-certificates iproute2 openmpi-bin openssh-client openssh-server python3 python3-venv \
+    && rm -rf /var/lib/apt/lists/* /etc/ssh/ssh_host_* \
     && python3 -m venv /opt/venv
 ENV PATH=/opt/venv/bin:$PATH
 WORKDIR /app
@@ -22,21 +25,26 @@ RUN python -c 'import tomllib as t; print(*t.load(open("pyproject.toml", "rb"))[
 # The stages that build Horovod, and alone have compilers.
 FROM environment AS compilers
 RUN apt-get update \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends g++ make python3-dev \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends g++ libopenmpi-dev make python3-dev \
     && rm -rf /var/lib/apt/lists/* \
     && python -m pip install --no-cache-dir --progress-bar off --constraint requirements.lock cmake wheel
 COPY scripts/build_horovod.sh scripts/
 
 FROM compilers AS wheel-cpu
-RUN mkdir /wheel && cp "$(GPU_OPS=none bash scripts/build_horovod.sh /opt/venv/bin/python)" /wheel
+RUN mkdir /wheel && cp "$(GPU_OPS=none MPI=1 bash scripts/build_horovod.sh /opt/venv/bin/python)" /wheel
 
-# The project and its user, who may write results and nothing else.
+# The project's user, who may write results and nothing else, and ssh between the hosts of one job.
 FROM environment AS application
-RUN useradd --create-home --shell /bin/bash wirebench && install -d -o wirebench -g wirebench results results/runs \
+RUN useradd --create-home --shell /bin/bash --uid 1000 wirebench \
+    && install -d -o wirebench -g wirebench results results/runs && install -d /run/sshd \
     && printf '#!/bin/sh\nexec python -m suite "$@"\n' >/usr/local/bin/wirebench && chmod 755 /usr/local/bin/wirebench
-COPY . ./
+COPY launch/ssh_config /etc/ssh/ssh_config.d/wirebench.conf
+COPY launch/sshd_config /home/wirebench/sshd_config
 # One thread a rank, as torchrun does: ranks share the cores. Traffic stays on the loopback interface.
 ENV HOME=/home/wirebench PYTHONPATH=/app PYTHONUNBUFFERED=1 NP=4 OMP_NUM_THREADS=1 GLOO_SOCKET_IFNAME=lo
+LABEL org.opencontainers.image.title=wirebench \
+    org.opencontainers.image.description="A benchmark suite for what data-parallel training puts on the wire" \
+    org.opencontainers.image.licenses=Apache-2.0
 
 # nvcc comes from the package index, of the same release as PyTorch's CUDA. It lacks two names that CMake looks for.
 FROM compilers AS wheel-gpu
@@ -46,12 +54,14 @@ RUN python -m pip install --no-cache-dir --progress-bar off --constraint require
     && ln -s "$(basename /opt/cuda/lib/libcudart.so.*)" /opt/cuda/lib/libcudart.so
 # A failed build must not end in the CPU build that the script falls back to.
 RUN mkdir /wheel \
-    && cp "$(CUDA_HOME=/opt/cuda GPU_OPS=nccl bash scripts/build_horovod.sh /opt/venv/bin/python | grep nccl)" /wheel
+    && cp "$(CUDA_HOME=/opt/cuda GPU_OPS=nccl MPI=1 bash scripts/build_horovod.sh /opt/venv/bin/python | grep nccl)" /wheel
 
 # The NCCL build carries CPU tensors over Gloo, so this image runs without a GPU too.
 FROM application AS gpu
 COPY --from=wheel-gpu /wheel /wheel
 RUN python -m pip install --no-cache-dir --no-index --no-deps /wheel/*.whl && rm -r /wheel
+# What changes most comes last: after an edit only this is done again.
+COPY . ./
 # NCCL takes one process a GPU.
 ENV NP=1 NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER wirebench
@@ -61,6 +71,8 @@ ENTRYPOINT ["sh", "-c", "exec horovodrun -np $NP -H 127.0.0.1:$NP --gloo --netwo
 FROM application AS cpu
 COPY --from=wheel-cpu /wheel /wheel
 RUN python -m pip install --no-cache-dir --no-index --no-deps /wheel/*.whl && rm -r /wheel
+# What changes most comes last: after an edit only this is done again.
+COPY . ./
 USER wirebench
 CMD ["configs/smoke.toml"]
 ENTRYPOINT ["sh", "-c", "exec horovodrun -np $NP -H 127.0.0.1:$NP --gloo --network-interface lo --disable-cache --gloo-timeout-seconds 120 python train.py \"$@\"", "horovodrun"]

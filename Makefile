@@ -132,7 +132,7 @@ bench-compressors: setup ## every compressor's own time and memory, on four mode
 	@$(VENV)/wirebench bench compressors --json $(RESULTS)/compressors/cells.jsonl \
 		--figures $(RESULTS)/compressors
 
-bench-methods: setup ## train with every compressor on 4 emulated hosts, 1 Gbit/s: time per step, bytes (about 40 min)
+bench-methods: setup ## train with every compressor on 4 emulated hosts, 1 Gbit/s: time per step, bytes (about 65 min)
 	@failed=; \
 	$(STUDY) methods run --again || failed=yes; \
 	$(STUDY) methods report results/methods/vgg16 results/methods/resnet20 && test -z "$$failed"
@@ -155,17 +155,15 @@ bench-convergence: setup ## CIFAR-10 with every compressor, several seeds, two t
 bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures (a few seconds)
 	@$(STUDY) mg_wfbp report
 
-TURNS ?= 2
-
-bench-schedules: setup ## every schedule on emulated clusters, compared with the MG-WFBP paper's speed-ups (about 70 min)
+bench-schedules: setup ## every schedule on emulated clusters, compared with the MG-WFBP paper's speed-ups (about 110 min)
 	@failed=; \
-	$(STUDY) mg_wfbp run --again --turns $(TURNS) || failed=yes; \
+	$(STUDY) mg_wfbp run --again || failed=yes; \
 	$(STUDY) mg_wfbp report results/schedules/*/ && test -z "$$failed"
 
 BREAK_EVEN = results/break_even
-SIDES = $(STUDY) break_even run --again --turns 3 --topology $(BREAK_EVEN)/2x1gbit.toml --measured-at 1gbit
+SIDES = $(STUDY) break_even run --again --topology $(BREAK_EVEN)/2x1gbit.toml --measured-at 1gbit
 
-bench-break-even: setup ## compressors on both sides of the break-evens that the planner predicts, 2 emulated hosts (about 30 min)
+bench-break-even: setup ## compressors on both sides of the break-evens that the planner predicts, 2 emulated hosts (about 40 min)
 	@mkdir -p $(BREAK_EVEN)
 	@$(VENV)/wirebench cluster run --hosts 2 --link 1gbit -- wirebench bench collectives \
 		--collectives ring halving_doubling native --sizes 4 1k 16k 256k 1m 4m 16m 59m --seconds 10 \

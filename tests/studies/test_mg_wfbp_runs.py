@@ -115,7 +115,7 @@ def test_every_schedule_runs_in_turn(tmp_path: Path) -> None:
     chosen = ["wfbp", "native", "dear,bucket_cap_mb=2"]
     arguments = ["--config", CONFIG, "--hosts", "2", "--schedulers", *chosen, "--out", str(tmp_path)]
     assert run(arguments, launch) == 1, "every run failed"
-    assert started == [["wfbp"], ["native", "native"], ["dear", "2"]] * 2
+    assert started == [["wfbp"], ["native", "native"], ["dear", "2"]] * 5
 
 
 def test_without_a_config_the_papers_settings_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

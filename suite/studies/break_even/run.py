@@ -22,6 +22,7 @@ from suite.planner.rank import Adviser
 from suite.studies.break_even.sides import FILE, Predicted, Side, load, save, sides
 from suite.studies.runner import RESULTS, ROOT, Launch, Part, measure
 from suite.studies.trainings import Cluster, Training
+from suite.studies.trust import TURNS
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.simulation import trace
@@ -47,7 +48,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--compressors", nargs="+", required=True, metavar="NAME")
     add("--density", type=float, help="density of all compressors that have one (each one's own)")
     add("--factors", type=float, nargs="+", default=list(FACTORS), metavar="X", help="of the break-even (%(default)s)")
-    add("--turns", type=int, default=2, help="runs of each composition (%(default)s)")
+    add("--turns", type=int, default=TURNS, help="runs of each composition (%(default)s)")
     add("--out", type=Path, default=RESULTS / "break_even", metavar="FOLDER", help="where the results go")
 
 
@@ -81,10 +82,10 @@ def series(quick: bool) -> list[Part]:
     )
     lines = [
         [*measured, "--config", f"configs/tables/break_even_{config}.toml", "--out", str(RESULTS / "break_even" / name),
-         "--turns", "1" if quick else "5", "--compressors", *names[: 1 if quick else None]]
+         "--compressors", *names[: 1 if quick else None]]
         for name, config, names in own
     ]  # fmt: skip
-    return [Part(3, lines[0])] if quick else [Part(60, line) for line in lines]
+    return [Part(3, [*lines[0], "--turns", "1"])] if quick else [Part(60, line) for line in lines]
 
 
 def plan(chosen: Sequence[Side], options: argparse.Namespace, hosts: int) -> list[Training]:

@@ -22,6 +22,7 @@ from suite.studies.flexreduce.measured import LAYOUTS, PUBLISHED
 from suite.studies.flexreduce.report import CLUSTER
 from suite.studies.runner import RESULTS, Command, Launch, Part, measure, shown, within
 from suite.studies.trainings import Cluster, Training
+from suite.studies.trust import TURNS
 from wirebench.errors import UserError
 from wirebench.record import collective_results
 from wirebench.utils.files import write_atomically
@@ -137,7 +138,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=float, help="time for a size (25)")
     add("--end-to-end", action="store_true", help=f"train {CONFIG} instead")
     add("--end-to-end-layouts", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help="where to train (2+3)")
-    add("--turns", type=int, help="trainings of each collective (2)")
+    add("--turns", type=int, help=f"trainings of each collective ({TURNS})")
 
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
@@ -151,7 +152,7 @@ def series(quick: bool) -> list[Part]:
     """All layouts, and training on 2+3; quick: an even and an uneven layout of two and of three machines."""
     training = ["--end-to-end", "--link", "400mbit"]
     if not quick:
-        return [Part(40, []), Part(20, [*training, "--turns", "5"])]
+        return [Part(40, []), Part(20, training)]
     few = ["--layouts", *QUICK, "--sizes", "120kf", "1200kf", "--seconds", "8"]
     return [Part(5, few), Part(3, [*training, "--turns", "1"])]
 
@@ -168,7 +169,7 @@ def timings(options: argparse.Namespace) -> list[Timing]:
 
 def trainings(options: argparse.Namespace) -> list[Turn]:
     """Every collective once, then every one again, layout by layout."""
-    turns = 2 if options.turns is None else options.turns
+    turns = TURNS if options.turns is None else options.turns
     if turns < 1:
         raise UserError(f"--turns: must be positive, got {turns}")
     return [

@@ -17,6 +17,7 @@ import compressors
 from suite.studies.gs_sgd.variants import variants
 from suite.studies.runner import RESULTS, ROOT, Launch, Part, measure
 from suite.studies.trainings import Cluster, Training
+from suite.studies.trust import TURNS
 from wirebench.config import loader
 from wirebench.errors import UserError
 
@@ -48,7 +49,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--density", type=float, default=0.01, help="of the sparse methods (%(default)s)")
     add("--hosts", type=int, default=4, help="hosts of one worker each (%(default)s)")
     add("--link", default="1gbit", help="rate of every host's link (%(default)s)")
-    add("--turns", type=int, default=2, help="runs of each method (%(default)s)")
+    add("--turns", type=int, default=TURNS, help="runs of each method (%(default)s)")
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
     add("--out", type=Path, metavar="FOLDER", help="where the results go (results/methods, by the config's name)")
 
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 def series(quick: bool) -> list[Part]:
     """Both networks; quick: one turn of every method on ResNet-20, and of a few on VGG-16."""
     if not quick:
-        return [Part(120, ["--turns", "5"])]
+        return [Part(120, [])]
     resnet20, vgg16 = (["--turns", "1", "--config", str(path)] for path in reversed(CONFIGS))
     return [Part(5, resnet20), Part(2, [*vgg16, "--methods", *BASELINES, *QUICK])]
 

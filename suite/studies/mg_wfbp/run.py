@@ -16,6 +16,7 @@ from typing import NamedTuple
 import schedulers
 from suite.studies.runner import RESULTS, Launch, Part, measure
 from suite.studies.trainings import Cluster, Training
+from suite.studies.trust import TURNS
 from wirebench.errors import UserError
 from wirebench.utils.names import suggest
 
@@ -58,7 +59,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--schedulers", nargs="+", metavar="NAME[,OPTION=VALUE]", help="all but easgd")
     add("--hosts", type=int, help=f"hosts of one worker each ({HOSTS})")
     add("--link", help=f"rate of every host's link ({LINK})")
-    add("--turns", type=int, default=2, help="runs of each schedule (%(default)s)")
+    add("--turns", type=int, default=TURNS, help="runs of each schedule (%(default)s)")
     add("--set", nargs="+", metavar="KEY=VALUE", help="further settings, of all runs")
     add("--out", type=Path, metavar="FOLDER", help="where the results go (results/schedules)")
 
@@ -76,7 +77,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 def series(quick: bool) -> list[Part]:
     """Five settings; quick: one turn of the paper's three schedules in the paper's own."""
     if not quick:
-        return [Part(120, ["--turns", "5"])]
+        return [Part(120, [])]
     name = next(iter(SETTINGS))
     own = SETTINGS[name]
     place = ["--hosts", str(own.hosts), "--link", own.link, "--out", str(RESULTS / "schedules" / name)]
