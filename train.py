@@ -28,7 +28,8 @@ from wirebench.errors import Diverged, PeerLost, Unwritable, UserError
 from wirebench.training.divergence import seed_of_backward
 from wirebench.training.epoch_end import close_epoch, end_epoch, evaluate
 from wirebench.training.failures import describe, give_up, lost_by_native
-from wirebench.training.optim import apply_learning_rate, learning_rate
+from wirebench.training.optimizers.build import clip
+from wirebench.training.optimizers.rates import apply_learning_rate, learning_rate
 from wirebench.training.trainer import Trainer
 from wirebench.utils.output import show
 from wirebench.utils.terminal import outlive_output
@@ -160,6 +161,7 @@ def train_step(run: Trainer, epoch: int, batches: list[Iterator[Batch]]) -> None
     rate = learning_rate(run.config.optimizer, step / run.steps_per_epoch, run.epochs, run.engine.size)
     with clock.phase("update"), run.synchroniser.stepping():
         for worker in run.workers:
+            clip(worker.flat.grad, run.config.optimizer.clip)
             apply_learning_rate(worker.optimizer, rate)
             worker.optimizer.step()
     run.end_step(epoch, rate)

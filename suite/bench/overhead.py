@@ -40,7 +40,7 @@ from wirebench.exchange.native import native_sync
 from wirebench.telemetry.environment import capture
 from wirebench.telemetry.machines import LoadMeter, hosts
 from wirebench.training.loss import cross_entropy
-from wirebench.training.optim import build_optimizer
+from wirebench.training.optimizers.build import build_optimizer
 from wirebench.training.progress import NullProgress
 from wirebench.training.trainer import Trainer
 from wirebench.utils.cli import parser_of

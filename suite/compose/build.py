@@ -39,7 +39,7 @@ from wirebench.training.divergence import Guard
 from wirebench.training.elastic.commits import Commits
 from wirebench.training.elastic.host_memory import HostMemory
 from wirebench.training.loss import cross_entropy
-from wirebench.training.optim import build_optimizer
+from wirebench.training.optimizers.build import build_optimizer
 from wirebench.training.progress import NullProgress, Progress
 from wirebench.training.replica import Replica
 from wirebench.training.step_log import StepLog

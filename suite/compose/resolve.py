@@ -46,6 +46,10 @@ def resolve(given: Config) -> Config:
         raise UserError(f"scheduler.profile: {resolved.scheduler.name!r} weighs no times")
     if native and resolved.output.health_every:
         raise UserError("output.health_every: 'native' is the engine's own synchroniser, with nothing to look into")
+    if resolved.optimizer.clip and scheduler_of(resolved).mode == "split":
+        raise UserError(
+            f"optimizer.clip: {resolved.scheduler.name!r} updates layers before the whole gradient's norm is known"
+        )
     if compressor_of(resolved).owns_momentum and resolved.optimizer.momentum:
         raise UserError(f"optimizer.momentum: {resolved.compressor.name!r} applies momentum itself; set it to 0")
     return dataclasses.replace(resolved, asked=requested.difference(to_dict(given), to_dict(resolved)))
@@ -109,6 +113,11 @@ def _as_the_paper(given: Config) -> Config:
         section = dataclasses.replace(section, dense_below=paper.dense_below)
     takes = compressors.PLUGINS.options(section.name).keys() - section.options.keys()
     optimizer = given.optimizer
+    if optimizer.name != "sgd" and compressor_of(given).owns_momentum:
+        raise UserError(
+            f"optimizer.name: {section.name!r} applies the momentum itself, in place of sgd's; "
+            f"with {optimizer.name} set compressor.momentum=0"
+        )
     if optimizer.momentum and "momentum" in takes and compressor_of(given).owns_momentum:
         if optimizer.nesterov and "nesterov" not in compressors.PLUGINS.options(section.name):
             raise UserError(f"optimizer.nesterov: {section.name!r} applies the momentum itself, and not Nesterov's")

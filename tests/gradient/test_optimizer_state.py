@@ -9,7 +9,7 @@ from torch import nn
 from wirebench.config.loader import OptimizerConfig
 from wirebench.gradient.flat import FlatGradient
 from wirebench.gradient.optimizer_state import OptimizerState
-from wirebench.training.optim import build_optimizer
+from wirebench.training.optimizers.build import build_optimizer
 from wirebench.utils.tensor_tree import pack, unpack
 
 SECTION = OptimizerConfig(lr=0.1, momentum=0.9, weight_decay=0.1)

@@ -10,7 +10,8 @@ from torch import nn
 from wirebench.config.loader import OptimizerConfig
 from wirebench.errors import UserError
 from wirebench.gradient.flat import FlatGradient
-from wirebench.training.optim import apply_learning_rate, build_optimizer, learning_rate
+from wirebench.training.optimizers.build import build_optimizer
+from wirebench.training.optimizers.rates import apply_learning_rate, learning_rate
 
 DEVICES = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
 SECTION = OptimizerConfig(lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01)

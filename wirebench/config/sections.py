@@ -97,10 +97,14 @@ class EngineConfig:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """[optimizer]: SGD and its learning-rate schedule.
+    """[optimizer]: which one, and its learning-rate schedule.
 
-    momentum       a compressor that applies it itself (dgc, gs_sgd, sketched_sgd, fetch_sgd, iwp) takes it over, and
-                   the weight decay with it: that joins the gradient before it is compressed
+    name           sgd, adamw, or muon (matrices of linear layers inside the model by Muon, the rest by AdamW)
+    momentum       of adamw the first beta. With sgd a compressor that applies it itself (dgc, gs_sgd, sketched_sgd,
+                   fetch_sgd, iwp) takes it over, and the weight decay with it: that joins the gradient before it is
+                   compressed
+    beta2, eps     of adamw, and of its part in muon
+    clip           largest norm of the averaged gradient, which is scaled down to it; 0: off
     lr             base rate; multiplied by the number of workers if scale_lr
     decay_norm     false: weight decay leaves biases and normalisation (one-dimensional tensors) alone
     schedule       constant, step (times gamma at each epoch of milestones); cosine and one_cycle fall to 0 at the end
@@ -108,9 +112,13 @@ class OptimizerConfig:
                    0 with one worker); one_cycle: length of its rise from peak / 25, 0: 30 % of the run
     """
 
+    name: Literal["sgd", "adamw", "muon"] = "sgd"
     lr: float = 0.1
     momentum: float = 0.9
     nesterov: bool = False
+    beta2: float = 0.999
+    eps: float = 1e-8
+    clip: float = 0.0
     weight_decay: float = 0.0
     decay_norm: bool = True
     schedule: Literal["constant", "step", "cosine", "one_cycle"] = "constant"

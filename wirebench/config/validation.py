@@ -11,6 +11,8 @@ _LEAST = {
     "engine.threads": 0,
     "optimizer.lr": 0,
     "optimizer.momentum": 0,
+    "optimizer.beta2": 0,
+    "optimizer.clip": 0,
     "optimizer.weight_decay": 0,
     "optimizer.warmup_epochs": 0,
     "train.epochs": 1,
@@ -26,7 +28,7 @@ _LEAST = {
     "output.health_every": 0,
 }
 _GREATEST = {"train.label_smoothing": 1, "engine.timeout_seconds": 86_400}
-_POSITIVE = ("engine.timeout_seconds", "network.dilation")
+_POSITIVE = ("engine.timeout_seconds", "network.dilation", "optimizer.eps")
 
 
 def check(config: Config) -> None:

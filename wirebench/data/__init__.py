@@ -8,7 +8,9 @@ from wirebench.data.shard import Shard
 
 __all__ = ["PLUGINS", "Dataset", "Key", "Shard", "available", "build"]
 
-PLUGINS = Plugins("wirebench.data", "data", helpers=frozenset({"base", "download", "memory", "shard"}), fixed=("root",))
+PLUGINS = Plugins(
+    "wirebench.data", "data", helpers=frozenset({"base", "download", "memory", "sequences", "shard"}), fixed=("root",)
+)
 
 
 def available() -> list[str]:

@@ -3,6 +3,7 @@
 Which images a worker gets is the business of `shard.Shard`; a data set only turns indices into tensors.
 """
 
+import math
 import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal, NamedTuple, Protocol
@@ -39,6 +40,9 @@ class Dataset(Protocol):
     train_size   images of the training split
     test_size    images of the test split
 
+    A set whose samples are sequences has `length`, the labels of one, and, where these are pieces of a text,
+    `bytes_per_label`, how many bytes of it one stands for on average. Without them a sample has one label.
+
     A set that has its labels at hand may have `labels(train: bool) -> Tensor`, all of a split's, in order. Ranks
     compare them before the first step (`fingerprint`); of another set some samples are read for that.
     """
@@ -70,6 +74,24 @@ class Dataset(Protocol):
 def unit_of(dataset: Dataset) -> Literal["images", "samples"]:
     """What a batch of the set has."""
     return "images" if dataset.image_shape else "samples"
+
+
+def labels_of(dataset: Dataset) -> int:
+    """Labels of one sample: 1, or the tokens of a sequence."""
+    return int(getattr(dataset, "length", 1))
+
+
+def text_measures(dataset: Dataset, loss: float | None) -> dict[str, float]:
+    """What a mean cross entropy in nats says of a model of text: {} for other data, or without a loss.
+
+    perplexity     e to the loss
+    bits_per_byte  the loss in bits over the bytes of a label, so that models with other tokens can be compared
+    """
+    size = getattr(dataset, "bytes_per_label", None)
+    if size is None or loss is None:
+        return {}
+    # A loss of some hundred nats has no number of perplexity.
+    return {"perplexity": math.exp(min(loss, 700.0)), "bits_per_byte": loss / math.log(2) / size}
 
 
 def fingerprint(dataset: Dataset, count: int = 64) -> dict[str, Any]:

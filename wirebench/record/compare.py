@@ -24,6 +24,7 @@ MAIN = (
     "scheduler",
     "images/s [p10 - p90]",
     "samples/s [p10 - p90]",
+    "tokens/s",
     "step ms [p10 - p90]",
     "step ms predicted",
     "  exchange_exposed",
@@ -32,6 +33,7 @@ MAIN = (
     "ratio wire, last step",
     "ratio interface",
     "top1",
+    "bits per byte",
 )
 """The lines of a table that is not asked for everything."""
 USUAL = {"collective": "native", "status": "finished"}
@@ -58,6 +60,7 @@ def rows(record: Record) -> dict[str, str]:
         "status": record["status"],
         f"{unit_of(record)}/s [p10 - p90]": _spread(record["images_per_second"], _rate)
         + _beside(expected.get("images_per_second"), _rate),
+        **_tokens(record),
         "step ms [p10 - p90]": _spread(record["step_seconds"], _milliseconds),
         **_prediction(record.get("prediction")),
         **{f"  {name}": _or_missing(record["phases"][name], _milliseconds) for name in PHASES},
@@ -72,8 +75,16 @@ def rows(record: Record) -> dict[str, str]:
     lines |= _health(record.get("health") or {})
     lines["top1"] = _or_missing(record["final"]["top1"], _figure) + _beside(expected.get("top1"), _figure)
     lines["loss"] = _or_missing(record["final"]["loss"], _figure)
+    measures = {"perplexity": "perplexity", "bits_per_byte": "bits per byte"}
+    lines |= {label: _figure(record["final"][name]) for name, label in measures.items() if name in record["final"]}
     lines["seconds"] = _or_missing(record["seconds_total"], _rate) + _beside(expected.get("seconds"), _rate)
     return lines
+
+
+def _tokens(record: Record) -> dict[str, str]:
+    """Where a sample is a sequence, how many tokens a second are trained on."""
+    tokens, rate = record.get("samples", {}).get("tokens"), record["images_per_second"]["median"]
+    return {"tokens/s": _or_missing(rate, lambda value: _rate(value * tokens))} if tokens else {}
 
 
 def remarks(record: Record) -> list[str]:

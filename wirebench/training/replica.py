@@ -15,6 +15,8 @@ from wirebench.training.loss import cross_entropy, logits_of, row_by_row
 from wirebench.utils.rng import seed_of
 
 TOP = (1, 5)
+IMAGE_DIMENSIONS = 4
+"""Number, channels, height and width: what has others has no channels to put last."""
 
 
 @dataclass
@@ -90,7 +92,8 @@ class Replica:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.section.precision == "bf16")
 
     def _laid_out(self, images: Tensor) -> Tensor:
-        return images.contiguous(memory_format=torch.channels_last) if self.section.channels_last else images
+        with_channels = self.section.channels_last and images.dim() == IMAGE_DIMENSIONS
+        return images.contiguous(memory_format=torch.channels_last) if with_channels else images
 
 
 def _hits(logits: Tensor, labels: Tensor) -> Sequence[float]:

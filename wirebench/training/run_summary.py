@@ -1,6 +1,6 @@
 """What is said at the end of a run: the bytes that each rank sent, and warnings of results that mislead."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,6 +8,7 @@ import torch
 from wirebench.collectives.execution.executor import RequestLog
 from wirebench.comm.engine import Engine
 from wirebench.config.loader import Config
+from wirebench.data.base import labels_of, text_measures
 from wirebench.data.base import unit_of as dataset_unit
 from wirebench.telemetry.timeline import Timeline
 from wirebench.telemetry.wire_stats import PerRankBytes, Traffic
@@ -31,8 +32,17 @@ def setting(worker: Replica) -> dict[str, Any]:
     dataset = worker.shard.dataset
     return {
         "parameters": worker.flat.param.numel(),
-        "samples": {"train": dataset.train_size, "test": dataset.test_size, "unit": dataset_unit(dataset)},
-    }
+        "samples": {
+            "train": dataset.train_size, "test": dataset.test_size, "unit": dataset_unit(dataset),
+            "tokens": labels_of(dataset) if labels_of(dataset) > 1 else None,
+        },
+    }  # fmt: skip
+
+
+def evaluated(worker: Replica, final: Mapping[str, float]) -> dict[str, float | None]:
+    """The record's `final`: what the last evaluation gave, and of a text what its loss means."""
+    told = {key: final.get(key) for key in ("loss", "top1", "top5")}
+    return told | text_measures(worker.shard.dataset, told["loss"])
 
 
 def draw_requests(

@@ -251,7 +251,7 @@ class Trainer:
             device=self.engine.device.type,
             **run_summary.setting(self.workers[0]),
             startup_seconds=self._startup_seconds,
-            final={key: final.get(key) for key in ("loss", "top1", "top5")},
+            final=run_summary.evaluated(self.workers[0], final),
             steps_done=self.step,
             resumed_at=self.first_step or None,
             seconds_total=self.state.seconds,

@@ -1,38 +1,13 @@
-"""SGD and its learning-rate schedules."""
+"""The learning rate of a step."""
 
 import math
 
 import torch
-from torch import nn
 
 from wirebench.config.loader import OptimizerConfig
-from wirebench.errors import UserError
-from wirebench.gradient.optimizer_state import restore_strides
 
 _ONE_CYCLE_RISE = 0.3  # share of the run, where warmup_epochs does not say
 _ONE_CYCLE_START = 1 / 25  # of the peak
-
-
-def build_optimizer(model: nn.Module, section: OptimizerConfig) -> torch.optim.SGD:
-    """PyTorch's SGD over the trainable parameters of `model`, with the rate section.lr until one is applied.
-
-    With decay_norm = false, parameters of at most one dimension form a second group without weight decay. The update
-    is the fused one, a single pass over the memory. It takes parameter, gradient and momentum in the order in which
-    they lie in memory, so a gradient must have its parameter's strides, as autograd and `FlatGradient` see to.
-    Raises UserError for settings that do not go together.
-    """
-    _check(section)
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    decayed = [p for p in trainable if section.decay_norm or p.ndim > 1]
-    exempt = [p for p in trainable if not section.decay_norm and p.ndim <= 1]
-    groups = [
-        {"params": parameters, "weight_decay": weight_decay}
-        for parameters, weight_decay in ((decayed, section.weight_decay), (exempt, 0.0))
-        if parameters
-    ]
-    optimizer = torch.optim.SGD(groups, lr=section.lr, momentum=section.momentum, nesterov=section.nesterov, fused=True)
-    optimizer.register_load_state_dict_post_hook(restore_strides)
-    return optimizer
 
 
 def learning_rate(section: OptimizerConfig, epoch_fraction: float, epochs: float, workers: int) -> float:
@@ -74,14 +49,3 @@ def _factor(section: OptimizerConfig, epoch_fraction: float, rise_epochs: float,
         return 0.0
     done = (epoch_fraction - rise_epochs) / (epochs - rise_epochs)
     return 1 - done if section.schedule == "one_cycle" else (1 + math.cos(math.pi * done)) / 2
-
-
-def _check(section: OptimizerConfig) -> None:
-    if section.nesterov and section.momentum == 0:
-        raise UserError("optimizer.nesterov: Nesterov momentum needs optimizer.momentum above 0")
-    if section.schedule == "step" and not section.milestones:
-        raise UserError(
-            "optimizer.milestones: schedule = 'step' needs the epochs at which the rate falls, e.g. [80, 120]"
-        )
-    if section.schedule != "step" and (section.milestones or section.gamma != OptimizerConfig.gamma):
-        raise UserError(f"optimizer.schedule: {section.schedule!r} takes no milestones and no gamma; only 'step' does")

@@ -1,0 +1,161 @@
+"""AdamW, Muon and clipping: each equal to PyTorch's own in a plain loop, and resumed bit for bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from tests.distributed.launch import here
+from wirebench.config.sections import OptimizerConfig
+from wirebench.errors import UserError
+from wirebench.training.optimizers.build import build_optimizer, clip
+from wirebench.training.optimizers.muon import matrices_of
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Embedding(5, 4), nn.Flatten(), nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 6), nn.Linear(6, 3))
+
+
+def steps(model: nn.Module, optimizer: torch.optim.Optimizer, count: int = 5) -> list[torch.Tensor]:
+    chance = torch.Generator().manual_seed(1)
+    for _ in range(count):
+        tokens = torch.randint(0, 5, (7, 2), generator=chance)
+        optimizer.zero_grad()
+        model(tokens).square().sum().backward()
+        optimizer.step()
+    return [p.detach().clone() for p in model.parameters()]
+
+
+def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_adamw_is_pytorchs() -> None:
+    ours, theirs = network(), network()
+    section = OptimizerConfig(name="adamw", lr=0.01, momentum=0.8, beta2=0.95, eps=1e-6, weight_decay=0.1)
+    plain = torch.optim.AdamW(theirs.parameters(), lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1, fused=True)
+    assert same(steps(ours, build_optimizer(ours, section)), steps(theirs, plain))
+
+
+def test_muon_is_pytorchs_for_matrices_inside_and_adamw_for_the_rest() -> None:
+    ours, theirs = network(), network()
+    section = OptimizerConfig(name="muon", lr=0.01, momentum=0.9, nesterov=True, weight_decay=0.1)
+    mine = matrices_of(theirs)
+    assert [tuple(p.shape) for p in mine] == [(6, 8), (6, 6)], "neither the embedding nor the head"
+    rest = [p for p in theirs.parameters() if all(p is not each for each in mine)]
+    options = {"lr": 0.01, "weight_decay": 0.1}
+    muon = torch.optim.Muon(mine, momentum=0.9, nesterov=True, adjust_lr_fn="match_rms_adamw", **options)
+    adamw = torch.optim.AdamW(rest, betas=(0.9, 0.999), fused=True, **options)
+
+    class Both:
+        def zero_grad(self) -> None:
+            theirs.zero_grad()
+
+        def step(self) -> None:
+            muon.step()
+            adamw.step()
+
+    assert same(steps(ours, build_optimizer(ours, section)), steps(theirs, Both()))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_its_state_goes_on(name: str) -> None:
+    section = OptimizerConfig(name=name, lr=0.01)  # type: ignore[arg-type]
+    unbroken, broken = network(), network()
+    expected = steps(unbroken, build_optimizer(unbroken, section), 5)
+    first = build_optimizer(broken, section)
+    steps(broken, first, 5)
+    saved, weights = first.state_dict(), broken.state_dict()
+    again = network()
+    again.load_state_dict(weights)
+    optimizer = build_optimizer(again, section)
+    optimizer.load_state_dict(saved)
+    assert same(steps(again, optimizer, 5), steps(unbroken, _going_on(unbroken, section, expected), 5))
+
+
+def _going_on(model: nn.Module, section: OptimizerConfig, expected: list[torch.Tensor]) -> torch.optim.Optimizer:
+    """The optimizer of a model after the five steps that gave `expected`, made by doing them once more."""
+    with torch.no_grad():
+        for parameter, fresh in zip(model.parameters(), network().parameters(), strict=True):
+            parameter.copy_(fresh)
+    optimizer = build_optimizer(model, section)
+    assert same(steps(model, optimizer, 5), expected)
+    return optimizer
+
+
+@pytest.mark.parametrize("name", ["adamw", "muon"])
+def test_decay_leaves_biases_alone_where_it_is_told_to(name: str) -> None:
+    section = OptimizerConfig(name=name, lr=0.01, weight_decay=0.1, decay_norm=False)  # type: ignore[arg-type]
+    optimizer = build_optimizer(network(), section)
+    decays = {p.ndim: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}
+    assert decays == {1: 0.0, 2: 0.1}
+
+
+def test_clipping_is_pytorchs() -> None:
+    flat = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    for most in (0.0, 1.0, 1e6):
+        ours, theirs = flat.clone(), nn.Parameter(torch.zeros(1000))
+        theirs.grad = flat.clone()
+        clip(ours, most)
+        if most:
+            nn.utils.clip_grad_norm_([theirs], most)
+        assert torch.allclose(ours, theirs.grad, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"name": "adamw", "nesterov": True}, "optimizer.nesterov: goes with sgd and muon"),
+        ({"name": "sgd", "beta2": 0.9}, "optimizer.beta2, optimizer.eps: belong to adamw and muon"),
+        ({"name": "adamw", "momentum": 1.0}, r"lie in \[0, 1\) with adamw"),
+    ],
+)
+def test_settings_that_do_not_go_together(settings: dict[str, object], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        build_optimizer(network(), OptimizerConfig(**settings))  # type: ignore[arg-type]
+
+
+def test_muon_needs_matrices() -> None:
+    with pytest.raises(UserError, match=r"optimizer\.name: 'muon' is for models with linear layers inside"):
+        build_optimizer(nn.Linear(3, 3), OptimizerConfig(name="muon"))
+
+
+CONFIG = "configs/gpt_python_sources.toml"
+SMALL = (
+    "model.depth=2", "model.width=16", "model.heads=2", "model.context=16", "data.length=16", "data.train_bytes=4096",
+    "data.batch_size=2", "train.warmup_steps=0", "train.eval_every=0", "output.tensorboard=false",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("words", [["optimizer.name=adamw"], ["optimizer.name=muon", "compressor.name=topk"]])
+def test_a_resumed_run_ends_as_the_unbroken_one(words: list[str], tmp_path: Path) -> None:
+    both = [CONFIG, *SMALL, *words, "train.checkpoint_every_steps=4"]
+    assert here(2, [*both, "train.max_steps=8", f"output.dir={tmp_path / 'unbroken'}"]) == 0
+    assert here(2, [*both, "train.max_steps=4", f"output.dir={tmp_path / 'broken'}"]) == 0
+    assert here(2, [*both, "train.max_steps=8", f"output.dir={tmp_path / 'broken'}", "train.resume=auto"]) == 0
+    kept = [(tmp_path / name / "checkpoints/step-00000008") for name in ("unbroken", "broken")]
+    files = sorted(path.name for path in kept[0].iterdir() if path.suffix == ".safetensors")
+    assert files
+    assert all((kept[0] / name).read_bytes() == (kept[1] / name).read_bytes() for name in files)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["compressor.name=dgc"],
+            "optimizer.name: 'dgc' applies the momentum itself, in place of sgd's; with adamw",
+        ),
+        (
+            ["scheduler.name=dear"],
+            "optimizer.clip: 'dear' updates layers before the whole gradient's norm",
+        ),
+    ],
+)
+def test_what_does_not_go_with_it_is_one_line(
+    words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert here(2, [CONFIG, *SMALL, *words, f"output.dir={tmp_path / 'run'}"]) == 2
+    assert line in capsys.readouterr().err

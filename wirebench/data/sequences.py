@@ -1,0 +1,58 @@
+"""Sequences of bytes out of a long text, each with its bytes' successors as labels."""
+
+from collections.abc import Iterable, Iterator
+
+import torch
+from torch import Tensor
+
+from wirebench.data.base import Batch, Key, at_least
+from wirebench.errors import UserError
+from wirebench.utils.rng import generator
+
+BYTES = 256
+
+
+class ByteSequences:
+    """A training and a test text, uint8 of one dimension each, cut into sequences of `length` bytes.
+
+    Sample i begins at byte i * length. In training all begin further on by a shift below `length` that the seed and the
+    epoch draw, so that the cuts lie elsewhere in each epoch. Samples are int64 (N, length), labels likewise: the bytes
+    one further on.
+    """
+
+    num_classes = BYTES
+    bytes_per_label = 1.0
+    """So a loss in nats divided by log 2 is bits per byte."""
+
+    def __init__(self, train: Tensor, test: Tensor, length: int, train_bytes: int) -> None:
+        at_least("length", length, 1)
+        at_least("train_bytes", train_bytes, 0)
+        if train_bytes > len(train):
+            raise UserError(f"data.train_bytes: the training split has {len(train)}, got {train_bytes}")
+        train = train[: train_bytes or None]
+        for name, text in (("training", train), ("test", test)):
+            if len(text) < 2 * length:
+                raise UserError(
+                    f"data.length: the {name} split has {len(text)} bytes, too few for sequences of {length}"
+                )
+        self.length, self._texts = length, {True: train, False: test}
+        # A shift and the last label lie within the text.
+        self.train_size, self.test_size = len(train) // length - 1, (len(test) - 1) // length
+
+    @property
+    def image_shape(self) -> tuple[int, ...]:
+        """(): they are no images."""
+        return ()
+
+    def batches(
+        self, index_batches: Iterable[Tensor], *, train: bool, key: Key, device: torch.device
+    ) -> Iterator[Batch]:
+        """See `Dataset.batches`."""
+        shift = 0
+        if train:
+            drawn = torch.randint(self.length, (), generator=generator("byte sequences", key.seed, key.epoch))
+            shift = int(drawn)
+        places = torch.arange(self.length + 1)
+        for index in index_batches:
+            rows = self._texts[train][index[:, None] * self.length + shift + places].to(device, torch.int64)
+            yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()

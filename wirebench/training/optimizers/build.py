@@ -1,0 +1,73 @@
+"""Optimizers, all of them PyTorch's, as a config asks for them."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW, Optimizer
+
+from wirebench.config.loader import OptimizerConfig
+from wirebench.errors import UserError
+from wirebench.gradient.optimizer_state import restore_strides
+from wirebench.training.optimizers.muon import MuonWithAdamW, matrices_of
+
+
+def build_optimizer(model: nn.Module, section: OptimizerConfig) -> Optimizer:
+    """PyTorch's optimizer over the trainable parameters of `model`, with the rate section.lr until one is applied.
+
+    With decay_norm = false, parameters of at most one dimension form a second group without weight decay. The update
+    is the fused one, a single pass over the memory. It takes parameter, gradient and momentum in the order in which
+    they lie in memory, so a gradient must have its parameter's strides, as autograd and `FlatGradient` see to.
+    Raises UserError for settings that do not go together.
+    """
+    _check(section)
+    optimizer = _build(model, section)
+    optimizer.register_load_state_dict_post_hook(restore_strides)
+    return optimizer
+
+
+def _build(model: nn.Module, section: OptimizerConfig) -> Optimizer:
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    if section.name == "sgd":
+        groups = _groups(trainable, section)
+        return SGD(groups, lr=section.lr, momentum=section.momentum, nesterov=section.nesterov, fused=True)
+    if section.name == "adamw":
+        groups, betas = _groups(trainable, section), (section.momentum, section.beta2)
+        return AdamW(groups, lr=section.lr, betas=betas, eps=section.eps, fused=True)
+    matrices = matrices_of(model)
+    mine = set(map(id, matrices))
+    return MuonWithAdamW(
+        _groups(matrices, section), _groups([p for p in trainable if id(p) not in mine], section),
+        lr=section.lr, momentum=section.momentum, nesterov=section.nesterov, beta2=section.beta2, eps=section.eps,
+    )  # fmt: skip
+
+
+def _groups(parameters: Sequence[nn.Parameter], section: OptimizerConfig) -> list[dict[str, Any]]:
+    """With weight decay, and without."""
+    decayed = [p for p in parameters if section.decay_norm or p.ndim > 1]
+    exempt = [p for p in parameters if not section.decay_norm and p.ndim <= 1]
+    parts = ((decayed, section.weight_decay), (exempt, 0.0))
+    return [{"params": some, "weight_decay": weight_decay} for some, weight_decay in parts if some]
+
+
+def clip(gradient: Tensor, most: float) -> None:
+    """Scale a flat gradient down to the norm `most`, where it is longer; 0: leave it. What is not finite stays so."""
+    if most:
+        gradient.mul_((most / (gradient.norm() + 1e-6)).clamp(max=1.0))
+
+
+def _check(section: OptimizerConfig) -> None:
+    if section.name == "adamw" and section.nesterov:
+        raise UserError("optimizer.nesterov: goes with sgd and muon, not with adamw")
+    if section.name == "sgd" and (section.beta2, section.eps) != (OptimizerConfig.beta2, OptimizerConfig.eps):
+        raise UserError("optimizer.beta2, optimizer.eps: belong to adamw and muon; sgd has none")
+    if section.name != "sgd" and not (section.momentum < 1 and section.beta2 < 1):
+        raise UserError(f"optimizer.momentum, optimizer.beta2: lie in [0, 1) with {section.name}")
+    if section.nesterov and section.momentum == 0:
+        raise UserError("optimizer.nesterov: Nesterov momentum needs optimizer.momentum above 0")
+    if section.schedule == "step" and not section.milestones:
+        raise UserError(
+            "optimizer.milestones: schedule = 'step' needs the epochs at which the rate falls, e.g. [80, 120]"
+        )
+    if section.schedule != "step" and (section.milestones or section.gamma != OptimizerConfig.gamma):
+        raise UserError(f"optimizer.schedule: {section.schedule!r} takes no milestones and no gamma; only 'step' does")
