@@ -26,6 +26,7 @@ from wirebench.data.base import fingerprint, probe_batch, unit_of
 from wirebench.errors import PeerLost, UserError
 from wirebench.exchange.diagnostics import Health
 from wirebench.exchange.easgd import Elastic
+from wirebench.exchange.outer import OuterSteps
 from wirebench.exchange.preflight import preflight
 from wirebench.exchange.reduce_scatter import ReduceScatterDriver
 from wirebench.gradient.contract import Scheduler
@@ -106,8 +107,8 @@ def _assemble(
     progress = Progress(unit_of(workers[0].shard.dataset)) if engine.is_first else NullProgress()
     identity = _identity(settings, workers[0])
     states: Sequence[Holder] = [lane.compressor for lane in lanes] or [compressor_of(settings)]
-    if isinstance(synchroniser, Elastic):
-        states = synchroniser.pulls
+    if isinstance(synchroniser, Elastic | OuterSteps):
+        states = synchroniser.holders
     health, warnings = Health(lanes), list[str]()
     begin = len(settings.compressor.warmup) * workers[0].shard.steps_per_epoch
     residual_watch = residual_watch_of(settings, lanes, warnings, progress, begin) if engine.is_first else None

@@ -22,6 +22,7 @@ from wirebench.exchange.easgd import Elastic
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.lockstep import Lockstep
 from wirebench.exchange.native import native_sync
+from wirebench.exchange.outer import OuterSteps
 from wirebench.exchange.overlapped import Threaded
 from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.schedule import LayerCost
@@ -73,7 +74,7 @@ def connect(
         lane.set_buckets(groups)
     models, optimizers = [worker.model for worker in workers], [worker.optimizer for worker in workers]
     driver = driver_of(engine, scheduler, lanes, models, optimizers, clock, timeline)
-    if isinstance(driver, Lockstep) or not engine.distributed:
+    if isinstance(driver, Lockstep | OuterSteps) or not engine.distributed:
         return Connected(lanes, driver, None)
     costs = functools.partial(measure_exchange, engine, lanes[0], lambda: compressor_of(settings))
     calibration = _calibration(settings, engine, scheduler, workers[0], groups, driver, costs)

@@ -42,6 +42,8 @@ def resolve(given: Config) -> Config:
             f"scheduler.name: {resolved.scheduler.name!r} sends weights, not gradients; it goes with compressor.name = "
             f"none and output.health_every = 0, not {names[0]} and {resolved.output.health_every}"
         )
+    if scheduler_of(resolved).mode == "outer":
+        _check_outer(resolved)
     if resolved.scheduler.profile and not scheduler_of(resolved).needs_profile:
         raise UserError(f"scheduler.profile: {resolved.scheduler.name!r} weighs no times")
     if native and resolved.output.health_every:
@@ -53,6 +55,17 @@ def resolve(given: Config) -> Config:
     if compressor_of(resolved).owns_momentum and resolved.optimizer.momentum:
         raise UserError(f"optimizer.momentum: {resolved.compressor.name!r} applies momentum itself; set it to 0")
     return dataclasses.replace(resolved, asked=requested.difference(to_dict(given), to_dict(resolved)))
+
+
+def _check_outer(settings: Config) -> None:
+    """UserError for what does not go with exchanges of weights' differences."""
+    if compressor_of(settings).owns_momentum:
+        raise UserError(
+            f"scheduler.name: {settings.scheduler.name!r} has an outer momentum, and {settings.compressor.name!r} applies "
+            "one to what it is given; set compressor.momentum=0"
+        )
+    if settings.output.health_every:
+        raise UserError(f"output.health_every: {settings.scheduler.name!r} exchanges no gradients to look into")
 
 
 def notes(given: Config) -> list[str]:

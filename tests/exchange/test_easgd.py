@@ -90,7 +90,7 @@ def test_the_sum_is_of_the_weights_that_the_step_began_with_also_in_a_thread():
     driver = Elastic([lane], [optimizer], BETA, overlaps=True)
     first = lane.flat.param.clone()
     one_step(driver, [model], [optimizer], 0)
-    assert torch.allclose(driver.pulls[0].message, 2 * first)
+    assert torch.allclose(driver.holders[0].message, 2 * first)
     driver.holding = True
     one_step(driver, [model], [optimizer], 1)
     [duration] = driver.take_durations()

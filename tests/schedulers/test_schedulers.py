@@ -88,7 +88,7 @@ def test_when_messages_go_and_who_needs_a_profile():
     found = {name: schedulers.build(name) for name in schedulers.available()}
     modes = {name: s.mode for name, s in found.items() if s.mode != "overlapped"}
     after = {"naive": "after_backward", "sync_easgd": "after_backward"}
-    assert modes == {"dear": "split", "easgd": "elastic", "native": "native", **after}
+    assert modes == {"dear": "split", "easgd": "elastic", "outer": "outer", "native": "native", **after}
     profiled = {name for name, s in found.items() if s.needs_profile}
     assert profiled == {"asc_wfbp", "mg_wfbp", "mg_wfbp_later", "optimal"}
 

@@ -13,6 +13,7 @@ from wirebench.errors import UserError
 from wirebench.exchange.easgd import Elastic
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.lockstep import Lockstep
+from wirebench.exchange.outer import OuterSteps
 from wirebench.exchange.overlapped import Threaded
 from wirebench.exchange.reduce_scatter import ReduceScatterDriver
 from wirebench.gradient.contract import Method, Scheduler
@@ -25,7 +26,10 @@ from wirebench.topology.tree import Topology
 IN_TWO_HALVES, ENGINES_OWN = "ring", "native"
 """The default collectives: for a schedule that runs the two halves of one apart, and for all others."""
 
-Driver = Lockstep | Threaded | Elastic
+UPDATES_ITSELF = ("split", "elastic", "outer")
+"""Modes in which the model's weights are not the optimizer's work alone."""
+
+Driver = Lockstep | Threaded | Elastic | OuterSteps
 
 
 def collective_name(compressor: Method, scheduler: Scheduler) -> str:
@@ -76,10 +80,12 @@ def driver_of(
 ) -> Driver:
     """The driver that the scheduler's mode asks for.
 
-    models, optimizers  of the lanes, in the same order; optimizers are read only in modes `split` and `elastic`
+    models, optimizers  of the lanes, in the same order; optimizers are read only in modes `split`, `elastic` and `outer`
     """
     if scheduler.mode == "elastic":
         return Elastic(lanes, optimizers, scheduler.beta, overlaps=engine.distributed)
+    if scheduler.mode == "outer":
+        return OuterSteps(lanes, optimizers, scheduler, clock, overlaps=engine.distributed)
     if not engine.distributed:
         return Lockstep(lanes)
     if scheduler.mode == "split":

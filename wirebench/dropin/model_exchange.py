@@ -13,13 +13,15 @@ from torch.optim import Optimizer
 from wirebench.collectives.plan import Collective
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
-from wirebench.dropin.assembly import Driver, driver_of, first_cut, lane_of, refuse_groups
+from wirebench.dropin.assembly import UPDATES_ITSELF, Driver, driver_of, first_cut, lane_of, refuse_groups
 from wirebench.dropin.held_rates import HeldRates
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.replicas import trainable
 from wirebench.dropin.unused import UnusedEverywhere
 from wirebench.errors import UserError
+from wirebench.exchange.easgd import Elastic, Pull
 from wirebench.exchange.lane import Lane
+from wirebench.exchange.outer import Anchored, OuterSteps
 from wirebench.exchange.overlapped import Threaded
 from wirebench.exchange.preflight import preflight
 from wirebench.gradient.conformance import name_of
@@ -30,6 +32,7 @@ from wirebench.profiling.calibration import Calibration
 from wirebench.profiling.exchange_timer import measure_exchange
 from wirebench.profiling.layer_timer import LayerTimer
 from wirebench.topology.tree import Topology
+from wirebench.utils.tensor_tree import on_device
 
 
 class ModelExchange:
@@ -107,7 +110,7 @@ class ModelExchange:
             self.calibration.plan(step + 1)
         missing = [position for position, p in enumerate(self.flat.parameters) if p.grad is None]
         # Where a schedule leaves exchanges under way between steps, nothing else may be sent, and updates are its own.
-        if self.mode not in ("split", "elastic"):
+        if self.mode not in UPDATES_ITSELF:
             self.unused = UnusedEverywhere(self.engine, self.flat, missing)
         self.is_laid_out = True
         self.driver.begin(step, epoch)
@@ -154,7 +157,7 @@ class ModelExchange:
         return {
             "order": [layer.name for layer in self.flat.layers],
             "cut": self.calibration.state_dict() if self.calibration else {},
-            "compressor": self.compressor.state_dict(),
+            "compressor": self._holder().state_dict(),
         }
 
     def close(self) -> None:
@@ -173,8 +176,12 @@ class ModelExchange:
         order: list[str] = json.loads(gather_bytes(self.engine.communicators[0], json.dumps(mine).encode())[0])
         return order
 
+    def _holder(self) -> Method | Pull | Anchored:
+        """What keeps this rank's state: the compressor or, where weights are sent, its side of that."""
+        return self.driver.holders[0] if isinstance(self.driver, Elastic | OuterSteps) else self.compressor
+
     def _restore(self, state: Mapping[str, Any]) -> None:
-        self.compressor.load_state_dict({name: t.to(self.flat.grad.device) for name, t in state["compressor"].items()})
+        self._holder().load_state_dict(on_device(state["compressor"], self.flat.grad.device))
         if self.calibration is not None:
             self.calibration.load_state_dict(state["cut"])
 

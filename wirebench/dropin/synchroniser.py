@@ -21,7 +21,7 @@ from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import attach
 from wirebench.dropin import momentum
-from wirebench.dropin.assembly import collective_name
+from wirebench.dropin.assembly import UPDATES_ITSELF, collective_name
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
 from wirebench.dropin.overflow import Overflow
@@ -63,9 +63,9 @@ def synchronise(
     method = conformance.method_of(compressor)
     if scheduler.mode == "native":
         raise UserError("synchronise: scheduler 'native' is DistributedDataParallel or hvd.DistributedOptimizer itself")
-    if scheduler.mode in ("split", "elastic") and optimizer is None:
+    if scheduler.mode in UPDATES_ITSELF and optimizer is None:
         raise UserError("synchronise: this scheduler updates the model itself; pass optimizer=")
-    if scheduler.mode in ("split", "elastic") and scaler is not None:
+    if scheduler.mode in UPDATES_ITSELF and scaler is not None:
         raise UserError("synchronise: this scheduler updates the model itself, which a GradScaler does not allow")
     if scheduler.mode == "elastic" and conformance.name_of(method) != "none":
         raise UserError("synchronise: this scheduler sends weights, not gradients; it goes with compressor 'none'")
@@ -125,7 +125,7 @@ class Sync:
 
     def wait(self) -> None:
         """Return when every `.grad` is the average over ranks; then clip, and let the optimizer step."""
-        if self._exchange.mode in ("split", "elastic"):
+        if self._exchange.mode in UPDATES_ITSELF:
             raise UserError("sync.wait: this scheduler updates the model itself; use sync.step(optimizer)")
         self._finish()
 

@@ -83,12 +83,12 @@ class Elastic:
 
     def __init__(self, lanes: Sequence[Lane], optimizers: Sequence[Optimizer], beta: float, overlaps: bool) -> None:
         self.lanes = lanes
-        self.pulls = [Pull(lane, optimizer, beta) for lane, optimizer in zip(lanes, optimizers, strict=True)]
+        self.holders = [Pull(lane, optimizer, beta) for lane, optimizer in zip(lanes, optimizers, strict=True)]
         self.holding = False
         self._device = lanes[0].flat.grad.device
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
         self._timer = timer_for(self._device)
-        self._before = [torch.empty_like(pull.param) for pull in self.pulls]
+        self._before = [torch.empty_like(pull.param) for pull in self.holders]
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="exchange") if overlaps else None
         self._under_way: Future[None] | None = None
         self._seconds: list[Duration] = []
@@ -96,7 +96,7 @@ class Elastic:
 
     def begin(self, step: int, epoch: int) -> None:
         """Copy the weights that the step begins with, and start to sum them over ranks."""
-        for lane, pull, before in zip(self.lanes, self.pulls, self._before, strict=True):
+        for lane, pull, before in zip(self.lanes, self.holders, self._before, strict=True):
             lane.begin(step, epoch)
             before.copy_(pull.param)
             pull.message.copy_(pull.param)
@@ -137,7 +137,7 @@ class Elastic:
         """Around the optimizer's step: the pull comes after it."""
         yield
         with torch.no_grad():
-            for pull, before in zip(self.pulls, self._before, strict=True):
+            for pull, before in zip(self.holders, self._before, strict=True):
                 pull.apply(before)
 
     def settle(self) -> None:
@@ -146,13 +146,13 @@ class Elastic:
     @contextmanager
     def evaluation_view(self) -> Iterator[None]:
         """Meanwhile the models hold the centre: it is what is evaluated and saved."""
-        for pull in self.pulls:
+        for pull in self.holders:
             pull.own = pull.param.clone()
             pull.param.copy_(pull.centre)
         try:
             yield
         finally:
-            for pull in self.pulls:
+            for pull in self.holders:
                 assert pull.own is not None
                 pull.param.copy_(pull.own)
                 pull.own = None
@@ -165,13 +165,13 @@ class Elastic:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _exchange(self, ready: torch.cuda.Event | None) -> None:
-        steps: list[Any] = [p.lane.server.serve(Sum(p.message)) for p in self.pulls]
+        steps: list[Any] = [p.lane.server.serve(Sum(p.message)) for p in self.holders]
         if self._stream is None or ready is None:
             totals = run(steps)
         else:
             with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
                 self._stream.wait_event(ready)
                 totals = run(steps)
-        for pull, total in zip(self.pulls, totals, strict=True):
+        for pull, total in zip(self.holders, totals, strict=True):
             if isinstance(total, Tensor) and total.data_ptr() != pull.message.data_ptr():
                 pull.message.copy_(total)

@@ -89,6 +89,7 @@ class _Step:
     def _exchange(self, span: Span, backward: Sequence[int]) -> None:
         waits = {
             "after_backward": [backward[-1]],
+            "outer": [backward[-1]],
             "elastic": [],  # it sends weights, which are there at the start of the step
         }.get(self._simulated.mode, [backward[self._simulated.groups[span.bucket].stop - 1]])
         self._stages(span, [*waits, *self._sent], span.start, copy=False)

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
-Mode = Literal["overlapped", "after_backward", "split", "elastic", "native"]
+Mode = Literal["overlapped", "after_backward", "split", "elastic", "outer", "native"]
 """When and by whom messages are sent.
 
 overlapped      each as soon as its last gradient is there
@@ -12,8 +12,24 @@ after_backward  all when the backward pass is done
 split           as `overlapped`, but only a plan's reduce-scatter; its all-gather follows after the backward pass, under
                 the next forward pass (DeAR)
 elastic         weights travel instead of gradients (easgd)
+outer           differences of weights travel, once in many steps (DiLoCo)
 native          by the engine's own synchroniser: DistributedDataParallel or hvd.DistributedOptimizer
 """
+
+
+class OuterRule(Protocol):
+    """What a scheduler of mode `outer` says beside its groups, which are the fragments (schedulers/outer.py)."""
+
+    every: int
+    rate: float
+    momentum: float
+    nesterov: bool
+    delay: int
+    keep: float
+
+    def starts(self, fragment: int, step: int) -> bool:
+        """Whether the fragment is sent after this step, the first being 0."""
+        ...
 
 
 class LayerCost(NamedTuple):

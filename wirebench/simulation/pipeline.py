@@ -7,7 +7,7 @@ measured (profiling/calibration.py), or priced by the cost model (simulator.py).
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from wirebench.gradient.schedule import Duration, Mode
+from wirebench.gradient.schedule import Duration, Mode, OuterRule
 
 
 class Passes(NamedTuple):
@@ -79,6 +79,23 @@ def simulate_step(passes: Passes, groups: Sequence[range], mode: Mode, durations
         free = start + duration.seconds
         spans.append(Span(number, "all", 0.0 if mode == "elastic" else ready, start, free))
     exposed = max(0.0, free - forward - passes.backward)
+    return Step(passes.seconds + exposed, exposed, forward, tuple(spans))
+
+
+def outer_step(passes: Passes, rule: OuterRule, durations: Sequence[Duration]) -> Step:
+    """The mean of a period's steps in which each fragment is exchanged once, `durations` long.
+
+    An exchange adds what the `delay` steps beside which it runs do not hide. It is drawn whole, after its step's
+    backward pass.
+    """
+    forward = sum(passes.forward)
+    free = ready = forward + passes.backward
+    spans = []
+    for number, duration in enumerate(durations):
+        spans.append(Span(number, "all", ready, free, free + duration.seconds))
+        free += duration.seconds
+    hidden = rule.delay * passes.seconds
+    exposed = sum(max(0.0, duration.seconds - hidden) for duration in durations) / rule.every
     return Step(passes.seconds + exposed, exposed, forward, tuple(spans))
 
 

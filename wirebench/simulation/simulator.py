@@ -7,7 +7,7 @@ is priced by the plan that would serve it, and the messages are set beside the t
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from wirebench import collectives
 from wirebench.costmodel.piecewise import Piecewise, spans
@@ -17,8 +17,8 @@ from wirebench.errors import UserError
 from wirebench.gradient.contract import Compressor, Scheduler
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.requests import Sum
-from wirebench.gradient.schedule import Duration, LayerCost, Mode
-from wirebench.simulation.pipeline import Passes, Step, simulate_step
+from wirebench.gradient.schedule import Duration, LayerCost, Mode, OuterRule
+from wirebench.simulation.pipeline import Passes, Step, outer_step, simulate_step
 from wirebench.simulation.trace import Trace
 from wirebench.telemetry.timeline import ALL_GATHER, Timeline
 from wirebench.topology.presets import Network, cluster
@@ -44,7 +44,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Simulated:
-    """One simulated composition on one network.
+    """One simulated composition on one network. Of an outer schedule, whose steps differ, the mean of its steps.
 
     step         its time, and the messages' spans
     mode         the scheduler's: when messages go
@@ -137,17 +137,22 @@ class Simulator:
         cut = _in_halves if scheduler.mode == "split" else _whole
         stages = [cut(self.pricer, each, seconds) for each, seconds in zip(requests, compress, strict=True)]
         durations = [_duration(each) for each in stages]
-        step = simulate_step(self.passes, groups, scheduler.mode, durations)
+        steps = 1
+        if scheduler.mode == "outer":
+            rule = cast(OuterRule, scheduler)
+            step, steps = outer_step(self.passes, rule, durations), rule.every
+        else:
+            step = simulate_step(self.passes, groups, scheduler.mode, durations)
         return Simulated(
             step,
             scheduler.mode,
             tuple(groups),
             tuple(self._numel(group) for group in groups),
             tuple(map(tuple, stages)),
-            sum(request.num_bytes for each in requests for request in each),
-            sum(request.sent(self.pricer.topology.size) for each in requests for request in each),
-            sum(compress),
-            sum(d.seconds + d.copy_seconds for d in durations) - sum(compress),
+            sum(request.num_bytes for each in requests for request in each) / steps,
+            sum(request.sent(self.pricer.topology.size) for each in requests for request in each) / steps,
+            sum(compress) / steps,
+            (sum(d.seconds + d.copy_seconds for d in durations) - sum(compress)) / steps,
             self.passes.seconds,
         )
 

@@ -12,6 +12,7 @@ import torch
 
 from wirebench.data.shard import Entry
 from wirebench.exchange.easgd import Pull
+from wirebench.exchange.outer import Anchored
 from wirebench.gradient.contract import Method
 from wirebench.gradient.optimizer_state import OptimizerState
 from wirebench.training.replica import Replica
@@ -31,8 +32,8 @@ class Stateful(Protocol):
         ...
 
 
-Holder = Method | Pull
-"""What keeps a rank's state of the exchange: its compressor or, where weights are sent, its side of the pull."""
+Holder = Method | Pull | Anchored
+"""What keeps a rank's state of the exchange: its compressor or, where weights are sent, its side of that."""
 
 
 class TrainState:

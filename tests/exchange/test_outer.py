@@ -1,0 +1,246 @@
+"""Local steps with an outer optimizer: equal to the papers' rules in plain loops, on time, and resumed bit for bit."""
+
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+import compressors
+import schedulers
+import train
+from schedulers.outer import Outer
+from tests.exchange.lanes import LAYERS, Net, images, lanes_of, loss_of
+from wirebench.exchange.lane import Lane
+from wirebench.exchange.outer import NEVER, OuterSteps
+from wirebench.gradient.schedule import LayerCost
+from wirebench.telemetry.clock import Clock
+from wirebench.telemetry.timeline import Timeline
+
+ROOT = Path(__file__).resolve().parents[2]
+RATE = 0.1
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), RATE, momentum=0.5)
+
+
+def clock() -> Clock:
+    made = Clock(torch.device("cpu"), Timeline(0))
+    made.resume()
+    return made
+
+
+def one_step(driver: OuterSteps, models: list[nn.Module], optimizers: list[torch.optim.Optimizer], step: int) -> None:
+    driver.begin(step, 0)
+    driver.enable_sync()
+    for rank, model in enumerate(models):
+        loss_of(model, images(10 * step + rank)).backward()
+    driver.finish()
+    with driver.stepping():
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+def local_step(models: list[nn.Module], optimizers: list[torch.optim.Optimizer], step: int) -> None:
+    for rank, (model, optimizer) in enumerate(zip(models, optimizers, strict=True)):
+        optimizer.zero_grad()
+        loss_of(model, images(10 * step + rank)).backward()
+        for p in model.parameters():
+            p.grad = torch.zeros_like(p) if p.grad is None else p.grad
+        optimizer.step()
+
+
+def by_hand(size: int, steps: int, rule: Outer) -> tuple[list[list[Tensor]], list[Tensor]]:
+    """DiLoCo with whole models, PyTorch's SGD outside: all weights, then the anchor."""
+    models: list[nn.Module] = [Net() for _ in range(size)]
+    optimizers = [sgd(model) for model in models]
+    anchor = [nn.Parameter(p.detach().clone()) for p in models[0].parameters()]
+    outside = torch.optim.SGD(anchor, rule.rate, momentum=rule.momentum, nesterov=rule.nesterov)
+    for step in range(steps):
+        local_step(models, optimizers, step)
+        if (step + 1) % rule.every:
+            continue
+        for place, p in enumerate(anchor):
+            p.grad = sum(p.detach() - list(model.parameters())[place].detach() for model in models) / size
+        outside.step()
+        with torch.no_grad():
+            for model in models:
+                for mine, p in zip(model.parameters(), anchor, strict=True):
+                    mine.lerp_(p, 1 - rule.keep)
+    return [list(model.parameters()) for model in models], [p.detach() for p in anchor]
+
+
+def close(ours: list[Tensor], theirs: list[Tensor]) -> bool:
+    return all(torch.allclose(p, q, rtol=1e-5, atol=1e-6) for p, q in zip(ours, theirs, strict=True))
+
+
+@pytest.mark.parametrize("size", [1, 3])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Outer(every=2),
+        Outer(every=3, rate=1.0, momentum=0.0, nesterov=False),
+        Outer(every=2, rate=0.5, momentum=0.8, nesterov=False, keep=0.25),
+    ],
+    ids=["diloco", "local sgd", "heavy ball, half kept"],
+)
+def test_the_update_is_the_papers(rule: Outer, size: int) -> None:
+    models, lanes = lanes_of(size, [LAYERS])
+    optimizers = [sgd(model) for model in models]
+    driver = OuterSteps(lanes, optimizers, rule, clock(), overlaps=False)
+    for step in range(7):
+        one_step(driver, models, optimizers, step)
+        assert [len(log) for log in driver.take_logs()] == [int((step + 1) % rule.every == 0)] * size
+    weights, anchor = by_hand(size, 7, rule)
+    for model, expected in zip(models, weights, strict=True):
+        assert close(list(model.parameters()), expected)
+    with driver.evaluation_view():
+        for model in models:
+            assert close(list(model.parameters()), anchor)
+    assert close(list(models[0].parameters()), weights[0])
+    driver.close()
+
+
+def test_sgd_that_is_averaged_after_each_step_is_dense_training() -> None:
+    models, lanes = lanes_of(3, [LAYERS])
+    optimizers: list[torch.optim.Optimizer] = [torch.optim.SGD(model.parameters(), RATE) for model in models]
+    driver = OuterSteps(lanes, optimizers, Outer(1, 1.0, 0.0, nesterov=False), clock(), overlaps=False)
+    dense = Net()
+    together = torch.optim.SGD(dense.parameters(), RATE)
+    for step in range(5):
+        one_step(driver, models, optimizers, step)
+        together.zero_grad()
+        (sum(loss_of(dense, images(10 * step + rank)) for rank in range(3)) / 3).backward()
+        together.step()
+    assert close(list(models[2].parameters()), list(dense.parameters()))
+    driver.close()
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_fragments_go_in_turn_and_are_applied_when_they_are_due(threads: bool) -> None:
+    """Two fragments every four steps, two steps apart; each is applied three steps after it was sent."""
+    rule = Outer(every=4, fragments=2, delay=3)
+    models, lanes = lanes_of(1, [range(2), range(2, len(LAYERS))])
+    optimizers = [sgd(models[0])]
+    driver = OuterSteps(lanes, optimizers, rule, clock(), overlaps=threads)
+    [holder] = driver.holders
+    parts = [slice(bucket.start, bucket.stop) for bucket in lanes[0].buckets]
+    changed: dict[int, list[int]] = {}
+    for step in range(11):
+        before = holder.anchor.clone()
+        one_step(driver, models, optimizers, step)
+        changed[step] = [n for n, part in enumerate(parts) if not torch.equal(before[part], holder.anchor[part])]
+    # Fragment 0 is sent after steps 3, 7, 11, fragment 1 after 5, 9; three steps later each changes the anchor.
+    assert {step: which for step, which in changed.items() if which} == {6: [0], 8: [1], 10: [0]}
+    assert holder.due.tolist() == [NEVER, 12]
+    driver.settle()
+    driver.close()
+
+
+def test_what_is_under_way_delays_nobody_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    models, lanes = lanes_of(1, [LAYERS])
+    optimizers = [sgd(models[0])]
+    driver = OuterSteps(lanes, optimizers, Outer(every=2, delay=1), clock(), overlaps=True)
+    held, exchange = threading.Event(), driver._exchange
+    monkeypatch.setattr(driver, "_exchange", lambda *words: (held.wait(10), exchange(*words)))
+    for step in range(2):
+        one_step(driver, models, optimizers, step)
+    assert driver.holders[0].due.tolist() == [2], "sent, and the step is over"
+    held.set()
+    one_step(driver, models, optimizers, 2)
+    assert driver.holders[0].due.tolist() == [NEVER]
+    driver.close()
+
+
+def test_what_a_compressor_leaves_out_waits_for_the_next_exchange() -> None:
+    """The mean of the differences is what moved the anchor, and what the ranks hold back."""
+    models, lanes = lanes_of(2, [LAYERS])
+    for lane in lanes:
+        lane.compressor = compressors.build("topk", density=0.1)
+    driver = OuterSteps(lanes, [sgd(m) for m in models], Outer(2, 1.0, 0.0, nesterov=False), clock(), overlaps=False)
+    alone: list[nn.Module] = [Net(), Net()]
+    optimizers, theirs = [sgd(model) for model in models], [sgd(model) for model in alone]
+    start = driver.holders[0].anchor.clone()
+    for step in range(2):
+        one_step(driver, models, optimizers, step)
+        local_step(alone, theirs, step)
+    moved = start - driver.holders[0].anchor
+    held = [lane.compressor.held_back(start.numel()) for lane in lanes]
+    differences = sum(start - in_order(model, lanes[0]) for model in alone)
+    assert torch.allclose(differences, 2 * moved + held[0] + held[1], rtol=1e-5, atol=1e-6)
+    assert 0 < int(torch.count_nonzero(moved)) < 0.25 * start.numel()
+    driver.close()
+
+
+def in_order(model: nn.Module, lane: Lane) -> Tensor:
+    """A model's parameters in the order of a lane."""
+    named = dict(model.named_parameters())
+    return torch.cat([named[layer.name].detach().flatten() for layer in lane.flat.layers])
+
+
+@pytest.mark.parametrize("fragments", [1, 2, 3, 9])
+def test_fragments_are_about_the_same_size(fragments: int) -> None:
+    layers = [LayerCost(str(place), numel) for place, numel in enumerate((5, 40, 3, 60, 10, 50))]
+    groups = Outer(every=10, fragments=fragments).partition(layers, lambda numel: 0.0)
+    assert len(groups) == min(fragments, 6)
+    assert [place for group in groups for place in group] == list(range(6))
+    sizes = [sum(layers[place].numel for place in group) for group in groups]
+    assert max(sizes) <= 168 / len(groups) + 60
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"every": 0}, "every: needs at least 1"),
+        ({"every": 3, "fragments": 4}, "fragments: needs 1 to every = 3"),
+        ({"every": 3, "delay": 3}, "delay: needs 0 to every - 1 = 2"),
+        ({"rate": 0.0}, "rate: needs more than 0"),
+        ({"momentum": 1.0}, "momentum lies in"),
+        ({"momentum": 0.0}, "nesterov: needs momentum above 0"),
+        ({"keep": 1.0}, "keep lies in"),
+    ],
+)
+def test_options_that_make_no_sense(options: dict[str, float], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        schedulers.build("outer", **options)
+
+
+def run(folder: Path, *changes: str) -> list[dict[str, Tensor]]:
+    overrides = [
+        "engine.workers=2", "engine.name=local", "scheduler.name=outer", "scheduler.every=4", "scheduler.fragments=2",
+        "scheduler.delay=3", "compressor.name=topk", "train.warmup_steps=0", "data.batch_size=8",
+        "output.tensorboard=false", "train.checkpoint_every_steps=6", "train.eval_every=0", f"output.dir={folder}",
+    ]  # fmt: skip
+    assert train.main([str(ROOT / "configs/synthetic/toy.toml"), *overrides, *changes]) == 0
+    newest = sorted((folder / "checkpoints").glob("step-*"))[-1]
+    return [
+        load_file(newest / name) for name in ("model.safetensors", "rank-0000.safetensors", "rank-0001.safetensors")
+    ]
+
+
+def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path: Path) -> None:
+    """The checkpoint lies between a fragment's exchange and its application."""
+    whole = run(tmp_path / "whole", "train.max_steps=12")
+    run(tmp_path / "parts", "train.max_steps=6")
+    parts = run(tmp_path / "parts", "train.max_steps=12", "train.resume=auto")
+    for one, other in zip(whole, parts, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (["output.health_every=2"], "output.health_every: 'outer' exchanges no gradients to look into"),
+        (["compressor.name=dgc"], "'outer' has an outer momentum, and 'dgc' applies one to what it is given"),
+        (["scheduler.delay=40"], "delay: needs 0 to every - 1 = 29"),
+        (["compressor.name=gs_sgd", "compressor.momentum=0", "scheduler.fragments=2"], "needs it whole"),
+    ],
+)
+def test_what_does_not_go_with_it(tmp_path: Path, changes: list[str], words: str, capsys) -> None:  # type: ignore[no-untyped-def]
+    overrides = ["scheduler.name=outer", f"output.dir={tmp_path}", *changes]
+    assert train.main([str(ROOT / "configs/synthetic/toy.toml"), *overrides]) == 2
+    assert words in capsys.readouterr().err
