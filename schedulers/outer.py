@@ -1,7 +1,7 @@
 """Local steps with an outer optimizer: workers train alone, and now and then exchange how far they have come.
 
 - DiLoCo: Douillard et al. 2023, arXiv 2311.08105. SGD with Nesterov's momentum, 0.7 and 0.9, on the mean difference.
-- Streaming DiLoCo: Douillard et al. 2025, arXiv 2501.18512. Fragments in turn, each applied some steps after it was sent.
+- Streaming DiLoCo: Douillard et al. 2025, arXiv 2501.18512. Fragments in turn, each applied steps after it was sent.
 - SparseLoCo: Sarfi et al. 2025, arXiv 2508.15706: `compressor.name=chunk_topk`, rate 1, no momentum.
 - Local SGD: Stich 2019, arXiv 1805.09767: rate 1, no momentum.
 """
@@ -21,10 +21,10 @@ class Outer:
     nesterov   False: anchor <- anchor - rate V
     fragments  parts of about the same size that are exchanged in turn, `every` / fragments steps apart
     delay      steps between a fragment's exchange and its application: so long it may travel beside the training
-    keep       share of the worker's own weights when an exchange is applied: weights <- (1 - keep) anchor + keep weights
+    keep       of the worker's own weights when an exchange is applied: weights <- (1 - keep) anchor + keep weights
 
-    What is evaluated and saved as the model is the anchor, with rank 0's statistics of normalisation. Any compressor goes
-    with it that applies no momentum of its own; its residual waits for the next exchange.
+    What is evaluated and saved as the model is the anchor, with rank 0's statistics of normalisation. Any compressor
+    goes with it that applies no momentum of its own; its residual waits for the next exchange.
     """
 
     needs_profile: ClassVar[bool] = False

@@ -80,7 +80,7 @@ def driver_of(
 ) -> Driver:
     """The driver that the scheduler's mode asks for.
 
-    models, optimizers  of the lanes, in the same order; optimizers are read only in modes `split`, `elastic` and `outer`
+    models, optimizers  of the lanes, in the same order; optimizers are read only in modes of UPDATES_ITSELF
     """
     if scheduler.mode == "elastic":
         return Elastic(lanes, optimizers, scheduler.beta, overlaps=engine.distributed)
