@@ -61,8 +61,8 @@ def _check_outer(settings: Config) -> None:
     """UserError for what does not go with exchanges of weights' differences."""
     if compressor_of(settings).owns_momentum:
         raise UserError(
-            f"scheduler.name: {settings.scheduler.name!r} has an outer momentum, and {settings.compressor.name!r} applies one "
-            "to what it is given; set compressor.momentum=0"
+            f"scheduler.name: {settings.scheduler.name!r} has an outer momentum, and "
+            f"{settings.compressor.name!r} applies one to what it is given; set compressor.momentum=0"
         )
     if settings.output.health_every:
         raise UserError(f"output.health_every: {settings.scheduler.name!r} exchanges no gradients to look into")

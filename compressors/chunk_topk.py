@@ -1,0 +1,118 @@
+"""Top-k of every chunk, as 12-bit places and 2-bit values: SparseLoCo's compression of what local steps have done.
+
+Sarfi et al., "Communication Efficient LLM Pre-training with SparseLoCo", arXiv 2508.15706: error feedback with a decay,
+the largest 64 entries of each 4,096, and two bits for each value. The constants of the values are those of its authors'
+code (tplr-ai/templar, `compress.py`), which keeps them in a byte each; here they are packed.
+"""
+
+import torch
+from torch import Tensor
+
+from compressors.bits.packing import bytes2, bytes12, pack2, pack12, unpack2, unpack12
+from compressors.common.feedback import Feedback
+from compressors.sparse.base import check_bucket
+from compressors.sparse.chunks import Chunks, chunks_of
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Keeps, Method
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather
+
+BINS, SIGMAS, VALUE_BYTES = 4, 6.0, 4
+MOST = 4096
+"""Places that 12 bits can tell apart."""
+
+
+class ChunkTopK(Method):
+    """Each rank sends the k largest of every `chunk` neighbouring entries of e; the average is over all ranks.
+
+    chunk  entries, at most 4,096; a layer's last chunk may be shorter, and sends in proportion
+    k      entries of a whole chunk that are sent
+    beta   e <- beta e + g before an exchange, e <- e - sent after it; below 1, what waits is forgotten slowly
+
+    A value is one of four for each layer: values within six standard deviations around the mean of what is sent fall into
+    four bins of equal width, and stand for the mean of their bin. What that cuts off stays in e.
+
+    Memory: the residual e, 1 d; a padded copy of it while entries are chosen. Measures: kept_energy, the squares of what
+    stays in e over the squares of what was to be sent.
+    """
+
+    keeps: Keeps = "rounded"
+    bounded_by = "k"
+
+    def __init__(self, chunk: int = MOST, k: int = 64, beta: float = 0.95) -> None:
+        super().__init__()
+        if not 1 <= chunk <= MOST:
+            raise ValueError(f"chunk lies in 1 to {MOST}, which 12 bits tell apart, got {chunk}")
+        if not 1 <= k <= chunk:
+            raise ValueError(f"k lies in 1 to chunk = {chunk}, got {k}")
+        if not 0 < beta <= 1:
+            raise ValueError(f"beta lies in (0, 1], got {beta}")
+        self.chunk, self.k, self.beta = chunk, k, beta
+        self.feedback = self.memory = Feedback()
+        if beta < 1:
+            self.keeps = "partly"
+
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        """One gather of tables, places and values."""
+        check_bucket(bucket)
+        chunks = chunks_of(bucket, self.chunk, self.k)
+        with phase("update"):
+            waiting = self.feedback.slice(bucket)
+            if self.beta < 1:
+                waiting.mul_(self.beta)
+            waiting = self.feedback.accumulate(bucket, world)
+        energy = torch.dot(waiting, waiting) if world.measuring else 0.0
+        with phase("select"):
+            within = chunks.choose(waiting)
+        with phase("encode"):
+            places = chunks.places(within)
+            values = waiting.index_select(0, places)
+            codes, table = _quantised(values, chunks)
+            kept = values - table[chunks.layers, codes]
+            self.feedback.sent(bucket, places, kept.nan_to_num_(0.0, 0.0, 0.0))
+            message = torch.cat((table.flatten().view(torch.uint8), pack12(within), pack2(codes)))
+        if world.measuring:
+            self.measures.ratio("kept_energy", torch.dot(waiting, waiting), energy)
+        messages = yield Gather(message, values=bytes2(chunks.total))
+        with phase("decode"):
+            average = bucket.grad.zero_()
+            for each in messages:
+                _add(average, each, chunks)
+            return average.div_(world.size)
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """12 bits for the place and 2 for the value of each chosen entry, and a table."""
+        count = -(-numel * self.k // self.chunk)
+        return bytes12(count) + bytes2(count) + BINS * VALUE_BYTES
+
+    def sent_share(self, numel: int) -> float:
+        """A chunk's share."""
+        return self.k / self.chunk
+
+
+def _quantised(values: Tensor, chunks: Chunks) -> tuple[Tensor, Tensor]:
+    """Each value's bin, int64 (total,), and by layer the bins' means, fp32 (layers, BINS)."""
+    of, count = chunks.layers, len(chunks.spans)
+
+    def mean(numbers: Tensor) -> Tensor:
+        return numbers.new_zeros(count).index_add_(0, of, numbers) / sizes
+
+    sizes = values.new_zeros(count).index_add_(0, of, torch.ones_like(values))
+    centred = values - mean(values)[of]
+    width = SIGMAS / BINS * mean(centred.square()).sqrt_()[of]
+    # Values that are all alike have no width, and share a bin. NaN has any bin: its mean is NaN.
+    codes = (centred / width.clamp_min(1e-38) + BINS / 2).round_().clamp_(0, BINS - 1).nan_to_num_(0.0).to(torch.int64)
+    bins = of * BINS + codes
+    sums = values.new_zeros(count * BINS).index_add_(0, bins, values)
+    counts = values.new_zeros(count * BINS).index_add_(0, bins, torch.ones_like(values))
+    return codes, (sums / counts.clamp_min(1)).view(count, BINS)
+
+
+def _add(total: Tensor, message: Tensor, chunks: Chunks) -> None:
+    """Add one rank's entries to `total`."""
+    head, places = BINS * VALUE_BYTES * len(chunks.spans), bytes12(chunks.total)
+    table = message[:head].clone().view(torch.float32).view(-1, BINS)
+    within = unpack12(message[head : head + places], chunks.total)
+    codes = unpack2(message[head + places :], chunks.total)
+    total.index_add_(0, chunks.places(within), table[chunks.layers, codes].to(total.dtype))
