@@ -18,7 +18,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
     },
     "top-k": {
         "topk": BLUE, "gtopk": VERMILLION, "dgc": GREEN, "oktopk": PINK, "clt_k": ORANGE, "threshold": SKY,
-        "randomk": WINE, "iwp": OLIVE,
+        "randomk": WINE, "iwp": OLIVE, "chunk_topk": BROWN,
     },
     "fewer bits": {
         "fp16": BLUE, "bf16": VERMILLION, "int8": GREEN, "qsgd": PINK, "terngrad": ORANGE, "signsgd": SKY,
