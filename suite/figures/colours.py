@@ -22,7 +22,7 @@ FAMILIES: Mapping[str, Mapping[str, str]] = {
     },
     "fewer bits": {
         "fp16": BLUE, "bf16": VERMILLION, "int8": GREEN, "qsgd": PINK, "terngrad": ORANGE, "signsgd": SKY,
-        "onebit": WINE,
+        "onebit": WINE, "quantised_sum": OLIVE,
     },
     "low rank": {"powersgd": BLUE, "acp_sgd": VERMILLION},
 }  # fmt: skip

@@ -1,0 +1,118 @@
+"""A sum in few bits: quantise, all-to-all, add up in fp32, quantise anew, all-gather.
+
+- Wang et al. 2023, "ZeRO++", arXiv 2306.10209 (qgZ): int4, first within a machine, then between machines.
+- Xie et al. 2024, "LoCo: Low-Bit Communication Adaptor", arXiv 2407.04480: what quantising cuts off is added to the
+  next gradient.
+- torchft's fp8 all-reduce (`collectives.py`).
+"""
+
+from collections.abc import Iterator
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from compressors.bits.narrow import Form, message_bytes, quantised, restored
+from compressors.common.feedback import Feedback
+from compressors.sparse.base import check_bucket
+from wirebench.errors import UserError
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Keeps, Method
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather, Route
+
+
+class QuantisedSum(Method):
+    """Each rank adds up one share of the gradient, of which all ranks send it few bits.
+
+    form      int4, int8, or fp8 (e4m3)
+    chunk     so many neighbours share a scale, the largest magnitude among them
+    group     ranks of a machine, neighbours in rank order: shares are added up within machines first, so that between
+              machines a rank sends 1 / group as much. 0: all ranks at once. It divides the world size
+    feedback  what quantising cuts off stays in a residual: of a gradient with its rank, of a sum with the rank that
+              added it up, so that nothing is lost (LoCo keeps the former, and a moving average of it)
+
+    A bucket is padded to a multiple of ranks times `chunk`, whatever its size (qgZ falls back to fp32 without a word).
+    Memory: with feedback the residual, 1 d; the gradient once more in fp32, and twice in few bits.
+    """
+
+    keeps: Keeps = "rounded"
+    bounded_by = "form"
+
+    def __init__(self, form: Form = "int4", chunk: int = 256, group: int = 0, feedback: bool = True) -> None:
+        super().__init__()
+        if chunk < 2 or chunk % 4:
+            raise ValueError(f"chunk: needs a multiple of 4, got {chunk}")
+        if group < 0:
+            raise ValueError(f"group is a number of ranks, or 0 for all, got {group}")
+        self.form, self.chunk, self.group = form, chunk, group
+        self.feedback = Feedback() if feedback else None
+        if self.feedback:
+            self.memory = self.feedback
+        else:
+            self.keeps, self.bounded_by = "nothing", ""
+
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        """A route for each stage, then one gather."""
+        check_bucket(bucket)
+        stages = self._stages(world.rank, world.size)
+        with phase("update"):
+            waiting = self.feedback.accumulate(bucket, world) if self.feedback else bucket.grad
+            missing = -waiting.numel() % (world.size * self.chunk)
+            share, begin = pad(waiting.detach().clone().float(), (0, missing)), 0
+            if self.feedback:
+                self.feedback.sent_all(bucket)
+        for members in stages:
+            with phase("encode"):
+                pieces = self._coded(share, begin, bucket).chunk(len(members))
+                empty = pieces[0][:0]
+                by_rank = dict(zip(members, pieces, strict=True))
+                parts = [by_rank.get(rank, empty) for rank in range(world.size)]
+            answers = yield Route(parts, values=sum(part.numel() for part in parts))
+            with phase("decode"):
+                share = _added([restored(answers[rank], self.chunk, self.form) for rank in members])
+                begin += members.index(world.rank) * share.numel()
+        with phase("encode"):
+            message = self._coded(share, begin, bucket)
+        messages = yield Gather(message, values=message.numel())
+        with phase("decode"):
+            total = share.new_empty(share.numel() * world.size)
+            for place, each in zip(self._places(world.size, share.numel()), messages, strict=True):
+                total[place : place + share.numel()] = restored(each, self.chunk, self.form)
+            return bucket.grad.copy_(total[: bucket.grad.numel()]).div_(world.size)
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """The gradient, once for each stage less what later stages leave out, and a share of it."""
+        whole = -(-numel // (size * self.chunk)) * size * self.chunk
+        first = message_bytes(whole, self.chunk, self.form)
+        later = first // self.group if 1 < self.group < size else 0
+        return first + later + first // size
+
+    def _coded(self, values: Tensor, begin: int, bucket: Bucket) -> Tensor:
+        """The message of `values`, which begin at place `begin` of the bucket; what it cuts off stays."""
+        message, arriving = quantised(values, self.chunk, self.form)
+        if self.feedback and begin < bucket.grad.numel():
+            residual = self.feedback.slice(bucket)[begin : begin + values.numel()]
+            residual.add_((values - arriving)[: residual.numel()].nan_to_num_(0.0, 0.0, 0.0))
+        return message
+
+    def _stages(self, rank: int, size: int) -> list[list[int]]:
+        """By stage the ranks among which this one's share is cut and added up."""
+        group = self.group or size
+        if size % group:
+            raise UserError(f"compressor.group: {group} does not divide the {size} ranks")
+        local, across = range(rank - rank % group, rank - rank % group + group), range(rank % group, size, group)
+        return [list(members) for members in (local, across) if len(members) > 1] or [[rank]]
+
+    def _places(self, size: int, length: int) -> Iterator[int]:
+        """By rank, where its share of `length` elements begins."""
+        group = self.group or size
+        for rank in range(size):
+            yield (rank % group * (size // group) + rank // group) * length
+
+
+def _added(parts: list[Tensor]) -> Tensor:
+    total = parts[0]
+    for part in parts[1:]:
+        total = total.add_(part)
+    return total

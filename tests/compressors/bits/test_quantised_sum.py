@@ -1,0 +1,108 @@
+"""quantised_sum: its numbers bit by bit, the sum against fp32, where shares go, and that nothing is lost."""
+
+import pytest
+import torch
+from torch import Tensor
+
+import compressors
+from compressors.bits.narrow import message_bytes, quantised, restored
+from compressors.quantised_sum import QuantisedSum
+from tests.helpers import Log, answer_all, whole
+from wirebench.errors import UserError
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.requests import Gather, Route
+
+FORMS = ("int4", "int8", "fp8")
+STEP = {"int4": 1 / 7, "int8": 1 / 127, "fp8": 1 / 8}
+"""Distance of neighbours, of a chunk's largest magnitude: of fp8 (three bits behind the point) at the upper end."""
+
+
+def exchange(methods: list[QuantisedSum], gradients: list[Tensor], log: Log | None = None) -> list[Tensor]:
+    worlds = [ExchangeContext(rank, len(methods)) for rank in range(len(methods))]
+    buckets = [whole(gradient.clone()) for gradient in gradients]
+    return list(answer_all([m.exchange(b, w) for m, b, w in zip(methods, buckets, worlds, strict=True)], log))
+
+
+def gradients(ranks: int, numel: int, seed: int = 0) -> list[Tensor]:
+    chance = torch.Generator().manual_seed(seed)
+    return [torch.randn(numel, generator=chance) for _ in range(ranks)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_arrives_is_what_was_said_to_and_near(form: str) -> None:
+    values = gradients(1, 1024)[0] * torch.logspace(-6, 6, 1024)
+    values[256:320] = 0
+    message, arriving = quantised(values, 64, form)
+    assert message.dtype == torch.uint8 and message.numel() == message_bytes(1024, 64, form)
+    assert torch.equal(restored(message, 64, form), arriving)
+    off = (values - arriving).view(-1, 64).abs().amax(1)
+    largest = values.view(-1, 64).abs().amax(1)
+    assert bool((off <= 0.5001 * STEP[form] * largest).all())
+    assert torch.equal(arriving[256:320], torch.zeros(64))
+
+
+def test_int4_by_hand() -> None:
+    values = torch.tensor([7.0, -7.0, 3.4, -0.6])
+    message, arriving = quantised(values, 4, "int4")
+    assert arriving.tolist() == [7.0, -7.0, 3.0, -1.0]
+    assert message[:4].view(torch.float32).item() == 1.0
+    assert message[4:].tolist() == [0x7 | (0x9 << 4), 0x3 | (0xF << 4)], "two's complement, the first one low"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("size", "group"), [(1, 0), (3, 0), (4, 0), (4, 2), (6, 3), (4, 4), (4, 1)])
+@pytest.mark.parametrize("numel", [1, 1000, 4096])
+def test_all_ranks_have_the_same_and_nothing_is_lost(form: str, size: int, group: int, numel: int) -> None:
+    methods = [QuantisedSum(form, chunk=16, group=group) for _ in range(size)]
+    applied, total = torch.zeros(numel, dtype=torch.float64), torch.zeros(numel, dtype=torch.float64)
+    for step in range(3):
+        given = gradients(size, numel, step)
+        results = exchange(methods, given)
+        assert all(torch.equal(result, results[0]) for result in results)
+        applied += size * results[0].double()
+        total += sum(each.double() for each in given)
+    held = sum(method.held_back(numel).double() for method in methods)
+    assert torch.allclose(applied + held, total, atol=1e-5)
+    assert float(held.norm()) < 0.5 * float(total.norm()) + 1
+
+
+@pytest.mark.parametrize("group", [0, 2])
+def test_a_rank_sends_what_it_says_and_less_between_machines(group: int) -> None:
+    log: Log = []
+    methods = [QuantisedSum("int4", group=group, feedback=False) for _ in range(4)]
+    exchange(methods, gradients(4, 8192), log)
+    sent = [request for request in log if isinstance(request, Route | Gather)]
+    mine = sent[0::4] if len(sent) % 4 == 0 else sent
+    first = message_bytes(8192, 256, "int4")
+    routes = [request for request in mine if isinstance(request, Route)]
+    assert [sum(part.numel() for part in route.parts) for route in routes] == (
+        [first, first // 2] if group else [first]
+    )
+    assert mine[-1].tensor.numel() == first // 4  # type: ignore[union-attr]
+    if group:
+        assert [part.numel() > 0 for part in routes[0].parts] == [True, True, False, False]
+        assert [part.numel() > 0 for part in routes[1].parts] == [True, False, True, False]
+    assert methods[0].wire_bytes(8192, 4) == first + (first // 2 if group else 0) + first // 4
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_what_is_not_finite_reaches_all_ranks(form: str, bad: float) -> None:
+    given = gradients(3, 500)
+    given[2][77] = bad
+    for result in exchange([QuantisedSum(form) for _ in range(3)], given):
+        assert not result.isfinite().all()
+
+
+def test_groups_must_divide_the_ranks() -> None:
+    with pytest.raises(UserError, match=r"compressor\.group: 2 does not divide the 3 ranks"):
+        exchange([QuantisedSum(group=2) for _ in range(3)], gradients(3, 100))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"chunk": 6}, "chunk: needs a multiple of 4"), ({"group": -1}, "group is a number of ranks")],
+)
+def test_options_that_make_no_sense(options: dict[str, int], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        compressors.build("quantised_sum", **options)
