@@ -19,7 +19,7 @@ for count in $(tr ',' '\n' <<<"$hosts" | cut -d : -f 2); do ranks=$((ranks + cou
 
 last=${hosts##*,}
 # A host that is this one answers by the loopback interface, which is right: nobody else is there.
-address=$(getent ahostsv4 "${last%:*}" | awk 'NR == 1 { print $1 }')
+address=$(getent ahostsv4 "${last%:*}" | awk 'NR == 1 { print $1 }' || true)
 [ -n "$address" ] || { echo "horovodrun-hosts: ${last%:*}: no address is known for this name" >&2; exit 2; }
 interface=${INTERFACE:-$(ip -o route get "$address" | sed -n 's/.* dev \([^ ]*\).*/\1/p')}
 

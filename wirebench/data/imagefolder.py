@@ -110,6 +110,8 @@ class _Decoder(Dataset):
         self.transform = v2.Compose([*steps, v2.PILToTensor()])
 
     def __getitem__(self, item: _Item) -> tuple[Tensor, int] | _Broken:
+        if not os.path.isfile(item.path):  # a pipe would keep whoever reads it
+            return _Broken(f"data.root: {item.path} is not a readable image: it is no file")
         try:
             with Image.open(item.path) as file:
                 image = file.convert("RGB")
