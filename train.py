@@ -27,7 +27,7 @@ from wirebench.data.base import Batch
 from wirebench.errors import Diverged, PeerLost, Unwritable, UserError
 from wirebench.training.divergence import seed_of_backward
 from wirebench.training.epoch_end import close_epoch, end_epoch, evaluate
-from wirebench.training.failures import describe, give_up, lost_by_native
+from wirebench.training.failures import describe, give_up, lost_by_native, out_of_memory
 from wirebench.training.optimizers.build import clip
 from wirebench.training.optimizers.rates import apply_learning_rate, learning_rate
 from wirebench.training.trainer import Trainer
@@ -65,6 +65,8 @@ def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) 
     except Exception as error:
         if run is not None and lost_by_native(run, error):
             return lose(error, run)
+        if told := out_of_memory(error):
+            return fail(told, UserError.exit_code, run)
         traceback.print_exc()
         return leave(1, run)
 

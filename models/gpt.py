@@ -17,7 +17,7 @@ from wirebench.errors import UserError
 STD = 0.02
 
 
-class Block(nn.Module):
+class _Block(nn.Module):
     """Attention, then two layers four times as wide, each beside a residual stream (N, length, width)."""
 
     def __init__(self, width: int, heads: int) -> None:
@@ -58,7 +58,7 @@ class GPT(nn.Module):
         super().__init__()
         self.context = context
         self.tokens, self.places = nn.Embedding(num_classes, width), nn.Embedding(context, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(depth))
+        self.blocks = nn.ModuleList(_Block(width, heads) for _ in range(depth))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, num_classes, bias=False)
         self.head.weight = self.tokens.weight
         self._draw(depth)

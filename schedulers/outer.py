@@ -55,7 +55,8 @@ class Outer:
         """`fragments` groups of about the same number of elements; fewer where there are fewer layers."""
         count = min(self.fragments, len(layers))
         total = sum(layer.numel for layer in layers)
-        groups, begin, done = [], 0, 0
+        groups: list[range] = []
+        begin = done = 0
         for place, layer in enumerate(layers):
             done += layer.numel
             left = len(layers) - place - 1

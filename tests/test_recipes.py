@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -22,6 +22,7 @@ from wirebench import collectives
 from wirebench.collectives.plan import check
 from wirebench.comm.engine import ENGINES
 from wirebench.config import loader
+from wirebench.config.sections import OptimizerConfig
 from wirebench.gradient.schedule import LayerCost
 from wirebench.topology.tree import Topology
 
@@ -193,6 +194,7 @@ def test_the_readme_names_only_what_exists() -> None:
     rows = dict(re.findall(r"^\| (\w[\w ]*) \| (`.*) \|$", (ROOT / "README.md").read_text(), re.MULTILINE))
     exists = {"data sets" if kind.kind == "data" else f"{kind.kind}s": set(kind.available()) for kind in KINDS}
     exists["engines"] = set(ENGINES)
+    exists["optimizers"] = set(get_args(get_type_hints(OptimizerConfig)["name"]))
     assert rows.keys() == exists.keys()
     wrappers = {"dense_below", "warmup"}
     for axis, text in rows.items():

@@ -53,14 +53,16 @@ def chunks_of(bucket: Bucket, size: int, k: int) -> Chunks:
 
 @lru_cache(maxsize=1024)
 def _chunks(sizes: tuple[tuple[int, int], ...], size: int, k: int, device: torch.device) -> Chunks:
-    spans, starts, counts, layers = [], [], [], []
+    spans: list[tuple[int, int, int]] = []
+    starts: list[int] = []
+    counts: list[int] = []
+    layers: list[int] = []
     for number, (begin, numel) in enumerate(sizes):
         spans.append((begin, numel, len(starts)))
         for offset in range(0, numel, size):
             starts.append(begin + offset)
             counts.append(-(-min(size, numel - offset) * k // size))
             layers.append(number)
-    count = torch.tensor(counts)
-    by_entry = [torch.repeat_interleave(torch.tensor(each), count) for each in (layers, range(len(starts)))]
-    on = [tensor.to(device) for tensor in (torch.tensor(starts), count, *by_entry)]
-    return Chunks(size, k, tuple(spans), *on, sum(counts))
+    first, count, layer = (torch.tensor(each, device=device) for each in (starts, counts, layers))
+    chunk = torch.repeat_interleave(torch.arange(len(starts), device=device), count)
+    return Chunks(size, k, tuple(spans), first, count, layer[chunk], chunk, sum(counts))

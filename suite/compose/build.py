@@ -203,6 +203,8 @@ def _model(settings: Config, dataset: data.Dataset, device: torch.device) -> nn.
     if not dataset.image_shape and "image_shape" in models.PLUGINS.parameters(settings.model.name):
         raise UserError(f"model.name: {settings.model.name!r} takes images, and {settings.data.name!r} has none")
     model = models.build(settings.model.name, dataset.num_classes, dataset.image_shape, **settings.model.options)
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model.name: {settings.model.name!r} makes no torch.nn.Module, but {type(model).__name__}")
     if isinstance(model, Paced):
         model.dilation = settings.network.dilation
     if settings.train.channels_last and not dataset.image_shape:

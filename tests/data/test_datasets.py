@@ -11,6 +11,7 @@ from wirebench.data import Key
 from wirebench.data.base import fingerprint
 from wirebench.data.imagefolder import ImageFolder
 from wirebench.data.memory import InMemory
+from wirebench.data.sequences import ByteSequences
 from wirebench.data.synthetic import Synthetic
 from wirebench.errors import UserError
 
@@ -25,6 +26,10 @@ def dataset(request: pytest.FixtureRequest) -> data.Dataset:
         root = str(request.getfixturevalue("cifar10")[0])
     if request.param == "imagefolder":
         root = str(request.getfixturevalue("images"))
+    if request.param == "text":
+        folder = request.getfixturevalue("tmp_path")
+        (folder / "a.txt").write_text("".join(f"{number}\n" for number in range(100_000)))
+        root = str(folder)
     return data.build(request.param, root, **OPTIONS.get(request.param, {}))
 
 
@@ -34,16 +39,24 @@ def test_batches_have_the_promised_shapes_types_and_labels(dataset: data.Dataset
         batches = list(dataset.batches(iter(index_batches), train=train, key=KEY, device=CPU))
         assert [len(labels) for _, labels in batches] == [3, 1]
         for images, labels in batches:
-            assert images.shape == (len(labels), *dataset.image_shape)
-            assert images.dtype == torch.float32
+            if dataset.image_shape:
+                assert images.shape == (len(labels), *dataset.image_shape)
+                assert images.dtype == torch.float32
+                assert images.isfinite().all()
+                assert images.abs().max() < 10
+            else:
+                assert isinstance(dataset, ByteSequences)
+                assert images.shape == labels.shape == (len(labels), dataset.length)
+                assert images.dtype == torch.int64
             assert labels.dtype == torch.int64
-            assert images.isfinite().all()
-            assert images.abs().max() < 10
             assert labels.min() >= 0
             assert labels.max() < dataset.num_classes
 
 
 def test_labels_that_are_told_are_those_of_the_batches(dataset: data.Dataset) -> None:
+    if isinstance(dataset, ByteSequences):
+        assert not hasattr(dataset, "labels"), "a long text's labels are not copied to be told"
+        return
     for train in (True, False):
         assert isinstance(dataset, InMemory | ImageFolder | Synthetic)
         told = dataset.labels(train)
@@ -106,7 +119,7 @@ def test_a_set_of_files_needs_a_root(name: str) -> None:
 
 
 def test_unknown_names_and_options_are_answered_with_those_that_exist() -> None:
-    assert data.available() == ["cifar10", "digits", "imagefolder", "synthetic"]
+    assert data.available() == ["cifar10", "digits", "imagefolder", "python_sources", "synthetic", "text"]
     with pytest.raises(UserError, match=r"did you mean 'cifar10'"):
         data.build("cifar-10")
     with pytest.raises(UserError, match=r"data\.augmnt.*did you mean 'augment'"):

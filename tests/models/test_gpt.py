@@ -45,10 +45,10 @@ def test_what_comes_later_changes_nothing_before_it() -> None:
 
 def test_a_fresh_model_knows_nothing() -> None:
     """Its loss is that of a guess among 256, and the variance of its stream does not grow with the depth."""
-    tokens = torch.randint(0, 256, (8, 16), generator=torch.Generator().manual_seed(1))
+    tokens, labels = torch.randint(0, 256, (2, 8, 16), generator=torch.Generator().manual_seed(1))
     for depth in (1, 8):
         logits = build(depth=depth)(tokens)
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten())
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         assert loss.item() == pytest.approx(math.log(256), abs=0.1)
 
 

@@ -1,6 +1,7 @@
 """AdamW, Muon and clipping: each equal to PyTorch's own in a plain loop, and resumed bit for bit."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ def test_muon_is_pytorchs_for_matrices_inside_and_adamw_for_the_rest() -> None:
     mine = matrices_of(theirs)
     assert [tuple(p.shape) for p in mine] == [(6, 8), (6, 6)], "neither the embedding nor the head"
     rest = [p for p in theirs.parameters() if all(p is not each for each in mine)]
-    options = {"lr": 0.01, "weight_decay": 0.1}
+    options: dict[str, Any] = {"lr": 0.01, "weight_decay": 0.1}
     muon = torch.optim.Muon(mine, momentum=0.9, nesterov=True, adjust_lr_fn="match_rms_adamw", **options)
     adamw = torch.optim.AdamW(rest, betas=(0.9, 0.999), fused=True, **options)
 

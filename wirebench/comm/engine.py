@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from wirebench.comm import store as meeting
 from wirebench.comm.base import Communicator
 from wirebench.comm.counts import save_counts
 from wirebench.comm.hvd import HorovodCommunicator
@@ -145,7 +146,7 @@ def start(section: EngineConfig, fusion_mb: float | None) -> Engine:
         if name == "torch":
             return _start_torch(section, launch, device, threads)
         return _start_horovod(section, launch, device, fusion_mb)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, OSError) as error:
         if isinstance(error, PeerLost | UserError):
             raise
         raise PeerLost(f"the {name} engine could not start: {first_line(error)}") from error
@@ -164,8 +165,13 @@ def _start_local(section: EngineConfig) -> Engine:
 def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, threads: int) -> Engine:
     address = meeting_point(launch)
     assert address is not None, "engine_of() takes torch only where there is one"
+    place = meeting.Place(*address, meeting.word_of_job(launch.launcher))
     agents_keep_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    store = _store(section, address, launch.rank == 0 and not agents_keep_it)
+    if launch.rank == 0 and not agents_keep_it:
+        server = meeting.listen_for(place, launch.local_size == launch.size)
+        store = meeting.keep(place, server, section.timeout_seconds)
+    else:
+        store = meeting.join(place, section.timeout_seconds)
     if agents_keep_it:
         store = dist.PrefixStore(name_of_reunion(store, launch.rank, launch.size, section.timeout_seconds), store)
     _join(section, launch, device, store)
@@ -209,12 +215,14 @@ def horovod_engine(
 
     beside  runs the rounds of plans; None: where section.rounds asks for one, it joins torch.distributed for that
     """
-    mine = (_own_address(hvd), _free_port()), section.rounds
-    address, rounds = hvd.broadcast_object(mine, name="wirebench.store")
+    # Rank 0 listens before it says where, so that nobody can take the port; Horovod carries the word to all ranks.
+    place, server = meeting.listen(_own_address(hvd)) if hvd.rank() == 0 else (None, None)
+    place, rounds = hvd.broadcast_object((place, section.rounds), name="wirebench.store")
     if section.rounds != rounds:
         # Said here: ranks that disagree on this one would never meet to compare their configs.
         raise UserError(f"engine.rounds: is {rounds!r} on rank 0 but {section.rounds!r} on rank {hvd.rank()}")
-    store = _store(section, address, hvd.rank() == 0)
+    wait = section.timeout_seconds
+    store = meeting.join(place, wait) if server is None else meeting.keep(place, server, wait)
     closers: list[Callable[[], None]] = []
     if rounds == "p2p" and beside is None:
         _join(section, launch, device, store)
@@ -227,13 +235,6 @@ def horovod_engine(
         "horovod", hvd.size(), (hvd.rank(),), [communicator], device, torch.get_num_threads(),
         introduce(communicator), backend, store, hvd, closers=closers,
     )  # fmt: skip
-
-
-def _store(section: EngineConfig, address: tuple[str, int], is_keeper: bool) -> dist.Store:
-    """The key-value store that one rank, or torchrun's agent, keeps at (host, port)."""
-    timeout = timedelta(seconds=section.timeout_seconds)
-    store = dist.TCPStore(*address, is_master=is_keeper, timeout=timeout, wait_for_workers=False)
-    return dist.PrefixStore("wirebench", store)
 
 
 def _join(section: EngineConfig, launch: Launch, device: torch.device, store: dist.Store) -> None:
@@ -282,9 +283,3 @@ def _own_address(hvd: Any) -> str:
         if address.family == socket.AF_INET:
             return str(address.address)
     return socket.gethostbyname(os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname())
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return int(probe.getsockname()[1])

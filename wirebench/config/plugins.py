@@ -115,9 +115,8 @@ class Plugins:
             raise UserError(f"{self.kind}: {error}") from error
 
     def given(self, name: str, **fixed: Any) -> dict[str, Any]:
-        """Those of the arguments that the suite passes itself which plugin `name` takes: all, unless it is a user's."""
-        taken = self.parameters(name)
-        return {key: value for key, value in fixed.items() if key in taken or not _is_foreign(name, self.load(name))}
+        """Those of the arguments that the suite passes itself which plugin `name` takes."""
+        return {key: fixed[key] for key in fixed.keys() & self.parameters(name).keys()}
 
     def _takes_any(self, name: str) -> bool:
         """Whether it is a user's own, and takes options that it does not name."""

@@ -27,7 +27,12 @@ _LEAST = {
     "output.trace_steps": 0,
     "output.health_every": 0,
 }
-_GREATEST = {"train.label_smoothing": 1, "engine.timeout_seconds": 86_400}
+_GREATEST = {
+    "train.label_smoothing": 1,
+    "engine.timeout_seconds": 86_400,
+    "engine.threads": 4_096,
+    "engine.workers": 65_536,
+}
 _POSITIVE = ("engine.timeout_seconds", "network.dilation", "optimizer.eps")
 
 

@@ -110,6 +110,8 @@ class _Decoder(Dataset):
         self.transform = v2.Compose([*steps, v2.PILToTensor()])
 
     def __getitem__(self, item: _Item) -> tuple[Tensor, int] | _Broken:
+        if not os.path.isfile(item.path):  # a pipe would keep whoever reads it
+            return _Broken(f"data.root: {item.path} is not a readable image: it is no file")
         try:
             with Image.open(item.path) as file:
                 image = file.convert("RGB")
@@ -164,7 +166,9 @@ def _end_with_training(worker: int) -> None:
 def _scan(folder: Path) -> datasets.ImageFolder:
     try:
         return datasets.ImageFolder(str(folder))
-    except FileNotFoundError as error:
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):  # a file where a folder should be, a folder that nobody may read
+            raise UserError(f"data.root: {error.filename or folder}: {error.strerror}") from error
         # torchvision says which: no such folder, no class folder in it, or classes without an image
         reason = str(error) if folder.is_dir() else "no such folder"
         raise UserError(f"data.root: {folder}: {reason}; needs {folder}/CLASS/*.jpg") from error

@@ -1,5 +1,7 @@
 """A run ends before its time, as a rank is gone or cannot write: what is said, and how a user goes on."""
 
+import torch
+
 from wirebench.comm.launch import launched
 from wirebench.comm.peers import first_line
 from wirebench.training.trainer import Trainer
@@ -24,6 +26,15 @@ def give_up(trainer: Trainer, error: Exception) -> str:
     said = f"{error}; {_advice(trainer)}"
     trainer.engine.say_farewell(f"rank {launched().rank} cannot go on: {said}")
     return said
+
+
+def out_of_memory(error: Exception) -> str:
+    """What to say of an error by which PyTorch or Python could not have the memory it asked for; "" for any other."""
+    text = first_line(error)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in text:
+        detail = f": {text}" if text else ""
+        return f"out of memory{detail}; a smaller model, data.batch_size or engine.workers needs less"
+    return ""
 
 
 def _advice(trainer: Trainer) -> str:

@@ -42,7 +42,7 @@ def _build(model: nn.Module, section: OptimizerConfig) -> Optimizer:
     )  # fmt: skip
 
 
-def _groups(parameters: Sequence[nn.Parameter], section: OptimizerConfig) -> list[dict[str, Any]]:
+def _groups(parameters: Sequence[Tensor], section: OptimizerConfig) -> list[dict[str, Any]]:
     """With weight decay, and without."""
     decayed = [p for p in parameters if section.decay_norm or p.ndim > 1]
     exempt = [p for p in parameters if not section.decay_norm and p.ndim <= 1]

@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
 
 from wirebench.errors import UserError
 
 
-def matrices_of(model: nn.Module) -> list[nn.Parameter]:
+def matrices_of(model: nn.Module) -> list[Tensor]:
     """The trainable weights of `model` that Muon is made for: of linear layers inside it, neither embeddings nor head.
 
     The head is the last linear layer (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon).

@@ -1,0 +1,133 @@
+"""The files under launch/: as their operators' own schemas want them, and naming only what there is.
+
+schemas/ has the schemas, slimmed of their descriptions; each says of which repository and commit it is.
+"""
+
+import gzip
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from wirebench.config.loader import load
+
+ROOT = Path(__file__).resolve().parents[2]
+LAUNCH = ROOT / "launch"
+SCHEMAS = Path(__file__).parent / "schemas"
+SCRIPTS = sorted([*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.sbatch")])
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+def schema(name: str) -> dict[str, Any]:
+    return dict(json.loads(gzip.decompress((SCHEMAS / f"{name}.json.gz").read_bytes())))
+
+
+def strict(node: Any) -> Any:
+    """The same schema, in which a field that it does not name is a mistake: Kubernetes would drop it without a word."""
+    if isinstance(node, list):
+        return [strict(each) for each in node]
+    if not isinstance(node, dict):
+        return node
+    made = {key: strict(value) for key, value in node.items()}
+    if isinstance(node.get("properties"), dict) and not node.get("x-kubernetes-preserve-unknown-fields"):
+        made.setdefault("additionalProperties", False)
+    return made
+
+
+@pytest.mark.parametrize(("file", "kind"), [("mpijob", "MPIJob"), ("trainjob", "TrainJob")])
+def test_a_job_is_what_its_operator_takes(file: str, kind: str) -> None:
+    job, known = yaml.safe_load((LAUNCH / f"{file}.yaml").read_text()), schema(file)
+    assert job["apiVersion"] == f"{known['group']}/{known['version']}"
+    assert job["kind"] == known["kind"] == kind
+    # `metadata` is any object there; the API server knows what belongs into it.
+    jsonschema.validate(job | {"metadata": {}}, strict(known["schema"]))
+    assert set(job["metadata"]) == {"name"}
+
+
+@pytest.mark.parametrize("file", ["mpijob", "trainjob"])
+def test_a_mistyped_field_is_found(file: str) -> None:
+    job = yaml.safe_load((LAUNCH / f"{file}.yaml").read_text())
+    job["spec"]["slotPerWorker"] = 4
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(job | {"metadata": {}}, strict(schema(file)["schema"]))
+
+
+def test_the_compose_file_is_what_compose_takes() -> None:
+    compose = yaml.safe_load((LAUNCH / "compose.yaml").read_text())
+    jsonschema.Draft7Validator(schema("compose")["schema"]).validate(compose)
+    hosts = [name for name in compose["services"] if name != "key"]
+    wanted = re.findall(r"(h\d):1", compose["services"]["h0"]["command"][1])
+    assert sorted(hosts) == sorted(wanted) == ["h0", "h1", "h2", "h3"]
+    # `<<` merges one level: what h0 says of its environment and its order replaces the shared one.
+    assert set(compose["services"]["h0"]["depends_on"]) == {"key", "h1", "h2", "h3"}
+    assert "LINK" in compose["services"]["h0"]["environment"]
+
+
+def _words(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        node = list(node.values())
+    if isinstance(node, list):
+        for each in node:
+            yield from _words(each)
+    elif isinstance(node, str):
+        yield from node.split()
+
+
+@pytest.mark.parametrize("file", [*SCRIPTS, *sorted(LAUNCH.glob("*.yaml"))], ids=lambda path: path.name)
+def test_every_config_and_override_named_exists(file: Path) -> None:
+    """What a user copies has to load: each config with all overrides that stand in the file."""
+    words = re.split(r"[\s\[\],\"'{}()]+", file.read_text())
+    configs = {
+        re.sub(r"^.*?(configs/)", r"\1", word) for word in words if "configs/" in word and word.endswith(".toml")
+    }
+    overrides = [word for word in words if re.fullmatch(r"(engine|network|output|compressor)\.\w+=[\w./$-]+", word)]
+    assert configs
+    for config in configs:
+        load(ROOT / config, [word.replace("$", "") for word in overrides])
+
+
+@pytest.mark.parametrize("script", [*SCRIPTS, *sorted((ROOT / "scripts").glob("*.sh"))], ids=lambda path: path.name)
+def test_scripts_are_sound(script: Path) -> None:
+    first = script.read_text().partition("\n")[0]
+    shell = "sh" if first.endswith("/sh") else "bash"
+    subprocess.run([shell, "-n", str(script)], check=True)
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", str(script)], check=True)
+
+
+def test_the_images_ssh_is_what_the_jobs_expect() -> None:
+    server, client = (LAUNCH / "sshd_config").read_text(), (LAUNCH / "ssh_config").read_text()
+    job = yaml.safe_load((LAUNCH / "mpijob.yaml").read_text())
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    mount = job["spec"]["sshAuthMountPath"]
+    assert f"HostKey {mount}/id_rsa" in server and "Port 2222" in server and "StrictModes no" in server
+    assert "Port 2222" in client and "StrictHostKeyChecking no" in client and "UserKnownHostsFile /dev/null" in client
+    worker = job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    assert worker["args"][-1] in dockerfile, "the server's config is where the image has it"
+    assert f"--uid {worker['securityContext']['runAsUser']} " in dockerfile
+
+
+@pytest.mark.parametrize("workflow", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_runs_what_there_is(workflow: Path) -> None:
+    jobs = yaml.safe_load(workflow.read_text())["jobs"]
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    runs = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
+    assert runs and all("timeout-minutes" in job for job in jobs.values())
+    for run in runs:
+        assert {word for word in re.findall(r"\bmake ([a-z-]+)", run)} <= targets
+        files = re.findall(r"(?<![\w/.])((?:scripts|launch|configs|\.ci)/[\w./-]+\w)", run)
+        assert all((ROOT / file).exists() for file in files), run
+
+
+def test_the_python_versions_of_the_workflow_are_those_of_the_project() -> None:
+    test = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["test"]
+    least = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")
+    assert least in test["strategy"]["matrix"]["python"]

@@ -1,0 +1,81 @@
+"""The key-value store in which the ranks of a job meet: where it listens, and what its keys are called.
+
+It is rank 0's, or that of torchrun's agent. Rank 0's listens at one address, the one by which the other ranks come: of
+a job on one host nobody reaches it from outside. Its keys have a part that nobody can guess who is not of the job.
+"""
+
+import errno
+import ipaddress
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import NamedTuple
+
+import torch.distributed as dist
+
+_NAMES = {"torchrun": "TORCHELASTIC_RUN_ID", "srun": "SLURM_JOB_ID"}
+"""The variable in which a launcher names the job to all ranks; torchrun's is random, unless --rdzv-id is given."""
+
+
+class Place(NamedTuple):
+    """Where a store is, and what its keys begin with."""
+
+    host: str
+    port: int
+    word: str
+
+
+def listen(host: str, port: int = 0) -> tuple[Place, socket.socket]:
+    """A place of rank 0's with a new secret word, and the socket that listens there; port 0: any free one.
+
+    The socket listens from now on, so that no other process can take the port. OSError where `host` is no address of
+    this machine, or the port is taken.
+    """
+    family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    server = socket.create_server(address, family=family, backlog=socket.SOMAXCONN)
+    return Place(host, int(server.getsockname()[1]), secrets.token_hex(16)), server
+
+
+def listen_for(place: Place, one_host: bool) -> socket.socket:
+    """The socket of a place that the launcher names to all ranks, rank 0's among them.
+
+    one_host  all ranks are on this host. Else its name may lead to the loopback interface here, and elsewhere to an
+              address that only the others see, or that is translated on its way: then it listens on all interfaces
+    """
+    try:
+        server = listen(place.host, place.port)[1]
+    except OSError as error:
+        if error.errno != errno.EADDRNOTAVAIL:
+            raise
+    else:
+        if one_host or not ipaddress.ip_address(server.getsockname()[0]).is_loopback:
+            return server
+        server.close()
+    return listen("0.0.0.0", place.port)[1]
+
+
+def word_of_job(launcher: str, environment: Mapping[str, str] = os.environ) -> str:
+    """The job's name by its launcher, where no rank can tell the others a secret before they meet."""
+    return environment.get(_NAMES.get(launcher, ""), "")
+
+
+def keep(place: Place, server: socket.socket, seconds: float) -> dist.Store:
+    """Rank 0's store, which takes the socket over; `seconds`: how long its operations wait."""
+    store = dist.TCPStore(
+        place.host, place.port, is_master=True, timeout=timedelta(seconds=seconds), wait_for_workers=False,
+        master_listen_fd=server.detach(),
+    )  # fmt: skip
+    return dist.PrefixStore(_prefix(place), store)
+
+
+def join(place: Place, seconds: float) -> dist.Store:
+    """A store that another process keeps."""
+    timeout = timedelta(seconds=seconds)
+    store = dist.TCPStore(place.host, place.port, is_master=False, timeout=timeout, wait_for_workers=False)
+    return dist.PrefixStore(_prefix(place), store)
+
+
+def _prefix(place: Place) -> str:
+    return f"wirebench-{place.word}" if place.word else "wirebench"
