@@ -58,8 +58,9 @@ def train(
     model = model or network()
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     updates = scheduler in ("dear", "easgd", "outer")
+    often: dict[str, Any] = {"every": 2} if scheduler == "outer" else {}
     sync = wirebench.synchronise(
-        model, compressors.build(compressor, **options), schedulers.build(scheduler),
+        model, compressors.build(compressor, **options), schedulers.build(scheduler, **often),
         optimizer=optimizer if updates else None, warmup_steps=2,
     )  # fmt: skip
     if state:

@@ -30,13 +30,10 @@ def gather(engine: Engine, traffic: Traffic) -> None:
 def setting(worker: Replica) -> dict[str, Any]:
     """How much is trained, and on how much: trainable parameters, images of both splits."""
     dataset = worker.shard.dataset
-    return {
-        "parameters": worker.flat.param.numel(),
-        "samples": {
-            "train": dataset.train_size, "test": dataset.test_size, "unit": dataset_unit(dataset),
-            "tokens": labels_of(dataset) if labels_of(dataset) > 1 else None,
-        },
-    }  # fmt: skip
+    samples = {"train": dataset.train_size, "test": dataset.test_size, "unit": dataset_unit(dataset)}
+    if labels_of(dataset) > 1:
+        samples["tokens"] = labels_of(dataset)
+    return {"parameters": worker.flat.param.numel(), "samples": samples}
 
 
 def evaluated(worker: Replica, final: Mapping[str, float]) -> dict[str, float | None]:
