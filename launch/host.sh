@@ -31,7 +31,7 @@ case ${1:-} in
         install_key
         limit_link
         start_sshd & # ranks of this host are started by ssh, too
-        # shellcheck disable=SC2086 # CONFIG is a config and its overrides
+        # shellcheck disable=SC2086,SC2016 # CONFIG is a config and its overrides; $1 is the inner shell's
         exec su "$user" -c 'cd "$1" && shift && exec bash launch/horovodrun-hosts.sh "$@"' sh "$folder" "$2" ${CONFIG:-configs/smoke.toml}
         ;;
     *) echo 'usage: host.sh key | sshd | run HOST:RANKS,...' >&2; exit 2 ;;

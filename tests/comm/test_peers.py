@@ -160,7 +160,8 @@ HANGING_UP = """
 import socket, torch.distributed as dist
 from wirebench.comm.peers import hang_up
 server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-store = dist.PrefixStore("a", dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False))
+inner = dist.PrefixStore("a", dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False))
+store = dist.PrefixStore("b", inner)  # as torchrun's: the job's, and the reunion's
 listening = socket.create_server(("127.0.0.1", 0))
 mine = socket.create_connection(listening.getsockname())
 theirs, _ = listening.accept()

@@ -14,7 +14,7 @@ from tests.distributed.launch import CONFIG, here
 from tests.fuzz.cases import MAKERS
 from tests.fuzz.child import Ended, run
 
-FEW = 4
+FEW = 2
 """Of each kind, by day."""
 DIVERGED = 3
 

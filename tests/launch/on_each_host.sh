@@ -13,7 +13,8 @@ sed "s|/home/wirebench/.ssh|$HOME/.ssh|; s|/home/wirebench/sshd.pid|$folder/sshd
 server=$!
 trap 'kill $server' EXIT
 if [ "$RANK" = 0 ]; then
-    unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT GLOO_SOCKET_IFNAME
+    # The ranks that come are of another job than those that the cluster counts.
+    unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT GLOO_SOCKET_IFNAME WIREBENCH_COUNTS
     until ssh -o BatchMode=yes h1 true; do sleep 0.2; done
     status=0
     launch/horovodrun-hosts.sh "$@" || status=$?

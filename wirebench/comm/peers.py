@@ -114,7 +114,9 @@ def hang_up(store: dist.Store | None) -> None:
 
     Back ends close theirs only when the process ends, which would then look like one more rank that is gone.
     """
-    inner = store.underlying_store if isinstance(store, dist.PrefixStore) else store
+    inner = store
+    while isinstance(inner, dist.PrefixStore):  # torchrun's store has the job's prefix and the reunion's
+        inner = inner.underlying_store
     spared = inner.port if isinstance(inner, dist.TCPStore) else None
     for connection in psutil.Process().net_connections("tcp"):
         ends = {connection.laddr.port, *(connection.raddr[1:] or ())}
