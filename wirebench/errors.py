@@ -2,6 +2,15 @@
 
 import signal
 
+LONGEST = 900
+"""Characters of an error's line; what was given may be as long as a file."""
+
+
+def line_of(message: object) -> str:
+    """The message in a line that can be read: a very long one without its middle."""
+    text = str(message)
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 200]} [...] {text[-190:]}"
+
 
 class UserError(ValueError):
     """A mistake of the user's: one line that says what, where and what is allowed. Exit code 2."""

@@ -290,6 +290,7 @@ def changed(path, value):
         (changed(["history"], {}), "history: needs a list, got {}"),
         (changed(["final"], {"loss": 1.0}), "final.top1: is missing"),
         (changed(["checkpoints"], {"saved": 2}), "checkpoints.stall_seconds: is missing"),
+        (changed(["config", "compressor"], 3), "config.compressor: needs a table, got 3"),
         (changed(["checkpoints"], None), "checkpoints: needs a table, got None"),
     ],
 )

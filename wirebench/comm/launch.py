@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from wirebench.errors import PeerLost, UserError
+from wirebench.errors import PeerLost, UserError, line_of
 
 SECONDS_FOR_RANK_0 = 3.0
 VIRTUAL_WORKERS = 4
@@ -210,7 +210,7 @@ def tell_error(message: object, code: int) -> None:
     place = launched()
     if code == UserError.exit_code:
         let_rank_0_tell()
-    line = f"error: {f'rank {place.rank}: ' if place.size != 1 else ''}{message}"
+    line = f"error: {f'rank {place.rank}: ' if place.size != 1 else ''}{line_of(message)}"
     if code != PeerLost.exit_code:
         _tell_torchrun(line)
     # In one piece, not as print does it: torchrun's ranks are unbuffered, and several may speak at once.

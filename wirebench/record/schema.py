@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from wirebench.config.loader import SECTIONS
 from wirebench.errors import UserError
 from wirebench.telemetry.step_stats import PHASES
 from wirebench.utils.parsing import json_of
@@ -49,6 +50,9 @@ def problems(record: object) -> list[str]:
         return [f"schema: needs {SCHEMA}, got {record.get('schema')!r}"]
     younger = {name: shape for name, shape in _YOUNGER.items() if name in record}
     mistakes = _differences("", record, _SHAPE | younger)
+    if not mistakes:
+        sections = {name: dict for name in record["config"] if name in SECTIONS}
+        mistakes = _differences("config", record["config"], sections)
     if record.get("status") not in STATUSES:
         mistakes.append(f"status: needs one of {', '.join(STATUSES)}, got {record.get('status')!r}")
     return mistakes

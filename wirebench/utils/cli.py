@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from wirebench.errors import PeerLost, Stopped, UserError
+from wirebench.errors import PeerLost, Stopped, UserError, line_of
 from wirebench.utils.files import is_stream, target_of
 from wirebench.utils.names import nearest, suggest
 
@@ -96,7 +96,7 @@ def _drop_output() -> None:
 
 
 def _say(line: str, code: int) -> int:
-    print(line, file=sys.stderr)
+    print(line_of(line), file=sys.stderr)
     return code
 
 
