@@ -6,6 +6,7 @@ set -euo pipefail
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 [ $# -ge 2 ] || { echo 'usage: scripts/same_bits.sh FIRST LAST [local|torch|horovod ...]' >&2; exit 2; }
+# shellcheck disable=SC2034 # read by name below
 first=$1 last=$2
 shift 2
 engines=("${@:-local}")
