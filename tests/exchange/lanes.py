@@ -159,3 +159,15 @@ class _Meeting(LocalCommunicator):
 
         handle.result = result
         return handle
+
+
+def one_step(driver, models, optimizers, step):
+    """A step of all workers under `driver`, each on images of its own."""
+    driver.begin(step, 0)
+    driver.enable_sync()
+    for rank, model in enumerate(models):
+        loss_of(model, images(10 * step + rank)).backward()
+    driver.finish()
+    with driver.stepping():
+        for optimizer in optimizers:
+            optimizer.step()

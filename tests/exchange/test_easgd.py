@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 import schedulers
 import train
-from tests.exchange.lanes import LAYERS, Net, images, lane_of, lanes_of, loss_of
+from tests.exchange.lanes import LAYERS, Net, images, lane_of, lanes_of, loss_of, one_step
 from wirebench.comm.local import LocalCommunicator, LocalHandle, LocalHub
 from wirebench.errors import UserError
 from wirebench.exchange.easgd import Elastic
@@ -19,17 +19,6 @@ RATE, BETA = 0.1, 0.6
 
 def sgd(model):
     return torch.optim.SGD(model.parameters(), RATE, momentum=0.5)
-
-
-def one_step(driver, models, optimizers, step):
-    driver.begin(step, 0)
-    driver.enable_sync()
-    for rank, model in enumerate(models):
-        loss_of(model, images(10 * step + rank)).backward()
-    driver.finish()
-    with driver.stepping():
-        for optimizer in optimizers:
-            optimizer.step()
 
 
 def by_hand(size, steps):

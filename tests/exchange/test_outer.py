@@ -12,7 +12,7 @@ import compressors
 import schedulers
 import train
 from schedulers.outer import Outer
-from tests.exchange.lanes import LAYERS, Net, images, lanes_of, loss_of
+from tests.exchange.lanes import LAYERS, Net, images, lanes_of, loss_of, one_step
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.outer import NEVER, OuterSteps
 from wirebench.gradient.error_memory import RESIDUAL
@@ -32,17 +32,6 @@ def clock() -> Clock:
     made = Clock(torch.device("cpu"), Timeline(0))
     made.resume()
     return made
-
-
-def one_step(driver, models, optimizers, step):
-    driver.begin(step, 0)
-    driver.enable_sync()
-    for rank, model in enumerate(models):
-        loss_of(model, images(10 * step + rank)).backward()
-    driver.finish()
-    with driver.stepping():
-        for optimizer in optimizers:
-            optimizer.step()
 
 
 def local_step(models, optimizers, step):

@@ -211,7 +211,7 @@ def test_a_fault_that_is_planted_into_what_is_committed_is_found(
     """No exception is so wide that it hides it."""
     path, known = linked / run / "record.json", history(ROOT)
     if rule == "commit" and known.commits is None and "dirty" not in change.__code__.co_names:
-        pytest.skip("a checkout without its history")
+        pytest.skip("needs the commits before this one: a shallow clone or a copy has none")
     before, original = set(breaches(linked, known)), path.read_bytes()
     path.unlink()  # a link to the committed file
     path.write_bytes(original)

@@ -35,7 +35,7 @@ def _faults(how: str) -> tuple[bool, int]:
     return told == "True", int(faults)
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc's malloc is told, which other systems lack")
 def test_a_second_turn_takes_no_new_pages() -> None:
     told, faults = _faults("keep")
     assert told

@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from torch import Tensor
 
+from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.error_memory import RESIDUAL, ErrorMemory
 from wirebench.gradient.flat import Bucket, Layer
@@ -169,8 +170,8 @@ class Bare(Method):
         self.inner.load_state_dict(state)
 
     def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False, weight: float = 1.0) -> None:
-        """Never called, as `takes_over` says: what its residuals are is not known."""
-        raise NotImplementedError
+        """Refused, as `takes_over` says: what its residuals are is not known. Raises UserError."""
+        raise UserError("compressor.name: this compressor cannot hand over what it holds: it has no take_over")
 
 
 def _under(prefix: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
