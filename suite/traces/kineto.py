@@ -59,7 +59,17 @@ def load(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(table, dict) or not isinstance(table.get("traceEvents"), list):
         raise UserError(f"{path}: has no traceEvents; torch.profiler's export_chrome_trace() writes them")
+    for place, event in enumerate(table["traceEvents"]):
+        for key in ("ts", "dur") if isinstance(event, dict) else ():
+            _check_number(f"{path}: traceEvents[{place}].{key}", event.get(key, 0))
     return table
+
+
+def _check_number(where: str, value: Any) -> None:
+    try:
+        float(value)
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{where}: needs a number, got {value!r}") from error
 
 
 def device(table: Mapping[str, Any]) -> str:
