@@ -27,10 +27,10 @@ print(told, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def _faults(how: str) -> tuple[bool, int]:
+def _faults(how: str, **wishes: str) -> tuple[bool, int]:
     plain = {k: v for k, v in os.environ.items() if not k.startswith("MALLOC_") and k != "GLIBC_TUNABLES"}
     command = [sys.executable, "-c", FAULTS, how]
-    done = subprocess.run(command, env=plain, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, env=plain | wishes, capture_output=True, text=True, check=True)
     told, faults = done.stdout.split()
     return told == "True", int(faults)
 
@@ -40,7 +40,9 @@ def test_a_second_turn_takes_no_new_pages() -> None:
     told, faults = _faults("keep")
     assert told
     assert faults < 500, "20 turns of 64 MB: 327,680 pages if all were new"
-    assert _faults("as it is")[1] > 2_000, "glibc keeps freed memory by itself: this module may go"
+    # How much glibc gives back by default depends on its version and on the kernel's huge pages. A block that is mapped
+    # by itself always goes back, so that this number shows what the count of faults would see.
+    assert _faults("as it is", MALLOC_MMAP_THRESHOLD_="131072")[1] > 100 * 500
 
 
 @pytest.mark.parametrize("name", ["MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"])
