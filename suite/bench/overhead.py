@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     """Launch the processes, or be one of them."""
     options = parse(arguments)
     if launched().alone:
-        return launch(options, arguments)
+        return launch("overhead", options, arguments)
     engine = start(EngineConfig(name=options.engine, device=options.device), fusion_mb=None)
     with tempfile.TemporaryDirectory() as folder:
         measure(options, engine, Path(folder) / "run")
@@ -66,8 +66,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def launch(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    """Run this tool under the engine's launcher."""
+def launch(tool: str, options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Run `wirebench bench TOOL` under the launcher of the engine, with as many processes, as `options` say."""
     bin_folder = Path(sys.executable).parent
     command = {
         "torch": [str(bin_folder / "torchrun"), "--standalone", "--nproc-per-node", str(options.processes)],
@@ -78,9 +78,7 @@ def launch(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     }[options.engine]  # fmt: skip
     path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path}
-    return subprocess.run(
-        [*command, "-m", "suite", "bench", "overhead", *arguments], env=environment, check=False
-    ).returncode
+    return subprocess.run([*command, "-m", "suite", "bench", tool, *arguments], env=environment, check=False).returncode
 
 
 def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
@@ -98,7 +96,7 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     machines = {"load": load.loads(engine), "hosts": hosts(engine)}
     if not engine.is_first:
         return
-    result = summarise(options, seconds)
+    result = summarise(seconds)
     print(f"{options.model}, {engine.size} processes, {engine.backend}, batch {run.config.data.batch_size} each")
     for name, label in (("ours", LABELS[options.ours]), ("peer", PEERS[options.engine])):
         print(f"  {label:28} {result[name]['median'] * 1e3:9.2f} ms a step")
@@ -113,19 +111,26 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
 
 
 def settings(options: argparse.Namespace, folder: Path, size: int) -> loader.Config:
-    """The composition under test for `size` processes, on synthetic images: one epoch has all steps of a side."""
+    """The composition under test for `size` processes: one epoch has all steps of a side."""
+    return composition(options, folder, size, steps_of_a_side(options), {})
+
+
+def composition(
+    options: argparse.Namespace, folder: Path, size: int, steps: int, more: Mapping[str, object]
+) -> loader.Config:
+    """What `size` processes train on synthetic images, in one epoch of `steps` steps, with `more` settings."""
     table = {
         "engine.name": options.engine, "engine.device": options.device, "data.name": "synthetic",
         "data.image_size": 32, "data.num_classes": 10, "scheduler.name": "fused", "output.dir": str(folder),
-        "train.precision": options.precision, **MODELS[options.model],
+        "train.precision": options.precision, **MODELS[options.model], **more,
     }  # fmt: skip
     batch = options.batch or MODELS[options.model]["data.batch_size"]
-    table |= {"data.batch_size": batch, "data.train_size": batch * size * steps_of_a_side(options)}
+    table |= {"data.batch_size": batch, "data.train_size": batch * size * steps}
     nested: dict[str, dict[str, object]] = {}
     for key, value in table.items():
         section, _, name = key.partition(".")
         nested.setdefault(section, {})[name] = value
-    return loader.from_dict(nested, f"overhead-{options.model}")
+    return loader.from_dict(nested, f"bench-{options.model}")
 
 
 def steps_of_a_side(options: argparse.Namespace) -> int:
@@ -204,9 +209,9 @@ def turn(step: Callable[[], None], steps: int) -> float:
     return (time.perf_counter() - begin) / steps
 
 
-def summarise(options: argparse.Namespace, seconds: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Medians of both sides, and the spread of the ratio of neighbouring turns."""
-    ratios = [a / b for a, b in zip(seconds["ours"], seconds["peer"], strict=True)]
+def summarise(seconds: dict[str, list[float]]) -> dict[str, dict[str, float]]:
+    """Medians of two sides, and the spread of the ratio of neighbouring turns, the first side's over the second's."""
+    ratios = [a / b for a, b in zip(*seconds.values(), strict=True)]
     deciles = statistics.quantiles(ratios, n=10, method="inclusive")
     return {
         **{name: {"median": statistics.median(values)} for name, values in seconds.items()},
