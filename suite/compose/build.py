@@ -18,6 +18,7 @@ from suite.compose.resolve import compressor_of, method_of, refuse_workers, reso
 from suite.compose.virtual_profile import virtual_seconds_of
 from wirebench import data
 from wirebench.comm.engine import Engine, start
+from wirebench.comm.launch import has_agent
 from wirebench.comm.peers import agree_on, first_line
 from wirebench.comm.stop import Stopper
 from wirebench.config import loader
@@ -127,10 +128,11 @@ def _assemble(
         # A step's average is complete within the next step; it is looked at there, on all ranks alike.
         synchroniser.averaged = guard.note_gradient
         guard.lag = max(guard.lag, 1)
+    stopper = Stopper(engine.store, os.getppid() if has_agent() else None)
     step_log = StepLog(clock, guard, record, progress, engine.size)
     return Trainer(
         settings, engine, directory, workers, lanes, synchroniser, guard, health, residual_watch, calibration,
-        clock, timeline, traffic, record, progress, step_log, checkpoints, Stopper(engine.store),
+        clock, timeline, traffic, record, progress, step_log, checkpoints, stopper,
         sampler(engine.device), total_steps, state, commits,
     )  # fmt: skip
 

@@ -28,12 +28,25 @@ from wirebench.comm.launch import (
     Launch,
     cannot_join,
     engine_of,
+    has_agent,
     launched,
     meeting_point,
 )
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
-from wirebench.comm.peers import Peer, any_dead, first_line, hang_up, introduce, leave_word, linger, missing, word_left
+from wirebench.comm.peers import (
+    Peer,
+    any_dead,
+    end_stopped,
+    first_line,
+    hang_up,
+    introduce,
+    leave_word,
+    linger,
+    missing,
+    stopped,
+    word_left,
+)
 from wirebench.comm.reunion import name_of_reunion
 from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.config.loader import EngineConfig
@@ -93,7 +106,9 @@ class Engine:
     def who_is_gone(self) -> str:
         """After a failure, which all living ranks are to meet: those that are gone, in words; '' if nobody can tell."""
         hang_up(self.store)
-        return ", ".join(map(str, missing(self.peers, self.ranks[0], self.store)))
+        gone = missing(self.peers, self.ranks[0], self.store)
+        still = stopped(gone, self.peers[self.ranks[0]].host)
+        return ", ".join(f"{peer}, which a signal has stopped" if peer in still else str(peer) for peer in gone)
 
     def say_farewell(self, why: str) -> None:
         """This rank ends alone: the others, which are to fail now, find with `farewell` why. Then let them `linger`."""
@@ -111,8 +126,12 @@ class Engine:
         return any_dead(self.peers, self.peers[self.ranks[0]].host)
 
     def linger(self) -> None:
-        """After a failure, before this process ends: other ranks may need it to find out who is gone."""
+        """After a failure, before this process ends: other ranks may need it to find out who is gone.
+
+        Ranks of this host that a signal has stopped end with it.
+        """
         linger(self.peers, self.ranks[0], self.store)
+        end_stopped(self.peers, self.peers[self.ranks[0]].host)
 
     def sum_over_ranks(self, values: Sequence[Tensor]) -> Tensor:
         """The sum of all ranks' small tensors, which stay as they are; `values` are those of this process's ranks."""
@@ -166,14 +185,15 @@ def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, th
     address = meeting_point(launch)
     assert address is not None, "engine_of() takes torch only where there is one"
     place = meeting.Place(*address, meeting.word_of_job(launch.launcher))
-    agents_keep_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if launch.rank == 0 and not agents_keep_it:
-        server = meeting.listen_for(place, launch.local_size == launch.size)
-        store = meeting.keep(place, server, section.timeout_seconds)
+    wait, one_host = section.timeout_seconds, launch.local_size == launch.size
+    if has_agent():
+        store = meeting.join(place, wait)
+        store = dist.PrefixStore(name_of_reunion(store, launch.rank, launch.size, wait), store)
+        store = meeting.by_rank_0(store, launch.rank, _own_address(one_host), one_host, wait)
+    elif launch.rank == 0:
+        store = meeting.keep(place, meeting.listen_for(place, one_host), wait)
     else:
-        store = meeting.join(place, section.timeout_seconds)
-    if agents_keep_it:
-        store = dist.PrefixStore(name_of_reunion(store, launch.rank, launch.size, section.timeout_seconds), store)
+        store = meeting.join(place, wait)
     _join(section, launch, device, store)
     inner = TorchCommunicator(staged=_staged(launch, device))
     communicator = Metered(inner)
@@ -216,7 +236,7 @@ def horovod_engine(
     beside  runs the rounds of plans; None: where section.rounds asks for one, it joins torch.distributed for that
     """
     # Rank 0 listens before it says where, so that nobody can take the port; Horovod carries the word to all ranks.
-    place, server = meeting.listen(_own_address(hvd)) if hvd.rank() == 0 else (None, None)
+    place, server = meeting.listen(_own_address(hvd.local_size() == hvd.size())) if hvd.rank() == 0 else (None, None)
     place, rounds = hvd.broadcast_object((place, section.rounds), name="wirebench.store")
     if section.rounds != rounds:
         # Said here: ranks that disagree on this one would never meet to compare their configs.
@@ -274,11 +294,11 @@ def _set_threads(section: EngineConfig, sharing: int) -> int:
     return threads
 
 
-def _own_address(hvd: Any) -> str:
-    """An address at which the other ranks reach this process."""
-    if hvd.local_size() == hvd.size():
+def _own_address(one_host: bool) -> str:
+    """An address at which the other ranks, which may all be on this host, reach this process."""
+    if one_host:
         return "127.0.0.1"
-    interface = os.environ.get("HOROVOD_GLOO_IFACE", "")
+    interface = os.environ.get("HOROVOD_GLOO_IFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
     for address in psutil.net_if_addrs().get(interface, []):
         if address.family == socket.AF_INET:
             return str(address.address)

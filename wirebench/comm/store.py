@@ -1,11 +1,12 @@
 """The key-value store in which the ranks of a job meet: where it listens, and what its keys are called.
 
-It is rank 0's, or that of torchrun's agent. Rank 0's listens at one address, the one by which the other ranks come: of
+It is rank 0's; where torchrun's agent has one, rank 0 says there where its own is. Rank 0's listens at one address, the one by which the other ranks come: of
 a job on one host nobody reaches it from outside. Its keys have a part that nobody can guess who is not of the job.
 """
 
 import errno
 import ipaddress
+import json
 import os
 import secrets
 import socket
@@ -17,6 +18,8 @@ import torch.distributed as dist
 
 _NAMES = {"torchrun": "TORCHELASTIC_RUN_ID", "srun": "SLURM_JOB_ID"}
 """The variable in which a launcher names the job to all ranks; torchrun's is random, unless --rdzv-id is given."""
+WHERE = "store"
+"""The key of the agents' store under which rank 0 says where its own is."""
 
 
 class Place(NamedTuple):
@@ -75,6 +78,19 @@ def join(place: Place, seconds: float) -> dist.Store:
     timeout = timedelta(seconds=seconds)
     store = dist.TCPStore(place.host, place.port, is_master=False, timeout=timeout, wait_for_workers=False)
     return dist.PrefixStore(_prefix(place), store)
+
+
+def by_rank_0(agents: dist.Store, rank: int, address: str, one_host: bool, seconds: float) -> dist.Store:
+    """Rank 0's own store at its `address`, of which the others hear through the agents', which ends with torchrun.
+
+    Every rank calls it.
+    """
+    if rank == 0:
+        server = listen_for(Place(address, 0, ""), one_host)
+        place = Place(address, int(server.getsockname()[1]), secrets.token_hex(16))
+        agents.set(WHERE, json.dumps(place))
+        return keep(place, server, seconds)
+    return join(Place(*json.loads(agents.get(WHERE))), seconds)
 
 
 def _prefix(place: Place) -> str:
