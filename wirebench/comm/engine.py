@@ -13,7 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -40,11 +39,11 @@ from wirebench.comm.peers import (
     end_stopped,
     first_line,
     hang_up,
+    in_words,
     introduce,
     leave_word,
     linger,
     missing,
-    stopped,
     word_left,
 )
 from wirebench.comm.reunion import name_of_reunion
@@ -107,8 +106,7 @@ class Engine:
         """After a failure, which all living ranks are to meet: those that are gone, in words; '' if nobody can tell."""
         hang_up(self.store)
         gone = missing(self.peers, self.ranks[0], self.store)
-        still = stopped(gone, self.peers[self.ranks[0]].host)
-        return ", ".join(f"{peer}, which a signal has stopped" if peer in still else str(peer) for peer in gone)
+        return in_words(gone, self.peers[self.ranks[0]].host)
 
     def say_farewell(self, why: str) -> None:
         """This rank ends alone: the others, which are to fail now, find with `farewell` why. Then let them `linger`."""
@@ -189,7 +187,7 @@ def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, th
     if has_agent():
         store = meeting.join(place, wait)
         store = dist.PrefixStore(name_of_reunion(store, launch.rank, launch.size, wait), store)
-        store = meeting.by_rank_0(store, launch.rank, _own_address(one_host), one_host, wait)
+        store = meeting.by_rank_0(store, launch.rank, meeting.own_address(one_host), one_host, wait)
     elif launch.rank == 0:
         store = meeting.keep(place, meeting.listen_for(place, one_host), wait)
     else:
@@ -236,7 +234,9 @@ def horovod_engine(
     beside  runs the rounds of plans; None: where section.rounds asks for one, it joins torch.distributed for that
     """
     # Rank 0 listens before it says where, so that nobody can take the port; Horovod carries the word to all ranks.
-    place, server = meeting.listen(_own_address(hvd.local_size() == hvd.size())) if hvd.rank() == 0 else (None, None)
+    place, server = (
+        meeting.listen(meeting.own_address(hvd.local_size() == hvd.size())) if hvd.rank() == 0 else (None, None)
+    )
     place, rounds = hvd.broadcast_object((place, section.rounds), name="wirebench.store")
     if section.rounds != rounds:
         # Said here: ranks that disagree on this one would never meet to compare their configs.
@@ -292,14 +292,3 @@ def _set_threads(section: EngineConfig, sharing: int) -> int:
     threads = section.threads or max(1, len(os.sched_getaffinity(0)) // sharing)
     torch.set_num_threads(threads)
     return threads
-
-
-def _own_address(one_host: bool) -> str:
-    """An address at which the other ranks, which may all be on this host, reach this process."""
-    if one_host:
-        return "127.0.0.1"
-    interface = os.environ.get("HOROVOD_GLOO_IFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
-    for address in psutil.net_if_addrs().get(interface, []):
-        if address.family == socket.AF_INET:
-            return str(address.address)
-    return socket.gethostbyname(os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname())

@@ -165,6 +165,12 @@ def stopped(peers: list[Peer], host: str) -> list[Peer]:
     return [p for p in peers if p.host == host and _state(p.pid) == STOPPED]
 
 
+def in_words(gone: list[Peer], host: str) -> str:
+    """Who is gone, as a process on `host` says it."""
+    still = stopped(gone, host)
+    return ", ".join(f"{peer}, which a signal has stopped" if peer in still else str(peer) for peer in gone)
+
+
 def end_stopped(peers: list[Peer], host: str) -> None:
     """Kill the stopped peers on `host`, this process's own, for their job is over.
 

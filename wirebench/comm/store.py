@@ -1,7 +1,8 @@
 """The key-value store in which the ranks of a job meet: where it listens, and what its keys are called.
 
-It is rank 0's; where torchrun's agent has one, rank 0 says there where its own is. Rank 0's listens at one address, the one by which the other ranks come: of
-a job on one host nobody reaches it from outside. Its keys have a part that nobody can guess who is not of the job.
+It is rank 0's; where torchrun's agent has one, rank 0 says there where its own is. It listens at one address, the one
+by which the other ranks come: of a job on one host nobody reaches it from outside. Its keys have a part that nobody can
+guess who is not of the job.
 """
 
 import errno
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import NamedTuple
 
+import psutil
 import torch.distributed as dist
 
 _NAMES = {"torchrun": "TORCHELASTIC_RUN_ID", "srun": "SLURM_JOB_ID"}
@@ -57,6 +59,17 @@ def listen_for(place: Place, one_host: bool) -> socket.socket:
             return server
         server.close()
     return listen("0.0.0.0", place.port)[1]
+
+
+def own_address(one_host: bool) -> str:
+    """An address at which the other ranks, which may all be on this host, reach this process."""
+    if one_host:
+        return "127.0.0.1"
+    interface = os.environ.get("HOROVOD_GLOO_IFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
+    for address in psutil.net_if_addrs().get(interface, []):
+        if address.family == socket.AF_INET:
+            return str(address.address)
+    return socket.gethostbyname(os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname())
 
 
 def word_of_job(launcher: str, environment: Mapping[str, str] = os.environ) -> str:
