@@ -39,6 +39,7 @@ from wirebench.training.checkpoint import Checkpoints
 from wirebench.training.divergence import Guard
 from wirebench.training.elastic.commits import Commits
 from wirebench.training.elastic.host_memory import HostMemory
+from wirebench.training.elastic.warden import Warden
 from wirebench.training.loss import cross_entropy
 from wirebench.training.optimizers.build import build_optimizer
 from wirebench.training.progress import NullProgress, Progress
@@ -151,7 +152,9 @@ def _commits(settings: Config, engine: Engine, state: TrainState, note: Callable
     if section.commit_every_steps < 1:
         raise UserError(f"train.commit_every_steps: needs at least 1, got {section.commit_every_steps}")
     memory = HostMemory(f"{os.environ.get('TORCHELASTIC_RUN_ID', '')} {Path(settings.output.dir).name}")
-    return Commits(engine, state, memory, section.commit_every_steps, bool(section.mirror) and engine.size > 1, note)
+    warden = Warden(f"rank {engine.ranks[0]}", settings.engine.timeout_seconds / 2)
+    mirror = bool(section.mirror) and engine.size > 1
+    return Commits(engine, state, memory, section.commit_every_steps, mirror, note, warden)
 
 
 def _go_on(settings: Config, checkpoints: Checkpoints, commits: Commits | None) -> Path | None:

@@ -22,6 +22,7 @@ from wirebench.comm.peers import Peer, gather_bytes
 from wirebench.comm.ship import bring
 from wirebench.training.checkpoint import Checkpoints
 from wirebench.training.elastic.host_memory import ABOUT, MODEL, Commit, HostMemory, rank_file
+from wirebench.training.elastic.warden import Warden
 from wirebench.training.train_state import TrainState
 from wirebench.utils.background import Background
 from wirebench.utils.tensor_tree import pack, snapshot
@@ -46,6 +47,7 @@ class Commits:
     every   steps between them
     mirror  each rank's part goes to a rank on another host as well
     note    is told, on rank 0, what a person should know
+    warden  ends this process when it stands still
     """
 
     engine: Engine
@@ -54,6 +56,7 @@ class Commits:
     every: int
     mirror: bool
     note: Callable[[str], None]
+    warden: Warden
     job: str = ""
     held_by_first: bool = False
     newest: int | None = None
@@ -112,6 +115,7 @@ class Commits:
 
     def close(self, over: bool) -> None:
         """The process ends; `over`: so does the run, and the memory is given back."""
+        self.warden.close()
         self._settle()
         self._meet()
         if over and self.engine.ranks[0] == first_on_host(self.engine.peers, self.engine.ranks[0]):
