@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,6 +38,7 @@ from wirebench.training.checkpoint import Checkpoints
 from wirebench.training.divergence import Guard
 from wirebench.training.elastic.commits import Commits
 from wirebench.training.elastic.host_memory import HostMemory
+from wirebench.training.elastic.launchers import launcher_of
 from wirebench.training.elastic.warden import Warden
 from wirebench.training.loss import cross_entropy
 from wirebench.training.optimizers.build import build_optimizer
@@ -143,18 +143,22 @@ def _commits(settings: Config, engine: Engine, state: TrainState, note: Callable
         if section.mirror:
             raise UserError("train.mirror: belongs to train.elastic=true")
         return None
-    if "TORCHELASTIC_RUN_ID" not in os.environ or engine.name != "torch":
-        raise UserError("train.elastic: needs torchrun, which starts ranks anew (docs/elastic.md)")
+    launcher = launcher_of(engine)
+    if launcher is None:
+        raise UserError(
+            "train.elastic: needs torchrun or horovodrun --min-np, which start ranks anew (docs/elastic.md)"
+        )
     if not settings.output.dir:
         raise UserError("train.elastic: needs output.dir, so that the ranks that are started anew go on in it")
     if not state.can_reshard:
         raise UserError("train.elastic: this compressor cannot hand over what it holds: it has no take_over")
     if section.commit_every_steps < 1:
         raise UserError(f"train.commit_every_steps: needs at least 1, got {section.commit_every_steps}")
-    memory = HostMemory(f"{os.environ.get('TORCHELASTIC_RUN_ID', '')} {Path(settings.output.dir).name}")
+    host = engine.peers[engine.ranks[0]].host
+    memory = HostMemory(f"{launcher.job()} {Path(settings.output.dir).name}", host=host)
     warden = Warden(f"rank {engine.ranks[0]}", settings.engine.timeout_seconds / 2)
     mirror = bool(section.mirror) and engine.size > 1
-    return Commits(engine, state, memory, section.commit_every_steps, mirror, note, warden)
+    return Commits(engine, state, memory, section.commit_every_steps, mirror, note, launcher, warden)
 
 
 def _go_on(settings: Config, checkpoints: Checkpoints, commits: Commits | None) -> Path | None:

@@ -46,7 +46,9 @@ class Warden:
         self._thread.start()
 
     def close(self) -> None:
-        """Nobody watches any more."""
+        """Nobody watches any more; may be called again."""
+        if self._over.is_set():
+            return
         self._over.set()
         self._thread.join()
         assert self._process.stdin is not None
