@@ -34,6 +34,7 @@ class Stopper:
     def __init__(self, store: dist.Store | None, parent: int | None = None) -> None:
         self.told = False
         self._parent = parent
+        self._regroup = False
         self._told_at = self._looked_at = 0.0
         self._store = store
         self._written = False
@@ -52,6 +53,10 @@ class Stopper:
             signal.signal(signal.SIGHUP, signal.SIG_IGN if self._store is None else self._on_signal)
             self._restore.append(functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL))
 
+    def regroup(self) -> None:
+        """All ranks are to stop, this one among them, but it was not told to end; may be called by another thread."""
+        self._regroup = True
+
     def close(self) -> None:
         """Give the signals back."""
         for restore in self._restore:
@@ -62,7 +67,7 @@ class Stopper:
         """Call before step `step` begins."""
         if self._parent is not None and os.getppid() != self._parent:
             self.told = True
-        if self.told and self._store is not None and not self._written:
+        if (self.told or self._regroup) and self._store is not None and not self._written:
             self._store.compare_set(KEY, "", str(step))
             self._written = True
 
