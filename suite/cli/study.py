@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from suite.studies.committed import breaches, history
+from suite.studies.committed import breaches
 from suite.studies.page import Page
+from suite.studies.repository import history
 from suite.studies.runner import RESULTS, ROOT, Launch
 from suite.studies.runner import run as launch_command
 from suite.studies.series import INPUTS, run_all
@@ -119,7 +120,7 @@ def check(study: Study, arguments: Sequence[str]) -> int:
 def check_all(arguments: Sequence[str]) -> int:
     """Every table against its records, and every record against the rules of trust; 1 where something is wrong."""
     parser_of("study check", check_all.__doc__).parse_args(arguments)
-    found = [breach.words(RESULTS) for breach in breaches(RESULTS, history(ROOT))]
+    found = [breach.words(RESULTS) for breach in breaches(RESULTS, history(ROOT, RESULTS))]
     for line in found:
         print(line)
     if found:

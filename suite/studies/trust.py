@@ -7,11 +7,11 @@ record, unless results/exceptions.toml lists it with a reason.
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from suite.studies.notes import NotedRun
+from suite.studies.repository import Repository
 from wirebench.record import schema
 
 TURNS = 5
@@ -34,25 +34,16 @@ class Broken(NamedTuple):
     share: float = 0.0
 
 
-@dataclass(frozen=True)
-class Repository:
-    """What is known of commits: those of this history; None where it is not whole, so that nothing can be said."""
-
-    commits: frozenset[str] | None
-
-    def knows(self, commit: str) -> bool:
-        """Whether the commit is one of the history, as far as it is known."""
-        return self.commits is None or commit in self.commits
-
-
 def broken(record: Mapping[str, Any], repository: Repository) -> list[Broken]:
     """The rules that a record breaks by itself."""
     mistakes = [Broken("schema", problem) for problem in schema.problems(record)]
-    return mistakes or [*_commit(record, repository), *_machines(record), *_load(record), *_numbers(record)]
+    return mistakes or [
+        *_commit(record, repository), *machines(record, record["world_size"]), *_load(record), *_numbers(record)
+    ]  # fmt: skip
 
 
 def broken_header(header: Mapping[str, Any], repository: Repository) -> list[Broken]:
-    """The rules that a benchmark's file breaks by itself, of what it says of its commit and its machine's load."""
+    """The rules that the header of a benchmark's file breaks, of what it says of its commit and its machines' load."""
     return [*_commit(header, repository), *_load(header)]
 
 
@@ -66,14 +57,15 @@ def _commit(record: Mapping[str, Any], repository: Repository) -> Iterator[Broke
         yield Broken("commit", f"{git['commit'][:10]} is not in this repository's history")
 
 
-def _machines(record: Mapping[str, Any]) -> Iterator[Broken]:
+def machines(record: Mapping[str, Any], size: int) -> Iterator[Broken]:
+    """Every one of `size` ranks says on which machine it was."""
     hosts = record["environment"].get("hosts")
     if hosts is None:
         yield Broken("machines unknown", "only rank 0's is described")
         return
     ranks = sorted(rank for host in hosts for rank in host["ranks"])
-    if ranks != list(range(record["world_size"])):
-        yield Broken("machines", f"described are those of ranks {ranks}, of {record['world_size']}")
+    if ranks != list(range(size)):
+        yield Broken("machines", f"described are those of ranks {ranks}, of {size}")
 
 
 def _load(record: Mapping[str, Any]) -> Iterator[Broken]:
