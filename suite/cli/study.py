@@ -68,7 +68,8 @@ def about(study: Study) -> str:
     published = study.published
     head = [f"{study.name}: {published.about}", '{authors}, "{title}", {published}'.format(**published.source)]
     claims = [f"  {claim.id}: {claim.text} ({claim.where})" for claim in published.claims.values()]
-    return "\n".join([*head, *claims, f"wirebench study {study.name} run | report | check"])
+    others = [f"  no claim: {each.text} ({each.where}): {each.why}" for each in published.excluded]
+    return "\n".join([*head, *claims, *others, f"wirebench study {study.name} run | report | check"])
 
 
 def run(study: Study, arguments: Sequence[str], launch: Launch) -> int:
