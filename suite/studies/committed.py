@@ -135,9 +135,8 @@ def _of_rows(folder: Path, repeats: str) -> Iterator[Breach]:
     for path in sorted(folder.glob("[!.]*/record.json")):
         label = path.parent.name.rpartition("-")[0]
         rows.setdefault(label, []).append(NotedRun(path.parent, {}, schema.read(path)))
-    rule = trust.seeds if repeats == "seeds" else trust.turns
     for label, runs in rows.items():
-        yield from (Breach(folder / label, *each) for each in rule(runs))
+        yield from (Breach(folder / label, *each) for each in trust.ENOUGH[repeats](runs))
 
 
 def _excuses(path: Path) -> list[Excuse]:

@@ -6,7 +6,7 @@ record, unless results/exceptions.toml lists it with a reason.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,6 +94,7 @@ def _numbers(record: Mapping[str, Any]) -> Iterator[Broken]:
         yield Broken("numbers", f"final.top1, {top1}, is not the last epoch's, {history[-1]['top1']}")
     yield from _rates(record)
     yield from _ratio(record)
+    yield from _prediction(record)
 
 
 def _rates(record: Mapping[str, Any]) -> Iterator[Broken]:
@@ -118,16 +119,27 @@ def _ratio(record: Mapping[str, Any]) -> Iterator[Broken]:
         yield Broken("numbers", f"compression_ratio.wire is {ratio:.4g}, and the bytes say {expected:.4g}")
 
 
+def _prediction(record: Mapping[str, Any]) -> Iterator[Broken]:
+    """The error is that of the predicted step against the measured one."""
+    told = record.get("prediction")
+    if not told:
+        return
+    expected = told["step_seconds"] / told["measured_seconds"] - 1
+    if not math.isclose(told["error"], expected, abs_tol=NEAR):
+        yield Broken("numbers", f"prediction.error is {told['error']:.4g}, and the steps say {expected:.4g}")
+
+
 def rules(runs: Sequence[NotedRun], repeats: str) -> tuple[str, ...]:
     """The names of the rules that a composition's runs break, with how many turns or seeds there are.
 
-    Whether a commit is known is no matter of the runs, and left out.
+    Whether a commit is known is no matter of the runs, and left out. `repeats` is "" where a claim is about many
+    compositions, each measured once.
     """
     found = [each.rule for run in runs for each in broken(run.record, Repository(None))]
-    few = turns(runs)
     if repeats == "seeds":
         # An accuracy does not depend on what else the machine did.
-        found, few = [rule for rule in found if not rule.startswith("load")], seeds(runs)
+        found = [rule for rule in found if not rule.startswith("load")]
+    few = ENOUGH[repeats](runs) if repeats else ()
     return (*dict.fromkeys(found), *dict.fromkeys(f"{each.rule} ({len(runs)})" for each in few))
 
 
@@ -165,6 +177,10 @@ def seeds(runs: Sequence[NotedRun]) -> Iterator[Broken]:
         yield Broken("seeds", f"{', '.join(twice)} used twice")
     if len(set(used)) < SEEDS:
         yield Broken("seeds", f"{len(set(used))}, and a claim about accuracy needs {SEEDS}")
+
+
+ENOUGH: Mapping[str, Callable[[Sequence[NotedRun]], Iterator[Broken]]] = {"turns": turns, "seeds": seeds}
+"""By what a claim needs several of."""
 
 
 def copies(records: Iterable[tuple[Path, Mapping[str, Any]]]) -> Iterator[tuple[Path, Broken]]:

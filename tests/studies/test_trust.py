@@ -36,6 +36,7 @@ def test_a_sound_record_breaks_no_rule(results: Path) -> None:
         ("numbers", "images_per_second.median x step_seconds", lambda r: r["step_seconds"].update(median=0.2)),
         ("numbers", "final.top1, 0.5", lambda r: r["final"].update(top1=0.5)),
         ("numbers", "compression_ratio.wire is 60", lambda r: r["compression_ratio"].update(wire=60.0)),
+        ("numbers", "prediction.error is 0.5", lambda r: r["prediction"].update(error=0.5)),
         ("schema", "final.top1", lambda r: r["final"].pop("top1")),
     ],
 )
