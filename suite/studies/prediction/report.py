@@ -181,7 +181,7 @@ def verdict(runs: Sequence[Predicted]) -> str:
     errors = [abs(each.error) for each in runs]
     near = sum(CLAIM.judge(1 + each.error).good for each in runs)
     return (
-        f"{near} of {len(runs)} predictions, each by steps of the run itself, are within {100 * NEAR:.0f} %; the median "
+        f"{near} of {len(runs)} predictions, each by the run's own steps, are within {100 * NEAR:.0f} %; the median "
         f"error is {100 * statistics.median(errors):.1f} %, the largest {100 * max(errors):.1f} %."
     )
 
