@@ -12,6 +12,7 @@ from suite.studies import repository, trust
 from suite.studies.committed import breaches
 from suite.studies.repository import Repository, history
 from suite.studies.runner import RESULTS, ROOT
+from suite.webpage import committed as drifting
 from tests.studies.records import KNOWN, Doctor, doctor, sound
 from wirebench.errors import UserError
 
@@ -212,6 +213,15 @@ def test_the_verb_names_what_is_wrong(
 ) -> None:
     monkeypatch.setattr(study, "RESULTS", results)
     monkeypatch.setattr(study, "history", lambda *_: KNOWN)
-    doctor(results / "gs-sgd/vgg16/gtopk-0/record.json", lambda r: r["environment"]["git"].update(dirty=True))
+    monkeypatch.setattr(drifting, "drifts", lambda *_: ["table.md:1: is another"])
+    path = results / "gs-sgd/vgg16/gtopk-0/record.json"
+    doctor(path, lambda r: r["environment"]["git"].update(dirty=True))
     assert study.main(["check"]) == 1
-    assert capsys.readouterr().out == "gs-sgd/vgg16/gtopk-0/record.json: commit: cccccccccc with changes\n"
+    named = "gs-sgd/vgg16/gtopk-0/record.json: commit: cccccccccc with changes\n"
+    assert capsys.readouterr().out == named + "table.md:1: is another\n"
+    monkeypatch.setattr(drifting, "drifts", lambda *_: [])
+    assert study.main(["check"]) == 1
+    assert capsys.readouterr().out == named + "all tables, the page and README.md are those of their records\n"
+    path.write_text("{")
+    assert study.main(["check"]) == 1
+    assert capsys.readouterr().out.startswith("gs-sgd/vgg16/gtopk-0/record.json: schema: not valid JSON")
