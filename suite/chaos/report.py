@@ -36,7 +36,7 @@ def lines_of(trials: Sequence[Line], hosts: int) -> list[str]:
         return ["no trials yet"]
     faults = [line for line in trials if line["kind"] != UNDISTURBED]
     rate = calm_rate(trials)
-    groups = {kind: [line for line in faults if line["kind"] == kind] for kind in FAULTS}
+    groups = {kind: [line for line in faults if line["kind"] == kind] for kind in FAULTS if kind != UNDISTURBED}
     groups |= {"all": faults, UNDISTURBED: [line for line in trials if line["kind"] == UNDISTURBED]}
     head = ["fault", "trials", "hangs", "named by all", "s to name", "longest pause, s", "whole again after, s"]
     head += ["residual lost", "goodput"]

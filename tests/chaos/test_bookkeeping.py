@@ -94,7 +94,8 @@ def test_a_campaign_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.M
     class Running:
         def __init__(self, folder: Path, setting: Setting) -> None:
             self.steps = steps(*((float(n), n, 4) for n in range(1, 40)))
-            self.setting, self.lines, self.folder = setting, [], folder
+            self.setting, self.folder = setting, folder
+            self.lines: list[Line] = []
 
         def __enter__(self) -> "Running":
             return self
