@@ -82,7 +82,9 @@ def test_goodput_and_percentiles() -> None:
     lines = [line("none", 3000, 10.0), line("sigkill", 6000, 25.0), line("nan", 0, 5.0, hang=True)]
     assert report.calm_rate(lines) == 300.0 and report.calm_rate(lines[1:]) == 300.0
     assert report.goodput(lines[1:], 300.0) == pytest.approx(20 / 30)
+    assert [report.cost(each, 300.0) for each in lines] == [0.0, 5.0, 5.0]
     shown = report.lines_of(lines, 4)
+    assert shown[-1] == "A fault costs 5.0 s on average: at one a minute, a goodput of 92%."
     assert [row.split(" | ")[:3] for row in shown[2:6]] == [
         ["| sigkill", "1", "0"], ["| nan", "1", "1"], ["| all", "2", "1"], ["| none", "1", "0"],
     ]  # fmt: skip
