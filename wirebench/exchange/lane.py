@@ -57,6 +57,11 @@ class Lane:
         """Memory that the compressor keeps between steps, as a multiple of the gradient's."""
         return sum(tensor.nbytes for tensor in self.compressor.state_dict().values()) / self.flat.grad.nbytes
 
+    @property
+    def has_gradients(self) -> bool:
+        """Whether a layer's gradient has come in this step."""
+        return any(self._ready)
+
     def begin(self, step: int, epoch: int) -> None:
         """Forget the gradients of the step before."""
         measuring = bool(self.measure_every) and step % self.measure_every == 0
