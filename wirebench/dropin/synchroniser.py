@@ -27,7 +27,7 @@ from wirebench.dropin.model_exchange import ModelExchange
 from wirebench.dropin.overflow import Overflow
 from wirebench.dropin.replicas import make_alike, trainable
 from wirebench.dropin.step_watch import StepWatch
-from wirebench.dropin.usage import ModelWatch, refuse_names, refuse_wrapped
+from wirebench.dropin.usage import ModelWatch, refuse_parts
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method, Scheduler
@@ -61,8 +61,7 @@ def synchronise(
     timeout_seconds  after this long without an answer another rank counts as lost
     Raises UserError outside a job, for a model that cannot be flattened, and for parts that do not go together.
     """
-    refuse_wrapped(model)
-    refuse_names(compressor=compressor, scheduler=scheduler)
+    refuse_parts(model, compressor=compressor, scheduler=scheduler)
     method = conformance.method_of(compressor)
     if scheduler.mode == "native":
         raise UserError("synchronise: scheduler 'native' is DistributedDataParallel or hvd.DistributedOptimizer itself")
@@ -98,11 +97,11 @@ class Sync:
         self._overflow: Overflow | None = None
         self._model = ModelWatch(exchange.model)
         parameters = {id(parameter) for parameter in trainable(exchange.model).values()}
-        # Before the lane's own hooks, which come with the first step's end: hooks run in their order.
-        self._detach = [
+        self._unwatch = momentum.watch(exchange.compressor, lambda: parameters)
+        self._first_hooks = [  # the lane's own come with the first step's end
             p.register_post_accumulate_grad_hook(lambda _p, name=name: self._gradient_comes(name)).remove
             for name, p in trainable(exchange.model).items()
-        ] + [momentum.watch(exchange.compressor, lambda: parameters)]
+        ]
         self._watch = StepWatch(
             exchange.model, self._meter.clock, self._forward_begins, self._pause, self._update_begins,
             exchange.mode != "split",
@@ -178,8 +177,8 @@ class Sync:
         self._closed = True
         self._pause()
         self._watch.close()
-        for detach in self._detach:
-            detach()
+        self._unwatch()
+        self._detach_first()
         self._model.close()
         self._exchange.close()
 
@@ -190,11 +189,19 @@ class Sync:
             self._exchange.driver.enable_sync()
 
     def _gradient_comes(self, name: str) -> None:
-        """A parameter's gradient is complete for this backward pass."""
+        """A parameter's gradient is complete for this backward pass of the first step."""
+        self._backward_runs()
+        if name not in self._order:
+            self._order.append(name)
+
+    def _backward_runs(self) -> None:
         if not self._begun:  # a loop that calls the model's parts, not the model
             self._forward_begins()
-        if not self._exchange.is_laid_out and name not in self._order:
-            self._order.append(name)
+
+    def _detach_first(self) -> None:
+        for detach in self._first_hooks:
+            detach()
+        self._first_hooks = []
 
     def _update_begins(self) -> None:
         """An optimizer is about to update the model."""
@@ -253,6 +260,8 @@ class Sync:
         """At the end of the first step: the order of the gradients is known."""
         exchange = self._exchange
         exchange.lay_out(self._order, self.steps, self.epoch, self._pending)
+        self._detach_first()
+        exchange.lane.on_arrival = self._backward_runs
         if self._scaler is not None and self._scaler.is_enabled() and exchange.remembers:
             exchange.hold_back()
             self._overflow = Overflow(exchange.engine, self._scaler, exchange.flat)

@@ -32,7 +32,13 @@ def _word(part: object) -> str:
     return "name" if isinstance(part, str) else "class" if isinstance(part, type) else "module"
 
 
-def refuse_wrapped(model: nn.Module) -> None:
+def refuse_parts(model: nn.Module, **parts: object) -> None:
+    """UserError where the model or one of the parts is not what `synchronise` takes."""
+    _refuse_model(model)
+    refuse_names(**parts)
+
+
+def _refuse_model(model: nn.Module) -> None:
     """UserError for what is no module, averages its gradients itself, or has a part of each parameter only."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model: must be a torch.nn.Module, not a {type(model).__name__}")
