@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from suite.chaos import campaign, report, trial
+from suite.chaos import campaign, rank, report, trial
 from suite.chaos.campaign import Campaign
 from suite.chaos.faults import FAULTS
-from suite.chaos.job import Line, Setting, Step
+from suite.chaos.job import FOLDER, Line, Setting, Step
 from suite.cli.main import main
 from wirebench.errors import UserError
 
@@ -140,8 +140,6 @@ def test_mistakes_are_one_line(words: Sequence[str], message: str, tmp_path: Pat
 
 
 def test_a_rank_with_an_injector_is_started_by_chaos_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from suite.chaos import rank
-
-    monkeypatch.delenv(rank.FOLDER, raising=False)
+    monkeypatch.delenv(FOLDER, raising=False)
     with pytest.raises(UserError, match="started by `wirebench chaos` alone"):
         rank.main(["configs/smoke.toml"])
