@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from suite.bench.overhead import MODELS, PEERS, composition, launch, summarise
+from suite.bench.overhead import MODELS, PEERS, composition, launch
 from suite.compose.build import compose
 from train import train_step
 from wirebench.comm.engine import Engine, start
@@ -26,6 +26,7 @@ from wirebench.comm.launch import launched
 from wirebench.config import loader
 from wirebench.config.loader import EngineConfig
 from wirebench.data.base import Batch
+from wirebench.record import overhead_results
 from wirebench.telemetry.environment import capture
 from wirebench.telemetry.machines import LoadMeter, hosts
 from wirebench.training.progress import NullProgress
@@ -67,7 +68,7 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     machines = {"load": load.loads(engine), "hosts": hosts(engine)}
     if not engine.is_first:
         return
-    result = summarise(seconds) | {"stall": spread(stalls)}
+    result = overhead_results.summary(seconds) | {"stall": spread(stalls)}
     share = result["stall"]["mean"] / options.every / result[SIDES[1]]["median"]
     size = sum(file.stat().st_size for file in (folder / "checkpoints" / str(run.checkpoints.newest)).iterdir())
     ratio = result["ratio"]
@@ -79,7 +80,15 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     if options.json:
         about = {"environment": {**capture(engine.device), "hosts": machines["hosts"]}, "load": machines["load"]}
         counts = {"every": options.every, "stall_share": share, "checkpoint_bytes": size, "processes": engine.size}
-        record = {**result, **counts, **about, "backend": engine.backend, "compressor": options.compressor}
+        record = {
+            "kind": overhead_results.CHECKPOINT,
+            **result,
+            "turns": seconds,
+            **counts,
+            **about,
+            "backend": engine.backend,
+            "compressor": options.compressor,
+        }
         write_atomically(Path(options.json), json.dumps(record, indent=1) + "\n")
 
 

@@ -14,7 +14,6 @@ use the fused SGD. Horovod's tensor fusion is on, for its optimizer's sake: ours
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -37,6 +36,7 @@ from wirebench.comm.launch import launched
 from wirebench.config import loader
 from wirebench.config.loader import EngineConfig
 from wirebench.exchange.native import native_sync
+from wirebench.record import overhead_results
 from wirebench.telemetry.environment import capture
 from wirebench.telemetry.machines import LoadMeter, hosts
 from wirebench.training.loss import cross_entropy
@@ -96,7 +96,7 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     machines = {"load": load.loads(engine), "hosts": hosts(engine)}
     if not engine.is_first:
         return
-    result = summarise(seconds)
+    result = overhead_results.summary(seconds)
     print(f"{options.model}, {engine.size} processes, {engine.backend}, batch {run.config.data.batch_size} each")
     for name, label in (("ours", LABELS[options.ours]), ("peer", PEERS[options.engine])):
         print(f"  {label:28} {result[name]['median'] * 1e3:9.2f} ms a step")
@@ -106,7 +106,7 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     if options.json:
         environment = {**capture(engine.device), "hosts": machines["hosts"]}
         about = {"environment": environment, "load": machines["load"], "backend": engine.backend}
-        record = {**result, **about, "processes": engine.size}
+        record = {"kind": overhead_results.KIND, **result, "turns": seconds, **about, "processes": engine.size}
         write_atomically(Path(options.json), json.dumps(record, indent=1) + "\n")
 
 
@@ -207,16 +207,6 @@ def turn(step: Callable[[], None], steps: int) -> float:
     for _ in range(steps):
         step()
     return (time.perf_counter() - begin) / steps
-
-
-def summarise(seconds: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Medians of two sides, and the spread of the ratio of neighbouring turns, the first side's over the second's."""
-    ratios = [a / b for a, b in zip(*seconds.values(), strict=True)]
-    deciles = statistics.quantiles(ratios, n=10, method="inclusive")
-    return {
-        **{name: {"median": statistics.median(values)} for name, values in seconds.items()},
-        "ratio": {"median": statistics.median(ratios), "p10": deciles[0], "p90": deciles[-1]},
-    }
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -30,16 +30,21 @@ def goodput(lines: Sequence[Line], rate: float) -> float:
     return sum(line["images"] for line in lines) / rate / sum(line["seconds"] for line in lines)
 
 
+def cost(line: Line, rate: float) -> float:
+    """Seconds of the undisturbed job's work that the fault of a trial has cost."""
+    return float(line["seconds"] - line["images"] / rate)
+
+
 def lines_of(trials: Sequence[Line], hosts: int) -> list[str]:
     """The report in Markdown: a row for each kind, then one for all faults, then goodput in words."""
     if not trials:
         return ["no trials yet"]
     faults = [line for line in trials if line["kind"] != UNDISTURBED]
     rate = calm_rate(trials)
-    groups = {kind: [line for line in faults if line["kind"] == kind] for kind in FAULTS}
+    groups = {kind: [line for line in faults if line["kind"] == kind] for kind in FAULTS if kind != UNDISTURBED}
     groups |= {"all": faults, UNDISTURBED: [line for line in trials if line["kind"] == UNDISTURBED]}
     head = ["fault", "trials", "hangs", "named by all", "s to name", "longest pause, s", "whole again after, s"]
-    head += ["residual lost", "goodput"]
+    head += ["residual lost", "costs, s", "goodput"]
     rows = [[kind, *_cells(group, rate)] for kind, group in groups.items() if group]
     kept = [line for line in trials if not line["hang"]]
     every = sum(line["seconds"] for line in trials) / max(1, len(faults))
@@ -61,6 +66,7 @@ def _cells(lines: Sequence[Line], rate: float) -> list[str]:
         _both([line["pause_seconds"] for line in lines if not line["hang"]]),
         _both([line["whole_seconds"] for line in lines]),
         f"{max(lost):.1%} at most, in {len(lost)}" if lost else "0",
+        _both([cost(line, rate) for line in lines]),
         f"{goodput(lines, rate):.0%}",
     ]
 

@@ -82,7 +82,9 @@ def test_goodput_and_percentiles() -> None:
     lines = [line("none", 3000, 10.0), line("sigkill", 6000, 25.0), line("nan", 0, 5.0, hang=True)]
     assert report.calm_rate(lines) == 300.0 and report.calm_rate(lines[1:]) == 300.0
     assert report.goodput(lines[1:], 300.0) == pytest.approx(20 / 30)
+    assert [report.cost(each, 300.0) for each in lines] == [0.0, 5.0, 5.0]
     shown = report.lines_of(lines, 4)
+    assert shown[-1] == "A fault costs 5.0 s on average: at one a minute, a goodput of 92%."
     assert [row.split(" | ")[:3] for row in shown[2:6]] == [
         ["| sigkill", "1", "0"], ["| nan", "1", "1"], ["| all", "2", "1"], ["| none", "1", "0"],
     ]  # fmt: skip
@@ -94,7 +96,8 @@ def test_a_campaign_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.M
     class Running:
         def __init__(self, folder: Path, setting: Setting) -> None:
             self.steps = steps(*((float(n), n, 4) for n in range(1, 40)))
-            self.setting, self.lines, self.folder = setting, [], folder
+            self.setting, self.folder = setting, folder
+            self.lines: list[Line] = []
 
         def __enter__(self) -> "Running":
             return self

@@ -186,6 +186,8 @@ def mistakes_are_told() -> None:
         sync.wait()
     loss_of(model, 2).backward()
     says("no_sync", lambda: loss_of(model, 3).backward())
+    other = torch.optim.SGD(network().parameters(), RATE)
+    says("no parameter of the model", lambda: sync.step(other))
     says("comes before the first step", lambda: sync.load_state_dict({}))
     mesh = init_device_mesh("cpu", (WORLD,)) if ENGINE == "torch" else None
     if mesh is not None:
@@ -195,8 +197,68 @@ def mistakes_are_told() -> None:
         says(
             "is for DistributedDataParallel", lambda: wirebench.comm_hook(compressors.build("topk"))(None, batch(0)[0])
         )
+    sync.close()
+    sync.close()
+    says("it is closed", sync.wait)
     for name, words in (("native", "itself"), ("dear", "optimizer=")):
         says(words, lambda: wirebench.synchronise(model, compressors.build("none"), schedulers.build(name)))  # noqa: B023
+
+
+def what_would_let_ranks_drift_apart_is_refused() -> None:
+    """Each on a model that has begun to train, so that the wrong use is the loop's only fault."""
+
+    changes: dict[str, Callable[[Any], object]] = {
+        "4.weight is float64 on cpu now": lambda model: model[4].double(),
+        "0.weight was frozen": lambda model: model[0].requires_grad_(False),
+        "2.bias was unfrozen": lambda model: model[2].bias.requires_grad_(True),
+        "5.weight was added": lambda model: model.append(nn.Linear(4, 4)),
+        "2.bias was added, removed or replaced": lambda model: setattr(model[2], "bias", nn.Parameter(torch.ones(40))),
+    }
+    for words, change in changes.items():
+        model: Any = network()
+        model[2].bias.requires_grad_(False)
+        model, sync = train("none", "wfbp", range(2), model=model)
+        change(model)
+        says(words, lambda: loss_of(model, 2))  # noqa: B023
+        sync.close()
+    for steps in (0, 2):
+        model, sync = train("none", "wfbp", range(steps))
+        says("another synchronise", lambda: train("none", "wfbp", model=model))  # noqa: B023
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        loss_of(model, 2).backward()
+        says("sync.step(optimizer) in its place", optimizer.step)
+        sync.close()
+    if ENGINE == "torch":
+        wrapped = nn.parallel.DistributedDataParallel(network())
+        says("averages its gradients already", lambda: train("none", "wfbp", model=wrapped))
+    none, wfbp = compressors.build("none"), schedulers.build("wfbp")
+    wrong = {
+        "the name 'topk'": ("topk", wfbp),
+        "the class 'Wfbp'": (none, type(wfbp)),
+        "the module": (compressors, wfbp),
+    }
+    for words, parts in wrong.items():
+        says(words, lambda: wirebench.synchronise(network(), *parts))  # noqa: B023
+
+
+def values_that_come_from_elsewhere_stay() -> None:
+    """As `vector_to_parameters` puts them: the compressor that reads weights sees these, and training goes on."""
+    start = network()
+    after = []
+    for moved in (False, True):
+        model, sync = train("none", "wfbp", range(2))
+        values = nn.utils.parameters_to_vector(start.parameters()).detach().clone()
+        if moved:
+            nn.utils.vector_to_parameters(values, model.parameters())
+        else:
+            model.load_state_dict(start.state_dict())
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        loss_of(model, 2).backward()
+        sync.step(optimizer)
+        flat = sync._exchange.flat
+        assert flat.is_held and torch.equal(flat.param[: flat.layers[0].stop], flat.parameters[0].detach().flatten())
+        after.append(finished(model, sync))
+    assert torch.equal(*after)
 
 
 def says(words: str, act: Callable[[], object]) -> None:
@@ -216,6 +278,8 @@ CASES = [
     an_overflow_on_one_rank_skips_the_step_on_all_and_spoils_no_residual,
     evaluation_between_steps_is_no_step,
     mistakes_are_told,
+    what_would_let_ranks_drift_apart_is_refused,
+    values_that_come_from_elsewhere_stay,
 ]
 
 if __name__ == "__main__":
