@@ -57,6 +57,7 @@ ORDER = (
     "suite.planner",
     "suite.diagnose",
     "suite.doctor",
+    "suite.chaos",
     "suite.studies",
     "suite.webpage",
     "suite.inspect",

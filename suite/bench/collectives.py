@@ -213,7 +213,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--sizes", nargs="+", default=SIZES.split(), help=f"default: {SIZES}")
     parser.add_argument("--topology", default="", help="file with link speeds, for the prediction (wirebench fit)")
     parser.add_argument("--repeats", type=int, default=20, help="turns of each collective at most")
-    parser.add_argument("--least-repeats", type=int, default=3, help="turns of each collective at least")
+    parser.add_argument("--least-repeats", type=int, default=5, help="turns of each collective at least")
     parser.add_argument("--seconds", type=float, default=20.0, help="time for a size, as far as the least turns allow")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds after which a rank counts as lost")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")

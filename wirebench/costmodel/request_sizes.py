@@ -78,13 +78,20 @@ class Sizes:
         fresh = make()
         self.make, self.size = lambda: copy.deepcopy(fresh), size
         self._known: dict[tuple[Shapes, torch.device, float], list[RequestSize]] = {}
+        self._buckets: dict[tuple[Layer, ...], list[RequestSize]] = {}
 
     def of_world(self, size: int) -> "Sizes":
         """The same compressor in a world of another size."""
         return Sizes(self.make, size, self.dense_below)
 
     def of(self, layers: Sequence[Layer]) -> list[RequestSize]:
-        """The requests of one exchange of a bucket of these neighbouring layers."""
+        """The requests of one exchange of a bucket of these neighbouring layers; kept, for no network changes them."""
+        bucket = tuple(layers)
+        if bucket not in self._buckets:
+            self._buckets[bucket] = self._counted(bucket)
+        return self._buckets[bucket]
+
+    def _counted(self, layers: Sequence[Layer]) -> list[RequestSize]:
         limit = self.dense_below
         sent = [layer for layer in layers if not limit or (layer.ndim > 1 and layer.numel >= limit)]
         dense_bytes = FLOAT_BYTES * (sum(layer.numel for layer in layers) - sum(layer.numel for layer in sent))
