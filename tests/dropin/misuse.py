@@ -94,4 +94,4 @@ def what_would_let_ranks_drift_apart_is_refused() -> None:
         says(words, lambda: wirebench.synchronise(network(), *parts))  # noqa: B023
 
 
-CASES = [mistakes_are_told, what_would_let_ranks_drift_apart_is_refused]
+CASES: list[Callable[[], None]] = [mistakes_are_told, what_would_let_ranks_drift_apart_is_refused]

@@ -199,7 +199,7 @@ def values_that_come_from_elsewhere_stay() -> None:
     assert torch.equal(*after)
 
 
-CASES = [
+CASES: list[Callable[[], None]] = [
     every_scheduler_trains_alike_on_all_ranks,
     a_delayed_update_has_the_rate_of_its_step,
     residuals_survive_a_restart,
