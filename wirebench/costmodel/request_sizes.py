@@ -167,7 +167,8 @@ class Sizes:
             return play(range(self.size), self.size)
         # A whole exchange of few ranks tells how many requests there are, and whether ranks have regions.
         many = device == CPU and sum(numel for numel, _, _ in shapes) >= SMALL
-        few = self._of_few if many else play(range(FEW), FEW)
+        # Without data all ranks are alike, so that one of them tells it.
+        few = self._of_few if many else play((0,) if device == META else range(FEW), FEW)
         if any(request.kind is Route for request in few):
             worlds = (play(range(size), size, len(few)) for size in (REGIONS // 2, min(self.size, REGIONS)))
             return [_grown(one, two, self.size) for one, two in zip(*worlds, strict=True)]
