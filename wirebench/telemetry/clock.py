@@ -49,8 +49,8 @@ class _Block:
 
     __slots__ = ("begin", "clock", "words")
 
-    def __init__(self, clock: "Clock", *words: str) -> None:
-        self.clock, self.words = clock, words
+    def __init__(self, clock: "Clock", track: str, name: str, label: str, within: str) -> None:
+        self.clock, self.words = clock, (track, name, label, within)
 
     def __enter__(self) -> None:
         self.begin = self.clock.mark()

@@ -16,7 +16,7 @@ from suite.figures.provenance import provenance
 from suite.figures.scatter import Point, scatter
 from suite.figures.style import Figure, around, finished
 from suite.planner import ranges
-from suite.studies import notes, trust
+from suite.studies import trust
 from suite.studies.claim import together
 from suite.studies.findings import Finding
 from suite.studies.notes import NotedRun

@@ -1,6 +1,7 @@
 """lion_sign against Distributed Lion written element by element, and the bits that it sends."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -48,8 +49,9 @@ def test_a_layer_without_a_gradient_stays() -> None:
 
 @pytest.mark.parametrize("name", ["beta1", "beta2"])
 def test_a_beta_of_one_is_refused(name: str) -> None:
+    options: dict[str, Any] = {name: 1.0}
     with pytest.raises(ValueError, match=rf"{name} lies in \[0, 1\), got 1"):
-        compressors.build("lion_sign", **{name: 1.0})
+        compressors.build("lion_sign", **options)
 
 
 def test_signs_of_what_is_not_finite() -> None:
