@@ -122,7 +122,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--option", action="append", default=[], type=option, metavar="KEY=VALUE")
     parser.add_argument("--scheduler", default="wfbp")
     for name, default in {
-        "steps": 200,
+        "steps": 160,
         "width": 128,
         "depth": 4,
         "length": 128,

@@ -189,8 +189,7 @@ def peer(run: Trainer) -> Callable[[], None]:
 
     def step() -> None:
         images, labels = next(batches)
-        synchroniser.begin(0, 0)
-        synchroniser.enable_sync()
+        synchroniser.optimizer.zero_grad()
         with torch.autocast(run.engine.device.type, torch.bfloat16, enabled=settings.train.precision == "bf16"):
             output = synchroniser.module(images)
         cross_entropy(output, labels).backward()

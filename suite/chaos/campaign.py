@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from filelock import FileLock, Timeout
+
 from suite.chaos import trial as trials
 from suite.chaos.faults import FAULTS
 from suite.chaos.job import Job, Setting, running
@@ -61,6 +63,15 @@ class Campaign(NamedTuple):
 
 def run(campaign: Campaign, path: Path, count: int) -> list[dict[str, Any]]:
     """Make the trials below `count` that the file does not have yet; all its trials."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(path.with_suffix(".lock"), timeout=0):
+            return _run(campaign, path, count)
+    except Timeout as error:
+        raise UserError(f"{path}: another `{VERB}` makes these trials now; name another --out") from error
+
+
+def _run(campaign: Campaign, path: Path, count: int) -> list[dict[str, Any]]:
     lines = campaign.done(path)
     missing = [number for number in range(count) if number not in {line["number"] for line in lines}]
     failed = 0

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import psutil
 
-from suite.chaos.job import Job
-from suite.chaos.rank import HOLD_LOCK, NAN
+from suite.chaos.job import HOLD_LOCK, NAN, Job
 from wirebench.cluster import network
 from wirebench.cluster.namespaces import inside
 from wirebench.training.elastic.host_memory import TMPFS

@@ -1,5 +1,6 @@
 """A job on an emulated cluster: a launcher on every host, started anew when it ends; what is said, how far it is."""
 
+import signal
 import subprocess
 import sys
 import threading
@@ -12,7 +13,6 @@ from typing import IO, NamedTuple
 
 import psutil
 
-from suite.chaos.rank import FOLDER, STEPS
 from wirebench.cluster import launcher
 from wirebench.cluster.launcher import Cluster
 from wirebench.cluster.namespaces import environment, inside
@@ -21,6 +21,11 @@ from wirebench.cluster.plan import SWITCH_ADDRESS, make_plan
 from wirebench.errors import UserError
 from wirebench.training.elastic.host_memory import TMPFS
 
+FOLDER = "WIREBENCH_CHAOS"
+"""Variable with the folder in which rank 0 writes how far the job is; ranks are started with it alone."""
+STEPS = "steps.log"
+HOLD_LOCK, NAN = signal.SIGUSR1, signal.SIGUSR2
+"""Signals that ask a rank for a fault inside it."""
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 29400
 AGAIN_SECONDS = 1.0

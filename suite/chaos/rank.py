@@ -1,7 +1,7 @@
 """A rank of a job that faults are injected into: train.py at a steady pace, with two faults that a signal asks for.
 
 python -m suite.chaos.rank CONFIG.toml [section.key=value ...], started by the launchers of job.py alone: without the
-folder that these name it refuses to start. SIGUSR1 makes the rank hold Python's lock (the GIL) for ever, SIGUSR2 makes
+folder that these name it refuses to start. HOLD_LOCK makes the rank hold Python's lock (the GIL) for ever, NAN makes
 the gradient of its next step NaN.
 """
 
@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 import train
+from suite.chaos.job import FOLDER, HOLD_LOCK, NAN, STEPS
 from suite.compose.startup import phase
 from wirebench.comm.launch import end_process
 from wirebench.data.base import Batch
@@ -23,10 +24,6 @@ from wirebench.errors import UserError
 from wirebench.training.trainer import Trainer
 from wirebench.utils.terminal import outlive_output
 
-FOLDER = "WIREBENCH_CHAOS"
-"""Variable with the folder in which rank 0 writes how far the job is."""
-STEPS = "steps.log"
-HOLD_LOCK, NAN = signal.SIGUSR1, signal.SIGUSR2
 PACE_SECONDS = 0.1
 """A step takes at least so long, so that what a fault costs is not lost among the machine's own delays."""
 

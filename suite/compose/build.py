@@ -189,7 +189,8 @@ def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:
         agree_on(engine.communicators[0], "the ranks' data differ", fingerprint(dataset))
     tell("building the model")
     workers, order, updates = [], None, settings.optimizer
-    if compressor_of(settings).owns_momentum:
+    compressor = compressor_of(settings)
+    if compressor.owns_momentum and not compressor.makes_update:
         # The decay goes with the momentum, into the gradient before it is compressed.
         updates = dataclasses.replace(updates, weight_decay=0.0)
     for rank in engine.ranks:

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
-from suite.chaos import campaign, report, trial
+from suite.chaos import campaign, rank, report, trial
 from suite.chaos.campaign import Campaign
 from suite.chaos.faults import FAULTS
-from suite.chaos.job import Line, Setting, Step
+from suite.chaos.job import FOLDER, Line, Setting, Step
 from suite.cli.main import main
 from wirebench.errors import UserError
 
@@ -119,6 +120,9 @@ def test_a_campaign_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.M
     assert main([*words, "--trials", "5"]) == 1 and made == [0, 1, 2, 3, 4]
     kept = [json.loads(each) for each in (tmp_path / "elastic.jsonl").read_text().splitlines()]
     assert kept[0]["kind"] == "chaos" and [each["number"] for each in kept[1:]] == made
+    with FileLock(tmp_path / "elastic.lock"):
+        assert main([*words, "--trials", "6"]) == 2
+    assert "another `wirebench chaos` makes these trials now" in capsys.readouterr().err
     assert main([*words, "--trials", "6", "--seed", "3"]) == 2
     assert "has trials with seed 0, not 3" in capsys.readouterr().err
     assert main(["chaos", "--report", "--out", str(tmp_path)]) == 0 and "| all | " in capsys.readouterr().out
@@ -140,8 +144,6 @@ def test_mistakes_are_one_line(words: Sequence[str], message: str, tmp_path: Pat
 
 
 def test_a_rank_with_an_injector_is_started_by_chaos_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from suite.chaos import rank
-
-    monkeypatch.delenv(rank.FOLDER, raising=False)
+    monkeypatch.delenv(FOLDER, raising=False)
     with pytest.raises(UserError, match="started by `wirebench chaos` alone"):
         rank.main(["configs/smoke.toml"])

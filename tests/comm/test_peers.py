@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -156,6 +157,23 @@ def test_a_store_that_is_gone_lived_with_rank_0(living) -> None:
     del server
     all_peers = [Peer(0, "there", 1), Peer(1, "h", os.getpid()), Peer(2, "h", living.pid)]
     assert missing(all_peers, 1, client) == [all_peers[0]]
+
+
+def test_a_store_that_is_cut_off_was_with_rank_0(living, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own timeout does not end a call whose answer does not come."""
+    monkeypatch.setattr(peers, "ANSWER_SECONDS", 0.1)
+    over = threading.Event()
+
+    class CutOff:
+        def set(self, key: str, value: str) -> None:
+            over.wait(60)
+
+    silent: Any = CutOff()
+    began = time.monotonic()
+    all_peers = [Peer(0, "there", 1), Peer(1, "h", os.getpid()), Peer(2, "h", living.pid)]
+    assert missing(all_peers, 1, silent) == [all_peers[0]]
+    assert time.monotonic() - began < 2
+    over.set()
 
 
 def test_rank_0_waits_until_the_living_have_read(

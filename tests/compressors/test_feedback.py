@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 
@@ -205,12 +207,14 @@ def test_what_leaving_ranks_held_adds_up():
     assert other.slice(bucket).tolist() == [2.0] * NUMEL
 
 
-@pytest.mark.parametrize("name", ["dgc", "gs_sgd"])
+@pytest.mark.parametrize(("name", "more"), [("dgc", {}), ("gs_sgd", {"rows": 3, "columns": 4})])
 @pytest.mark.parametrize("size", [2, 6])
-def test_a_velocity_keeps_its_part_in_the_average_of_another_number_of_ranks(name: str, size: int) -> None:
+def test_a_velocity_keeps_its_part_in_the_average_of_another_number_of_ranks(
+    name: str, more: dict[str, Any], size: int
+) -> None:
     """As the residual does: what it adds will be divided by the new number of ranks."""
-    momentum = {"density": 0.2, "momentum": 0.9}
-    before = [compressors.build(name, **momentum) for _ in range(4)]
+    options = {"density": 0.2, "momentum": 0.9, **more}
+    before = [compressors.build(name, **options) for _ in range(4)]
     chance = torch.Generator().manual_seed(0)
     for step in range(3):
         grads = [torch.randn(NUMEL, generator=chance) for _ in before]
@@ -218,7 +222,7 @@ def test_a_velocity_keeps_its_part_in_the_average_of_another_number_of_ranks(nam
         worlds = [ExchangeContext(rank, 4, step=step) for rank in range(4)]
         answer_all([rank.exchange(*pair) for rank, *pair in zip(before, given, worlds, strict=True)])
     states = [rank.state_dict() for rank in before]
-    after = [compressors.build(name, **momentum) for _ in range(size)]
+    after = [compressors.build(name, **options) for _ in range(size)]
     for place, rank in enumerate(after):
         rank.take_over(states[place::size] or states[:1], joins=place >= 4, weight=size / 4)
     for memory in (VELOCITY, RESIDUAL):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.forked import fork
-from tests.dropin import own_loop
+from tests.dropin import misuse, own_loop
 
 OPTIMIZERS, WORDS = ("sgd", "adamw"), ("+accumulate", "+clip", "+scaler", "+unused")
 ALL_AT_ONCE = [f"{optimizer}{words}" for optimizer in OPTIMIZERS for words in ("", "".join(WORDS))]
@@ -16,7 +16,7 @@ ONE_BY_ONE = [f"{optimizer}{word}" for optimizer in OPTIMIZERS for word in WORDS
 def test_a_loop_of_ones_own(engine: str, tmp_path: Path) -> None:
     ended = fork(engine, 2, [engine], tmp_path, script="tests/dropin/own_loop.py")
     assert ended.code == 0, ended.said
-    assert ended.out.split() == [case.__name__ for case in own_loop.CASES]
+    assert ended.out.split() == [case.__name__ for case in (*own_loop.CASES, *misuse.CASES)]
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,22 @@ def test_small_gradients_are_taken_together_with_the_last_of_their_bucket():
     check_gradients(model, plain_gradients([images(0)]))
 
 
+def test_a_layer_that_has_completed_a_bucket_is_taken_at_once_from_then_on():
+    model, lane = alone(groups=[LAYERS])
+    told: list[list[int]] = []
+    lane.attach(lambda layers: told.append(list(layers)))
+    for heard in (False, True):
+        if heard:
+            lane.hear(2)
+            lane.hear(2)
+        lane.begin(int(heard), 0)
+        told.clear()
+        loss_of(model, images(0)).backward()
+        assert any(layers[-1] == 2 for layers in told) == heard, told
+        lane.fill_unused()
+        check_gradients(model, plain_gradients([images(0)]))
+
+
 @pytest.mark.parametrize("parts", [2, 4])
 def test_micro_batches_add_up_to_the_batch(parts):
     model, lane = alone()

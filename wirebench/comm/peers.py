@@ -4,11 +4,13 @@ Each process introduces itself once. When a call fails, the survivors can then s
 repeating the network's error.
 """
 
+import functools
 import json
 import os
 import signal
 import socket
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +27,8 @@ from wirebench.errors import PeerLost, UserError
 
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.05
+ANSWER_SECONDS = 2.0
+"""A store that takes longer than this for a word is cut off."""
 WORD = "farewell"
 STOPPED = "T"
 
@@ -220,11 +224,27 @@ class _Book:
     def _ask(self, call: Callable[[dist.Store], Any]) -> Any:
         if self._store is None or self.lost:
             return None
-        try:
-            return call(self._store)
-        except RuntimeError:
-            self.lost = True
-            return None
+        answered, answer = _within(ANSWER_SECONDS, functools.partial(call, self._store))
+        self.lost = not answered
+        return answer
+
+
+def _within(seconds: float, call: Callable[[], Any]) -> tuple[bool, Any]:
+    """Whether a call of the store's ends without a RuntimeError within so many seconds, and what it returns.
+
+    The store's own timeout does not count while it waits for an answer: where the host that keeps it is cut off, that
+    takes as long as TCP tries, a quarter of an hour.
+    """
+    answers: list[Any] = []
+
+    def ask() -> None:
+        with suppress(RuntimeError):
+            answers.append(call())
+
+    thread = threading.Thread(target=ask, name="wirebench-book", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(answers), answers[0] if answers else None
 
 
 def _alive(pid: int) -> bool:

@@ -10,7 +10,7 @@ that order (gradient/flat.py). The lane, its driver and all that follows are tho
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -147,8 +147,8 @@ class Sync:
     def evaluation_view(self) -> AbstractContextManager[None]:
         """Around evaluation and saving: the model is up to date and, under `easgd`, holds the centre."""
         self._pause()
-        if not self._exchange.is_laid_out:
-            raise UserError("sync.evaluation_view: no step is done yet")
+        if not self._exchange.is_laid_out:  # before the first step the model is what it is
+            return nullcontext()
         self._exchange.driver.settle()
         return self._exchange.driver.evaluation_view()
 
@@ -236,7 +236,10 @@ class Sync:
         if self._closed:
             raise UserError("sync: it is closed; call synchronise again to go on")
         if not self._begun:
-            raise UserError("sync: there is no gradient since the last step; loss.backward() comes before it")
+            raise UserError(
+                "sync: there is no gradient since the last sync.step or sync.wait; loss.backward() comes before it, "
+                "and after sync.wait() optimizer.step()"
+            )
         self._watch.close_phase()
         exchange = self._exchange
         with self._meter.clock.phase("exchange_exposed"):

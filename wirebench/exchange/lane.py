@@ -54,6 +54,8 @@ class Lane:
         self._came: list[nn.Parameter] = []
         """Parameters whose gradients have come and are not in the flat one yet."""
         self._last: set[int] = set()
+        self._heard: set[int] = set()
+        """Layers with a hook in Python."""
         self._on_ready: Callable[[Sequence[int]], None] = lambda layers: None
         self._detach: list[Callable[[], None]] = []
 
@@ -97,10 +99,19 @@ class Lane:
         processor's cache, the first of all, or the last of a bucket, with which the bucket is complete as a rule.
         """
         self._on_ready = on_ready
-        for position, parameter in enumerate(self.flat.parameters):
-            small = self.flat.layers[position].numel < LARGE and position not in self._last and position > 0
-            hook = self._came.append if small else self._arrives
-            self._detach.append(parameter.register_post_accumulate_grad_hook(hook).remove)
+        self._heard = {0, *self._last, *(i for i, layer in enumerate(self.flat.layers) if layer.numel >= LARGE)}
+        self._detach = [
+            p.register_post_accumulate_grad_hook(self._arrives if i in self._heard else self._came.append).remove
+            for i, p in enumerate(self.flat.parameters)
+        ]
+
+    def hear(self, position: int) -> None:
+        """With this layer's gradient a bucket was complete, in spite of the order: take it at once from now on."""
+        if position not in self._heard:
+            self._heard.add(position)
+            self._detach[position]()
+            hook = self.flat.parameters[position].register_post_accumulate_grad_hook(self._arrives)
+            self._detach[position] = hook.remove
 
     def detach(self) -> None:
         """Remove the hooks."""

@@ -134,6 +134,8 @@ class Threaded:
                     "backward passes but the last into sync.no_sync()"
                 )
             self._missing[bucket] -= 1
+            if self._missing[bucket] == 0:
+                self.lane.hear(layer)
         if not self.after_backward and not self.holding:
             self._launch_full()
 
