@@ -49,8 +49,8 @@ def lines_of(trials: Sequence[Line], hosts: int) -> list[str]:
     kept = [line for line in trials if not line["hang"]]
     every = sum(line["seconds"] for line in trials) / max(1, len(faults))
     told = [
-        f"{hosts} hosts, a fault every {every:.0f} s on average. Seconds are p50 / p95 over {len(kept)} trials that ended; "
-        f"goodput is relative to {rate:.0f} images/s undisturbed."
+        f"{hosts} hosts, a fault every {every:.0f} s on average. Seconds are p50 / p95 over {len(kept)} trials that "
+        f"ended; goodput is relative to {rate:.0f} images/s undisturbed."
     ]
     if faults:
         mean = statistics.fmean(cost(line, rate) for line in faults)
