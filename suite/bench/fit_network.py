@@ -1,6 +1,7 @@
 """The cost model fitted to measured all-reduces, or judged by them, and how well it fits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Table
@@ -10,6 +11,7 @@ from wirebench.errors import UserError
 from wirebench.record import collective_results
 from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology import topology_file
+from wirebench.topology.processor import IDLE, Processor
 from wirebench.topology.tree import Topology
 from wirebench.utils.console import console
 
@@ -37,10 +39,13 @@ def judged(path: str, measured: Sequence[AllReduceResult]) -> Fit:
         raise UserError(f"--judge: {path}: {error}") from error
 
 
-def fitted(measured: Sequence[AllReduceResult]) -> Fit:
-    """The speeds that the cells show; UserError for cells that show none."""
+def fitted(measured: Sequence[AllReduceResult], processor: Processor = IDLE) -> Fit:
+    """The speeds that the cells show; UserError for cells that show none.
+
+    processor  what messages are known to cost processors: the links are given only what is left of the cells' seconds
+    """
     try:
-        return fit(Topology.parse(measured[0].layout), measured)
+        return fit(replace(Topology.parse(measured[0].layout), processor=processor), measured)
     except ValueError as error:
         raise UserError(f"cells: {error}") from error
 

@@ -4,6 +4,7 @@
   wirebench simulate --trace resnet50_v100 --gbit 1 5 10 25 --workers 16 --schedulers wfbp fused optimal dear
   wirebench simulate --trace resnet50_v100 --compressor gtopk --density 0.001 --workers 32
   wirebench simulate --trace vgg16_v100 --workers 8 --schedulers dear --timeline step.json
+  wirebench simulate --trace vgg16_v100 --workers 1024 --compute-jitter 0.03 --stragglers 0.001 --slowdown 2
   wirebench simulate --trace vgg16_v100 --workers 4 --schedulers wfbp --collective native --chakra step
 
 Efficiency is the throughput of all workers over so many times that of one. Computation takes time in proportion to the
@@ -51,6 +52,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--call-us", type=float, default=0.0, metavar="US", help="own cost of every request (%(default)s)")
     add("--formulas", action="store_true", help="price by the papers' formulas instead of our own plans")
     add("--gpu", metavar="NAME", help=f"compresses ({', '.join(GPUS)}); without it compressing is free")
+    add("--compute-jitter", type=float, default=0.0, metavar="S", help="deviation of the log of computing times (0)")
+    add("--message-jitter", type=float, default=0.0, metavar="S", help="the same of a step's messages (0)")
+    add("--stragglers", type=float, default=0.0, metavar="SHARE", help="of the workers that are slow in a step (0)")
+    add("--slowdown", type=float, default=1.0, metavar="X", help="times as long as others these compute (1)")
     add("--json", type=Path, metavar="FILE", help="write the numbers")
     add("--figure", type=Path, metavar="FILE", help="draw them (.png)")
     add("--timeline", type=Path, metavar="FILE", help="the last line's step, for ui.perfetto.dev")

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from suite.compose.resolve import compressor_of, method_of, refuse_workers, reso
 from suite.compose.virtual_profile import virtual_seconds_of
 from wirebench import data
 from wirebench.comm.engine import Engine, start
+from wirebench.comm.launch import has_agent
 from wirebench.comm.peers import agree_on, first_line
 from wirebench.comm.stop import Stopper
 from wirebench.config import loader
@@ -128,10 +130,12 @@ def _assemble(
         # A step's average is complete within the next step; it is looked at there, on all ranks alike.
         synchroniser.averaged = guard.note_gradient
         guard.lag = max(guard.lag, 1)
+    # An elastic run goes on without the host whose agent is gone.
+    stopper = Stopper(engine.store, os.getppid() if has_agent() and commits is None else None)
     step_log = StepLog(clock, guard, record, progress, engine.size)
     return Trainer(
         settings, engine, directory, workers, lanes, synchroniser, guard, health, residual_watch, calibration,
-        clock, timeline, traffic, record, progress, step_log, checkpoints, Stopper(engine.store),
+        clock, timeline, traffic, record, progress, step_log, checkpoints, stopper,
         sampler(engine.device), total_steps, state, commits,
     )  # fmt: skip
 
@@ -185,7 +189,8 @@ def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:
         agree_on(engine.communicators[0], "the ranks' data differ", fingerprint(dataset))
     tell("building the model")
     workers, order, updates = [], None, settings.optimizer
-    if compressor_of(settings).owns_momentum:
+    compressor = compressor_of(settings)
+    if compressor.owns_momentum and not compressor.makes_update:
         # The decay goes with the momentum, into the gradient before it is compressed.
         updates = dataclasses.replace(updates, weight_decay=0.0)
     for rank in engine.ranks:

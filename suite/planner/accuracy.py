@@ -40,6 +40,10 @@ class Accuracies:
         """Whether the compressor ended well, at another density than this."""
         return name in self.known and not self.diverged(name) and self.known[name].density != density
 
+    def trained(self, name: str) -> bool:
+        """Whether the compressor was trained to an end; True where nothing at all was measured."""
+        return not self.known or (name in self.known and not self.diverged(name))
+
     def diverged(self, name: str) -> bool:
         """Whether it was seen to."""
         return name in self.known and self.known[name].points is None

@@ -8,6 +8,7 @@ from typing import Any
 import compressors
 import schedulers
 from suite.figures.files import save
+from suite.planner import ranges
 from suite.planner.accuracy import Accuracies
 from suite.planner.compositions import (
     DENSE,
@@ -18,9 +19,9 @@ from suite.planner.compositions import (
     check_time,
     density_of,
 )
-from suite.planner.networks import LOCAL_SOURCE, gbit_of, source_of, topology_of
+from suite.planner.networks import LOCAL_SOURCE, error_of, gbit_of, source_of, topology_of
 from suite.planner.probe import copy_bytes_per_second, probe
-from suite.planner.rank import Adviser, place
+from suite.planner.rank import Adviser
 from suite.planner.render import Ranking, Setting, content, figure, show
 from suite.planner.timing import NOTHING, Timed
 from suite.planner.wording import not_counted, sentence
@@ -81,17 +82,22 @@ def ranking_of(
         return topology_of(options, options.workers, options.gbit if gbit is None else gbit)
 
     tried = options.schedulers or ()
-    adviser = Adviser(setting.trace, topology, rates, setting.bytes_per_second, options.density, tried)
+    errors = ranges.load(network=error_of(options))
+    adviser = Adviser(setting.trace, topology, rates, setting.bytes_per_second, errors, options.density, tried)
     advices, left_out = adviser.all(names, named=bool(options.compressors))
     left_out |= timed.failed
-    best = sorted({each.compressor: each for each in reversed(advices)}.values(), key=place)
+    # What diverged or was never trained stands below all that was trained, however fast it is.
+    advices.sort(key=lambda each: not accuracies.trained(each.compressor))
+    firsts = {each.compressor: each for each in reversed(advices)}.values()
+    best = sorted(firsts, key=advices.index)
     lossy = [each.compressor for each in best if each.compressor != DENSE]
     between = len(topology(None).machines) > 1
     breaks = {name: adviser.break_even(name) for name in lossy} if between else {}
+    ends = {name: adviser.break_even_between(name) for name in breaks}
     densities = {each.compressor: adviser.density_of(each.compressor) for each in best}
     refused = not_counted(best, accuracies, [name for name in lossy if adviser.on_noise(name)])
     answer = sentence(best, breaks, accuracies, densities, refused)
-    return Ranking(advices, best, breaks, left_out, accuracies, densities, refused, answer, timed)
+    return Ranking(advices, best, breaks, ends, left_out, accuracies, densities, refused, answer, errors, timed)
 
 
 def _computation(options: argparse.Namespace) -> tuple[Trace, str, float]:

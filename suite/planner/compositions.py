@@ -71,8 +71,10 @@ def compressing(rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_s
     """Seconds that the compressor works, at the memory's rate and among so many workers as `sizes` are for."""
     if name == DENSE:
         return free
-    gathered = _gathered(sizes, model) / (_gathered(sizes.of_world(rates.workers), model) or 1.0)
-    return rates.on(name, bytes_per_second, gathered or 1.0)
+    gathered = _gathered(sizes, model)
+    # What gathers nothing needs no look at the world of the measurement.
+    more = gathered / (_gathered(sizes.of_world(rates.workers), model) or 1.0) if gathered else 1.0
+    return rates.on(name, bytes_per_second, more)
 
 
 def _gathered(sizes: Sizes, model: Trace) -> float:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from wirebench.errors import UserError
 from wirebench.topology import presets, topology_file
-from wirebench.topology.tree import Topology
+from wirebench.topology.tree import Branch, Topology
 
 DEFAULT = "10gbe"
 LOCAL_SOURCE = "all workers in it: links inside, PCIe 3 x16 at its nominal rate"
@@ -21,6 +21,9 @@ def add_network(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--network", metavar="NAME", help=f"{names} ({DEFAULT})")
     parser.add_argument("--topology", metavar="FILE", help="instead: a file with link speeds (wirebench fit)")
     parser.add_argument("--per-machine", type=int, metavar="N", help="workers of a machine (1)")
+    parser.add_argument("--rails", action="store_true", help="each worker of a machine has a link of its own")
+    parser.add_argument("--per-rack", type=int, metavar="N", help="machines of a rack, below a spine (one switch)")
+    parser.add_argument("--oversubscription", type=float, metavar="X", help="of a rack's link to the spine (1)")
 
 
 def topology_of(options: argparse.Namespace, workers: int, gbit: float | None = None) -> Topology:
@@ -31,9 +34,9 @@ def topology_of(options: argparse.Namespace, workers: int, gbit: float | None = 
     if not options.topology:
         network = presets.find(options.network or DEFAULT)
         rate = network.bytes_per_second if gbit is None else gbit * 1e9 / 8
-        return presets.cluster(network._replace(bytes_per_second=rate), workers, each)
-    for name in ("network", "per_machine"):
-        if getattr(options, name) is not None:
+        return presets.cluster(network._replace(bytes_per_second=rate), workers, each, _racks(options), options.rails)
+    for name in ("network", "per_machine", "rails", "per_rack", "oversubscription"):
+        if getattr(options, name) not in (None, False):
             raise UserError(f"--{name.replace('_', '-')}: goes without --topology, which says it already")
     described = topology_file.resolve(options.topology)
     if not all(branch.links for branch in described.branches.values()):
@@ -43,9 +46,29 @@ def topology_of(options: argparse.Namespace, workers: int, gbit: float | None = 
     return described if gbit is None else presets.rescaled(described, gbit / gbit_of(described))
 
 
+def error_of(options: argparse.Namespace) -> float:
+    """Share by which the fit of the topology's speeds was off at its median cell; 0 for speeds that nobody fitted."""
+    return topology_file.describe(str(options.topology)).fit.get("median_error", 0.0) if options.topology else 0.0
+
+
+def _racks(options: argparse.Namespace) -> presets.Racks | None:
+    """What --per-rack and --oversubscription ask for; UserError for what cannot be."""
+    if options.per_rack is None:
+        if options.oversubscription is not None:
+            raise UserError("--oversubscription: is that of racks; give --per-rack")
+        return None
+    factor = 1.0 if options.oversubscription is None else options.oversubscription
+    if not (1 <= options.per_rack <= MOST_WORKERS and 1 <= factor <= MOST_WORKERS):
+        raise UserError(f"--per-rack and --oversubscription: need 1 to {MOST_WORKERS}")
+    return presets.Racks(options.per_rack, factor)
+
+
 def gbit_of(topology: Topology) -> float:
-    """Gbit/s of the links between machines, for large messages."""
-    return topology.root.link(1e9).bytes_per_second * 8 / 1e9
+    """Gbit/s of a machine's link to the others, for large messages; of one machine, inside it."""
+    node = topology.root
+    while isinstance(child := node.children[0], Branch) and isinstance(child.children[0], Branch):
+        node = child
+    return node.link(1e9).bytes_per_second * 8 / 1e9
 
 
 def source_of(options: argparse.Namespace) -> str:
@@ -54,4 +77,7 @@ def source_of(options: argparse.Namespace) -> str:
         note = topology_file.describe(str(Path(options.topology))).note
         return f"{options.topology}{': ' + note if note else ''}"
     name = options.network or DEFAULT
-    return f"{name}: {presets.find(name).source}"
+    racks = "" if options.per_rack is None else f"; racks of {options.per_rack} machines"
+    over = "" if options.oversubscription is None else f", {options.oversubscription:g} to 1 on the spine"
+    rails = "; a link for each worker of a machine" if options.rails else ""
+    return f"{name}: {presets.find(name).source}{racks}{over}{rails}"

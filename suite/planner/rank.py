@@ -1,8 +1,9 @@
 """Every composition on a network, ranked, and the rate between machines at which compression stops paying."""
 
+import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import schedulers
 from suite.planner.compositions import (
@@ -18,12 +19,14 @@ from suite.planner.compositions import (
     sends_no_noise,
     sizes_of,
 )
+from suite.planner.ranges import Between, Errors
 from wirebench import collectives
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import Rates
-from wirebench.simulation.simulator import Compressing, Simulated, Simulator
+from wirebench.simulation.pipeline import Step
+from wirebench.simulation.simulator import Compressing, Factors, Simulated, Simulator
 from wirebench.simulation.trace import Trace
 from wirebench.topology.tree import Topology
 
@@ -31,8 +34,9 @@ SCHEDULERS = ("wfbp", "fused", "sync_easgd", "mg_wfbp", "optimal", "dear")
 QUICK = ("optimal", "dear")
 """The best of all but a hundredth, where many rates are tried."""
 COLLECTIVES = ("ring", "halving_doubling", "hierarchical", "blueconnect", "flexreduce")
-LOWEST_GBIT, HIGHEST_GBIT, STEPS, HALVINGS = 0.01, 1000.0, 12, 5
-"""Rates between which break-evens are looked for, in how many steps, and how often one of these is halved."""
+LOWEST_GBIT, HIGHEST_GBIT, STEPS, HALVINGS, HALVINGS_OF_ENDS = 0.01, 1000.0, 12, 5, 2
+"""Rates between which break-evens are looked for, in how many steps, and how often one of these is halved: also for the
+ends of a break-even's range."""
 WORTHWHILE = 0.99
 """Of the dense step's time: a compressor that needs more of it does not pay."""
 HIDDEN = 0.02
@@ -40,14 +44,31 @@ HIDDEN = 0.02
 
 @dataclass(frozen=True)
 class Advice:
-    """One composition."""
+    """One composition.
+
+    stretched  its step with an exchange that takes so many times as long
+    factors    of the shortest and of the longest exchange that it may have
+    """
 
     compressor: str
     scheduler: str
     collective: str
     found: Simulated
     images_per_second: float
+    stretched: Callable[[Factors], Step] = field(repr=False)
+    factors: tuple[Factors, Factors]
     unit: str = "images"
+
+    @functools.cached_property
+    def between(self) -> Between:
+        """Seconds of the step, at least and at most."""
+        return Between(*(self.stretched(each).seconds for each in self.factors))
+
+    @property
+    def images_between(self) -> Between:
+        """Images per second, at least and at most."""
+        images = self.images_per_second * self.found.step.seconds
+        return Between(images / self.between.high, images / self.between.low)
 
     @property
     def serial(self) -> float:
@@ -69,6 +90,7 @@ class Adviser:
 
     topology(gbit)    the cluster; None: at its own rate
     bytes_per_second  of the memory that compresses
+    errors            how far off predicted exchanges may be
     density           of compressors that have one; None: each one's own
     tried             schedulers; none: SCHEDULERS. What needs the whole model goes with `sync_easgd` anyway
     """
@@ -79,15 +101,17 @@ class Adviser:
         topology: Callable[[float | None], Topology],
         rates: Rates,
         bytes_per_second: float,
+        errors: Errors,
         density: float | None = None,
         tried: Sequence[str] = (),
     ) -> None:
-        self.trace, self.topology, self.rates = trace, topology, rates
-        self.bytes_per_second, self.density = bytes_per_second, density
+        self.trace, self.topology, self.rates = trace, functools.cache(topology), rates
+        self.bytes_per_second, self.errors, self.density = bytes_per_second, errors, density
         self.workers = topology(None).size
         self.tried = tuple(dict.fromkeys(tried))
         self._schedulers = {name: schedulers.build(name) for name in {*SCHEDULERS, *tried}}
         self._sizes: dict[str, Sizes] = {}
+        self._pricers: dict[tuple[str, float | None], Pricer] = {}
         self._known: dict[str, Compressing] = {}
         self._fastest: dict[tuple[str, float], Advice] = {}
 
@@ -145,20 +169,21 @@ class Adviser:
         The highest such rate between LOWEST_GBIT and HIGHEST_GBIT; None: at no rate, inf: at the highest already. It is
         looked for in STEPS, then by halves: at the same rates for all compressors, so that the dense step is known.
         """
-        pays = next((step for step in range(STEPS, -1, -1) if self._gain(name, step) > 0), None)
-        if pays is None or pays == STEPS:
-            return None if pays is None else math.inf
-        low, high = float(pays), pays + 1.0
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            low, high = (middle, high) if self._gain(name, middle) > 0 else (low, middle)
-        gains = self._gain(name, low), self._gain(name, high)
-        return _gbit_of(low + (high - low) * gains[0] / (gains[0] - gains[1]))
+        return _limit(lambda step: gain(*self._both(name, step)), HALVINGS)
 
-    def _gain(self, name: str, step: float) -> float:
-        """Seconds by which the compressor's step is below what would pay, at the rate of this step."""
-        dense, lossy = (self.best(each, _gbit_of(step)).found.step.seconds for each in (DENSE, name))
-        return WORTHWHILE * dense - lossy
+    def break_even_between(self, name: str) -> tuple[float | None, float | None]:
+        """Gbit/s below which the compressor surely pays, and from which on it surely does not, as in break_even().
+
+        Surely: also with the longest of its exchanges beside the shortest of the dense ones, or the other way round.
+        """
+        return (
+            _limit(lambda step: surely(*self._both(name, step)), HALVINGS_OF_ENDS),
+            _limit(lambda step: possibly(*self._both(name, step)), HALVINGS_OF_ENDS),
+        )
+
+    def _both(self, name: str, step: float) -> tuple["Advice", "Advice"]:
+        """The best dense composition and the compressor's, at the rate of this step."""
+        return self.best(DENSE, _gbit_of(step)), self.best(name, _gbit_of(step))
 
     def best(self, name: str, gbit: float) -> Advice:
         """The fastest composition of a compressor at this rate between machines, but for a hundredth."""
@@ -170,19 +195,28 @@ class Adviser:
         topology, sizes = self.topology(gbit), self._sizes_of(name)
         usual = QUICK if quick else SCHEDULERS
         chosen = ("sync_easgd",) if needs_whole(name, self.density) else self.tried or usual
-        seconds = self._compressing(name)
+        seconds, factors = self._compressing(name), self.errors.factors(self.rates.spread(name))
         advices = []
         for collective in _collectives(name, topology):
-            simulator = Simulator(self.trace, sizes, seconds, _pricer(collective, topology))
+            simulator = Simulator(self.trace, sizes, seconds, self._pricer(collective, gbit))
             for scheduler in chosen:
                 if clash(self._schedulers[scheduler], name, collective):
                     continue
-                step = simulator.step(self._schedulers[scheduler])
+                built = self._schedulers[scheduler]
+                step = simulator.step(built)
                 images = self.workers * self.trace.batch_size / step.step.seconds
-                advices.append(Advice(name, scheduler, collective, step, images, self.trace.unit))
+                stretched = functools.partial(simulator.stretched, step, built)
+                advices.append(Advice(name, scheduler, collective, step, images, stretched, factors, self.trace.unit))
         if not advices:
             raise UserError(f"no scheduler of {', '.join(chosen)} goes with it")
         return advices
+
+    def _pricer(self, collective: str, gbit: float | None) -> Pricer:
+        """One for all compressors: many of their requests are of one size."""
+        if (collective, gbit) not in self._pricers:
+            made = Pricer(collectives.build(collective), collective, self.topology(gbit))
+            self._pricers[collective, gbit] = made
+        return self._pricers[collective, gbit]
 
     def _compressing(self, name: str) -> Compressing:
         if name not in self._known:
@@ -196,12 +230,41 @@ class Adviser:
         return self._sizes[name]
 
 
+def gain(dense: Advice, lossy: Advice) -> float:
+    """Seconds by which the compressor's step is below what would pay."""
+    return WORTHWHILE * dense.found.step.seconds - lossy.found.step.seconds
+
+
+def surely(dense: Advice, lossy: Advice) -> float:
+    """The least of that gain: the shortest dense step, and the longest of the compressor's."""
+    return WORTHWHILE * dense.between.low - lossy.between.high
+
+
+def possibly(dense: Advice, lossy: Advice) -> float:
+    """The most of that gain: the longest dense step, and the shortest of the compressor's."""
+    return WORTHWHILE * dense.between.high - lossy.between.low
+
+
+def too_close(dense: Advice, lossy: Advice) -> bool:
+    """Whether nobody can call it: the ranges say neither that the compressor pays nor that it does not."""
+    return possibly(dense, lossy) > 0 >= surely(dense, lossy)
+
+
+def _limit(gained: Callable[[float], float], halvings: int) -> float | None:
+    """Gbit/s of the highest step at which something is gained, as break_even() has it."""
+    pays = next((step for step in range(STEPS, -1, -1) if gained(step) > 0), None)
+    if pays is None or pays == STEPS:
+        return None if pays is None else math.inf
+    low, high = float(pays), pays + 1.0
+    for _ in range(halvings):
+        middle = (low + high) / 2
+        low, high = (middle, high) if gained(middle) > 0 else (low, middle)
+    gains = gained(low), gained(high)
+    return _gbit_of(low + (high - low) * gains[0] / (gains[0] - gains[1]))
+
+
 def _gbit_of(step: float) -> float:
     return LOWEST_GBIT * (HIGHEST_GBIT / LOWEST_GBIT) ** (step / STEPS)
-
-
-def _pricer(collective: str, topology: Topology) -> Pricer:
-    return Pricer(collectives.build(collective), collective, topology)
 
 
 def _collectives(name: str, topology: Topology) -> Sequence[str]:

@@ -12,7 +12,8 @@ from suite.figures.style import Figure, around, finished
 from suite.planner.accuracy import Accuracies
 from suite.planner.compositions import DENSE
 from suite.planner.networks import WIDTH
-from suite.planner.rank import Advice
+from suite.planner.ranges import Errors
+from suite.planner.rank import Advice, too_close
 from suite.planner.timing import NOTHING, Timed
 from suite.planner.wording import rate
 from wirebench.simulation.trace import Trace
@@ -62,21 +63,30 @@ class Ranking(NamedTuple):
 
     found, best  all compositions; each compressor's best
     breaks       by compressor, where a rate between machines was looked for: Gbit/s below which it pays
+    ends         by compressor, the range of that rate: below which it surely pays, from which on it surely does not
     left_out     by compressor, why nothing is said of it
     densities    at which the compressors work, by name
     refused      by compressor, why it is not recommended
+    errors       how far off predictions may be
     timed        compressors whose rates were measured for this ranking
     """
 
     found: Sequence[Advice]
     best: Sequence[Advice]
     breaks: dict[str, float | None]
+    ends: dict[str, tuple[float | None, float | None]]
     left_out: dict[str, str]
     accuracies: Accuracies
     densities: dict[str, float | None]
     refused: dict[str, str]
     answer: str
+    errors: Errors
     timed: Timed = NOTHING
+
+    @property
+    def dense(self) -> Advice:
+        """The best dense composition."""
+        return next(each for each in self.best if each.compressor == DENSE)
 
     def top1(self, name: str) -> str:
         """The table's cell."""
@@ -99,6 +109,7 @@ def content(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> dict
         "memory_bytes_per_second": setting.bytes_per_second,
         "density": setting.density,
         "timed_here": ranking.timed.entry(),
+        "exchange_factors": {"low": ranking.errors.low, "high": ranking.errors.high, "runs": ranking.errors.runs},
         "accuracy_setting": ranking.accuracies.setting,
         "answer": ranking.answer,
         "rows": [_entry(row, ranking) for row in shown],
@@ -109,7 +120,7 @@ def content(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> dict
 def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
     name, below = each.compressor, ranking.breaks.get(each.compressor)
     ended = ranking.accuracies.known.get(name)
-    return {
+    return _ranges(each, ranking) | {
         "compressor": name, "scheduler": each.scheduler, "collective": each.collective,
         "density": ranking.densities[name], "images_per_second": each.images_per_second,
         "images_per_second_serial": each.serial, "step_seconds": each.found.step.seconds,
@@ -123,6 +134,25 @@ def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
         "accuracy": None if ended is None else {
             "top1_points": ended.points, "density": ended.density, "diverged": ended.points is None
         },
+    }  # fmt: skip
+
+
+def _ranges(each: Advice, ranking: Ranking) -> dict[str, Any]:
+    """The range of each number that is predicted. Of a break-even null is no rate, and "always" any."""
+    alone, shortest, longest = each.found.alone, *each.factors
+    ends = ranking.ends.get(each.compressor)
+    return {
+        "step_seconds_range": list(each.between),
+        "images_per_second_range": list(each.images_between),
+        "efficiency_range": [alone / each.between.high, alone / each.between.low],
+        "exposed_seconds_range": [seconds - alone for seconds in each.between],
+        "compress_seconds_range": [each.found.compress * factors.compress for factors in (shortest, longest)],
+        "communicate_seconds_range": [each.found.communicate * factors.messages for factors in (shortest, longest)],
+        "break_even_gbit_range": None if ends is None else [
+            "always" if end is not None and math.isinf(end) else end for end in ends
+        ],
+        "too_close_to_call": each.compressor != DENSE and too_close(ranking.dense, each),
+        "trained": ranking.accuracies.trained(each.compressor) if ranking.accuracies.known else None,
     }  # fmt: skip
 
 
@@ -161,7 +191,9 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
         f"{setting.gbit:.4g} Gbit/s ({setting.network}); workers of a machine: {setting.each}",
         f"Compressors work in memory of {memory}, and slow nothing down.",
         *ranking.timed.said,
-        "Milliseconds of a step: compressing, all its messages, what of both is exposed. It pays below so many Gbit/s.",
+        f"{ranking.errors.said} ~: too close to call beside dense.",
+        "Milliseconds of a step as predicted: compressing, all its messages, what of both is exposed. "
+        "below: Gbit/s below which it surely pays, and above which it surely does not.",
         f"top-1: points beside dense: {measured}{'; *: here another density' if marked else ''}.",
     ]
 
@@ -180,7 +212,7 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
         made.add_column(head, no_wrap=True)
     rate = "img/s" if shown[0].unit == "images" else f"{shown[0].unit}/s"
     accuracy = ["top-1"] if ranking.accuracies.known else []
-    for head in (rate, "eff. %", "wire MB", "compress", "messages", "exposed", "below", *accuracy):
+    for head in (rate, "wire MB", "compress", "messages", "exposed", "below", *accuracy):
         made.add_column(head, justify="right", no_wrap=True)
     made.add_column("limit", no_wrap=True)
     seen: set[str] = set()
@@ -190,17 +222,28 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
         seen.add(each.compressor)
         simulated = each.found
         made.add_row(
-            str(number), each.compressor, each.scheduler, each.collective, f"{each.images_per_second:.0f}",
-            f"{100 * simulated.efficiency:.1f}", f"{simulated.wire_bytes / 1e6:.4g}", f"{1e3 * simulated.compress:.1f}",
+            str(number), each.compressor, each.scheduler, each.collective, _range(each, ranking),
+            f"{simulated.wire_bytes / 1e6:.4g}", f"{1e3 * simulated.compress:.1f}",
             f"{1e3 * simulated.communicate:.1f}", f"{1e3 * simulated.step.exposed:.1f}",
-            _gbit(known[each.compressor]) if each.compressor in known else "",
+            _below(*ranking.ends[each.compressor]) if each.compressor in known else "",
             *([ranking.top1(each.compressor)] if accuracy else []), each.limit,
         )  # fmt: skip
     return made
 
 
-def _gbit(below: float | None) -> str:
-    return "nowhere" if below is None else "always" if math.isinf(below) else f"{below:.3g}"
+def _range(each: Advice, ranking: Ranking) -> str:
+    low, high = each.images_between
+    close = each.compressor != DENSE and too_close(ranking.dense, each)
+    return f"{low:.0f}-{high:.0f}{'~' * close}"
+
+
+def _below(surely: float | None, possibly: float | None) -> str:
+    """The range of a break-even."""
+    if possibly is None:
+        return "nowhere"
+    if surely is not None and math.isinf(surely):
+        return "always"
+    return f"{surely or 0:.3g}-{'any' if math.isinf(possibly) else f'{possibly:.3g}'}"
 
 
 COMPUTING, EXCHANGE, REFUSED = "computing", "exchange that is not hidden", "the same, of a method not recommended"
@@ -213,7 +256,7 @@ def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> Figur
     for each in shown:
         exchange = REFUSED if each.compressor in ranking.refused else EXCHANGE
         parts = {COMPUTING: 1e3 * each.found.alone, exchange: 1e3 * each.found.step.exposed}
-        words = f"{each.images_per_second:.0f}{', not recommended' * (exchange == REFUSED)}"
+        words = f"{_range(each, ranking)}{', not recommended' * (exchange == REFUSED)}"
         bars.append(Bar(_label(each, ranking), parts, words=words))
     across = around("time per step, ms", [0.0, *(bar.end for bar in bars)])
     dense = [_label(each, ranking) for each in shown if each.compressor == DENSE]

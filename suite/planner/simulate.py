@@ -13,8 +13,10 @@ from rich.table import Table
 import compressors
 import schedulers
 from suite.figures.files import save
+from suite.planner import ranges
 from suite.planner.compositions import (
     DENSE,
+    MOST,
     check,
     check_batches,
     check_density,
@@ -29,7 +31,8 @@ from suite.planner.compositions import (
     sends_no_noise,
     sizes_of,
 )
-from suite.planner.networks import WIDTH, gbit_of, source_of, topology_of
+from suite.planner.networks import WIDTH, error_of, gbit_of, source_of, topology_of
+from suite.planner.ranges import Between
 from suite.planner.speedups import Point, figure
 from suite.planner.timing import NOTHING, Timed, time_unknown
 from suite.traces.estimate import gpu_of
@@ -42,6 +45,7 @@ from wirebench.formats.chakra_step import step_trace
 from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.schedule import LayerCost
 from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.disturbance import Disturbance, quantiles
 from wirebench.simulation.pipeline import Passes
 from wirebench.simulation.simulator import Compressing, Simulated, Simulator, draw, free
 from wirebench.simulation.trace import Trace
@@ -58,7 +62,11 @@ USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One schedule at one point of the sweep."""
+    """One schedule at one point of the sweep.
+
+    between    its step's range
+    quantiles  the median and the 99th percentile of its steps, where something disturbs them
+    """
 
     workers: int
     gbit: float | None
@@ -68,14 +76,22 @@ class Row:
     found: Simulated
     passes: Passes
     layers: Sequence[LayerCost]
+    between: Between
+    quantiles: tuple[float, float] | None = None
 
     def entry(self) -> dict[str, Any]:
         """As JSON."""
-        seconds = self.found.step.seconds
+        seconds, images = self.found.step.seconds, self.workers * self.batch
         return {
             "workers": self.workers, "gbit": self.gbit, "batch": self.batch, "speed": self.speed,
             "scheduler": self.scheduler, "step_seconds": seconds, "exposed_seconds": self.found.step.exposed,
-            "efficiency": self.found.efficiency, "images_per_second": self.workers * self.batch / seconds,
+            "efficiency": self.found.efficiency, "images_per_second": images / seconds,
+            "step_seconds_range": list(self.between),
+            "exposed_seconds_range": [each - self.found.alone for each in self.between],
+            "efficiency_range": [self.found.alone / each for each in reversed(self.between)],
+            "images_per_second_range": [images / each for each in reversed(self.between)],
+            "step_seconds_p50": None if self.quantiles is None else self.quantiles[0],
+            "step_seconds_p99": None if self.quantiles is None else self.quantiles[1],
             "messages": len(self.found.groups), "message_elements": self.found.elements,
             "bytes_per_step": {"payload": self.found.num_bytes, "wire": self.found.wire_bytes},
         }  # fmt: skip
@@ -104,6 +120,18 @@ def check_options(options: argparse.Namespace, model: Trace) -> None:
         chakra.check_folder(options.chakra, STEP, options.workers[-1])
 
 
+def disturbance_of(options: argparse.Namespace) -> Disturbance:
+    """What the options disturb steps with; UserError for what cannot be."""
+    for name, low, high in (("compute_jitter", 0, 10), ("message_jitter", 0, 10), ("stragglers", 0, 1)):
+        if not low <= getattr(options, name) <= high:
+            raise UserError(f"--{name.replace('_', '-')}: needs {low} to {high}, got {getattr(options, name):g}")
+    if not 1 <= options.slowdown <= MOST:
+        raise UserError(f"--slowdown: needs 1 to {MOST:g}, got {options.slowdown:g}")
+    if (options.stragglers > 0) != (options.slowdown > 1):
+        raise UserError("--stragglers and --slowdown: go together, the share of slow workers and how slow they are")
+    return Disturbance(options.compute_jitter, options.message_jitter, options.stragglers, options.slowdown)
+
+
 def timed_for(options: argparse.Namespace, model: Trace, rates: Rates) -> Timed:
     """What had to be measured of the compressor to simulate it on a GPU; `rates` has it then. UserError if it fails."""
     if not options.gpu:
@@ -123,6 +151,8 @@ def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
     rows = []
     built = _schedulers(options)
     sizes: dict[int, Sizes] = {}
+    disturbance = disturbance_of(options)
+    factors = ranges.load(network=error_of(options)).factors(rates.spread(options.compressor))
     usual = (options.workers, options.gbit or [None], options.batch or [model.batch_size], options.speed)
     for workers, gbit, batch, speed in itertools.product(*(dict.fromkeys(each) for each in usual)):
         topology = topology_of(options, workers, gbit)
@@ -140,7 +170,9 @@ def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
                 raise UserError(f"--schedulers: {name!r} cuts the model, and {options.compressor!r} needs it whole")
             carried = gbit_of(topology) if between else None
             layers = simulator.costs()
-            rows.append(Row(workers, carried, batch, speed, name, simulated, simulator.passes, layers))
+            seconds = Between(*(simulator.stretched(simulated, scheduler, each).seconds for each in factors))
+            drawn = quantiles(simulator, simulated, scheduler, disturbance) if disturbance != Disturbance() else None
+            rows.append(Row(workers, carried, batch, speed, name, simulated, simulator.passes, layers, seconds, drawn))
     return rows
 
 
@@ -220,8 +252,9 @@ def _alike(rows: Sequence[Row]) -> list[str]:
 def table(rows: Sequence[Row]) -> Table:
     """A line for every schedule at every point."""
     shown = Table(box=None, header_style="bold", padding=(0, 2, 0, 0))
-    for head in ("workers", "Gbit/s", "batch", "speed", "scheduler", "step ms", "exposed ms", "efficiency", "messages",
-                 "wire MB"):  # fmt: skip
+    drawn = ("p50", "p99") if any(row.quantiles for row in rows) else ()
+    for head in ("workers", "Gbit/s", "batch", "speed", "scheduler", "step ms", "range", *drawn, "exposed ms",
+                 "efficiency", "messages", "wire MB"):  # fmt: skip
         shown.add_column(head, justify="left" if head == "scheduler" else "right")
     for row in rows:
         step = row.found.step
@@ -232,6 +265,8 @@ def table(rows: Sequence[Row]) -> Table:
             f"{row.speed:g}",
             row.scheduler,
             f"{1e3 * step.seconds:.2f}",
+            f"{1e3 * row.between.low:.2f}-{1e3 * row.between.high:.2f}",
+            *([] if row.quantiles is None else [f"{1e3 * seconds:.2f}" for seconds in row.quantiles]),
             f"{1e3 * step.exposed:.2f}",
             f"{100 * row.found.efficiency:.1f} %",
             str(len(row.found.groups)),

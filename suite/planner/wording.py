@@ -5,12 +5,13 @@ from collections.abc import Mapping, Sequence
 
 from suite.planner.accuracy import Accuracies
 from suite.planner.compositions import DENSE
-from suite.planner.rank import WORTHWHILE, Advice
+from suite.planner.rank import WORTHWHILE, Advice, place, too_close
 
 MILDEST = "fp16"
 TOO_MUCH = 5.0
 """Points of top-1: what lost more is not recommended."""
 MOST_NAMES = 3
+NEVER = "was never trained (results/convergence): measure its accuracy first"
 NOTABLE = 0.02
 """Share of a step from which on it is said what compressing would cost if nothing else went on."""
 
@@ -20,7 +21,10 @@ def not_counted(best: Sequence[Advice], accuracies: Accuracies, on_noise: Sequen
 
     on_noise  those of which the simulation knows only what they do to noise
     """
-    refused = dict.fromkeys(on_noise, "was timed on noise alone")
+    refused = {} if not accuracies.known else {
+        each.compressor: NEVER for each in best if each.compressor not in (DENSE, *accuracies.known)
+    }  # fmt: skip
+    refused |= dict.fromkeys(on_noise, "was timed on noise alone")
     for name in (each.compressor for each in best):
         points = accuracies.known[name].points if name in accuracies.known else 0.0
         if points is None:
@@ -39,7 +43,7 @@ def sentence(
 ) -> str:
     """The plain answer.
 
-    best       each compressor's best composition, as place() ranks them, dense among them
+    best       each compressor's best composition, dense among them, in any order
     breaks     by compressor, where a rate between machines was looked for: below which it pays
     densities  at which the compressors work, by name
     refused    of not_counted()
@@ -48,20 +52,24 @@ def sentence(
     plain = f"dense with {dense.scheduler} on {dense.collective}"
     if len(best) == 1:
         return f"The fastest dense composition is {plain.removeprefix('dense with ')}; nothing else could be ranked."
-    counted = [each for each in best if each.compressor not in refused]
-    first = _preferred(counted[: counted.index(dense)], accuracies) or dense
-    ahead = [each for each in best[: best.index(dense)] if each.compressor in refused]
+    faster = sorted((each for each in best if place(each) < place(dense)), key=place)
+    first = _preferred([each for each in faster if each.compressor not in refused], accuracies) or dense
+    ahead = [each for each in faster if each.compressor in refused]
     but = "".join(
         f" {each.compressor}, {_gain(each, dense)}, is not counted: it {refused[each.compressor]}." for each in ahead
     )
     if first is dense:
         only = "" if not ahead else " that is to be recommended"
-        return f"On this network nothing{only} beats {plain}{_elsewhere(breaks, refused, accuracies, densities)}{but}"
+        may = [each for each in best if each.compressor not in refused and too_close(dense, each)]
+        open_to = f" Too close to call beside it: {_names(may)}." if may else ""
+        other = _elsewhere(breaks, refused, accuracies, densities)
+        return f"On this network nothing{only} beats {plain}{other}{open_to}{but}"
     limit = breaks.get(first.compressor)
     until = "" if not limit else " It pays " + (rate(limit) if math.isinf(limit) else f"below {rate(limit)}") + "."
+    call = "Too close to call: " if too_close(dense, first) else ""
     return (
-        f"{first.compressor} with {first.scheduler} on {first.collective} is {_gain(first, dense)} than "
-        f"{plain} ({first.images_per_second:.0f} against {dense.images_per_second:.0f} {dense.unit}/s)"
+        f"{call}{first.compressor} with {first.scheduler} on {first.collective} is {_gain(first, dense)} than "
+        f"{plain} ({_images(first)} against {_images(dense)} {dense.unit}/s)"
         f"{_at_worst(first, dense)}.{until} {_price(first.compressor, accuracies, densities.get(first.compressor))}"
         f"{_milder(best, dense, first, accuracies)}{but}"
     )
@@ -76,6 +84,17 @@ def _preferred(ahead: Sequence[Advice], accuracies: Accuracies) -> Advice | None
         return -math.inf if known is None or known.points is None else known.points
 
     return max(alike, key=points, default=None)
+
+
+def _images(each: Advice) -> str:
+    low, high = each.images_between
+    return f"{each.images_per_second:.0f} [{low:.0f} - {high:.0f}]"
+
+
+def _names(several: Sequence[Advice]) -> str:
+    """The first few, and how many more there are."""
+    more = len(several) - MOST_NAMES
+    return ", ".join(each.compressor for each in several[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _gain(each: Advice, dense: Advice) -> str:

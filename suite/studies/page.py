@@ -10,6 +10,7 @@ from suite.figures.style import Figure
 from suite.studies.runner import within
 from wirebench.errors import UserError
 from wirebench.utils import markdown
+from wirebench.utils.files import write_atomically
 
 TABLE = "table.md"
 LONGEST = 90
@@ -18,12 +19,16 @@ LONGEST = 90
 
 @dataclass(frozen=True)
 class Page:
-    """A table as Markdown, its figures by file name (None: one of an earlier report goes), and what is said of it."""
+    """A table as Markdown, its figures by file name (None: one of an earlier report goes), and what is said of it.
+
+    files  text files beside it, by name: the same numbers for programs
+    """
 
     folder: Path
     text: str
     figures: Mapping[str, Figure | None] = field(default_factory=dict)
     said: str = ""
+    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> Path:
@@ -42,6 +47,8 @@ class Page:
                 (self.folder / name).unlink(missing_ok=True)
             else:
                 save(figure, self.folder / name)
+        for name, text in self.files.items():
+            write_atomically(self.folder / name, text)
 
     @property
     def words(self) -> str:
@@ -50,9 +57,11 @@ class Page:
 
     def drift(self) -> str | None:
         """The first line in which the table on disk differs from this one, or a figure that is another; else None."""
+        if not self.path.exists():
+            return f"{within(self.path)}: is not there; run the study's report"
         written = markdown.text_of(self.path)
         if written == self.text:
-            return self._other_figure()
+            return self._other_figure() or self._other_file()
         lines = zip_longest(written.splitlines(), self.text.splitlines(), fillvalue="no line")
         differing = ((number, old, new) for number, (old, new) in enumerate(lines, 1) if old != new)
         number, old, new = next(differing, (len(written.splitlines()), "another end", "this end"))
@@ -63,6 +72,13 @@ class Page:
             path = self.folder / name
             if path.exists() if figure is None else not shows(path, figure):
                 return f"{within(path)}: is not the figure of its records"
+        return None
+
+    def _other_file(self) -> str | None:
+        for name, text in self.files.items():
+            path = self.folder / name
+            if not path.is_file() or path.read_text(encoding="utf-8") != text:
+                return f"{within(path)}: has not the numbers of its records"
         return None
 
 

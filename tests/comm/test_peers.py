@@ -1,6 +1,7 @@
 """Who is gone when a call fails, and what all ranks must agree on."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from tests.distributed.launch import ROOT
 from wirebench.comm import peers
-from wirebench.comm.peers import Peer, agree_on, first_line, linger, missing, reporting_loss
+from wirebench.comm.peers import Peer, agree_on, end_stopped, first_line, linger, missing, reporting_loss
 from wirebench.errors import PeerLost, UserError
 
 pytestmark = pytest.mark.clock
@@ -99,6 +100,22 @@ def test_a_dead_process_of_this_host_is_named_at_once(living, buried: int, unbur
         assert missing(all_peers, 0, store) == missing(all_peers, 0, None) == [all_peers[2]]
     assert time.monotonic() - began < 1
     assert str(all_peers[2]) == f"rank 2 (pid {unburied} on h)"
+
+
+def test_a_stopped_process_is_named_at_once_and_ended(living, store: dist.Store) -> None:
+    """It hears no SIGTERM, for which a launcher would wait."""
+    living.send_signal(signal.SIGSTOP)
+    while peers._state(living.pid) != peers.STOPPED:
+        time.sleep(0.01)
+    began = time.monotonic()
+    all_peers = team(living.pid)
+    assert missing(all_peers, 0, store) == missing(all_peers, 0, None) == [all_peers[1]]
+    linger(all_peers, 0, store)
+    assert time.monotonic() - began < 1
+    end_stopped(all_peers, "another host")
+    assert living.poll() is None
+    end_stopped(all_peers, "h")
+    assert living.wait(5) == -signal.SIGKILL
 
 
 def test_a_survivor_that_has_left_is_not_named(buried: int, unburied: int, store: dist.Store) -> None:

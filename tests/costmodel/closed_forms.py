@@ -16,7 +16,8 @@ from wirebench.costmodel.formulas import (
     reduce_scatter_seconds,
     ring,
 )
-from wirebench.costmodel.plan_cost import DirectedLink, _all_messages, _network
+from wirebench.costmodel.plan_cost import _all_messages
+from wirebench.costmodel.routes import DirectedLink, network_of
 from wirebench.gradient.schedule import Cost, LayerCost, ready_times
 from wirebench.topology.tree import Topology
 
@@ -116,7 +117,7 @@ def finish_seconds(layers: Sequence[LayerCost], groups: Sequence[range], cost: C
 def link_bytes(plan: Plan, topology: Topology, item_bytes: float) -> dict[DirectedLink, float]:
     """Bytes that cross each link in each direction in all rounds together; links that carry nothing are left out."""
     total: defaultdict[DirectedLink, float] = defaultdict(float)
-    network = _network(topology)
+    network = network_of(topology.root)
     for message in _all_messages(plan):
         for link in network.route(message.src, message.dst).links:
             total[link] += (message.stop - message.start) * item_bytes

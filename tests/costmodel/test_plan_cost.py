@@ -3,6 +3,7 @@
 import math
 import random
 import time
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -14,6 +15,7 @@ from tests.helpers import examples
 from wirebench import collectives
 from wirebench.collectives.plan import Plan, Transfer
 from wirebench.costmodel.plan_cost import MachineBytes, pipelined_seconds, plan_seconds, uplink_bytes
+from wirebench.topology.processor import Processor
 from wirebench.topology.tree import Branch, Link, Topology
 
 ALPHA, BETA, GAMMA = 45e-6, 8e-9, 0.25e-9
@@ -133,6 +135,26 @@ def test_a_round_by_hand():
     assert plan_seconds(Plan("hand", (), (sends,)), topology, ITEM_BYTES) == close(latency + wire + 6.0)
 
 
+def test_a_round_keeps_processors_busy():
+    """A rank works at its end of every message; shared cores do all ranks' work, and the adding with it."""
+    work = Processor(message_seconds=2.0, seconds_per_byte=0.1)
+    sends = (Transfer(0, 1, 0, 10), Transfer(0, 2, 10, 30), Transfer(3, 1, 0, 15, fresh=True))
+    ends = {0: 4.0 + 0.1 * 30, 1: 4.0 + 0.1 * 25, 2: 2.0 + 0.1 * 20, 3: 2.0 + 0.1 * 15}
+    topology = Topology(two_levels((2, 2)).root, reduce_seconds_per_byte=1e-3)
+
+    def more(processor, adds):
+        plan = Plan("hand", (sends,), ()) if adds else Plan("hand", (), (sends,))
+        return plan_seconds(plan, replace(topology, processor=processor), 1) - plan_seconds(plan, topology, 1)
+
+    assert more(work, adds=True) == close(ends[0]), "the busiest rank"
+    both = replace(work, cores=2.0)
+    assert more(both, adds=False) == close(sum(ends.values()) / 2)
+    assert more(both, adds=True) == close((sum(ends.values()) + 30e-3) / 2 - 20e-3), (
+        "what was the busiest rank's adding"
+    )
+    assert more(replace(both, cores=64.0), adds=False) == close(ends[0]), "a rank has no use for a second core"
+
+
 def test_parts_of_one_message_start_once():
     topology = flat(3, gamma=0.0)
     together = (Transfer(0, 1, 0, 4), Transfer(0, 1, 4, 8))
@@ -148,6 +170,18 @@ def test_a_link_sums_what_crosses_it():
     seconds = [plan_seconds(Plan("p", (transfers,), ()), topology, 1) for transfers in (crossing, opposed)]
     assert seconds[0] == close(NETWORK.latency_seconds + 20 / NETWORK.bytes_per_second)
     assert seconds[1] == close(NETWORK.latency_seconds + 10 / NETWORK.bytes_per_second)
+
+
+def test_a_message_takes_one_lane():
+    def seconds(lanes, messages):
+        topology = Topology(
+            Branch((Branch((0, 1), (LOCAL,)), Branch((2, 3), (LOCAL,))), (Link(0.0, 1e3, lanes=lanes),))
+        )
+        sends = tuple(Transfer(each, each + 2, 0, 5000) for each in range(messages))
+        return plan_seconds(Plan("p", (sends,), ()), topology, 1)
+
+    assert seconds(2, 1) == seconds(1, 1) == close(5)
+    assert (seconds(1, 2), seconds(2, 2), seconds(4, 2)) == (close(10), close(5), close(5))
 
 
 def test_the_size_of_a_message_chooses_the_speed():

@@ -15,6 +15,7 @@ from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import RequestSize
 from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum
 from wirebench.topology import presets
+from wirebench.topology.processor import Processor
 from wirebench.topology.tree import Link, Topology
 
 NETWORK = presets.find("mgwfbp")
@@ -46,6 +47,26 @@ def test_a_sum_costs_what_its_segments_cost(name: str, cluster: tuple[int, int])
         # Sizes that divide evenly among ranks and segments are priced as they are.
         off = 1e-9 if items in (16 * 2**20, 840 * 16) and pricer.topology.size in (4, 8, 16) else 0.02
         assert pricer.seconds(request_size(Sum, 4 * items)) == pytest.approx(exact, rel=off), items
+
+
+def test_processors_work_differently_for_each_kind_of_request():
+    """Wires that cost nothing: lengths go ahead of what is merged or gathered, and an engine's messages are cheap."""
+    wire = presets.cluster(presets.Network(0.0, 1e18, ""), 2)
+    work = Processor(call_seconds=100.0, message_seconds=1.0, engine_share=0.25)
+
+    def seconds(name: str, kind: type[Request], processor: Processor = work) -> float:
+        pricer = Pricer(collectives.build(name), name, replace(wire, processor=processor))
+        return pricer.seconds(request_size(kind, 64.0)) - pricer.call_seconds
+
+    assert seconds("tree", Sum) == pytest.approx(2.0), "up and down, an end for each rank"
+    assert seconds("tree", Merge) == pytest.approx(2 * 2)
+    assert seconds("ring", Gather) == pytest.approx(2 * 2), "both ends of both messages"
+    assert seconds("native", Gather) == pytest.approx(100 + 0.25 * 2 * 2), "in two calls"
+    assert seconds("native", Sum) == pytest.approx(0.25 * 2 * 2), "two rounds of a ring"
+    one_core = replace(work, cores=1.0)
+    assert seconds("tree", Merge, one_core) == pytest.approx(2 * 2 * 2), "the ends of both ranks"
+    crowded = Pricer(collectives.build("tree"), "tree", replace(wire, processor=one_core))
+    assert crowded.call_seconds == 200.0, "both ranks call at the same time"
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)

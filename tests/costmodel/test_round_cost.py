@@ -11,6 +11,7 @@ from tests.costmodel import closed_forms
 from tests.costmodel.test_request_cost import NAMES, pricer_of, request_size
 from tests.costmodel.test_request_sizes import make_of
 from wirebench import collectives
+from wirebench.costmodel import request_cost
 from wirebench.costmodel.plan_cost import plan_seconds
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
@@ -20,6 +21,7 @@ from wirebench.gradient.requests import Gather, Merge, Route, Sum
 from wirebench.simulation import trace
 from wirebench.simulation.simulator import Simulator, free
 from wirebench.topology import presets
+from wirebench.topology.processor import Processor
 from wirebench.topology.tree import Link, Topology
 
 NETWORK = presets.find("mgwfbp")
@@ -71,6 +73,42 @@ def test_machines_that_are_not_full_count_as_full(name: str, cluster: tuple[int,
     assert all(0.5 < ratio < 1.75 for each in found.values() for ratio in each), found
 
 
+RACKS = presets.Racks(4, oversubscription=4.0)
+"""Of the 64 ranks of eight machines of 8: two racks."""
+
+
+@pytest.mark.parametrize("rails", [False, True])
+@pytest.mark.parametrize("name", NAMES)
+def test_three_levels_cost_what_plans_cost(name: str, rails: bool, monkeypatch: pytest.MonkeyPatch):
+    topology = presets.cluster(NETWORK, 64, 8, RACKS, rails)
+    assert topology.degrees == (8, 4, 2)
+    large, collective = RoundCost(name, topology), collectives.build(name)
+    plan = collective.plan(topology, 1024)
+    assert plan is not None
+    for num_bytes in NUM_BYTES:
+        whole = plan_seconds(plan, topology, num_bytes / 1024)
+        assert large.sum_seconds(num_bytes) == pytest.approx(whole, rel=0.02), num_bytes
+    monkeypatch.setattr(request_cost, "MOST_RANKS", 64)
+    plans, num_bytes = Pricer(collective, name, topology), 64e3
+    prices = {Merge: large.merge_seconds, Route: large.route_seconds}
+    prices |= {} if name in ROUGH and name != "recursive_doubling" else {Gather: large.gather_seconds}
+    for kind, price in prices.items():
+        assert price(num_bytes) == pytest.approx(plans.seconds(request_size(kind, num_bytes)), rel=0.02), kind
+
+
+def test_rails_and_the_spine_matter_where_many_messages_leave():
+    price = {
+        (racks, rails): RoundCost("recursive_doubling", presets.cluster(NETWORK, 4096, 8, racks, rails)).sum_seconds(
+            64e6
+        )
+        for racks in (None, presets.Racks(32, 1.0), presets.Racks(32, 8.0))
+        for rails in (False, True)
+    }
+    flat, even, narrow = (price[racks, False] for racks in (None, presets.Racks(32, 1.0), presets.Racks(32, 8.0)))
+    assert flat == pytest.approx(even) and narrow > 1.1 * even
+    assert all(price[racks, True] < price[racks, False] for racks, _ in price)
+
+
 @pytest.mark.parametrize("ranks", [2, 8, 12, 64, 4096])
 def test_one_rank_per_machine_is_the_papers_formula(ranks: int):
     alpha, beta, gamma = NETWORK.latency_seconds, 1 / NETWORK.bytes_per_second, NETWORK.reduce_seconds_per_byte
@@ -101,8 +139,8 @@ def test_segments_of_large_sums_count(name: str, cluster: tuple[int, int], num_b
 
 def test_rates_of_a_job_on_one_machine_are_not_known_of_many_ranks():
     plain = presets.cluster(NETWORK, 32)
-    for more in ({"shared": (Link(0.0, 1e9),)}, {"round_seconds": 1e-4}):
-        with pytest.raises(UserError, match="no price for 32 ranks of a topology with `shared` or `round_seconds`"):
+    for more in ({"shared": (Link(0.0, 1e9),)}, {"round_seconds": 1e-4}, {"processor": Processor(cores=2)}):
+        with pytest.raises(UserError, match="no price for 32 ranks of a topology with `shared`"):
             RoundCost("ring", dataclasses.replace(plain, **more))
 
 

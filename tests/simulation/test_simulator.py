@@ -14,7 +14,7 @@ from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
 from wirebench.gradient.requests import Sum
 from wirebench.simulation import trace
-from wirebench.simulation.simulator import Simulator, draw, free, layers_of, passes_of, simulate
+from wirebench.simulation.simulator import Factors, Simulator, draw, free, layers_of, passes_of, simulate
 from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.telemetry.timeline import ALL_GATHER, Timeline
 from wirebench.topology import presets
@@ -47,6 +47,18 @@ def simulator(
 
 def efficiency(made: Simulator, name: str) -> float:
     return made.step(schedulers.build(name)).efficiency
+
+
+def test_a_stretched_exchange_moves_what_it_does_not_hide():
+    made, built = simulator(compressor="topk", compressing=lambda numel: 1e-3), schedulers.build("wfbp")
+    found = made.step(built)
+    assert made.stretched(found, built, Factors(1.0, 1.0)) == found.step
+    slow, free_of_charge = (made.stretched(found, built, Factors(each, each)) for each in (1e3, 0.0))
+    assert free_of_charge.seconds == pytest.approx(found.alone) and free_of_charge.exposed == 0
+    wire = made.stretched(found, built, Factors(1e3, 1.0)).seconds
+    assert found.step.seconds < wire < slow.seconds, "both its messages and its compressor"
+    outer = schedulers.build("outer")
+    assert made.stretched(made.step(outer), outer, Factors(1.0, 1.0)) == made.step(outer).step
 
 
 def test_one_call_says_what_the_simulator_does():

@@ -5,18 +5,20 @@ from typing import Any
 
 import pytest
 
+from suite.planner import ranges
 from suite.studies import notes
 from suite.studies.prediction.report import collect, figure
-from suite.studies.prediction.resimulated import Machine, Resimulated, fit
+from suite.studies.prediction.resimulated import Resimulated, fit
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
 from wirebench.simulation.compress_rates import Rates
+from wirebench.topology.processor import Processor
 
 main, REPORT = verb.report("prediction"), "wirebench study prediction report"
 
 KINDS = ("measured", "predicted")
-MACHINE = Machine(round_seconds=2e-4, call_seconds=3e-3)
+MACHINE = Processor(2.0, call_seconds=2e-3, message_seconds=4e-4, seconds_per_byte=2e-9)
 
 
 def made(seconds: float, predicted: float, scheduler: str = "wfbp", workers: int = 4) -> dict[str, Any]:
@@ -47,7 +49,8 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     put(tmp_path, "c", 0, {**made(0.2, 0.3), "prediction": None})
     assert main([str(tmp_path)]) == 0
     text = (tmp_path / "table.md").read_text()
-    assert "1 of 2 predictions are within 10 %; the median error is 15.0 %, the largest 25.0 %." in text
+    assert "1 of 2 predictions, each by the run's own steps, are within 10 %;" in text
+    assert "the median error is 15.0 %, the largest 25.0 %." in text
     assert "of the 1 others 1 are within 10 %" in text, "under naive no message overlaps"
     rows = table(text)
     assert rows.keys() == {"a-0", "b-0"}
@@ -79,19 +82,23 @@ def simulated_runs(folder: Path) -> None:
         put(folder, f"{scheduler}{workers}", number, made(seconds, seconds, scheduler, workers))
 
 
-def test_the_machines_two_numbers_are_found_and_carry_to_other_runs(tmp_path: Path) -> None:
+def test_the_machines_constants_are_found_and_carry_to_other_runs(tmp_path: Path) -> None:
     simulated_runs(tmp_path)
     runs = [Resimulated(run, Rates()) for run in notes.read(tmp_path, {"hosts": int, "link": str})]
     found = fit(runs[::2])
-    assert found.call_seconds == pytest.approx(MACHINE.call_seconds, rel=0.2)
+    assert found.cores == MACHINE.cores, "those of the records"
     assert max(abs(run.error(found)) for run in runs) < 0.05
-    assert max(abs(run.error(Machine(0.0, 0.0))) for run in runs) > 0.3
+    assert max(abs(run.error(Processor(2.0))) for run in runs) > 0.3
+    slow = next(run for run in runs if run.error(Processor(2.0)) < -0.2)
+    assert slow.factor(MACHINE) == pytest.approx(1.0, rel=0.01) and (slow.factor(Processor(2.0)) or 9.0) > 1.3
     assert main([str(tmp_path), "--simulate"]) == 0
     text = (tmp_path / "table.md").read_text()
     assert "Of the 4 others 4 are within 10 %" in text and "the largest of all is" in text
     cells = list(table(text).values())
     assert [row[-1] for row in cells] == ["yes", ""] * 4 + ["yes"]
     assert all(abs(float(row[-2].removesuffix(" %"))) < 5 for row in cells)
+    errors = ranges.load(tmp_path / "outside.json")
+    assert 0.3 < errors.low <= 1 <= errors.high < 3 and 1 <= errors.runs <= 4, "of the runs that were held out"
 
 
 def test_too_few_runs_to_simulate_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

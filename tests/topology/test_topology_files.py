@@ -8,6 +8,7 @@ import tomli_w
 from wirebench import collectives
 from wirebench.costmodel.plan_cost import plan_seconds
 from wirebench.errors import UserError
+from wirebench.topology.processor import IDLE
 from wirebench.topology.topology_file import Described, describe, load, read, resolve, save
 from wirebench.topology.tree import Branch, Link, Topology
 
@@ -36,6 +37,14 @@ pieces = [
 path = [1]
 latency_us = 7.5
 gbit_per_second = 40.0
+
+[processor]
+cores = 2
+call_us = 300
+message_us = 20.5
+ns_per_byte = 0.5
+engine_share = 0.25
+compress_factor = 3
 
 [fit]
 r2 = 0.998
@@ -68,6 +77,7 @@ def test_a_file_is_read(written):
     assert (described.note, described.names) == ("measured here", ("machine", "network"))
     assert described.fit == {"r2": 0.998, "messages": 40.0}
     assert topology.machines == ((4, 0), (1, 2, 3))
+    assert list(vars(topology.processor).values()) == pytest.approx([2, 300e-6, 20.5e-6, 0.5e-9, 0.25, 3])
     assert (topology.reduce_seconds_per_byte, topology.round_seconds) == pytest.approx((0.25e-9, 10e-6))
     network = [Link(120e-6, 0.9e9 / 8), Link(-30e-6, 0.96e9 / 8, 65536.0)]
     assert numbers(topology.root.links) == near(network)
@@ -77,6 +87,7 @@ def test_a_file_is_read(written):
 
 def test_a_layout_alone_has_no_speeds(written):
     assert load(written('layout = "(2+2)+3"')) == Topology.parse("(2+2)+3")
+    assert load(written('layout = "2"')).processor == IDLE, "a file of an older version has no such section"
 
 
 def test_what_was_read_is_written_back(written, tmp_path):
@@ -86,7 +97,7 @@ def test_what_was_read_is_written_back(written, tmp_path):
     assert read(again) == described
     text = again.read_text()
     save(described.topology, again, described.note, described.names, described.fit)
-    assert again.read_text() == text
+    assert again.read_text() == text and "version = 2" in text
 
 
 @pytest.mark.parametrize(
@@ -172,6 +183,10 @@ def changed(**keys):
         (changed(ranks=[0, 1, 2, 3]), "ranks: needs each of 0 to 4 once, in the order of the layout, got [0, 1, 2, 3]"),
         (changed(reduce_ns_per_byte=-1), "reduce_ns_per_byte: needs a number of at least 0, got -1"),
         (changed(round_us="1"), "round_us: needs a number, got '1'"),
+        (changed(processor={"core": 2}), "processor.core: no such key; did you mean 'cores'?"),
+        (changed(processor={"cores": -1}), "processor.cores: needs a number of at least 0, got -1"),
+        (changed(processor={"call_us": "1"}), "processor.call_us: needs a number, got '1'"),
+        (changed(version=9), "version: this version reads files up to 2, got 9"),
         (changed(fit=1), "fit: needs a table, got 1"),
         (changed(fit={"r2": "good"}), "fit.r2: needs a number, got 'good'"),
     ],

@@ -7,6 +7,7 @@ repeating the network's error.
 import functools
 import json
 import os
+import signal
 import socket
 import textwrap
 import threading
@@ -29,6 +30,7 @@ POLL_SECONDS = 0.05
 ANSWER_SECONDS = 2.0
 """A store that takes longer than this for a word is cut off."""
 WORD = "farewell"
+STOPPED = "T"
 
 
 @dataclass(frozen=True)
@@ -158,12 +160,33 @@ def linger(peers: list[Peer], me: int, store: dist.Store | None) -> None:
 
 
 def dead(peers: list[Peer], host: str) -> list[Peer]:
-    """The peers that ran on `host`, this process's own, and have ended."""
+    """The peers that ran on `host`, this process's own, and have ended, or are stopped by a signal."""
     return [p for p in peers if p.host == host and not _alive(p.pid)]
 
 
+def stopped(peers: list[Peer], host: str) -> list[Peer]:
+    """The peers on `host`, this process's own, that a signal has stopped (SIGSTOP)."""
+    return [p for p in peers if p.host == host and _state(p.pid) == STOPPED]
+
+
+def in_words(gone: list[Peer], host: str) -> str:
+    """Who is gone, as a process on `host` says it."""
+    still = stopped(gone, host)
+    return ", ".join(f"{peer}, which a signal has stopped" if peer in still else str(peer) for peer in gone)
+
+
+def end_stopped(peers: list[Peer], host: str) -> None:
+    """Kill the stopped peers on `host`, this process's own, for their job is over.
+
+    No SIGTERM reaches them, so that the launcher would wait for them: torchrun half a minute.
+    """
+    for peer in stopped(peers, host):
+        with suppress(OSError):
+            os.kill(peer.pid, signal.SIGKILL)
+
+
 def any_dead(peers: list[Peer], host: str) -> bool:
-    """Whether one of the peers on `host` has ended, or does so within GRACE_SECONDS.
+    """Whether one of the peers on `host` is dead, or is within GRACE_SECONDS.
 
     A process closes its connections, which others notice, a little before it is gone from the process table.
     """
@@ -226,7 +249,12 @@ def _within(seconds: float, call: Callable[[], Any]) -> tuple[bool, Any]:
 
 def _alive(pid: int) -> bool:
     """Whether a process of this host runs; a zombie, which its launcher has not buried yet, does not."""
+    return _state(pid) not in ("", "Z", STOPPED)
+
+
+def _state(pid: int) -> str:
+    """The letter by which the kernel tells the state of a process of this host; "" where there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return ""

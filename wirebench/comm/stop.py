@@ -9,6 +9,7 @@ and the ranks compare what they heard before they act on it.
 """
 
 import functools
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -25,11 +26,14 @@ SAME_WISH_SECONDS = 2.0
 class Stopper:
     """Turns signals into an agreed last step.
 
-    store  that all processes reach; None where this process holds all ranks
+    store   that all processes reach; None where this process holds all ranks
+    parent  the launcher, where its death is a wish to stop, too: horovodrun's ranks are told by SIGTERM, torchrun's
+            are not
     """
 
-    def __init__(self, store: dist.Store | None) -> None:
+    def __init__(self, store: dist.Store | None, parent: int | None = None) -> None:
         self.told = False
+        self._parent = parent
         self._regroup = False
         self._told_at = self._looked_at = 0.0
         self._store = store
@@ -61,6 +65,8 @@ class Stopper:
 
     def before_step(self, step: int) -> None:
         """Call before step `step` begins."""
+        if self._parent is not None and os.getppid() != self._parent:
+            self.told = True
         if (self.told or self._regroup) and self._store is not None and not self._written:
             self._store.compare_set(KEY, "", str(step))
             self._written = True

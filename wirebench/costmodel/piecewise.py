@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
 
+import numpy as np
+from numpy.typing import NDArray
+
 Points = list[tuple[int, float]]
 """(elements, seconds) of exchanges that were measured."""
 
@@ -42,6 +45,13 @@ class Piecewise:
         place = bisect_right(self._sizes, numel) - 1
         size, seconds = self.points[place]
         return seconds + (numel - size) * self._slopes[place]
+
+    def of_all(self, numels: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Seconds of exchanges of many sizes, each to the last digit as by itself."""
+        place = np.searchsorted(self._sizes, numels, side="right") - 1
+        sizes, seconds = (np.array(each, dtype=np.float64)[place] for each in zip(*self.points, strict=True))
+        found: NDArray[np.float64] = seconds + (numels - sizes) * np.array(self._slopes)[place]
+        return found
 
 
 def _rising(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

@@ -13,6 +13,8 @@ to a tree of links. Rounds run one after another. A round costs
   + round      what a round costs for every rank that receives in it: where ranks share cores, they are woken in turn
   + shared     where the topology has something that all messages share: the sum of their start-up times and of their
                bytes' seconds there
+  + processor  for every rank what its messages and their bytes cost its processor (topology/processor.py); where ranks
+               share cores, adding is in it too, and the work of all ranks is done by these cores together
 
 What several transfers of one round carry between two ranks is one message. docs/topology.md has the model's limits.
 """
@@ -24,13 +26,9 @@ from typing import Literal, NamedTuple
 
 from wirebench.collectives.execution.segments import IN_FLIGHT
 from wirebench.collectives.plan import Message, Plan, messages
-from wirebench.topology.tree import Branch, BranchPath, Topology, link_for
-
-Direction = Literal["up", "down"]
-"""Up: from a node to its parent; down: from the parent to the node."""
-
-DirectedLink = tuple[int | BranchPath, Direction]
-"""One direction of the link above a node, which is a rank or a branch's path."""
+from wirebench.costmodel.routes import DirectedLink, Network, network_of
+from wirebench.topology.processor import Processor
+from wirebench.topology.tree import Link, Topology, link_for
 
 Port = tuple[int, Literal["send", "receive"]]
 """A rank as sender or as receiver: it does both at the same time."""
@@ -128,6 +126,7 @@ class _Load(NamedTuple):
     """How long a round keeps each resource busy, in seconds: ports, links, adding ranks, what all messages share.
 
     round_seconds  what it costs to wake its receivers
+    work_seconds   of each rank's processor; cores_seconds: how long the cores that all share take for all of it
     """
 
     latency_seconds: Mapping[Port, float]
@@ -135,13 +134,16 @@ class _Load(NamedTuple):
     adding_seconds: Mapping[int, float]
     shared_seconds: float
     round_seconds: float
+    work_seconds: Mapping[int, float]
+    cores_seconds: float
 
     @property
     def seconds(self) -> float:
         """The price of the round alone: the busiest of each kind of resource, one after the other."""
         latency, wire = max(self.latency_seconds.values()), max(self.link_seconds.values())
         adding = max(self.adding_seconds.values(), default=0.0)
-        return latency + wire + adding + self.shared_seconds + self.round_seconds
+        processor = max(self.cores_seconds, max(self.work_seconds.values(), default=0.0))
+        return latency + wire + adding + self.shared_seconds + self.round_seconds + processor
 
 
 class _Parcel(NamedTuple):
@@ -181,7 +183,7 @@ def _parcel(message: Message, adds: bool) -> _Parcel:
 
 
 def _load(parcels: Sequence[_Parcel], topology: Topology, item_bytes: float) -> _Load:
-    network = _network(topology)
+    network = network_of(topology.root)
     latency: defaultdict[Port, float] = defaultdict(float)
     adding: defaultdict[int, float] = defaultdict(float)
     carried: defaultdict[DirectedLink, float] = defaultdict(float)
@@ -195,9 +197,49 @@ def _load(parcels: Sequence[_Parcel], topology: Topology, item_bytes: float) -> 
         for link in route.links:
             carried[link] += size
             largest[link] = max(largest[link], size)
-    wire = {link: b / network.above(link[0]).link(largest[link]).bytes_per_second for link, b in carried.items()}
+    speeds = {link: network.above(link[0]).link(largest[link]) for link in carried}
+    wire = {link: num_bytes / speeds[link].bytes_per_second for link, num_bytes in carried.items()}
+    if any(speed.lanes > 1 for speed in speeds.values()):
+        wire |= _on_lanes(parcels, network, item_bytes, carried, speeds)
     waking = topology.round_seconds * len({parcel.dst for parcel in parcels})
-    return _Load(latency, wire, adding, _shared_seconds(parcels, topology, item_bytes), waking)
+    shared = _shared_seconds(parcels, topology, item_bytes)
+    work = _work(parcels, topology.processor, item_bytes)
+    if topology.processor.cores:
+        for rank, seconds in adding.items():
+            work[rank] += seconds
+        adding.clear()
+    return _Load(latency, wire, adding, shared, waking, work, topology.processor.together(work.values()))
+
+
+def _on_lanes(
+    parcels: Sequence[_Parcel],
+    network: Network,
+    item_bytes: float,
+    carried: Mapping[DirectedLink, float],
+    speeds: Mapping[DirectedLink, Link],
+) -> dict[DirectedLink, float]:
+    """Seconds on links of several lanes: all share the bytes evenly, but what a rank sends, or gets, takes one."""
+    of_rank: defaultdict[tuple[DirectedLink, int], float] = defaultdict(float)
+    for parcel in parcels:
+        for link in network.route(parcel.src, parcel.dst).links:
+            of_rank[link, parcel.src if link[1] == "up" else parcel.dst] += parcel.items * item_bytes
+    most = {link: num_bytes / speeds[link].lanes for link, num_bytes in carried.items() if speeds[link].lanes > 1}
+    for (link, _), num_bytes in of_rank.items():
+        if link in most:
+            most[link] = max(most[link], num_bytes)
+    return {link: num_bytes / speeds[link].bytes_per_second for link, num_bytes in most.items()}
+
+
+def _work(parcels: Iterable[_Parcel], processor: Processor, item_bytes: float) -> defaultdict[int, float]:
+    """Seconds of one core that a round's messages cost each rank at its ends of them."""
+    work: defaultdict[int, float] = defaultdict(float)
+    if processor.free:
+        return work
+    for parcel in parcels:
+        end = processor.message_seconds + parcel.items * item_bytes * processor.seconds_per_byte
+        work[parcel.src] += end
+        work[parcel.dst] += end
+    return work
 
 
 def _shared_seconds(parcels: Iterable[_Parcel], topology: Topology, item_bytes: float) -> float:
@@ -212,53 +254,19 @@ def _shared_seconds(parcels: Iterable[_Parcel], topology: Topology, item_bytes: 
 def _busiest_seconds(loads: Iterable[_Load]) -> float:
     """The longest time for which these rounds together keep one resource busy.
 
-    Resources are each direction of a link, each rank's sending, its receiving, and what all messages share. A rank
-    sends and receives at the same time, but adds in the thread that receives.
+    Resources are each direction of a link, each rank's sending, its receiving, its processor, the cores that ranks
+    share, and what all messages share. A rank sends and receives at once, but adds in the thread that receives.
     """
     busy: defaultdict[Hashable, float] = defaultdict(float)
     for load in loads:
         busy["shared"] += load.shared_seconds
+        busy["cores"] += load.cores_seconds
         for link, seconds in load.link_seconds.items():
             busy["link", link] += seconds
         for port, seconds in load.latency_seconds.items():
             busy["port", port] += seconds
         for rank, seconds in load.adding_seconds.items():
             busy["port", (rank, "receive")] += seconds
+        for rank, seconds in load.work_seconds.items():
+            busy["rank", rank] += seconds
     return max(busy.values(), default=0.0)
-
-
-class _Route(NamedTuple):
-    """The way of a message: the branch at which its ranks meet, and the links that it crosses."""
-
-    meeting: Branch
-    links: tuple[DirectedLink, ...]
-
-
-class _Network:
-    """The routes of a topology, each worked out once."""
-
-    def __init__(self, topology: Topology) -> None:
-        self._chains, self._branches = topology.chains, topology.branches
-        self._routes: dict[tuple[int, int], _Route] = {}
-
-    def above(self, node: int | BranchPath) -> Branch:
-        """The parent of a rank or of a branch: it knows the speed of the link between the two."""
-        return self._branches[self._chains[node][-1] if isinstance(node, int) else node[:-1]]
-
-    def route(self, src: int, dst: int) -> _Route:
-        """The way from rank `src` to rank `dst`."""
-        if (src, dst) not in self._routes:
-            self._routes[src, dst] = self._find(src, dst)
-        return self._routes[src, dst]
-
-    def _find(self, src: int, dst: int) -> _Route:
-        from_root, to = self._chains[src], self._chains[dst]
-        shared = sum(a == b for a, b in zip(from_root, to, strict=False))
-        upwards: list[DirectedLink] = [(src, "up"), *((path, "up") for path in reversed(from_root[shared:]))]
-        downwards: list[DirectedLink] = [*((path, "down") for path in to[shared:]), (dst, "down")]
-        return _Route(self._branches[to[shared - 1]], (*upwards, *downwards))
-
-
-@lru_cache(maxsize=32)
-def _network(topology: Topology) -> _Network:
-    return _Network(topology)

@@ -38,13 +38,22 @@ class Pricer:
     def __init__(
         self, collective: Collective, name: str, topology: Topology, call_seconds: float = 0.0, formulas: bool = False
     ) -> None:
-        self.topology, self.call_seconds = topology, call_seconds
+        self.topology = topology
+        # All ranks make a request at the same time, and where they share cores they are in one another's way.
+        own = topology.processor.call_seconds * topology.processor.crowded(topology.size)
+        # An engine gathers the lengths first, in a call of their own.
+        self.call_seconds, self._gather_call = call_seconds + own, call_seconds + own * (2 if name == "native" else 1)
         self._native = name == "native"
         # The engine's own algorithm is not known: where the topology has no measurement of it, it counts as a ring.
         self._collective: Collective = Ring() if self._native else collective
         self._name = "ring" if self._native else name
+        kinds = topology.processor.by_kind(self._native)
+        # A topology for each kind of request, whose messages cost the processors different work.
+        self._sums, self._others = (
+            topology if each == topology.processor else replace(topology, processor=each) for each in kinds
+        )
         large = formulas or topology.size > MOST_RANKS
-        self._large = RoundCost(self._name, topology, segmented=not formulas) if large else None
+        self._large = RoundCost(self._name, topology, segmented=not formulas, kinds=kinds) if large else None
         self._known: dict[tuple[type[Request], Part, float, float], float] = {}
 
     def seconds(self, request: RequestSize) -> float:
@@ -72,7 +81,8 @@ class Pricer:
         key = (request.kind, part, num_bytes, most_bytes if request.kind is Gather else num_bytes)
         if key not in self._known:
             self._known[key] = self._price(*key)
-        return self.call_seconds + self._known[key]
+        call = self._gather_call if request.kind in (Gather, Merge) else self.call_seconds
+        return call + self._known[key]
 
     @property
     def _is_measured(self) -> bool:
@@ -129,7 +139,7 @@ class Pricer:
             lengths = [segment.stop - segment.start for segment in cut.parts]
             copies = {length: replace(whole(length), reduce=()) for length in set(lengths)}
             plans = [copies[length] for length in lengths]
-        return pipelined_seconds(plans, self.topology, num_bytes / items, cut.apart)
+        return pipelined_seconds(plans, self._sums, num_bytes / items, cut.apart)
 
     def _gather(self, num_bytes: float, most_bytes: float) -> float:
         """An all-gather in which one rank hands over `most_bytes`, and all of them `num_bytes` on average.
@@ -143,7 +153,7 @@ class Pricer:
             from_one = most_bytes > size / 2 * num_bytes and self._has_root
             large = self._large
             return large.sum_seconds(most_bytes, "copy") if from_one else large.gather_seconds(most_bytes)
-        return plan_seconds(self._gathering(round(most_bytes), round(rest)), self.topology, 1.0)
+        return plan_seconds(self._gathering(round(most_bytes), round(rest)), self._others, 1.0)
 
     def _gathering(self, longest: int, others: int) -> Plan:
         """An all-gather as a plan of copies, in which an item is a byte.
@@ -174,7 +184,7 @@ class Pricer:
             return self._large.merge_seconds(num_bytes)
         plan = self._collective.plan(self.topology, 1)
         assert plan is not None
-        return plan_seconds(plan, self.topology, num_bytes)
+        return plan_seconds(plan, self._others, num_bytes)
 
     def _route(self, num_bytes: float) -> float:
         size = self.topology.size
@@ -182,4 +192,4 @@ class Pricer:
             return self._large.route_seconds(num_bytes)
         pairs = [(src, dst) for src in range(size) for dst in range(size) if src != dst]
         rounds = (tuple(Transfer(src, dst, 0, 1) for src, dst in pairs),)
-        return plan_seconds(Plan("pairs", (), rounds), self.topology, num_bytes / size)
+        return plan_seconds(Plan("pairs", (), rounds), self._others, num_bytes / size)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Compressor
+from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Bucket, Layer
 from wirebench.gradient.requests import Answer, Gather, Merge, Reduce, Request, Route, Sum, handed_over, payload
 from wirebench.utils.rng import generator
@@ -72,19 +72,26 @@ class Sizes:
                  other requests (compressors/common/wrappers.py); 0: none are
     """
 
-    def __init__(self, make: Callable[[], Compressor], size: int, dense_below: int = 0) -> None:
+    def __init__(self, make: Callable[[], Method], size: int, dense_below: int = 0) -> None:
         self.dense_below = dense_below
         # Thousands of compressors are needed, and a copy is made far faster than one is built from name and options.
         fresh = make()
         self.make, self.size = lambda: copy.deepcopy(fresh), size
         self._known: dict[tuple[Shapes, torch.device, float], list[RequestSize]] = {}
+        self._buckets: dict[tuple[Layer, ...], list[RequestSize]] = {}
 
     def of_world(self, size: int) -> "Sizes":
         """The same compressor in a world of another size."""
         return Sizes(self.make, size, self.dense_below)
 
     def of(self, layers: Sequence[Layer]) -> list[RequestSize]:
-        """The requests of one exchange of a bucket of these neighbouring layers."""
+        """The requests of one exchange of a bucket of these neighbouring layers; kept, for no network changes them."""
+        bucket = tuple(layers)
+        if bucket not in self._buckets:
+            self._buckets[bucket] = self._counted(bucket)
+        return self._buckets[bucket]
+
+    def _counted(self, layers: Sequence[Layer]) -> list[RequestSize]:
         limit = self.dense_below
         sent = [layer for layer in layers if not limit or (layer.ndim > 1 and layer.numel >= limit)]
         dense_bytes = FLOAT_BYTES * (sum(layer.numel for layer in layers) - sum(layer.numel for layer in sent))
@@ -160,7 +167,8 @@ class Sizes:
             return play(range(self.size), self.size)
         # A whole exchange of few ranks tells how many requests there are, and whether ranks have regions.
         many = device == CPU and sum(numel for numel, _, _ in shapes) >= SMALL
-        few = self._of_few if many else play(range(FEW), FEW)
+        # Without data all ranks are alike, so that one of them tells it.
+        few = self._of_few if many else play((0,) if device == META else range(FEW), FEW)
         if any(request.kind is Route for request in few):
             worlds = (play(range(size), size, len(few)) for size in (REGIONS // 2, min(self.size, REGIONS)))
             return [_grown(one, two, self.size) for one, two in zip(*worlds, strict=True)]
@@ -186,15 +194,16 @@ class Sizes:
 
 
 def _play(
-    make: Callable[[], Compressor], buckets: Sequence[Bucket], ranks: Sequence[int], size: int, most: int | None = None
+    make: Callable[[], Method], buckets: Sequence[Bucket], ranks: Sequence[int], size: int, most: int | None = None
 ) -> list[RequestSize]:
     """Run the exchanges of these ranks in a world of `size` in lockstep, to their end or for `most` requests.
 
     With `most` the last request is not answered: nothing follows it, and thousands of ranks' answers take long to read.
     """
-    exchanges = [
-        make().exchange(bucket, ExchangeContext(rank, size)) for bucket, rank in zip(buckets, ranks, strict=False)
-    ]
+    exchanges = []
+    for bucket, rank in zip(buckets, ranks, strict=False):
+        method = make()
+        exchanges.append(method.exchange(bucket, ExchangeContext(rank, size, method.usual_step)))
     answers: list[Answer] = [None] * len(exchanges)
     sizes: list[RequestSize] = []
     with torch.no_grad():

@@ -4,7 +4,7 @@ A plan of thousands of ranks has millions of transfers in rounds that are all al
 rounds: how many, how much a message carries, and how many messages share a machine's link. On one rank per machine
 these are the papers' formulas (formulas.py); up to MOST_RANKS ranks the plans themselves are priced (request_cost.py).
 
-All machines count as large as the largest, and deeper trees as machines on one network, that of their slowest links.
+All machines count as large as the largest, and so do all racks of machines; of links of one level the slowest counts.
 Segments (collectives/execution/segments.py) count where messages are whole sums, in a tree and a star: one segment goes
 up while others come down. How near this comes to the plans' own prices is in tests/costmodel/test_round_cost.py.
 """
@@ -16,8 +16,9 @@ from typing import NamedTuple
 from wirebench.collectives.execution.executor import Part
 from wirebench.collectives.execution.segments import cut
 from wirebench.costmodel import formulas
-from wirebench.costmodel.round_counts import GATHERS, MERGES, SUMS, ClusterShape, Rounds
+from wirebench.costmodel.round_counts import GATHERS, MERGES, SUMS, ClusterShape, Rounds, Writer
 from wirebench.errors import UserError
+from wirebench.topology.processor import ByKind, Processor
 from wirebench.topology.tree import Branch, Topology
 
 MOST_RANKS = 16
@@ -26,7 +27,7 @@ WHOLE_MESSAGES = ("tree", "star")
 
 
 class _Costs(NamedTuple):
-    """Seconds of a round: start-up of its messages, bytes on the slowest link, adding."""
+    """Seconds of a round: start-up of its messages, bytes on the slowest link, adding and what else bytes cost."""
 
     latency: float
     wire: float
@@ -38,55 +39,66 @@ class RoundCost:
 
     plan       the collective's name
     segmented  cut large sums into segments, as they are run; without it sums cost what the papers' formulas say
-    Raises UserError for a collective without a list of rounds, and for a topology with `shared` or `round_seconds`.
+    kinds      the topology's processor as each kind of request finds it; None: as it is, for all
+    Raises UserError for a collective without a list of rounds, and for a topology with `shared`, `round_seconds` or
+    cores that all ranks share.
     """
 
-    def __init__(self, plan: str, topology: Topology, segmented: bool = False) -> None:
+    def __init__(self, plan: str, topology: Topology, segmented: bool = False, kinds: ByKind | None = None) -> None:
         if plan not in SUMS:
             raise UserError(f"no price of {plan!r} for {topology.size} ranks: its plan is priced up to {MOST_RANKS}")
-        if topology.shared or topology.round_seconds:
+        if topology.shared or topology.round_seconds or topology.processor.cores:
             raise UserError(
-                f"no price for {topology.size} ranks of a topology with `shared` or `round_seconds`: these are known "
-                f"for up to {MOST_RANKS}"
+                f"no price for {topology.size} ranks of a topology with `shared`, `round_us` or `processor.cores`: "
+                f"these are known for up to {MOST_RANKS}"
             )
         self.plan, self.topology, self.segmented = plan, topology, segmented
-        self.shape = ClusterShape(topology.size, len(topology.machines), max(map(len, topology.machines)))
-        branches = topology.branches.values()
-        self._local = _kinds(each for each in branches if any(isinstance(child, int) for child in each.children))
-        self._network = _kinds(each for each in branches if any(isinstance(child, Branch) for child in each.children))
+        self._kinds = kinds or ByKind(topology.processor, topology.processor)
+        levels = topology.levels
+        racks = tuple(max(len(branch.ranks) for branch in level) for level in levels[1:-1])
+        self.shape = ClusterShape(topology.size, len(topology.machines), max(map(len, topology.machines)), racks)
+        self._local = _kinds(each for level in levels for each in level if isinstance(each.children[0], int))
+        # Of each level above the machines: the links over which machines, racks and so on are left.
+        above = [[each for each in level if isinstance(each.children[0], Branch)] for level in levels[1:]]
+        self._network = [_kinds(each) for each in above]
 
     def sum_seconds(self, num_bytes: float, part: Part = "whole") -> float:
         """Seconds of an all-reduce of `num_bytes`, or of its reduce half or its copy half alone (`part`)."""
         if self.plan == "flexreduce" and self.topology.degrees is None:
             return self._uneven(num_bytes, part)
-        rounds = SUMS[self._rounds](self.shape)
+        rounds, sums = self._of(SUMS), self._kinds.sums
         if part != "whole":
-            return self._seconds([each for each in rounds if each.adds == (part == "reduce")], num_bytes)
+            return self._seconds([each for each in rounds if each.adds == (part == "reduce")], num_bytes, sums)
         if not self.segmented or self.plan not in WHOLE_MESSAGES:
-            return self._seconds(rounds, num_bytes)
+            return self._seconds(rounds, num_bytes, sums)
         segments = len(cut(max(1, round(num_bytes / 4)), 4, 1, in_turn=True))
         one = num_bytes / segments
-        return self._seconds(rounds, one) + (segments - 1) * self._busiest(rounds[: len(rounds) // 2], one)
+        return self._seconds(rounds, one, sums) + (segments - 1) * self._busiest(rounds[: len(rounds) // 2], one)
 
     def _busiest(self, half: Sequence[Rounds], num_bytes: float) -> float:
         """How long the reduce half of a segment keeps the root busy: its link, or its starting and adding messages."""
-        costs = [(each.times, self._costs(each, each.share * num_bytes)) for each in half]
+        costs = [(each.times, self._costs(each, each.share * num_bytes, self._kinds.sums)) for each in half]
         wire = sum(times * cost.wire for times, cost in costs)
         return max(wire, sum(times * (cost.latency + cost.adding) for times, cost in costs))
 
     def gather_seconds(self, num_bytes: float) -> float:
         """Seconds of an all-gather of `num_bytes` from every rank."""
-        return self._seconds(GATHERS[self._rounds](self.shape), num_bytes)
+        return self._seconds(self._of(GATHERS), num_bytes, self._kinds.others)
 
     def merge_seconds(self, num_bytes: float) -> float:
         """Seconds of a merge of one indivisible message of `num_bytes` from every rank."""
-        return self._seconds(MERGES[self._rounds](self.shape), num_bytes)
+        return self._seconds(self._of(MERGES), num_bytes, self._kinds.others)
 
     def route_seconds(self, num_bytes: float) -> float:
         """Seconds of an all-to-all in which a rank's parts for all ranks have `num_bytes` together."""
-        ranks, _, each = self.shape
-        inside, outside = Rounds(each - 1, 1 / ranks), Rounds(ranks - each, 1 / ranks, each)
-        return self._seconds([inside, outside] if ranks > each else [inside], num_bytes)
+        ranks, _, each, _ = self.shape
+        # Every rank sends to every rank outside of its group, whatever the order.
+        leaving = tuple(size * (ranks - size) / max(ranks - each, 1) for size in self.shape.groups)
+        inside, outside = Rounds(each - 1, 1 / ranks), Rounds(ranks - each, 1 / ranks, leaving)
+        return self._seconds([inside, outside] if ranks > each else [inside], num_bytes, self._kinds.others)
+
+    def _of(self, writers: dict[str, Writer]) -> list[Rounds]:
+        return _written(writers[self._rounds], self.shape)
 
     @functools.cached_property
     def _rounds(self) -> str:
@@ -95,22 +107,43 @@ class RoundCost:
 
     def _uneven(self, num_bytes: float, part: Part) -> float:
         """FlexReduce on an asymmetric tree, by its paper's formula, and the adding that the formula leaves out."""
-        latency = max(branch.link(num_bytes / self.shape.ranks).latency_seconds for branch in self._network)
-        half = formulas.flexreduce_seconds(num_bytes, self.topology, latency) / 2
-        adding = (1 - 1 / self.shape.ranks) * num_bytes * self.topology.reduce_seconds_per_byte
+        links = [branch.link(num_bytes / self.shape.ranks) for level in self._network for branch in level]
+        latency = max(link.latency_seconds for link in links)
+        ends, share = self._kinds.sums, 1 - 1 / self.shape.ranks
+        half = formulas.flexreduce_seconds(num_bytes, self.topology, latency + 2 * ends.message_seconds) / 2
+        half += share * num_bytes * 2 * ends.seconds_per_byte
+        adding = share * num_bytes * self.topology.reduce_seconds_per_byte
         return {"reduce": half + adding, "copy": half, "whole": 2 * half + adding}[part]
 
-    def _seconds(self, rounds: Sequence[Rounds], num_bytes: float) -> float:
-        return sum(each.times * sum(self._costs(each, each.share * num_bytes)) for each in rounds if each.times)
+    def _seconds(self, rounds: Sequence[Rounds], num_bytes: float, processor: Processor) -> float:
+        known: dict[tuple[float, tuple[float, ...], bool], float] = {}
+        total = 0.0
+        for each in rounds:
+            if each.times:
+                # A copy half mirrors its reduce half: where adding costs nothing, its rounds cost the same.
+                key = (each.share, each.crossing, each.adds and self.topology.reduce_seconds_per_byte > 0)
+                if key not in known:
+                    known[key] = sum(self._costs(each, each.share * num_bytes, processor))
+                total += each.times * known[key]
+        return total
 
-    def _costs(self, each: Rounds, message_bytes: float) -> _Costs:
+    def _costs(self, each: Rounds, message_bytes: float, processor: Processor) -> _Costs:
+        """A round's costs. A rank sends one message and receives one, so that its processor works at two ends."""
         links = [branch.link(message_bytes) for branch in self._local]
         wire = max(message_bytes / link.bytes_per_second for link in links)
-        if each.crossing:
-            links = [branch.link(message_bytes) for branch in self._network]
-            wire = max(wire, *(each.crossing * message_bytes / link.bytes_per_second for link in links))
+        for leaving, branches in zip(each.crossing, self._network, strict=False):
+            if leaving:
+                # The highest level that is crossed has the start-up time.
+                links = [branch.link(message_bytes) for branch in branches]
+                wire = max(wire, *(link.busiest(leaving) * message_bytes / link.bytes_per_second for link in links))
         adding = message_bytes * self.topology.reduce_seconds_per_byte if each.adds else 0.0
-        return _Costs(max(link.latency_seconds for link in links), wire, adding)
+        latency = max(link.latency_seconds for link in links) + 2 * processor.message_seconds
+        return _Costs(latency, wire, adding + 2 * message_bytes * processor.seconds_per_byte)
+
+
+@functools.lru_cache(maxsize=64)
+def _written(writer: Writer, shape: ClusterShape) -> list[Rounds]:
+    return writer(shape)
 
 
 def _kinds(branches: Iterable[Branch]) -> tuple[Branch, ...]:

@@ -3,7 +3,9 @@
 round_cost.py prices them; a list holds for any number of ranks and machines.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 
@@ -12,27 +14,56 @@ class Rounds(NamedTuple):
 
     times     how many there are
     share     of the message that each of their messages carries
-    crossing  messages that leave a machine at once, over its one link; 0: they stay inside
+    crossing  messages that leave a group of ranks at once, over its one link: of a machine, of a rack of machines and
+              so on, as ClusterShape.groups has them; (): they stay inside
     adds      whether what arrives is added to what is there
     """
 
     times: float
     share: float
-    crossing: float = 0.0
+    crossing: tuple[float, ...] = ()
     adds: bool = False
 
 
 class ClusterShape(NamedTuple):
-    """A cluster in numbers: ranks, machines, and `each`, the ranks of the largest machine."""
+    """A cluster in numbers: ranks, machines, and `each`, the ranks of the largest machine.
+
+    racks  ranks below the largest switch of each level between the machines and the root, the lowest level first
+    """
 
     ranks: int
     machines: int
     each: int
+    racks: tuple[int, ...] = ()
 
-    def crossing(self, distance: int) -> int:
-        """Messages that leave a machine at once when every rank sends `distance` places further in leaf order."""
-        inside = self.machines == 1 or (distance < self.each and self.each % (2 * distance) == 0)
-        return 0 if inside else min(distance, self.each)
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Ranks of a machine, of a rack of machines, and so on: what has a link to the rest of the cluster."""
+        return (self.each, *self.racks)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many ranks there are, how many machines, how many racks, and so on."""
+        return (self.ranks, self.machines, *(math.ceil(self.ranks / size) for size in self.racks))
+
+    @property
+    def degrees(self) -> tuple[int, ...]:
+        """Ranks of a machine, machines of a rack, and so on; last, how many of the largest groups there are."""
+        within = (1, *self.groups)
+        return (*(b // a for a, b in pairwise(within)), self.counts[-1])
+
+    @property
+    def neighbours(self) -> tuple[float, ...]:
+        """Messages that leave a group where neighbours in leaf order send to each other."""
+        return tuple(float(self.ranks > size) for size in self.groups)
+
+    def crossing(self, distance: int) -> tuple[float, ...]:
+        """Messages that leave a group at once when every rank sends `distance` places further in leaf order."""
+        return tuple(self._leaving(size, distance) for size in self.groups)
+
+    def _leaving(self, size: int, distance: int) -> float:
+        inside = self.ranks <= size or (distance < size and size % (2 * distance) == 0)
+        return 0 if inside else min(distance, size)
 
 
 def _strides(count: int) -> list[int]:
@@ -45,9 +76,8 @@ def _both(reduce: Sequence[Rounds]) -> list[Rounds]:
     return [*(each._replace(adds=True) for each in reduce), *reduce]
 
 
-def _outside(shape: ClusterShape) -> int:
-    """Messages that leave a machine where neighbours in leaf order send to each other."""
-    return int(shape.machines > 1)
+def _capped(crossing: tuple[float, ...], most: float = 1) -> tuple[float, ...]:
+    return tuple(min(each, most) for each in crossing)
 
 
 def _power(shape: ClusterShape) -> int:
@@ -57,34 +87,42 @@ def _power(shape: ClusterShape) -> int:
 
 def _folding(shape: ClusterShape, share: float = 1.0) -> list[Rounds]:
     """The round in which ranks beyond a power of two send everything to a neighbour, or get the result back."""
-    needed = shape.ranks > _power(shape)
-    return [Rounds(1, share, 0 if shape.each % 2 == 0 else _outside(shape))] if needed else []
+    pairs = zip(shape.groups, shape.neighbours, strict=True)
+    crossing = tuple(0 if size % 2 == 0 else outside for size, outside in pairs)
+    return [Rounds(1, share, crossing)] if shape.ranks > _power(shape) else []
 
 
-def _chain(shape: ClusterShape) -> list[Rounds]:
+def _hops(shape: ClusterShape) -> list[Rounds]:
     """One message from rank to rank in leaf order."""
-    return [Rounds(shape.ranks - shape.machines, 1), Rounds(shape.machines - 1, 1, 1)]
+    counts = (*shape.counts, 1)
+    return [Rounds(a - b, 1, (1,) * level) for level, (a, b) in enumerate(pairwise(counts))]
 
 
 def _ring(shape: ClusterShape) -> list[Rounds]:
-    return _both([Rounds(shape.ranks - 1, 1 / shape.ranks, _outside(shape))])
+    return _both([Rounds(shape.ranks - 1, 1 / shape.ranks, shape.neighbours)])
 
 
 def _tree(shape: ClusterShape) -> list[Rounds]:
-    return _both([Rounds(1, 1, min(shape.crossing(distance), 1)) for distance in _strides(shape.ranks)])
+    return _both([Rounds(1, 1, _capped(shape.crossing(distance))) for distance in _strides(shape.ranks)])
 
 
 def _star(shape: ClusterShape) -> list[Rounds]:
-    return _both([Rounds(shape.each - 1, 1), Rounds(shape.ranks - shape.each, 1, 1)])
+    return _both([Rounds(times, 1, crossing) for times, crossing in _from_one(shape)])
 
 
-def _swaps(shape: ClusterShape) -> list[tuple[int, int]]:
-    """(distance, messages that leave a machine at once) of the rounds in which partners swap."""
+def _from_one(shape: ClusterShape) -> list[tuple[int, tuple[float, ...]]]:
+    """(how many, messages that leave a group) of the messages between one rank and all others, the nearest first."""
+    sizes = (1, *shape.groups, shape.ranks)
+    return [(b - a, (1,) * level) for level, (a, b) in enumerate(pairwise(sizes))]
+
+
+def _swaps(shape: ClusterShape) -> list[tuple[int, tuple[float, ...]]]:
+    """(distance, messages that leave a group at once) of the rounds in which partners swap."""
     distances = _strides(_power(shape))
     if shape.ranks == _power(shape):
         return [(distance, shape.crossing(distance)) for distance in distances]
     # Where ranks were folded, only each second one goes on, so that partners are twice as far apart in leaf order.
-    return [(distance, min(shape.crossing(2 * distance), distance)) for distance in distances]
+    return [(distance, _capped(shape.crossing(2 * distance), distance)) for distance in distances]
 
 
 def _recursive_doubling(shape: ClusterShape) -> list[Rounds]:
@@ -98,33 +136,41 @@ def _halving_doubling(shape: ClusterShape) -> list[Rounds]:
 def _hierarchical(shape: ClusterShape) -> list[Rounds]:
     if shape.machines == 1:
         return _ring(shape)
-    trees = Rounds((shape.each - 1).bit_length(), 1)
-    return _both([trees, Rounds(shape.machines - 1, 1 / shape.machines, 1)])
+    masters = shape.degrees[-1]
+    return _both([*_trees(shape), Rounds(masters - 1, 1 / masters, (1,) * len(shape.groups))])
 
 
 def _hierarchical_merge(shape: ClusterShape) -> list[Rounds]:
     if shape.machines == 1:
-        return _both(_chain(shape))
-    return _both([Rounds((shape.each - 1).bit_length(), 1), Rounds(shape.machines - 1, 1, 1)])
+        return _both(_hops(shape))
+    return _both([*_trees(shape), Rounds(shape.degrees[-1] - 1, 1, (1,) * len(shape.groups))])
+
+
+def _trees(shape: ClusterShape) -> list[Rounds]:
+    """Binomial trees among the ranks of a machine, then among the masters of a rack's machines, and so on."""
+    below_root = enumerate(shape.degrees[:-1])
+    return [Rounds((degree - 1).bit_length(), 1, (1,) * level) for level, degree in below_root]
 
 
 def _blueconnect(shape: ClusterShape) -> list[Rounds]:
-    within = Rounds(shape.each - 1, 1 / shape.each)
-    return _both([within, Rounds(shape.machines - 1, 1 / shape.ranks, shape.each)])
+    """Rings among the ranks of a machine, then among machines of a rack, and so on: every rank sends in each."""
+    shares = accumulate(shape.degrees, lambda share, degree: share / degree, initial=1.0)
+    stages = enumerate(zip(shape.degrees, list(shares)[1:], strict=True))
+    return _both([Rounds(degree - 1, share, shape.groups[:level]) for level, (degree, share) in stages])
 
 
 def _blueconnect_merge(shape: ClusterShape) -> list[Rounds]:
-    return _both([Rounds(shape.each - 1, 1), Rounds(shape.machines - 1, 1, 1)])
+    return _both([Rounds(degree - 1, 1, (1,) * level) for level, degree in enumerate(shape.degrees)])
 
 
 def _ring_gather(shape: ClusterShape) -> list[Rounds]:
-    return [Rounds(shape.ranks - 1, 1, _outside(shape))]
+    return [Rounds(shape.ranks - 1, 1, shape.neighbours)]
 
 
 def _tree_gather(shape: ClusterShape) -> list[Rounds]:
     ranks, rounds = shape.ranks, []
     for distance in _strides(ranks):
-        crossing = min(shape.crossing(distance), 1)
+        crossing = _capped(shape.crossing(distance))
         # Towards the root what a rank has gathered, and back all that it lacks.
         held = min(distance, ranks - distance)
         rounds += [Rounds(1, held, crossing), Rounds(1, ranks - held, crossing)]
@@ -132,11 +178,7 @@ def _tree_gather(shape: ClusterShape) -> list[Rounds]:
 
 
 def _star_gather(shape: ClusterShape) -> list[Rounds]:
-    return [
-        Rounds(times, share, crossing)
-        for share in (1, shape.ranks - 1)
-        for times, crossing in ((shape.each - 1, 0), (shape.ranks - shape.each, 1))
-    ]
+    return [Rounds(times, share, crossing) for share in (1, shape.ranks - 1) for times, crossing in _from_one(shape)]
 
 
 def _recursive_doubling_gather(shape: ClusterShape) -> list[Rounds]:
@@ -149,23 +191,31 @@ def _halving_doubling_gather(shape: ClusterShape) -> list[Rounds]:
     rounds = _folding(shape)
     for distance, crossing in _swaps(shape):
         there = shape.ranks / (2 * distance)
-        rounds += [Rounds(1, min(distance, max(there, 1)), crossing / 2), Rounds(1, there, crossing)]
+        halves = tuple(each / 2 for each in crossing)
+        rounds += [Rounds(1, min(distance, max(there, 1)), halves), Rounds(1, there, crossing)]
     return [*rounds, *_folding(shape, shape.ranks - 1)]
 
 
 def _hierarchical_gather(shape: ClusterShape) -> list[Rounds]:
     if shape.machines == 1:
         return _ring_gather(shape)
-    up = [Rounds(1, distance) for distance in _strides(shape.each)]
-    down = [Rounds(1, shape.ranks - distance) for distance in _strides(shape.each)]
-    return [*up, Rounds(shape.machines - 1, shape.each, 1), *down]
+    sizes = (1, *shape.groups)
+    # A master sends what it has gathered from below it, and gets all the rest.
+    held = [
+        (distance * size, (1,) * level)
+        for level, (size, degree) in enumerate(zip(sizes, shape.degrees[:-1], strict=False))
+        for distance in _strides(degree)
+    ]
+    up = [Rounds(1, share, crossing) for share, crossing in held]
+    down = [Rounds(1, shape.ranks - share, crossing) for share, crossing in held]
+    return [*up, Rounds(shape.degrees[-1] - 1, sizes[-1], (1,) * len(shape.groups)), *down]
 
 
 def _blueconnect_gather(shape: ClusterShape) -> list[Rounds]:
     if 1 in (shape.machines, shape.each):
         return _ring_gather(shape)
     first = Rounds(shape.each - 1, shape.each / 2)
-    between = Rounds(2 * (shape.machines - 1), 1, shape.each / 2)
+    between = Rounds(2 * (shape.machines - 1), 1, (shape.each / 2,) * len(shape.groups))
     return [first, between, Rounds(shape.each - 1, shape.machines)]
 
 
@@ -173,7 +223,7 @@ def _flexreduce_gather(shape: ClusterShape) -> list[Rounds]:
     if 1 in (shape.machines, shape.each):
         return _ring_gather(shape)
     first, last = Rounds(shape.each - 1, 1), Rounds(shape.each - 1, shape.machines)
-    return [first, Rounds(shape.machines - 1, 1, shape.each), last]
+    return [first, Rounds(shape.machines - 1, 1, (shape.each,) * len(shape.groups)), last]
 
 
 Writer = Callable[[ClusterShape], list[Rounds]]
@@ -198,7 +248,7 @@ GATHERS: dict[str, Writer] = {
     "flexreduce": _flexreduce_gather,
 }
 MERGES: dict[str, Writer] = {
-    "ring": lambda shape: _both(_chain(shape)),
+    "ring": lambda shape: _both(_hops(shape)),
     "tree": _tree,
     "star": _star,
     "recursive_doubling": _recursive_doubling,

@@ -24,11 +24,13 @@ class _Cost(NamedTuple):
     fixed   seconds of an exchange whatever its size
     copies  (elements, cost in copies of a vector of so many), by rising size: all work but decoding
     decode  likewise, of decoding what was gathered
+    spread  the quickest and the slowest tenth of its measured turns, over what is counted with
     """
 
     fixed: float
     copies: tuple[tuple[int, float], ...]
     decode: tuple[tuple[int, float], ...]
+    spread: tuple[float, float]
 
 
 class Rates:
@@ -63,6 +65,11 @@ class Rates:
         """Whether the method was measured."""
         return compressor in self._costs
 
+    def spread(self, compressor: str) -> tuple[float, float]:
+        """How far its measured turns lay apart: factors on its seconds around 1; (1, 1) for an unknown one."""
+        cost = self._costs.get(compressor)
+        return (1.0, 1.0) if cost is None else cost.spread
+
     def on(self, compressor: str, bytes_per_second: float, gathered: float = 1.0) -> Compressing:
         """Seconds of a bucket by its elements, on hardware whose memory moves so many bytes; 0 for an unknown method.
 
@@ -83,11 +90,14 @@ class Rates:
 
 
 def _cost(cells: Sequence[CompressorResult]) -> _Cost:
-    first, *rest = cells
-    fixed = max(0.0, first.total - rest[0].total) * first.copy if rest else 0.0
-    known = rest or [first]
+    first, *others = cells
+    fixed = max(0.0, first.total - others[0].total) * first.copy if others else 0.0
+    known = others or [first]
     decode = tuple((cell.items, cell.copies["decode"]) for cell in known)
-    return _Cost(fixed, tuple((cell.items, cell.total - cell.copies["decode"]) for cell in known), decode)
+    low = min((cell.spread[0] / cell.total for cell in known if cell.total), default=1.0)
+    high = max((cell.spread[1] / cell.total for cell in known if cell.total), default=1.0)
+    rest = tuple((cell.items, cell.total - cell.copies["decode"]) for cell in known)
+    return _Cost(fixed, rest, decode, (min(low, 1.0), max(high, 1.0)))
 
 
 def _name(method: str) -> str:

@@ -14,6 +14,7 @@ from wirebench.costmodel.piecewise import Piecewise, spans
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import RequestSize, Sizes
 from wirebench.errors import UserError
+from wirebench.gradient.conformance import method_of
 from wirebench.gradient.contract import Compressor, Scheduler
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.requests import Sum
@@ -26,6 +27,21 @@ from wirebench.topology.tree import Topology
 
 Compressing = Callable[[int], float]
 """compressing(numel): seconds that a compressor works on a bucket of so many elements."""
+
+
+COMPRESS = "compress"
+"""What a compressor's own work is called among the stages of an exchange."""
+
+
+class Factors(NamedTuple):
+    """How many times as long as predicted parts of a step take: requests, the compressor's work, computation."""
+
+    messages: float
+    compress: float
+    compute: float = 1.0
+
+
+AS_PREDICTED = Factors(1.0, 1.0)
 
 
 class Stage(NamedTuple):
@@ -106,7 +122,8 @@ def simulate(
     if not all(branch.links for branch in network.branches.values()):
         raise UserError("network: the topology does not say how fast its links are")
     pricer = Pricer(collectives.build(collective), collective, network)
-    return Simulator(trace, Sizes(compressor, network.size, dense_below), compressing or free, pricer).step(scheduler)
+    sizes = Sizes(lambda: method_of(compressor()), network.size, dense_below)
+    return Simulator(trace, sizes, compressing or free, pricer).step(scheduler)
 
 
 class Simulator:
@@ -121,7 +138,11 @@ class Simulator:
     def __init__(self, trace: Trace, sizes: Sizes, compressing: Compressing, pricer: Pricer) -> None:
         assert sizes.size == pricer.topology.size, f"{sizes.size} workers, {pricer.topology.size} ranks"
         self.layers, self.passes = layers_of(trace), passes_of(trace)
-        self.compressing, self.pricer = compressing, pricer
+        self.pricer = pricer
+        # All ranks compress at the same time; where they share cores they are in one another's way.
+        processor = pricer.topology.processor
+        crowded = processor.compress_factor * processor.crowded(pricer.topology.size)
+        self.compressing: Compressing = lambda numel: crowded * compressing(numel)
         self._sizes = sizes
         self._known: dict[tuple[int, int], list[RequestSize]] = {}
 
@@ -137,14 +158,9 @@ class Simulator:
         cut = _in_halves if scheduler.mode == "split" else _whole
         stages = [cut(self.pricer, each, seconds) for each, seconds in zip(requests, compress, strict=True)]
         durations = [_duration(each) for each in stages]
-        steps = 1
-        if scheduler.mode == "outer":
-            rule = cast(OuterRule, scheduler)
-            step, steps = outer_step(self.passes, rule, durations), rule.every
-        else:
-            step = simulate_step(self.passes, groups, scheduler.mode, durations)
+        steps = cast(OuterRule, scheduler).every if scheduler.mode == "outer" else 1
         return Simulated(
-            step,
+            _timed(self.passes, scheduler, groups, durations),
             scheduler.mode,
             tuple(groups),
             tuple(self._numel(group) for group in groups),
@@ -155,6 +171,11 @@ class Simulator:
             (sum(d.seconds + d.copy_seconds for d in durations) - sum(compress)) / steps,
             self.passes.seconds,
         )
+
+    def stretched(self, found: Simulated, scheduler: Scheduler, factors: Factors) -> Step:
+        """The step that `scheduler` made of the same buckets, had its parts taken so many times as long."""
+        durations = [_duration(stages, factors) for stages in found.stages]
+        return _timed(self.passes.times(factors.compute), scheduler, found.groups, durations)
 
     def costs(self) -> list[LayerCost]:
         """The layers as a scheduler sees them."""
@@ -181,6 +202,7 @@ class Simulator:
         return self._known[key]
 
 
+@functools.lru_cache(maxsize=8)
 def layers_of(trace: Trace) -> tuple[Layer, ...]:
     """The trace's parameters in backward order."""
     layers, start = [], 0
@@ -192,6 +214,7 @@ def layers_of(trace: Trace) -> tuple[Layer, ...]:
     return tuple(layers)
 
 
+@functools.lru_cache(maxsize=8)
 def passes_of(trace: Trace) -> Passes:
     """The trace's computation, by layers with parameters.
 
@@ -225,14 +248,27 @@ def draw(simulated: Simulated, passes: Passes, timeline: Timeline) -> None:
         timeline.draw("exchange", f"bucket {span.bucket}{name}", begin, end, ready=ready, elements=elements)
 
 
-def _duration(stages: Sequence[Stage]) -> Duration:
-    """Seconds of a bucket's exchange, stage after stage."""
-    return Duration(*(sum(stage.seconds for stage in stages if stage.copy is copy) for copy in (False, True)))
+def _duration(stages: Sequence[Stage], factors: Factors = AS_PREDICTED) -> Duration:
+    """Seconds of a bucket's exchange, stage after stage, each so many times as long as predicted."""
+    first = second = 0.0
+    for name, _, seconds, copy in stages:
+        seconds *= factors.compress if name == COMPRESS else factors.messages
+        if copy:
+            second += seconds
+        else:
+            first += seconds
+    return Duration(first, second)
+
+
+def _timed(passes: Passes, scheduler: Scheduler, groups: Sequence[range], durations: Sequence[Duration]) -> Step:
+    if scheduler.mode == "outer":
+        return outer_step(passes, cast(OuterRule, scheduler), durations)
+    return simulate_step(passes, groups, scheduler.mode, durations)
 
 
 def _whole(pricer: Pricer, requests: Sequence[RequestSize], compress: float) -> list[Stage]:
     """A bucket's exchange: the compressor's work, then its requests."""
-    return [Stage("compress", 0.0, compress), *(_stage(pricer, each) for each in requests)]
+    return [Stage(COMPRESS, 0.0, compress), *(_stage(pricer, each) for each in requests)]
 
 
 def _stage(pricer: Pricer, request: RequestSize, copy: bool = False) -> Stage:

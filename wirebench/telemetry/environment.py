@@ -37,7 +37,7 @@ def capture(device: torch.device) -> dict[str, Any]:
 def host() -> dict[str, Any]:
     """What the calling process's machine is, and which software it has."""
     return {
-        "git": _git(),
+        "git": git(),
         "versions": _versions(),
         "hostname": hostname(),
         "kernel": platform.release(),
@@ -60,7 +60,7 @@ def hardware(device: torch.device) -> str:
     return f"{_cpu_model() or 'CPU'}, {threads} thread{'' if threads == 1 else 's'}"
 
 
-def _git() -> dict[str, Any] | None:
+def git() -> dict[str, Any] | None:
     """Commit and whether files differ from it (results aside); None unless this is a git checkout with a commit."""
     if not (ROOT / ".git").exists():
         return None

@@ -5,6 +5,7 @@ have, they should measure: wirebench bench collectives and wirebench fit make a 
 """
 
 import dataclasses
+import functools
 from typing import NamedTuple
 
 from wirebench.config.plugins import suggest
@@ -53,15 +54,42 @@ def find(name: str) -> Network:
     return NETWORKS[name]
 
 
-def cluster(network: Network, workers: int, per_machine: int = 1) -> Topology:
-    """`workers` ranks on machines of `per_machine` (the last may have fewer), all on one switch."""
+class Racks(NamedTuple):
+    """Racks of machines below a spine.
+
+    machines          of a rack
+    oversubscription  what a rack's machines can send together, over what its link to the spine carries
+    """
+
+    machines: int
+    oversubscription: float = 1.0
+
+
+def cluster(
+    network: Network, workers: int, per_machine: int = 1, racks: Racks | None = None, rails: bool = False
+) -> Topology:
+    """`workers` ranks on machines of `per_machine` (the last may have fewer), on one switch, or in racks on a spine.
+
+    rails  every rank of a machine has a link of the network's rate to itself
+    """
     assert workers >= 1 and per_machine >= 1, f"{workers} workers on machines of {per_machine}"
+    machines = _machines(workers, per_machine)
+    link = Link(network.latency_seconds, network.bytes_per_second, lanes=per_machine if rails else 1)
+    root = Branch(machines, (link,)) if len(machines) > 1 else machines[0]
+    if racks is not None and len(machines) > racks.machines:
+        below = [machines[at : at + racks.machines] for at in range(0, len(machines), racks.machines)]
+        together = link.lanes * racks.machines * network.bytes_per_second
+        spine = Link(network.latency_seconds, together / racks.oversubscription)
+        root = Branch(tuple(Branch(each, (link,)) for each in below), (spine,))
+    return Topology(root, reduce_seconds_per_byte=network.reduce_seconds_per_byte)
+
+
+@functools.lru_cache(maxsize=4)
+def _machines(workers: int, per_machine: int) -> tuple[Branch, ...]:
+    """Kept, since thousands of them are alike at every rate that is tried."""
     bounds = range(0, workers, per_machine)
     ranks = [tuple(range(b, min(b + per_machine, workers))) for b in bounds]
-    machines = tuple(Branch(each, (LOCAL if len(each) > 1 else ALONE,)) for each in ranks)
-    link = Link(network.latency_seconds, network.bytes_per_second)
-    root = Branch(machines, (link,)) if len(machines) > 1 else machines[0]
-    return Topology(root, reduce_seconds_per_byte=network.reduce_seconds_per_byte)
+    return tuple(Branch(each, (LOCAL if len(each) > 1 else ALONE,)) for each in ranks)
 
 
 def rescaled(topology: Topology, factor: float) -> Topology:

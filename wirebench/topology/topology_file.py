@@ -13,11 +13,15 @@ import tomli_w
 
 from wirebench.config.plugins import check_type, suggest
 from wirebench.errors import UserError
+from wirebench.topology import processor
 from wirebench.topology.tree import Branch, BranchPath, Link, Topology
 from wirebench.utils.files import write_atomically
 from wirebench.utils.parsing import toml_of
 
+VERSION = 2
+"""Of the files that are written: 2 since they say what messages cost processors. Older ones have no number."""
 KEYS = {
+    "version": int,
     "layout": str,
     "ranks": list[int],
     "note": str,
@@ -27,6 +31,7 @@ KEYS = {
     "nodes": list[dict],
     "shared": dict,
     "native": dict,
+    "processor": dict,
     "fit": dict,
 }
 SPEED_KEYS = {"latency_us": float, "gbit_per_second": float}
@@ -126,6 +131,8 @@ def save(
 
 def _described(table: Mapping[str, Any]) -> Described:
     _check("", table, KEYS, ["layout"])
+    if not 1 <= table.get("version", 1) <= VERSION:
+        raise UserError(f"version: this version reads files up to {VERSION}, got {table['version']}")
     plain = Topology.parse(table["layout"])
     levels, depth = table.get("levels", []), len(plain.levels)
     if levels and len(levels) != depth:
@@ -137,6 +144,7 @@ def _described(table: Mapping[str, Any]) -> Described:
         _dressed((), plain.root, links, _ranks(table, plain.size)),
         reduce_seconds_per_byte=_amount(table, "reduce_ns_per_byte") / 1e9,
         round_seconds=_amount(table, "round_us") / 1e6,
+        processor=processor.read(table.get("processor", {})),
         **{key: _links(key, table[key], ALL_KEYS) for key in ("shared", "native") if key in table},
     )
     fit = table.get("fit", {})
@@ -203,7 +211,7 @@ def _ranks(table: Mapping[str, Any], size: int) -> list[int]:
 
 def _amount(table: Mapping[str, Any], key: str) -> float:
     value = table.get(key, 0.0)
-    if value < 0:
+    if not 0 <= value < float("inf"):
         raise UserError(f"{key}: needs a number of at least 0, got {value}")
     return float(value)
 
@@ -234,7 +242,7 @@ def _dressed(path: BranchPath, branch: Branch, links: Mapping[BranchPath, Links]
 
 def _table(described: Described) -> dict[str, Any]:
     topology = described.topology
-    table: dict[str, Any] = {"layout": topology.layout}
+    table: dict[str, Any] = {"version": VERSION, "layout": topology.layout}
     if topology.ranks != tuple(range(topology.size)):
         table["ranks"] = list(topology.ranks)
     if described.note:
@@ -242,9 +250,13 @@ def _table(described: Described) -> dict[str, Any]:
     table["reduce_ns_per_byte"] = _digits(topology.reduce_seconds_per_byte * 1e9)
     table["round_us"] = _digits(topology.round_seconds * 1e6)
     table |= {key: _speed(links) for key in ("shared", "native") if (links := getattr(topology, key))}
+    if topology.processor != processor.IDLE:
+        table["processor"] = {key: _digits(value) for key, value in processor.written(topology.processor).items()}
     known = {bool(branch.links) for branch in topology.branches.values()}
     if known == {True, False}:
         raise ValueError(f"the topology {topology.layout} has the speeds of some links only")
+    if any(link.lanes > 1 for branch in topology.branches.values() for link in branch.links):
+        raise ValueError(f"the topology {topology.layout} has links of several lanes, which a file cannot express")
     if known == {True}:
         common = [Counter(branch.links for branch in level).most_common(1)[0][0] for level in topology.levels]
         names = described.names or ("",) * len(common)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from wirebench.errors import UserError
+from wirebench.topology.processor import IDLE, Processor
 
 BranchPath = tuple[int, ...]
 """Which child to take at each branch, from the root downwards: the name of a node."""
@@ -21,17 +22,24 @@ class Link:
     """The speed of a link for messages of at least `from_bytes` bytes: latency_seconds + bytes / bytes_per_second.
 
     A latency counts once per message that a rank sends or receives (alpha of the papers), the rate is shared by all
-    messages that cross the link at the same time (1 / beta).
+    messages that cross the link at the same time (1 / beta). A link of several `lanes` has the rate on each of them,
+    and what a rank sends or gets takes one: a machine on rails has a lane for every GPU.
     """
 
     latency_seconds: float
     bytes_per_second: float
     from_bytes: float = 0.0
+    lanes: int = 1
 
     def __post_init__(self) -> None:
         # A fitted start-up time may be negative where the line starts at large messages.
         if not (math.isfinite(self.latency_seconds) and self.bytes_per_second > 0 and self.from_bytes >= 0):
             raise ValueError(f"a link needs a finite latency and a positive rate, got {self}")
+        assert self.lanes >= 1, f"a link has at least one lane, got {self.lanes}"
+
+    def busiest(self, messages: float) -> float:
+        """How many of so many equal messages the busiest lane carries."""
+        return max(messages / self.lanes, min(messages, 1))
 
 
 def check_pieces(links: Sequence[Link]) -> None:
@@ -95,6 +103,7 @@ class Topology:
                              that plays all hosts of an emulated cluster. () on a real one
     native                   the engine's own all-reduce: start-up time of a call, and bus bandwidth, by size of the
                              tensor; () where it was not measured
+    processor                what messages and requests cost the ranks' processors
     """
 
     root: Branch
@@ -102,6 +111,7 @@ class Topology:
     round_seconds: float = 0.0
     shared: tuple[Link, ...] = ()
     native: tuple[Link, ...] = ()
+    processor: Processor = IDLE
 
     def __post_init__(self) -> None:
         check_pieces(self.shared)
@@ -182,15 +192,16 @@ class Topology:
                     chains[child] = tuple(path[:depth] for depth in range(len(path) + 1))
         return chains
 
-    @property
+    @cached_property
     def degrees(self) -> tuple[int, ...] | None:
         """delta_0 to delta_(L-1), the lowest level first, if all branches of a level have one degree; else None.
 
         A tree whose leaves lie at unequal depths has none either.
         """
-        if len({len(chain) for chain in self.chains.values()}) > 1:
+        levels = self.levels
+        if any(isinstance(child, int) for level in levels[1:] for branch in level for child in branch.children):
             return None
-        of_level = [{branch.degree for branch in level} for level in self.levels]
+        of_level = [{branch.degree for branch in level} for level in levels]
         return tuple(min(degrees) for degrees in of_level) if all(len(d) == 1 for d in of_level) else None
 
     @property

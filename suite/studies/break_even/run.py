@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 
 import compressors
+from suite.planner import ranges
 from suite.planner.compositions import check_density, check_names, check_positive, density_of
-from suite.planner.networks import gbit_of
+from suite.planner.networks import error_of, gbit_of
 from suite.planner.probe import copy_bytes_per_second
 from suite.planner.rank import Adviser
 from suite.studies.break_even.sides import FILE, Predicted, Side, load, save, sides
@@ -159,5 +160,6 @@ def _adviser(options: argparse.Namespace, topology: Topology) -> Adviser:
         lambda gbit: topology if gbit is None else presets.rescaled(topology, gbit / own),
         Rates(),
         copy_bytes_per_second(),
+        ranges.load(network=error_of(options)),
         options.density,
     )

@@ -15,17 +15,21 @@ from suite.figures import colours
 from suite.figures.provenance import provenance
 from suite.figures.scatter import Point, scatter
 from suite.figures.style import Figure, around, finished
-from suite.studies import notes
+from suite.planner import ranges
+from suite.studies import trust
 from suite.studies.claim import together
 from suite.studies.findings import Finding
 from suite.studies.notes import NotedRun
 from suite.studies.page import Page
-from suite.studies.prediction.resimulated import Machine, Resimulated, fit
+from suite.studies.prediction import signed
+from suite.studies.prediction.resimulated import Resimulated, fit, replayed
+from suite.studies.prediction.signed import Signed
 from suite.studies.published import load
 from suite.studies.runner import RESULTS
 from wirebench.errors import UserError
 from wirebench.record import schema
-from wirebench.simulation.compress_rates import Rates
+from wirebench.topology import processor
+from wirebench.topology.processor import Processor
 from wirebench.utils import markdown
 
 CLAIM = load(Path(__file__).parent).claims["near"]
@@ -33,7 +37,6 @@ NEAR = CLAIM.tolerance
 """A prediction that is off by no more than this share is a good one."""
 AFTERWARDS = ("naive", "sync_easgd")
 """Schedules whose messages wait for the end of the backward pass."""
-LEAST = 4
 HEAD = ("run", "engine", "scheduler", "compressor", "collective", "messages", "measured ms", "predicted ms", "error")
 FIGURE = "![predicted against measured](errors.png)\n"
 OUTSIDE_HEAD = ("simulated ms", "error", "fitted")
@@ -73,8 +76,10 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def pages(options: argparse.Namespace) -> list[Page]:
     """The folder's."""
     runs = collect(options.folder)
-    text = document(runs, from_outside(options.folder, runs) if options.simulate else None)
-    return [Page(options.folder, text, {"errors.png": figure(runs)}, verdict(runs))]
+    outside = from_outside(options.folder, runs) if options.simulate else None
+    files = {} if outside is None else {ranges.SHIPPED.name: outside.numbers}
+    text = document(runs, outside, signed.load(options.folder))
+    return [Page(options.folder, text, {"errors.png": figure(runs)}, verdict(runs), files)]
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
@@ -82,7 +87,8 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     runs = collect(options.folder)
     judged = {each.name: CLAIM.judge(1 + each.error) for each in runs}
     records = tuple(each.run.folder for each in runs)
-    return [Finding(CLAIM, verdict(runs), together(judged), records=records)]
+    rules = trust.rules([each.run for each in runs], "")
+    return [Finding(CLAIM, verdict(runs), together(judged), records=records, rules=rules)]
 
 
 def committed() -> list[list[str]]:
@@ -109,10 +115,14 @@ def collect(folder: Path) -> list[Predicted]:
 
 @dataclass(frozen=True)
 class Outside:
-    """Simulated steps by the run's name, whether each was one of those that the machine's numbers are fitted to."""
+    """Simulated steps by the run's name, whether each was one of those that the machine's numbers are fitted to.
+
+    numbers  the same for programs, with what each run's exchange took over what was simulated
+    """
 
     seconds: dict[str, tuple[float, bool]]
     said: str
+    numbers: str
 
     def cells(self, run: Predicted) -> list[str]:
         """Of the table."""
@@ -125,36 +135,59 @@ class Outside:
 
 def from_outside(folder: Path, runs: Sequence[Predicted]) -> Outside:
     """Every replayed run of an emulated cluster, simulated; UserError where there are fewer than four."""
-    rates = Rates()
-    noted = notes.read(folder, {"hosts": int, "link": str})
-    known = {each.folder.name: each for each in noted if each.record["config"]["model"]["name"] == "replay"}
-    made = {run.name: Resimulated(known[run.name], rates) for run in runs if run.name in known}
-    if len(made) < LEAST:
-        raise UserError(f"--simulate: {folder}: needs {LEAST} replayed runs of emulated clusters, has {len(made)}")
+    known = replayed(folder, "--simulate")
+    made = {run.name: known[run.name] for run in runs if run.name in known}
     fitted = set(list(made)[::2])
     machine = fit([each for name, each in made.items() if name in fitted])
-    errors = {name: each.error(machine) for name, each in made.items() if name not in fitted}
-    near = sum(CLAIM.judge(1 + error).good for error in errors.values())
-    median = statistics.median(map(abs, errors.values()))
-    said = (
+    seconds = {name: (each.seconds(machine), name in fitted) for name, each in made.items()}
+    errors = {name: seconds[name][0] / each.measured - 1 for name, each in made.items()}
+    return Outside(seconds, _said(machine, errors, fitted), _numbers(made, machine, seconds))
+
+
+def _said(machine: Processor, errors: Mapping[str, float], fitted: set[str]) -> str:
+    """How near the simulation comes, in sentences. errors: of all runs, by name"""
+    held = {name: abs(error) for name, error in errors.items() if name not in fitted}
+    near = sum(CLAIM.judge(1 + errors[name]).good for name in held)
+    worst = max(errors, key=lambda name: abs(errors[name]))
+    constants = ", ".join(f"{key} {value:.3g}" for key, value in processor.written(machine).items() if key != "cores")
+    return (
         "Simulated from outside, with the trace, the links' rate, the copies that a compressor takes, and what the run "
-        "measured of loading and of the update; and with two "
-        f"numbers fitted to every second run: a round costs {1e6 * machine.round_seconds:.0f} us for each rank that is "
-        f"woken in it, a request {1e6 * machine.call_seconds:.0f} us. Of the {len(errors)} others {near} are within "
-        f"{100 * NEAR:.0f} %, with a median error of {100 * median:.1f} %; the largest "
-        f"of all is {_largest(made, machine)}."
+        f"measured of loading and of the update; and with what messages cost the {machine.cores:.0f} cores that play "
+        f"all hosts, fitted to every second run (docs/topology.md): {constants}. Of the {len(held)} others {near} are "
+        f"within {100 * NEAR:.0f} %, with a median error of {100 * statistics.median(held.values()):.1f} % and a mean "
+        f"of {100 * statistics.fmean(held.values()):.1f} %; the largest of all is {100 * errors[worst]:+.0f} % "
+        f"({worst})."
     )
-    return Outside({name: (each.seconds(machine), name in fitted) for name, each in made.items()}, said)
 
 
-def _largest(made: Mapping[str, Resimulated], machine: Machine) -> str:
-    errors = {name: each.error(machine) for name, each in made.items()}
-    name = max(errors, key=lambda name: abs(errors[name]))
-    return f"{100 * errors[name]:+.0f} % ({name})"
+def _numbers(made: Mapping[str, Resimulated], machine: Processor, seconds: Mapping[str, tuple[float, bool]]) -> str:
+    """outside.json, that a prediction's range rests on (suite/planner/ranges.py)."""
+    entries: list[dict[str, object]] = []
+    for name, run in made.items():
+        simulated, fitted = seconds[name]
+        factor = run.factor(machine)
+        # A step that no exchange explains says nothing of exchanges.
+        if factor is not None:
+            entries.append({
+                "run": name, "fitted": fitted, "measured_seconds": _short(run.measured),
+                "simulated_seconds": _short(simulated), "factor": _short(factor),
+            })  # fmt: skip
+    constants = {key: _short(value) for key, value in processor.written(machine).items()}
+    hosts = sorted({run.topology.size for run in made.values()})
+    others = {
+        str(size): _short(statistics.median(run.other for run in made.values() if run.topology.size == size))
+        for size in hosts
+    }
+    return ranges.written(entries, {"writer": ranges.WRITER, "processor": constants, "other_seconds": others})
 
 
-def document(runs: Sequence[Predicted], outside: Outside | None = None) -> str:
-    """table.md."""
+def _short(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def document(runs: Sequence[Predicted], outside: Outside | None = None, before: Signed | None = None) -> str:
+    """table.md. before: what was predicted before the runs, where it was"""
+    measured = {each.name: each.found["measured_seconds"] for each in runs}
     commits = {each.run.commit for each in runs}
     lines = [
         "# Predicted and measured steps",
@@ -166,9 +199,18 @@ def document(runs: Sequence[Predicted], outside: Outside | None = None) -> str:
         f"steady they are; {overlapping(runs)}",
         "",
         *([] if outside is None else [outside.said, ""]),
+        *([] if before is None else [before.said(measured), ""]),
+        *trust.note({each.name: [each.run] for each in runs}, ""),
         *markdown.table(
-            (*HEAD, *(() if outside is None else OUTSIDE_HEAD)),
-            [[*_cells(each), *([] if outside is None else outside.cells(each))] for each in runs],
+            (*HEAD, *(() if outside is None else OUTSIDE_HEAD), *(() if before is None else signed.HEAD)),
+            [
+                [
+                    *_cells(each),
+                    *([] if outside is None else outside.cells(each)),
+                    *([] if before is None else before.cells(each.name, measured[each.name])),
+                ]
+                for each in runs
+            ],
         ),
     ]
     return "\n".join(lines) + "\n" + FIGURE
@@ -179,8 +221,8 @@ def verdict(runs: Sequence[Predicted]) -> str:
     errors = [abs(each.error) for each in runs]
     near = sum(CLAIM.judge(1 + each.error).good for each in runs)
     return (
-        f"{near} of {len(runs)} predictions are within {100 * NEAR:.0f} %; the median error is "
-        f"{100 * statistics.median(errors):.1f} %, the largest {100 * max(errors):.1f} %."
+        f"{near} of {len(runs)} predictions, each by the run's own steps, are within {100 * NEAR:.0f} %; the median "
+        f"error is {100 * statistics.median(errors):.1f} %, the largest {100 * max(errors):.1f} %."
     )
 
 

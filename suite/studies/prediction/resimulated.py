@@ -1,95 +1,175 @@
 """Runs on emulated clusters, simulated from outside: nothing that was timed in them is used but data and update.
 
-The trace, the links' rate and how many copies a compressor takes are known. Two numbers are the machine's, which plays
-all hosts on its cores: what every round costs for each rank that is woken in it, and what every request costs. They are
-fitted to every second run, so that the others show how far they carry.
+The trace, the links' rate and how many copies a compressor takes are known, and how many cores play all hosts. What a
+request, a message, its bytes and a merge cost these cores (wirebench/topology/processor.py) is the machine's: it is
+fitted to every second run, so that the others show how far it carries.
 """
 
 import functools
+import json
 import math
-import statistics
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy.optimize import brentq, least_squares
 
 import compressors
 import schedulers
+from suite.studies import notes
 from suite.studies.notes import NotedRun
 from wirebench import collectives
+from wirebench.collectives.plan import Collective, Plan
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
+from wirebench.errors import UserError
 from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
-from wirebench.simulation.simulator import Simulator, free
+from wirebench.simulation.simulator import Factors, Simulator, free
 from wirebench.topology import presets
 from wirebench.topology.presets import Network
+from wirebench.topology.processor import Processor
 from wirebench.topology.rates import parse_rate
 from wirebench.topology.tree import Topology
 
-START = (1e-4, 1e-3)
-"""Seconds from which both numbers are looked for."""
+FITTED = {
+    "call_seconds": (3e-4, 1e-5, 1e-2),
+    "message_seconds": (2e-4, 1e-6, 1e-2),
+    "seconds_per_byte": (1e-9, 1e-11, 1e-7),
+    "engine_share": (0.5, 0.02, 2.0),
+    "compress_factor": (1.5, 0.5, 20.0),
+}
+"""The constants that are fitted: where the search begins, and between which values."""
+LEAST = 4
+LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0
+ROBUST_SCALE = 0.05
+"""Errors beyond this share of a step's time count less and less, so that a few disturbed runs bend nothing."""
 
 
-class Machine(NamedTuple):
-    """Seconds that a round costs for every rank that receives in it, and that every request costs."""
+class _KeptPlans:
+    """A collective whose plans on one tree are made once: a fit prices them on it with many processors."""
 
-    round_seconds: float
-    call_seconds: float
+    def __init__(self, collective: Collective) -> None:
+        self._collective = collective
+        self._known: dict[int, Plan | None] = {}
+
+    def plan(self, topology: Topology, items: int) -> Plan | None:
+        """As the collective makes it."""
+        if items not in self._known:
+            self._known[items] = self._collective.plan(topology, items)
+        return self._known[items]
 
 
-class Resimulated:
-    """A run that can be simulated, with what does not depend on the machine worked out once."""
+class FromOutside:
+    """A composition on an emulated cluster, with what does not depend on the machine worked out once.
 
-    def __init__(self, run: NotedRun, rates: Rates) -> None:
-        config = run.record["config"]
-        network, dilation = Network(0.0, _bytes_per_second(run.note["link"]), ""), config["network"]["dilation"] or 1.0
-        self.topology = presets.cluster(network, run.record["world_size"])
+    config  of the run, resolved, as nested tables; ranks: one a host; link: the links' rate, in words
+    other   seconds of a step's loading and update
+    """
+
+    def __init__(self, config: dict[str, Any], ranks: int, link: str, other: float, rates: Rates) -> None:
+        network, dilation = Network(0.0, parse_rate(link) / 8, ""), config["network"]["dilation"] or 1.0
+        self.topology = presets.cluster(network, ranks)
         self.model = trace.load(trace.find(config["model"]["trace"])).faster(1 / dilation)
-        self.other = sum(run.record["phases"][name] for name in ("data", "update"))
-        self.measured: float = run.record["step_seconds"]["median"]
+        self.other = other
         name, options = _plugin(config["scheduler"], "profile")
         self.scheduler = schedulers.build(name, **options)
         name, options = _plugin(config["compressor"], "dense_below", "warmup")
         below = config["compressor"]["dense_below"]
-        self.sizes = Sizes(
-            functools.partial(compressors.build, name, dense_below=0, warmup=(), **options), self.topology.size, below
-        )
+        self.sizes = _sizes(name, json.dumps(options), self.topology.size, below)
         self.compressing = free if name == "none" else rates.on(name, rates.bytes_per_second)
         self.collective, collective_options = _plugin(config["collective"])
-        self._plans = collectives.build(self.collective, **collective_options)
+        self._plans = _KeptPlans(collectives.build(self.collective, **collective_options))
 
-    def seconds(self, machine: Machine) -> float:
+    def seconds(self, machine: Processor) -> float:
         """Of a step."""
-        topology = Topology(self.topology.root, round_seconds=machine.round_seconds)
-        pricer = Pricer(self._plans, self.collective, topology, machine.call_seconds)
-        step = Simulator(self.model, self.sizes, self.compressing, pricer).step(self.scheduler).step
-        return step.seconds + self.other
+        return self._simulator(machine).step(self.scheduler).step.seconds + self.other
 
-    def error(self, machine: Machine) -> float:
+    def between(self, machine: Processor, factors: tuple[Factors, Factors]) -> tuple[float, float]:
+        """Of a step, with the shortest and with the longest exchange."""
+        simulator = self._simulator(machine)
+        found = simulator.step(self.scheduler)
+        low, high = (simulator.stretched(found, self.scheduler, each).seconds + self.other for each in factors)
+        return low, high
+
+    def _simulator(self, machine: Processor) -> Simulator:
+        pricer = Pricer(self._plans, self.collective, replace(self.topology, processor=machine))
+        return Simulator(self.model, self.sizes, self.compressing, pricer)
+
+
+class Resimulated(FromOutside):
+    """A run that was made, beside what it measured."""
+
+    def __init__(self, run: NotedRun, rates: Rates) -> None:
+        other = sum(run.record["phases"][name] for name in ("data", "update"))
+        super().__init__(run.record["config"], run.record["world_size"], run.note["link"], other, rates)
+        self.cores = int(run.record["environment"]["cpu"]["cores"])
+        self.measured: float = run.record["step_seconds"]["median"]
+
+    def error(self, machine: Processor) -> float:
         """The simulated step over the measured one, less 1."""
         return self.seconds(machine) / self.measured - 1
 
+    def factor(self, machine: Processor) -> float | None:
+        """How many times as long as simulated the exchanges took, to make the step as long as it was measured.
 
-def fit(runs: Sequence[Resimulated]) -> Machine:
-    """The numbers with the least mean error; the same for the same runs."""
+        None where no exchange from LEAST_FACTOR to MOST_FACTOR times as long does.
+        """
+        simulator = self._simulator(machine)
+        found = simulator.step(self.scheduler)
 
-    def machine(logarithms: NDArray[np.float64]) -> Machine:
-        return Machine(*np.exp(logarithms).tolist())
+        def missing(logarithm: float) -> float:
+            factors = Factors(math.exp(logarithm), math.exp(logarithm))
+            return simulator.stretched(found, self.scheduler, factors).seconds + self.other - self.measured
 
-    def mean_error(logarithms: NDArray[np.float64]) -> float:
-        return statistics.fmean(abs(math.log1p(run.error(machine(logarithms)))) for run in runs)
+        low, high = math.log(LEAST_FACTOR), math.log(MOST_FACTOR)
+        if missing(low) >= 0 or missing(high) <= 0:
+            return None
+        return math.exp(brentq(missing, low, high, xtol=1e-4))
 
-    minimum = minimize(mean_error, np.log(START), method="Nelder-Mead", options={"xatol": 0.01, "fatol": 1e-4})
-    return machine(minimum.x)
+
+def replayed(folder: Path, option: str) -> dict[str, Resimulated]:
+    """The replayed runs of emulated clusters in `folder`, by name; UserError, naming `option`, for fewer than LEAST."""
+    noted = notes.read(folder, {"hosts": int, "link": str})
+    rates = Rates()
+    runs = {
+        each.folder.name: Resimulated(each, rates)
+        for each in noted
+        if each.record["config"]["model"]["name"] == "replay" and each.has("step_seconds", "median")
+    }
+    if len(runs) < LEAST:
+        raise UserError(f"{option}: {folder}: needs {LEAST} replayed runs of emulated clusters, has {len(runs)}")
+    return runs
+
+
+def fit(runs: Sequence[Resimulated]) -> Processor:
+    """The constants that predict these runs best, all of them played by one machine; the same for the same runs."""
+    cores = float(runs[0].cores)
+
+    def machine(logarithms: NDArray[np.float64]) -> Processor:
+        return Processor(cores, **dict(zip(FITTED, np.exp(logarithms).tolist(), strict=True)))
+
+    def errors(logarithms: NDArray[np.float64]) -> list[float]:
+        return [math.log1p(run.error(machine(logarithms))) for run in runs]
+
+    start, low, high = np.log(np.array(list(FITTED.values()))).T
+    # Schedulers that weigh times cut anew where a cost has changed: a step too small to see that sees noise.
+    found = least_squares(
+        errors, start, bounds=(low, high), loss="soft_l1", f_scale=ROBUST_SCALE, diff_step=0.03, max_nfev=12
+    )
+    return machine(found.x)
+
+
+@functools.cache
+def _sizes(name: str, options: str, size: int, dense_below: int) -> Sizes:
+    """Of a compressor with these options, as JSON: one for all its runs, for it remembers the sizes of every bucket."""
+    make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **json.loads(options))
+    return Sizes(make, size, dense_below)
 
 
 def _plugin(section: dict[str, Any], *others: str) -> tuple[str, dict[str, Any]]:
     """Its name and its own options, without the keys that any plugin of the kind has."""
     return section["name"], {key: value for key, value in section.items() if key not in ("name", *others)}
-
-
-def _bytes_per_second(link: str) -> float:
-    return parse_rate(link) / 8

@@ -1,6 +1,8 @@
 """Forty compositions on emulated clusters, each beside the prediction in its record.
 
 wirebench study prediction run                 all that are not there yet, into results/prediction
+wirebench study prediction run --list FILE     those that a file names (suite/studies/prediction/hundred.toml), each
+                                               predicted first: predicted.json, with the commit that predicts
 wirebench study prediction report              afterwards: table.md and the figure
 
 The machine should have nothing else to do: a prediction is made of what is measured just before, and knows of nothing
@@ -8,12 +10,15 @@ that disturbs the steps after it.
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
-import compressors
+from suite.planner import ranges
+from suite.studies.prediction import listed, signed
+from suite.studies.prediction.listed import Composition
 from suite.studies.runner import RESULTS, Launch, Part, measure
-from suite.studies.trainings import Cluster, Training
 from wirebench.errors import UserError
+from wirebench.utils.cli import check_outputs
 
 CONFIG = Path("configs/tables/prediction_resnet20.toml")
 LINKS = ("100mbit", "1gbit")
@@ -35,7 +40,6 @@ COMPOSITIONS = (
     ),
 )
 """Scheduler, compressor and collective: the two lists take turns over the clusters."""
-DENSITY = 0.01
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -43,6 +47,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--config", type=Path, default=CONFIG, metavar="FILE", help="what is trained (%(default)s)")
     add("--first", type=int, metavar="N", help="only the first N compositions")
+    add("--list", type=Path, metavar="FILE", help="instead of the forty: those of this file, predicted first")
+    add("--predict-only", action="store_true", help="with --list: predict, and run nothing")
     add("--out", type=Path, default=RESULTS / "prediction", metavar="FOLDER", help="where the results go")
 
 
@@ -50,7 +56,31 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """All forty, or the first."""
     if options.first is not None and options.first < 1:
         raise UserError(f"--first: must be positive, got {options.first}")
-    return measure(plan(options.config)[: options.first], options.out.resolve(), launch, options.again)
+    if options.predict_only and options.list is None:
+        raise UserError("--predict-only: goes with --list")
+    chosen = (FORTY if options.list is None else listed.load(options.list))[: options.first]
+    planned, out = [each.training(options.config) for each in chosen], options.out.resolve()
+    for each in planned:
+        each.check()
+    if options.list is not None:
+        if out == ranges.SHIPPED.parent:
+            raise UserError(f"--out: {options.out} has the runs that the predictions rest on; name another folder")
+        predict(chosen, options, out)
+    return [] if options.predict_only else measure(planned, out, launch, options.again)
+
+
+def predict(chosen: Sequence[Composition], options: argparse.Namespace, out: Path) -> None:
+    """Sign what is predicted of runs that are not there yet; UserError where a run is there without its prediction."""
+    known = signed.load(out)
+    steps = {} if known is None else known.steps
+    missing = [each for each in chosen if each.name not in steps]
+    if late := next((each.name for each in missing if (out / each.name).exists()), None):
+        raise UserError(f"{out / signed.FILE}: does not predict {late}, which has been run; --out names another folder")
+    if known is not None and missing:
+        raise UserError(f"{out / signed.FILE}: does not predict {missing[0].name}; --out names another folder")
+    if missing:
+        check_outputs(out=out / signed.FILE)
+        signed.save(out, signed.predict(chosen, options.config, ranges.SHIPPED))
 
 
 def series(quick: bool) -> list[Part]:
@@ -58,17 +88,10 @@ def series(quick: bool) -> list[Part]:
     return [Part(5, ["--first", "10"])] if quick else [Part(30, [])]
 
 
-def plan(config: Path) -> list[Training]:
+def _forty() -> list[Composition]:
     """Five compositions on every cluster."""
-    runs = []
-    for row, link in enumerate(LINKS):
-        for column, hosts in enumerate(HOSTS):
-            for scheduler, compressor, collective in COMPOSITIONS[(row + column) % 2]:
-                label = f"{scheduler}, {compressor}, {collective}"
-                overrides = [f"scheduler.name={scheduler}", f"compressor.name={compressor}"]
-                if "density" in compressors.PLUGINS.options(compressor):
-                    overrides.append(f"compressor.density={DENSITY:g}")
-                folder = f"{hosts}x{link}-{scheduler}-{compressor}-{collective}"
-                overrides.append(f"collective.name={collective}")
-                runs.append(Training(folder, label, Cluster(link, hosts), config, tuple(overrides)))
-    return runs
+    clusters = [(row + column, hosts, link) for row, link in enumerate(LINKS) for column, hosts in enumerate(HOSTS)]
+    return [Composition(hosts, link, *each) for place, hosts, link in clusters for each in COMPOSITIONS[place % 2]]
+
+
+FORTY = _forty()

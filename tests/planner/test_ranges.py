@@ -1,0 +1,101 @@
+"""Ranges of predictions: from how far others were off, in the ranking, and in the sentence."""
+
+import json
+
+import pytest
+
+from suite.planner import ranges
+from suite.planner.accuracy import Accuracies, Ended
+from suite.planner.rank import WORTHWHILE
+from tests.suite.test_advise import answer
+from tests.suite.verbs import verb
+from wirebench.errors import UserError
+
+WHERE = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "4"]
+
+
+def errors(monkeypatch, low: float, high: float) -> None:
+    """Have the planner take exchanges for so many times as long as predicted."""
+    monkeypatch.setattr(ranges, "load", lambda path=None, network=0.0: ranges.Errors(low, high, 9, network))
+
+
+def test_nine_out_of_ten_lie_in_the_range_and_the_prediction_too(tmp_path):
+    found = ranges.of([1.5 + 0.01 * place for place in range(101)])
+    assert (found.low, found.runs) == (1.0, 101) and found.high == pytest.approx(2.45)
+    one = ranges.of([0.5])
+    assert (one.low, one.high) == (0.5, 1.0)
+    path = tmp_path / "outside.json"
+    runs: list[dict[str, object]] = [{"factor": 0.5, "fitted": False}, {"factor": 9.0, "fitted": True}]
+    path.write_text(ranges.written(runs, {"processor": {"cores": 2}, "other_seconds": {"2": 0.1, "8": 0.4}}))
+    assert ranges.load(path) == ranges.Errors(0.5, 1.0, 1), "runs that the constants were fitted to say nothing"
+    made = ranges.machine(path)
+    assert made.processor.cores == 2 and [made.other_seconds(hosts) for hosts in (2, 4, 6)] == [0.1, 0.1, 0.4]
+    shortest, longest = ranges.Errors(0.5, 2.0, 9, network=0.1).factors((0.9, 1.2))
+    assert shortest[:2] == pytest.approx((0.5 / 1.1, 0.45)) and longest[:2] == pytest.approx((2.2, 2.4))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", '{"runs": []}', '{"runs": [{"factor": -1, "fitted": false}]}', '{"runs": 3}']
+)
+def test_damaged_errors_are_one_line(text, tmp_path):
+    path = tmp_path / "outside.json"
+    path.write_text(text)
+    for read in (ranges.load, ranges.machine):
+        with pytest.raises(UserError, match=r"outside\.json: ") as caught:
+            read(path)
+        assert "\n" not in str(caught.value) and ranges.WRITER in str(caught.value)
+
+
+def test_every_number_has_a_range_around_it(tmp_path, monkeypatch):
+    errors(monkeypatch, 0.8, 1.5)
+    found = answer(tmp_path, *WHERE, "--compressors", "topk", "fp16")
+    assert found["exchange_factors"] == {"low": 0.8, "high": 1.5, "runs": 9}
+    for row in found["rows"]:
+        for key in ("step_seconds", "images_per_second", "exposed_seconds", "compress_seconds", "communicate_seconds"):
+            low, high = row[f"{key}_range"]
+            assert low <= row[key] <= high, key
+        seconds = row["communicate_seconds"]
+        assert row["communicate_seconds_range"] == pytest.approx([0.8 * seconds, 1.5 * seconds])
+        if row["break_even_gbit"] is not None:
+            low, high = row["break_even_gbit_range"]
+            assert low <= row["break_even_gbit"] <= high
+
+
+def test_what_overlaps_is_too_close_to_call(tmp_path, monkeypatch, capsys):
+    where = [*WHERE, "--compressors", "topk"]
+    errors(monkeypatch, 1.0, 1.0)
+    sure = answer(tmp_path, *where)
+    assert sure["answer"].startswith("topk with ") and not any(row["too_close_to_call"] for row in sure["rows"])
+    assert "~" not in capsys.readouterr().out.partition("compressor ")[2]
+    errors(monkeypatch, 0.05, 20.0)
+    unsure = answer(tmp_path, *where)
+    assert unsure["answer"].startswith("Too close to call: topk with ")
+    rows = {row["compressor"]: row for row in unsure["rows"]}
+    dense, topk = (rows[name]["step_seconds_range"] for name in ("none", "topk"))
+    assert topk[1] >= WORTHWHILE * dense[0] and topk[0] < WORTHWHILE * dense[1]
+    assert rows["topk"]["too_close_to_call"] and not rows["none"]["too_close_to_call"]
+    assert "~" in capsys.readouterr().out.partition("compressor ")[2]
+
+
+def test_nothing_untrained_stands_above_what_was_trained(tmp_path, monkeypatch):
+    errors(monkeypatch, 0.999, 1.001)
+    known = {"none": Ended(0.0, None), "fp16": Ended(-0.1, None), "topk": Ended(None, 0.01)}
+    monkeypatch.setattr("suite.inspect.accuracies.load", lambda: Accuracies("a task", known))
+    found = answer(tmp_path, *WHERE, "--compressors", "topk", "dgc", "fp16")
+    order = [row["compressor"] for row in found["rows"]]
+    assert set(order[:2]) == {"none", "fp16"} and set(order[2:]) == {"topk", "dgc"}
+    rows = {row["compressor"]: row for row in found["rows"]}
+    assert rows["dgc"]["step_seconds"] < rows["none"]["step_seconds"], "it would be the faster one"
+    assert [rows[name]["trained"] for name in ("none", "fp16", "topk", "dgc")] == [True, True, False, False]
+    assert rows["dgc"]["not_counted"].startswith("was never trained")
+    assert found["answer"].startswith("fp16 with ") and "dgc, " in found["answer"]
+
+
+def test_simulated_schedules_have_ranges_too(tmp_path, monkeypatch, capsys):
+    errors(monkeypatch, 0.5, 2.0)
+    path = tmp_path / "s.json"
+    line = ["--trace", "googlenet_k80", "--workers", "4", "--gbit", "1", "--schedulers", "wfbp", "--json", str(path)]
+    assert verb("simulate")(line) == 0
+    (row,) = json.loads(path.read_text())["rows"]
+    low, high = row["step_seconds_range"]
+    assert low < row["step_seconds"] < high and f"{1e3 * low:.2f}-{1e3 * high:.2f}" in capsys.readouterr().out

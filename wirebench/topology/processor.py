@@ -1,0 +1,100 @@
+"""What messages and requests cost the processors of a cluster's machines, and whether its ranks share their cores.
+
+A rank's processor starts messages, copies their bytes, adds and merges what arrives, and compresses. On a real cluster
+every rank has cores of its own, and the busiest rank is waited for. Where one machine plays all hosts, its cores have
+the work of all ranks to do, and a rank's work takes longer the more ranks there are.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from wirebench.config.plugins import check_type, suggest
+from wirebench.errors import UserError
+
+KEYS = {
+    "cores": ("cores", 1.0),
+    "call_us": ("call_seconds", 1e6),
+    "message_us": ("message_seconds", 1e6),
+    "ns_per_byte": ("seconds_per_byte", 1e9),
+    "engine_share": ("engine_share", 1.0),
+    "compress_factor": ("compress_factor", 1.0),
+}
+"""Of a topology file's section `processor`: the constant that each stands for, and how many of its units it has."""
+
+
+@dataclass(frozen=True)
+class Processor:
+    """The constants of a kind of machine, in seconds of one core.
+
+    cores              that all ranks share; 0: every rank has cores of its own
+    call_seconds       of a request, on every rank, whatever it carries
+    message_seconds    of a message at each of its two ends: a measurement of a round sees both ends together
+    seconds_per_byte   of a message's bytes at each of its two ends
+    engine_share       of `message_seconds`: what a message costs inside the engine's own collectives
+    compress_factor    times as long as on the machine of their measurement that compressors work: in a step caches are
+                       cold, and vectors may be far shorter than those that were measured
+    """
+
+    cores: float = 0.0
+    call_seconds: float = 0.0
+    message_seconds: float = 0.0
+    seconds_per_byte: float = 0.0
+    engine_share: float = 1.0
+    compress_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        wrong = {key: value for key, value in vars(self).items() if not 0 <= value < float("inf")}
+        if wrong:
+            raise ValueError(f"a processor's constants are finite and at least 0, got {wrong}")
+
+    @property
+    def free(self) -> bool:
+        """Whether messages cost it nothing."""
+        return not (self.message_seconds or self.seconds_per_byte)
+
+    def crowded(self, ranks: int) -> float:
+        """How many times as long a rank's own work takes while all of so many ranks do the same."""
+        return max(1.0, ranks / self.cores) if self.cores else 1.0
+
+    def together(self, work: Iterable[float]) -> float:
+        """How long the cores that all ranks share take for the ranks' work (seconds of one core each); 0 for none."""
+        return sum(work) / self.cores if self.cores else 0.0
+
+    def by_kind(self, native: bool) -> "ByKind":
+        """What messages cost it in each kind of request. native: within the engine's own collectives
+
+        The lengths of what is merged or gathered are known to the sender alone, and go ahead in messages of their own.
+        """
+        one = self.message_seconds * (self.engine_share if native else 1.0)
+        return ByKind(replace(self, message_seconds=one), replace(self, message_seconds=2 * one))
+
+
+class ByKind(NamedTuple):
+    """A processor as messages of sums find it, and those of all other requests, which go one by one."""
+
+    sums: Processor
+    others: Processor
+
+
+IDLE = Processor()
+"""Messages cost it nothing."""
+
+
+def read(table: Mapping[str, Any]) -> Processor:
+    """The section `processor` of a topology file; UserError names the key that is wrong. Older files have none."""
+    constants = {}
+    for key, value in table.items():
+        if key not in KEYS:
+            raise UserError(f"processor.{key}: no such key; {suggest(key, list(KEYS))}")
+        check_type(f"processor.{key}", value, float)
+        name, unit = KEYS[key]
+        constants[name] = value / unit
+        if not 0 <= value < float("inf"):
+            raise UserError(f"processor.{key}: needs a number of at least 0, got {value}")
+    return Processor(**constants)
+
+
+def written(processor: Processor) -> dict[str, float]:
+    """The section that `read` reads."""
+    return {key: getattr(processor, name) * unit for key, (name, unit) in KEYS.items()}
