@@ -28,7 +28,7 @@ def console(width: int, stream: IO[str] | None = None, **options: Any) -> Consol
 
 
 def with_room(shown_on: Console, table: Table) -> Console:
-    """The console, wide enough for all cells of a table where it is no terminal: names are long, and a file has room."""
+    """The console, wide enough for all cells of a table where it is no terminal: a file has room."""
     if not shown_on.is_terminal:
         needed = shown_on.measure(table, options=shown_on.options.update_width(MOST_WIDTH)).maximum
         shown_on.width = max(shown_on.width, needed)
