@@ -30,7 +30,7 @@ RESULTS ?= results/$(shell hostname)
 STUDY = $(VENV)/wirebench study
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all lint format clean tables bench-overhead bench-input bench-cifar bench-synthetic \
+.PHONY: help setup run test test-all lint format clean tables bench-overhead bench-checkpoint bench-input bench-cifar bench-synthetic \
 	bench-collectives bench-flexreduce bench-compressors bench-methods bench-gssgd bench-convergence bench-mgwfbp \
 	bench-prediction bench-schedules bench-break-even bench-iwp
 
@@ -49,6 +49,9 @@ run: setup ## train CONFIG on NP Horovod processes, then show the record
 		{ echo 'make run: Horovod is missing; run make setup without WIREBENCH_NO_HOROVOD' >&2; exit 2; }
 	@$(RUN_ENV) $(call horovodrun,$(NP)) $(VENV)/python train.py "$(CONFIG)" $(ARGS) 2>&1 | $(PLAIN)
 
+# Only these files are collected for the tests that look at the clock: looking through all takes longer than most do.
+CLOCK = $(shell grep -rl --include='test_*.py' 'mark\.clock' tests)
+
 # Tests come last, so that a good run ends with pytest's summary; a failure of one is the failure of all. Most run on
 # several cores, a thread each, the tests of a file in one process; then, one by one, those that look at the clock.
 # Bytecode is kept even where the environment says otherwise: else each process compiles all tests again.
@@ -56,9 +59,9 @@ define pytest
 	@failed=; \
 	$(MAKE) --no-print-directory lint || failed="$$failed lint"; \
 	export PYTHONDONTWRITEBYTECODE=; \
-	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile -m "not clock$(1)" $(2) \
+	OMP_NUM_THREADS=1 $(VENV)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder -m "not clock$(1)" $(2) \
 		|| failed="$$failed tests"; \
-	$(VENV)/python -m pytest -m "clock$(1)" $(2) || failed="$$failed clock"; \
+	$(VENV)/python -m pytest -m "clock$(1)" $(2) $(CLOCK) || failed="$$failed clock"; \
 	test -z "$$failed" || { echo "make $@: failed:$$failed" >&2; exit 1; }
 endef
 
@@ -94,6 +97,11 @@ bench-overhead: setup ## our train step compared with DDP and with Horovod's opt
 	@for engine in torch horovod; do for model in resnet20 vgg16; do \
 		$(RUN_ENV) $(VENV)/wirebench bench overhead --engine $$engine --model $$model \
 			--json $(RESULTS)/overhead/$$engine-$$model.json 2>&1 | $(PLAIN); done; done
+
+bench-checkpoint: setup ## what checkpoints cost VGG-16 at every 50 steps: turns with and without (about 7 min)
+	@mkdir -p $(RESULTS)/checkpoint
+	@for method in none topk; do $(RUN_ENV) $(VENV)/wirebench bench checkpoint --compressor $$method \
+		--json $(RESULTS)/checkpoint/vgg16-$$method.json; done
 
 bench-input: setup ## images per second of the CIFAR-10 input pipeline, compared with training (about 2 min)
 	@$(VENV)/wirebench bench input

@@ -79,6 +79,8 @@ def conduct(run: Trainer) -> int:
         run.close()
         return 0
     run.stopper.listen()
+    if run.commits is not None:
+        run.commits.launcher.watch(run.stopper.regroup)
     run.gpu.start()
     run.progress.start(run.total_steps, run.step)
     status = "finished"
@@ -99,7 +101,10 @@ def conduct(run: Trainer) -> int:
     run.progress.result(record)
     run.progress.note(f"record: {run.directory / 'record.json'} (every line: wirebench show --all FOLDER)")
     run.close()
-    return AGAIN if status == "interrupted" and run.goes_on() else 0
+    if status == "interrupted" and run.goes_on():
+        come_back(run)
+        return AGAIN
+    return 0
 
 
 def train_epoch(run: Trainer) -> tuple[str, dict[str, float] | None]:
@@ -200,9 +205,17 @@ def leave(code: int, run: Trainer | None) -> int:
             run.engine.linger()
         # Not before: a launcher ends the others with SIGTERM as soon as one rank is gone.
         run.stopper.close()
+        if code == PeerLost.exit_code:
+            come_back(run)
     if launched().size != 1:
         end_process(code, tidy=False)
     return code
+
+
+def come_back(run: Trainer) -> None:
+    """A rank of an elastic run begins anew in this process, and this never returns, where its launcher wants that."""
+    if run.commits is not None:
+        run.commits.come_back()
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Optimal:
         return _walk_back(begins)
 
 
-def _costs(cost: Cost, sizes: NDArray[np.int64]) -> Iterator[NDArray[np.float64]]:
+def _costs(cost: Cost | Piecewise, sizes: NDArray[np.int64]) -> Iterator[NDArray[np.float64]]:
     """For every layer the costs of the messages that end with it, by the layer that they begin with.
 
     sizes  elements before each layer, and of all

@@ -51,13 +51,15 @@ def compositions() -> Iterator[tuple[str, list[str]]]:
     """(name, overrides) of every run."""
     import compressors
     import schedulers
+    from suite.compose.resolve import optimizer_for
 
     yield "smoke", ["configs/smoke.toml", "train.max_steps=4", "train.eval_every=0"]
     for name in compressors.available():
         for scheduler in ("fused", "dear"):
             for cut, options in (("several buckets", SEVERAL), ("one bucket", ONE)):
                 cutting = [f"scheduler.{option}" for option in options[scheduler]]
-                yield f"{name} {scheduler}, {cut}", [f"compressor.name={name}", f"scheduler.name={scheduler}", *cutting]
+                chosen = [f"compressor.name={name}", *optimizer_for(name), f"scheduler.name={scheduler}"]
+                yield f"{name} {scheduler}, {cut}", [*chosen, *cutting]
     for scheduler in schedulers.available():
         yield f"none {scheduler}", ["compressor.name=none", f"scheduler.name={scheduler}"]
 

@@ -7,6 +7,10 @@ import os
 import pytest
 from hypothesis import settings
 
+LONG = {"distributed", "dropin", "webpage", "doctor", "elastic", "fuzz", "comm"}
+"""Folders whose tests start processes or read all results. They come first: a file of a few long tests that is the last
+one (pytest-xdist's own order is by number) leaves the other core with nothing to do."""
+
 settings.register_profile("day", max_examples=20, deadline=None)
 settings.register_profile("full", max_examples=100, deadline=None)
 settings.load_profile("day")
@@ -20,7 +24,8 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Without -m or -k, leave them out."""
+    """Long ones first; without -m or -k, slow ones are left out."""
+    items.sort(key=lambda item: item.path.parent.name not in LONG)
     if config.option.markexpr or config.option.keyword:
         return
     slow = [item for item in items if item.get_closest_marker("slow")]

@@ -70,11 +70,15 @@ def refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
         (["train.resume=/no/such/run"], "train.resume: /no/such/run: no checkpoint there"),
         (["engine.name=torch"], "engine.name: 'torch' with 2 workers needs its launcher: torchrun --nproc-per-node 2"),
         (["engine.name=horovod"], "engine.name: 'horovod' with 2 workers needs its launcher: horovodrun -np 2 python"),
+        (["engine.threads=1099511627776"], "engine.threads: needs at most 4096, got 1099511627776"),
+        (["model.name=compressors.topk"], "model.name: "),
+        (["data.name=synthetic", "data.num_classes=2147483648"], "out of memory"),
+        (["compressor.density=" + "[" * 100_000], "compressor.density: "),
         (["network.dilation=2"], "network.dilation: only a replayed model can be slowed down"),
         (["train.max_steps"], "'train.max_steps': an override is section.key=value"),
         (["=3"], "'=3': an override is section.key=value"),
     ],
-    ids=lambda value: value[-1] if isinstance(value, list) else "",
+    ids=lambda value: value[-1][:80] if isinstance(value, list) else "",
 )
 def test_a_mistake_is_one_line(overrides: list[str], words: str, refused) -> None:
     assert words in refused(*overrides)
@@ -110,6 +114,7 @@ def test_a_warm_up_without_a_density(refused, tmp_path: Path) -> None:
         (b"[model\nname = 3", "not valid TOML: "),
         (b"[model]\nname = 'toy'\nname = 'lenet'", "not valid TOML: "),
         (b"\xff\xfe\x00", "not a text file"),
+        (b"model = " + b"[" * 100_000, "not valid TOML: it is nested too deeply"),
         (b"model = 3", "model: is a section ([model] with keys below it), got 3"),
     ],
 )

@@ -57,6 +57,7 @@ ORDER = (
     "suite.planner",
     "suite.diagnose",
     "suite.doctor",
+    "suite.chaos",
     "suite.studies",
     "suite.webpage",
     "suite.inspect",
@@ -76,6 +77,8 @@ TREES = {file: ast.parse((TOP / file).read_text(encoding="utf-8"), str(file)) fo
 PRODUCT = {file: tree for file, tree in TREES.items() if file.parts[0] != "tests"}
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FOLDER_FILES, MAX_TOP_FILES = 300, 43, 16, 4
+MOST_FILES = {"wirebench": MAX_TOP_FILES, "suite/cli": 2 * MAX_FOLDER_FILES}
+"""Where it is not MAX_FOLDER_FILES: the command's folder has a file for each verb, and its menu."""
 PLUGIN_FOLDERS = {Path("models"), Path("compressors"), Path("schedulers"), Path("wirebench/collectives")}
 
 
@@ -140,7 +143,7 @@ def test_folders_hold_few_files():
     crowded = {
         str(folder): count
         for folder, count in counts.items()
-        if folder not in PLUGIN_FOLDERS and count > (MAX_TOP_FILES if str(folder) == "wirebench" else MAX_FOLDER_FILES)
+        if folder not in PLUGIN_FOLDERS and count > MOST_FILES.get(str(folder), MAX_FOLDER_FILES)
     }
     assert not crowded
     for folder in PLUGIN_FOLDERS:

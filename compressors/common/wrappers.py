@@ -31,7 +31,8 @@ class _Wrapper(Method):
         self.dense_below, self.collective, self.whole_model = inner.dense_below, inner.collective, inner.whole_model
         self.bounded_by, self.takes_over, self.voters = inner.bounded_by, inner.takes_over, inner.voters
         self.density, self.memory, self.measures = inner.density, inner.memory, inner.measures
-        self.reads_weights = inner.reads_weights
+        self.reads_weights, self.makes_update = inner.reads_weights, inner.makes_update
+        self.usual_step = inner.usual_step
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The inner method's bytes, after a warm-up: that is in most of the run."""

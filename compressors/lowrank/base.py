@@ -15,7 +15,66 @@ from wirebench.gradient.requests import Sum
 from wirebench.utils.rng import generator
 
 
-class LowRank(Method):
+class Factored(Method):
+    """Base of methods that start from the factors of their last step, the same on all ranks: `shared` has them.
+
+    warm_start   false: they start from new draws at each step
+    rank_option  the option that says how many rows a factor has
+    """
+
+    warm_start = True
+    rank_option: ClassVar[str] = "rank"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._draws: dict[Pack, Tensor] = {}
+
+    def start(self, pack: Pack, world: ExchangeContext, device: torch.device) -> Tensor:
+        """The factors to start from, packed: the last ones; standard normal where there are none, or where a row is 0.
+
+        A row that is zero would stay so for ever.
+        """
+        draws = self._drawn(pack, world, device)
+        if not self.warm_start:
+            return draws
+        last = torch.cat(
+            [self._last(place, device) if place.key in self.shared else draws[place.piece] for place in pack.places]
+        )
+        # On a GPU nothing here makes the host wait.
+        for now, new in zip(pack.groups(last), pack.groups(draws), strict=True):
+            now.copy_(torch.where(now.any(2, keepdim=True), now, new))
+        return last
+
+    def keep(self, pack: Pack, packed: Tensor) -> None:
+        """Remember factors, which are the same on all ranks, for the next start."""
+        if self.warm_start:
+            self.shared.update({place.key: packed[place.piece].view(place.shape) for place in pack.places})
+
+    def _drawn(self, pack: Pack, world: ExchangeContext, device: torch.device) -> Tensor:
+        """Standard normal factors: always the same for a layer, but new each step without warm start."""
+        if pack in self._draws:
+            return self._draws[pack]
+        draws = []
+        for place in pack.places:
+            key = ("low rank", place.key)
+            rng = generator(*key, world.seed) if self.warm_start else world.shared_rng(*key)
+            draws.append(torch.randn(place.shape, generator=rng).view(-1))
+        drawn = torch.cat(draws).to(device)
+        if self.warm_start:
+            self._draws[pack] = drawn
+        return drawn
+
+    def _last(self, place: Place, device: torch.device) -> Tensor:
+        factor = self.shared[place.key]
+        if factor.shape != place.shape:
+            raise UserError(
+                f"compressor: the saved factor {place.key} is {tuple(factor.shape)}, but this run's is {place.shape}; "
+                f"resume with the same model and compressor.{self.rank_option}"
+            )
+        return factor.to(device).view(-1)  # checkpoints are read to the CPU
+
+
+class LowRank(Factored):
     """Base of methods that send factors of matrices, and all other layers dense in the same sum.
 
     rank                  columns of a factor; no more than the smaller side of the matrix
@@ -34,7 +93,6 @@ class LowRank(Method):
     keeps: Keeps = "rounded"
     bounded_by = "rank"
     sides: ClassVar[int]  # factors sent per step, of two
-    warm_start = True
 
     def __init__(self, rank: int, min_compression_rate: float, error_feedback: bool, start_step: int) -> None:
         super().__init__()
@@ -49,7 +107,6 @@ class LowRank(Method):
         if not error_feedback:
             self.keeps = "nothing"
             self.bounded_by = ""
-        self._starts: dict[Pack, Tensor] = {}
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The bytes of one square matrix of so many elements; other matrices, and several layers, send more."""
@@ -88,44 +145,7 @@ class LowRank(Method):
 
     def basis(self, pack: Pack, world: ExchangeContext, device: torch.device) -> list[Tensor]:
         """For each run orthonormal rows, as many as the rank: a basis of the last factors, or of a draw."""
-        start = self._start(pack, world, device)
-        if not self.warm_start:
-            return pack.orthonormal(start)
-        last = torch.cat(
-            [self._last(place, device) if place.key in self.shared else start[place.piece] for place in pack.places]
-        )
-        # A row that is zero would stay so for ever: it is drawn anew. On a GPU nothing here makes the host wait.
-        for now, new in zip(pack.groups(last), pack.groups(start), strict=True):
-            now.copy_(torch.where(now.any(2, keepdim=True), now, new))
-        return pack.orthonormal(last)
-
-    def keep(self, pack: Pack, packed: Tensor) -> None:
-        """Remember factors, which are the same on all ranks, for the next basis."""
-        if self.warm_start:
-            self.shared.update({place.key: packed[place.piece].view(place.shape) for place in pack.places})
-
-    def _start(self, pack: Pack, world: ExchangeContext, device: torch.device) -> Tensor:
-        """Standard normal factors: always the same for a layer, but new each step without warm start."""
-        if pack in self._starts:
-            return self._starts[pack]
-        draws = []
-        for place in pack.places:
-            key = ("low rank", place.key)
-            rng = generator(*key, world.seed) if self.warm_start else world.shared_rng(*key)
-            draws.append(torch.randn(place.shape, generator=rng).view(-1))
-        start = torch.cat(draws).to(device)
-        if self.warm_start:
-            self._starts[pack] = start
-        return start
-
-    def _last(self, place: Place, device: torch.device) -> Tensor:
-        factor = self.shared[place.key]
-        if factor.shape != place.shape:
-            raise UserError(
-                f"compressor: the saved factor {place.key} is {tuple(factor.shape)}, but this run's is {place.shape}; "
-                "resume with the same model and compressor.rank"
-            )
-        return factor.to(device).view(-1)  # checkpoints are read to the CPU
+        return pack.orthonormal(self.start(pack, world, device))
 
 
 def dense_average(bucket: Bucket, world: ExchangeContext) -> Exchange:

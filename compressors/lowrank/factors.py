@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import ceil
 from typing import NamedTuple
 
 import torch
@@ -108,7 +109,7 @@ class Plan:
     left, right  the two sides' factors
     """
 
-    def __init__(self, layers: Sequence[Layer], rank: int, rate: float) -> None:
+    def __init__(self, layers: Sequence[Layer], rank: float, rate: float) -> None:
         sent = [layer for layer in layers if _pays(layer, rank, rate)]
         self.runs = list(_runs(sent, rank))
         self.left = Pack(self.runs, [run.rows for run in self.runs], "left")
@@ -135,18 +136,25 @@ class Plan:
 
 
 @lru_cache(maxsize=4096)
-def plan_of(layers: tuple[Layer, ...], rank: int, rate: float) -> Plan:
-    """The plan of these layers: factors where `rate` times the elements of both are fewer than the matrix has."""
+def plan_of(layers: tuple[Layer, ...], rank: float, rate: float) -> Plan:
+    """The plan of these layers: factors where `rate` times the elements of both are fewer than the matrix has.
+
+    rank  of the factors, no more than a matrix's smaller side; below 1 a share of that side
+    """
     return Plan(layers, rank, rate)
 
 
-def _pays(layer: Layer, rank: int, rate: float) -> bool:
-    columns = layer.numel // layer.rows
-    both = min(rank, layer.rows, columns) * (layer.rows + columns)
+def _rank_of(layer: Layer, rank: float) -> int:
+    smaller = min(layer.rows, layer.numel // layer.rows)
+    return min(int(rank), smaller) if rank >= 1 else ceil(rank * smaller)
+
+
+def _pays(layer: Layer, rank: float, rate: float) -> bool:
+    both = _rank_of(layer, rank) * (layer.rows + layer.numel // layer.rows)
     return layer.ndim > 1 and both * rate < layer.numel
 
 
-def _runs(layers: Sequence[Layer], rank: int) -> Iterator[Run]:
+def _runs(layers: Sequence[Layer], rank: float) -> Iterator[Run]:
     """Layers of one shape together, as long as their distance stays the same."""
     alike: dict[tuple[int, int], list[list[Layer]]] = defaultdict(list)
     for layer in layers:
@@ -155,8 +163,8 @@ def _runs(layers: Sequence[Layer], rank: int) -> Iterator[Run]:
             runs[-1].append(layer)
         else:
             runs.append([layer])
-    for (rows, numel), runs in alike.items():
-        yield from (Run(tuple(run), min(rank, rows, numel // rows)) for run in runs)
+    for runs in alike.values():
+        yield from (Run(tuple(run), _rank_of(run[0], rank)) for run in runs)
 
 
 def _continues(run: Sequence[Layer], layer: Layer) -> bool:

@@ -14,12 +14,11 @@ use the fused SGD. Horovod's tensor fusion is on, for its optimizer's sake: ours
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +36,7 @@ from wirebench.comm.launch import launched
 from wirebench.config import loader
 from wirebench.config.loader import EngineConfig
 from wirebench.exchange.native import native_sync
+from wirebench.record import overhead_results
 from wirebench.telemetry.environment import capture
 from wirebench.telemetry.machines import LoadMeter, hosts
 from wirebench.training.loss import cross_entropy
@@ -58,7 +58,7 @@ def main(arguments: Sequence[str]) -> int:
     """Launch the processes, or be one of them."""
     options = parse(arguments)
     if launched().alone:
-        return launch(options, arguments)
+        return launch("overhead", options, arguments)
     engine = start(EngineConfig(name=options.engine, device=options.device), fusion_mb=None)
     with tempfile.TemporaryDirectory() as folder:
         measure(options, engine, Path(folder) / "run")
@@ -66,8 +66,8 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def launch(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    """Run this tool under the engine's launcher."""
+def launch(tool: str, options: argparse.Namespace, arguments: Sequence[str]) -> int:
+    """Run `wirebench bench TOOL` under the launcher of the engine, with as many processes, as `options` say."""
     bin_folder = Path(sys.executable).parent
     command = {
         "torch": [str(bin_folder / "torchrun"), "--standalone", "--nproc-per-node", str(options.processes)],
@@ -78,9 +78,7 @@ def launch(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     }[options.engine]  # fmt: skip
     path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path}
-    return subprocess.run(
-        [*command, "-m", "suite", "bench", "overhead", *arguments], env=environment, check=False
-    ).returncode
+    return subprocess.run([*command, "-m", "suite", "bench", tool, *arguments], env=environment, check=False).returncode
 
 
 def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
@@ -98,7 +96,7 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     machines = {"load": load.loads(engine), "hosts": hosts(engine)}
     if not engine.is_first:
         return
-    result = summarise(options, seconds)
+    result = overhead_results.summary(seconds)
     print(f"{options.model}, {engine.size} processes, {engine.backend}, batch {run.config.data.batch_size} each")
     for name, label in (("ours", LABELS[options.ours]), ("peer", PEERS[options.engine])):
         print(f"  {label:28} {result[name]['median'] * 1e3:9.2f} ms a step")
@@ -108,24 +106,31 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     if options.json:
         environment = {**capture(engine.device), "hosts": machines["hosts"]}
         about = {"environment": environment, "load": machines["load"], "backend": engine.backend}
-        record = {**result, **about, "processes": engine.size}
+        record = {"kind": overhead_results.KIND, **result, "turns": seconds, **about, "processes": engine.size}
         write_atomically(Path(options.json), json.dumps(record, indent=1) + "\n")
 
 
 def settings(options: argparse.Namespace, folder: Path, size: int) -> loader.Config:
-    """The composition under test for `size` processes, on synthetic images: one epoch has all steps of a side."""
+    """The composition under test for `size` processes: one epoch has all steps of a side."""
+    return composition(options, folder, size, steps_of_a_side(options), {})
+
+
+def composition(
+    options: argparse.Namespace, folder: Path, size: int, steps: int, more: Mapping[str, object]
+) -> loader.Config:
+    """What `size` processes train on synthetic images, in one epoch of `steps` steps, with `more` settings."""
     table = {
         "engine.name": options.engine, "engine.device": options.device, "data.name": "synthetic",
         "data.image_size": 32, "data.num_classes": 10, "scheduler.name": "fused", "output.dir": str(folder),
-        "train.precision": options.precision, **MODELS[options.model],
+        "train.precision": options.precision, **MODELS[options.model], **more,
     }  # fmt: skip
     batch = options.batch or MODELS[options.model]["data.batch_size"]
-    table |= {"data.batch_size": batch, "data.train_size": batch * size * steps_of_a_side(options)}
+    table |= {"data.batch_size": batch, "data.train_size": batch * size * steps}
     nested: dict[str, dict[str, object]] = {}
     for key, value in table.items():
         section, _, name = key.partition(".")
         nested.setdefault(section, {})[name] = value
-    return loader.from_dict(nested, f"overhead-{options.model}")
+    return loader.from_dict(nested, f"bench-{options.model}")
 
 
 def steps_of_a_side(options: argparse.Namespace) -> int:
@@ -184,8 +189,7 @@ def peer(run: Trainer) -> Callable[[], None]:
 
     def step() -> None:
         images, labels = next(batches)
-        synchroniser.begin(0, 0)
-        synchroniser.enable_sync()
+        synchroniser.optimizer.zero_grad()
         with torch.autocast(run.engine.device.type, torch.bfloat16, enabled=settings.train.precision == "bf16"):
             output = synchroniser.module(images)
         cross_entropy(output, labels).backward()
@@ -202,16 +206,6 @@ def turn(step: Callable[[], None], steps: int) -> float:
     for _ in range(steps):
         step()
     return (time.perf_counter() - begin) / steps
-
-
-def summarise(options: argparse.Namespace, seconds: dict[str, list[float]]) -> dict[str, dict[str, float]]:
-    """Medians of both sides, and the spread of the ratio of neighbouring turns."""
-    ratios = [a / b for a, b in zip(seconds["ours"], seconds["peer"], strict=True)]
-    deciles = statistics.quantiles(ratios, n=10, method="inclusive")
-    return {
-        **{name: {"median": statistics.median(values)} for name, values in seconds.items()},
-        "ratio": {"median": statistics.median(ratios), "p10": deciles[0], "p90": deciles[-1]},
-    }
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -51,15 +51,18 @@ def note_of(header: Mapping[str, Any]) -> str:
 
 
 def draw(cells: Sequence[CompressorResult], out: Path, note: str, where: str = "") -> list[Path]:
-    """Write a figure for each size that has cells; returns their paths. Methods that failed are left out.
+    """Write `figures` into a folder; returns their paths."""
+    return [save(figure, out / name) for name, figure in figures(cells, note, where).items()]
+
+
+def figures(cells: Sequence[CompressorResult], note: str, where: str = "") -> dict[str, Figure]:
+    """By its file's name, a figure for each size that has cells; methods that failed are left out.
 
     `note` says how they were measured, `where` on which machines, with which commits.
     """
-    written = []
-    for items in sorted({cell.items for cell in cells if not cell.error}):
-        chosen = [cell for cell in cells if cell.items == items and not cell.error]
-        written.append(save(figure_of(chosen, note, where), out / f"compressors-{items}.png"))
-    return written
+    whole = [cell for cell in cells if not cell.error]
+    of_size = {items: [cell for cell in whole if cell.items == items] for items in sorted({c.items for c in whole})}
+    return {f"compressors-{items}.png": figure_of(chosen, note, where) for items, chosen in of_size.items()}
 
 
 def figure_of(cells: Sequence[CompressorResult], note: str = "", where: str = "") -> Figure:

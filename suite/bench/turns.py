@@ -37,7 +37,8 @@ class Contender:
 
 def world_of(subject: Method, number: int, workers: int) -> ExchangeContext:
     """Rank 0's view of the step that is run as the `number`-th: where ranks take turns, always its own."""
-    return ExchangeContext(0, workers, number * workers if subject.takes_turns else number)
+    step = subject.usual_step + (number * workers if subject.takes_turns else number)
+    return ExchangeContext(0, workers, step)
 
 
 @dataclass

@@ -16,6 +16,7 @@ MENU = Menu(
         "collectives": Entry("suite.bench.collectives", "time all-reduces side by side, with a prediction"),
         "compressors": Entry("suite.bench.compressors", "time and memory of compressors, in multiples of a copy"),
         "overhead": Entry("suite.bench.overhead", "compare our train step with DDP's or that of Horovod's optimizer"),
+        "checkpoint": Entry("suite.bench.checkpoint", "what checkpoints cost a run that saves one every 50 steps"),
         "input": Entry("suite.bench.input_pipeline", "time CIFAR-10's input pipeline and the step that it feeds"),
         "plot-collectives": Entry("suite.bench.plot_collectives", "figures of measured all-reduces"),
         "plot-compressors": Entry("suite.bench.plot_compressors", "figures of measured compressors"),

@@ -15,8 +15,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from suite.studies.committed import breaches, history
+from suite.studies.committed import breaches
 from suite.studies.page import Page
+from suite.studies.repository import history
 from suite.studies.runner import RESULTS, ROOT, Launch
 from suite.studies.runner import run as launch_command
 from suite.studies.series import INPUTS, run_all
@@ -67,7 +68,8 @@ def about(study: Study) -> str:
     published = study.published
     head = [f"{study.name}: {published.about}", '{authors}, "{title}", {published}'.format(**published.source)]
     claims = [f"  {claim.id}: {claim.text} ({claim.where})" for claim in published.claims.values()]
-    return "\n".join([*head, *claims, f"wirebench study {study.name} run | report | check"])
+    others = [f"  no claim: {each.text} ({each.where}): {each.why}" for each in published.excluded]
+    return "\n".join([*head, *claims, *others, f"wirebench study {study.name} run | report | check"])
 
 
 def run(study: Study, arguments: Sequence[str], launch: Launch) -> int:
@@ -119,12 +121,11 @@ def check(study: Study, arguments: Sequence[str]) -> int:
 def check_all(arguments: Sequence[str]) -> int:
     """Every table against its records, and every record against the rules of trust; 1 where something is wrong."""
     parser_of("study check", check_all.__doc__).parse_args(arguments)
-    found = [breach.words(RESULTS) for breach in breaches(RESULTS, history(ROOT))]
-    for line in found:
-        print(line)
-    if found:
-        # Tables are made of records: what is wrong with these comes first.
-        return 1
+    broken = breaches(RESULTS, history(ROOT, RESULTS))
+    for breach in broken:
+        print(breach.words(RESULTS))
+    if any(breach.rule == "schema" for breach in broken):
+        return 1  # no table can be made of what cannot be read
     from suite.webpage import committed  # what only a page needs takes a second to import
 
     drifted = committed.drifts(ROOT, RESULTS)
@@ -132,7 +133,7 @@ def check_all(arguments: Sequence[str]) -> int:
         print(line)
     if not drifted:
         print("all tables, the page and README.md are those of their records")
-    return 1 if drifted else 0
+    return 1 if broken or drifted else 0
 
 
 def make_all(arguments: Sequence[str], launch: Launch) -> int:

@@ -18,6 +18,7 @@ from suite.compose.resolve import compressor_of, method_of, refuse_workers, reso
 from suite.compose.virtual_profile import virtual_seconds_of
 from wirebench import data
 from wirebench.comm.engine import Engine, start
+from wirebench.comm.launch import has_agent
 from wirebench.comm.peers import agree_on, first_line
 from wirebench.comm.stop import Stopper
 from wirebench.config import loader
@@ -39,6 +40,8 @@ from wirebench.training.checkpoint import Checkpoints
 from wirebench.training.divergence import Guard
 from wirebench.training.elastic.commits import Commits
 from wirebench.training.elastic.host_memory import HostMemory
+from wirebench.training.elastic.launchers import launcher_of
+from wirebench.training.elastic.warden import Warden
 from wirebench.training.loss import cross_entropy
 from wirebench.training.optimizers.build import build_optimizer
 from wirebench.training.progress import NullProgress, Progress
@@ -127,10 +130,12 @@ def _assemble(
         # A step's average is complete within the next step; it is looked at there, on all ranks alike.
         synchroniser.averaged = guard.note_gradient
         guard.lag = max(guard.lag, 1)
+    # An elastic run goes on without the host whose agent is gone.
+    stopper = Stopper(engine.store, os.getppid() if has_agent() and commits is None else None)
     step_log = StepLog(clock, guard, record, progress, engine.size)
     return Trainer(
         settings, engine, directory, workers, lanes, synchroniser, guard, health, residual_watch, calibration,
-        clock, timeline, traffic, record, progress, step_log, checkpoints, Stopper(engine.store),
+        clock, timeline, traffic, record, progress, step_log, checkpoints, stopper,
         sampler(engine.device), total_steps, state, commits,
     )  # fmt: skip
 
@@ -142,16 +147,22 @@ def _commits(settings: Config, engine: Engine, state: TrainState, note: Callable
         if section.mirror:
             raise UserError("train.mirror: belongs to train.elastic=true")
         return None
-    if "TORCHELASTIC_RUN_ID" not in os.environ or engine.name != "torch":
-        raise UserError("train.elastic: needs torchrun, which starts ranks anew (docs/elastic.md)")
+    launcher = launcher_of(engine)
+    if launcher is None:
+        raise UserError(
+            "train.elastic: needs torchrun or horovodrun --min-np, which start ranks anew (docs/elastic.md)"
+        )
     if not settings.output.dir:
         raise UserError("train.elastic: needs output.dir, so that the ranks that are started anew go on in it")
     if not state.can_reshard:
         raise UserError("train.elastic: this compressor cannot hand over what it holds: it has no take_over")
     if section.commit_every_steps < 1:
         raise UserError(f"train.commit_every_steps: needs at least 1, got {section.commit_every_steps}")
-    memory = HostMemory(f"{os.environ.get('TORCHELASTIC_RUN_ID', '')} {Path(settings.output.dir).name}")
-    return Commits(engine, state, memory, section.commit_every_steps, bool(section.mirror) and engine.size > 1, note)
+    host = engine.peers[engine.ranks[0]].host
+    memory = HostMemory(f"{launcher.job()} {Path(settings.output.dir).name}", host=host)
+    warden = Warden(f"rank {engine.ranks[0]}", settings.engine.timeout_seconds / 2)
+    mirror = bool(section.mirror) and engine.size > 1
+    return Commits(engine, state, memory, section.commit_every_steps, mirror, note, launcher, warden)
 
 
 def _go_on(settings: Config, checkpoints: Checkpoints, commits: Commits | None) -> Path | None:
@@ -178,7 +189,8 @@ def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:
         agree_on(engine.communicators[0], "the ranks' data differ", fingerprint(dataset))
     tell("building the model")
     workers, order, updates = [], None, settings.optimizer
-    if compressor_of(settings).owns_momentum:
+    compressor = compressor_of(settings)
+    if compressor.owns_momentum and not compressor.makes_update:
         # The decay goes with the momentum, into the gradient before it is compressed.
         updates = dataclasses.replace(updates, weight_decay=0.0)
     for rank in engine.ranks:

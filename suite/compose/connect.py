@@ -108,7 +108,7 @@ def _lanes(settings: Config, engine: Engine, workers: list[Replica], clock: Cloc
     for worker, communicator in zip(workers, engine.communicators, strict=True):
         compressor, seed = compressor_of(settings), settings.train.seed
         lane = lane_of(worker.rank, worker.flat, compressor, communicator, collective, topology, seed, clock)
-        if compressor.owns_momentum:
+        if compressor.owns_momentum and not compressor.makes_update:
             lane.decay = Decay(settings.optimizer)
         lane.measure_every = settings.output.health_every
         lanes.append(lane)

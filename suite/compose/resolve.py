@@ -8,11 +8,16 @@ import models
 import schedulers
 from wirebench import collectives, data
 from wirebench.config import requested
-from wirebench.config.loader import AS_THE_PAPER, Config, to_dict
+from wirebench.config.loader import AS_THE_PAPER, Config, OptimizerConfig, to_dict
 from wirebench.dropin.assembly import ENGINES_OWN, IN_TWO_HALVES, collective_name, refuse_groups
 from wirebench.errors import UserError
 from wirebench.gradient.contract import Method, Scheduler
 
+PLAIN_SGD = (
+    "optimizer.name=sgd", "optimizer.momentum=0", "optimizer.nesterov=false", "optimizer.clip=0",
+    f"optimizer.beta2={OptimizerConfig.beta2}", f"optimizer.eps={OptimizerConfig.eps}",
+)  # fmt: skip
+"""Overrides that make any optimizer section the one that goes with updates; the rate is the compressor's own matter."""
 KINDS = (models.PLUGINS, data.PLUGINS, compressors.PLUGINS, schedulers.PLUGINS, collectives.PLUGINS)
 
 
@@ -52,8 +57,7 @@ def resolve(given: Config) -> Config:
         raise UserError(
             f"optimizer.clip: {resolved.scheduler.name!r} updates layers before the whole gradient's norm is known"
         )
-    if compressor_of(resolved).owns_momentum and resolved.optimizer.momentum:
-        raise UserError(f"optimizer.momentum: {resolved.compressor.name!r} applies momentum itself; set it to 0")
+    _check_update(resolved)
     return dataclasses.replace(resolved, asked=requested.difference(to_dict(given), to_dict(resolved)))
 
 
@@ -62,10 +66,29 @@ def _check_outer(settings: Config) -> None:
     if compressor_of(settings).owns_momentum:
         raise UserError(
             f"scheduler.name: {settings.scheduler.name!r} has an outer momentum, and "
-            f"{settings.compressor.name!r} applies one to what it is given; set compressor.momentum=0"
+            f"{settings.compressor.name!r} applies one to what it is given{_without_momentum(settings, '; set')}"
         )
     if settings.output.health_every:
         raise UserError(f"output.health_every: {settings.scheduler.name!r} exchanges no gradients to look into")
+
+
+def _check_update(settings: Config) -> None:
+    """UserError for an optimizer that does a part of the compressor's work once more."""
+    compressor, name = compressor_of(settings), settings.compressor.name
+    if compressor.owns_momentum and settings.optimizer.momentum:
+        raise UserError(f"optimizer.momentum: {name!r} applies momentum itself; set it to 0")
+    if compressor.makes_update and settings.optimizer.clip:
+        raise UserError(
+            f"optimizer.clip: {name!r} returns the update itself, of which the norm says nothing about the "
+            "gradient's; set it to 0"
+        )
+
+
+def _without_momentum(settings: Config, words: str) -> str:
+    """How the compressor does without a momentum, after these words; nothing where it cannot."""
+    return (
+        f"{words} compressor.momentum=0" if "momentum" in compressors.PLUGINS.options(settings.compressor.name) else ""
+    )
 
 
 def notes(given: Config) -> list[str]:
@@ -102,6 +125,11 @@ def compressor_of(settings: Config) -> Method:
     )
 
 
+def optimizer_for(name: str) -> tuple[str, ...]:
+    """Overrides that a compressor of this name asks of the optimizer: PLAIN_SGD where it returns updates, or none."""
+    return PLAIN_SGD if compressors.class_of(name).makes_update else ()
+
+
 def method_of(settings: Config) -> Method:
     """A fresh compressor without wrappers."""
     return compressors.build(settings.compressor.name, **settings.compressor.options)
@@ -129,7 +157,7 @@ def _as_the_paper(given: Config) -> Config:
     if optimizer.name != "sgd" and compressor_of(given).owns_momentum:
         raise UserError(
             f"optimizer.name: {section.name!r} applies the momentum itself, in place of sgd's; "
-            f"with {optimizer.name} set compressor.momentum=0"
+            f"set optimizer.name=sgd{_without_momentum(given, f', or with {optimizer.name} set')}"
         )
     if optimizer.momentum and "momentum" in takes and compressor_of(given).owns_momentum:
         if optimizer.nesterov and "nesterov" not in compressors.PLUGINS.options(section.name):

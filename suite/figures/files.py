@@ -20,29 +20,43 @@ VEGA_LITE = "6.4"
 SHARP = 2
 """Pixels of a file for each of the figure's."""
 MADE_OF = b"wirebench:chart\0"
-"""Keyword of the PNG's text chunk that says which chart the picture shows: the SHA-256 of its specification."""
+"""Keyword of the PNG's text chunk that says which chart the picture shows, and that it is the one that was drawn: the
+SHA-256 of the specification, and that of the file without the chunk."""
 SIGNATURE_AND_HEAD = 8 + 25
 """Bytes of a PNG before its first chunk that is free to choose."""
 
 
 def _png(spec: str) -> bytes:
-    drawn = vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=SHARP)
-    text = b"tEXt" + MADE_OF + _digest(spec)
+    return _stamped(vl_convert.vegalite_to_png(spec, vl_version=VEGA_LITE, scale=SHARP), _digest(spec.encode()))
+
+
+def _stamped(drawn: bytes, made_of: bytes) -> bytes:
+    """The picture with the chunk that says what it shows."""
+    text = b"tEXt" + MADE_OF + made_of + b" " + _digest(drawn)
     chunk = struct.pack(">I", len(text) - 4) + text + struct.pack(">I", zlib.crc32(text))
     return drawn[:SIGNATURE_AND_HEAD] + chunk + drawn[SIGNATURE_AND_HEAD:]
 
 
-def _digest(spec: str) -> bytes:
-    return hashlib.sha256(spec.encode()).hexdigest().encode()
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()
+
+
+def intact(path: Path) -> bool:
+    """Whether the PNG file at `path` is one that `save` drew, to the byte."""
+    content = path.read_bytes()
+    made_of = content[SIGNATURE_AND_HEAD + 8 + len(MADE_OF) :][: len(_digest(b""))]
+    chunk = len(_stamped(b"", made_of))
+    return content == _stamped(content[:SIGNATURE_AND_HEAD] + content[SIGNATURE_AND_HEAD + chunk :], made_of)
 
 
 def shows(path: Path, figure: Figure) -> bool:
-    """Whether the PNG file at `path` was made of this figure; it is not drawn anew, which would take a second."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
+    """Whether the PNG file at `path` was made of this figure, and is as it was drawn.
+
+    It is not drawn anew, which would take a second, and give other bytes with other fonts.
+    """
+    if not path.is_file():
         return False
-    return MADE_OF + _digest(_specification(figure)) in content
+    return MADE_OF + _digest(_specification(figure).encode()) in path.read_bytes() and intact(path)
 
 
 def specification(figure: Figure) -> dict[str, Any]:

@@ -1,21 +1,21 @@
 """Everything that is committed under results/, held against the rules of trust.py and against its records.
 
 results/exceptions.toml lists what breaks a rule all the same: `files`, patterns of paths below results/, `rules`, and
-`why`; for the rule "load" also `share`, of a machine's cores, up to which others may have used them. An exception that
-excuses nothing is a mistake, too.
+`why`; for the rule "load" also `share`, of a machine's cores, up to which others may have used them. A pattern that
+excuses no breach of one of its rules is a mistake, too.
 """
 
-import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from suite.studies import trust
+from suite.studies import benchmarks, trust
 from suite.studies.notes import NOTE, NotedRun
+from suite.studies.repository import Repository
 from suite.studies.study import Study, available
-from suite.studies.trust import Repository
 from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
 from wirebench.record import schema
@@ -43,57 +43,48 @@ class Breach(NamedTuple):
 
 @dataclass
 class Excuse:
-    """Of an exceptions.toml: paths by patterns, the rules that they may break, how far, and why."""
+    """Of an exceptions.toml: paths by patterns, the rules that they may break, how far, and why.
+
+    used  the pairs of a pattern and a rule that excused something
+    """
 
     files: list[str]
     rules: list[str]
     why: str
     share: float
-    used: bool = False
+    used: set[tuple[str, str]] = field(default_factory=set)
 
     def covers(self, breach: Breach, root: Path) -> bool:
         """Whether it is about this one."""
         file = breach.file.relative_to(root).as_posix()
-        return breach.rule in self.rules and breach.share <= self.share and any(fnmatch(file, p) for p in self.files)
+        if breach.rule not in self.rules or breach.share > self.share:
+            return False
+        patterns = [pattern for pattern in self.files if fnmatch(file, pattern)]
+        self.used.update((pattern, breach.rule) for pattern in patterns)
+        return bool(patterns)
+
+    @property
+    def unused(self) -> list[str]:
+        """What it excuses in vain."""
+        pairs = ((pattern, rule) for pattern in self.files for rule in self.rules)
+        return [f"{pattern}: {rule}" for pattern, rule in pairs if (pattern, rule) not in self.used]
 
 
 def breaches(root: Path, repository: Repository) -> list[Breach]:
     """All of the records below `root` that nothing excuses; UserError for a file that cannot be read."""
     excuses = _excuses(root / EXCEPTIONS)
-    found = []
-    single = list(_of_records(root, repository))
+    judged = _judged(root)
+    accuracies = frozenset(path for folder, what in judged if what == "seeds" for path in folder.rglob("record.json"))
+    single = [*_of_records(root, repository, accuracies), *_of_benchmarks(root, repository)]
     unreadable = any(breach.rule == "schema" for breach in single)
-    for breach in single if unreadable else [*single, *_of_repeats(root)]:
-        excused = [excuse for excuse in excuses if excuse.covers(breach, root)]
-        for excuse in excused:
-            excuse.used = True
-        if not excused:
-            found.append(breach)
-    unused = [excuse for excuse in excuses if not excuse.used]
-    return found + [
-        Breach(root / EXCEPTIONS, "exceptions", f"{', '.join(each.files)} excuses nothing") for each in unused
-    ]
+    repeated = [] if unreadable else [breach for each in judged for breach in _of_rows(*each)]
+    # Every excuse is asked, also after one that covers: it is not in vain.
+    found = [breach for breach in (*single, *repeated) if not any([each.covers(breach, root) for each in excuses])]
+    unused = [words for excuse in excuses for words in excuse.unused]
+    return found + [Breach(root / EXCEPTIONS, "exceptions", f"{words} excuses nothing") for words in unused]
 
 
-def history(root: Path) -> Repository:
-    """The commits that the checkout at `root` knows.
-
-    Nothing can be said in a shallow one, in one of a single commit, which is a copy without its history, or outside.
-    """
-    shallow = _git(root, "rev-parse", "--is-shallow-repository")
-    commits = (_git(root, "rev-list", "HEAD") or "").split() if shallow == "false" else []
-    return Repository(frozenset(commits) if len(commits) > 1 else None)
-
-
-def _git(root: Path, *words: str) -> str | None:
-    try:
-        done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _of_records(root: Path, repository: Repository) -> Iterator[Breach]:
+def _of_records(root: Path, repository: Repository, accuracies: frozenset[Path]) -> Iterator[Breach]:
     records: list[tuple[Path, dict[str, Any]]] = []
     for path in _below(root, "record.json"):
         try:
@@ -102,47 +93,50 @@ def _of_records(root: Path, repository: Repository) -> Iterator[Breach]:
             yield Breach(path, "schema", f"not valid JSON: {error}")
             continue
         mistakes = trust.broken(record, repository)
-        yield from (Breach(path, *each) for each in mistakes)
+        # An accuracy does not depend on what else the machine did.
+        counted = [each for each in mistakes if path not in accuracies or not each.rule.startswith("load")]
+        yield from (Breach(path, *each) for each in [*counted, *_edited(path, record, repository)])
         if not any(each.rule == "schema" for each in mistakes):
             records.append((path, record))
     yield from (Breach(path, *each) for path, each in trust.copies(records))
+
+
+def _of_benchmarks(root: Path, repository: Repository) -> Iterator[Breach]:
     for path in sorted([*_below(root, "*.jsonl"), *_below(root, "*.json")]):
         if path.name in NO_HEADER:
             continue
         try:
-            yield from (Breach(path, *each) for each in trust.broken_header(_header(path), repository))
-        except (ValueError, KeyError, TypeError) as error:
-            yield Breach(path, "schema", f"has no header: {error!r}")
+            mistakes = [*benchmarks.broken(path, repository), *_edited(path, benchmarks.header(path), repository)]
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            mistakes = [trust.Broken("schema", f"is no file of a benchmark: {error!r}")]
+        yield from (Breach(path, *each) for each in mistakes)
+
+
+def _edited(path: Path, content: Mapping[str, Any], repository: Repository) -> Iterator[trust.Broken]:
+    """A run that was committed with another content: a new run begins at another time."""
+    began = content.get("environment", {}).get("utc")
+    if any(f'"utc": {json.dumps(began)}'.encode() in version for version in repository.versions.get(path, ())):
+        yield trust.Broken("edited", f"the run of {began} was committed with another content")
 
 
 def _below(root: Path, pattern: str) -> list[Path]:
     return sorted(path for path in root.rglob(pattern) if path.relative_to(root).parts[0] != OWN_RUNS)
 
 
-def _header(path: Path) -> dict[str, Any]:
-    """What the file of a benchmark says of itself: its first line, or all of it."""
-    text = path.read_text(encoding="utf-8")
-    header = json_of(text.partition("\n")[0] if path.suffix == ".jsonl" else text)
-    return dict(header)
-
-
-def _of_repeats(root: Path) -> Iterator[Breach]:
-    """Of each composition that a study judges: enough turns, or seeds, and each once."""
-    for name in available():
-        for pattern, repeats in Study(name).published.records.items():
-            for folder in sorted(root.glob(pattern)):
-                yield from _of_rows(folder, repeats)
+def _judged(root: Path) -> list[tuple[Path, str]]:
+    """The folders of runs that studies judge, and whether their claims need several turns or seeds."""
+    patterns = [each for name in available() for each in Study(name).published.records.items()]
+    return [(folder, repeats) for pattern, repeats in patterns for folder in sorted(root.glob(pattern))]
 
 
 def _of_rows(folder: Path, repeats: str) -> Iterator[Breach]:
-    """A run's folder is named COMPOSITION-N."""
+    """Enough turns, or seeds, of each composition, and each once; a run's folder is named COMPOSITION-N."""
     rows: dict[str, list[NotedRun]] = {}
     for path in sorted(folder.glob("[!.]*/record.json")):
         label = path.parent.name.rpartition("-")[0]
         rows.setdefault(label, []).append(NotedRun(path.parent, {}, schema.read(path)))
-    rule = trust.seeds if repeats == "seeds" else trust.turns
     for label, runs in rows.items():
-        yield from (Breach(folder / label, *each) for each in rule(runs))
+        yield from (Breach(folder / label, *each) for each in trust.ENOUGH[repeats](runs))
 
 
 def _excuses(path: Path) -> list[Excuse]:

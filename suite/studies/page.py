@@ -57,6 +57,8 @@ class Page:
 
     def drift(self) -> str | None:
         """The first line in which the table on disk differs from this one, or a figure that is another; else None."""
+        if not self.path.exists():
+            return f"{within(self.path)}: is not there; run the study's report"
         written = markdown.text_of(self.path)
         if written == self.text:
             return self._other_figure() or self._other_file()

@@ -1,9 +1,9 @@
-"""published.toml: where a study's claims stand, the claims, and tables of published numbers; read and checked here."""
+"""published.toml: where a study's claims stand, the claims, and what else is published; read and checked here."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 from suite.studies.claim import Claim
 from wirebench.config.plugins import check_type
@@ -26,6 +26,7 @@ class Published:
     claims   by id
     tables   numbers that belong together, by name; each says `where` it stands and its `unit`
     records  folders of runs below results/, as patterns: whether a claim about them needs several `turns` or `seeds`
+    excluded the source's other numbers, none of which is a claim
     """
 
     about: str
@@ -33,6 +34,15 @@ class Published:
     claims: Mapping[str, Claim]
     tables: Mapping[str, Mapping[str, Any]]
     records: Mapping[str, str]
+    excluded: Sequence["Excluded"] = ()
+
+
+class Excluded(NamedTuple):
+    """Numbers of a source that are no claims: in words, where they stand, and why they are none."""
+
+    text: str
+    where: str
+    why: str
 
 
 def load(folder: Path) -> Published:
@@ -44,7 +54,7 @@ def load(folder: Path) -> Published:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise UserError(f"{path}: not valid TOML: {error}") from error
-    _refuse_unknown(str(path), given, ("about", "source", "claims", "tables", "records"))
+    _refuse_unknown(str(path), given, ("about", "source", "claims", "tables", "records", "excluded"))
     check_type(f"{path}: about", given.get("about"), str)
     source, tables = _table(path, given, "source"), _table(path, given, "tables")
     _refuse_unknown(f"{path}: source", source, SOURCE)
@@ -57,7 +67,8 @@ def load(folder: Path) -> Published:
     for pattern, repeats in records.items():
         if repeats not in REPEATS:
             raise UserError(f"{path}: records.{pattern}: needs one of {', '.join(REPEATS)}, got {repeats!r}")
-    return Published(given["about"], source, _claims(path, given.get("claims", [])), tables, records)
+    claims, excluded = _claims(path, given.get("claims", [])), _excluded(path, given.get("excluded", []))
+    return Published(given["about"], source, claims, tables, records, excluded)
 
 
 def _claims(path: Path, given: Any) -> dict[str, Claim]:
@@ -69,6 +80,15 @@ def _claims(path: Path, given: Any) -> dict[str, Claim]:
             raise UserError(f"{path}: claims: two have the id {claim.id!r}")
         claims[claim.id] = claim
     return claims
+
+
+def _excluded(path: Path, given: Any) -> tuple[Excluded, ...]:
+    check_type(f"{path}: excluded", given, list[dict])
+    for place, entry in enumerate(given):
+        _refuse_unknown(f"{path}: excluded[{place}]", entry, Excluded._fields)
+        for key in Excluded._fields:
+            check_type(f"{path}: excluded[{place}].{key}", entry.get(key), str)
+    return tuple(Excluded(**entry) for entry in given)
 
 
 def _claim(where: str, entry: Mapping[str, Any]) -> Claim:

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -28,6 +29,9 @@ ANEW = "\r\033[K"
 INTERRUPTED = 128 + signal.SIGINT
 WIREBENCH = [sys.executable, "-m", "suite"]
 """The command `wirebench`, also where it is not installed."""
+
+IN_ALL: ContextVar[Callable[[float], str] | None] = ContextVar("IN_ALL", default=None)
+"""Where a study is one of several: how long all of them will take, in words, where this one takes so many minutes."""
 
 Command = list[str]
 Launch = Callable[[Command], int]
@@ -91,7 +95,9 @@ def measure(
 
 def _left(took: Sequence[float], missing: int) -> str:
     """In words, how long so many cells will take if they are like those that are made; nothing before the first."""
-    return f", about {in_words(statistics.median(took) * missing / 60)} left" if took else ""
+    minutes, in_all = statistics.median(took) * missing / 60 if took else 0.0, IN_ALL.get()
+    mine = f", about {in_words(minutes)} left" if took else ""
+    return mine if in_all is None else f"{mine}, about {in_all(minutes)} in all"
 
 
 def in_words(minutes: float) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from suite.studies.runner import Launch, Part, in_words
+from suite.studies.runner import IN_ALL, Launch, Part, in_words
 from suite.studies.study import Study, available
 from wirebench.errors import UserError
 
@@ -23,19 +23,19 @@ def run_all(quick: bool, inputs: Mapping[str, Path | None], launch: Launch) -> l
     names = available()
     parts = {name: list(_given(name, Study(name).runs.series(quick), inputs)) for name in names}
     left = _Left(sum(part.minutes for those in parts.values() for part in those))
+    said = IN_ALL.set(left.words)
     for number, name in enumerate(names, 1):
         for part in parts[name]:
-            print(
-                f"study {number} of {len(names)}: {name}, about {left.words} left in all", file=sys.stderr, flush=True
-            )
-            began = time.monotonic()
+            left.begin(part.minutes)
+            print(f"study {number} of {len(names)}: {name}, about {left.words()} left in all", file=sys.stderr)
             try:
                 failed += [f"{name}: {label}" for label in Study(name).runs.run(options_of(name, part.words), launch)]
             except UserError as error:
                 # Runs of other settings lie there, or a config is wrong: the other studies can be made all the same.
                 print(f"{name}: {error}", file=sys.stderr)
                 failed.append(name)
-            left.done(part.minutes, (time.monotonic() - began) / 60)
+            left.done()
+    IN_ALL.reset(said)
     return failed
 
 
@@ -57,18 +57,28 @@ class _Left:
     """A part that took a smaller share of its minutes had its runs already, and says nothing of the machine."""
 
     def __init__(self, minutes: float) -> None:
-        self._expected, self._done, self._took = minutes, 0.0, 0.0
+        self._later, self._part, self._began = minutes, 0.0, 0.0
+        self._done, self._took = 0.0, 0.0
 
-    def done(self, minutes: float, took: float) -> None:
-        """A part is."""
-        self._expected -= minutes
-        if took > self.THERE * minutes:
-            self._done, self._took = self._done + minutes, self._took + took
+    def begin(self, minutes: float) -> None:
+        """A part of so many minutes."""
+        self._later -= minutes
+        self._part, self._began = minutes, time.monotonic()
+
+    def done(self) -> None:
+        """The part is."""
+        took = self._since
+        if took > self.THERE * self._part:
+            self._done, self._took = self._done + self._part, self._took + took
+
+    def words(self, cells: float = 0.0) -> str:
+        """As progress says it; `cells`: minutes that the part's cells still take at least, by those that are made."""
+        slower = self._took / self._done if self._done else 1.0
+        return in_words(slower * self._later + max(cells, slower * self._part - self._since))
 
     @property
-    def words(self) -> str:
-        """As progress says it."""
-        return in_words(self._expected * (self._took / self._done if self._done else 1.0))
+    def _since(self) -> float:
+        return (time.monotonic() - self._began) / 60
 
 
 def options_of(name: str, words: list[str]) -> argparse.Namespace:

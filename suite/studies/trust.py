@@ -6,12 +6,12 @@ record, unless results/exceptions.toml lists it with a reason.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from suite.studies.notes import NotedRun
+from suite.studies.repository import Repository
 from wirebench.record import schema
 
 TURNS = 5
@@ -34,25 +34,16 @@ class Broken(NamedTuple):
     share: float = 0.0
 
 
-@dataclass(frozen=True)
-class Repository:
-    """What is known of commits: those of this history; None where it is not whole, so that nothing can be said."""
-
-    commits: frozenset[str] | None
-
-    def knows(self, commit: str) -> bool:
-        """Whether the commit is one of the history, as far as it is known."""
-        return self.commits is None or commit in self.commits
-
-
 def broken(record: Mapping[str, Any], repository: Repository) -> list[Broken]:
     """The rules that a record breaks by itself."""
     mistakes = [Broken("schema", problem) for problem in schema.problems(record)]
-    return mistakes or [*_commit(record, repository), *_machines(record), *_load(record), *_numbers(record)]
+    return mistakes or [
+        *_commit(record, repository), *machines(record, record["world_size"]), *_load(record), *_numbers(record)
+    ]  # fmt: skip
 
 
 def broken_header(header: Mapping[str, Any], repository: Repository) -> list[Broken]:
-    """The rules that a benchmark's file breaks by itself, of what it says of its commit and its machine's load."""
+    """The rules that the header of a benchmark's file breaks, of what it says of its commit and its machines' load."""
     return [*_commit(header, repository), *_load(header)]
 
 
@@ -66,14 +57,15 @@ def _commit(record: Mapping[str, Any], repository: Repository) -> Iterator[Broke
         yield Broken("commit", f"{git['commit'][:10]} is not in this repository's history")
 
 
-def _machines(record: Mapping[str, Any]) -> Iterator[Broken]:
+def machines(record: Mapping[str, Any], size: int) -> Iterator[Broken]:
+    """Every one of `size` ranks says on which machine it was."""
     hosts = record["environment"].get("hosts")
     if hosts is None:
         yield Broken("machines unknown", "only rank 0's is described")
         return
     ranks = sorted(rank for host in hosts for rank in host["ranks"])
-    if ranks != list(range(record["world_size"])):
-        yield Broken("machines", f"described are those of ranks {ranks}, of {record['world_size']}")
+    if ranks != list(range(size)):
+        yield Broken("machines", f"described are those of ranks {ranks}, of {size}")
 
 
 def _load(record: Mapping[str, Any]) -> Iterator[Broken]:
@@ -102,6 +94,7 @@ def _numbers(record: Mapping[str, Any]) -> Iterator[Broken]:
         yield Broken("numbers", f"final.top1, {top1}, is not the last epoch's, {history[-1]['top1']}")
     yield from _rates(record)
     yield from _ratio(record)
+    yield from _prediction(record)
 
 
 def _rates(record: Mapping[str, Any]) -> Iterator[Broken]:
@@ -126,16 +119,27 @@ def _ratio(record: Mapping[str, Any]) -> Iterator[Broken]:
         yield Broken("numbers", f"compression_ratio.wire is {ratio:.4g}, and the bytes say {expected:.4g}")
 
 
+def _prediction(record: Mapping[str, Any]) -> Iterator[Broken]:
+    """The error is that of the predicted step against the measured one."""
+    told = record.get("prediction")
+    if not told:
+        return
+    expected = told["step_seconds"] / told["measured_seconds"] - 1
+    if not math.isclose(told["error"], expected, abs_tol=NEAR):
+        yield Broken("numbers", f"prediction.error is {told['error']:.4g}, and the steps say {expected:.4g}")
+
+
 def rules(runs: Sequence[NotedRun], repeats: str) -> tuple[str, ...]:
     """The names of the rules that a composition's runs break, with how many turns or seeds there are.
 
-    Whether a commit is known is no matter of the runs, and left out.
+    Whether a commit is known is no matter of the runs, and left out. `repeats` is "" where a claim is about many
+    compositions, each measured once.
     """
     found = [each.rule for run in runs for each in broken(run.record, Repository(None))]
-    few = turns(runs)
     if repeats == "seeds":
         # An accuracy does not depend on what else the machine did.
-        found, few = [rule for rule in found if not rule.startswith("load")], seeds(runs)
+        found = [rule for rule in found if not rule.startswith("load")]
+    few = ENOUGH[repeats](runs) if repeats else ()
     return (*dict.fromkeys(found), *dict.fromkeys(f"{each.rule} ({len(runs)})" for each in few))
 
 
@@ -173,6 +177,10 @@ def seeds(runs: Sequence[NotedRun]) -> Iterator[Broken]:
         yield Broken("seeds", f"{', '.join(twice)} used twice")
     if len(set(used)) < SEEDS:
         yield Broken("seeds", f"{len(set(used))}, and a claim about accuracy needs {SEEDS}")
+
+
+ENOUGH: Mapping[str, Callable[[Sequence[NotedRun]], Iterator[Broken]]] = {"turns": turns, "seeds": seeds}
+"""By what a claim needs several of."""
 
 
 def copies(records: Iterable[tuple[Path, Mapping[str, Any]]]) -> Iterator[tuple[Path, Broken]]:

@@ -26,4 +26,5 @@ def verdicts(sections: Sequence[Section]) -> Figure:
             parts: dict[str, float] = {state: float(number) for state, number in counted([section]).items()}
             bars.append(Bar(section.name, parts, words=f"{sum(parts.values()):.0f}"))
     across = around("claims", [0.0, *(bar.total for bar in bars)])
-    return finished(stacked(bars, across, Look(COLOURS, legend_columns=3), "Claims of the papers by verdict"))
+    note = f"{sum(bar.total for bar in bars):.0f} claims; each with its records and machines in report.html"
+    return finished(stacked(bars, across, Look(COLOURS, legend_columns=3), "Claims of the papers by verdict", note))

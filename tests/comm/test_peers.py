@@ -1,8 +1,10 @@
 """Who is gone when a call fails, and what all ranks must agree on."""
 
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from tests.distributed.launch import ROOT
 from wirebench.comm import peers
-from wirebench.comm.peers import Peer, agree_on, first_line, linger, missing, reporting_loss
+from wirebench.comm.peers import Peer, agree_on, end_stopped, first_line, linger, missing, reporting_loss
 from wirebench.errors import PeerLost, UserError
 
 pytestmark = pytest.mark.clock
@@ -100,6 +102,22 @@ def test_a_dead_process_of_this_host_is_named_at_once(living, buried: int, unbur
     assert str(all_peers[2]) == f"rank 2 (pid {unburied} on h)"
 
 
+def test_a_stopped_process_is_named_at_once_and_ended(living, store: dist.Store) -> None:
+    """It hears no SIGTERM, for which a launcher would wait."""
+    living.send_signal(signal.SIGSTOP)
+    while peers._state(living.pid) != peers.STOPPED:
+        time.sleep(0.01)
+    began = time.monotonic()
+    all_peers = team(living.pid)
+    assert missing(all_peers, 0, store) == missing(all_peers, 0, None) == [all_peers[1]]
+    linger(all_peers, 0, store)
+    assert time.monotonic() - began < 1
+    end_stopped(all_peers, "another host")
+    assert living.poll() is None
+    end_stopped(all_peers, "h")
+    assert living.wait(5) == -signal.SIGKILL
+
+
 def test_a_survivor_that_has_left_is_not_named(buried: int, unburied: int, store: dist.Store) -> None:
     all_peers = team(buried, unburied)
     store.set("survivor/1", "1")
@@ -139,6 +157,23 @@ def test_a_store_that_is_gone_lived_with_rank_0(living) -> None:
     del server
     all_peers = [Peer(0, "there", 1), Peer(1, "h", os.getpid()), Peer(2, "h", living.pid)]
     assert missing(all_peers, 1, client) == [all_peers[0]]
+
+
+def test_a_store_that_is_cut_off_was_with_rank_0(living, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own timeout does not end a call whose answer does not come."""
+    monkeypatch.setattr(peers, "ANSWER_SECONDS", 0.1)
+    over = threading.Event()
+
+    class CutOff:
+        def set(self, key: str, value: str) -> None:
+            over.wait(60)
+
+    silent: Any = CutOff()
+    began = time.monotonic()
+    all_peers = [Peer(0, "there", 1), Peer(1, "h", os.getpid()), Peer(2, "h", living.pid)]
+    assert missing(all_peers, 1, silent) == [all_peers[0]]
+    assert time.monotonic() - began < 2
+    over.set()
 
 
 def test_rank_0_waits_until_the_living_have_read(

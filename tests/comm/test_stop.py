@@ -33,6 +33,16 @@ def test_a_signal_is_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
 
 
+def test_a_launcher_that_is_gone_is_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = dist.HashStore()
+    stopper = Stopper(store, os.getppid())
+    stopper.before_step(3)
+    assert not store.check([stop.KEY])
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    stopper.before_step(4)
+    assert stopper.told and stopper.after_step(4)
+
+
 def test_the_first_wish_counts_from_its_step_on() -> None:
     store = dist.HashStore()
     first, second, listener = Stopper(store), Stopper(store), Stopper(store)

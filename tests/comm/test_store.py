@@ -66,3 +66,12 @@ def test_the_word_is_the_launchers_name_of_the_job() -> None:
     environment = {"TORCHELASTIC_RUN_ID": "a", "SLURM_JOB_ID": "7"}
     assert [store.word_of_job(each, environment) for each in ("torchrun", "srun", "mpirun")] == ["a", "7", ""]
     assert store.word_of_job("srun", {}) == ""
+
+
+def test_ranks_meet_at_rank_0s_own_store_which_outlives_the_agents() -> None:
+    agents = dist.HashStore()
+    kept = store.by_rank_0(agents, 0, "127.0.0.1", True, SECONDS)
+    joined = store.by_rank_0(agents, 1, "127.0.0.1", True, SECONDS)
+    del agents
+    kept.set("a", "b")
+    assert joined.get("a") == b"b"

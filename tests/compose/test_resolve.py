@@ -10,7 +10,7 @@ import torch
 
 import compressors
 from suite.compose.build import compose
-from suite.compose.resolve import notes, refuse_cut, resolve
+from suite.compose.resolve import PLAIN_SGD, notes, refuse_cut, resolve
 from tests.distributed.launch import CONFIG, here
 from tests.helpers import cut, lay_out
 from train import conduct
@@ -66,6 +66,35 @@ def test_the_help_names_the_methods_that_bring_their_own(section: type) -> None:
 def test_momentum_in_both_places_is_refused() -> None:
     with pytest.raises(UserError, match=r"optimizer\.momentum: 'dgc' applies momentum itself; set it to 0"):
         resolved(compressor={"name": "dgc", "momentum": 0.9}, optimizer={"momentum": 0.9})
+
+
+UPDATES = [name for name in compressors.available() if compressors.class_of(name).makes_update]
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_what_returns_updates_goes_with_plain_sgd(name: str) -> None:
+    plain: dict[str, object] = {"momentum": 0.0, "weight_decay": 0.1}
+    assert resolved(compressor={"name": name}, optimizer=plain).optimizer.weight_decay == 0.1
+    with pytest.raises(UserError, match=rf"optimizer\.momentum: '{name}' applies momentum itself; set it to 0"):
+        resolved(compressor={"name": name}, optimizer={"momentum": 0.9})
+    with pytest.raises(UserError, match=r"in place of sgd's; set optimizer\.name=sgd$"):
+        resolved(compressor={"name": name}, optimizer={"name": "adamw"})
+    with pytest.raises(UserError, match=rf"optimizer\.clip: '{name}' returns the update itself"):
+        resolved(compressor={"name": name}, optimizer=plain | {"clip": 1.0})
+    with pytest.raises(UserError, match=r"applies one to what it is given$"):
+        resolved(compressor={"name": name}, optimizer=plain, scheduler={"name": "outer"})
+    with pytest.raises(UserError, match=r"compressor\.dense_below: this compressor applies a momentum"):
+        resolved(compressor={"name": name, "dense_below": 10}, optimizer=plain)
+
+
+@pytest.mark.parametrize(("name", "decay"), [("lion_sign", 0.5), ("dgc", 0.0)])
+def test_the_weight_decay_of_an_update_stays_with_the_optimizer(name: str, decay: float, tmp_path: Path) -> None:
+    settings = [f"compressor.name={name}", *PLAIN_SGD, "optimizer.weight_decay=0.5", f"output.dir={tmp_path}"]
+    run = compose(loader.load(CONFIG, settings))
+    for worker, lane in zip(run.workers, run.lanes, strict=True):
+        assert {group["weight_decay"] for group in worker.optimizer.param_groups} == {decay}
+        assert (lane.decay is None) == bool(decay)
+    run.close()
 
 
 def test_a_method_that_needs_the_whole_model_refuses_a_cut(monkeypatch: pytest.MonkeyPatch) -> None:

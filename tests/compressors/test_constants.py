@@ -57,6 +57,14 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # Not the paper's rule: what learns, by the study convergence.
     "gs_sgd": SKETCHED
     | {"rows": 3, "fill": "estimate", "p1": 0.5, "p2": 4, "agree": "all", "broadcast": "indices", "reseed": True},
+    # Its code, demo.py.
+    "demo": {"chunk": 64, "k": 32, "beta": 0.999},
+    # Its code: mu, and the betas of the vectors' Lion; the rank is its README's for 3 billion parameters.
+    "dion": {"rank_fraction": 0.25, "mu": 0.95, "beta1": 0.9, "beta2": 0.95},
+    "lion_sign": {"beta1": 0.9, "beta2": 0.99},
+    # DeepSpeed's zoadam.py: var_update_scaler, var_freeze_step, local_step_scaler, local_step_clipper.
+    "zero_one_adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}
+    | {"kappa": 16, "freeze_step": 100_000, "double_every": 32_678, "longest": 16},
     # Its code: 5 x 500,000 for k = 50,000; p2 = 4; no threshold, no random fill; biases beside the sketch.
     "sketched_sgd": SKETCHED | {"columns_per_entry": 10.0, "fill": "estimate", "p2": 4, "broadcast": "indices"},
     "gtopk": {"density": 0.001, "conserve": False, "selection": "exact"},

@@ -46,6 +46,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "acp_sgd": {"rank": 1},
     "powersgd": {"min_compression_rate": 1.0},
     "threshold": {"threshold": 7.0},
+    "demo": {"chunk": 4, "k": 3},
+    "zero_one_adam": {"kappa": 1, "freeze_step": 3, "double_every": 2, "longest": 4},
 }
 # Further forms of a method, which must hold to the same contract.
 FORMS: dict[str, list[dict[str, Any]]] = {
@@ -77,6 +79,7 @@ FORMS: dict[str, list[dict[str, Any]]] = {
         {"mode": "layerwise", "masks": "delta", "waiting": True},
         {"masks": "smaller", "draw": "bucket", "voters": 1},
     ],
+    "dion": [{"rank_fraction": 1.0}],
     "topk": [{"values": "fp16", "indices": "delta"}, {"values": "bf16", "indices": "bitmap"}],
 }
 
@@ -111,7 +114,9 @@ def variants() -> list[Any]:
     found, seen = [], set()
     for name, options in forms():
         has_density = "density" in options
-        wrappings: dict[str, dict[str, Any]] = {"bare": {}, "dense_below": {"dense_below": DENSE_BELOW}}
+        wrappings: dict[str, dict[str, Any]] = {"bare": {}}
+        if not compressors.class_of(name).makes_update:  # an optimizer in itself updates all layers, or none
+            wrappings["dense_below"] = {"dense_below": DENSE_BELOW}
         if has_density:
             wrappings["warmup"] = {"warmup": WARMUP}
             wrappings["both"] = {"warmup": WARMUP, "dense_below": DENSE_BELOW}

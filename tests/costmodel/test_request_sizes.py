@@ -14,7 +14,7 @@ from wirebench.gradient.requests import Gather, Merge, Reduce, Route, Sum
 
 SEVERAL = [(32, 16, 3, 3), (32,), (32,), (64, 32, 3, 3), (10, 128), (10,)]
 SHAPES = {"several": SEVERAL, "beyond what is tried": [(500, 140), (500,)]}
-EXACT = {"none", "fp16", "bf16", "powersgd", "acp_sgd", "onebit"}
+EXACT = {"none", "fp16", "bf16", "powersgd", "acp_sgd", "onebit", "dion"}
 CHANCE = {"dgc": 0.1, "iwp": 0.1, "gs_sgd": 0.1}
 """What these choose is a matter of chance: of a sample, of coordinates beyond a threshold, of cells that agree."""
 
@@ -34,7 +34,8 @@ def exchanged(make, shapes: Shapes, size: int, scale: float = 1.0) -> list[tuple
     for rank in range(size):
         noise = torch.randn(numel, generator=torch.Generator().manual_seed(rank))
         [bucket] = cut(scale * GRADIENT_DEVIATION * noise, layers, [range(len(layers))], param)
-        exchanges.append(make().exchange(bucket, ExchangeContext(rank, size)))
+        method = make()
+        exchanges.append(method.exchange(bucket, ExchangeContext(rank, size, method.usual_step)))
     engine.answer_all(exchanges)
     rounds = zip(*(server.take_log() for server in engine.servers), strict=True)
     return [
@@ -126,7 +127,13 @@ def test_a_large_world_is_asked_as_a_small_one_where_the_method_does_not_care():
 
 def test_which_methods_depend_on_shapes_and_on_values():
     found = {name: Sizes(make_of(name), 4) for name in compressors.available()}
-    assert {name for name, sizes in found.items() if sizes.by_shape} == {"powersgd", "acp_sgd", "onebit"}
+    assert {name for name, sizes in found.items() if sizes.by_shape} == {
+        "powersgd",
+        "acp_sgd",
+        "onebit",
+        "dion",
+        "demo",
+    }
     assert {name for name, sizes in found.items() if sizes.by_value} == {"iwp", "threshold"}
 
 

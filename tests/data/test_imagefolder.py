@@ -1,3 +1,4 @@
+import os
 import shutil
 from pathlib import Path
 
@@ -97,6 +98,20 @@ def test_a_file_that_is_no_image_is_one_clear_line(images: Path) -> None:
     (images / "val" / "dog" / "0.jpg").write_text("not an image")
     with pytest.raises(UserError, match=r"val/dog/0\.jpg is not a readable image"):
         read(build(images), [3], train=False)
+
+
+def test_a_pipe_among_the_images_is_one_clear_line(images: Path) -> None:
+    """Whoever opens one waits for a writer."""
+    (images / "val" / "dog" / "0.jpg").unlink()
+    os.mkfifo(images / "val" / "dog" / "0.jpg")
+    with pytest.raises(UserError, match=r"val/dog/0\.jpg is not a readable image: it is no file"):
+        read(build(images), [3], train=False)
+
+
+def test_a_file_in_the_place_of_a_folder_is_named(images: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"data\.root: .*file/train: Not a directory"):
+        build(tmp_path / "file")
 
 
 def test_missing_folders_are_named(images: Path, tmp_path: Path) -> None:

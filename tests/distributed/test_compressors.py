@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import compressors
+from suite.compose.resolve import optimizer_for
 from tests.distributed.ends import losses, record
 from tests.distributed.forked import fork
 from tests.distributed.launch import ROOT, here
@@ -20,7 +21,7 @@ def settings(name: str) -> list[str]:
     """A compressor at a density that leaves ResNet-20 something to send."""
     density = ["compressor.density=0.01"] if "density" in compressors.PLUGINS.options(name) else []
     whole = ["scheduler.name=sync_easgd"] if compressors.PLUGINS.load(name).whole_model else []
-    return [f"compressor.name={name}", *density, *whole]
+    return [f"compressor.name={name}", *density, *whole, *optimizer_for(name)]
 
 
 def agree(engine: str, size: int, name: str, folder: Path) -> None:

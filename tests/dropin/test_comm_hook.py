@@ -16,4 +16,6 @@ def test_every_compressor_through_ddp_is_that_of_train_py_to_the_bit(tmp_path: P
     assert {name for name, (buckets, *_) in told.items() if buckets == "1"} == {
         name for name in names if compressors.build(name).whole_model
     }
-    assert all(float(wire) < float(told["none"][2]) for name, (*_, wire) in told.items() if name not in ("none", "iwp"))
+    # The first steps of 0/1 Adam are dense.
+    more = ("none", "iwp", "zero_one_adam")
+    assert all(float(wire) < float(told["none"][2]) for name, (*_, wire) in told.items() if name not in more)

@@ -94,6 +94,27 @@ def test_profile_writes_what_the_planner_reads(tmp_path: Path) -> None:
     assert simulate(["--trace", str(tmp_path / "mine.json"), "--network", "1gbe", "--workers", "4"]) == 0
 
 
+@pytest.mark.parametrize(
+    ("inputs", "given", "counted"),
+    [
+        (torch.zeros(4, 6, dtype=torch.int64), 0, (24, "tokens")),
+        (torch.zeros(4, 6, dtype=torch.int64), 4, (4, "samples")),
+        (torch.zeros(4, 6), 0, (4, "samples")),
+        (torch.zeros(4, 1, 2, 3), 0, (4, "images")),
+    ],
+)
+def test_a_batch_is_counted_in_what_the_model_takes(inputs: Tensor, given: int, counted: tuple[int, str]) -> None:
+    model = (
+        nn.Sequential(nn.Embedding(2, 3))
+        if not inputs.is_floating_point()
+        else nn.Sequential(nn.Linear(inputs.shape[-1], 2))
+    )
+    with wirebench.profile(model, given) as profiled:
+        for _ in range(2):
+            model(inputs).sum().backward()
+    assert (profiled.trace.batch_size, profiled.trace.unit) == counted
+
+
 def test_too_few_passes_are_one_line() -> None:
     with pytest.raises(UserError, match="there were 1"), wirebench.profile(model := Net()):
         steps(model, 1)

@@ -73,7 +73,7 @@ def test_a_host_holds_two_commits_whole_and_only_its_own(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["train.elastic=true"], "train.elastic: needs torchrun, which starts ranks anew"),
+        (["train.elastic=true"], "train.elastic: needs torchrun or horovodrun --min-np, which start ranks anew"),
         (["train.mirror=1"], "train.mirror: belongs to train.elastic=true"),
         (["train.mirror=2", "train.elastic=true"], "train.mirror: "),
     ],

@@ -28,7 +28,7 @@ def alone(**options):
 def test_gradients_become_views_of_the_flat_one():
     model, lane = alone()
     ready: list[int] = []
-    lane.attach(ready.append)
+    lane.attach(ready.extend)
     lane.begin(0, 0)
     loss_of(model, images(0)).backward()
     assert sorted(ready) == [0, 1, 2, 3, 4, 5], "the odd parameter takes no part"
@@ -36,6 +36,36 @@ def test_gradients_become_views_of_the_flat_one():
         assert parameter.grad is view
     assert lane.fill_unused() == [6]
     check_gradients(model, plain_gradients([images(0)]))
+
+
+def test_small_gradients_are_taken_together_with_the_last_of_their_bucket():
+    model, lane = alone(groups=PAIRS)
+    told: list[list[int]] = []
+    lane.attach(lambda layers: told.append(list(layers)))
+    lane.set_buckets([range(0, 4), range(4, 7)])  # the hooks follow a new cut
+    lane.begin(0, 0)
+    loss_of(model, images(0)).backward()
+    assert any(len(layers) > 1 for layers in told), "one hook for several"
+    assert lane.has_gradients
+    lane.fill_unused()
+    assert sorted(layer for layers in told for layer in layers) == [0, 1, 2, 3, 4, 5]
+    check_gradients(model, plain_gradients([images(0)]))
+
+
+def test_a_layer_that_has_completed_a_bucket_is_taken_at_once_from_then_on():
+    model, lane = alone(groups=[LAYERS])
+    told: list[list[int]] = []
+    lane.attach(lambda layers: told.append(list(layers)))
+    for heard in (False, True):
+        if heard:
+            lane.hear(2)
+            lane.hear(2)
+        lane.begin(int(heard), 0)
+        told.clear()
+        loss_of(model, images(0)).backward()
+        assert any(layers[-1] == 2 for layers in told) == heard, told
+        lane.fill_unused()
+        check_gradients(model, plain_gradients([images(0)]))
 
 
 @pytest.mark.parametrize("parts", [2, 4])
@@ -67,8 +97,8 @@ def test_a_new_step_forgets_the_gradients_of_the_one_before():
 def test_detaching_takes_the_hooks_away():
     model, lane = alone()
     ready: list[int] = []
-    for detach in lane.attach(ready.append):
-        detach()
+    lane.attach(ready.extend)
+    lane.detach()
     loss_of(model, images(0)).backward()
     assert ready == []
     assert not lane.flat.grad.any()

@@ -1,6 +1,7 @@
 """The communication thread: buckets leave in order while the backward pass goes on, and errors come back."""
 
 import json
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -102,23 +103,27 @@ def test_gradients_are_averaged_step_after_step(opened, groups, after_backward, 
         assert len(driver.take_logs()[0]) == len(groups)
 
 
-def test_exchanges_run_in_a_thread_of_their_own(opened):
+def test_exchanges_run_in_a_thread_while_the_backward_pass_goes_on_and_the_rest_where_it_has_ended(opened):
     compressor = Averaging()
-    model, lane = lane_of(Echo(), compressor=compressor)
+    model, lane = lane_of(Echo(), PAIRS, compressor=compressor)
+    model.first.register_forward_hook(lambda _module, _inputs, output: SlowBackward.apply(output))
     opened.append(driver := Threaded(lane, Timeline()))
-    step_of(driver, model, 0)
-    assert {thread for _, _, thread in compressor.seen} == {"exchange"}
+    for step in range(2):  # the first shows in which order gradients come
+        step_of(driver, model, step)
+    mine = threading.current_thread().name
+    assert [thread for _, _, thread in compressor.seen[3:]] == ["exchange", "exchange", mine]
 
 
 @pytest.mark.parametrize("order", [ORDER, ORDER[::-1], ORDER[3:] + ORDER[:3]])
-def test_buckets_leave_in_order_whatever_order_gradients_come_in(opened, order):
+@pytest.mark.parametrize("groups", [WFBP, PAIRS])
+def test_buckets_leave_in_order_whatever_order_gradients_come_in(opened, order, groups):
     compressor = Averaging()
-    model, lane = lane_of(Echo(), WFBP, order, compressor)
+    model, lane = lane_of(Echo(), groups, order, compressor)
     opened.append(driver := Threaded(lane, Timeline()))
     for step in range(2):
         step_of(driver, model, step)
         check_gradients(model, plain_gradients([images(step, 8)]))
-    assert compressor.buckets == [*LAYERS, *LAYERS]
+    assert compressor.buckets == 2 * list(range(len(groups)))
 
 
 def test_layers_without_gradient_hold_nothing_up(opened):
@@ -219,14 +224,15 @@ def spans(timeline: Timeline, folder) -> dict[str, tuple[float, float]]:
 
 
 def drawn_step(opened, folder, after_backward: bool) -> dict[str, tuple[float, float]]:
-    """The spans of a step whose backward pass waits between its layers."""
+    """The spans of a step whose backward pass waits between its layers; the step before has shown their order."""
     model, lane = lane_of(Echo(seconds=0.08), PAIRS)
     for layer in (model.middle, model.first):
         layer.register_forward_hook(lambda _module, _inputs, output: SlowBackward.apply(output))
     timeline = Timeline()
-    timeline.active = True
     opened.append(driver := Threaded(lane, timeline, after_backward))
-    driver.begin(0, 0)
+    step_of(driver, model, 0)
+    timeline.active = True
+    driver.begin(1, 0)
     driver.enable_sync()
     loss = loss_of(model, images(0))
     begin = time.perf_counter()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.suite.test_bench_collectives import CELL
+from tests.bench.test_bench_collectives import CELL
 from wirebench.formats import nccl_tests
 
 HEADER: dict[str, Any] = {

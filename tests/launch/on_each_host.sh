@@ -1,6 +1,6 @@
 #!/bin/bash
-# Started on every host of an emulated cluster: on_each_host.sh FOLDER HOSTS WORDS...
-# sshd runs on each, with the settings of launch/; on the first launch/horovodrun-hosts.sh trains across them.
+# Started on every host of an emulated cluster: on_each_host.sh FOLDER COMMAND WORDS...
+# sshd runs on each, with the settings of launch/; on the first the command starts a job across them.
 set -eu
 folder=$1
 shift
@@ -17,7 +17,7 @@ if [ "$RANK" = 0 ]; then
     unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE MASTER_ADDR MASTER_PORT GLOO_SOCKET_IFNAME WIREBENCH_COUNTS
     until ssh -o BatchMode=yes h1 true; do sleep 0.2; done
     status=0
-    launch/horovodrun-hosts.sh "$@" || status=$?
+    "$@" || status=$?
     touch "$folder/over"
     exit $status
 fi

@@ -125,6 +125,8 @@ def test_a_workflow_runs_what_there_is(workflow: Path) -> None:
         assert {word for word in re.findall(r"\bmake ([a-z-]+)", run)} <= targets
         files = re.findall(r"(?<![\w/.])((?:scripts|launch|configs|\.ci)/[\w./-]+\w)", run)
         assert all((ROOT / file).exists() for file in files), run
+    if shutil.which("actionlint"):
+        subprocess.run(["actionlint", str(workflow)], check=True)
 
 
 def test_the_python_versions_of_the_workflow_are_those_of_the_project() -> None:

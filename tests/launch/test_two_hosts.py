@@ -1,23 +1,23 @@
-"""Two hosts with sshd, each in its own network namespace, and horovodrun across them: losses are those of one host."""
+"""Two hosts with sshd, each in its own network namespace, and horovodrun or mpirun across them."""
 
 import importlib.util
-import json
+import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cluster.running import CLUSTER
-from tests.distributed.launch import ROOT, launch
+from tests.distributed.ends import losses, record
+from tests.distributed.launch import BIN, ROOT, launch
 from wirebench.cluster import namespaces
 from wirebench.errors import UserError
 
 CONFIG = ["configs/smoke.toml", "train.max_steps=6", "train.eval_every=0", "output.tensorboard=false"]
-
-
-def losses(folder: Path) -> list[float]:
-    return [json.loads(line)["loss"] for line in (folder / "steps.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture
@@ -25,8 +25,6 @@ def ssh(tmp_path: Path) -> Path:
     """What ~/.ssh holds on every host: a key, and the settings that the images have."""
     if not Path("/usr/sbin/sshd").exists() or shutil.which("ssh") is None:
         pytest.skip("needs sshd and ssh: apt-get install openssh-server openssh-client")
-    if importlib.util.find_spec("horovod") is None:
-        pytest.skip("Horovod is not built here (WIREBENCH_NO_HOROVOD)")
     try:
         namespaces.check()
     except UserError as error:
@@ -40,19 +38,77 @@ def ssh(tmp_path: Path) -> Path:
     return folder
 
 
+def across_two_hosts(folder: Path, command: Sequence[object], environment: Mapping[str, str] | None = None) -> None:
+    """Run a command on the first of two hosts that reach each other by ssh; AssertionError where it fails."""
+    script = ROOT / "tests/launch/on_each_host.sh"
+    run = [*CLUSTER, "run", "--hosts", "2", "--link", "1gbit", "--", script, folder, *command]
+    done = subprocess.run(
+        list(map(str, run)),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, **(environment or {})},
+    )
+    logs = "\n".join(path.read_text() for path in folder.glob("sshd-*.log"))
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{logs}"
+
+
 @pytest.mark.slow
 def test_two_hosts_train_as_one(ssh: Path, tmp_path: Path) -> None:
-    script = ROOT / "tests/launch/on_each_host.sh"
-    words = ["h0:2,h1:2", *CONFIG, f"output.dir={tmp_path / 'two'}"]
-    run = [*CLUSTER, "run", "--hosts", "2", "--link", "1gbit", "--", script, tmp_path, *words]
-    done = subprocess.run(list(map(str, run)), cwd=ROOT, capture_output=True, text=True, timeout=200)
-    logs = "\n".join(path.read_text() for path in tmp_path.glob("sshd-*.log"))
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}\n{logs}"
+    if importlib.util.find_spec("horovod") is None:
+        pytest.skip("Horovod is not built here (WIREBENCH_NO_HOROVOD)")
+    across_two_hosts(tmp_path, ["launch/horovodrun-hosts.sh", "h0:2,h1:2", *CONFIG, f"output.dir={tmp_path / 'two'}"])
     one = launch("horovod", 4, [*CONFIG, f"output.dir={tmp_path / 'one'}"], tmp_path)
     assert one.code == 0, one.said
-    record = json.loads((tmp_path / "two/record.json").read_text())
-    assert [sorted(each["ranks"]) for each in record["environment"]["hosts"]] == [[0, 1], [2, 3]]
+    hosts = record(tmp_path / "two")["environment"]["hosts"]
+    assert [sorted(each["ranks"]) for each in hosts] == [[0, 1], [2, 3]]
     assert losses(tmp_path / "two") == losses(tmp_path / "one")
+
+
+def mpi_job(engine: str, folder: Path) -> list[str]:
+    """What the launcher of launch/mpijob.yaml runs, of two ranks a host, on this machine's files and with `engine`.
+
+    torch needs to be told where rank 0 is, Horovod finds it by MPI.
+    """
+    job = yaml.safe_load((ROOT / "launch/mpijob.yaml").read_text())
+    launcher = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]["containers"][0]
+    words = [*launcher["command"], *launcher["args"]]
+    words[words.index("-np") + 1] = "4"
+    program = words.index("python")
+    place = ["-x", "MASTER_ADDR=h0", "-x", "MASTER_PORT=29500"] if engine == "torch" else []
+    settings = [word.replace("/app/", "") for word in words[program:] if not word.startswith(("engine.", "output."))]
+    changed = [f"engine.name={engine}", f"output.dir={folder}", *CONFIG[1:]]
+    return ["env", f"PATH={BIN}:/usr/bin:/bin", *words[:program], *place, "--wdir", str(ROOT), *settings, *changed]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["torch", "horovod"])
+def test_the_mpi_job_trains_across_two_hosts(engine: str, ssh: Path, tmp_path: Path) -> None:
+    """As the operator runs it: hosts and slots come from a file, options of ssh by Open MPI's variables."""
+    if shutil.which("mpirun") is None:
+        pytest.skip("needs Open MPI: apt-get install openmpi-bin")
+    if engine == "horovod" and not _has_mpi():
+        pytest.skip("needs a Horovod with MPI: MPI=1 make setup, with libopenmpi-dev")
+    (tmp_path / "hostfile").write_text("h0 slots=2\nh1 slots=2\n")
+    told = {
+        "OMPI_MCA_orte_default_hostfile": str(tmp_path / "hostfile"),
+        "OMPI_MCA_orte_keep_fqdn_hostnames": "true",
+        "OMPI_MCA_plm_rsh_args": "-o ConnectionAttempts=10",
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.environ.get("PYTHONPATH", ""),
+    }
+    across_two_hosts(tmp_path, mpi_job(engine, tmp_path / "two"), told)
+    found = record(tmp_path / "two")
+    assert (found["engine"], found["status"], found["world_size"]) == (engine, "finished", 4)
+    assert [sorted(each["ranks"]) for each in found["environment"]["hosts"]] == [[0, 1], [2, 3]]
+
+
+def _has_mpi() -> bool:
+    asked = "import horovod.torch as hvd; raise SystemExit(not hvd.mpi_built())"
+    return subprocess.run([sys.executable, "-c", asked], capture_output=True).returncode == 0
 
 
 @pytest.mark.parametrize(

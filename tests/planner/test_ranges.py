@@ -21,7 +21,7 @@ def errors(monkeypatch, low: float, high: float) -> None:
 
 def test_nine_out_of_ten_lie_in_the_range_and_the_prediction_too(tmp_path):
     found = ranges.of([1.5 + 0.01 * place for place in range(101)])
-    assert (found.low, found.high, found.runs) == (1.0, pytest.approx(2.45), 101)
+    assert (found.low, found.runs) == (1.0, 101) and found.high == pytest.approx(2.45)
     one = ranges.of([0.5])
     assert (one.low, one.high) == (0.5, 1.0)
     path = tmp_path / "outside.json"

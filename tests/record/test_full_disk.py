@@ -2,15 +2,17 @@
 
 import errno
 import os
+import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
 import pytest
 import torch.distributed as dist
 
-from tests.distributed.ends import checkpoints, losses, record
+from tests.distributed.ends import assert_same_end, checkpoints, losses, record
 from tests.distributed.launch import CONFIG, here
 from wirebench.comm.peers import leave_word, word_left
 from wirebench.errors import Unwritable
@@ -119,3 +121,48 @@ def test_the_others_hear_why_a_rank_ends() -> None:
     assert word_left(store, 1) == "rank 0 cannot go on: its disk is full"
     assert store.check(["leaving/1"]), "rank 0 waits no longer for a rank that has read it"
     assert word_left(None, 0) == ""
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "wirebench-test", folder], capture_output=True)
+    if done.returncode:
+        pytest.skip("needs root, who may mount a tmpfs")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(folder: Path, but_bytes: int) -> Path:
+    """Take all room of the file system but so many bytes; the file that takes it."""
+    space = os.statvfs(folder)
+    ballast = folder / "ballast"
+    ballast.write_bytes(bytes(space.f_bavail * space.f_frsize - but_bytes))
+    return ballast
+
+
+@pytest.mark.parametrize(
+    ("left", "every", "what"),
+    [(16_384, 2, "the checkpoint cannot be written"), (8_192, 1000, "steps.jsonl: cannot be written")],
+    ids=["mid-checkpoint", "mid-run"],
+)
+def test_what_was_saved_outlives_a_small_disk_that_fills(
+    left: int, every: int, what: str, small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = small_disk / "run"
+    base = [CONFIG, "train.epochs=99", "train.eval_every=0"]
+    run = [*base, f"output.dir={folder}", "train.resume=auto"]
+    assert here(2, [*run, "train.max_steps=4"]) == 0
+    ballast = fill(small_disk, left)
+    assert here(2, [*run, "train.max_steps=300", f"train.checkpoint_every_steps={every}"]) == 2
+    [line] = [each for each in capsys.readouterr().err.splitlines() if each.startswith("error: ")]
+    newest = checkpoints(folder)[-1].name
+    assert what in line and FULL in line and line.endswith(f"(newest checkpoint: {newest})"), line
+    ballast.unlink()
+    assert here(2, [*run, "train.max_steps=80"]) == 0
+    assert record(folder)["resumed_at"] == int(newest.removeprefix("step-")) < 80
+    unbroken = tmp_path / "unbroken"
+    assert here(2, [*base, f"output.dir={unbroken}", "train.max_steps=80"]) == 0
+    assert_same_end(folder, unbroken)

@@ -4,10 +4,13 @@ A picture still says which chart it was made of, so that reports are told apart 
 """
 
 import io
+from pathlib import Path
 
 import pytest
 import vl_convert
 from PIL import Image
+
+from tests.studies.records import put
 
 
 @pytest.fixture(autouse=True)
@@ -17,3 +20,13 @@ def undrawn(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         pixel = io.BytesIO()
         Image.new("L", (1, 1), 255).save(pixel, "png")
         monkeypatch.setattr(vl_convert, "vegalite_to_png", lambda *_, **__: pixel.getvalue())
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Five turns of a method, and three seeds of another."""
+    for turn in range(5):
+        put(tmp_path, f"gs-sgd/vgg16/gtopk-{turn}")
+    for seed in range(3):
+        put(tmp_path, f"convergence/quick/dense-{seed}")
+    return tmp_path

@@ -171,6 +171,7 @@ tolerance = 0.1
         ("tolerance = 0.1", 'tolerance = "some"', "claims[c].tolerance: needs a number, got 'some'"),
         ("tolerance = 0.1", "tolerence = 0.1", "claims[c]: tolerence: no such key; did you mean 'tolerance'?"),
         ("tolerance = 0.1", 'tolerance = 0.1\nholds = "maybe"', "claims[c].holds: needs one of about, at least"),
+        ("tolerance = 0.1", "tolerance = 0.1\n[[excluded]]\ntext = 't'", "excluded[0].where: needs a string, got None"),
         ("tolerance = 0.1", "tolerance = 0.1\n[tables.t]\nunit = 's'", "tables.t.where: needs a string, got None"),
     ],
 )

@@ -52,7 +52,8 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     put(tmp_path, "c", 0, {**made(0.2, 0.3), "prediction": None})
     assert main([str(tmp_path)]) == 0
     text = (tmp_path / "table.md").read_text()
-    assert "1 of 2 predictions are within 10 %; the median error is 15.0 %, the largest 25.0 %." in text
+    assert "1 of 2 predictions, each by the run's own steps, are within 10 %;" in text
+    assert "the median error is 15.0 %, the largest 25.0 %." in text
     assert "of the 1 others 1 are within 10 %" in text, "under naive no message overlaps"
     rows = table(text)
     assert rows.keys() == {"a-0", "b-0"}

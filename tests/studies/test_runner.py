@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from suite.studies import series
-from suite.studies.runner import LAST_LINES, WIREBENCH, Launch, Part, attempt, measure, run, shown
+from suite.studies.runner import IN_ALL, LAST_LINES, WIREBENCH, Launch, Part, attempt, measure, run, shown
 from tests.flexreduce import run_record
 from wirebench.cluster.signals import Interrupted
 from wirebench.errors import UserError
@@ -128,6 +128,13 @@ def test_a_study_says_how_far_it_is(
     assert capsys.readouterr().err.splitlines() == [
         "cell 1 of 3: a-0", "cell 2 of 3: a-1", "cell 3 of 3: b-0, about 2 min left",
     ]  # fmt: skip
+    among = IN_ALL.set(lambda minutes: f"{minutes + 10:g} min")
+    measure(planned, tmp_path, lambda command: 0)
+    IN_ALL.reset(among)
+    assert capsys.readouterr().err.splitlines()[::2] == [
+        "cell 1 of 3: a-0, about 10 min in all",
+        "cell 3 of 3: b-0, about 2 min left, about 11.5 min in all",
+    ]
 
 
 def test_all_studies_say_how_long_all_of_them_take(
@@ -143,6 +150,7 @@ def test_all_studies_say_how_long_all_of_them_take(
     }
     took = {"one": 30.0, "two": 0.1, "three": 8.0}
     ran: list[list[str]] = []
+    told: list[str] = []
 
     class Runs:
         def __init__(self, name: str) -> None:
@@ -152,7 +160,10 @@ def test_all_studies_say_how_long_all_of_them_take(
             return given[self.name]
 
         def run(self, words: list[str], launch: Launch) -> list[str]:
-            clock[0] += 60 * took[self.name]
+            clock[0] += 60 * took[self.name] / 2
+            cells = IN_ALL.get()
+            told.append(f"{self.name} halfway: {cells(12.0)}" if cells else "nothing")
+            clock[0] += 60 * took[self.name] / 2
             ran.append(words)
             if words == ["--fails"]:
                 raise UserError("other settings")
@@ -171,3 +182,6 @@ def test_all_studies_say_how_long_all_of_them_take(
         "two: other settings",
         "study 3 of 3: three, about 24 min left in all",
     ]
+    # Of the first 15 of 10 expected minutes are over, and its cells say that 12 are left; 33 are to come.
+    assert told == ["one halfway: 45 min", "two halfway: 99 min", "two halfway: 39 min", "three halfway: 20 min"]
+    assert IN_ALL.get() is None

@@ -70,6 +70,8 @@ def test_drift_is_shown_where_it_is(tmp_path: Path) -> None:
     assert said.startswith(f"{tmp_path}/table.md:2: ") and "old end" in said and "new end" in said and len(said) < 400
     (tmp_path / "table.md").write_text("one\n")
     assert "'no line'" in (page.drift() or "")
+    (tmp_path / "table.md").unlink()
+    assert "is not there" in (page.drift() or "")
     page.write()
     assert page.drift() is None
     with pytest.raises(UserError, match="cannot be written"):

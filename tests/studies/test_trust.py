@@ -1,61 +1,20 @@
 """The rules that committed records keep: planted faults are found, each with its rule and its file."""
 
-import json
 import os
 import shutil
-from collections.abc import Callable
+import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from suite.cli import study
-from suite.studies import committed, trust
-from suite.studies.committed import breaches, history
+from suite.studies import repository, trust
+from suite.studies.committed import breaches
+from suite.studies.repository import Repository, history
 from suite.studies.runner import RESULTS, ROOT
-from suite.studies.trust import Repository
+from suite.webpage import committed as drifting
+from tests.studies.records import KNOWN, Doctor, doctor, sound
 from wirebench.errors import UserError
-
-KNOWN = Repository(frozenset({"c" * 40}))
-Doctor = Callable[[dict[str, Any]], None]
-
-
-def sound() -> dict[str, Any]:
-    """A committed run's record, as it would be made today, by a known commit on a machine with nothing else to do."""
-    record = json.loads((RESULTS / "gs-sgd/vgg16/gtopk-0/record.json").read_text())
-    record["environment"]["git"] = {"commit": "c" * 40, "dirty": False}
-    record["environment"]["hosts"] = [{"ranks": [0, 1]}, {"ranks": [2, 3]}]
-    machine = {"hostname": "a", "ranks": [0, 1, 2, 3], "cores": 2, "load_average": [0.5, 4.0]}
-    record["load"] = [{**machine, "others_cores": 0.2, "steal": 0.0}]
-    return record
-
-
-def put(root: Path, name: str, **changes: object) -> Path:
-    """A sound record with other times, so that no two are copies."""
-    record = sound()
-    record["environment"]["utc"] = name
-    record["config"]["train"]["seed"] = int(name.rpartition("-")[2])
-    record.update(changes)
-    path = root / name / "record.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps(record))
-    return path
-
-
-@pytest.fixture
-def results(tmp_path: Path) -> Path:
-    """Five turns of a method, and three seeds of another."""
-    for turn in range(5):
-        put(tmp_path, f"gs-sgd/vgg16/gtopk-{turn}")
-    for seed in range(3):
-        put(tmp_path, f"convergence/quick/dense-{seed}")
-    return tmp_path
-
-
-def doctor(path: Path, change: Doctor) -> None:
-    record = json.loads(path.read_text())
-    change(record)
-    path.write_text(json.dumps(record))
 
 
 def test_a_sound_record_breaks_no_rule(results: Path) -> None:
@@ -78,6 +37,7 @@ def test_a_sound_record_breaks_no_rule(results: Path) -> None:
         ("numbers", "images_per_second.median x step_seconds", lambda r: r["step_seconds"].update(median=0.2)),
         ("numbers", "final.top1, 0.5", lambda r: r["final"].update(top1=0.5)),
         ("numbers", "compression_ratio.wire is 60", lambda r: r["compression_ratio"].update(wire=60.0)),
+        ("numbers", "prediction.error is 0.5", lambda r: r["prediction"].update(error=0.5)),
         ("schema", "final.top1", lambda r: r["final"].pop("top1")),
     ],
 )
@@ -111,38 +71,24 @@ def test_seeds_that_are_too_few_or_used_twice_are_named(results: Path) -> None:
     ]
 
 
-def test_a_benchmarks_file_tells_its_commit_and_load(results: Path) -> None:
-    header = {"kind": "wirebench collectives", "environment": sound()["environment"], "load": sound()["load"]}
-    cells = results / "flexreduce/cells/2+2.jsonl"
-    cells.parent.mkdir(parents=True)
-    cells.write_text(json.dumps(header) + "\n{}\n")
-    assert breaches(results, KNOWN) == []
-    header["environment"] = {**header["environment"], "git": {"commit": "d" * 40, "dirty": False}}
-    cells.write_text(json.dumps({key: header[key] for key in ("kind", "environment")}) + "\n")
-    assert [breach.rule for breach in breaches(results, KNOWN)] == ["commit", "load unknown"]
-    cells.write_text("[]\n")
-    assert [breach.rule for breach in breaches(results, KNOWN)] == ["schema"]
-    cells.rename(results / "overhead.json").write_text(json.dumps({"ratio": {"median": 1.0}, **header}))
-    assert [breach.rule for breach in breaches(results, KNOWN)] == ["commit"]
-
-
 def test_an_exception_has_a_reason_and_is_needed(results: Path) -> None:
-    doctor(results / "convergence/quick/dense-2/record.json", lambda r: r.pop("load"))
-    excuse = '[[exceptions]]\nfiles = ["convergence/*"]\nrules = ["load unknown"]\nwhy = "old"\n'
+    doctor(results / "gs-sgd/vgg16/gtopk-2/record.json", lambda r: r.pop("load"))
+    excuse = '[[exceptions]]\nfiles = ["gs-sgd/*"]\nrules = ["load unknown"]\nwhy = "old"\n'
     (results / "exceptions.toml").write_text(excuse)
     assert breaches(results, KNOWN) == []
-    (results / "exceptions.toml").write_text(excuse + excuse.replace("convergence", "methods"))
-    [unused] = breaches(results, KNOWN)
-    assert unused.words(results) == "exceptions.toml: exceptions: methods/* excuses nothing"
+    for wide, in_vain in (("gs-sgd/*", "methods/*"), ("load unknown", "turns")):
+        (results / "exceptions.toml").write_text(excuse.replace(f'"{wide}"', f'"{wide}", "{in_vain}"'))
+        [unused] = breaches(results, KNOWN)
+        assert unused.rule == "exceptions" and in_vain in unused.how and unused.how.endswith("excuses nothing")
     (results / "exceptions.toml").write_text(excuse.replace("why", "reason"))
     with pytest.raises(UserError, match=r"exceptions\[0\].why: needs a string"):
         breaches(results, KNOWN)
 
 
 def test_an_exception_of_the_load_says_how_far(results: Path) -> None:
-    busy = results / "convergence/quick/dense-2/record.json"
+    busy = results / "gs-sgd/vgg16/gtopk-2/record.json"
     doctor(busy, lambda r: r["load"][0].update(others_cores=1.2))
-    excuse = '[[exceptions]]\nfiles = ["convergence/*"]\nrules = ["load"]\nwhy = "two at a time"\n'
+    excuse = '[[exceptions]]\nfiles = ["gs-sgd/*"]\nrules = ["load"]\nwhy = "two at a time"\n'
     (results / "exceptions.toml").write_text(excuse)
     assert [breach.rule for breach in breaches(results, KNOWN)] == ["load", "exceptions"]
     (results / "exceptions.toml").write_text(f"{excuse}share = 0.7\n")
@@ -163,12 +109,40 @@ def test_a_shallow_checkout_knows_no_history(monkeypatch: pytest.MonkeyPatch) ->
     known = history(ROOT)
     if known.commits is not None:
         assert all(len(commit) == 40 for commit in known.commits)
-    monkeypatch.setattr(committed, "_git", lambda root, *words: "true" if "--is-shallow-repository" in words else "x")
+    monkeypatch.setattr(repository, "_git", lambda root, *words: "true" if "--is-shallow-repository" in words else "x")
     assert history(ROOT).commits is None
     answers = {"--is-shallow-repository": "false", "HEAD": "c" * 40}
-    monkeypatch.setattr(committed, "_git", lambda root, *words: answers[words[-1]])
+    monkeypatch.setattr(repository, "_git", lambda root, *words: answers[words[-1]])
     assert history(ROOT).commits is None, "a copy without its history"
     assert trust.broken(sound() | {}, Repository(None)) == []
+
+
+def test_an_accuracy_does_not_depend_on_what_else_the_machine_does(results: Path) -> None:
+    doctor(results / "convergence/quick/dense-2/record.json", lambda r: r["load"][0].update(others_cores=1.9))
+    assert breaches(results, KNOWN) == []
+
+
+def test_a_run_that_was_committed_with_another_content_is_named(results: Path) -> None:
+    """Whatever is edited, also where no other number depends on it, and also where the edit is committed."""
+
+    def git(*words: str) -> None:
+        who = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
+        subprocess.run(["git", "-C", str(results), *who, *words], check=True, capture_output=True)
+
+    def edited() -> list[str]:
+        found = breaches(results, Repository(KNOWN.commits, history(results, results).versions))
+        return [each.words(results).partition(": the run")[0] for each in found]
+
+    path = results / "convergence/quick/dense-2/record.json"
+    for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "runs"), ("commit", "-qm", "more", "--allow-empty")):
+        git(*words)
+    assert edited() == []
+    doctor(path, lambda r: r["load"][0].update(others_cores=0.5))
+    assert edited() == ["convergence/quick/dense-2/record.json: edited"]
+    git("commit", "-qam", "an edit")
+    assert edited() == ["convergence/quick/dense-2/record.json: edited"]
+    doctor(path, lambda r: r["environment"].update(utc="a run of its own"))
+    assert edited() == []
 
 
 def test_what_somebody_tries_is_nobodys_evidence(results: Path) -> None:
@@ -179,7 +153,7 @@ def test_what_somebody_tries_is_nobodys_evidence(results: Path) -> None:
 
 
 def test_everything_that_is_committed_keeps_the_rules() -> None:
-    assert breaches(RESULTS, history(ROOT)) == []
+    assert breaches(RESULTS, history(ROOT, RESULTS)) == []
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +173,7 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("convergence/resnet20/gs_sgd-2", "commit", lambda r: r["environment"]["git"].update(dirty=True)),
         ("convergence/resnet20/gs_sgd-2", "seeds", lambda r: r["config"]["train"].update(seed=1)),
         ("gs-sgd/vgg16/gs_sgd-1", "load", lambda r: r["load"][0].update(others_cores=0.5)),
-        ("convergence/resnet20/iwp-1", "load", lambda r: r["load"][0].update(others_cores=1.9)),
+        ("convergence/resnet20/iwp-1", "machines", lambda r: r["environment"]["hosts"][0]["ranks"].pop()),
         ("gs-sgd/vgg16/gs_sgd-1", "load unknown", lambda r: r.pop("load")),
         ("gs-sgd/vgg16/gs_sgd-1", "numbers", lambda r: r["images_per_second"].update(median=99.0)),
         ("convergence/resnet20/topk-0", "numbers", lambda r: r["final"].update(top1=0.99)),
@@ -238,7 +212,16 @@ def test_the_verb_names_what_is_wrong(
     results: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(study, "RESULTS", results)
-    monkeypatch.setattr(study, "history", lambda root: KNOWN)
-    doctor(results / "gs-sgd/vgg16/gtopk-0/record.json", lambda r: r["environment"]["git"].update(dirty=True))
+    monkeypatch.setattr(study, "history", lambda *_: KNOWN)
+    monkeypatch.setattr(drifting, "drifts", lambda *_: ["table.md:1: is another"])
+    path = results / "gs-sgd/vgg16/gtopk-0/record.json"
+    doctor(path, lambda r: r["environment"]["git"].update(dirty=True))
     assert study.main(["check"]) == 1
-    assert capsys.readouterr().out == "gs-sgd/vgg16/gtopk-0/record.json: commit: cccccccccc with changes\n"
+    named = "gs-sgd/vgg16/gtopk-0/record.json: commit: cccccccccc with changes\n"
+    assert capsys.readouterr().out == named + "table.md:1: is another\n"
+    monkeypatch.setattr(drifting, "drifts", lambda *_: [])
+    assert study.main(["check"]) == 1
+    assert capsys.readouterr().out == named + "all tables, the page and README.md are those of their records\n"
+    path.write_text("{")
+    assert study.main(["check"]) == 1
+    assert capsys.readouterr().out.startswith("gs-sgd/vgg16/gtopk-0/record.json: schema: not valid JSON")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.cli import bench, trace
+from suite.cli import advise, bench, trace
 from suite.cli.main import MENU, main
 from tests.suite.verbs import ROOT, run
 
@@ -148,3 +148,22 @@ def test_a_reader_that_goes_away_ends_it_quietly(words, monkeypatch, capfd):
 def test_it_starts_without_torch():
     code = "import sys; from suite.cli.main import main; main(['bench']); sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.DEVNULL, timeout=60).returncode == 0
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_computed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ranking takes up to a minute."""
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(advise, "setting_of", lambda options: pytest.fail("it computes"))
+    words = [
+        "advise",
+        "--trace",
+        "resnet20_gtx1080ti",
+        "--workers",
+        "4",
+        "--json",
+        str(tmp_path / "file" / "found.json"),
+    ]
+    assert main(words) == 2
+    assert "--json: " in capsys.readouterr().err

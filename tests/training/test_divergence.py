@@ -1,5 +1,7 @@
 """The guard: a loss or gradient that is not finite ends the run, and its layer is named."""
 
+import re
+
 import pytest
 import torch
 from torch import Tensor
@@ -63,6 +65,16 @@ def test_the_layer_of_a_bad_gradient_is_named(flat, bad, name, views):
         apart(flat)
     gradient(flat, name).view(-1)[-1] = bad
     with pytest.raises(Diverged, match=rf"^step 4: the gradient of layer {name} is not finite$"):
+        Guard(flat).note(4, FINE)
+
+
+def test_several_bad_layers_are_counted(flat):
+    """A method that cannot tell whose NaN it got makes a whole bucket NaN, of which the first is not the guilty one."""
+    for layer in flat.layers:
+        gradient(flat, layer.name).fill_(torch.nan)
+    first, last = flat.layers[0].name, flat.layers[-1].name
+    named = f"the gradient of layers {first} to {last} ({len(flat.layers)}) is not finite"
+    with pytest.raises(Diverged, match=rf"^step 4: {re.escape(named)}$"):
         Guard(flat).note(4, FINE)
 
 

@@ -132,7 +132,11 @@ SMALL = (
 
 @pytest.mark.parametrize("words", [["optimizer.name=adamw"], ["optimizer.name=muon", "compressor.name=topk"]])
 def test_a_resumed_run_ends_as_the_unbroken_one(words: list[str], tmp_path: Path) -> None:
-    both = [CONFIG, *SMALL, *words, "train.checkpoint_every_steps=4"]
+    # Three of these files are the test split; that of python_sources takes longer than all the rest.
+    for number in range(60):
+        (tmp_path / f"{number}.txt").write_text(f"The {number}th of sixty short texts. " * 6)
+    text = ["data.name=text", f"data.root={tmp_path}"]
+    both = [CONFIG, *SMALL, *text, *words, "train.checkpoint_every_steps=4"]
     assert here(2, [*both, "train.max_steps=8", f"output.dir={tmp_path / 'unbroken'}"]) == 0
     assert here(2, [*both, "train.max_steps=4", f"output.dir={tmp_path / 'broken'}"]) == 0
     assert here(2, [*both, "train.max_steps=8", f"output.dir={tmp_path / 'broken'}", "train.resume=auto"]) == 0

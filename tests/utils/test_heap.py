@@ -11,12 +11,12 @@ from wirebench.utils.heap import keep_freed_memory
 # Each turn takes and frees 64 MB, in blocks that glibc would otherwise map and give back.
 FAULTS = """
 import resource, sys
-import torch
+import numpy
 from wirebench.utils.heap import keep_freed_memory
 
 told = keep_freed_memory() if sys.argv[1] == "keep" else False
 def turn():
-    blocks = [torch.ones(100_000) for _ in range(160)]
+    blocks = [numpy.ones(100_000, numpy.float32) for _ in range(160)]
     del blocks
 for _ in range(3):
     turn()

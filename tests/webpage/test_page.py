@@ -12,7 +12,7 @@ import pytest
 from suite.studies.claim import Claim
 from suite.studies.findings import Finding, with_unrun
 from suite.studies.page import Page
-from suite.studies.published import Published
+from suite.studies.published import Excluded, Published
 from suite.webpage import charts, prose, render
 from suite.webpage.content import Section, counted
 
@@ -36,7 +36,8 @@ def section(folder: Path, *claims: Claim, measured: float | None = 2.0, text: st
     records.mkdir(parents=True, exist_ok=True)
     first = claims[0]
     findings = [Finding(first, f"{measured}x", first.judge(measured), records=(records,))]
-    published = Published("what is measured", SOURCE, {each.id: each for each in claims}, {}, {})
+    others = (Excluded("CUDA 11.2", "Table I", "what was installed"),)
+    published = Published("what is measured", SOURCE, {each.id: each for each in claims}, {}, {}, others)
     both = alt.hconcat(chart("left"), chart("right"), title="both")
     page = Page(folder / "runs", text, {"one.png": chart(), "two.png": both, "old.png": None})
     return Section("mine", published, with_unrun(findings, claims), [page])
@@ -76,7 +77,8 @@ def test_every_claim_has_its_verdict_and_a_planted_number_changes_it(tmp_path: P
     planted = section(tmp_path, claim(number=4.0), unrun)
     assert read(planted, beside=tmp_path).states["claim-mine-ratio"] == "direction reproduced"
     assert counted([mine, planted]) == {"reproduced": 1, "direction reproduced": 1, "not run here": 2}
-    assert "horovodrun -np 96 python train.py" in render.html([mine], tmp_path)
+    html = render.html([mine], tmp_path)
+    assert "horovodrun -np 96 python train.py" in html and "CUDA 11.2 (Table I): what was installed." in html
 
 
 def test_claims_lead_to_their_records_wherever_the_page_lies(tmp_path: Path) -> None:

@@ -60,3 +60,9 @@ def refusal(is_root: bool, said: list[str]) -> str:
         f"the kernel allows no user namespaces for users ({reason}); run as root, or "
         "sysctl kernel.unprivileged_userns_clone=1 (on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0)"
     )
+
+
+def inside(pid: int, *kinds: str) -> list[str]:
+    """Words that run a command in namespaces of a process: net, uts, pid, mount."""
+    user = ["--user"] if as_user() else []
+    return ["nsenter", "--preserve-credentials", f"--target={pid}", *user, *(f"--{kind}" for kind in kinds), "--"]

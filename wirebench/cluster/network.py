@@ -88,6 +88,19 @@ def build(plan: Plan, holders: Mapping[str, int]) -> None:
             _set(TCP, inside)
 
 
+def plug(plan: Plan, host: str, inside: Sequence[str], *, out: bool = False) -> None:
+    """Plug a host's cable in at its switch, or pull it out; `inside`: words that enter the switch's namespace."""
+    _ip([f"link set {port(plan.cable_of(host))} {'down' if out else 'up'}"], inside)
+
+
+def throttle(plan: Plan, host: str, share: float, switch: Sequence[str], inside: Sequence[str]) -> None:
+    """Hold a host's link to a share of its rate, both ways; `switch`, `inside`: words that enter these namespaces."""
+    cable, packet_bytes = plan.cable_of(host), largest_packet(plan)
+    for device, words in ((port(cable), switch), (INTERFACE, inside)):
+        shaped = shape(device, cable.bits_per_second * share, packet_bytes)
+        _tc([shaped.replace("qdisc add", "qdisc change")], words)
+
+
 def port(cable: Cable) -> str:
     """The interface at the upper end of a cable."""
     return f"to-{cable.child}"

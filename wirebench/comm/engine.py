@@ -13,7 +13,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -28,12 +27,25 @@ from wirebench.comm.launch import (
     Launch,
     cannot_join,
     engine_of,
+    has_agent,
     launched,
     meeting_point,
 )
 from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
-from wirebench.comm.peers import Peer, any_dead, first_line, hang_up, introduce, leave_word, linger, missing, word_left
+from wirebench.comm.peers import (
+    Peer,
+    any_dead,
+    end_stopped,
+    first_line,
+    hang_up,
+    in_words,
+    introduce,
+    leave_word,
+    linger,
+    missing,
+    word_left,
+)
 from wirebench.comm.reunion import name_of_reunion
 from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.config.loader import EngineConfig
@@ -93,7 +105,8 @@ class Engine:
     def who_is_gone(self) -> str:
         """After a failure, which all living ranks are to meet: those that are gone, in words; '' if nobody can tell."""
         hang_up(self.store)
-        return ", ".join(map(str, missing(self.peers, self.ranks[0], self.store)))
+        gone = missing(self.peers, self.ranks[0], self.store)
+        return in_words(gone, self.peers[self.ranks[0]].host)
 
     def say_farewell(self, why: str) -> None:
         """This rank ends alone: the others, which are to fail now, find with `farewell` why. Then let them `linger`."""
@@ -111,8 +124,12 @@ class Engine:
         return any_dead(self.peers, self.peers[self.ranks[0]].host)
 
     def linger(self) -> None:
-        """After a failure, before this process ends: other ranks may need it to find out who is gone."""
+        """After a failure, before this process ends: other ranks may need it to find out who is gone.
+
+        Ranks of this host that a signal has stopped end with it.
+        """
         linger(self.peers, self.ranks[0], self.store)
+        end_stopped(self.peers, self.peers[self.ranks[0]].host)
 
     def sum_over_ranks(self, values: Sequence[Tensor]) -> Tensor:
         """The sum of all ranks' small tensors, which stay as they are; `values` are those of this process's ranks."""
@@ -166,14 +183,15 @@ def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, th
     address = meeting_point(launch)
     assert address is not None, "engine_of() takes torch only where there is one"
     place = meeting.Place(*address, meeting.word_of_job(launch.launcher))
-    agents_keep_it = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if launch.rank == 0 and not agents_keep_it:
-        server = meeting.listen_for(place, launch.local_size == launch.size)
-        store = meeting.keep(place, server, section.timeout_seconds)
+    wait, one_host = section.timeout_seconds, launch.local_size == launch.size
+    if has_agent():
+        store = meeting.join(place, wait)
+        store = dist.PrefixStore(name_of_reunion(store, launch.rank, launch.size, wait), store)
+        store = meeting.by_rank_0(store, launch.rank, meeting.own_address(one_host), one_host, wait)
+    elif launch.rank == 0:
+        store = meeting.keep(place, meeting.listen_for(place, one_host), wait)
     else:
-        store = meeting.join(place, section.timeout_seconds)
-    if agents_keep_it:
-        store = dist.PrefixStore(name_of_reunion(store, launch.rank, launch.size, section.timeout_seconds), store)
+        store = meeting.join(place, wait)
     _join(section, launch, device, store)
     inner = TorchCommunicator(staged=_staged(launch, device))
     communicator = Metered(inner)
@@ -216,7 +234,9 @@ def horovod_engine(
     beside  runs the rounds of plans; None: where section.rounds asks for one, it joins torch.distributed for that
     """
     # Rank 0 listens before it says where, so that nobody can take the port; Horovod carries the word to all ranks.
-    place, server = meeting.listen(_own_address(hvd)) if hvd.rank() == 0 else (None, None)
+    place, server = (
+        meeting.listen(meeting.own_address(hvd.local_size() == hvd.size())) if hvd.rank() == 0 else (None, None)
+    )
     place, rounds = hvd.broadcast_object((place, section.rounds), name="wirebench.store")
     if section.rounds != rounds:
         # Said here: ranks that disagree on this one would never meet to compare their configs.
@@ -272,14 +292,3 @@ def _set_threads(section: EngineConfig, sharing: int) -> int:
     threads = section.threads or max(1, len(os.sched_getaffinity(0)) // sharing)
     torch.set_num_threads(threads)
     return threads
-
-
-def _own_address(hvd: Any) -> str:
-    """An address at which the other ranks reach this process."""
-    if hvd.local_size() == hvd.size():
-        return "127.0.0.1"
-    interface = os.environ.get("HOROVOD_GLOO_IFACE", "")
-    for address in psutil.net_if_addrs().get(interface, []):
-        if address.family == socket.AF_INET:
-            return str(address.address)
-    return socket.gethostbyname(os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname())

@@ -104,6 +104,11 @@ def launched(environment: Environment = os.environ) -> Launch:
     return Launch("", ("local",), 0, 1, 0, 1, 1)
 
 
+def has_agent(environment: Environment = os.environ) -> bool:
+    """Whether this process's parent is torchrun's agent, in whose store ranks are to meet."""
+    return environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 def _place(launcher: _Launcher, environment: Environment) -> Launch:
     rank, size = int(environment[launcher.rank]), int(environment.get(launcher.size, 0))
     local_rank = int(environment.get(launcher.local_rank, 0))

@@ -75,6 +75,8 @@ class _MeteredHandle:
         self.wire_bytes = self.handle.wire_bytes
         total, seconds = self.meter.count, time.perf_counter() - self.begin
         self.meter.count = Count(total.wire_bytes + self.wire_bytes, total.calls + 1, total.seconds + seconds)
-        next_rank = (self.meter.rank + 1) % self.meter.size
-        self.meter.sent_to.update({next_rank: self.wire_bytes} if self.sent_to is None else self.sent_to)
+        if self.sent_to is None:
+            self.meter.sent_to[(self.meter.rank + 1) % self.meter.size] += self.wire_bytes
+        else:
+            self.meter.sent_to.update(self.sent_to)
         return result

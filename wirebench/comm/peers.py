@@ -4,10 +4,13 @@ Each process introduces itself once. When a call fails, the survivors can then s
 repeating the network's error.
 """
 
+import functools
 import json
 import os
+import signal
 import socket
 import textwrap
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,7 +27,10 @@ from wirebench.errors import PeerLost, UserError
 
 GRACE_SECONDS = 3.0
 POLL_SECONDS = 0.05
+ANSWER_SECONDS = 2.0
+"""A store that takes longer than this for a word is cut off."""
 WORD = "farewell"
+STOPPED = "T"
 
 
 @dataclass(frozen=True)
@@ -154,12 +160,33 @@ def linger(peers: list[Peer], me: int, store: dist.Store | None) -> None:
 
 
 def dead(peers: list[Peer], host: str) -> list[Peer]:
-    """The peers that ran on `host`, this process's own, and have ended."""
+    """The peers that ran on `host`, this process's own, and have ended, or are stopped by a signal."""
     return [p for p in peers if p.host == host and not _alive(p.pid)]
 
 
+def stopped(peers: list[Peer], host: str) -> list[Peer]:
+    """The peers on `host`, this process's own, that a signal has stopped (SIGSTOP)."""
+    return [p for p in peers if p.host == host and _state(p.pid) == STOPPED]
+
+
+def in_words(gone: list[Peer], host: str) -> str:
+    """Who is gone, as a process on `host` says it."""
+    still = stopped(gone, host)
+    return ", ".join(f"{peer}, which a signal has stopped" if peer in still else str(peer) for peer in gone)
+
+
+def end_stopped(peers: list[Peer], host: str) -> None:
+    """Kill the stopped peers on `host`, this process's own, for their job is over.
+
+    No SIGTERM reaches them, so that the launcher would wait for them: torchrun half a minute.
+    """
+    for peer in stopped(peers, host):
+        with suppress(OSError):
+            os.kill(peer.pid, signal.SIGKILL)
+
+
 def any_dead(peers: list[Peer], host: str) -> bool:
-    """Whether one of the peers on `host` has ended, or does so within GRACE_SECONDS.
+    """Whether one of the peers on `host` is dead, or is within GRACE_SECONDS.
 
     A process closes its connections, which others notice, a little before it is gone from the process table.
     """
@@ -197,16 +224,37 @@ class _Book:
     def _ask(self, call: Callable[[dist.Store], Any]) -> Any:
         if self._store is None or self.lost:
             return None
-        try:
-            return call(self._store)
-        except RuntimeError:
-            self.lost = True
-            return None
+        answered, answer = _within(ANSWER_SECONDS, functools.partial(call, self._store))
+        self.lost = not answered
+        return answer
+
+
+def _within(seconds: float, call: Callable[[], Any]) -> tuple[bool, Any]:
+    """Whether a call of the store's ends without a RuntimeError within so many seconds, and what it returns.
+
+    The store's own timeout does not count while it waits for an answer: where the host that keeps it is cut off, that
+    takes as long as TCP tries, a quarter of an hour.
+    """
+    answers: list[Any] = []
+
+    def ask() -> None:
+        with suppress(RuntimeError):
+            answers.append(call())
+
+    thread = threading.Thread(target=ask, name="wirebench-book", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(answers), answers[0] if answers else None
 
 
 def _alive(pid: int) -> bool:
     """Whether a process of this host runs; a zombie, which its launcher has not buried yet, does not."""
+    return _state(pid) not in ("", "Z", STOPPED)
+
+
+def _state(pid: int) -> str:
+    """The letter by which the kernel tells the state of a process of this host; "" where there is none."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return ""

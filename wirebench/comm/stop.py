@@ -9,6 +9,7 @@ and the ranks compare what they heard before they act on it.
 """
 
 import functools
+import os
 import signal
 import time
 from collections.abc import Callable
@@ -25,11 +26,15 @@ SAME_WISH_SECONDS = 2.0
 class Stopper:
     """Turns signals into an agreed last step.
 
-    store  that all processes reach; None where this process holds all ranks
+    store   that all processes reach; None where this process holds all ranks
+    parent  the launcher, where its death is a wish to stop, too: horovodrun's ranks are told by SIGTERM, torchrun's
+            are not
     """
 
-    def __init__(self, store: dist.Store | None) -> None:
+    def __init__(self, store: dist.Store | None, parent: int | None = None) -> None:
         self.told = False
+        self._parent = parent
+        self._regroup = False
         self._told_at = self._looked_at = 0.0
         self._store = store
         self._written = False
@@ -48,6 +53,10 @@ class Stopper:
             signal.signal(signal.SIGHUP, signal.SIG_IGN if self._store is None else self._on_signal)
             self._restore.append(functools.partial(signal.signal, signal.SIGHUP, signal.SIG_DFL))
 
+    def regroup(self) -> None:
+        """All ranks are to stop, this one among them, but it was not told to end; may be called by another thread."""
+        self._regroup = True
+
     def close(self) -> None:
         """Give the signals back."""
         for restore in self._restore:
@@ -56,7 +65,9 @@ class Stopper:
 
     def before_step(self, step: int) -> None:
         """Call before step `step` begins."""
-        if self.told and self._store is not None and not self._written:
+        if self._parent is not None and os.getppid() != self._parent:
+            self.told = True
+        if (self.told or self._regroup) and self._store is not None and not self._written:
             self._store.compare_set(KEY, "", str(step))
             self._written = True
 

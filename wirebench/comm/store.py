@@ -1,11 +1,13 @@
 """The key-value store in which the ranks of a job meet: where it listens, and what its keys are called.
 
-It is rank 0's, or that of torchrun's agent. Rank 0's listens at one address, the one by which the other ranks come: of
-a job on one host nobody reaches it from outside. Its keys have a part that nobody can guess who is not of the job.
+It is rank 0's; where torchrun's agent has one, rank 0 says there where its own is. It listens at one address, the one
+by which the other ranks come: of a job on one host nobody reaches it from outside. Its keys have a part that nobody can
+guess who is not of the job.
 """
 
 import errno
 import ipaddress
+import json
 import os
 import secrets
 import socket
@@ -13,10 +15,13 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import NamedTuple
 
+import psutil
 import torch.distributed as dist
 
 _NAMES = {"torchrun": "TORCHELASTIC_RUN_ID", "srun": "SLURM_JOB_ID"}
 """The variable in which a launcher names the job to all ranks; torchrun's is random, unless --rdzv-id is given."""
+WHERE = "store"
+"""The key of the agents' store under which rank 0 says where its own is."""
 
 
 class Place(NamedTuple):
@@ -56,6 +61,17 @@ def listen_for(place: Place, one_host: bool) -> socket.socket:
     return listen("0.0.0.0", place.port)[1]
 
 
+def own_address(one_host: bool) -> str:
+    """An address at which the other ranks, which may all be on this host, reach this process."""
+    if one_host:
+        return "127.0.0.1"
+    interface = os.environ.get("HOROVOD_GLOO_IFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
+    for address in psutil.net_if_addrs().get(interface, []):
+        if address.family == socket.AF_INET:
+            return str(address.address)
+    return socket.gethostbyname(os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname())
+
+
 def word_of_job(launcher: str, environment: Mapping[str, str] = os.environ) -> str:
     """The job's name by its launcher, where no rank can tell the others a secret before they meet."""
     return environment.get(_NAMES.get(launcher, ""), "")
@@ -75,6 +91,19 @@ def join(place: Place, seconds: float) -> dist.Store:
     timeout = timedelta(seconds=seconds)
     store = dist.TCPStore(place.host, place.port, is_master=False, timeout=timeout, wait_for_workers=False)
     return dist.PrefixStore(_prefix(place), store)
+
+
+def by_rank_0(agents: dist.Store, rank: int, address: str, one_host: bool, seconds: float) -> dist.Store:
+    """Rank 0's own store at its `address`, of which the others hear through the agents', which ends with torchrun.
+
+    Every rank calls it.
+    """
+    if rank == 0:
+        server = listen_for(Place(address, 0, ""), one_host)
+        place = Place(address, int(server.getsockname()[1]), secrets.token_hex(16))
+        agents.set(WHERE, json.dumps(place))
+        return keep(place, server, seconds)
+    return join(Place(*json.loads(agents.get(WHERE))), seconds)
 
 
 def _prefix(place: Place) -> str:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Compressor
+from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Bucket, Layer
 from wirebench.gradient.requests import Answer, Gather, Merge, Reduce, Request, Route, Sum, handed_over, payload
 from wirebench.utils.rng import generator
@@ -72,7 +72,7 @@ class Sizes:
                  other requests (compressors/common/wrappers.py); 0: none are
     """
 
-    def __init__(self, make: Callable[[], Compressor], size: int, dense_below: int = 0) -> None:
+    def __init__(self, make: Callable[[], Method], size: int, dense_below: int = 0) -> None:
         self.dense_below = dense_below
         # Thousands of compressors are needed, and a copy is made far faster than one is built from name and options.
         fresh = make()
@@ -194,15 +194,16 @@ class Sizes:
 
 
 def _play(
-    make: Callable[[], Compressor], buckets: Sequence[Bucket], ranks: Sequence[int], size: int, most: int | None = None
+    make: Callable[[], Method], buckets: Sequence[Bucket], ranks: Sequence[int], size: int, most: int | None = None
 ) -> list[RequestSize]:
     """Run the exchanges of these ranks in a world of `size` in lockstep, to their end or for `most` requests.
 
     With `most` the last request is not answered: nothing follows it, and thousands of ranks' answers take long to read.
     """
-    exchanges = [
-        make().exchange(bucket, ExchangeContext(rank, size)) for bucket, rank in zip(buckets, ranks, strict=False)
-    ]
+    exchanges = []
+    for bucket, rank in zip(buckets, ranks, strict=False):
+        method = make()
+        exchanges.append(method.exchange(bucket, ExchangeContext(rank, size, method.usual_step)))
     answers: list[Answer] = [None] * len(exchanges)
     sizes: list[RequestSize] = []
     with torch.no_grad():

@@ -18,6 +18,7 @@ from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.dropin import momentum
 from wirebench.dropin.hook_job import HookJob
+from wirebench.dropin.usage import refuse_names
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
@@ -39,6 +40,7 @@ def comm_hook(
     warmup_steps     first steps, which `report` leaves out
     timeout_seconds  after this long without an answer another rank counts as lost
     """
+    refuse_names(compressor=compressor)
     method = conformance.method_of(compressor)
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or "native")

@@ -12,6 +12,8 @@ from wirebench.telemetry.step_stats import StepTimes, summary
 from wirebench.telemetry.timeline import Timeline
 from wirebench.telemetry.wire_stats import Traffic
 
+TOGETHER = 50
+"""Counted steps that are added up at a time: code that runs once a step runs from memory, and slowly."""
 KEPT_STEPS = 10_000
 """Steps whose times a report covers, at most: the last ones."""
 
@@ -32,6 +34,7 @@ class Meter:
         self._steps: deque[StepTimes] = deque(maxlen=KEPT_STEPS)
         self._size = engine.size
         self._runs = False
+        self._ended: list[tuple[Sequence[Sequence[RequestLog]], bool]] = []
 
     def run(self) -> None:
         """A step begins, at first or after a pause; while one runs nothing happens."""
@@ -43,6 +46,7 @@ class Meter:
     def pause(self) -> None:
         """What comes until `run` belongs to no step."""
         if self._runs:
+            self._add_up()
             self.clock.pause()
             self.traffic.pause()
         self._runs = False
@@ -51,15 +55,24 @@ class Meter:
         """The step that runs has ended, with these requests; the next one runs."""
         counted = step >= self.warmup_steps
         self.clock.end_step(step, 0, counted)
-        self.traffic.step(logs, counted)
-        self._steps.extend(self.clock.completed())
+        self._ended.append((logs, counted))
+        if not counted or len(self._ended) >= TOGETHER:
+            self._add_up()
 
     def report(self) -> dict[str, Any]:
         """Steps, their seconds, phases, bytes, ratios, and the last one's requests; waits for the device.
 
         The keys are a record's (docs/record.md); values are None before a step has counted.
         """
+        self._add_up()
         self._steps.extend(self.clock.drain())
         measured = summary(list(self._steps), self._size)
         steps = measured.pop("images_per_second")["steps"]
         return {"steps": steps, **measured, **self.traffic.summary()}
+
+    def _add_up(self) -> None:
+        """Count the steps that have ended since the last time."""
+        for number, (logs, counted) in enumerate(self._ended, 1):
+            self.traffic.step(logs, counted, reads=number == len(self._ended))
+        self._ended.clear()
+        self._steps.extend(self.clock.completed())

@@ -114,9 +114,7 @@ class ModelExchange:
             self.unused = UnusedEverywhere(self.engine, self.flat, missing)
         self.is_laid_out = True
         self.driver.begin(step, epoch)
-        for position, parameter in enumerate(self.flat.parameters):
-            if parameter.grad is not None:
-                self.lane.take(position)
+        self.lane.adopt()
 
     def begin_step(self, step: int, epoch: int) -> None:
         """Before the first forward pass of a step, and after all that the one before has to do."""

@@ -13,11 +13,12 @@ def refuse_two(compressor: Method, optimizer: Optimizer) -> None:
     """UserError where both apply a momentum."""
     if not compressor.owns_momentum:
         return
+    without = "" if compressor.makes_update else "build the compressor with momentum=0, or "
     for group in optimizer.param_groups:
         if group.get("momentum") or group.get("betas"):
             raise UserError(
                 f"compressor {name_of(compressor)!r} applies a momentum of its own, and so does "
-                f"{type(optimizer).__name__}; build the compressor with momentum=0, or take SGD without momentum"
+                f"{type(optimizer).__name__}; {without}take SGD without momentum"
             )
 
 

@@ -25,12 +25,17 @@ LEAST_PASSES = 2
 """The first pass warms up, and does not count."""
 IMAGE_DIMENSIONS = 4
 """Batch, channels, height, width: what is called with such floats is called with images."""
+TOKEN_DIMENSIONS = 2
+"""Batch, length: what is called with such whole numbers is called with sequences of tokens."""
+Unit = Literal["images", "samples", "tokens"]
 
 
 class Profiler:
     """Times the layers of `model` within its `with` block; then `trace` has them, and `save` writes them.
 
-    batch_size  samples of a pass; 0: the first dimension of the first tensor that the model is called with
+    batch_size  samples of a pass; 0: seen in the first tensor that the model is called with. Of floats it is the first
+                dimension, images if there are four dimensions; of whole numbers (batch, length) it is all of them,
+                tokens
     """
 
     def __init__(self, model: nn.Module, batch_size: int = 0) -> None:
@@ -40,7 +45,7 @@ class Profiler:
         self._timer = LayerTimer(self.model, [], next(iter(self._parameters.values())).device)
         self._order: list[str] = []
         self._came = False
-        self._unit: Literal["images", "samples"] = "samples"
+        self._unit: Unit = "samples"
         self._detach: list[Callable[[], None]] = []
         self._trace: Trace | None = None
 
@@ -80,10 +85,10 @@ class Profiler:
             return
         tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor) and each.dim()]
         if tensors:
-            self.batch_size = self._given or tensors[0].shape[0]
-            self._unit = (
-                "images" if tensors[0].is_floating_point() and tensors[0].dim() == IMAGE_DIMENSIONS else "samples"
-            )
+            seen, self._unit = _batch_of(tensors[0])
+            self.batch_size = self._given or seen
+            if self.batch_size != seen and self._unit == "tokens":
+                self._unit = "samples"
 
     def _comes(self, name: str) -> None:
         self._came = True
@@ -119,6 +124,13 @@ class Profiler:
             f"wirebench.profile: medians of {len(passes) - 1} passes", torch.__version__.partition("+")[0],
             tuple(layers[::-1]), self._unit,
         )  # fmt: skip
+
+
+def _batch_of(first: Tensor) -> tuple[int, Unit]:
+    """What a model's first tensor has of what."""
+    if first.is_floating_point():
+        return first.shape[0], "images" if first.dim() == IMAGE_DIMENSIONS else "samples"
+    return (first.numel(), "tokens") if first.dim() == TOKEN_DIMENSIONS else (first.shape[0], "samples")
 
 
 def profile(model: nn.Module, batch_size: int = 0) -> Profiler:

@@ -19,7 +19,8 @@ class StepWatch:
     update    while an optimizer of the model's parameters steps
     data      from there, or from `open_phase`, until the next forward
 
-    on_forward  called before each forward pass that trains; on_pause: before one that does not
+    on_forward  called before each forward pass that trains; on_pause: before one that does not; on_update: before an
+                optimizer of the model's parameters steps
     updates     whether updates are timed here; not under a split schedule, whose driver updates within the forward pass
     """
 
@@ -29,10 +30,11 @@ class StepWatch:
         clock: Clock,
         on_forward: Callable[[], None],
         on_pause: Callable[[], None],
+        on_update: Callable[[], None],
         updates: bool = True,
     ) -> None:
         self._model, self._clock = model, clock
-        self._on_forward, self._on_pause = on_forward, on_pause
+        self._on_forward, self._on_pause, self._on_update = on_forward, on_pause, on_update
         self._mine = {id(parameter) for parameter in model.parameters()}
         self._timed = updates
         self._open: AbstractContextManager[None] | None = None
@@ -61,6 +63,10 @@ class StepWatch:
         """Forget the open phase: its time is no step's."""
         self._open, self._name = None, ""
 
+    def holds(self, optimizer: Optimizer) -> bool:
+        """Whether the optimizer holds a parameter of the model."""
+        return any(id(parameter) in self._mine for group in optimizer.param_groups for parameter in group["params"])
+
     def close(self) -> None:
         """Detach from model and optimizers."""
         for detach in self._detach:
@@ -81,13 +87,11 @@ class StepWatch:
             self.open_phase("backward")
 
     def _update_begins(self, optimizer: Optimizer, *_: Any) -> None:
-        if self._timed and self._updates(optimizer):
-            self.open_phase("update")
+        if self.holds(optimizer):
+            self._on_update()
+            if self._timed:
+                self.open_phase("update")
 
     def _update_ends(self, optimizer: Optimizer, *_: Any) -> None:
         if self._name == "update":
             self.open_phase("data")
-
-    def _updates(self, optimizer: Optimizer) -> bool:
-        """Whether it holds a parameter of the model."""
-        return any(id(parameter) in self._mine for group in optimizer.param_groups for parameter in group["params"][:1])

@@ -10,7 +10,7 @@ that order (gradient/flat.py). The lane, its driver and all that follows are tho
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from wirebench.dropin.model_exchange import ModelExchange
 from wirebench.dropin.overflow import Overflow
 from wirebench.dropin.replicas import make_alike, trainable
 from wirebench.dropin.step_watch import StepWatch
+from wirebench.dropin.usage import ModelWatch, refuse_parts
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method, Scheduler
@@ -60,6 +61,7 @@ def synchronise(
     timeout_seconds  after this long without an answer another rank counts as lost
     Raises UserError outside a job, for a model that cannot be flattened, and for parts that do not go together.
     """
+    refuse_parts(model, compressor=compressor, scheduler=scheduler)
     method = conformance.method_of(compressor)
     if scheduler.mode == "native":
         raise UserError("synchronise: scheduler 'native' is DistributedDataParallel or hvd.DistributedOptimizer itself")
@@ -89,19 +91,21 @@ class Sync:
         self._exchange, self._meter, self._scaler = exchange, exchange.meter, scaler
         self.epoch, self.steps = 0, 0
         self._begun = self._accumulating = False
-        self._unfinished = False
+        self._unfinished = self._closed = False
         self._order: list[str] = []
         self._pending: Mapping[str, Any] = {}
         self._overflow: Overflow | None = None
+        self._model = ModelWatch(exchange.model)
         parameters = {id(parameter) for parameter in trainable(exchange.model).values()}
-        # Before the lane's own hooks, which come with the first step's end: hooks run in their order.
-        self._detach = [
+        self._unwatch = momentum.watch(exchange.compressor, lambda: parameters)
+        self._first_hooks = [  # the lane's own come with the first step's end
             p.register_post_accumulate_grad_hook(lambda _p, name=name: self._gradient_comes(name)).remove
             for name, p in trainable(exchange.model).items()
-        ] + [momentum.watch(exchange.compressor, lambda: parameters)]
+        ]
         self._watch = StepWatch(
-            exchange.model, self._meter.clock, self._forward_begins, self._pause, exchange.mode != "split"
-        )
+            exchange.model, self._meter.clock, self._forward_begins, self._pause, self._update_begins,
+            exchange.mode != "split",
+        )  # fmt: skip
 
     @property
     def compressor(self) -> Method:
@@ -115,6 +119,8 @@ class Sync:
         """
         if (scaler is None) != (self._scaler is None):
             raise UserError("sync.step: pass the scaler to synchronise(..., scaler=) and to step, or to neither")
+        if not self._watch.holds(optimizer):
+            raise UserError("sync.step: this optimizer holds no parameter of the model that is synchronised")
         self._finish()
         self._exchange.hold_rates()
         with self._exchange.driver.stepping():
@@ -141,8 +147,8 @@ class Sync:
     def evaluation_view(self) -> AbstractContextManager[None]:
         """Around evaluation and saving: the model is up to date and, under `easgd`, holds the centre."""
         self._pause()
-        if not self._exchange.is_laid_out:
-            raise UserError("sync.evaluation_view: no step is done yet")
+        if not self._exchange.is_laid_out:  # before the first step the model is what it is
+            return nullcontext()
         self._exchange.driver.settle()
         return self._exchange.driver.evaluation_view()
 
@@ -166,10 +172,14 @@ class Sync:
 
     def close(self) -> None:
         """Detach from the model and leave the suite's own process group; the model stays as it is."""
+        if self._closed:
+            return
+        self._closed = True
         self._pause()
         self._watch.close()
-        for detach in self._detach:
-            detach()
+        self._unwatch()
+        self._detach_first()
+        self._model.close()
         self._exchange.close()
 
     def _forward_begins(self) -> None:
@@ -179,15 +189,33 @@ class Sync:
             self._exchange.driver.enable_sync()
 
     def _gradient_comes(self, name: str) -> None:
-        """A parameter's gradient is complete for this backward pass."""
+        """A parameter's gradient is complete for this backward pass of the first step."""
+        self._backward_runs()
+        if name not in self._order:
+            self._order.append(name)
+
+    def _backward_runs(self) -> None:
         if not self._begun:  # a loop that calls the model's parts, not the model
             self._forward_begins()
-        if not self._exchange.is_laid_out and name not in self._order:
-            self._order.append(name)
+
+    def _detach_first(self) -> None:
+        for detach in self._first_hooks:
+            detach()
+        self._first_hooks = []
+
+    def _update_begins(self) -> None:
+        """An optimizer is about to update the model."""
+        come = self._exchange.lane.has_gradients if self._exchange.is_laid_out else bool(self._order)
+        if self._begun and come:
+            raise UserError(
+                "optimizer.step() before the gradients are averaged: call sync.step(optimizer) in its place, or "
+                "sync.wait() before it"
+            )
 
     def _begin(self) -> None:
         """A step begins: the one before has ended."""
         self._end_step()
+        self._model.check(self._exchange.flat if self._exchange.is_laid_out else None)
         self._exchange.begin_step(self.steps, self.epoch)
         self._begun = True
         self._meter.run()
@@ -205,13 +233,19 @@ class Sync:
 
     def _finish(self) -> None:
         """After the last backward pass of a step: gradients are averaged."""
+        if self._closed:
+            raise UserError("sync: it is closed; call synchronise again to go on")
         if not self._begun:
-            raise UserError("sync: there is no gradient since the last step; loss.backward() comes before it")
+            raise UserError(
+                "sync: there is no gradient since the last sync.step or sync.wait; loss.backward() comes before it, "
+                "and after sync.wait() optimizer.step()"
+            )
         self._watch.close_phase()
         exchange = self._exchange
         with self._meter.clock.phase("exchange_exposed"):
             if not exchange.is_laid_out:
                 self._lay_out()
+            exchange.driver.enable_sync()  # a loop may have had all passes of the step in no_sync()
             unused = exchange.lane.fill_unused()
             if self._overflow is None:
                 exchange.driver.finish()
@@ -229,7 +263,8 @@ class Sync:
         """At the end of the first step: the order of the gradients is known."""
         exchange = self._exchange
         exchange.lay_out(self._order, self.steps, self.epoch, self._pending)
-        exchange.driver.enable_sync()
+        self._detach_first()
+        exchange.lane.on_arrival = self._backward_runs
         if self._scaler is not None and self._scaler.is_enabled() and exchange.remembers:
             exchange.hold_back()
             self._overflow = Overflow(exchange.engine, self._scaler, exchange.flat)

@@ -92,7 +92,8 @@ class Elastic:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="exchange") if overlaps else None
         self._under_way: Future[None] | None = None
         self._seconds: list[Duration] = []
-        self._detach = [detach for lane in lanes for detach in lane.attach(lambda _: None)]
+        for lane in lanes:
+            lane.attach(lambda _: None)
 
     def begin(self, step: int, epoch: int) -> None:
         """Copy the weights that the step begins with, and start to sum them over ranks."""
@@ -159,8 +160,8 @@ class Elastic:
 
     def close(self) -> None:
         """Detach from the models, end the thread."""
-        for detach in self._detach:
-            detach()
+        for lane in self.lanes:
+            lane.detach()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 

@@ -14,6 +14,9 @@ from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Bucket, FlatGradient
 from wirebench.gradient.weight_decay import Decay
 
+LARGE = 16_384
+"""Elements from which on a gradient is copied at once: 64 kB."""
+
 
 class Lane:
     """Rank `rank`'s way from local to averaged gradients.
@@ -25,6 +28,7 @@ class Lane:
     decay          weight decay that is added to the gradient before it is compressed; None: the optimizer applies it
     measure_every  steps between exchanges that are measured (diagnostics.py); 0: none is
     clears         gradients are forgotten when a step begins; False where a loop of the user's own does that
+    on_arrival     called before a gradient is taken, of the first layer at least: a step may begin with that
     given          the flat gradient of a measured step, as it was before its exchange
     """
 
@@ -44,18 +48,36 @@ class Lane:
         self.clears = True
         self.given = flat.grad.new_empty(0)
         self.buckets: list[Bucket] = []
+        self.on_arrival: Callable[[], None] = lambda: None
         self._ready = [False] * len(flat.layers)
+        self._places = {id(parameter): position for position, parameter in enumerate(flat.parameters)}
+        self._came: list[nn.Parameter] = []
+        """Parameters whose gradients have come and are not in the flat one yet."""
+        self._last: set[int] = set()
+        self._heard: set[int] = set()
+        """Layers with a hook in Python."""
+        self._on_ready: Callable[[Sequence[int]], None] = lambda layers: None
+        self._detach: list[Callable[[], None]] = []
 
     def set_buckets(self, groups: Sequence[range]) -> None:
         """Cut the flat gradient into buckets, one per group of layers; any state of the compressor stays valid."""
         covered = [position for group in groups for position in group]
         assert covered == list(range(len(self.flat.layers))), f"groups must cover the layers in order, got {groups}"
         self.buckets = [self.flat.bucket(index, group) for index, group in enumerate(groups)]
+        self._last = {group.stop - 1 for group in groups}
+        if self._detach:
+            self.detach()
+            self.attach(self._on_ready)
 
     @property
     def state_share(self) -> float:
         """Memory that the compressor keeps between steps, as a multiple of the gradient's."""
         return sum(tensor.nbytes for tensor in self.compressor.state_dict().values()) / self.flat.grad.nbytes
+
+    @property
+    def has_gradients(self) -> bool:
+        """Whether a layer's gradient has come in this step."""
+        return any(self._ready) or bool(self._came)
 
     def begin(self, step: int, epoch: int) -> None:
         """Forget the gradients of the step before."""
@@ -65,38 +87,73 @@ class Lane:
             self.given = torch.empty_like(self.flat.grad)
         self._ready = [False] * len(self._ready)
         if self.clears:
+            self._came.clear()
             for parameter in self.flat.parameters:
                 parameter.grad = None
 
-    def attach(self, on_ready: Callable[[int], None]) -> list[Callable[[], None]]:
-        """Hook every parameter: its gradient goes into the flat one, then `on_ready(layer)`. Returns the detachers."""
+    def attach(self, on_ready: Callable[[Sequence[int]], None]) -> None:
+        """Hook every parameter: `on_ready(layers)` is told which gradients have come, and lie in the flat one now.
 
-        def hook_of(position: int) -> Callable[[nn.Parameter], None]:
-            def hook(parameter: nn.Parameter) -> None:
-                self.take(position)
-                on_ready(position)
+        A hook in Python takes longer than the copy of a small gradient. So small ones are noted without it, and go into
+        the flat gradient together with the next that has one: a large one, whose copy is cheap only while it is in the
+        processor's cache, the first of all, or the last of a bucket, with which the bucket is complete as a rule.
+        """
+        self._on_ready = on_ready
+        self._heard = {0, *self._last, *(i for i, layer in enumerate(self.flat.layers) if layer.numel >= LARGE)}
+        self._detach = [
+            p.register_post_accumulate_grad_hook(self._arrives if i in self._heard else self._came.append).remove
+            for i, p in enumerate(self.flat.parameters)
+        ]
 
-            return hook
+    def hear(self, position: int) -> None:
+        """With this layer's gradient a bucket was complete, in spite of the order: take it at once from now on."""
+        if position not in self._heard:
+            self._heard.add(position)
+            self._detach[position]()
+            hook = self.flat.parameters[position].register_post_accumulate_grad_hook(self._arrives)
+            self._detach[position] = hook.remove
 
-        parameters = enumerate(self.flat.parameters)
-        return [p.register_post_accumulate_grad_hook(hook_of(i)).remove for i, p in parameters]
+    def detach(self) -> None:
+        """Remove the hooks."""
+        for detach in self._detach:
+            detach()
+        self._detach = []
 
-    def take(self, position: int) -> None:
-        """The gradient of the layer at `position` has come: it is in the flat gradient from now on."""
-        parameter, view = self.flat.parameters[position], self.flat.views[position]
+    def adopt(self) -> None:
+        """Take the gradients that are there: the lane was made after their backward pass."""
+        self._came += [parameter for parameter in self.flat.parameters if parameter.grad is not None]
+        self.collect()
+
+    def collect(self) -> None:
+        """Take what has come since the last call: it is in the flat gradient from now on."""
+        came = [(self._places[id(p)], p, p.grad) for p in self._came if p.grad is not None]
+        self._came.clear()
         # In the first micro-batch autograd makes a fresh tensor, since `.grad` was None; it is copied into the flat
         # gradient, and later micro-batches then add to that view in place.
-        assert parameter.grad is not None
-        if parameter.grad is not view:
-            view.copy_(parameter.grad)
+        views = self.flat.views
+        fresh = [(views[position], p, grad) for position, p, grad in came if grad is not views[position]]
+        if fresh:
+            with torch.no_grad():
+                torch._foreach_copy_([view for view, _, _ in fresh], [grad for _, _, grad in fresh])
+        for view, parameter, _ in fresh:
             parameter.grad = view
-        self._ready[position] = True
+        layers = [position for position, _, _ in came]
+        for position in layers:
+            self._ready[position] = True
+        if layers:
+            self._on_ready(layers)
+
+    def _arrives(self, parameter: nn.Parameter) -> None:
+        self.on_arrival()
+        self._came.append(parameter)
+        self.collect()
 
     def fill_unused(self) -> list[int]:
         """Zero the gradients of layers that took no part in this step, and return these layers.
 
         Other ranks may have used them, so they are exchanged all the same.
         """
+        self.collect()
         unused = [position for position, ready in enumerate(self._ready) if not ready]
         for position in unused:
             view = self.flat.views[position]

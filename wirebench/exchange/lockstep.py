@@ -13,7 +13,8 @@ class Lockstep:
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes = lanes
-        self._detach = [detach for lane in lanes for detach in lane.attach(lambda _: None)]
+        for lane in lanes:
+            lane.attach(lambda _: None)
 
     def begin(self, step: int, epoch: int) -> None:
         """Forget the gradients of the step before."""
@@ -47,5 +48,5 @@ class Lockstep:
 
     def close(self) -> None:
         """Detach from the models."""
-        for detach in self._detach:
-            detach()
+        for lane in self.lanes:
+            lane.detach()

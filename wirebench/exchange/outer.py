@@ -118,7 +118,8 @@ class OuterSteps:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="exchange") if overlaps else None
         self._under_way: dict[int, Future[None]] = {}
         self._step = 0
-        self._detach = [detach for lane in lanes for detach in lane.attach(lambda _: None)]
+        for lane in lanes:
+            lane.attach(lambda _: None)
         self._device = lanes[0].flat.grad.device
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" and overlaps else None
 
@@ -172,8 +173,8 @@ class OuterSteps:
 
     def close(self) -> None:
         """Detach from the models, end the thread."""
-        for detach in self._detach:
-            detach()
+        for lane in self.lanes:
+            lane.detach()
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
 

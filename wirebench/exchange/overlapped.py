@@ -2,12 +2,16 @@
 
 Algorithm 2 of MG-WFBP (Shi and Chu, arXiv 1811.11141): hooks put full buckets into a queue, in bucket order, and the
 thread works it off. Every rank starts its exchanges in the same order, so nothing has to be negotiated.
+
+Once the backward pass is done the training thread has nothing else to do, and works the rest of the queue off itself,
+the last bucket at least: to wake another thread and wait for it takes longer, the more so where all cores are busy.
 """
 
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
@@ -48,9 +52,12 @@ class Threaded:
         self._bucket_of: list[int] = []
         self._launched = 0
         self._last_event: torch.cuda.Event | None = None
-        self._queue: queue.SimpleQueue[tuple[Work, Callable[[], object]] | None] = queue.SimpleQueue()
-        self._done = threading.Semaphore(0)
-        self._detach = lane.attach(self._on_ready)
+        self._queue: deque[tuple[Work, Work]] = deque()
+        self._turn = threading.Lock()
+        """Held by who takes work from the queue, until it is done: all is done one after the other, in order."""
+        self._calls: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """What wakes the thread; False ends it."""
+        lane.attach(self._on_ready)
         self._thread = threading.Thread(target=self._work, name="exchange", daemon=True)
         self._thread.start()
 
@@ -63,6 +70,7 @@ class Threaded:
 
     def enable_sync(self) -> None:
         """From now on a gradient that arrives is complete."""
+        self.lane.collect()
         self._armed = True
 
     def finish(self) -> None:
@@ -70,11 +78,12 @@ class Threaded:
         assert self._armed, "finish() without enable_sync()"
         self.lane.fill_unused()
         self._missing = [0] * len(self._missing)
-        self._launch_full()
-        for _ in self.lane.buckets:
-            self._done.acquire()
-            if self.error is not None:
-                raise self.error
+        self._launch_full(wake=False)
+        with self._turn:
+            while self._queue:
+                self._work_once()
+        if self.error is not None:
+            raise self.error
         if self._last_event is not None:
             torch.cuda.current_stream(self.device).wait_event(self._last_event)
 
@@ -108,45 +117,61 @@ class Threaded:
 
     def close(self) -> None:
         """Detach from the model, end the thread."""
-        for detach in self._detach:
-            detach()
-        self._queue.put(None)
+        self.lane.detach()
+        self._calls.put(False)
         if self.error is None:
             self._thread.join()
 
-    def _on_ready(self, layer: int) -> None:
+    def _on_ready(self, layers: Sequence[int]) -> None:
         if not self._armed:
             return
-        bucket = self._bucket_of[layer]
-        if self._missing[bucket] == 0:
-            name = self.lane.flat.layers[layer].name
-            raise UserError(
-                f"the gradient of {name!r} came again when its exchange had begun; put all of a step's forward and "
-                "backward passes but the last into sync.no_sync()"
-            )
-        self._missing[bucket] -= 1
+        for layer in layers:
+            bucket = self._bucket_of[layer]
+            if self._missing[bucket] == 0:
+                name = self.lane.flat.layers[layer].name
+                raise UserError(
+                    f"the gradient of {name!r} came again when its exchange had begun; put all of a step's forward and "
+                    "backward passes but the last into sync.no_sync()"
+                )
+            self._missing[bucket] -= 1
+            if self._missing[bucket] == 0:
+                self.lane.hear(layer)
         if not self.after_backward and not self.holding:
             self._launch_full()
 
-    def _launch_full(self) -> None:
-        """Queue every full bucket that has only full ones before it."""
+    def _launch_full(self, wake: bool = True) -> None:
+        """Queue every full bucket that has only full ones before it; with the last one the backward pass is done."""
+        last = len(self._missing) - 1
         while self._launched < len(self._missing) and self._missing[self._launched] == 0:
             event = None
             if self.stream is not None:
                 event = torch.cuda.current_stream(self.device).record_event()
             bucket, timed = self.lane.buckets[self._launched], self._timed if self.holding else None
-            self._queue.put((partial(self._exchange, bucket, event, timed), self._done.release))
+            self._submit(partial(self._exchange, bucket, event, timed), wake=wake and self._launched < last)
             self._launched += 1
 
+    def _submit(self, work: Work, done: Work = lambda: None, wake: bool = True) -> None:
+        """Queue `work`; `done` is called after it, whatever became of it. Without `wake` the thread is not told."""
+        self._queue.append((work, done))
+        if wake:
+            self._calls.put(True)
+
     def _work(self) -> None:
-        while (item := self._queue.get()) is not None:
-            work, done = item
-            if self.error is None:
-                try:
-                    work()
-                except BaseException as error:  # handed to the training thread, which raises it
-                    self.error = error
-            done()
+        while self._calls.get():
+            with self._turn:
+                self._work_once()
+
+    def _work_once(self) -> None:
+        """Do what is first in the queue, unless somebody has done it."""
+        if not self._queue:
+            return
+        work, done = self._queue.popleft()
+        if self.error is None:
+            try:
+                work()
+            except BaseException as error:  # handed to the training thread, which raises it
+                self.error = error
+        done()
 
     def _exchange(self, bucket: Bucket, ready: torch.cuda.Event | None, timed: list[Timed] | None) -> None:
         self._on_stream(f"bucket {bucket.index}", bucket, ready, lambda: run([self.lane.exchange(bucket)]), timed)

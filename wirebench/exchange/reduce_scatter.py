@@ -14,7 +14,7 @@ One bucket, from step t to t + 1:
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -67,7 +67,7 @@ class ReduceScatterDriver(Threaded):
         self._step = 0
         self._unseen = False
         place = {name: number for number, name in enumerate(layer.name for layer in lane.flat.layers)}
-        self._detach += _hooks(model, place, self._before, self._after_forward)
+        self._detach = _hooks(model, place, self._before, self._after_forward)
 
     def begin(self, step: int, epoch: int) -> None:
         """Forget the gradients of the step before, but for those whose all-gather is still to come."""
@@ -85,7 +85,7 @@ class ReduceScatterDriver(Threaded):
         for bucket in reversed(self.lane.buckets):
             gathered = self._gathered[bucket.index] = threading.Event()
             timed = self._gather_timed if self.holding else None
-            self._queue.put((partial(self._all_gather, bucket, timed), gathered.set))
+            self._submit(partial(self._all_gather, bucket, timed), gathered.set)
         # A step that is timed or measured needs the whole average now, not under the next step's forward pass.
         if self.holding or self.lane.world.measuring:
             for gathered in self._gathered.values():
@@ -125,14 +125,21 @@ class ReduceScatterDriver(Threaded):
         if self.stream is not None:
             self._events[bucket.index] = self.stream.record_event()
 
-    def _on_ready(self, layer: int) -> None:
-        if layer in self._late:
-            name = self.lane.flat.layers[layer].name
+    def close(self) -> None:
+        """Detach from the model, end the thread."""
+        for detach in self._detach:
+            detach()
+        super().close()
+
+    def _on_ready(self, layers: Sequence[int]) -> None:
+        late = self._late.intersection(layers)
+        if late:
+            name = self.lane.flat.layers[min(late)].name
             raise UserError(
                 f"scheduler.name: a split schedule updates a layer when its module's forward begins, but {name!r} is "
                 "used without that; use scheduler.name=fused, which groups identically"
             )
-        super()._on_ready(layer)
+        super()._on_ready(layers)
 
     def _before(self, layers: list[int]) -> None:
         """The forward pass of a module is about to begin: its parameters' updates must be done."""

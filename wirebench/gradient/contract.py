@@ -74,6 +74,9 @@ class Method(Compressor):
     takes_over     whether it can be resumed by another number of ranks
     voters         ranks that it needs at least, unless there is one alone
     reads_weights  its exchange reads `bucket.param`; elsewhere a caller may leave that empty
+    makes_update   what it returns is the update itself (signs, say), not an average of gradients. It goes with plain
+                   SGD, which subtracts it times the rate, and whose weight decay is then decoupled, as in AdamW
+    usual_step     a step whose requests are those of most steps of a run: planners and benchmarks look at it
     density        share of the entries that it sends, which a warm-up sets; 0 where another option counts, None for a
                    method that has none
     memory         this rank's residuals; when the number of ranks changes, their part in the average is kept
@@ -93,6 +96,8 @@ class Method(Compressor):
     takes_over: bool = True
     voters: int = 0
     reads_weights: bool = False
+    makes_update: bool = False
+    usual_step: int = 0
     density: Any = None  # a method that has one counts with it, and need not declare anew that it is a float
 
     def __init__(self) -> None:

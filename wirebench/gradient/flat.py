@@ -92,12 +92,21 @@ class FlatGradient:
         numel = self.layers[-1].stop
         self.param = torch.empty(numel, dtype=like.dtype, device=like.device)
         self.grad = torch.zeros_like(self.param)
-        self.views = []
+        self.views = [_view(self.grad, *each) for each in zip(self.layers, self.parameters, strict=True)]
+        self.hold()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether the parameters are still views of `param`; other code may have put values of its own in place."""
+        return [parameter.data_ptr() for parameter in self.parameters] == self._places
+
+    def hold(self) -> None:
+        """Make the parameters views of `param`, with the values that they have now."""
         for layer, parameter in zip(self.layers, self.parameters, strict=True):
             kept = _view(self.param, layer, parameter)
             kept.copy_(parameter.detach())
-            self.views.append(_view(self.grad, layer, parameter))
             parameter.data = kept
+        self._places = [parameter.data_ptr() for parameter in self.parameters]
 
     def bucket(self, index: int, layers: range) -> Bucket:
         """The bucket of the contiguous layers `layers` (positions in backward order)."""
@@ -138,7 +147,7 @@ def backward_order(model: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> 
 
 
 def check_alike(named: dict[str, nn.Parameter]) -> None:
-    """UserError where there is no trainable parameter, or where their dtypes differ."""
+    """UserError where there is no trainable parameter, or where they are not all of one real dtype."""
     if not named:
         raise UserError("model: it has no trainable parameter")
     dtypes: dict[torch.dtype, str] = {}
@@ -147,6 +156,9 @@ def check_alike(named: dict[str, nn.Parameter]) -> None:
     if len(dtypes) > 1:
         words = ", ".join(f"{str(dtype).removeprefix('torch.')} ({name})" for dtype, name in dtypes.items())
         raise UserError(f"model: its parameters must be of one dtype, but it has {words}")
+    dtype = next(iter(dtypes))
+    if not dtype.is_floating_point:
+        raise UserError(f"model: its parameters must be real numbers, but they are {str(dtype).removeprefix('torch.')}")
 
 
 def _lay_out(order: Sequence[str], parameters: Sequence[nn.Parameter]) -> tuple[Layer, ...]:

@@ -14,6 +14,7 @@ from wirebench.costmodel.piecewise import Piecewise, spans
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import RequestSize, Sizes
 from wirebench.errors import UserError
+from wirebench.gradient.conformance import method_of
 from wirebench.gradient.contract import Compressor, Scheduler
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.requests import Sum
@@ -121,7 +122,8 @@ def simulate(
     if not all(branch.links for branch in network.branches.values()):
         raise UserError("network: the topology does not say how fast its links are")
     pricer = Pricer(collectives.build(collective), collective, network)
-    return Simulator(trace, Sizes(compressor, network.size, dense_below), compressing or free, pricer).step(scheduler)
+    sizes = Sizes(lambda: method_of(compressor()), network.size, dense_below)
+    return Simulator(trace, sizes, compressing or free, pricer).step(scheduler)
 
 
 class Simulator:

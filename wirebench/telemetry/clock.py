@@ -4,11 +4,10 @@ On a CPU times are perf_counter's, known at once. On a GPU they lie between CUDA
 work; nothing waits for them, so a step is known only once the device has passed its last event.
 """
 
-import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -45,6 +44,22 @@ class _Step:
     counted: bool = False
 
 
+class _Block:
+    """The block of a phase. A class, since a generator takes thrice as long, and a step has a dozen of them."""
+
+    __slots__ = ("begin", "clock", "words")
+
+    def __init__(self, clock: "Clock", track: str, name: str, label: str, within: str) -> None:
+        self.clock, self.words = clock, (track, name, label, within)
+
+    def __enter__(self) -> None:
+        self.begin = self.clock.mark()
+
+    def __exit__(self, kind: type[BaseException] | None, error: object, at: object) -> None:
+        if kind is None:
+            self.clock.add(*self.words, self.begin)
+
+
 class Clock:
     """Times steps and their phases; it starts paused.
 
@@ -72,8 +87,9 @@ class Clock:
         with self._lock:
             self._open = None
 
-    @contextlib.contextmanager
-    def phase(self, name: str, track: str = "compute", *, label: str = "", within: str = "") -> Iterator[None]:
+    def phase(
+        self, name: str, track: str = "compute", *, label: str = "", within: str = ""
+    ) -> AbstractContextManager[None]:
         """Add the block's time to phase `name` of the current step, and draw it on `track` of the timeline.
 
         label   what it is drawn as, if not as `name`
@@ -84,9 +100,15 @@ class Clock:
         """
         assert name in PHASES, name
         assert not within or within in PHASES, within
-        begin = self._timer.mark()
-        yield
-        phase = _Phase(track, name, label or name, within, begin, self._timer.mark(), self._timeline.active)
+        return _Block(self, track, name, label or name, within)
+
+    def mark(self) -> Any:
+        """A point in time of the device, for `add`."""
+        return self._timer.mark()
+
+    def add(self, track: str, name: str, label: str, within: str, begin: Any) -> None:
+        """A phase that began at the mark `begin` ends now."""
+        phase = _Phase(track, name, label, within, begin, self._timer.mark(), self._timeline.active)
         with self._lock:
             if self._open is not None:
                 self._open.phases.append(phase)

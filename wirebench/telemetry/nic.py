@@ -42,8 +42,9 @@ class InterfaceCounter:
 
     def read(self) -> Counters | None:
         """The counters now; None where they cannot be read."""
-        counters = _counters()
-        return counters.get(self.interface) if counters is not None and self.interface is not None else None
+        if self.interface is None:
+            return None
+        return next((_parsed(numbers) for name, numbers in _lines() or () if name == self.interface), None)
 
 
 def find_interface(all_on_one_host: bool, environment: Mapping[str, str] | None = None) -> str | None:
@@ -71,17 +72,28 @@ def sent_bytes() -> dict[str, int]:
     return {name: each.sent for name, each in (_counters() or {}).items()}
 
 
-def _counters() -> dict[str, Counters] | None:
-    """The counters by interface; None on a system without the file."""
+def _lines() -> list[tuple[str, str]] | None:
+    """Each interface's name and numbers; None on a system without the file. Read in every step, so it must be quick."""
     try:
-        lines = COUNTERS.read_text().splitlines()[2:]
+        with COUNTERS.open("rb", buffering=0) as file:
+            lines = file.readall().decode().splitlines()[2:]
     except OSError:
         return None
-    table = {}
-    for line in lines:
-        name, _, numbers = line.partition(":")
-        received_first = numbers.split()
-        table[name.strip()] = Counters(int(received_first[8]), int(received_first[0]), int(received_first[9]))
+    pairs = (line.split(":", 1) for line in lines)
+    return [(name.strip(), numbers) for name, numbers in pairs]
+
+
+def _parsed(numbers: str) -> Counters:
+    received_first = numbers.split()
+    return Counters(int(received_first[8]), int(received_first[0]), int(received_first[9]))
+
+
+def _counters() -> dict[str, Counters] | None:
+    """The counters by interface; None on a system without the file."""
+    lines = _lines()
+    if lines is None:
+        return None
+    table = {name: _parsed(numbers) for name, numbers in lines}
     return dict(sorted(table.items(), key=lambda item: (item[0] != "lo", item[0])))
 
 

@@ -48,6 +48,8 @@ class Traffic:
         """Bytes that each rank of this process put on the wire in the last step."""
         self.last: list[RequestLog] = []
         self._nic_sent = self._nic_packets = self._nic_steps = 0
+        self._nic_waiting = 0
+        """Counted steps since the interface's counters were read."""
         self._nic_last: Counters | None = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -58,8 +60,11 @@ class Traffic:
         """Go on from what `state_dict` returned."""
         self.total = state["total"]
 
-    def step(self, logs: Sequence[Sequence[RequestLog]], counted: bool) -> int:
-        """Add one step's requests, a log for each rank of this process; returns the first rank's bytes on the wire."""
+    def step(self, logs: Sequence[Sequence[RequestLog]], counted: bool, reads: bool = True) -> int:
+        """Add one step's requests, a log for each rank of this process; returns the first rank's bytes on the wire.
+
+        reads  read the interface's counters now; else with a later step, or in a pause, as long as all steps count
+        """
         first, wires = logs[0], [sum(request.wire_bytes for request in log) for log in logs]
         wire = wires[0]
         self.total += sum(wires) / len(wires)
@@ -70,7 +75,9 @@ class Traffic:
             self.payload += sum(request.payload_bytes for request in first)
             self.values += values[0]
             self.wire += wire
-        self._read_interface(counted)
+        self._nic_waiting += counted
+        if reads:
+            self._read_interface(counted)
         self.last, self.last_wires = list(first), wires
         return wire
 
@@ -98,21 +105,28 @@ class Traffic:
 
     def pause(self) -> None:
         """Training traffic ends (evaluation, checkpoint)."""
+        self._catch_up()
         self._nic_last = None
 
+    def _catch_up(self) -> None:
+        if self._nic_waiting:
+            self._read_interface(True)
+
     def _read_interface(self, counted: bool) -> None:
-        """Add what the interface has sent since the last reading, if this step counts."""
+        """Add what the interface has sent since the last reading, if the steps since then count."""
         before, now = self._nic_last, self.nic.read()
+        waited, self._nic_waiting = self._nic_waiting, 0
         if before is None or now is None:
             return
         self._nic_last = now
         if counted:
             self._nic_sent += now.sent - before.sent
             self._nic_packets += now.packets - before.packets
-            self._nic_steps += 1
+            self._nic_steps += waited
 
     def summary(self) -> dict[str, Any]:
         """The record's `bytes_per_step`, `compression_ratio` and `requests` (those of the last step)."""
+        self._catch_up()
         per_step = {name: self._mean(total) for name, total in self._totals().items()}
         share = 1 / (self._nic_steps * self.ranks_on_this_host) if self._nic_steps else None
         wires = self.per_rank.wire if self.per_rank and self.steps else []

@@ -1,5 +1,7 @@
 """Watch the loss and the averaged gradient of every step; name the layer when one is not finite.
 
+Several are counted: a method that sums sketches cannot tell whose NaN it got, and makes a whole bucket NaN.
+
 The averaged gradient is the same on all ranks, so all of them stop at the same step. On a GPU the values are copied to
 the host without waiting and looked at when the device has passed the step.
 """
@@ -98,8 +100,8 @@ class Guard:
             if note.passed is not None:
                 note.passed.synchronize()
             if note.passed is not None and not bool(note.norms.isfinite().all()):
-                place = int((~note.norms.isfinite()).nonzero()[0])
-                raise Diverged(f"step {note.step}: the gradient of layer {note.layers[place]} is not finite")
+                places = (~note.norms.isfinite()).nonzero().flatten().tolist()
+                raise _not_finite(note.step, [note.layers[place] for place in places])
             if not bool(note.loss.isfinite()):
                 raise Diverged(f"step {note.step}: the loss is {note.loss.item()}")
             known.append((note.step, note.loss.item()))
@@ -119,10 +121,17 @@ def seed_of_backward(loss: Tensor) -> Tensor:
 
 
 def _look_closer(step: int, gradients: Mapping[str, Tensor]) -> None:
-    """Name the layer; a sum of large finite values may overflow, and that is no divergence yet."""
-    for layer, gradient in gradients.items():
-        if not bool(gradient.isfinite().all()):
-            raise Diverged(f"step {step}: the gradient of layer {layer} is not finite")
+    """Raise Diverged for such layers; a sum of large finite values may overflow, and that is no divergence yet."""
+    bad = [layer for layer, gradient in gradients.items() if not bool(gradient.isfinite().all())]
+    if bad:
+        raise _not_finite(step, bad)
+
+
+def _not_finite(step: int, layers: Sequence[str]) -> Diverged:
+    """What to raise for these layers, at least one."""
+    if len(layers) == 1:
+        return Diverged(f"step {step}: the gradient of layer {layers[0]} is not finite")
+    return Diverged(f"step {step}: the gradient of layers {layers[0]} to {layers[-1]} ({len(layers)}) is not finite")
 
 
 def _to_host(tensor: Tensor, on_gpu: bool) -> Tensor:

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from suite.studies import trust
+from suite.studies import benchmarks, trust
 from suite.studies.claim import Claim
 from suite.studies.flexreduce.measured import LAYOUTS
 from suite.studies.notes import NotedRun
-from suite.studies.trust import Repository
-from wirebench.record import collective_results, schema
+from suite.studies.repository import Repository
+from wirebench.record import schema
 
 
 def records(folder: Path, claim: Claim) -> tuple[Path, ...]:
@@ -30,8 +30,7 @@ def rules(folder: Path, claim: Claim) -> tuple[str, ...]:
     if claim.id.startswith("epoch_"):
         found = [rule for runs in _trainings(folder).values() for rule in trust.rules(runs, "turns")]
     else:
-        headers = (collective_results.load(file).header for file in records(folder, claim))
-        found = [each.rule for header in headers for each in trust.broken_header(header, Repository(None))]
+        found = [each.rule for file in records(folder, claim) for each in benchmarks.broken(file, Repository(None))]
     return tuple(dict.fromkeys(found))
 
 

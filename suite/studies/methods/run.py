@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import compressors
+from suite.compose.resolve import optimizer_for
 from suite.studies.gs_sgd.variants import variants
 from suite.studies.runner import RESULTS, ROOT, Launch, Part, measure
 from suite.studies.trainings import Cluster, Training
@@ -86,7 +87,7 @@ def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:
         if name != "none":
             options = compressors.PLUGINS.options(name)
             sparse = [f"compressor.density={density:g}"] if "density" in options else []
-            known[name] = [f"compressor.name={name}", *SETTINGS.get(name, sparse)]
+            known[name] = [f"compressor.name={name}", *SETTINGS.get(name, sparse), *optimizer_for(name)]
     known |= variants(density)
     for name in names or ():
         if name not in known:

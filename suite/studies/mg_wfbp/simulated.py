@@ -19,6 +19,7 @@ from suite.studies.page import Page
 from wirebench import collectives
 from wirebench.costmodel.formulas import Line, ring
 from wirebench.costmodel.request_cost import Pricer
+from wirebench.costmodel.request_sizes import Sizes
 from wirebench.simulation import trace
 from wirebench.simulation.simulator import Simulator, free
 from wirebench.simulation.trace import Trace
@@ -69,11 +70,11 @@ def page(folder: Path) -> Page:
     return Page(folder, document(call_seconds, predicted, simulated), figures)
 
 
-def simulator(model: Trace, nodes: int, call_seconds: float = 0.0) -> Simulator:
+def simulator(model: Trace, sizes: Sizes, call_seconds: float = 0.0) -> Simulator:
     """Dense messages on the network of the authors' simulator, by the ring's formula."""
-    topology = presets.cluster(presets.find(paper.NETWORK), nodes)
+    topology = presets.cluster(presets.find(paper.NETWORK), sizes.size)
     pricer = Pricer(collectives.build("ring"), "ring", topology, call_seconds, formulas=True)
-    return Simulator(model, sizes_of(DENSE, None, model, nodes), free, pricer)
+    return Simulator(model, sizes, free, pricer)
 
 
 def predictor(model: Model) -> paper.Predict:
@@ -82,8 +83,12 @@ def predictor(model: Model) -> paper.Predict:
     scaled = original.faster((original.forward_seconds + original.backward_seconds) / model.alone)
 
     @functools.cache
+    def sizes(nodes: int) -> Sizes:
+        return sizes_of(DENSE, None, scaled, nodes)  # it remembers those of every bucket
+
+    @functools.cache
     def predict(nodes: int, schedule: str, call_seconds: float) -> float:
-        return simulator(scaled, nodes, call_seconds).step(schedulers.build(schedule)).step.seconds
+        return simulator(scaled, sizes(nodes), call_seconds).step(schedulers.build(schedule)).step.seconds
 
     return predict
 
@@ -93,7 +98,7 @@ def efficiencies(model: Model) -> Efficiencies:
     original = trace.load(trace.find(model.trace))
     nodewise = {}
     for nodes in paper.SIMULATED_NODES:
-        at = simulator(original, nodes)
+        at = simulator(original, sizes_of(DENSE, None, original, nodes))
         nodewise[nodes] = {name: at.step(schedulers.build(name)).efficiency for name in SHOWN}
     return nodewise
 

@@ -16,6 +16,7 @@ from suite.figures.provenance import provenance
 from suite.figures.scatter import Point, scatter
 from suite.figures.style import Figure, around, finished
 from suite.planner import ranges
+from suite.studies import trust
 from suite.studies.claim import together
 from suite.studies.findings import Finding
 from suite.studies.notes import NotedRun
@@ -86,7 +87,8 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     runs = collect(options.folder)
     judged = {each.name: CLAIM.judge(1 + each.error) for each in runs}
     records = tuple(each.run.folder for each in runs)
-    return [Finding(CLAIM, verdict(runs), together(judged), records=records)]
+    rules = trust.rules([each.run for each in runs], "")
+    return [Finding(CLAIM, verdict(runs), together(judged), records=records, rules=rules)]
 
 
 def committed() -> list[list[str]]:
@@ -198,6 +200,7 @@ def document(runs: Sequence[Predicted], outside: Outside | None = None, before: 
         "",
         *([] if outside is None else [outside.said, ""]),
         *([] if before is None else [before.said(measured), ""]),
+        *trust.note({each.name: [each.run] for each in runs}, ""),
         *markdown.table(
             (*HEAD, *(() if outside is None else OUTSIDE_HEAD), *(() if before is None else signed.HEAD)),
             [
@@ -218,8 +221,8 @@ def verdict(runs: Sequence[Predicted]) -> str:
     errors = [abs(each.error) for each in runs]
     near = sum(CLAIM.judge(1 + each.error).good for each in runs)
     return (
-        f"{near} of {len(runs)} predictions are within {100 * NEAR:.0f} %; the median error is "
-        f"{100 * statistics.median(errors):.1f} %, the largest {100 * max(errors):.1f} %."
+        f"{near} of {len(runs)} predictions, each by the run's own steps, are within {100 * NEAR:.0f} %; the median "
+        f"error is {100 * statistics.median(errors):.1f} %, the largest {100 * max(errors):.1f} %."
     )
 
 

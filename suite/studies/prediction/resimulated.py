@@ -6,6 +6,7 @@ fitted to every second run, so that the others show how far it carries.
 """
 
 import functools
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -78,9 +79,7 @@ class FromOutside:
         self.scheduler = schedulers.build(name, **options)
         name, options = _plugin(config["compressor"], "dense_below", "warmup")
         below = config["compressor"]["dense_below"]
-        self.sizes = Sizes(
-            functools.partial(compressors.build, name, dense_below=0, warmup=(), **options), self.topology.size, below
-        )
+        self.sizes = _sizes(name, json.dumps(options), self.topology.size, below)
         self.compressing = free if name == "none" else rates.on(name, rates.bytes_per_second)
         self.collective, collective_options = _plugin(config["collective"])
         self._plans = _KeptPlans(collectives.build(self.collective, **collective_options))
@@ -162,6 +161,13 @@ def fit(runs: Sequence[Resimulated]) -> Processor:
         errors, start, bounds=(low, high), loss="soft_l1", f_scale=ROBUST_SCALE, diff_step=0.03, max_nfev=12
     )
     return machine(found.x)
+
+
+@functools.cache
+def _sizes(name: str, options: str, size: int, dense_below: int) -> Sizes:
+    """Of a compressor with these options, as JSON: one for all its runs, for it remembers the sizes of every bucket."""
+    make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **json.loads(options))
+    return Sizes(make, size, dense_below)
 
 
 def _plugin(section: dict[str, Any], *others: str) -> tuple[str, dict[str, Any]]:

@@ -66,6 +66,8 @@ class Net(nn.Module):
             raise RuntimeError("the model broke")
         if self.trouble == "hang":
             time.sleep(600)
+        if self.trouble == "stop":
+            os.kill(os.getpid(), signal.SIGSTOP)
         if self.trouble == "full_disk":
             # No file of this process grows beyond this: a few lines of steps.jsonl, and what is printed.
             resource.setrlimit(resource.RLIMIT_FSIZE, (FULL_BYTES, resource.RLIM_INFINITY))

@@ -22,6 +22,8 @@ from wirebench.comm.peers import Peer, gather_bytes
 from wirebench.comm.ship import bring
 from wirebench.training.checkpoint import Checkpoints
 from wirebench.training.elastic.host_memory import ABOUT, MODEL, Commit, HostMemory, rank_file
+from wirebench.training.elastic.launchers import Launcher
+from wirebench.training.elastic.warden import Warden
 from wirebench.training.train_state import TrainState
 from wirebench.utils.background import Background
 from wirebench.utils.tensor_tree import pack, snapshot
@@ -43,9 +45,11 @@ class Plan(NamedTuple):
 class Commits:
     """The commits of one process of an elastic run.
 
-    every   steps between them
-    mirror  each rank's part goes to a rank on another host as well
-    note    is told, on rank 0, what a person should know
+    every     steps between them
+    mirror    each rank's part goes to a rank on another host as well
+    note      is told, on rank 0, what a person should know
+    launcher  starts ranks anew, or is told that they are
+    warden    ends this process when it stands still
     """
 
     engine: Engine
@@ -54,6 +58,8 @@ class Commits:
     every: int
     mirror: bool
     note: Callable[[str], None]
+    launcher: Launcher
+    warden: Warden
     job: str = ""
     held_by_first: bool = False
     newest: int | None = None
@@ -112,10 +118,16 @@ class Commits:
 
     def close(self, over: bool) -> None:
         """The process ends; `over`: so does the run, and the memory is given back."""
+        self.warden.close()
         self._settle()
         self._meet()
         if over and self.engine.ranks[0] == first_on_host(self.engine.peers, self.engine.ranks[0]):
             self.memory.forget()
+
+    def come_back(self) -> None:
+        """This rank would end, but for its launcher: it may begin anew in this process, and then this never returns."""
+        self.warden.close()
+        self.launcher.come_back()
 
     def note_trouble(self) -> None:
         """A rank is gone: what the record will say of the time and the steps that this cost."""

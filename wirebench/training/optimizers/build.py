@@ -10,6 +10,7 @@ from wirebench.config.loader import OptimizerConfig
 from wirebench.errors import UserError
 from wirebench.gradient.optimizer_state import restore_strides
 from wirebench.training.optimizers.muon import MuonWithAdamW, matrices_of
+from wirebench.training.optimizers.uncompiled import uncompiled
 
 
 def build_optimizer(model: nn.Module, section: OptimizerConfig) -> Optimizer:
@@ -30,10 +31,10 @@ def _build(model: nn.Module, section: OptimizerConfig) -> Optimizer:
     trainable = [p for p in model.parameters() if p.requires_grad]
     if section.name == "sgd":
         groups = _groups(trainable, section)
-        return SGD(groups, lr=section.lr, momentum=section.momentum, nesterov=section.nesterov, fused=True)
+        return uncompiled(SGD)(groups, lr=section.lr, momentum=section.momentum, nesterov=section.nesterov, fused=True)
     if section.name == "adamw":
         groups, betas = _groups(trainable, section), (section.momentum, section.beta2)
-        return AdamW(groups, lr=section.lr, betas=betas, eps=section.eps, fused=True)
+        return uncompiled(AdamW)(groups, lr=section.lr, betas=betas, eps=section.eps, fused=True)
     matrices = matrices_of(model)
     mine = set(map(id, matrices))
     return MuonWithAdamW(

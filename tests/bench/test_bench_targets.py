@@ -20,9 +20,9 @@ import pytest
 import torch
 
 import models
+from suite.bench import checkpoint, input_pipeline, overhead, plot_collectives
 from suite.bench import collectives as bench_collectives
 from suite.bench import compressors as bench_compressors
-from suite.bench import input_pipeline, overhead, plot_collectives
 from suite.cli import cluster, fit, study
 from suite.compose.resolve import refuse_cut, refuse_workers, resolve, scheduler_of
 from suite.studies.break_even import run as break_even
@@ -149,6 +149,16 @@ def check_overhead(words: Words, place: Place) -> None:
     place.written.add(Path(options.json))
 
 
+def check_checkpoint(words: Words, place: Place) -> None:
+    """An epoch is as long as all turns of both sides."""
+    options = checkpoint.parse(words)
+    given = resolve(checkpoint.settings(options, place.folder, options.processes))
+    check_composition(given, dataclasses.replace(place, layout=str(options.processes)))
+    _, shard = layers_and_shard(given, options.processes)
+    assert shard.steps_per_epoch >= options.warmup + 2 * options.turns * options.every
+    place.written.add(Path(options.json))
+
+
 def check_cluster(words: Words, place: Place) -> None:
     """What is run on its ranks."""
     cut = words.index("--")
@@ -227,6 +237,7 @@ TOOLS: dict[str, Callable[[Words, Place], Any]] = {
     "wirebench cluster": check_cluster,
     "wirebench fit": check_fit,
     "wirebench study": check_study,
+    "wirebench bench checkpoint": check_checkpoint,
     "wirebench bench collectives": check_collectives,
     "wirebench bench compressors": check_compressors,
     "wirebench bench input": lambda words, _: input_pipeline._parse(words),
@@ -293,3 +304,9 @@ def test_overheads_epoch_is_as_long_as_what_is_asked_for(words: Words, tmp_path:
 def test_overhead_without_a_spread_or_a_step_is_a_mistake(words: Words) -> None:
     with pytest.raises(UserError, match="at least"):
         overhead.parse(words)
+
+
+@pytest.mark.parametrize("words", [["--turns", "1"], ["--every", "0"], ["--processes", "0"]])
+def test_checkpoints_without_a_spread_or_a_step_are_a_mistake(words: Words) -> None:
+    with pytest.raises(UserError, match="at least"):
+        checkpoint.parse(words)

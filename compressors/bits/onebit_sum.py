@@ -1,0 +1,116 @@
+"""A sum of one bit for each element, both ways, with what is cut off kept at both ends.
+
+Tang et al., "1-bit Adam", ICML 2021, arXiv 2102.02888, section 4 and Figure 3: each rank compresses what it has for the
+rank that adds it up, which compresses the sum for all. A group of elements is one layer's part of a rank's share; its
+bits stand for plus and minus the group's mean magnitude, the compressor of 0/1 Adam's paper.
+"""
+
+from functools import lru_cache
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from compressors.bits.blocks import MAGNITUDES, Groups, Run, by_layer, reduce, widths
+from compressors.bits.fields import WORD_BITS, WORD_BYTES
+from compressors.bits.signs import Signs
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange
+from wirebench.gradient.error_memory import ErrorMemory
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather, Route
+
+SERVED = "served"
+"""The memory, beside the residual, of what compressing sums has cut off; it is of the sum, not of an average."""
+
+
+class Share(NamedTuple):
+    """What one rank adds up: a slice of the bucket, and the groups in it."""
+
+    piece: slice
+    groups: Groups
+
+
+def onebit_average(memory: ErrorMemory, bucket: Bucket, world: ExchangeContext, out: Tensor) -> Exchange:
+    """A route and a gather: write the average over ranks of their residuals, as it arrives, to `out`; returns it.
+
+    What is cut off stays in the residual of the rank that sent it, and in SERVED of the rank that added it up.
+    """
+    waiting, served = memory.slice(bucket), memory.slice(bucket, SERVED)
+    shares = shares_of(by_layer(bucket), world.size)
+    piece, groups = shares[world.rank]
+    with phase("encode"):
+        total = served[piece].clone()
+        served[piece] = 0
+        # In another cut of the buckets, or another world, other places were this rank's to add up. What it kept of
+        # them travels as its own.
+        waiting.add_(served)
+        served.zero_()
+        parts = [_coded(waiting[share.piece], share.groups) for share in shares]
+    answers = yield Route(parts, values=sum(_words(share) for share in shares))
+    with phase("decode"):
+        total.add_(_average(answers, groups, torch.empty_like(total)), alpha=world.size)
+    with phase("encode"):
+        # All ranks' messages are of one length, as engines gather such ones fastest.
+        message = _coded(total, groups)
+        message = pad(message, (0, max(_length(share) for share in shares) - message.numel()))
+        served[piece] = total
+    messages = yield Gather(message, values=_words(shares[world.rank]))
+    with phase("decode"):
+        for share, each in zip(shares, messages, strict=True):
+            _average([each], share.groups, out[share.piece])
+        return out.div_(world.size)
+
+
+def onebit_bytes(numel: int, size: int) -> int:
+    """What a rank hands over for one layer of `numel` elements: both messages."""
+    shares = shares_of((Run(numel, 1),), size)
+    sent = [_length(share) for share in shares]
+    return WORD_BYTES * (sum(sent) + max(sent))
+
+
+@lru_cache(maxsize=1024)
+def shares_of(groups: Groups, size: int) -> tuple[Share, ...]:
+    """By rank its share: about equal parts, of whole words; the last may be shorter, or empty."""
+    numel = sum(run.width * run.groups for run in groups)
+    each = -(-numel // (size * WORD_BITS)) * WORD_BITS
+    edges = [min(rank * each, numel) for rank in range(size + 1)]
+    shares = []
+    for begin, end in pairwise(edges):
+        inside, place = [], 0
+        for run in groups:
+            width = min(place + run.width, end) - max(place, begin)
+            if width > 0:
+                inside.append(Run(width, 1))
+            place += run.width
+        shares.append(Share(slice(begin, end), tuple(inside)))
+    return tuple(shares)
+
+
+def _length(share: Share) -> int:
+    return _words(share) + len(share.groups)
+
+
+def _words(share: Share) -> int:
+    return -(-(share.piece.stop - share.piece.start) // WORD_BITS)
+
+
+def _coded(values: Tensor, groups: Groups) -> Tensor:
+    """The message of `values`, int32: scales, then bits; what it cuts off is left in `values`."""
+    if not groups:
+        return values.new_empty(0, dtype=torch.int32)
+    scales = reduce(values, groups, MAGNITUDES)[0] / widths(groups, values.device)
+    words = Signs(groups, values.device).encode(values, (scales, -scales))
+    return torch.cat((scales.view(torch.int32), words))
+
+
+def _average(messages: list[Tensor], groups: Groups, out: Tensor) -> Tensor:
+    """Write the average of what the messages stand for to `out`."""
+    if groups:
+        end = len(groups) - (-out.numel() // WORD_BITS)
+        pairs = [(each[len(groups) : end], each[: len(groups)].view(torch.float32)) for each in messages]
+        Signs(groups, out.device).decode([(words, scales, -scales) for words, scales in pairs], out)
+    return out

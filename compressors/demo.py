@@ -1,0 +1,98 @@
+"""DeMo: each rank sends the strongest frequencies of its own momentum, and the sign of their average is the update.
+
+Peng, Quesnelle and Kingma, "DeMo: Decoupled Momentum Optimization", arXiv 2411.19870, Algorithm 1; constants and
+details of its authors' code (bloc97/DeMo, `demo.py`).
+"""
+
+import torch
+from torch import Tensor
+
+from compressors.bits.packing import bytes12, pack12, unpack12
+from compressors.common.lion import signs
+from compressors.sparse.base import check_bucket
+from compressors.sparse.frequencies import frequencies_of
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Method
+from wirebench.gradient.error_memory import VELOCITY, ErrorMemory
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Gather
+
+VALUE_BYTES, WIDEST = 4, 64
+"""A block of 64 by 64 has as many places as 12 bits tell apart."""
+
+
+class DeMo(Method):
+    """d <- beta d + g; the k largest frequencies of every block of d leave it, and are averaged over the ranks.
+
+    chunk  longest side of a block; a side is cut into the longest equal parts, so nothing is padded. Vectors have
+           blocks of one row
+    k      frequencies of a block that are sent, all of a smaller one
+    beta   of the momentum d, each rank's own: what is not sent stays in it, and fades
+
+    A frequency is averaged over those ranks that sent it, not over all, as in the authors' code. What it returns is the
+    sign of the average, transformed back: an update for plain SGD (makes_update), whose weight decay is decoupled as
+    the authors' is. The learning rate is the step of every element, about that of Lion.
+
+    What is the authors': the algorithm and its constants. What is not: a frequency's place takes 12 bits (theirs 64);
+    sums go in rank order, so that every run gives the same bits; the learning rate multiplies the signs alone, where
+    theirs also weighs each gradient in d, which makes no difference while the rate stays the same; a kernel of a
+    convolution is a matrix of its output channels.
+
+    Memory: the momentum, 1 d; while it works the spectrum, counts and signs, 3 d.
+    """
+
+    owns_momentum = True
+    makes_update = True
+
+    def __init__(self, chunk: int = WIDEST, k: int = 32, beta: float = 0.999) -> None:
+        super().__init__()
+        if not 1 <= chunk <= WIDEST:
+            raise ValueError(f"chunk lies in 1 to {WIDEST}: 12 bits name a place in a block, got {chunk}")
+        if not 1 <= k <= chunk * chunk:
+            raise ValueError(f"k lies in 1 to chunk x chunk = {chunk * chunk}, got {k}")
+        if not 0 <= beta < 1:
+            raise ValueError(f"beta lies in [0, 1), got {beta:g}")
+        self.chunk, self.k, self.beta = chunk, k, beta
+        self.memory = ErrorMemory(VELOCITY)
+
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        """One gather of places and values."""
+        check_bucket(bucket)
+        blocks = frequencies_of(bucket, self.chunk, self.k)
+        momentum = self.memory.slice(bucket, VELOCITY)
+        with phase("update"):
+            momentum.mul_(self.beta).add_(bucket.grad)
+        with phase("select"):
+            spectrum = blocks.forward(momentum)
+            within = blocks.choose(spectrum)
+            places = blocks.starts + within
+        with phase("encode"):
+            values = spectrum[places]
+            sent = spectrum.zero_().index_copy_(0, places, values)
+            momentum.sub_(blocks.backward(sent, bucket.grad))
+            message = torch.cat((pack12(within), values.view(torch.uint8)))
+        messages = yield Gather(message, values=VALUE_BYTES * blocks.total)
+        with phase("decode"):
+            total, count = sent.zero_(), torch.zeros_like(sent)
+            for each in messages:
+                within, values = _read(each, blocks.total)
+                places = blocks.starts + within
+                total.index_add_(0, places, values)
+                count.index_add_(0, places, torch.ones_like(values))
+            return signs(blocks.backward(total.div_(count.clamp_(min=1)), bucket.grad))
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """12 bits for the place and 4 bytes for the value of each frequency, in whole blocks."""
+        count = min(-(-numel * self.k // self.chunk**2), numel)
+        return bytes12(count) + VALUE_BYTES * count
+
+    def sent_share(self, numel: int) -> float:
+        """A block's share."""
+        return self.k / self.chunk**2
+
+
+def _read(message: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """(Places within their blocks, values) of one rank's message."""
+    head = bytes12(count)
+    return unpack12(message[:head], count), message[head:].clone().view(torch.float32)

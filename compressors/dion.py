@@ -1,0 +1,112 @@
+"""Dion: orthonormal updates of low rank, of which ranks sum the factors only.
+
+Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: Distributed Orthonormalized Updates", arXiv 2504.05295;
+details of its authors' code (microsoft/dion, `dion_simple.py`). For a layer's matrix (n, m), with M each rank's own:
+  M <- M + G,  P <- orthonormal basis of the sum of M Q,  R <- M^T P,  M <- M - (1 - mu) P R^T
+  Q <- the average of R, each column divided by its norm;  update: sqrt(n / m) P Q^T
+"""
+
+from math import ceil, isqrt
+
+import torch
+
+from compressors.common.lion import betas, blend, signs
+from compressors.lowrank.base import Factored
+from compressors.lowrank.factors import plan_of
+from wirebench.errors import UserError
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Sum
+
+EPSILON = 1e-8
+FULL = 1 << 30
+"""A rank that no matrix has."""
+
+
+class Dion(Factored):
+    """Two sums for a bucket: all matrices' P with the vectors' gradients, then all R.
+
+    rank_fraction  the rank, as a share of a matrix's smaller side, rounded up; 1 is Muon's update, and sends more than
+                   the gradient. The authors' code has 1, their README 0.25 for 3 billion parameters, and less for more
+    mu             what of the sent part stays in the momentum M
+    beta1, beta2   of Lion's update, which vectors get from their dense average, as in the authors' code
+
+    M is momentum and error feedback in one: what the factors miss stays in it. What it returns is an update for plain
+    SGD (makes_update), whose weight decay is decoupled as the authors' is; their learning rate is 0.01 to 0.02.
+
+    What is the authors': the algorithm and its constants. What is not: a rank takes its own share P R_r^T from its M,
+    where they take the average's (the sum over ranks is the same, and no other enters an update; but there the ranks'
+    differences never leave); the basis is Householder's, theirs of a randomised Cholesky; embeddings and heads count as
+    matrices, since a bucket does not know them, where theirs go to another optimizer; a kernel of a convolution is a
+    matrix of its output channels. All ranks must compute alike, as with `powersgd`.
+
+    Memory: M, 1 d; Q of each matrix, and Lion's momentum of the vectors, which all ranks share.
+    """
+
+    owns_momentum = True
+    makes_update = True
+    rank_option = "rank_fraction"
+
+    def __init__(
+        self, rank_fraction: float = 0.25, mu: float = 0.95, beta1: float = 0.9, beta2: float = 0.95
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if not 0 < rank_fraction <= 1:
+            raise ValueError(f"rank_fraction lies in (0, 1], got {rank_fraction:g}")
+        if not 0 <= mu < 1:
+            raise ValueError(f"mu lies in [0, 1), got {mu:g}")
+        self.rank_fraction, self.mu = rank_fraction, mu
+        self.beta1, self.beta2 = betas(beta1, beta2)
+
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        """Two sums; one where there are vectors only."""
+        grad = bucket.grad
+        plan = plan_of(bucket.layers, self.rank_fraction if self.rank_fraction < 1 else FULL, 0.0)
+        with phase("update"):
+            message, lefts = plan.message(grad, plan.left)
+            starts = plan.right.runs(self.start(plan.right, world, grad.device)) if plan.runs else []
+            matrices = []
+            for run, right, left in zip(plan.runs, starts, lefts, strict=True):
+                mine = run.matrices(self.memory.slice(bucket), bucket.start).add_(run.matrices(grad, bucket.start))
+                matrices.append(mine)
+                torch.bmm(right, mine.mT, out=left)
+        total = yield Sum(message)
+        with phase("select"):
+            lefts = plan.left.orthonormal(plan.settle(total, grad, world.size))
+            packed = grad.new_empty(plan.right.numel)
+            for mine, left, right in zip(matrices, lefts, plan.right.runs(packed), strict=True):
+                torch.bmm(left, mine, out=right)
+                mine.baddbmm_(left.mT, right, alpha=self.mu - 1)
+        if plan.runs:
+            packed = yield Sum(packed)
+        with phase("decode"):
+            for group in plan.right.groups(packed.div_(world.size)):
+                group.div_(torch.linalg.vector_norm(group, dim=2, keepdim=True).add_(EPSILON))
+            self.keep(plan.right, packed)
+            for run, left, right in zip(plan.runs, lefts, plan.right.runs(packed), strict=True):
+                update = run.matrices(grad, bucket.start)
+                torch.bmm(left.mT, right, out=update).mul_((run.rows / run.columns) ** 0.5)
+            self._update_vectors(bucket)
+        return grad
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """The bytes of one square matrix of so many elements; other matrices, and several layers, send more."""
+        side = isqrt(numel - 1) + 1
+        return 4 * 2 * ceil(self.rank_fraction * side) * side
+
+    def sent_share(self, numel: int) -> float:
+        """What enters an update is of the whole matrix, in every step."""
+        return 1.0
+
+    def _update_vectors(self, bucket: Bucket) -> None:
+        """Lion's update, of vectors, in place of their average gradients."""
+        for layer in bucket.layers:
+            if layer.ndim < 2:
+                average = bucket.grad[layer.start - bucket.start : layer.stop - bucket.start]
+                momentum = self.shared.setdefault(f"{layer.name}.momentum", torch.zeros_like(average))
+                if momentum.shape != average.shape:
+                    raise UserError(f"compressor: the saved momentum of {layer.name} is of another model")
+                momentum = self.shared[f"{layer.name}.momentum"] = momentum.to(average.device)
+                average.copy_(signs(blend(average, momentum, self.beta1, self.beta2)))

@@ -1,0 +1,112 @@
+"""0/1 Adam: Adam of which the variance is seldom updated, and the momentum summed with one bit, or not in every step.
+
+Lu, Li, Zhang, De Sa and He, "Maximizing Communication Efficiency for Large-scale Training via 0/1 Adam", ICLR 2023,
+arXiv 2202.06009, Algorithm 1; constants and details of its authors' code (DeepSpeed, `zoadam.py`). It covers 1-bit Adam
+(Tang et al., ICML 2021, arXiv 2102.02888), whose variance is updated up to one step and never again.
+"""
+
+import torch
+from torch import Tensor
+
+from compressors.bits.onebit_sum import SERVED, onebit_average, onebit_bytes
+from compressors.common.intervals import Intervals
+from compressors.common.lion import betas
+from compressors.common.shared import shared_slice
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Method
+from wirebench.gradient.error_memory import RESIDUAL, ErrorMemory
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Sum
+
+OWN = "fresh"
+
+
+class ZeroOneAdam(Method):
+    """Dense steps, which update the variance, become rare; the others sum one bit; late in a run few steps sum at all.
+
+    beta1, beta2, eps  Adam's
+    kappa              dense steps at each distance: the first `kappa` follow each other, then come as many two steps
+                       apart, four, and so on
+    freeze_step        no dense step from this one on: the variance is frozen
+    double_every       from `freeze_step` on a sum closes an interval of one step; after so many steps of two, then four
+    longest            steps of the longest interval; 1: every step ends with a sum
+
+    What it returns is Adam's update, both averages without bias, for plain SGD (makes_update), whose weight decay is
+    decoupled as AdamW's is. An element whose variance is 0 stays.
+
+    What is the authors': the algorithm and its constants, meant for runs of 100,000 steps and more. What is the
+    contract's: weights are the same on all ranks at every step, so within an interval they move by the part of the
+    momentum that all ranks share, decaying; what a rank's own gradients would add in between (the authors' local steps)
+    waits in its residual, and is applied for all when the interval ends. Only that fresh part is sent with one bit, as
+    in DeepSpeed's code before its freeze; the paper sends the shared part with it. Where a step sums nothing, one
+    number travels, by which all ranks learn of a NaN.
+
+    Memory: two residuals, of what is sent and of what this rank adds up, 2 d, momentum and variance, 2 d; with
+    intervals above one step 1 d more.
+    """
+
+    owns_momentum = True
+    makes_update = True
+
+    def __init__(
+        self,
+        beta1: float = 0.9,
+        beta2: float = 0.999,
+        eps: float = 1e-8,
+        kappa: int = 16,
+        freeze_step: int = 100_000,
+        double_every: int = 32_678,
+        longest: int = 16,
+    ) -> None:
+        super().__init__()
+        self.beta1, self.beta2 = betas(beta1, beta2)
+        if not eps > 0:
+            raise ValueError(f"eps is positive, got {eps:g}")
+        self.eps, self.intervals = eps, Intervals(kappa, freeze_step, double_every, longest)
+        self.intervals.check()
+        if not beta1 and longest > 1:
+            raise ValueError("beta1 = 0 leaves nothing to move by within an interval; set longest = 1")
+        self.usual_step = min(kappa + 1, freeze_step)
+        self.memory = ErrorMemory(RESIDUAL, SERVED, OWN)
+
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        """A sum of the gradient; or a route and a gather of bits; or a sum of one number."""
+        momentum, variance = (shared_slice(self.shared, name, bucket) for name in ("momentum", "variance"))
+        if self.intervals.is_dense(world.step):
+            average = (yield Sum(bucket.grad)).div_(world.size)
+            with phase("decode"):
+                variance.mul_(self.beta2).addcmul_(average, average, value=1 - self.beta2)
+                momentum.lerp_(average, 1 - self.beta1)
+            return self._update(momentum, variance, world.step, bucket.grad)
+        begin, length = self.intervals.around(world.step)
+        done = world.step - begin + 1
+        with phase("update"):
+            waiting = self.memory.slice(bucket)
+            if length == 1:
+                waiting.add_(bucket.grad, alpha=1 - self.beta1)
+            else:
+                own = self.memory.slice(bucket, OWN)
+                waiting.add_(own.mul_(self.beta1).add_(bucket.grad, alpha=1 - self.beta1))
+            momentum.mul_(self.beta1)
+        if done < length:
+            alarm = yield Sum(bucket.grad.mul_(0).sum().view(1), values=0)
+            return self._update(momentum + alarm, variance, world.step, bucket.grad)
+        fresh = yield from onebit_average(self.memory, bucket, world, bucket.grad)
+        with phase("decode"):
+            total = momentum + fresh
+            # Of all the interval's steps, of which the last is momentum itself.
+            momentum.mul_(sum(self.beta1**-back for back in range(length))).add_(fresh).div_(length)
+            if length > 1:
+                self.memory.slice(bucket, OWN).zero_()
+            return self._update(total, variance, world.step, bucket.grad)
+
+    def wire_bytes(self, numel: int, size: int) -> int:
+        """The bits of a step after the dense ones, before the intervals grow."""
+        return onebit_bytes(numel, size)
+
+    def _update(self, momentum: Tensor, variance: Tensor, step: int, out: Tensor) -> Tensor:
+        unbiased = (variance / (1 - self.beta2 ** self.intervals.dense_steps(step))).sqrt_().add_(self.eps)
+        torch.div(momentum, unbiased, out=out).div_(1 - self.beta1 ** (step + 1))
+        # What has no variance has no update, but is NaN where the momentum is.
+        return torch.where(variance == 0, momentum * 0, out, out=out)

@@ -1,0 +1,118 @@
+"""Many trials of one setting: which fault comes when, a line for each in a file, and going on where an end came."""
+
+import random
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from filelock import FileLock, Timeout
+
+from suite.chaos import trial as trials
+from suite.chaos.faults import FAULTS
+from suite.chaos.job import Job, Setting, running
+from suite.chaos.trial import SETTLED_STEPS, START_SECONDS, Trial, until, whole
+from wirebench.errors import UserError
+from wirebench.utils import json_lines
+
+KIND = "chaos"
+VERB = "wirebench chaos"
+LIMIT_SECONDS = 100.0
+ATTEMPTS = 3
+"""Jobs in a row that may fail to begin."""
+
+
+class Campaign(NamedTuple):
+    """What a file of trials is about.
+
+    kinds         of faults, which take turns in an order that the seed draws anew each time
+    mtbf_seconds  mean time between faults; a fault waits until the job is whole again after the one before
+    """
+
+    setting: Setting
+    kinds: tuple[str, ...]
+    mtbf_seconds: float
+    seed: int
+
+    def trial(self, number: int) -> Trial:
+        """Fault number `number`: the same in every campaign with these values."""
+        turn, place = divmod(number, len(self.kinds))
+        order = random.Random(f"{self.seed} {turn}").sample(self.kinds, len(self.kinds))
+        rng = random.Random(f"{self.seed} {number} fault")
+        host = f"h{rng.randrange(self.setting.hosts)}"
+        return Trial(number, order[place], host, rng.expovariate(1 / self.mtbf_seconds))
+
+    def header(self) -> dict[str, Any]:
+        """The first line of the file."""
+        return {
+            "kind": KIND, **self.setting._asdict(), "kinds": list(self.kinds), "mtbf_seconds": self.mtbf_seconds,
+            "seed": self.seed,
+        }  # fmt: skip
+
+    def done(self, path: Path) -> list[dict[str, Any]]:
+        """The file's trials; UserError where they are another campaign's."""
+        if not path.exists():
+            return []
+        header, lines = json_lines.load(path, KIND, VERB)
+        for key, value in self.header().items():
+            if header.get(key) != value:
+                raise UserError(f"{path}: has trials with {key} {header.get(key)!r}, not {value!r}; name another --out")
+        return lines
+
+
+def run(campaign: Campaign, path: Path, count: int) -> list[dict[str, Any]]:
+    """Make the trials below `count` that the file does not have yet; all its trials."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(path.with_suffix(".lock"), timeout=0):
+            return _run(campaign, path, count)
+    except Timeout as error:
+        raise UserError(f"{path}: another `{VERB}` makes these trials now; name another --out") from error
+
+
+def _run(campaign: Campaign, path: Path, count: int) -> list[dict[str, Any]]:
+    lines = campaign.done(path)
+    missing = [number for number in range(count) if number not in {line["number"] for line in lines}]
+    failed = 0
+    while missing:
+        with running(path.parent / f"{path.stem}-logs", campaign.setting) as job:
+            if not until(job, lambda: whole(job, 0.0, SETTLED_STEPS), START_SECONDS):
+                failed += 1
+                if failed == ATTEMPTS:
+                    raise UserError(f"the job does not begin; {job.folder} has what its launchers said")
+                continue
+            failed = 0
+            _series(campaign, job, missing, lines, path)
+    return lines
+
+
+def _series(campaign: Campaign, job: Job, missing: list[int], lines: list[dict[str, Any]], path: Path) -> None:
+    """Trials of one job, until one hangs or all are made."""
+    last = time.monotonic()
+    while missing:
+        planned = campaign.trial(missing[0])
+        # What the fault before has taken to recover from is part of the time between the two.
+        due = planned._replace(wait_seconds=max(0.0, last + planned.wait_seconds - time.monotonic()))
+        last = time.monotonic() + due.wait_seconds
+        lines.append(trials.run(job, due, LIMIT_SECONDS))
+        json_lines.save(path, campaign.header(), lines)
+        missing.pop(0)
+        print(_shown(lines[-1]), file=sys.stderr, flush=True)
+        if lines[-1]["hang"]:
+            return
+
+
+def _shown(line: dict[str, Any]) -> str:
+    named = "" if line["name_seconds"] is None else f", named after {line['name_seconds']:.1f} s"
+    named = named or (f", named by {line['named_by']} of {line['due_to_name']}" if line["due_to_name"] else "")
+    ended = "HANGS" if line["hang"] else f"longest pause {line['pause_seconds']:.1f} s"
+    return f"trial {line['number']}: {line['kind']} on {line['host']}{named}, {ended}"
+
+
+def parse_kinds(words: Sequence[str]) -> tuple[str, ...]:
+    """The kinds that are named; UserError for one that there is not."""
+    unknown = [word for word in words if word not in FAULTS]
+    if unknown:
+        raise UserError(f"--kinds: no {unknown[0]!r}; there are {', '.join(FAULTS)}")
+    return tuple(dict.fromkeys(words))

@@ -1,0 +1,139 @@
+"""One fault, from the wait before it until the job is whole again: what was measured."""
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from suite.chaos.faults import FAULTS
+from suite.chaos.job import COMMIT_STEPS, Job, Line, Step
+
+POLL_SECONDS = 0.05
+SETTLED_STEPS = 2 * COMMIT_STEPS
+"""Steps of the whole world after which a trial ends: there is a commit, and what came late would have come."""
+QUIET_SECONDS = 12.0
+"""A fault that is never noticed ends its trial after so long: longer than any timeout of the job."""
+START_SECONDS = 120.0
+
+
+class Trial(NamedTuple):
+    """What is to be done: fault number `number` of a campaign, `wait_seconds` after the one before, to a host."""
+
+    number: int
+    kind: str
+    host: str
+    wait_seconds: float
+
+
+def whole(job: Job, since: float, steps: int) -> bool:
+    """Whether the job has made so many steps since then, the last ones of all workers and without a break."""
+    last = job.steps[-steps:]
+    return len(last) == steps and last[0].at > since and all(step.workers == job.setting.hosts for step in last)
+
+
+def until(job: Job, condition: Callable[[], bool], seconds: float) -> bool:
+    """Look after the job until the condition holds; False where it does not within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while True:
+        job.look()
+        if condition():
+            return True
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(POLL_SECONDS)
+
+
+def run(job: Job, trial: Trial, limit_seconds: float) -> dict[str, Any]:
+    """Make the trial; its line. After a hang the job is of no more use.
+
+    limit_seconds  a job that is not whole again by then hangs
+    """
+    fault, began, first = FAULTS[trial.kind], time.monotonic(), job.steps[-1]
+    until(job, lambda: time.monotonic() - began >= trial.wait_seconds, trial.wait_seconds + 1)
+    before, said, rank = list(job.steps), len(job.lines), job.rank_of(trial.host)
+    injected = time.monotonic()
+    undo = fault.deliver(job, trial.host)
+    until(job, lambda: time.monotonic() - injected >= fault.seconds, fault.seconds + 1)
+    undo()
+    since = time.monotonic()
+    if fault.renews:
+        until(job, lambda: job.rank_of(trial.host) not in (None, rank), limit_seconds)
+        since = time.monotonic()
+
+    def over() -> bool:
+        noticed = not fault.named or _named(job.lines[said:], trial) or time.monotonic() - since > QUIET_SECONDS
+        return bool(noticed) and whole(job, since, SETTLED_STEPS)
+
+    recovered = until(job, over, limit_seconds)
+    after = [step for step in job.steps if step.at > injected]
+    calm = _rate([step for step in before if step.at >= began] or before[-COMMIT_STEPS:])
+    return {
+        **trial._asdict(),
+        "hang": not recovered,
+        **_naming(job, trial, job.lines[said:], injected),
+        "pause_seconds": max(_pauses(before, after)),
+        "whole_seconds": _whole_again(after, injected, job.setting.hosts) if recovered else None,
+        "images_redone": _redone(before, after),
+        "lost_residual": sum(_lost(line.text) for line in job.lines[said:]),
+        "seconds": time.monotonic() - began,
+        "images": job.steps[-1].images - first.images,
+        "calm_images_per_second": calm,
+    }
+
+
+def _naming(job: Job, trial: Trial, lines: Sequence[Line], injected: float) -> dict[str, Any]:
+    """How many hosts had to name the cause, how many did, and the seconds until the last of them had."""
+    fault, times = FAULTS[trial.kind], sorted(_named(lines, trial).values())
+    due = {"others": job.setting.hosts - 1, "all": job.setting.hosts, "any": 1}[fault.who] if fault.named else 0
+    seconds = times[due - 1] - injected if due and len(times) >= due else None
+    return {"due_to_name": due, "named_by": min(len(times), due), "name_seconds": seconds}
+
+
+def _named(lines: Sequence[Line], trial: Trial) -> dict[str, float]:
+    """When each host first named the cause, of those that have to."""
+    fault, first = FAULTS[trial.kind], dict[str, float]()
+    for line in lines:
+        if (fault.who != "others" or line.host != trial.host) and fault.names(line.text, trial.host):
+            first.setdefault(line.host, line.at)
+    return first
+
+
+def _pauses(before: Sequence[Step], after: Sequence[Step]) -> list[float]:
+    """Seconds between steps that brought the job further than it had been, the last one before the fault included."""
+    best, last, pauses = before[-1].images, before[-1].at, [0.0]
+    for step in after:
+        if step.images > best:
+            pauses.append(step.at - last)
+            best, last = step.images, step.at
+    return pauses
+
+
+def _whole_again(after: Sequence[Step], injected: float, hosts: int) -> float:
+    """Seconds until the step after which there was no long break any more and all workers were there."""
+    began = after[0].at if after else injected
+    for one, two in itertools.pairwise(after):
+        if two.at - one.at > 1.0 or one.workers != hosts:
+            began = two.at
+    return began - injected
+
+
+def _redone(before: Sequence[Step], after: Sequence[Step]) -> int:
+    """Images that were trained on again after the fault."""
+    redone, best = 0, before[-1].images
+    for step in after:
+        redone = max(redone, best - step.images)
+        best = max(best, step.images)
+    return redone
+
+
+def _lost(line: str) -> float:
+    """Share of all residuals that a restart lost, by what rank 0 said of it."""
+    _, found, told = line.partition("lost with rank ")
+    return float(told.partition(": ")[2].partition("%")[0]) / 100 if found and "going on from memory" in line else 0.0
+
+
+def _rate(steps: Sequence[Step]) -> float | None:
+    """Images per second."""
+    if len(steps) < 2:
+        return None
+    return (steps[-1].images - steps[0].images) / (steps[-1].at - steps[0].at)

@@ -1,0 +1,85 @@
+"""The rules of trust for a file of `wirebench bench`: commit, machines, load, enough turns, numbers that agree."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from suite.studies import trust
+from suite.studies.repository import Repository
+from suite.studies.trust import TURNS, Broken
+from wirebench.record import collective_results, compressor_results, overhead_results
+from wirebench.utils.parsing import json_of
+
+Lines = Sequence[Mapping[str, Any]]
+"""The objects of a file: the header, then the results; one alone where all is one object."""
+
+
+def broken(path: Path, repository: Repository) -> list[Broken]:
+    """The rules that the file breaks; ValueError, KeyError, TypeError or AttributeError for no file of a benchmark."""
+    lines = _lines(path)
+    header, rules = (
+        lines[0],
+        RULES[lines[0].get("kind", overhead_results.KIND)],
+    )  # older files of overhead do not say it
+    return [*trust.broken_header(header, repository), *rules(lines)]
+
+
+def header(path: Path) -> Mapping[str, Any]:
+    """What the file says of itself; raises as `broken` does."""
+    return _lines(path)[0]
+
+
+def _lines(path: Path) -> Lines:
+    text = path.read_text(encoding="utf-8")
+    return [json_of(line) for line in text.splitlines()] if path.suffix == ".jsonl" else [json_of(text)]
+
+
+def _all_reduces(lines: Lines) -> Iterator[Broken]:
+    """Of wirebench bench collectives: a line for each collective at each size."""
+    header, cells = lines[0], lines[1:]
+    yield from trust.machines(header, cells[0]["ranks"])
+    yield from _turns([len(cell["seconds"]) for cell in cells])
+    for cell in cells:
+        if not cell["identical"] or cell["max_error"] > collective_results.MAX_ERROR:
+            yield Broken("numbers", f"{cell['collective']} of {cell['items']} floats gave a wrong sum")
+
+
+def _compressors(lines: Lines) -> Iterator[Broken]:
+    """Of wirebench bench compressors: one process on one machine; a line for each method and size."""
+    yield from _turns([len(cell["copy_seconds"]) for cell in lines[1:] if not cell["error"]])
+
+
+def _two_sides(lines: Lines) -> Iterator[Broken]:
+    """Of wirebench bench overhead and checkpoint: one object."""
+    result = lines[0]
+    yield from trust.machines(result, result["processes"])
+    turns = result.get("turns")
+    if turns is None:
+        yield Broken("turns unknown", "the file has medians alone")
+        return
+    yield from _turns([len(seconds) for seconds in turns.values()])
+    for name, expected in overhead_results.summary(turns).items():
+        for key, value in expected.items():
+            if not math.isclose(result[name][key], value, rel_tol=trust.NEAR):
+                yield Broken("numbers", f"{name}.{key} is {result[name][key]:.4g}, and the turns say {value:.4g}")
+
+
+def _turns(counts: Sequence[int]) -> Iterator[Broken]:
+    few = [count for count in counts if count < TURNS]
+    if few:
+        which = "all" if len(few) == len(counts) else f"{len(few)} of {len(counts)}"
+        yield Broken("turns", f"{which} results have {_range(few)}, and a claim about speed needs {TURNS}")
+
+
+def _range(counts: Sequence[int]) -> str:
+    return " to ".join(map(str, sorted({min(counts), max(counts)})))
+
+
+RULES: Mapping[str, Callable[[Lines], Iterator[Broken]]] = {
+    collective_results.KIND: _all_reduces,
+    compressor_results.KIND: _compressors,
+    overhead_results.KIND: _two_sides,
+    overhead_results.CHECKPOINT: _two_sides,
+}
+"""By the kind that the file says it is."""

@@ -1,0 +1,27 @@
+"""Real faults in a job on an emulated cluster: it is whole again, and every other host names the one that is gone."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from suite.cli.main import main
+from wirebench.cluster import namespaces
+from wirebench.errors import UserError
+
+pytestmark = [pytest.mark.slow, pytest.mark.clock]
+
+
+def test_a_job_is_whole_again_after_each_fault(tmp_path: Path, capsys) -> None:
+    try:
+        namespaces.check()
+    except UserError as error:
+        pytest.skip(str(error))
+    words = ["--hosts", "3", "--kinds", "sigkill", "nan", "host", "--mtbf", "1", "--out", str(tmp_path)]
+    code = main(["chaos", "--trials", "3", *words])
+    lines = [json.loads(line) for line in (tmp_path / "elastic.jsonl").read_text().splitlines()[1:]]
+    said = capsys.readouterr().err + "\n".join(log.read_text() for log in tmp_path.glob("*/h*.log"))
+    assert code == 0 and sorted(line["kind"] for line in lines) == ["host", "nan", "sigkill"], said
+    for line in lines:
+        assert not line["hang"] and line["named_by"] == line["due_to_name"] > 0, said
+        assert line["lost_residual"] == 0 and line["pause_seconds"] > 0.2 and line["images"] > 0, said

@@ -1,0 +1,60 @@
+"""lion_sign against Distributed Lion written element by element, and the bits that it sends."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+import compressors
+from compressors.common.lion import signs
+from tests.compressors.updates import NUMEL, gradients, step_of, world_of
+from tests.helpers import Log
+
+
+@pytest.mark.parametrize(("ranks", "beta1", "beta2"), [(3, 0.9, 0.99), (2, 0.5, 0.8), (1, 0.9, 0.99)])
+def test_three_steps_are_the_papers(ranks: int, beta1: float, beta2: float) -> None:
+    methods = world_of("lion_sign", ranks, beta1=beta1, beta2=beta2)
+    momenta = [[0.0] * NUMEL for _ in range(ranks)]
+    for step in range(3):
+        grads = gradients(step, ranks)
+        result = step_of(methods, step, grads).tolist()
+        for place in range(NUMEL):
+            votes = 0
+            for momentum, grad in zip(momenta, grads, strict=True):
+                here = grad[place].item()
+                votes += 1 if beta1 * momentum[place] + (1 - beta1) * here > 0 else -1
+                momentum[place] = beta2 * momentum[place] + (1 - beta2) * here
+            assert result[place] == (votes > 0) - (votes < 0)
+        for method, momentum in zip(methods, momenta, strict=True):
+            assert method.memory.state_dict()["velocity"].tolist() == pytest.approx(momentum, abs=1e-6)
+
+
+def test_what_it_hands_over_is_what_it_says() -> None:
+    log: Log = []
+    step_of(world_of("lion_sign"), 0, gradients(0), log)
+    [[request, *_]] = log
+    assert request.tensor.nbytes == 4 * (math.ceil(NUMEL / 32) + 4)  # type: ignore[union-attr]
+    assert compressors.build("lion_sign").wire_bytes(NUMEL, 3) == 4 * (math.ceil(NUMEL / 32) + 1)
+    assert 4e6 / compressors.build("lion_sign").wire_bytes(1_000_000, 4) == pytest.approx(32, rel=0.001)
+
+
+def test_a_layer_without_a_gradient_stays() -> None:
+    grads = [grad.clone() for grad in gradients(0)]
+    for grad in grads:
+        grad[:48] = 0
+    result = step_of(world_of("lion_sign"), 0, grads)
+    assert not result[:48].any() and result[48:].abs().eq(1).all()
+
+
+@pytest.mark.parametrize("name", ["beta1", "beta2"])
+def test_a_beta_of_one_is_refused(name: str) -> None:
+    options: dict[str, Any] = {name: 1.0}
+    with pytest.raises(ValueError, match=rf"{name} lies in \[0, 1\), got 1"):
+        compressors.build("lion_sign", **options)
+
+
+def test_signs_of_what_is_not_finite() -> None:
+
+    found = signs(torch.tensor([-2.0, 0.0, 3.0, math.inf, -math.inf, math.nan]))
+    assert found[:3].tolist() == [-1.0, 0.0, 1.0] and not found[3:].isfinite().any()

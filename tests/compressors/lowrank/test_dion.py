@@ -1,0 +1,111 @@
+"""dion against Dion of one worker with the average gradient, by Gram and Schmidt; what it sends, and what stays."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import compressors
+from tests.compressors.updates import LAYERS, RANKS, SHAPES, gradients, step_of, world_of
+from tests.helpers import Log, answer_all, lay_out
+from wirebench.errors import UserError
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.flat import Bucket
+from wirebench.utils.rng import generator
+
+MU, BETA1, BETA2 = 0.9, 0.8, 0.7
+
+
+def orthonormal(matrix: Tensor) -> Tensor:
+    """Gram and Schmidt, column by column."""
+    columns: list[Tensor] = []
+    for column in matrix.T:
+        for other in columns:
+            column = column - (other @ column) * other
+        columns.append(column / column.norm())
+    return torch.stack(columns, 1)
+
+
+def rank_of(shape: tuple[int, ...], fraction: float) -> int:
+    return math.ceil(fraction * min(shape[0], math.prod(shape[1:])))
+
+
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
+def test_four_steps_are_those_of_one_worker_with_the_average(fraction: float) -> None:
+    methods = world_of("dion", rank_fraction=fraction, mu=MU, beta1=BETA1, beta2=BETA2)
+    momenta = {layer.name: torch.zeros(layer.numel, dtype=torch.float64) for layer in LAYERS}
+    right: dict[str, Tensor] = {}
+    for step in range(4):
+        grads = gradients(step)
+        result = step_of(methods, step, grads).double()
+        average = torch.stack(grads).double().mean(0)
+        for layer, shape in zip(LAYERS, SHAPES, strict=True):
+            mine, momentum = average[layer.start : layer.stop], momenta[layer.name]
+            if len(shape) == 1:
+                wanted = (BETA1 * momentum + (1 - BETA1) * mine).sign()
+                momentum.mul_(BETA2).add_(mine, alpha=1 - BETA2)
+            else:
+                matrix = momentum.add_(mine).view(shape[0], -1)
+                if layer.name not in right:
+                    draw = torch.randn(
+                        (rank_of(shape, fraction), matrix.shape[1]),
+                        generator=generator("low rank", f"{layer.name}.right", 0),
+                    )
+                    right[layer.name] = draw.double().T
+                p = orthonormal(matrix @ right[layer.name])
+                r = matrix.T @ p
+                matrix -= (1 - MU) * p @ r.T
+                right[layer.name] = r / r.norm(dim=0)
+                wanted = (math.sqrt(matrix.shape[0] / matrix.shape[1]) * p @ right[layer.name].T).flatten()
+            torch.testing.assert_close(result[layer.start : layer.stop], wanted, atol=2e-4, rtol=1e-4)
+    held = torch.stack([method.memory.state_dict()["residual"] for method in methods]).double().mean(0)
+    for layer, shape in zip(LAYERS, SHAPES, strict=True):
+        if len(shape) > 1:
+            torch.testing.assert_close(held[layer.start : layer.stop], momenta[layer.name], atol=2e-4, rtol=1e-4)
+
+
+def test_an_update_of_full_rank_is_orthonormal_times_the_shape() -> None:
+    result = step_of(world_of("dion", rank_fraction=1.0), 0, gradients(0))
+    update = result[:48].view(6, 8) / math.sqrt(6 / 8)
+    # P is a square orthonormal matrix, and each column of Q has norm 1.
+    assert update.norm().item() == pytest.approx(math.sqrt(6), rel=1e-4)
+
+
+def test_what_it_hands_over_is_what_it_says() -> None:
+    log: Log = []
+    step_of(world_of("dion"), 0, gradients(0), log)
+    first, second = (requests[0].tensor.numel() for requests in log)  # type: ignore[union-attr]
+    ranks = {shape: rank_of(shape, 0.25) for shape in SHAPES if len(shape) > 1}
+    assert first == 5 + sum(rank * shape[0] for shape, rank in ranks.items())
+    assert second == sum(rank * math.prod(shape[1:]) for shape, rank in ranks.items())
+    assert compressors.build("dion").wire_bytes(64 * 64, 4) == 4 * 2 * 16 * 64
+
+
+def test_vectors_alone_take_one_sum() -> None:
+
+    log: Log = []
+    grads = gradients(0, numel=5)
+    buckets = [Bucket(0, grad, torch.zeros(5), lay_out([(5,)])) for grad in grads]
+    methods = world_of("dion")
+    worlds = [ExchangeContext(rank, RANKS) for rank in range(RANKS)]
+    results = answer_all([m.exchange(b, w) for m, b, w in zip(methods, buckets, worlds, strict=True)], log)
+    assert len(log) == 1 and results[0].abs().eq(1).all()
+
+
+def test_a_restored_factor_of_another_rank_is_refused() -> None:
+    [method] = world_of("dion", 1)
+    step_of([method], 0, gradients(0, 1))
+    other = compressors.build("dion", rank_fraction=0.9)
+    other.load_state_dict(method.state_dict())
+    with pytest.raises(UserError, match=r"saved factor layer\d\.right is .* compressor\.rank_fraction"):
+        step_of([other], 1, gradients(1, 1))
+
+
+@pytest.mark.parametrize(
+    ("options", "words"), [({"rank_fraction": 0.0}, "rank_fraction lies in"), ({"mu": 1.0}, "mu lies in")]
+)
+def test_options_that_make_no_sense(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        compressors.build("dion", **options)

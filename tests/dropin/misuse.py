@@ -1,0 +1,97 @@
+"""Wrong uses of a loop of one's own, each one line; `own_loop.py` runs these cases, too."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import compressors
+import schedulers
+import wirebench
+from tests.dropin.own_loop import ENGINE, RATE, WORLD, batch, loss_of, network, train
+from wirebench.errors import UserError
+
+
+def says(words: str, act: Callable[[], object]) -> None:
+    try:
+        act()
+    except UserError as error:
+        assert words in str(error), error
+        assert "\n" not in str(error)
+    else:
+        raise AssertionError(f"nothing said {words!r}")
+
+
+def mistakes_are_told() -> None:
+    model = network()
+    adam = torch.optim.AdamW(model.parameters())
+    sync = wirebench.synchronise(model, compressors.build("dgc"), schedulers.build("wfbp"))
+    loss_of(model, 0).backward()
+    says("momentum of its own", lambda: sync.step(adam))
+    sync.close()
+    sync = wirebench.synchronise(model, compressors.build("none"), schedulers.build("wfbp"))
+    says("there is no gradient", sync.wait)
+    for step in range(2):
+        loss_of(model, step).backward()
+        sync.wait()
+    loss_of(model, 2).backward()
+    says("no_sync", lambda: loss_of(model, 3).backward())
+    other = torch.optim.SGD(network().parameters(), RATE)
+    says("no parameter of the model", lambda: sync.step(other))
+    says("comes before the first step", lambda: sync.load_state_dict({}))
+    mesh = init_device_mesh("cpu", (WORLD,)) if ENGINE == "torch" else None
+    if mesh is not None:
+        sharded = nn.Linear(8, 8)
+        fully_shard(sharded, mesh=mesh)
+        says("is sharded", lambda: wirebench.synchronise(sharded, compressors.build("none"), schedulers.build("wfbp")))
+        says(
+            "is for DistributedDataParallel", lambda: wirebench.comm_hook(compressors.build("topk"))(None, batch(0)[0])
+        )
+    sync.close()
+    sync.close()
+    says("it is closed", sync.wait)
+    for name, words in (("native", "itself"), ("dear", "optimizer=")):
+        says(words, lambda: wirebench.synchronise(model, compressors.build("none"), schedulers.build(name)))  # noqa: B023
+
+
+def what_would_let_ranks_drift_apart_is_refused() -> None:
+    """Each on a model that has begun to train, so that the wrong use is the loop's only fault."""
+
+    changes: dict[str, Callable[[Any], object]] = {
+        "4.weight is float64 on cpu now": lambda model: model[4].double(),
+        "0.weight was frozen": lambda model: model[0].requires_grad_(False),
+        "2.bias was unfrozen": lambda model: model[2].bias.requires_grad_(True),
+        "5.weight was added": lambda model: model.append(nn.Linear(4, 4)),
+        "2.bias was added, removed or replaced": lambda model: setattr(model[2], "bias", nn.Parameter(torch.ones(40))),
+    }
+    for words, change in changes.items():
+        model: Any = network()
+        model[2].bias.requires_grad_(False)
+        model, sync = train("none", "wfbp", range(2), model=model)
+        change(model)
+        says(words, lambda: loss_of(model, 2))  # noqa: B023
+        sync.close()
+    for steps in (0, 2):
+        model, sync = train("none", "wfbp", range(steps))
+        says("another synchronise", lambda: train("none", "wfbp", model=model))  # noqa: B023
+        optimizer = torch.optim.SGD(model.parameters(), RATE)
+        loss_of(model, 2).backward()
+        says("sync.step(optimizer) in its place", optimizer.step)
+        sync.close()
+    if ENGINE == "torch":
+        wrapped = nn.parallel.DistributedDataParallel(network())
+        says("averages its gradients already", lambda: train("none", "wfbp", model=wrapped))
+    none, wfbp = compressors.build("none"), schedulers.build("wfbp")
+    wrong = {
+        "the name 'topk'": ("topk", wfbp),
+        "the class 'Wfbp'": (none, type(wfbp)),
+        "the module": (compressors, wfbp),
+    }
+    for words, parts in wrong.items():
+        says(words, lambda: wirebench.synchronise(network(), *parts))  # noqa: B023
+
+
+CASES: list[Callable[[], None]] = [mistakes_are_told, what_would_let_ranks_drift_apart_is_refused]

@@ -1,0 +1,65 @@
+"""What an elastic launcher tells a rank that comes back, and what such a rank leaves behind."""
+
+import os
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from wirebench.training.elastic import launchers
+
+
+@pytest.mark.parametrize(
+    ("engine", "environment", "kind"),
+    [
+        ("torch", {"TORCHELASTIC_RUN_ID": "mine"}, launchers.TorchElastic),
+        ("horovod", {"HOROVOD_ELASTIC": "1"}, launchers.HorovodElastic),
+        ("horovod", {"TORCHELASTIC_RUN_ID": "mine"}, type(None)),
+        ("torch", {}, type(None)),
+        ("local", {}, type(None)),
+    ],
+)
+def test_which_launchers_start_ranks_anew(engine: str, environment: dict[str, str], kind: type) -> None:
+    mine: Any = SimpleNamespace(name=engine)
+    assert type(launchers.launcher_of(mine, environment)) is kind
+
+
+def test_a_rank_asks_horovod_for_its_next_place() -> None:
+    asked: list[str] = []
+
+    class Rendezvous(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"-1,-1,-1,-1,-1,-1" if "gone" in self.path else b"2,3,0,1,2,3")
+
+        def log_message(self, *words: object) -> None:
+            """Quietly."""
+
+    server = HTTPServer(("127.0.0.1", 0), Rendezvous)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    told = {
+        "HOROVOD_HOSTNAME": "h2", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(server.server_port),
+    }  # fmt: skip
+    assert launchers.next_place(told) == {
+        "HOROVOD_RANK": "2", "HOROVOD_SIZE": "3", "HOROVOD_LOCAL_RANK": "0", "HOROVOD_LOCAL_SIZE": "1",
+        "HOROVOD_CROSS_RANK": "2", "HOROVOD_CROSS_SIZE": "3",
+    }  # fmt: skip
+    assert launchers.next_place({**told, "HOROVOD_HOSTNAME": "gone"}) == {}
+    assert asked == ["/rank_and_size/h2:0", "/rank_and_size/gone:0"]
+    server.shutdown()
+    server.server_close()
+    assert launchers.next_place(told) == {}
+
+
+def test_connections_do_not_outlive_a_rank_that_becomes_another_program() -> None:
+    pipe = os.pipe()
+    os.set_inheritable(pipe[1], True)
+    launchers.close_at_exec()
+    assert not os.get_inheritable(pipe[1])
+    for number in pipe:
+        os.close(number)

@@ -1,0 +1,40 @@
+"""Records that break no rule of trust, and how a test changes them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from suite.studies.repository import Repository
+from suite.studies.runner import RESULTS
+
+KNOWN = Repository(frozenset({"c" * 40}))
+Doctor = Callable[[dict[str, Any]], None]
+
+
+def sound() -> dict[str, Any]:
+    """A committed run's record, as it would be made today, by a known commit on a machine with nothing else to do."""
+    record = json.loads((RESULTS / "gs-sgd/vgg16/gtopk-0/record.json").read_text())
+    record["environment"]["git"] = {"commit": "c" * 40, "dirty": False}
+    record["environment"]["hosts"] = [{"ranks": [0, 1]}, {"ranks": [2, 3]}]
+    machine = {"hostname": "a", "ranks": [0, 1, 2, 3], "cores": 2, "load_average": [0.5, 4.0]}
+    record["load"] = [{**machine, "others_cores": 0.2, "steal": 0.0}]
+    return record
+
+
+def put(root: Path, name: str, **changes: object) -> Path:
+    """A sound record with other times, so that no two are copies."""
+    record = sound()
+    record["environment"]["utc"] = name
+    record["config"]["train"]["seed"] = int(name.rpartition("-")[2])
+    record.update(changes)
+    path = root / name / "record.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(record))
+    return path
+
+
+def doctor(path: Path, change: Doctor) -> None:
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))

@@ -1,0 +1,117 @@
+"""Wrong uses of `synchronise` that would let ranks drift apart without a word: each is one line instead."""
+
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+from torch.nn.modules import module as modules
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.weak import WeakIdKeyDictionary
+
+from wirebench.errors import UserError
+from wirebench.gradient.flat import FlatGradient
+
+_held = WeakIdKeyDictionary()
+"""Parameters whose gradients a `synchronise` of this process averages."""
+_AGAIN = "close() it, and call synchronise again with the model as it is now"
+
+
+def refuse_names(**parts: object) -> None:
+    """UserError for a part that is given by its name, its class or its module: objects go in."""
+    for kind, part in parts.items():
+        if isinstance(part, str | type | ModuleType):
+            name = part if isinstance(part, str) else part.__name__
+            raise UserError(
+                f"{kind}: pass an object, as {kind}s.build(...) makes one; this is the {_word(part)} {name!r}"
+            )
+
+
+def _word(part: object) -> str:
+    return "name" if isinstance(part, str) else "class" if isinstance(part, type) else "module"
+
+
+def refuse_parts(model: nn.Module, **parts: object) -> None:
+    """UserError where the model or one of the parts is not what `synchronise` takes."""
+    _refuse_model(model)
+    refuse_names(**parts)
+
+
+def _refuse_model(model: nn.Module) -> None:
+    """UserError for what is no module, averages its gradients itself, or has a part of each parameter only."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"model: must be a torch.nn.Module, not a {type(model).__name__}")
+    if isinstance(model, DistributedDataParallel):
+        raise UserError("model: DistributedDataParallel averages its gradients already; pass the module inside it")
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    if fsdp is not None and any(isinstance(each, fsdp.FullyShardedDataParallel) for each in model.modules()):
+        raise UserError("model: FullyShardedDataParallel shards it; averages are of whole gradients, as DDP has them")
+    for name, parameter in model.named_parameters():
+        if parameter in _held:
+            raise UserError(f"model: {name} is in another synchronise already; close() that one first")
+
+
+class ModelWatch:
+    """Holds a model's parameters for one `synchronise`, and sees what the loop does to them later.
+
+    A parameter that is added or unfrozen later would be averaged by nobody, and one that is moved would leave the flat
+    vector.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._named = dict(model.named_parameters())
+        self._learns = [parameter.requires_grad for parameter in self._named.values()]
+        self._kinds = [(parameter.device, parameter.dtype) for parameter in self._named.values()]
+        self._registered = False
+        for parameter in self._named.values():
+            if parameter.requires_grad:
+                _held[parameter] = True
+        hooks = [
+            modules.register_module_parameter_registration_hook(self._note),
+            modules.register_module_module_registration_hook(self._note),
+        ]
+        self._detach: list[Callable[[], None]] = [hook.remove for hook in hooks]
+
+    def check(self, flat: FlatGradient | None) -> None:
+        """Before a step; `flat` from the first step's end on. Values that were put elsewhere come back into `flat`.
+
+        Raises UserError where other parameters learn than at the beginning, or where they have been moved or cast.
+        """
+        if self._registered:
+            self._registered = False
+            self._compare()
+        learns = [parameter.requires_grad for parameter in self._named.values()]
+        if learns != self._learns:
+            pairs = zip(self._named, self._learns, learns, strict=True)
+            name, learned = next((name, before) for name, before, now in pairs if before != now)
+            said = "frozen" if learned else "unfrozen"
+            raise UserError(f"model: {name} was {said} after synchronise had begun; {_AGAIN}")
+        if flat is None or not flat.is_held:
+            self._refuse_moved()
+            if flat is not None:
+                flat.hold()
+
+    def close(self) -> None:
+        """Another `synchronise` may have the model from now on."""
+        for detach in self._detach:
+            detach()
+        for parameter in self._named.values():
+            _held.pop(parameter, None)
+
+    def _note(self, *_: Any) -> None:
+        """Some module got a parameter or a module; whether this model has it is seen at the next step."""
+        self._registered = True
+
+    def _compare(self) -> None:
+        now = dict(self._model.named_parameters())
+        for name in {**now, **self._named}:
+            if now.get(name) is not self._named.get(name):
+                raise UserError(f"model: {name} was added, removed or replaced after synchronise had begun; {_AGAIN}")
+
+    def _refuse_moved(self) -> None:
+        for (name, parameter), kind in zip(self._named.items(), self._kinds, strict=True):
+            if (parameter.device, parameter.dtype) != kind:
+                now = f"{str(parameter.dtype).removeprefix('torch.')} on {parameter.device}"
+                raise UserError(f"model: {name} is {now} now; move or cast a model before synchronise, not after")
