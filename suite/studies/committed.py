@@ -22,7 +22,8 @@ from wirebench.record import schema
 from wirebench.utils.parsing import json_of, toml_of
 
 EXCEPTIONS = "exceptions.toml"
-NO_HEADER = ("record.json", NOTE, "trace.json", "layers.json", "exchange.json", "predicted.json", "cluster.json")
+NO_HEADER = ("record.json", NOTE, "trace.json", "layers.json", "exchange.json", "predicted.json", "cluster.json",
+             "outside.json")  # fmt: skip
 """JSON files that are no benchmark's: a run's own, and what a study was asked for."""
 OWN_RUNS = "runs"
 """Where train.py puts what somebody tries: git ignores it, and no table is made of it."""
@@ -80,7 +81,8 @@ def breaches(root: Path, repository: Repository) -> list[Breach]:
     repeated = [] if unreadable else [breach for each in judged for breach in _of_rows(*each)]
     # Every excuse is asked, also after one that covers: it is not in vain.
     found = [breach for breach in (*single, *repeated) if not any([each.covers(breach, root) for each in excuses])]
-    unused = [words for excuse in excuses for words in excuse.unused]
+    # Where a file cannot be read, not all rules were asked.
+    unused = [] if unreadable else [words for excuse in excuses for words in excuse.unused]
     return found + [Breach(root / EXCEPTIONS, "exceptions", f"{words} excuses nothing") for words in unused]
 
 
