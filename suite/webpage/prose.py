@@ -13,6 +13,8 @@ from suite.studies.page import Page
 
 DEEPER = 2
 """By how many levels a table's headings lie below the page's own."""
+EMPTY_SECTION = re.compile(r"<h(\d)[^>]*>[^<]*</h\1>\n(?=<h\1|$)")
+"""A heading with no text before the next one of its level, or the end."""
 OUTSIDE = re.compile(r"[a-z]+:|#")
 """Links that lead out of the repository, or stay on the page."""
 
@@ -55,7 +57,8 @@ def html_of(page: Page, beside: Path) -> str:
     _name_headings(tokens, anchor(page))
     text = str(markdown.renderer.render(tokens, markdown.options, {}))
     wide = text.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
-    return re.sub(r"<p>\s*</p>\n?", "", wide)
+    # A section of images alone has nothing left.
+    return EMPTY_SECTION.sub("", re.sub(r"<p>\s*</p>\n?", "", wide))
 
 
 def _markdown() -> MarkdownIt:

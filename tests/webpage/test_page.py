@@ -109,6 +109,13 @@ def test_text_of_a_table_is_no_html(tmp_path: Path) -> None:
     assert "<b>wires</b>" not in render.html([section(tmp_path, claim())], tmp_path)
 
 
+@pytest.mark.parametrize("after", ["", "\n## More\n\ntext\n"])
+def test_a_section_of_images_alone_goes(after: str, tmp_path: Path) -> None:
+    page = Page(tmp_path, f"# Rows\n\n## Figures\n\n![one](one.png)\n![two](two.png)\n{after}")
+    html = prose.html_of(page, tmp_path)
+    assert "Figures" not in html and "Rows" in html and ("More" in html) == bool(after)
+
+
 def test_panels_are_charts_of_their_own_with_their_data(tmp_path: Path) -> None:
     html = render.html([section(tmp_path, claim())], tmp_path)
     specs = [json.loads(text) for text in re.findall(r'<script type="application/json">(.*?)</script>', html)]
