@@ -25,7 +25,7 @@ from wirebench.cluster.ranks import environment as cluster_environment
 
 PRELOADED = [
     "train",
-    "torch._dynamo",  # which the first step of an optimizer asks for
+    "torch._dynamo",  # which DistributedDataParallel and Muon ask for
     "horovod.torch",
     "horovod.torch.mpi_ops",
     "sklearn.datasets",
