@@ -25,7 +25,7 @@ from wirebench.comm.launch import end_process, launched, tell_error
 from wirebench.config import catalog, loader
 from wirebench.data.base import Batch
 from wirebench.errors import Diverged, PeerLost, Unwritable, UserError
-from wirebench.training.divergence import seed_of_backward
+from wirebench.training.divergence import seeded
 from wirebench.training.epoch_end import close_epoch, end_epoch, evaluate
 from wirebench.training.failures import describe, give_up, lost_by_native, out_of_memory
 from wirebench.training.optimizers.build import clip
@@ -160,7 +160,7 @@ def train_step(run: Trainer, epoch: int, batches: list[Iterator[Batch]]) -> None
             with clock.phase("forward"):
                 loss = worker.forward(few, few_labels, step, part, len(images))
             with clock.phase("backward"):
-                loss.backward(seed_of_backward(loss))
+                seeded(loss).backward()
         worker.end_step()
     with clock.phase("exchange_exposed"):
         run.synchroniser.finish()

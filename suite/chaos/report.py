@@ -48,10 +48,14 @@ def lines_of(trials: Sequence[Line], hosts: int) -> list[str]:
     rows = [[kind, *_cells(group, rate)] for kind, group in groups.items() if group]
     kept = [line for line in trials if not line["hang"]]
     every = sum(line["seconds"] for line in trials) / max(1, len(faults))
-    words = (
+    told = [
         f"{hosts} hosts, a fault every {every:.0f} s on average. Seconds are p50 / p95 over {len(kept)} trials that "
-    )
-    return [*table(head, rows), f"{words}ended; goodput is relative to {rate:.0f} images/s undisturbed."]
+        f"ended; goodput is relative to {rate:.0f} images/s undisturbed."
+    ]
+    if faults:
+        mean = statistics.fmean(cost(line, rate) for line in faults)
+        told += [f"A fault costs {mean:.1f} s on average: at one a minute, a goodput of {max(0.0, 1 - mean / 60):.0%}."]
+    return [*table(head, rows), *told]
 
 
 def _cells(lines: Sequence[Line], rate: float) -> list[str]:

@@ -17,7 +17,7 @@ from suite.planner.rank import Advice, too_close
 from suite.planner.timing import NOTHING, Timed
 from suite.planner.wording import rate
 from wirebench.simulation.trace import Trace
-from wirebench.utils.console import console
+from wirebench.utils.console import console, with_room
 
 USUAL = ("fused", "ring")
 """Schedule and collective of DistributedDataParallel, as nearly as can be."""
@@ -158,10 +158,8 @@ def _ranges(each: Advice, ranking: Ranking) -> dict[str, Any]:
 
 def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: Sequence[Any]) -> None:
     """Print what was assumed, the table, what was left out, the files, and the answer."""
-    shown_on, rows = console(WIDTH), table(ranking, shown)
-    if not shown_on.is_terminal:
-        # Dotted paths are long, and a file has room: no cell is cut off.
-        shown_on.width = max(WIDTH, shown_on.measure(rows, options=shown_on.options.update_width(MOST_WIDTH)).maximum)
+    rows = table(ranking, shown)
+    shown_on = with_room(console(WIDTH), rows)
     left = [f"left out: {name}: {reason}" for name, reason in ranking.left_out.items()]
     files = [f"{path}: written" for path in written]
     for part in (
@@ -172,7 +170,6 @@ def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: S
             shown_on.print(line, **({} if isinstance(line, Table) else PLAIN))
 
 
-MOST_WIDTH = 1000
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 

@@ -52,7 +52,7 @@ from wirebench.simulation.trace import Trace
 from wirebench.telemetry.timeline import Timeline
 from wirebench.topology.tree import Topology
 from wirebench.utils.cli import check_outputs
-from wirebench.utils.console import console
+from wirebench.utils.console import console, with_room
 from wirebench.utils.files import write_atomically
 
 STEP = "step"
@@ -222,13 +222,14 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row], timed:
         timeline.save(options.timeline)
     if options.chakra:
         write_chakra(options, rows[-1])
-    shown = console(WIDTH)
+    schedules = table(rows)
+    shown = with_room(console(WIDTH), schedules)
     kind = "estimated" if model.estimate else "measured"
     collective = options.collective or collective_of(options.compressor)
     said = f"{model.name} ({kind}, {model.hardware}), {options.compressor} on {collective}; {source_of(options)}"
     for line in (said, *timed.said):
         shown.print(line, markup=False, highlight=False, soft_wrap=True)
-    shown.print(table(rows))
+    shown.print(schedules)
     for path in filter(None, (options.json, options.figure, options.timeline, options.chakra)):
         shown.print(f"{path}: written", markup=False, highlight=False, soft_wrap=True)
 
@@ -265,7 +266,7 @@ def table(rows: Sequence[Row]) -> Table:
             f"{row.speed:g}",
             row.scheduler,
             f"{1e3 * step.seconds:.2f}",
-            f"{1e3 * row.between.low:.2f}-{1e3 * row.between.high:.2f}",
+            f"{1e3 * row.between.low:.4g}-{1e3 * row.between.high:.4g}",
             *([] if row.quantiles is None else [f"{1e3 * seconds:.2f}" for seconds in row.quantiles]),
             f"{1e3 * step.exposed:.2f}",
             f"{100 * row.found.efficiency:.1f} %",

@@ -30,7 +30,7 @@ from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.timeline import Timeline
 from wirebench.telemetry.timers import HostTimer
 from wirebench.topology.tree import Topology
-from wirebench.training.divergence import Guard, seed_of_backward
+from wirebench.training.divergence import Guard, seeded
 
 ORDER = ["second.weight", "first.weight"]
 CPU = torch.device("cpu")
@@ -102,7 +102,7 @@ def step_of(driver: Threaded, model: nn.Module, step: int, batch: Tensor, epoch:
     driver.begin(step, epoch)
     driver.enable_sync()
     loss = loss_of(model, batch)
-    loss.backward(seed_of_backward(loss))
+    seeded(loss).backward()
     driver.finish()
     return loss.detach()
 

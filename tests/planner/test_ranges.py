@@ -98,4 +98,4 @@ def test_simulated_schedules_have_ranges_too(tmp_path, monkeypatch, capsys):
     assert verb("simulate")(line) == 0
     (row,) = json.loads(path.read_text())["rows"]
     low, high = row["step_seconds_range"]
-    assert low < row["step_seconds"] < high and f"{1e3 * low:.2f}-{1e3 * high:.2f}" in capsys.readouterr().out
+    assert low < row["step_seconds"] < high and f"{1e3 * low:.4g}-{1e3 * high:.4g}" in capsys.readouterr().out

@@ -12,10 +12,13 @@ from suite.studies.prediction.resimulated import Resimulated, fit
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
+from tests.suite import verbs
 from wirebench.simulation.compress_rates import Rates
 from wirebench.topology.processor import Processor
 
 main, REPORT = verb.report("prediction"), "wirebench study prediction report"
+fit_verb = verbs.verb("fit")
+CELLS = Path(__file__).resolve().parents[2] / "results" / "break_even" / "2x1gbit.jsonl"
 
 KINDS = ("measured", "predicted")
 MACHINE = Processor(2.0, call_seconds=2e-3, message_seconds=4e-4, seconds_per_byte=2e-9)
@@ -106,6 +109,8 @@ def test_too_few_runs_to_simulate_are_one_line(tmp_path: Path, capsys: pytest.Ca
     assert main([str(tmp_path), "--simulate"]) == 2
     error = capsys.readouterr().err
     assert error == f"{REPORT}: --simulate: {tmp_path}: needs 4 replayed runs of emulated clusters, has 1\n"
+    assert fit_verb([str(CELLS), "--runs", str(tmp_path)]) == 2
+    assert f"--runs: {tmp_path}: needs 4 replayed runs of emulated clusters, has 1" in capsys.readouterr().err
 
 
 def test_a_folder_without_predictions_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,8 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -137,6 +139,19 @@ def test_a_study_says_how_far_it_is(
     ]
 
 
+class Runs:
+    """A study's run.py: its parts, and what runs one of them."""
+
+    def __init__(self, parts: list[Part], run: Callable[[list[str]], list[str]]) -> None:
+        self.parts, self.make = parts, run
+
+    def series(self, quick: bool) -> list[Part]:
+        return self.parts
+
+    def run(self, words: list[str], launch: Launch) -> list[str]:
+        return self.make(words)
+
+
 def test_all_studies_say_how_long_all_of_them_take(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,25 +167,18 @@ def test_all_studies_say_how_long_all_of_them_take(
     ran: list[list[str]] = []
     told: list[str] = []
 
-    class Runs:
-        def __init__(self, name: str) -> None:
-            self.name = name
-
-        def series(self, quick: bool) -> list[Part]:
-            return given[self.name]
-
-        def run(self, words: list[str], launch: Launch) -> list[str]:
-            clock[0] += 60 * took[self.name] / 2
-            cells = IN_ALL.get()
-            told.append(f"{self.name} halfway: {cells(12.0)}" if cells else "nothing")
-            clock[0] += 60 * took[self.name] / 2
-            ran.append(words)
-            if words == ["--fails"]:
-                raise UserError("other settings")
-            return []
+    def ran_as(name: str, words: list[str]) -> list[str]:
+        clock[0] += 60 * took[name] / 2
+        cells = IN_ALL.get()
+        told.append(f"{name} halfway: {cells(12.0)}" if cells else "nothing")
+        clock[0] += 60 * took[name] / 2
+        ran.append(words)
+        if words == ["--fails"]:
+            raise UserError("other settings")
+        return []
 
     monkeypatch.setattr(series, "available", lambda: list(given))
-    monkeypatch.setattr(series, "Study", lambda name: SimpleNamespace(runs=Runs(name)))
+    monkeypatch.setattr(series, "Study", lambda name: SimpleNamespace(runs=Runs(given[name], partial(ran_as, name))))
     monkeypatch.setattr(series, "options_of", lambda name, words: words)
     assert series.run_all(True, {"data": None, "images": tmp_path}, lambda command: 0) == ["two"]
     assert ran == [["--turns", "1"], ["--images", str(tmp_path), "--x"], ["--fails"], []]

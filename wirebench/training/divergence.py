@@ -112,12 +112,13 @@ class Guard:
         return len(gradients) == len(views) and all(map(torch.Tensor.is_set_to, gradients, views))
 
 
-def seed_of_backward(loss: Tensor) -> Tensor:
-    """What `loss.backward` takes: 1, or NaN for a loss that is not finite, since its gradient may well be.
+def seeded(loss: Tensor) -> Tensor:
+    """What to call `backward` of: the loss, whose own gradient is 1, or NaN where it is not finite.
 
-    So one rank's bad loss is in the average of all, and all ranks stop at the same step.
+    The gradient of a loss that is not finite may well be. So one rank's bad loss is in the average of all, and all
+    ranks stop at the same step. (Given to `backward` itself, the factor would import sympy: half a second of a core.)
     """
-    return torch.ones_like(loss).masked_fill_(~loss.detach().isfinite(), torch.nan)
+    return loss * torch.ones_like(loss).masked_fill_(~loss.detach().isfinite(), torch.nan)
 
 
 def _look_closer(step: int, gradients: Mapping[str, Tensor]) -> None:

@@ -4,6 +4,9 @@ import sys
 from typing import IO, Any
 
 from rich.console import Console
+from rich.table import Table
+
+MOST_WIDTH = 1000
 
 
 class _Console(Console):
@@ -22,3 +25,11 @@ def console(width: int, stream: IO[str] | None = None, **options: Any) -> Consol
     if not made.is_terminal:
         made.width = width
     return made
+
+
+def with_room(shown_on: Console, table: Table) -> Console:
+    """The console, wide enough for all cells of a table where it is no terminal: a file has room."""
+    if not shown_on.is_terminal:
+        needed = shown_on.measure(table, options=shown_on.options.update_width(MOST_WIDTH)).maximum
+        shown_on.width = max(shown_on.width, needed)
+    return shown_on
