@@ -2,7 +2,7 @@
 
 torchrun --nproc-per-node 2 examples/gpt.py
 torchrun --nproc-per-node 2 examples/gpt.py --compressor topk --option density=0.01 --scheduler mg_wfbp
-torchrun --nproc-per-node 2 examples/gpt.py --compressor powersgd --option rank=4
+torchrun --nproc-per-node 2 examples/gpt.py --compressor powersgd
 """
 
 import argparse
@@ -85,7 +85,6 @@ def main() -> None:
 
     compressor = compressors.build(options.compressor, **dict(options.option))
     sync = wirebench.synchronise(model, compressor, schedulers.build(options.scheduler))
-    losses: list[float] = []
     for step in range(options.steps):
         inputs, targets = batch(text, options, step)
         loss = nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
@@ -95,11 +94,8 @@ def main() -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        losses.append(loss.item() / math.log(2))
-        if step % 40 == 0 or step == options.steps - 1:
-            if dist.get_rank() == 0:
-                print(f"step {step}  {sum(losses) / len(losses):.3f} bits per byte since the line before", flush=True)
-            losses.clear()
+        if dist.get_rank() == 0 and (step % 20 == 0 or step == options.steps - 1):
+            print(f"step {step}  {loss.item() / math.log(2):.3f} bits per byte", flush=True)
 
     if dist.get_rank() == 0:
         tell(sync.report())
@@ -122,7 +118,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--option", action="append", default=[], type=option, metavar="KEY=VALUE")
     parser.add_argument("--scheduler", default="wfbp")
     for name, default in {
-        "steps": 160,
+        "steps": 200,
         "width": 128,
         "depth": 4,
         "length": 128,
@@ -130,7 +126,7 @@ def parse() -> argparse.Namespace:
         "bytes": 2_000_000,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=default)
-    parser.add_argument("--lr", type=float, default=3e-3)
+    parser.add_argument("--lr", type=float, default=1e-3)
     return parser.parse_args()
 
 

@@ -40,6 +40,7 @@ DOCUMENTS = (
     "docs/collectives.md",
     "docs/compressors.md",
 )
+GUIDES = (*DOCUMENTS, "docs/own_loop.md", "docs/diagnose.md", "examples/README.md")
 RECIPES = "CONTRIBUTING.md"
 BLOCK = re.compile(r"^ *```(\S+)?(?: (\S+))?\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 STUDY = ("published.toml", "run.py", "report.py")
@@ -178,7 +179,7 @@ def test_every_command_composes(document: str, command: list[str]) -> None:
     resolve(loader.load(ROOT / command[0], command[1:]))
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+@pytest.mark.parametrize("document", GUIDES)
 def test_every_link_and_file_exists(document: str) -> None:
     text = (ROOT / document).read_text(encoding="utf-8")
     assert text.isascii()

@@ -9,13 +9,33 @@ import pytest
 from tests.distributed.forked import fork
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+SHOWN = re.findall(
+    r"^```console\n\$ torchrun --nproc-per-node 2 examples/(\w+)\.py(.*)\n((?:.*\n)*?)```$",
+    (EXAMPLES / "README.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+"""(script, arguments, what it printed) of each run in the README."""
 
 
 def told(name: str, arguments: list[str], logs: Path) -> str:
-    """What rank 0 of two printed."""
+    """What rank 0 of two printed; the README has such lines."""
     ended = fork("torch", 2, arguments, logs, script=f"examples/{name}.py")
     assert ended.code == 0, ended.said
+    shown = {form for script, _, printed in SHOWN if script == name for form in forms(printed)}
+    assert shown <= forms(ended.out), ended.out
     return ended.out
+
+
+def forms(printed: str) -> set[str]:
+    """The lines without their numbers."""
+    return {re.sub(r"\d+(\.\d+)?", "#", line) for line in printed.splitlines()}
+
+
+def test_the_readme_shows_every_script_as_its_own_first_lines_call_it() -> None:
+    scripts = {path.stem: path.read_text(encoding="utf-8") for path in EXAMPLES.glob("*.py")}
+    assert {name for name, *_ in SHOWN} == scripts.keys()
+    for name, arguments, _ in SHOWN:
+        assert f"\ntorchrun --nproc-per-node 2 examples/{name}.py{arguments}\n" in scripts[name]
 
 
 @pytest.mark.parametrize("name", ["plain_ddp", "synchronised"])
