@@ -176,8 +176,8 @@ class Adviser:
 
         Surely: also with the longest of its exchanges beside the shortest of the dense ones, or the other way round.
         """
-        ends = (_limit(lambda step: each(*self._both(name, step)), HALVINGS_OF_ENDS) for each in (surely, possibly))
-        low, high = ends
+        low = _limit(lambda step: surely(*self._both(name, step)), HALVINGS_OF_ENDS)
+        high = _limit(lambda step: possibly(*self._both(name, step)), HALVINGS_OF_ENDS)
         # The ends are looked for less finely than the break-even, which lies between them.
         at = self.break_even(name)
         return min(low, at, key=_height), max(high, at, key=_height)
