@@ -176,10 +176,11 @@ class Adviser:
 
         Surely: also with the longest of its exchanges beside the shortest of the dense ones, or the other way round.
         """
-        return (
-            _limit(lambda step: surely(*self._both(name, step)), HALVINGS_OF_ENDS),
-            _limit(lambda step: possibly(*self._both(name, step)), HALVINGS_OF_ENDS),
-        )
+        low = _limit(lambda step: surely(*self._both(name, step)), HALVINGS_OF_ENDS)
+        high = _limit(lambda step: possibly(*self._both(name, step)), HALVINGS_OF_ENDS)
+        # The ends are looked for less finely than the break-even, which lies between them.
+        at = self.break_even(name)
+        return min(low, at, key=_height), max(high, at, key=_height)
 
     def _both(self, name: str, step: float) -> tuple["Advice", "Advice"]:
         """The best dense composition and the compressor's, at the rate of this step."""
@@ -261,6 +262,10 @@ def _limit(gained: Callable[[float], float], halvings: int) -> float | None:
         low, high = (middle, high) if gained(middle) > 0 else (low, middle)
     gains = gained(low), gained(high)
     return _gbit_of(low + (high - low) * gains[0] / (gains[0] - gains[1]))
+
+
+def _height(limit: float | None) -> float:
+    return -1.0 if limit is None else limit
 
 
 def _gbit_of(step: float) -> float:

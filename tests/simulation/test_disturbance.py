@@ -22,7 +22,7 @@ def test_the_slowest_worker_is_distributed_as_the_slowest_of_all_that_are_drawn(
         assert np.quantile(found, share) == pytest.approx(np.quantile(each.max(1), share), rel=0.05), share
 
 
-def test_undisturbed_steps_are_all_alike_and_large_clusters_wait_longer():
+def test_undisturbed_steps_are_all_alike():
     built = schedulers.build("wfbp")
     made = simulator(ranks=8)
     found = made.step(built)
@@ -30,11 +30,6 @@ def test_undisturbed_steps_are_all_alike_and_large_clusters_wait_longer():
     jitter = Disturbance(compute=0.1)
     median, late = quantiles(made, found, built, jitter)
     assert found.step.seconds < median < late and quantiles(made, found, built, jitter) == (median, late)
-    many = simulator(ranks=512)
-    assert (
-        quantiles(many, many.step(built), built, jitter)[0] / many.step(built).step.seconds
-        > median / found.step.seconds
-    )
     waiting, _ = quantiles(made, found, built, Disturbance(stragglers=1.0, slowdown=3.0))
     assert 3 * found.alone <= waiting <= 3 * found.step.seconds, "all workers are slow"
     _, wire = quantiles(made, found, built, Disturbance(messages=0.5))
