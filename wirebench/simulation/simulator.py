@@ -14,7 +14,7 @@ from wirebench.costmodel.piecewise import Piecewise, spans
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import RequestSize, Sizes
 from wirebench.errors import UserError
-from wirebench.gradient.contract import Compressor, Scheduler
+from wirebench.gradient.contract import Method, Scheduler
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.requests import Sum
 from wirebench.gradient.schedule import Duration, LayerCost, Mode, OuterRule
@@ -78,7 +78,7 @@ class Simulated:
 def simulate(
     trace: Trace,
     scheduler: Scheduler,
-    compressor: Callable[[], Compressor],
+    compressor: Callable[[], Method],
     collective: str,
     network: Topology | Network,
     workers: int | None = None,

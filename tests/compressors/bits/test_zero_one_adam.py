@@ -17,7 +17,7 @@ from wirebench.gradient.requests import Gather, Route, Sum
 
 BETA1, BETA2, EPS = 0.9, 0.99, 1e-8
 STEPS = {"kappa": 2, "freeze_step": 6, "double_every": 4, "longest": 4}
-OPTIONS = {"beta1": BETA1, "beta2": BETA2, "eps": EPS, **STEPS}
+OPTIONS: dict[str, Any] = {"beta1": BETA1, "beta2": BETA2, "eps": EPS, **STEPS}
 
 
 def share_edges() -> list[int]:
