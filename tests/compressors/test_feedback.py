@@ -219,7 +219,7 @@ def test_a_velocity_keeps_its_part_in_the_average_of_another_number_of_ranks(
     for step in range(3):
         given = [whole(torch.randn(400, generator=chance)) for _ in before]
         worlds = [ExchangeContext(rank, 4, step=step) for rank in range(4)]
-        answer_all([rank.exchange(*pair) for rank, *pair in zip(before, given, worlds, strict=True)])
+        answer_all([rank.exchange(bucket, world) for rank, bucket, world in zip(before, given, worlds, strict=True)])
     states = [rank.state_dict() for rank in before]
     after = [compressors.build(name, **options) for _ in range(size)]
     for place, rank in enumerate(after):
