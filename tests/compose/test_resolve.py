@@ -89,7 +89,8 @@ def test_what_returns_updates_goes_with_plain_sgd(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "decay"), [("lion_sign", 0.5), ("dgc", 0.0)])
 def test_the_weight_decay_of_an_update_stays_with_the_optimizer(name: str, decay: float, tmp_path: Path) -> None:
-    settings = [f"compressor.name={name}", *PLAIN_SGD, "optimizer.weight_decay=0.5", f"output.dir={tmp_path}"]
+    settings = [f"compressor.name={name}", "compressor.dense_below=0", *PLAIN_SGD, "optimizer.weight_decay=0.5"]
+    settings += [f"output.dir={tmp_path}"]
     run = compose(loader.load(CONFIG, settings))
     for worker, lane in zip(run.workers, run.lanes, strict=True):
         assert {group["weight_decay"] for group in worker.optimizer.param_groups} == {decay}

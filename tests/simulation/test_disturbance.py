@@ -31,7 +31,7 @@ def test_undisturbed_steps_are_all_alike():
     median, late = quantiles(made, found, built, jitter)
     assert found.step.seconds < median < late and quantiles(made, found, built, jitter) == (median, late)
     waiting, _ = quantiles(made, found, built, Disturbance(stragglers=1.0, slowdown=3.0))
-    assert 3 * found.alone <= waiting <= 3 * found.step.seconds, "all workers are slow"
+    assert 2.999999 * found.alone <= waiting <= 3.000001 * found.step.seconds, "all workers are slow"
     _, wire = quantiles(made, found, built, Disturbance(messages=0.5))
     assert wire > found.step.seconds
 
