@@ -15,7 +15,7 @@ import compressors
 import models
 import schedulers
 import train
-from suite.compose.resolve import resolve
+from suite.compose.resolve import optimizer_for, resolve
 from tests.distributed.launch import last_of_each
 from wirebench.config import loader
 from wirebench.errors import UserError
@@ -256,7 +256,9 @@ def names_of(kind) -> list[str]:
 ])  # fmt: skip
 def test_it_runs_under_every_compressor_and_scheduler(tmp_path, override):
     write(tmp_path, 0.001)
-    assert train.main(arguments(tmp_path, "engine.workers=2", override)) == 0
+    kind, _, name = override.partition(".name=")
+    own = optimizer_for(name) if kind == "compressor" else ()
+    assert train.main(arguments(tmp_path, "engine.workers=2", override, *own)) == 0
     record = json.loads((tmp_path / "run/record.json").read_text())
     assert (record["status"], record["steps_done"], record["parameters"]) == ("finished", 3, 611)
     assert record["final"]["loss"] == pytest.approx(2.302585, rel=1e-5)
