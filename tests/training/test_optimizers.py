@@ -151,7 +151,7 @@ def test_a_resumed_run_ends_as_the_unbroken_one(words: list[str], tmp_path: Path
     [
         (
             ["compressor.name=dgc"],
-            "optimizer.name: 'dgc' applies the momentum itself, in place of sgd's; set optimizer.name=sgd, or with adamw",
+            "optimizer.name: 'dgc' applies the momentum itself, in place of sgd's; set optimizer.name=sgd",
         ),
         (
             ["scheduler.name=dear"],

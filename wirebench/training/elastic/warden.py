@@ -1,7 +1,7 @@
 """A rank that stands still as a whole is killed, so that an elastic run goes on without it.
 
 A rank that is stopped (SIGSTOP), or whose extension waits with Python's lock (the GIL) in its hands, does not hear
-SIGTERM. torchrun sends it SIGKILL 30 s after that, which no option shortens (torch 2.11 to 2.15). So each rank of an
+SIGTERM. torchrun sends it SIGKILL 30 s after that, which no option shortens (torch 2.15). So each rank of an
 elastic run has a small process beside it, to which a thread of the rank writes several times a second.
 """
 
