@@ -162,12 +162,13 @@ def shown(number: tuple[float, ...], unit: str) -> str:
 def together(verdicts: Mapping[str, Verdict]) -> Verdict:
     """Of a claim about several settings: the verdict that is the furthest from reproduced, and the settings without it.
 
+    Settings that were not run say nothing; one that was run and gave no number (a method that diverged, say) does.
     Both numbers are told where there is one setting only.
     """
     if len(verdicts) == 1:
         return next(iter(verdicts.values()))
-    measured = {name: verdict for name, verdict in verdicts.items() if verdict.measured is not None}
-    if not measured:
+    judged = {name: verdict for name, verdict in verdicts.items() if verdict.state != "not run here"}
+    if not judged:
         return Verdict("not run here", why=next((verdict.why for verdict in verdicts.values() if verdict.why), ""))
-    worst = max(measured.values(), key=lambda verdict: STATES.index(verdict.state))
-    return Verdict(worst.state, settings=tuple(name for name, verdict in measured.items() if not verdict.good))
+    worst = max(judged.values(), key=lambda verdict: STATES.index(verdict.state))
+    return Verdict(worst.state, settings=tuple(name for name, verdict in judged.items() if not verdict.good))

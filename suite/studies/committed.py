@@ -75,8 +75,10 @@ def breaches(root: Path, repository: Repository) -> list[Breach]:
     """All of the records below `root` that nothing excuses; UserError for a file that cannot be read."""
     excuses = _excuses(root / EXCEPTIONS)
     judged = _judged(root)
-    accuracies = frozenset(path for folder, what in judged if what == "seeds" for path in folder.rglob("record.json"))
-    single = [*_of_records(root, repository, accuracies), *_of_benchmarks(root, repository)]
+    untimed = frozenset(
+        path for folder, what in judged if what in trust.UNTIMED for path in folder.rglob("record.json")
+    )
+    single = [*_of_records(root, repository, untimed), *_of_benchmarks(root, repository)]
     unreadable = any(breach.rule == "schema" for breach in single)
     repeated = [] if unreadable else [breach for each in judged for breach in _of_rows(*each)]
     # Every excuse is asked, also after one that covers: it is not in vain.
@@ -86,21 +88,25 @@ def breaches(root: Path, repository: Repository) -> list[Breach]:
     return found + [Breach(root / EXCEPTIONS, "exceptions", f"{words} excuses nothing") for words in unused]
 
 
-def _of_records(root: Path, repository: Repository, accuracies: frozenset[Path]) -> Iterator[Breach]:
-    records: list[tuple[Path, dict[str, Any]]] = []
-    for path in _below(root, "record.json"):
+def records(root: Path) -> list[Path]:
+    """The records of all runs below `root`, but for those that somebody tried."""
+    return _below(root, "record.json")
+
+
+def _of_records(root: Path, repository: Repository, untimed: frozenset[Path]) -> Iterator[Breach]:
+    known: list[tuple[Path, dict[str, Any]]] = []
+    for path in records(root):
         try:
             record = json_of(path.read_text(encoding="utf-8"))
         except ValueError as error:
             yield Breach(path, "schema", f"not valid JSON: {error}")
             continue
         mistakes = trust.broken(record, repository)
-        # An accuracy does not depend on what else the machine did.
-        counted = [each for each in mistakes if path not in accuracies or not each.rule.startswith("load")]
+        counted = [each for each in mistakes if path not in untimed or not each.rule.startswith("load")]
         yield from (Breach(path, *each) for each in [*counted, *_edited(path, record, repository)])
         if not any(each.rule == "schema" for each in mistakes):
-            records.append((path, record))
-    yield from (Breach(path, *each) for path, each in trust.copies(records))
+            known.append((path, record))
+    yield from (Breach(path, *each) for path, each in trust.copies(known))
 
 
 def _of_benchmarks(root: Path, repository: Repository) -> Iterator[Breach]:
@@ -126,9 +132,10 @@ def _below(root: Path, pattern: str) -> list[Path]:
 
 
 def _judged(root: Path) -> list[tuple[Path, str]]:
-    """The folders of runs that studies judge, and whether their claims need several turns or seeds."""
+    """The folders of runs that studies judge, and what their claims need several of; one may be several studies'."""
     patterns = [each for name in available() for each in Study(name).published.records.items()]
-    return [(folder, repeats) for pattern, repeats in patterns for folder in sorted(root.glob(pattern))]
+    found = [(folder, repeats) for pattern, repeats in patterns for folder in sorted(root.glob(pattern))]
+    return list(dict.fromkeys(found))
 
 
 def _of_rows(folder: Path, repeats: str) -> Iterator[Breach]:

@@ -12,7 +12,9 @@ from wirebench.utils.names import suggest
 from wirebench.utils.parsing import toml_of
 
 FILE = "published.toml"
-REPEATS = ("turns", "seeds")
+REPEATS = ("turns", "seeds", "counts")
+ACCURACY = ("points", "% top-1")
+"""Units of claims about an accuracy."""
 SOURCE = ("authors", "title", "published")
 TYPES = {**get_type_hints(Claim), "number": float | list[float], "about": dict}
 
@@ -25,7 +27,8 @@ class Published:
     source   authors, title, and where it was published
     claims   by id
     tables   numbers that belong together, by name; each says `where` it stands and its `unit`
-    records  folders of runs below results/, as patterns: whether a claim about them needs several `turns` or `seeds`
+    records  folders of runs below results/, as patterns: whether a claim about them needs several `turns` or `seeds`,
+             or is about `counts`, which one run tells
     excluded the source's other numbers, none of which is a claim
     """
 
@@ -68,6 +71,9 @@ def load(folder: Path) -> Published:
         if repeats not in REPEATS:
             raise UserError(f"{path}: records.{pattern}: needs one of {', '.join(REPEATS)}, got {repeats!r}")
     claims, excluded = _claims(path, given.get("claims", [])), _excluded(path, given.get("excluded", []))
+    judged = next((claim.id for claim in claims.values() if claim.unit in ACCURACY), None)
+    if judged is not None and "seeds" not in records.values():
+        raise UserError(f"{path}: claims[{judged}]: is about an accuracy, and no folder of records has seeds")
     return Published(given["about"], source, claims, tables, records, excluded)
 
 

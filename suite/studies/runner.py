@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -63,40 +63,55 @@ class Planned(Protocol):
 
 
 def measure(
-    planned: Sequence[Planned],
-    out: Path,
+    planned: Mapping[Path, Sequence[Planned]],
     launch: Launch,
     again: bool = False,
-    after: Callable[[], None] | None = None,
+    after: Callable[[Path], None] | None = None,
 ) -> list[str]:
-    """Make all runs that are not there yet; returns the labels of those that failed. They cost the others nothing.
+    """Make all runs of a study that are not there yet; returns the labels of those that failed, without harm to others.
 
-    again  also those that are there; after: called after every run
+    planned  by the folder of their results: of several settings, models or tasks each has its own, and one call has
+             them all, so that the number of cells and the time left are the study's
+    again    also those that are there; after: called after every run, with its folder
     """
-    for each in planned:
+    cells = [(out, each) for out, those in planned.items() for each in those]
+    for _, each in cells:
         each.check()
-    missing = [each for each in planned if again or not each.is_there(out)]
-    if len(missing) < len(planned):
-        there = len(planned) - len(missing)
-        print(f"{there} of {len(planned)} runs are there already; --again makes them anew", file=sys.stderr)
+    missing = [(out, each) for out, each in cells if again or not each.is_there(out)]
+    if len(missing) < len(cells):
+        there = len(cells) - len(missing)
+        print(f"{there} of {len(cells)} runs are there already; --again makes them anew", file=sys.stderr)
     failed: list[str] = []
-    took: list[float] = []
-    for number, each in enumerate(missing, 1):
-        print(f"cell {number} of {len(missing)}: {each.label}{_left(took, len(missing) - number + 1)}", file=sys.stderr)
+    took: dict[Path, list[float]] = {out: [] for out in planned}
+    for number, (out, each) in enumerate(missing):
+        title = f"{out.name}: {each.label}" if len(planned) > 1 else each.label
+        left = _left(took, [folder for folder, _ in missing[number:]])
+        print(f"cell {number + 1} of {len(missing)}: {title}{left}", file=sys.stderr)
         began = time.monotonic()
         if each.make(out, launch):
-            took.append(time.monotonic() - began)
+            took[out].append(time.monotonic() - began)
         else:
-            failed.append(each.label)
+            failed.append(title)
         if after is not None:
-            after()
+            after(out)
     return list(dict.fromkeys(failed))
 
 
-def _left(took: Sequence[float], missing: int) -> str:
-    """In words, how long so many cells will take if they are like those that are made; nothing before the first."""
-    minutes, in_all = statistics.median(took) * missing / 60 if took else 0.0, IN_ALL.get()
-    mine = f", about {in_words(minutes)} left" if took else ""
+def _left(took: Mapping[Path, Sequence[float]], missing: Sequence[Path]) -> str:
+    """In words, how long the cells of these folders will take; nothing before the first is made.
+
+    A cell takes the median of its own folder's cells, or that of all where none of its own is made yet.
+    """
+    made = [seconds for those in took.values() for seconds in those]
+    usual = statistics.median(made) if made else 0.0
+    counts = [(took[out], missing.count(out)) for out in dict.fromkeys(missing)]
+    seconds = sum(count * (statistics.median(own) if own else usual) for own, count in counts)
+    return _said(seconds / 60, bool(made))
+
+
+def _said(minutes: float, known: bool) -> str:
+    in_all = IN_ALL.get()
+    mine = f", about {in_words(minutes)} left" if known else ""
     return mine if in_all is None else f"{mine}, about {in_all(minutes)} in all"
 
 

@@ -38,7 +38,8 @@ def broken(record: Mapping[str, Any], repository: Repository) -> list[Broken]:
     """The rules that a record breaks by itself."""
     mistakes = [Broken("schema", problem) for problem in schema.problems(record)]
     return mistakes or [
-        *_commit(record, repository), *machines(record, record["world_size"]), *_load(record), *_numbers(record)
+        *_commit(record, repository), *machines(record, record["world_size"]), *_load(record), *_seed(record),
+        *_numbers(record),
     ]  # fmt: skip
 
 
@@ -80,6 +81,12 @@ def _load(record: Mapping[str, Any]) -> Iterator[Broken]:
             yield Broken("load", f"{machine['others_cores']:.2f} {where} were busy with something else", others)
         if steal > STEAL:
             yield Broken("load", f"the hypervisor took {100 * steal:.1f} % {where}", steal)
+
+
+def _seed(record: Mapping[str, Any]) -> Iterator[Broken]:
+    """The run can be made again, and told from those with other seeds."""
+    if record["config"].get("train", {}).get("seed") is None:
+        yield Broken("seeds", "the run does not say its seed")
 
 
 def _numbers(record: Mapping[str, Any]) -> Iterator[Broken]:
@@ -132,12 +139,11 @@ def _prediction(record: Mapping[str, Any]) -> Iterator[Broken]:
 def rules(runs: Sequence[NotedRun], repeats: str) -> tuple[str, ...]:
     """The names of the rules that a composition's runs break, with how many turns or seeds there are.
 
-    Whether a commit is known is no matter of the runs, and left out. `repeats` is "" where a claim is about many
-    compositions, each measured once.
+    Whether a commit is known is no matter of the runs, and left out. `repeats` is one of ENOUGH, or "" where a claim is
+    about the speed of many compositions, each measured once.
     """
     found = [each.rule for run in runs for each in broken(run.record, Repository(None))]
-    if repeats == "seeds":
-        # An accuracy does not depend on what else the machine did.
+    if repeats in UNTIMED:
         found = [rule for rule in found if not rule.startswith("load")]
     few = ENOUGH[repeats](runs) if repeats else ()
     return (*dict.fromkeys(found), *dict.fromkeys(f"{each.rule} ({len(runs)})" for each in few))
@@ -169,9 +175,7 @@ def turns(runs: Sequence[NotedRun]) -> Iterator[Broken]:
 
 def seeds(runs: Sequence[NotedRun]) -> Iterator[Broken]:
     """The rules that the seeds of a composition break, of a claim about accuracy."""
-    used = [run.has("config", "train", "seed") for run in runs]
-    if None in used:
-        yield Broken("seeds", "a run does not say its seed")
+    used = [seed for run in runs if (seed := run.has("config", "train", "seed")) is not None]
     twice = sorted({str(seed) for seed in used if used.count(seed) > 1})
     if twice:
         yield Broken("seeds", f"{', '.join(twice)} used twice")
@@ -179,8 +183,17 @@ def seeds(runs: Sequence[NotedRun]) -> Iterator[Broken]:
         yield Broken("seeds", f"{len(set(used))}, and a claim about accuracy needs {SEEDS}")
 
 
-ENOUGH: Mapping[str, Callable[[Sequence[NotedRun]], Iterator[Broken]]] = {"turns": turns, "seeds": seeds}
-"""By what a claim needs several of."""
+def once(runs: Sequence[NotedRun]) -> Iterator[Broken]:
+    """The rules that several runs of a composition break, of a claim about counts: one run counts them."""
+    yield from ()
+
+
+ENOUGH: Mapping[str, Callable[[Sequence[NotedRun]], Iterator[Broken]]] = {
+    "turns": turns, "seeds": seeds, "counts": once,
+}  # fmt: skip
+"""By what a claim needs several of; of counts of bytes it needs one run."""
+UNTIMED = ("seeds", "counts")
+"""Claims about these do not depend on what else the machine did: the rules of its load do not count."""
 
 
 def copies(records: Iterable[tuple[Path, Mapping[str, Any]]]) -> Iterator[tuple[Path, Broken]]:

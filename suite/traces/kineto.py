@@ -2,7 +2,9 @@
 
 Autograd says what is needed. `AccumulateGrad` runs when a parameter's gradient is complete, and its input has the
 parameter's shape. The backward node before it has the sequence number of the forward operation that used the parameter.
-On a GPU these are the host's calls; a call's time there is that of the kernels that were launched up to it.
+On a GPU these are the host's calls. A gradient is there when the kernels are done that its backward node launched, and
+those before them on their streams. NCCL's kernels communicate, on a stream of their own or on that of the computation,
+and are no part of a layer's time: a trace of one rank under DistributedDataParallel has the backward pass alone.
 """
 
 import bisect
@@ -17,6 +19,8 @@ from wirebench.utils.parsing import json_of
 GRADIENT = "torch::autograd::AccumulateGrad"
 NODE = "autograd::engine::evaluate_function: "
 MICROSECOND = 1e-6
+COMMUNICATION = "nccl"
+"""How the names of NCCL's kernels begin, in any version, in lower case."""
 
 
 class Gradient(NamedTuple):
@@ -37,6 +41,14 @@ class BackwardPass(NamedTuple):
     forward: float
     begin: float
     gradients: tuple[Gradient, ...]
+
+
+class _Launch(NamedTuple):
+    """A kernel or a copy: when the host called for it, and when it ran on the device."""
+
+    called: float
+    begin: float
+    end: float
 
 
 class _Node(NamedTuple):
@@ -102,22 +114,24 @@ def backward_passes(path: Path, table: Mapping[str, Any]) -> list[BackwardPass]:
 class _Clock:
     """When the device had done what the host had called for; on a CPU that is the host's own time."""
 
-    def __init__(self, launches: Sequence[tuple[float, float, float]]) -> None:
-        self.calls = [called for called, _, _ in launches]
-        self.begins = [begin for _, begin, _ in launches]
-        self.ends: list[float] = []
-        for _, _, end in launches:
-            self.ends.append(max(end, self.ends[-1] if self.ends else 0.0))
+    def __init__(self, launches: Sequence[_Launch]) -> None:
+        self.launches = launches
+        self.calls = [launch.called for launch in launches]
 
-    def done(self, host: float) -> float:
-        """The end of everything that was launched up to `host`."""
-        place = bisect.bisect_right(self.calls, host)
-        return self.ends[place - 1] if place else host
+    def done(self, since: float, host: float) -> float:
+        """The end of all that was launched from `since` up to `host`; where that is nothing, of what came last before.
+
+        A stream runs its kernels one after the other, so that the last one's end is the stream's. Streams do not wait
+        for each other: what another one is busy with says nothing of these.
+        """
+        after = bisect.bisect_right(self.calls, host)
+        first = min(bisect.bisect_left(self.calls, since), after - 1)
+        return max(launch.end for launch in self.launches[first:after]) if after else host
 
     def started(self, host: float) -> float:
         """The begin of what was launched next from `host` on."""
         place = bisect.bisect_left(self.calls, host)
-        return self.begins[place] if place < len(self.begins) else host
+        return self.launches[place].begin if place < len(self.launches) else host
 
 
 def _pass(
@@ -134,7 +148,7 @@ def _pass(
     told = []
     for event, node in gradients:
         used = uses.get(node.sequence)
-        ready = clock.done(event["ts"] + event.get("dur", 0.0))
+        ready = clock.done(node.begin, event["ts"] + event.get("dur", 0.0))
         name = node.name.removesuffix("0").removesuffix("Backward")
         told.append(Gradient(_shape(path, event), name, ready, None if used is None else clock.started(used)))
     last = max(node.sequence for node in nodes)
@@ -179,18 +193,20 @@ def _node(event: Mapping[str, Any]) -> _Node | None:
 
 
 def _kernels(events: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """What ran on the device, by correlation."""
+    """What ran on the device and does not communicate, by correlation."""
     on_device = ("kernel", "gpu_memcpy", "gpu_memset")
-    return {event["args"]["correlation"]: event for event in events if event.get("cat") in on_device}
+    computing = (event for event in events if not event["name"].lower().startswith(COMMUNICATION))
+    return {event["args"]["correlation"]: event for event in computing if event.get("cat") in on_device}
 
 
-def _launches(events: Sequence[Mapping[str, Any]]) -> list[tuple[float, float, float]]:
-    """(host's call, begin, end) of what ran on the device, in order of the calls."""
+def _launches(events: Sequence[Mapping[str, Any]]) -> list[_Launch]:
+    """What ran on the device, in order of the host's calls."""
     kernels = _kernels(events)
-    pairs = []
+    launches = []
     for event in events:
         kernel = kernels.get(event.get("args", {}).get("correlation", -1))
         if event.get("cat") in ("cuda_runtime", "cuda_driver") and kernel is not None:
             begin = float(kernel["ts"])
-            pairs.append((float(event["ts"]), begin, begin + float(kernel.get("dur", 0.0))))
-    return sorted(pairs)
+            end = begin + float(kernel.get("dur", 0.0))
+            launches.append(_Launch(float(event["ts"]), begin, end))
+    return sorted(launches)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from suite.studies.claim import STATES, Claim, State, Verdict, together
+from suite.studies.convergence import reference
 from suite.studies.findings import Finding, with_unrun
 from suite.studies.page import Page
 from suite.studies.published import Published
@@ -68,6 +69,11 @@ class Judged(NamedTuple):
         """The verdict's."""
         return self.verdict.state
 
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """The rules of trust that the records break which the verdict rests on."""
+        return tuple(dict.fromkeys(rule for each in self.findings for rule in each.rules))
+
 
 def gather() -> list[Section]:
     """All studies: the papers', then the suite's own. A study whose runs are not there has no tables."""
@@ -80,19 +86,53 @@ def _section(study: Study) -> Section:
     pages: list[Page] = []
     missing = ""
     for options in study.committed():
+        # Claims may rest on another study's runs, or on none, where there is no table of this one's.
         try:
-            pages += study.report.pages(options)
             findings += study.report.findings(options)
+            pages += study.report.pages(options)
         except UserError as error:
             missing = str(error).replace(f"{ROOT}/", "")
     claims = study.published.claims.values()
     return Section(study.name, study.published, with_unrun(findings, claims), pages, missing)
 
 
-def counted(sections: Sequence[Section]) -> dict[State, int]:
-    """How many claims have each verdict."""
-    states = [judged.state for section in sections for judged in section.claims]
-    return {state: states.count(state) for state in STATES if state in states}
+class Count(NamedTuple):
+    """How many claims have a verdict; and of these, how many have it from records that break a rule of trust."""
+
+    claims: int
+    broken: int
+
+    def words(self, state: State) -> str:
+        """In a list of verdicts."""
+        return f"{self.claims} {state}" + (f" (of these {self.broken} {BROKEN})" if self.broken else "")
+
+    @property
+    def cell(self) -> str:
+        """In a table whose columns are verdicts."""
+        return f"{self.claims} ({self.broken})" if self.broken else str(self.claims)
+
+
+BROKEN = "from records that break a rule"
+
+
+def counted(sections: Sequence[Section]) -> dict[State, Count]:
+    """The claims by their verdict."""
+    of: dict[State, list[Judged]] = {state: [] for state in STATES}
+    for section in sections:
+        for judged in section.claims:
+            of[judged.state].append(judged)
+    return {
+        state: Count(len(those), sum(bool(judged.rules) for judged in those)) for state, those in of.items() if those
+    }
+
+
+def flagged(sections: Sequence[Section]) -> list[tuple[Path, str]]:
+    """The runs behind findings and tables that converge otherwise than the reference runs of their method, and how."""
+    paths = sorted({path for path in _records(sections) if path.name == "record.json"})
+    try:
+        return reference.flagged(paths)
+    except UserError:
+        return []  # a reference that cannot be read: the section of its study says so
 
 
 def machines(sections: Sequence[Section]) -> list[tuple[str, ...]]:

@@ -12,7 +12,7 @@ from suite.studies.gs_sgd.claims import model_of
 from suite.studies.rows import DENSE, Row, fastest, load, times_faster
 from suite.studies.runner import RESULTS
 from suite.studies.significance import LEAST_RUNS
-from suite.webpage.content import Section, counted
+from suite.webpage.content import BROKEN, Section, counted
 from wirebench.topology.rates import parse_rate
 
 LOSES = 1.0
@@ -27,8 +27,9 @@ def sentences(sections: Sequence[Section], results: Path = RESULTS) -> list[str]
 
 def _claims(papers: Sequence[Section]) -> str:
     states = counted(papers)
-    said = _listed([f"{number} {state}" for state, number in states.items()])
-    return f"**{sum(states.values())} claims of {len(papers)} papers:** {said}."
+    said = _listed([f"{count.cell} {state}" for state, count in states.items()])
+    rules = f"; in brackets: {BROKEN} of trust" if any(count.broken for count in states.values()) else ""
+    return f"**{sum(count.claims for count in states.values())} claims of {len(papers)} papers:** {said}{rules}."
 
 
 def _speeds(folder: Path) -> Iterator[str]:

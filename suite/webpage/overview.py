@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from suite.figures import colours
 from suite.figures.bars import Bar, Look, stacked
 from suite.figures.style import Figure, around, finished
-from suite.webpage.content import Section, counted
+from suite.webpage.content import BROKEN, Section, counted
 
 COLOURS = {
     "reproduced": colours.GREEN,
@@ -23,8 +23,10 @@ def verdicts(sections: Sequence[Section]) -> Figure:
     bars = []
     for section in sections:
         if section.is_paper:
-            parts: dict[str, float] = {state: float(number) for state, number in counted([section]).items()}
+            parts: dict[str, float] = {state: float(count.claims) for state, count in counted([section]).items()}
             bars.append(Bar(section.name, parts, words=f"{sum(parts.values()):.0f}"))
     across = around("claims", [0.0, *(bar.total for bar in bars)])
-    note = f"{sum(bar.total for bar in bars):.0f} claims; each with its records and machines in report.html"
+    broken = sum(count.broken for count in counted([each for each in sections if each.is_paper]).values())
+    those = f", {broken} of them {BROKEN}" if broken else ""
+    note = f"{sum(bar.total for bar in bars):.0f} claims{those}; each with its records and machines in report.html"
     return finished(stacked(bars, across, Look(COLOURS, legend_columns=3), "Claims of the papers by verdict", note))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from suite.studies.claim import STATES
-from suite.webpage.content import Section, counted
+from suite.webpage.content import BROKEN, Section, counted
 from suite.webpage.findings import sentences
 from suite.webpage.prose import slug
 from wirebench.utils.markdown import replaced, table
@@ -41,5 +41,9 @@ def _verdicts(sections: Sequence[Section], beside: str) -> list[str]:
         if section.is_paper:
             counts = counted([section])
             name = f"[{section.name}]({beside}#study-{slug(section.name)})"
-            rows.append([name, *(str(counts.get(state, "-")) for state in STATES)])
-    return table(("claims of", *STATES), rows)
+            rows.append([name, *(counts[state].cell if state in counts else "-" for state in STATES)])
+    return [
+        *table(("claims of", *STATES), rows),
+        f"In brackets: how many of these are {BROKEN} of trust; the page names the rules.",
+        "",
+    ]

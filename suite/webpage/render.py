@@ -13,10 +13,9 @@ from markupsafe import Markup
 from suite.figures.colours import ON_DARK
 from suite.figures.files import VEGA_LITE, specification
 from suite.figures.style import Figure as Chart
-from suite.studies.findings import Finding
 from suite.studies.page import Page
 from suite.webpage import charts, overview, prose
-from suite.webpage.content import MACHINE_HEAD, Judged, Section, counted, machines
+from suite.webpage.content import MACHINE_HEAD, Judged, Section, counted, flagged, machines
 from suite.webpage.findings import sentences
 from wirebench.errors import UserError
 from wirebench.utils.files import write_atomically
@@ -60,7 +59,7 @@ def html(sections: Sequence[Section], beside: Path) -> str:
         states=counted(sections),
         found=sentences(sections),
         machines=(MACHINE_HEAD, machines(sections)),
-        rules_of=rules_of,
+        flagged=[(*_link(path, beside), said) for path, said in flagged(sections)],
         command=command,
         slug=prose.slug,
         anchor=prose.anchor,
@@ -102,8 +101,14 @@ def _links(judged: Judged, beside: Path) -> Iterator[tuple[str, str]]:
     """The records that a claim's findings rest on: what each is called, and where it is."""
     records = dict.fromkeys(record for each in judged.findings for record in each.records)
     for record in records:
-        file = record / "record.json" if record.is_dir() else record
-        yield "/".join(record.parts[-2:]), os.path.relpath(file.resolve(), beside.resolve())
+        yield _link(record, beside)
+
+
+def _link(record: Path, beside: Path) -> tuple[str, str]:
+    """What a record, or the folder of a run, is called, and where the file is."""
+    file = record / "record.json" if record.is_dir() else record
+    named = record.parent if record.name == "record.json" else record
+    return "/".join(named.parts[-2:]), os.path.relpath(file.resolve(), beside.resolve())
 
 
 def command(section: Section, judged: Judged) -> str:
@@ -111,8 +116,3 @@ def command(section: Section, judged: Judged) -> str:
     told = judged.claim.command or next((each.command for each in judged.findings if each.command), "")
     computed = judged.state != "not run here" and not any(each.records for each in judged.findings)
     return told or f"wirebench study {section.name} {'report' if computed else 'run'}"
-
-
-def rules_of(findings: Sequence[Finding]) -> str:
-    """The rules of trust that any of them breaks."""
-    return ", ".join(dict.fromkeys(rule for each in findings for rule in each.rules))

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -135,12 +135,14 @@ def test_a_profilers_file_becomes_the_same_trace(packed: bool, tmp_path: Path) -
     assert found.backward_seconds == pytest.approx(sum(each.backward_seconds for each in ours), rel=0.2)
 
 
-def launched(call: float, begin: float, seconds: float, number: int) -> list[dict[str, Any]]:
+def launched(
+    call: float, begin: float, seconds: float, number: int, name: str = "gemm", stream: int = 7
+) -> list[dict[str, Any]]:
     """A kernel, and the host's call that launched it."""
-    args = {"correlation": number}
+    args = {"correlation": number, "stream": stream}
     return [
         {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": call, "dur": 1.0, "args": args},
-        {"ph": "X", "cat": "kernel", "name": "gemm", "ts": begin, "dur": seconds, "args": args},
+        {"ph": "X", "cat": "kernel", "name": name, "ts": begin, "dur": seconds, "args": args},
     ]
 
 
@@ -168,8 +170,21 @@ def gpu_step(at: float, number: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def test_on_a_gpu_the_kernels_times_count_and_not_the_hosts(tmp_path: Path) -> None:
-    events = [*gpu_step(0, 0), *gpu_step(5000, 2), *gpu_step(10000, 4)]
+def exchanged(at: float, number: int) -> list[dict[str, Any]]:
+    """What DistributedDataParallel does beside `gpu_step`, in a second stream: after the first gradient an all-reduce
+    that outlasts the backward pass, then the division of the sum; after the second one another all-reduce."""
+    sums = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)"
+    return [
+        *launched(at + 37, at + 1700, 900, 1000 + number, sums, stream=22),
+        *launched(at + 38, at + 2600, 100, 2000 + number, "elementwise", stream=22),
+        *launched(at + 47, at + 2700, 900, 3000 + number, "ncclKernel_AllReduce_RING_LL_Sum_float", stream=22),
+    ]
+
+
+@pytest.mark.parametrize("beside", [lambda at, number: [], exchanged], ids=["one rank", "several ranks"])
+def test_on_a_gpu_the_kernels_times_count_and_not_the_hosts(beside: Callable[..., list], tmp_path: Path) -> None:
+    steps = ((0, 0), (5000, 2), (10000, 4))
+    events = [event for at, number in steps for event in (*gpu_step(at, number), *beside(at, number))]
     table = {"deviceProperties": [{"name": "NVIDIA H100"}], "traceEvents": events}
     (tmp_path / "gpu.json").write_text(json.dumps(table))
     words = ["--model", "two", "--batch", "4", "--out", str(tmp_path / "two.json")]

@@ -63,6 +63,31 @@ def test_a_log_says_what_its_record_says(record):
     assert reached == [(entry["top1"], entry["epoch"] + 1) for entry in record["history"] if entry["top1"] is not None]
 
 
+SGD = {"sgd_opt_momentum": 0.8, "opt_weight_decay": 0.01}
+ADAMW = {"opt_adamw_beta_1": 0.8, "opt_adamw_beta_2": 0.99, "opt_adamw_epsilon": 1e-6, "opt_adamw_weight_decay": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("sgd", SGD),
+        (None, SGD),  # a record of the time when there was no other
+        ("adamw", ADAMW),
+        ("muon", {"wirebench_muon_momentum": 0.8, "opt_weight_decay": 0.01, **ADAMW}),
+    ],
+)
+def test_an_optimizer_is_logged_as_what_it_is(record, name, options):
+    other = copy.deepcopy(record)
+    section = other["config"]["optimizer"]
+    section |= {"name": name, "momentum": 0.8, "beta2": 0.99, "eps": 1e-6, "weight_decay": 0.01}
+    if name is None:
+        del section["name"]
+    found = {key: value for key, value, *_ in events(mllog.lines(other))}
+    assert found["opt_name"] == (name or "sgd")
+    own = ("sgd_opt", "opt_adamw", "opt_weight_decay", "wirebench_muon")
+    assert {key: value for key, value in found.items() if key.startswith(own)} == options
+
+
 def test_times_are_those_of_the_record(record):
     found = events(mllog.lines(record))
     origin = 1000 * datetime.fromisoformat(record["environment"]["utc"]).timestamp()

@@ -1,5 +1,6 @@
 """wirebench study break_even: what would be run, and its report on records whose answers are known."""
 
+import argparse
 import dataclasses
 import json
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from suite.studies.break_even.report import findings
 from suite.studies.break_even.run import CONFIG
 from suite.studies.break_even.sides import FILE, Predicted, Side, load, save
 from tests.studies import verb
@@ -114,6 +116,20 @@ def test_turns_that_disagree_confirm_nothing(tmp_path: Path) -> None:
     assert report([str(tmp_path)]) == 0
     [cells] = rows((tmp_path / "table.md").read_text(), "compressor")[:1]
     assert cells[7] == "+3.1 % [-1.0 - +5.3]" and cells[9] == "turns disagree"
+
+
+def test_a_finding_names_the_rules_that_either_composition_breaks(tmp_path: Path) -> None:
+    each, busy = side(0.5), {"hostname": "a", "ranks": [0, 1, 2, 3], "cores": 2, "load_average": [0.5, 4.0]}
+    for turn in range(5):
+        for which, seconds in (("dense", 1.0), ("lossy", 0.9)):
+            found = record("none", seconds)
+            found["config"]["model"] = {"name": "replay", "trace": "made_up"}
+            found["load"] = [{**busy, "others_cores": 1.0 if (which, turn) == ("lossy", 4) else 0.1, "steal": 0.0}]
+            put(tmp_path, each.folder(which, turn)[:-2], turn, found, link=each.link)
+    save(tmp_path, Predicted([each], GIVEN))
+    [of_both] = findings(argparse.Namespace(folders=[tmp_path]))
+    assert "load" in of_both.rules and not any(rule.startswith("turns") for rule in of_both.rules)
+    assert len(of_both.records) == 10
 
 
 def test_a_prediction_that_is_damaged_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.studies.claim import Claim, together
+from suite.studies.claim import Claim, Verdict, together
 from suite.studies.gs_sgd.claims import PUBLISHED
 from suite.studies.published import load
 from suite.studies.study import Study, available
@@ -95,6 +95,14 @@ def test_a_claim_about_several_settings_names_those_where_it_fails() -> None:
     assert together({"a": good, "b": bad, "c": direction}).words == "not reproduced (b, c)"
     assert together({"a": good, "c": direction}).words == "direction reproduced (c)"
     assert together({"a": bad}).words == "not reproduced: 0.50x, not 2.00x"
+
+
+def test_what_was_run_and_gave_no_number_is_not_what_was_not_run() -> None:
+    good, unrun, diverged = claim(2.0).judge(2.0), claim(2.0).judge(None), Verdict("not decidable", why="diverged")
+    assert together({"a": diverged, "b": diverged}).words == "not decidable (a, b)"
+    assert together({"a": good, "b": unrun, "c": diverged}).words == "not decidable (c)"
+    assert together({"a": good, "b": unrun}).words == "reproduced"
+    assert together({"a": unrun, "b": unrun}).words == "not run here"
 
 
 @pytest.mark.parametrize(

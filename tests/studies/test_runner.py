@@ -103,10 +103,10 @@ def test_commands_are_shown_as_one_types_them() -> None:
 
 
 class Slow:
-    """A run that takes 90 s by a clock of its own."""
+    """A run that takes 90 s, or as long as is said, by a clock of its own."""
 
-    def __init__(self, label: str, clock: list[float], works: bool = True) -> None:
-        self.label, self.clock, self.works = label, clock, works
+    def __init__(self, label: str, clock: list[float], works: bool = True, seconds: float = 90.0) -> None:
+        self.label, self.clock, self.works, self.seconds = label, clock, works, seconds
 
     def check(self) -> None:
         pass
@@ -115,7 +115,7 @@ class Slow:
         return False
 
     def make(self, out: Path, launch: Launch) -> bool:
-        self.clock[0] += 90.0
+        self.clock[0] += self.seconds
         return self.works
 
 
@@ -126,17 +126,38 @@ def test_a_study_says_how_far_it_is(
     clock = [0.0]
     monkeypatch.setattr("suite.studies.runner.time.monotonic", lambda: clock[0])
     planned = [Slow("a-0", clock, works=False), Slow("a-1", clock), Slow("b-0", clock)]
-    assert measure(planned, tmp_path, lambda command: 0) == ["a-0"]
+    assert measure({tmp_path: planned}, lambda command: 0) == ["a-0"]
     assert capsys.readouterr().err.splitlines() == [
         "cell 1 of 3: a-0", "cell 2 of 3: a-1", "cell 3 of 3: b-0, about 2 min left",
     ]  # fmt: skip
     among = IN_ALL.set(lambda minutes: f"{minutes + 10:g} min")
-    measure(planned, tmp_path, lambda command: 0)
+    measure({tmp_path: planned}, lambda command: 0)
     IN_ALL.reset(among)
     assert capsys.readouterr().err.splitlines()[::2] == [
         "cell 1 of 3: a-0, about 10 min in all",
         "cell 3 of 3: b-0, about 2 min left, about 11.5 min in all",
     ]
+
+
+def test_the_cells_of_several_settings_are_one_list(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell is expected to take what its own setting's cells took, before there is one what any took."""
+    clock = [0.0]
+    monkeypatch.setattr("suite.studies.runner.time.monotonic", lambda: clock[0])
+    planned = {
+        tmp_path / "vgg16": [Slow("topk", clock), Slow("topk", clock)],
+        tmp_path / "resnet20": [Slow("topk", clock, seconds=30.0), Slow("topk", clock, works=False, seconds=30.0)],
+    }
+    shown_after: list[str] = []
+    assert measure(planned, lambda command: 0, after=lambda out: shown_after.append(out.name)) == ["resnet20: topk"]
+    assert capsys.readouterr().err.splitlines() == [
+        "cell 1 of 4: vgg16: topk",
+        "cell 2 of 4: vgg16: topk, about 4 min left",
+        "cell 3 of 4: resnet20: topk, about 3 min left",
+        "cell 4 of 4: resnet20: topk, about 0 min left",
+    ]
+    assert shown_after == ["vgg16", "vgg16", "resnet20", "resnet20"]
 
 
 class Runs:

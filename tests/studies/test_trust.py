@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from suite.cli import study
-from suite.studies import repository, trust
+from suite.studies import published, repository, trust
 from suite.studies.committed import breaches
 from suite.studies.repository import Repository, history
 from suite.studies.runner import RESULTS, ROOT
+from suite.studies.study import Study
 from suite.webpage import committed as drifting
-from tests.studies.records import KNOWN, Doctor, doctor, sound
+from tests.studies.records import KNOWN, Doctor, doctor, put, sound
 from wirebench.errors import UserError
 
 
@@ -69,6 +70,31 @@ def test_seeds_that_are_too_few_or_used_twice_are_named(results: Path) -> None:
         "convergence/quick/dense: seeds: 1 used twice",
         "convergence/quick/dense: seeds: 2, and a claim about accuracy needs 3",
     ]
+
+
+def test_every_run_says_its_seed(results: Path) -> None:
+    for run in ("convergence/quick/dense-2", "gs-sgd/vgg16/gtopk-3"):
+        path = results / run / "record.json"
+        whole = path.read_text()
+        doctor(path, lambda r: r["config"]["train"].pop("seed"))
+        found = [breach.words(results) for breach in breaches(results, KNOWN)]
+        path.write_text(whole)
+        assert found[0] == f"{run}/record.json: seeds: the run does not say its seed"
+
+
+def test_a_study_that_claims_an_accuracy_says_which_records_have_its_seeds(tmp_path: Path) -> None:
+    text = (Study("convergence").folder / "published.toml").read_text()
+    (tmp_path / "published.toml").write_text(text.replace('"seeds"', '"turns"'))
+    with pytest.raises(UserError, match=r"claims\[gs_sgd_learns\]: is about an accuracy, and no folder of records has"):
+        published.load(tmp_path)
+
+
+def test_bytes_are_counted_once_and_whatever_else_the_machine_does(results: Path) -> None:
+    busy = put(results, "iwp/alexnet/fixed_0.1-0")
+    doctor(busy, lambda r: r["load"][0].update(others_cores=1.9))
+    assert breaches(results, KNOWN) == []
+    doctor(busy, lambda r: r["environment"]["git"].update(dirty=True))
+    assert [breach.rule for breach in breaches(results, KNOWN)] == ["commit"]
 
 
 def test_an_exception_has_a_reason_and_is_needed(results: Path) -> None:
@@ -222,6 +248,11 @@ def test_the_verb_names_what_is_wrong(
     monkeypatch.setattr(drifting, "drifts", lambda *_: [])
     assert study.main(["check"]) == 1
     assert capsys.readouterr().out == named + "all tables, the page and README.md are those of their records\n"
+    monkeypatch.setattr(study, "history", lambda *_: Repository(None))
+    assert study.main(["check"]) == 1
+    first, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("commits are not checked: ")
+    monkeypatch.setattr(study, "history", lambda *_: KNOWN)
     path.write_text("{")
     assert study.main(["check"]) == 1
     assert capsys.readouterr().out.startswith("gs-sgd/vgg16/gtopk-0/record.json: schema: not valid JSON")

@@ -13,8 +13,10 @@ from suite.studies.claim import Claim
 from suite.studies.findings import Finding, with_unrun
 from suite.studies.page import Page
 from suite.studies.published import Excluded, Published
-from suite.webpage import charts, prose, render
+from suite.webpage import charts, overview, prose, readme, render
 from suite.webpage.content import Section, counted
+from suite.webpage.findings import sentences
+from tests.charts import note
 
 SOURCE = {"authors": "A. Author", "title": "On <b>wires</b>", "published": "2026"}
 
@@ -76,9 +78,36 @@ def test_every_claim_has_its_verdict_and_a_planted_number_changes_it(tmp_path: P
     assert read(mine, beside=tmp_path).states == {"claim-mine-ratio": "reproduced", "claim-mine-far": "not run here"}
     planted = section(tmp_path, claim(number=4.0), unrun)
     assert read(planted, beside=tmp_path).states["claim-mine-ratio"] == "direction reproduced"
-    assert counted([mine, planted]) == {"reproduced": 1, "direction reproduced": 1, "not run here": 2}
+    assert counted([mine, planted]) == {"reproduced": (1, 0), "direction reproduced": (1, 0), "not run here": (2, 0)}
     html = render.html([mine], tmp_path)
     assert "horovodrun -np 96 python train.py" in html and "CUDA 11.2 (Table I): what was installed." in html
+
+
+def test_a_verdict_from_records_that_break_a_rule_says_so_wherever_it_is_shown_or_counted(tmp_path: Path) -> None:
+    mine = section(tmp_path, claim())
+    broken = replace(mine, findings=[replace(each, rules=("turns (2)",)) for each in mine.findings])
+    assert counted([mine, broken])["reproduced"] == (2, 1)
+    assert "from records that break" not in render.html([mine], tmp_path)
+    html = render.html([broken], tmp_path)
+    [row] = re.findall(r'<tr id="claim-mine-ratio".*?</tr>', html, re.DOTALL)
+    assert "from records that break: turns (2)" in row.partition('data-label="verdict"')[2].partition("</td>")[0]
+    said = "1 reproduced (of these 1 from records that break a rule)"
+    assert said in html.partition('class="counts"')[2].partition("</ul>")[0]
+    assert "1 (1) reproduced; in brackets: from records that break a rule" in sentences([broken], tmp_path)[0]
+    (tmp_path / "README.md").write_text(f"{readme.BEGIN}\n{readme.END}\n")
+    assert "| 1 (1) |" in readme.text([broken], tmp_path / "README.md", tmp_path / "report.html")
+    assert "1 of them from records that break a rule" in note(overview.verdicts([broken]))
+
+
+def test_a_run_that_converges_otherwise_than_its_reference_is_flagged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mine = section(tmp_path, claim())
+    assert "None is." in render.html([mine], tmp_path)
+    record = tmp_path / "runs/mine-0/record.json"
+    monkeypatch.setattr(render, "flagged", lambda sections: [(record, "converges faster than the 3 reference runs")])
+    html = render.html([mine], tmp_path)
+    assert '<a href="runs/mine-0/record.json">runs/mine-0</a>: converges faster than the 3 reference runs' in html
 
 
 def test_claims_lead_to_their_records_wherever_the_page_lies(tmp_path: Path) -> None:

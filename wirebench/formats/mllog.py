@@ -104,17 +104,30 @@ def _setting(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+ADAMW = {
+    "opt_adamw_beta_1": "momentum", "opt_adamw_beta_2": "beta2", "opt_adamw_epsilon": "eps",
+    "opt_adamw_weight_decay": "weight_decay",
+}  # fmt: skip
+OPTIONS: Mapping[str, Mapping[str, str]] = {
+    "sgd": {"sgd_opt_momentum": "momentum", "opt_weight_decay": "weight_decay"},
+    "adamw": ADAMW,
+    # MLPerf has no Muon. It updates the matrices inside a model; the rest is AdamW's, with the momentum as first beta.
+    "muon": {"wirebench_muon_momentum": "momentum", "opt_weight_decay": "weight_decay", **ADAMW},
+}
+"""What each optimizer reads of its section: our option, by MLPerf's key."""
+
+
 def _optimizer(section: Mapping[str, Any], workers: int) -> dict[str, Any]:
     rate, by_epochs = section.get("lr"), section.get("schedule") == "step"
+    name = section.get("name", "sgd")  # of older records it was the only one
     return {
-        "opt_name": "sgd",
+        "opt_name": name,
         "opt_base_learning_rate": rate * workers if rate is not None and section.get("scale_lr") else rate,
         "opt_learning_rate_warmup_epochs": section.get("warmup_epochs"),
         "opt_learning_rate_decay_schedule": section.get("schedule"),
         "opt_learning_rate_decay_boundary_epochs": section.get("milestones") if by_epochs else None,
         "opt_learning_rate_decay_factor": section.get("gamma") if by_epochs else None,
-        "sgd_opt_momentum": section.get("momentum"),
-        "opt_weight_decay": section.get("weight_decay"),
+        **{key: section.get(option) for key, option in OPTIONS[name].items()},
     }
 
 

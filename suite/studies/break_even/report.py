@@ -96,11 +96,10 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     for folder in options.folders:
         runs = notes.read(folder, {"hosts": int, "link": str, "launch": str})
         for seen in match(sides.load(folder).sides, runs):
-            begins = tuple(seen.side.folder(which, 0).removesuffix("0") for which in ("dense", "lossy"))
-            those = [run for run in runs if run.folder.name.startswith(begins)]
+            both = [_runs(seen.side, which, runs) for which in ("dense", "lossy")]
             about = f"{folder.name}: {seen.side.compressor} at {seen.side.factor:g} of its break-even"
-            rules = trust.rules(those[: len(seen.dense_turns)], "turns")
-            records = tuple(run.folder for run in those)
+            rules = trust.rules_of(both, "turns")
+            records = tuple(run.folder for those in both for run in those)
             found.append(Finding(seen.claim, seen.faster, seen.verdict, about, records=records, rules=rules))
     return found
 
@@ -130,9 +129,15 @@ def match(sides: Sequence[Side], runs: Sequence[NotedRun]) -> list[Seen]:
 
 
 def _seconds(side: Side, which: str, runs: Sequence[NotedRun]) -> list[float]:
+    """The median step of each turn."""
+    return [run.record["step_seconds"]["median"] for run in _runs(side, which, runs)]
+
+
+def _runs(side: Side, which: str, runs: Sequence[NotedRun]) -> list[NotedRun]:
+    """The turns of the side's dense or lossy composition, on the links that were meant, that counted a step."""
     begin = side.folder(which, 0).removesuffix("0")
     chosen = [run for run in runs if run.folder.name.startswith(begin) and run.note["link"] == side.link]
-    return [run.record["step_seconds"]["median"] for run in chosen if run.has("step_seconds", "median")]
+    return [run for run in chosen if run.has("step_seconds", "median")]
 
 
 def document(sightings: Sequence[Seen], runs: Sequence[NotedRun], given: dict[str, Any]) -> str:

@@ -71,7 +71,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         each.check()
     if again:
         save(options.out, predicted)
-    return measure(planned, options.out.resolve(), launch, options.again)
+    return measure({options.out.resolve(): planned}, launch, options.again)
 
 
 def series(quick: bool) -> list[Part]:

@@ -106,19 +106,20 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """All runs that are not there yet, task by task, and the report of all that are there after each."""
-    cells = {name: planned(options, TASKS[name]) for name in options.task}
-    failed = []
-    for name, those in cells.items():
-        out = (options.out / TASKS[name].folder).resolve()
+    tasks = [TASKS[name] for name in options.task]
+    cells = {(options.out / task.folder).resolve(): planned(options, task) for task in tasks}
+    for out, those in cells.items():
         refuse_others(out, those)
-
-        def show(out: Path = out) -> None:
-            if rows.read(out):
-                report.page(out).write()
-
-        failed += measure(those, out, launch, options.again, show)
-        show()
+    failed = measure(cells, launch, options.again, _show)
+    for out in cells:
+        _show(out)
     return failed
+
+
+def _show(out: Path) -> None:
+    """Write the report of a task's runs, if there are any."""
+    if rows.read(out):
+        report.page(out).write()
 
 
 def series(quick: bool) -> list[Part]:

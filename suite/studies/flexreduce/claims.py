@@ -9,6 +9,9 @@ from suite.studies.findings import Finding
 from suite.studies.flexreduce import measured as numbers
 from suite.studies.flexreduce.measured import CLAIMS, LAYOUTS, Latencies, Spread, Training, ideal_saving, is_even
 
+UNEVEN = tuple(layout for layout in LAYOUTS if not is_even(layout))
+"""Those that cannot be factored."""
+
 
 def claims(measured: Sequence[Latencies], runs: Sequence[Training]) -> list[Finding]:
     """The paper's claims in its order; all-reduces are judged at each size of the paper's range that was measured."""
@@ -32,9 +35,9 @@ def claims(measured: Sequence[Latencies], runs: Sequence[Training]) -> list[Find
         # Counted from the plans of all nine layouts: nothing needs to be measured.
         _each(CLAIMS["mean_calls"], {layout: count.mean for layout, count in counts.items()}),
         _each(CLAIMS["bound_on_calls"], {layout: float(count.bound) for layout, count in counts.items()}),
-        _average(CLAIMS["epoch_over_ring"], _epochs(runs, LAYOUTS, "flexreduce", "ring")),
-        _average(CLAIMS["epoch_over_native"], _epochs(runs, LAYOUTS, "flexreduce", "native")),
-        _average(CLAIMS["epoch_blueconnect_adds"], _added(runs)),
+        _average(CLAIMS["epoch_over_ring"], _epochs(runs, LAYOUTS, "flexreduce", "ring"), LAYOUTS),
+        _average(CLAIMS["epoch_over_native"], _epochs(runs, LAYOUTS, "flexreduce", "native"), LAYOUTS),
+        _average(CLAIMS["epoch_blueconnect_adds"], _added(runs), UNEVEN),
     ]
 
 
@@ -134,19 +137,30 @@ def _epochs(runs: Sequence[Training], layouts: Sequence[str], one: str, other: s
 
 
 def _added(runs: Sequence[Training]) -> dict[str, Spread]:
-    uneven = [layout for layout in LAYOUTS if not is_even(layout)]
-    saved = _epochs(runs, uneven, "blueconnect", "ring")
+    saved = _epochs(runs, UNEVEN, "blueconnect", "ring")
     return {layout: Spread(-saving.median, -saving.high, -saving.low) for layout, saving in saved.items()}
 
 
-def _average(claim: Claim, values: Mapping[str, Spread]) -> Finding:
-    """The paper gives one average over its layouts; ours is over those measured, and so are its ends over turns."""
+def _average(claim: Claim, values: Mapping[str, Spread], wanted: Sequence[str]) -> Finding:
+    """The paper gives one average over its layouts; ours is over those measured, and so are its ends over turns.
+
+    wanted  the paper's; the verdict names those that are missing, since savings differ from layout to layout
+    """
     if not values:
         return _finding(claim, on_average(claim), {}, percent, {})
     median, low, high = (statistics.mean(ends) for ends in zip(*values.values(), strict=True))
     place = ", ".join(values)
-    found = _finding(claim, on_average(claim), {place: median}, percent, {place: claim.judge(median, (low, high))})
+    verdict = _without(claim.judge(median, (low, high)), [layout for layout in wanted if layout not in values], wanted)
+    found = _finding(claim, on_average(claim), {place: median}, percent, {place: verdict})
     return replace(found, here=f"{percent(median)} [{tenths(low)} - {tenths(high)}] ({place})")
+
+
+def _without(verdict: Verdict, missing: Sequence[str], wanted: Sequence[str]) -> Verdict:
+    """The verdict with the layouts that it is not about."""
+    if not missing:
+        return verdict
+    said = f"on {len(wanted) - len(missing)} of {len(wanted)} layouts, without {', '.join(missing)}"
+    return verdict._replace(why="; ".join(filter(None, (verdict.why, said))))
 
 
 def on_average(claim: Claim) -> str:

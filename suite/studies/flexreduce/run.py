@@ -145,7 +145,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """Time the collectives on every layout, or train with each of them in turn (A B C D A B C D)."""
     _refuse_unused(options)
     planned = trainings(options) if options.end_to_end else timings(options)
-    return measure(planned, options.out.resolve(), launch, options.again)
+    return measure({options.out.resolve(): planned}, launch, options.again)
 
 
 def series(quick: bool) -> list[Part]:

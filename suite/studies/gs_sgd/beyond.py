@@ -38,12 +38,15 @@ def of_runs(models: Mapping[str, Sequence[Row]]) -> list[Finding]:
 
 
 def of_trainings(methods: Sequence[Method], task: str) -> list[Finding]:
-    """What trainings to the end say of claims about accuracy, for our defaults and for the paper's own algorithm."""
+    """What trainings to the end say of claims about accuracy, for our defaults and for the paper's own algorithm.
+
+    A claim may name another method, which is compared with one of these.
+    """
     known = {method.label: method for method in methods}
     found = []
     for claim in PUBLISHED.claims.values():
         rival = known.get(claim.about.get("points_below", ""))
-        for label in ("gs_sgd", AS_PRINTED["gs_sgd"]):
+        for label in (claim.about["method"],) if "method" in claim.about else ("gs_sgd", AS_PRINTED["gs_sgd"]):
             if rival is not None and label in known:
                 ours = known[label]
                 here, verdict = judge_points(claim, ours, rival)

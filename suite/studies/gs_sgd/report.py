@@ -13,6 +13,7 @@ from suite.studies.gs_sgd import throughput
 from suite.studies.gs_sgd.beyond import of_runs, of_trainings
 from suite.studies.gs_sgd.claims import PUBLISHED, model_of
 from suite.studies.gs_sgd.claims import findings as of_rows
+from suite.studies.gs_sgd.epochs import of_epochs
 from suite.studies.methods.report import figure
 from suite.studies.page import Page
 from suite.studies.rows import Row, load
@@ -30,12 +31,14 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
-    """Of all folders of runs, and of trainings, that the paper says something of; a claim without either has none."""
+    """All claims: judged by the folders of runs, and of trainings, that are there, not run here without either."""
     rows = _rows(options)
     tasks = sorted({path.parents[1] for path in options.trainings.glob("*/*/method.json")})
-    trained = [each for folder in tasks for each in of_trainings(convergence.load(folder), folder.name)]
-    found = [*(each for those in rows.values() for each in of_rows(those)), *of_runs(rows), *trained]
-    return with_unrun(found, PUBLISHED.claims.values()) if rows else []
+    found = [*(each for those in rows.values() for each in of_rows(those)), *of_runs(rows)]
+    for folder in tasks:
+        trained = convergence.load(folder)
+        found += [*of_trainings(trained, folder.name), *of_epochs(trained, folder.name)]
+    return with_unrun(found, PUBLISHED.claims.values())
 
 
 def _rows(options: argparse.Namespace) -> dict[str, list[Row]]:
@@ -48,7 +51,7 @@ def _rows(options: argparse.Namespace) -> dict[str, list[Row]]:
 def pages(options: argparse.Namespace) -> list[Page]:
     """One table of claims, one of throughputs for each network, and where a step's time goes."""
     found, rows = findings(options), _rows(options)
-    if not found:
+    if not rows:
         raise UserError(f"{options.runs}: has no MODEL/METHOD-TURN of gs_sgd and a rival; measure first")
     setting = next(iter(PUBLISHED.claims.values())).setting
     figures = {f"{model.lower()}.png": figure(those) for model, those in rows.items()}

@@ -38,11 +38,12 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     if not 0 < options.density <= 1:
         raise UserError(f"--density: lies in (0, 1], got {options.density:g}")
     names = (*METHODS, *variants(options.density))
-    chosen, failed = methods.plan(names, options.density), []
-    for model in dict.fromkeys(options.models):
-        planned = methods.planned(options, Path(f"configs/tables/methods_{model}.toml"), chosen)
-        failed += measure(planned, (options.out / model).resolve(), launch, options.again)
-    return failed
+    chosen = methods.plan(names, options.density)
+    configs = {model: Path(f"configs/tables/methods_{model}.toml") for model in dict.fromkeys(options.models)}
+    planned = {
+        (options.out / model).resolve(): methods.planned(options, path, chosen) for model, path in configs.items()
+    }
+    return measure(planned, launch, options.again)
 
 
 def series(quick: bool) -> list[Part]:

@@ -8,7 +8,6 @@ from typing import Any
 from suite.studies import notes, trust
 from suite.studies.iwp.variants import unlabelled
 from suite.studies.notes import NotedRun
-from suite.studies.repository import Repository
 from wirebench.utils.markdown import table
 
 NEEDS = {"label": str, "launch": str}
@@ -91,9 +90,8 @@ class Counted:
 
     @property
     def rules(self) -> tuple[str, ...]:
-        """That the record breaks; counts of bytes do not depend on what else the machine did."""
-        broken = (each.rule for each in trust.broken(self.run.record, Repository(None)))
-        return tuple(dict.fromkeys(rule for rule in broken if not rule.startswith("load")))
+        """Those of trust that the record breaks."""
+        return trust.rules([self.run], "counts")
 
     def health(self, name: str, which: str = "mean") -> float | None:
         """A measure of the compressor's own, by its readings' mean or the last one."""

@@ -60,10 +60,16 @@ def _shares(row: Row) -> Spread | None:
 
 
 def _ratios(dense: Row, row: Row) -> Spread | None:
-    """Turn by turn."""
-    pairs = zip(map(rate, dense.runs), map(rate, row.runs), strict=False)
-    ratios = [theirs / ours for theirs, ours in pairs if theirs and ours]
+    """Of the turns that both have."""
+    theirs, ours = _by_turn(dense), _by_turn(row)
+    ratios = [theirs[turn] / ours[turn] for turn in theirs if turn in ours]
     return spread(ratios) if ratios else None
+
+
+def _by_turn(row: Row) -> dict[str, float]:
+    """Bytes in a second, by the turn's number."""
+    rates = {run.folder.name.rpartition("-")[2]: rate(run) for run in row.runs}
+    return {turn: each for turn, each in rates.items() if each}
 
 
 def _finding(claim: Claim, measured: Spread, here: str, about: str, rows: Sequence[Row]) -> Finding:

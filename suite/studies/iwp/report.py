@@ -31,10 +31,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
-    """All claims, those without a measurement too; nothing where there is no run."""
+    """All claims: judged by whatever runs are there, not run here where these are missing."""
     parts, slow = _parts(options.runs), network.load(options.runs / NETWORK)
-    if not parts and not slow:
-        return []
     tasks = sorted({path.parents[1] for path in options.trainings.glob("*/*/method.json")})
     found = [
         *of_ratios(parts),
@@ -48,15 +46,14 @@ def findings(options: argparse.Namespace) -> list[Finding]:
 
 def pages(options: argparse.Namespace) -> list[Page]:
     """The claims, and one page for each part that has runs."""
-    found = findings(options)
-    if not found:
+    parts, slow = _parts(options.runs), network.load(options.runs / NETWORK)
+    if not parts and not slow:
         raise UserError(f"{options.runs}: has no PART/VARIANT-TURN/method.json; measure first")
     out = options.dir or options.runs
     below = [
         Page(out / part, measured.document(COUNTED[part], rows), {"ratios.png": figures.ratios(COUNTED[part], rows)})
-        for part, rows in _parts(options.runs).items()
+        for part, rows in parts.items()
     ]
-    slow = network.load(options.runs / NETWORK)
     if slow:
         below.append(Page(out / NETWORK, network.document(slow), {"carried.png": figures.carried(slow)}))
     text = [
@@ -66,7 +63,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
         + " Ours: `wirebench study iwp run`, in several readings of what the paper leaves out. Tables of what was "
         f"measured: {', '.join(f'[{page.folder.name}]({page.folder.name}/table.md)' for page in below)}.",
         "",
-        *claims_table(found),
+        *claims_table(findings(options)),
         NOTES,
         "",
     ]
@@ -74,8 +71,8 @@ def pages(options: argparse.Namespace) -> list[Page]:
 
 
 def committed() -> list[list[str]]:
-    """The only one, once it is there."""
-    return [[]] if any((RESULTS / "iwp").glob("*/[!.]*/method.json")) else []
+    """The only one."""
+    return [[]]
 
 
 def _parts(runs: Path) -> dict[str, list[Counted]]:

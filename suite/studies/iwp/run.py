@@ -72,7 +72,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     linked = out / ".images"
     try:
         planned = [each for name in chosen for each in trainings(name, options, linked)]
-        return measure(planned, out, launch, options.again)
+        return measure({out: planned}, launch, options.again)
     finally:
         shutil.rmtree(linked, ignore_errors=True)
 

@@ -65,11 +65,11 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         raise UserError(f"--density: lies in (0, 1], got {options.density:g}")
     if options.out and len(names) > 1:
         raise UserError("--out: needs one --config")
-    failed = []
+    runs: dict[Path, list[Training]] = {}
     for path, name in names.items():
-        out = options.out or RESULTS / "methods" / name
-        failed += measure(planned(options, path, chosen), out.resolve(), launch, options.again)
-    return failed
+        out = (options.out or RESULTS / "methods" / name).resolve()
+        runs.setdefault(out, []).extend(planned(options, path, chosen))
+    return measure(runs, launch, options.again)
 
 
 def series(quick: bool) -> list[Part]:

@@ -68,10 +68,8 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """Every schedule once, then every one again."""
     if options.turns < 1:
         raise UserError(f"--turns: must be positive, got {options.turns}")
-    failed = []
-    for out, setting in settings(options).items():
-        failed += measure(plan(setting, options.turns), out.resolve(), launch, options.again)
-    return list(dict.fromkeys(failed))
+    chosen = {out.resolve(): plan(setting, options.turns) for out, setting in settings(options).items()}
+    return measure(chosen, launch, options.again)
 
 
 def series(quick: bool) -> list[Part]:

@@ -66,7 +66,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         if out == ranges.SHIPPED.parent:
             raise UserError(f"--out: {options.out} has the runs that the predictions rest on; name another folder")
         predict(chosen, options, out)
-    return [] if options.predict_only else measure(planned, out, launch, options.again)
+    return [] if options.predict_only else measure({out: planned}, launch, options.again)
 
 
 def predict(chosen: Sequence[Composition], options: argparse.Namespace, out: Path) -> None:

@@ -1,13 +1,15 @@
 """A run beside reference runs of its method: flagged where it converges otherwise than their seeds do."""
 
 import copy
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from suite.inspect import reference
-from suite.inspect.reference import remarks
+from suite.studies.convergence import reference
+from suite.studies.convergence.reference import flagged, remarks
 from suite.studies.runner import RESULTS
 from wirebench.record import schema
 
@@ -45,6 +47,17 @@ def test_a_seed_like_the_others_is_not_flagged() -> None:
 def test_one_that_learns_otherwise_is(points: float, epochs: slice, said: str) -> None:
     [line] = remarks(changed(add(points, epochs)))
     assert line.startswith(said) and ", expected " in line
+
+
+def test_of_many_records_those_that_learn_otherwise_are_flagged(tmp_path: Path) -> None:
+    """A seed more of a method, and what is no training on CIFAR-10."""
+    changes = {"usual": lambda record: None, "slow": add(-25, slice(0, 4)),
+               "replayed": lambda record: record["config"]["data"].update(name="synthetic")}  # fmt: skip
+    for name, change in changes.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "record.json").write_text(json.dumps(changed(change)))
+    [(path, said)] = flagged(sorted(tmp_path.glob("*/record.json")))
+    assert path == tmp_path / "slow/record.json" and said.startswith("converges slower than the 3 reference runs")
 
 
 def test_what_no_reference_ran_has_none() -> None:

@@ -5,10 +5,13 @@ from pathlib import Path
 import pytest
 
 from suite.studies.claim import State
+from suite.studies.convergence.rows import Method
 from suite.studies.findings import Finding
-from suite.studies.gs_sgd.beyond import of_runs
+from suite.studies.gs_sgd.beyond import of_runs, of_trainings
 from suite.studies.gs_sgd.claims import findings, model_of
+from suite.studies.gs_sgd.epochs import of_epochs
 from suite.studies.gs_sgd.throughput import section
+from suite.studies.notes import NotedRun
 from suite.studies.rows import load
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
@@ -90,6 +93,46 @@ def test_the_report_has_every_claim_and_a_figure_for_each_network(tmp_path: Path
     text = (tmp_path / "out/table.md").read_text()
     assert text.count("not run here") >= 10 and "## VGG-16" in text and "## ResNet-20" not in text
     assert (tmp_path / "out/vgg-16.png").read_bytes().startswith(b"\x89PNG")
+
+
+def curve(epochs: int, rising: int, dip: int | None = None) -> dict:
+    """A training whose accuracy rises for so many epochs and then stays, but for a dip."""
+    made = record("gs_sgd", 0.5)
+    made["config"]["model"] = {"name": "resnet_cifar", "depth": 20}
+    made["config"]["train"] = {"epochs": epochs}
+    made["history"] = [
+        {"epoch": epoch, "top1": 0.5 if epoch == dip else 0.9 - 0.01 * max(0, rising - epoch - 1)}
+        for epoch in range(epochs)
+    ]
+    return made
+
+
+def trained(folder: Path, label: str, *made: dict) -> Method:
+    for seed, each in enumerate(made):
+        each["config"]["train"]["seed"] = seed
+    return Method(label, tuple(NotedRun(folder / f"{label}-{seed}", {}, each) for seed, each in enumerate(made)))
+
+
+def test_how_soon_a_method_converges_is_told_by_runs_as_long_as_the_papers(tmp_path: Path) -> None:
+    ours = trained(tmp_path, "gs_sgd", curve(140, 70), curve(140, 68), curve(140, 75))
+    other = trained(tmp_path, "gtopk", curve(140, 70), curve(140, 70, dip=99), curve(140, 70, dip=110))
+    found = {each.claim.id: each for each in of_epochs([ours, other], "resnet20")}
+    assert found["epochs"].here == "70 epochs [68 - 75] (3 seeds)" and found["epochs"].verdict.good
+    assert found["epochs_gtopk"].here == "101 epochs [70 - 112] (3 seeds)"
+    assert found["epochs_gtopk"].verdict.state == "not decidable", "the paper states no learning rate"
+    assert not any(rule.startswith(("seeds", "load")) for rule in found["epochs"].rules)
+    assert list(of_epochs([trained(tmp_path, "gs_sgd", curve(10, 9))], "resnet20")) == []
+
+
+def test_the_damaging_k_is_compared_with_the_same_algorithm_at_another(tmp_path: Path) -> None:
+    usual, many = (
+        trained(tmp_path, label, *({**curve(10, 9), "final": {"top1": top1 + 0.001 * seed}} for seed in range(3)))
+        for label, top1 in (("gs_sgd literal", 0.9), ("gs_sgd literal k=10000", 0.8))
+    )
+    assert states(of_trainings([usual], "resnet20")) == {}
+    [found] = of_trainings([usual, many], "resnet20")
+    assert (found.claim.id, found.verdict.state) == ("k_10000", "reproduced")
+    assert found.here.startswith("10.00 points below [")
 
 
 @pytest.mark.parametrize(

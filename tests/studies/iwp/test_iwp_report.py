@@ -98,6 +98,25 @@ def test_masks_forbid_the_ratio_that_values_alone_may_have(tmp_path: Path) -> No
     assert "R/32 of the gradient" in (tmp_path / "table.md").read_text()
 
 
+def test_of_a_study_that_is_half_measured_what_is_there_is_judged(tmp_path: Path) -> None:
+    put(tmp_path, "alexnet", "dgc 0.1%", counted(0.001, 400.0))
+    put(tmp_path, "alexnet", "terngrad", counted(0.1, 8.0))
+    put(tmp_path, "resnet50", "fixed 0.1", counted(1 / 60, 12.8))
+    for turn in (0, 2):
+        put(tmp_path, "network", "dense", sending(1.2), turn)
+    put(tmp_path, "network", "fixed 0.1", sending(0.4), 2)
+    judged = {claim for claim, _ in states(tmp_path)}
+    assert judged == {
+        "alexnet_terngrad_ratio", "resnet50_fixed_ratio", "dgc_ratio", "baseline_io", "iwp_io", "densifies",
+    }  # fmt: skip
+    assert verb.report("iwp")(["--runs", str(tmp_path), "--trainings", str(tmp_path / "none")]) == 0
+    lines = (tmp_path / "table.md").read_text().splitlines()
+    [other] = [line for line in lines if line.startswith("| DGC's compression ratio") and "resnet50" in line]
+    [missing] = [line for line in lines if line.startswith("| ResNet-50, layer-wise threshold: compression ratio")]
+    assert "not run here" in other and "not run here" in missing and "iwp run --parts alexnet resnet50" in missing
+    assert "(2)" in next(line for line in lines if "network I/O is close to full load" in line), "turns are too few"
+
+
 @pytest.mark.parametrize("age, state", [(150.0, "reproduced"), (0.3, "not decidable")])
 def test_an_interval_is_that_of_long_runs(age: float, state: str, tmp_path: Path) -> None:
     put(tmp_path, "cifar", "fixed 0.05", counted(0.01, 10.0, age, LONG))
@@ -131,6 +150,8 @@ def test_what_nodes_choose_at_random_adds_up() -> None:
 def test_an_empty_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert verb.report("iwp")(["--runs", str(tmp_path)]) == 2
     assert "measure first" in capsys.readouterr().err
+    assert set(states(tmp_path)) == {("densifies", "")}, "what is computed needs no run"
+    assert report.committed() == [[]]
     assert Study("iwp").published.source["authors"] == "Cheng and Xu"
 
 

@@ -8,7 +8,7 @@ learns earlier. `results/convergence` has the reference runs.
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,11 @@ from suite.studies.runner import RESULTS, ROOT
 from suite.studies.significance import LEAST_RUNS
 from wirebench.config import loader
 from wirebench.errors import UserError
+from wirebench.record import schema
 
+REFERENCES = RESULTS / "convergence"
+DATA = "cifar10"
+"""What there are reference runs of."""
 LEVEL = 0.01
 """Of both figures together: so many of the runs that do not differ are flagged."""
 
@@ -41,13 +45,35 @@ class Reference(NamedTuple):
         return self.mean - width, self.mean + width
 
 
-def remarks(record: Mapping[str, Any], results: Path = RESULTS / "convergence") -> list[str]:
+def remarks(record: Mapping[str, Any], results: Path = REFERENCES) -> list[str]:
     """A line for each figure in which the run is not as its references; none where it has no reference."""
-    accuracies = _accuracies(record["history"])
     try:
-        found = _of(record, results)
+        return _remarks(record, _tasks(results, [record]))
     except UserError as error:
         return [f"not compared with reference runs: {error}"]
+
+
+def flagged(records: Iterable[Path], results: Path = REFERENCES) -> list[tuple[Path, str]]:
+    """Files of records, each with a line for each figure in which its run is not as its references.
+
+    A run that is a reference itself is compared with the others. UserError for a reference that cannot be read.
+    """
+    runs = [(path, schema.read(path)) for path in records]
+    trained = [(path, record) for path, record in runs if record["config"].get("data", {}).get("name") == DATA]
+    tasks = _tasks(results, [record for _, record in trained])
+    return [(path, said) for path, record in trained for said in _remarks(record, tasks)]
+
+
+def _tasks(results: Path, records: Iterable[Mapping[str, Any]]) -> dict[str, list[Method]]:
+    """The reference runs by their task: of the tasks whose model any of these runs trained."""
+    depths = {rows.settings_of(record["config"])["depth"] for record in records}
+    asked = [task for task in TASKS.values() if loader.load(ROOT / task.config, []).model.options["depth"] in depths]
+    folders = {task.name: results / task.folder for task in asked}
+    return {name: rows.load(folder) for name, folder in folders.items() if folder.is_dir()}
+
+
+def _remarks(record: Mapping[str, Any], tasks: Mapping[str, Sequence[Method]]) -> list[str]:
+    accuracies, found = _accuracies(record["history"]), _of(record, tasks)
     if found is None or not accuracies:
         return []
     task, method, methods = found
@@ -89,19 +115,23 @@ def reference_of(method: Method, methods: Sequence[Method], figure: Any) -> Refe
     return Reference(statistics.mean(mine), math.sqrt(squares / freedom), freedom, len(mine))
 
 
-def _of(record: Mapping[str, Any], results: Path) -> tuple[str, Method, Sequence[Method]] | None:
+def _of(
+    record: Mapping[str, Any], tasks: Mapping[str, Sequence[Method]]
+) -> tuple[str, Method, Sequence[Method]] | None:
     """The task, the method and all methods that the run is one more seed of; None where no runs are as it is."""
-    mine = (rows.settings_of(record["config"]), rows.options_of(record["config"]), record["world_size"])
-    for task in TASKS.values():
-        if mine[0]["depth"] != loader.load(ROOT / task.config, []).model.options["depth"]:
-            continue
-        folder = results / task.folder
-        methods = _others(rows.load(folder), record) if folder.is_dir() else []
-        for method in methods:
-            theirs = method.runs[0].record
-            if mine == (rows.settings_of(theirs["config"]), rows.options_of(theirs["config"]), theirs["world_size"]):
-                return task.name, method, methods
+    mine = _composition(record)
+    for task, known in tasks.items():
+        if any(_composition(method.runs[0].record) == mine for method in known):
+            methods = _others(known, record)
+            same = (method for method in methods if _composition(method.runs[0].record) == mine)
+            return next(((task, method, methods) for method in same), None)
     return None
+
+
+def _composition(record: Mapping[str, Any]) -> tuple[object, ...]:
+    """What all seeds of a method share."""
+    config = record["config"]
+    return rows.settings_of(config), rows.options_of(config), record["world_size"]
 
 
 def _others(methods: Sequence[Method], record: Mapping[str, Any]) -> list[Method]:

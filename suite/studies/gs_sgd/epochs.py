@@ -1,0 +1,53 @@
+"""After how many epochs a method has converged, by trainings that are as long as the paper's."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+
+from suite.studies import trust
+from suite.studies.claim import Verdict
+from suite.studies.convergence.rows import Method, history
+from suite.studies.findings import Finding
+from suite.studies.gs_sgd.claims import AS_PRINTED, PUBLISHED, model_of
+from suite.studies.notes import NotedRun
+
+LONG: int = PUBLISHED.tables["trained"]["epochs"]
+"""A shorter run is at another point of its schedule: its accuracy rises until it ends."""
+WITHIN = 0.005
+"""Share of the images: what an accuracy may be below the last one where a run has converged. It is our reading."""
+
+
+def of_epochs(methods: Sequence[Method], task: str) -> Iterator[Finding]:
+    """What trainings of the paper's models say of the epoch from which on a method's accuracy is that of its end."""
+    known = {method.label: method for method in methods if _is_the_papers(method)}
+    for claim in PUBLISHED.claims.values():
+        name = claim.about.get("converges", "")
+        for label in dict.fromkeys((name, AS_PRINTED.get(name, name))):
+            if label in known:
+                ours = known[label]
+                epochs = [] if ours.ends else ours.each(converged)
+                about, records = f"{label}, {task}", tuple(run.folder for run in ours.runs)
+                verdict = Verdict("not decidable", why=ours.title)
+                if epochs:
+                    verdict = claim.judge(statistics.median(epochs), (min(epochs), max(epochs)))
+                yield Finding(claim, _words(epochs), verdict, about, "", records, trust.rules(ours.runs, "seeds"))
+
+
+def _is_the_papers(method: Method) -> bool:
+    """Whether all its runs are of one of the paper's models, and as long as the paper's."""
+    models = [model_of(run.record["config"]["model"]) for run in method.runs]
+    return None not in models and all((run.has("config", "train", "epochs") or 0) >= LONG for run in method.runs)
+
+
+def converged(run: NotedRun) -> float | None:
+    """The epoch, counted from 1, from which on no accuracy is more than WITHIN below the last; None without any."""
+    tested = [(entry["epoch"] + 1, entry["top1"]) for entry in history(run) if entry["top1"] is not None]
+    if not tested:
+        return None
+    below = [epoch for epoch, top1 in tested if top1 < tested[-1][1] - WITHIN]
+    return float(next(epoch for epoch, _ in tested if epoch > max(below, default=0)))
+
+
+def _words(epochs: Sequence[float]) -> str:
+    if not epochs:
+        return "-"
+    return f"{statistics.median(epochs):g} epochs [{min(epochs):g} - {max(epochs):g}] ({len(epochs)} seeds)"
