@@ -29,7 +29,9 @@ def ratios(part: str, rows: Sequence[Counted]) -> Figure:
     bound = next((row.bound for row in rows if row.bound), None)
     line = None if bound is None else (bound, f"{bound:g}x: the masks alone")
     look = Look(SENT, line=line, cut=TALLEST, mark="values only", legend_columns=1)
-    across = around("dense over sent", [0.0, *(min(bar.end, TALLEST) for bar in bars)])
+    # Early in a training all bars may end far before the line.
+    ends = [*(min(bar.end, TALLEST) for bar in bars), *([] if bound is None else [bound])]
+    across = around("dense over sent", [0.0, *ends])
     note = f"Bars: one run each of {rows[0].steps} steps; ticks: the values alone. {_where(row.run for row in rows)}."
     return finished(stacked(bars, across, look, f"IWP, compression ratio: {part}", note))
 

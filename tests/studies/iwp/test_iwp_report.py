@@ -165,6 +165,10 @@ def test_figures_show_the_bound_and_the_links_rate(tmp_path: Path) -> None:
     }  # fmt: skip
     assert {row["name"]: row["x"] for row in charts.of(drawn, "tick")} == {"fixed 0.1": 64, "fixed 0.05": 4}
     assert [row["x"] for row in charts.of(drawn, "rule") if "words" in row] == [16.0]
+    put(tmp_path, "resnet50", "fixed 0.1", counted(1 / 1.3, 1.2))
+    small = figures.ratios("ResNet-50", measured.load(tmp_path / "resnet50"))
+    domains = [unit["encoding"]["x"].get("scale", {}).get("domain") for unit in charts.units(small)]
+    assert min(high for _, high in filter(None, domains)) > 16, "the bound has room where all bars are short"
     for turn in range(5):
         put(tmp_path, "network", "dense", sending(1.2), turn)
     slow = figures.carried(network.load(tmp_path / "network"))
