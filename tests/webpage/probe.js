@@ -46,15 +46,10 @@ function sorts(table) {
 const MARKS = ["symbol path", "rect path", "line path", "rule line", "area path", "point path"].map((mark) => `svg .mark-${mark}`).join(", ");
 const empty = (charts) => charts.filter((each) => !each.querySelector(MARKS)).map(name);
 
-/* Charts of which no mark answers to the pointer, and one answer of the others. */
-function hovered(charts, page) {
-  const answers = {}, mute = [];
-  for (const chart of charts) {
-    const answer = [...chart.querySelectorAll(MARKS)].map((mark) => answerOf(mark, page)).find(Boolean);
-    if (answer) answers[name(chart)] = answer;
-    else mute.push(name(chart));
-  }
-  return { answers, mute };
+/* Charts of which no mark answers to the pointer with a value. */
+function mute(charts, page) {
+  const answers = (chart) => [...chart.querySelectorAll(MARKS)].some((mark) => /\d/.test(answerOf(mark, page)));
+  return charts.filter((chart) => !answers(chart)).map(name);
 }
 
 function answerOf(mark, page) {
@@ -90,7 +85,7 @@ async function printed(charts, page) {
   return found;
 }
 
-/* By the control of narrow screens: the first column's cells when they ascend and when they descend. */
+/* Whether the control of narrow screens sorts the claims, both ways and back; and which of it and the headings is seen. */
 function sortedBy(body) {
   const control = body.querySelector("[data-sort]");
   const cells = () => [...body.querySelectorAll("table.claims tbody tr")].map((row) => row.cells[1].textContent.trim());
@@ -115,7 +110,7 @@ async function look() {
     charts: charts.length,
     unasked,
     empty: empty(charts),
-    hovered: hovered(charts, page),
+    mute: mute(charts, page),
     sorted: sortedBy(body),
     printed: await printed(charts, page),
     overlaps: charts.flatMap((each) => (each.querySelector("svg") ? overlaps(each.querySelector("svg"), page).map((pair) => `${name(each)}: ${pair}`) : [])),

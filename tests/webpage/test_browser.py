@@ -50,7 +50,7 @@ def test_the_committed_page_in_a_browser(width: int, tmp_path: Path) -> None:
     assert seen["width"] <= width
     assert seen["tables"] > 10 and seen["unsorted"] == []
     assert seen["filtered"] > 0 and seen["redrawn"] == seen["charts"]
-    assert seen["hovered"]["mute"] == [] and all(re.search(r"\d", each) for each in seen["hovered"]["answers"].values())
+    assert seen["mute"] == []
     # Where the claims' headings are hidden, the control sorts.
     assert seen["sorted"] == {"control": width < 700, "headings": width > 700, "sorts": True}
     assert seen["unasked"] == [] and seen["printed"] == {"empty": [], "closed": 0, "dark": 0, "restored": True}
