@@ -117,8 +117,8 @@ async function look() {
     cut: charts.flatMap((each) => (each.querySelector("svg") ? cut(each.querySelector("svg")).map((word) => `${name(each)}: ${word}`) : [])),
     clipped: charts.filter((each) => each.querySelector("svg")?.getBoundingClientRect().width > each.getBoundingClientRect().width + 1).map((each) => name(each)),
     width: body.documentElement.scrollWidth,
-    tables: body.querySelectorAll("table").length,
-    unsorted: [...body.querySelectorAll("table")].filter((table) => !sorts(table)).map((table) => table.textContent.slice(0, 60)),
+    tables: body.querySelectorAll("main table").length,
+    unsorted: [...body.querySelectorAll("main table")].filter((table) => !sorts(table)).map((table) => table.textContent.slice(0, 60)),
   };
   const filters = body.querySelectorAll("[data-filter]");
   filters[1].value = filters[1].options[1].value;

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,9 @@ def test_on_paper_every_chart_has_its_colours(tmp_path: Path) -> None:
     streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", paper, re.DOTALL)
     drawn = b"".join(zlib.decompressobj().decompress(each) for each in streams if each[:1] == b"x")
     charts = re.findall(r'<script type="application/json">(.*?)</script>', page.read_text(encoding="utf-8"))
+    chosen = Counter(
+        "#" + "".join(f"{round(255 * float(share)):02X}" for share in shares)
+        for shares in re.findall(rb"([\d.]+) ([\d.]+) ([\d.]+) (?:rg|RG)\b", drawn)
+    )
     for colour in (colours.BLUE, colours.VERMILLION, colours.GREEN):
-        shares = [f"{int(colour[at : at + 2], 16) / 255:.3f}".lstrip("0")[:3] for at in (1, 3, 5)]
-        chosen = " ".join(rf"{re.escape(share)}\d*" for share in shares).encode()
-        assert len(re.findall(chosen, drawn)) >= sum(colour in chart for chart in charts) > 0, colour
+        assert chosen[colour] >= sum(colour in chart for chart in charts) > 0, colour
