@@ -37,7 +37,9 @@ def _parts(evidence: Evidence) -> list[Row]:
         starting, of_rounds = rounds * link.start_seconds, f"{rounds} x {ms(link.start_seconds)}"
     if link.bytes_per_second is not None:
         carrying = size / link.bytes_per_second
-        of_bytes = f"{size / 1e6:.4g} MB at {gbit(link.bytes_per_second)} Gbit/s"
+        # Without a start-up the rate is the least that it can be.
+        least = "" if link.start_seconds is not None else " at least"
+        of_bytes = f"{size / 1e6:.4g} MB at {gbit(link.bytes_per_second)} Gbit/s{least}"
     whole = sum(each.seconds for each in messages)
     if starting is not None and carrying is not None:
         rest = whole - starting - carrying
