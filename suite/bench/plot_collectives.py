@@ -48,13 +48,20 @@ def draw(files: Sequence[Path], out: Path, size: str | None, link: str | None) -
     compared = _of_one_size({stem: each.cells for stem, each in measured.items()}, size)
     written = []
     for stem, each in measured.items():
-        where = provenance([each.header["environment"]] if "environment" in each.header else [])
-        written.append(save(latency_against_size(each.cells, rate, where), out / f"latency-{stem}.png"))
-        written.append(save(busbw_against_size(each.cells, where), out / f"busbw-{stem}.png"))
+        written += [save(figure, out / name) for name, figure in figures(stem, each, rate).items()]
     if compared:
         where = provenance(each.header["environment"] for each in measured.values() if "environment" in each.header)
         written.append(save(latency_against_learners(compared, rate, where), out / f"learners-{compared[0].items}.png"))
     return written
+
+
+def figures(stem: str, measured: Measurement, bits_per_second: float | None = None) -> dict[str, Figure]:
+    """Those of one file, by their files' names; `stem`: what is before its ending."""
+    where = provenance([measured.header["environment"]] if "environment" in measured.header else [])
+    return {
+        f"latency-{stem}.png": latency_against_size(measured.cells, bits_per_second, where),
+        f"busbw-{stem}.png": busbw_against_size(measured.cells, where),
+    }
 
 
 def dense_limit(cell: AllReduceResult, bits_per_second: float) -> float | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from suite.diagnose import causes, evidence, measure, render, trial
 from wirebench.comm.launch import launched
+from wirebench.topology.presets import NETWORKS
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.cli import parser_of
 
@@ -23,8 +24,12 @@ from wirebench.utils.cli import parser_of
 def main(arguments: Sequence[str]) -> int:
     """Look into the run that the command line names; 0 whatever is found."""
     options = _parse(arguments)
-    nominal = parse_rate(options.link) / 8 if options.link else None
-    known = evidence.read(options.run)
+    known, nominal = evidence.read(options.run), None
+    if options.link in NETWORKS:
+        nominal = NETWORKS[options.link].bytes_per_second
+        known = dataclasses.replace(known, nominal_start=NETWORKS[options.link].latency_seconds)
+    elif options.link:
+        nominal = parse_rate(options.link) / 8
     measured = None
     if options.measure:
         measured = measure.alone(known.record)
@@ -52,7 +57,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of("diagnose", __doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="a run's folder, or a record.json")
-    parser.add_argument("--link", metavar="RATE", help="what the network should carry, e.g. 1gbit")
+    parser.add_argument("--link", metavar="RATE", help="what the network should carry, e.g. 1gbit, or its name: 10gbe")
     more = parser.add_mutually_exclusive_group()
     more.add_argument("--measure", action="store_true", help="measure the network alone, on every rank of a job")
     more.add_argument("--try", dest="try_it", action="store_true", help="make two short runs: with the change, without")

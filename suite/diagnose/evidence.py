@@ -12,6 +12,7 @@ from suite.diagnose.live import UnderWay
 from wirebench.comm.base import ring_reduce_bytes
 from wirebench.errors import UserError
 from wirebench.record import schema
+from wirebench.topology import topology_file
 from wirebench.utils.parsing import json_of
 
 COMPUTING = ("forward", "backward", "update")
@@ -28,6 +29,7 @@ class Evidence:
     link       fitted to the messages
     alone      the link as it was measured with nothing beside (measure.py)
     under_way  how far the run has come; None where it has ended
+    nominal_start  seconds that starting a message should take; None where nobody says it
     """
 
     record: dict[str, Any]
@@ -36,6 +38,12 @@ class Evidence:
     link: Link
     alone: Link = UNKNOWN
     under_way: UnderWay | None = None
+    nominal_start: float | None = None
+
+    @property
+    def ranks_seen(self) -> list[int]:
+        """The ranks whose phases are known: rank 0's alone while a run goes on, and by an older record."""
+        return [each["rank"] for each in self.ranks]
 
     @property
     def step(self) -> float:
@@ -105,7 +113,16 @@ def read(folder: Path) -> Evidence:
         raise UserError(f"{folder}: a rank of this run counted no step")
     trace = (folder if folder.is_dir() else folder.parent) / "trace.json"
     messages = _messages(trace, record)
-    return Evidence(record, ranks, messages, fitted(messages))
+    return Evidence(record, ranks, messages, fitted(messages), nominal_start=_nominal_start(record))
+
+
+def _nominal_start(record: dict[str, Any]) -> float | None:
+    """Of the links between machines, by the topology file of the run; None where it names none, or it is elsewhere."""
+    named = record["config"].get("network", {}).get("topology", "")
+    if not named.endswith(".toml") or not Path(named).is_file():
+        return None
+    links = topology_file.load(named).root.links
+    return links[0].latency_seconds if links else None
 
 
 def _alone(record: dict[str, Any]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Any
 from suite.bench.collectives import size_text
 from suite.diagnose.causes import Finding
 from suite.diagnose.evidence import COMPUTING, Evidence
+from suite.diagnose.exchange import SECONDS, Row, rows
 from suite.diagnose.link import Link
 from suite.diagnose.measure import Measured
 from suite.diagnose.trial import Trial
@@ -36,6 +37,7 @@ def lines(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -
     told += [f"A step takes {ms(evidence.step)}:"]
     told += [_part(name, seconds, f"{seconds / evidence.step:7.1%}") for name, seconds in parts(evidence).items()]
     told += [_part("compressing, beside them", evidence.phase("compress")), ""]
+    told += _rows(evidence)
     network = _network(evidence, nominal)
     told += [*network, ""] if network else []
     if not found:
@@ -56,7 +58,7 @@ def measured_lines(measured: Measured, evidence: Evidence, nominal: float | None
         told.append(f"  (the run was {measured.differs})")
     told += [f"  {size_text(size):>9} {ms(seconds):>10}" for size, seconds in measured.times]
     rows = {
-        "nominal": Link(None, nominal),
+        "nominal": Link(evidence.nominal_start, nominal),
         "alone": measured.link,
         "in the run": evidence.link,
     }
@@ -82,12 +84,17 @@ def as_json(evidence: Evidence, found: Sequence[Finding], nominal: float | None)
     return {
         "under_way": None if evidence.under_way is None else evidence.under_way._asdict(),
         "step_seconds": evidence.step,
+        "ranks_seen": evidence.ranks_seen,
         "parts": parts(evidence),
-        "link": {**evidence.link._asdict(), "nominal_bytes_per_second": nominal},
+        "exchange": [row._asdict() for row in rows(evidence)],
+        "link": {
+            **evidence.link._asdict(), "nominal_bytes_per_second": nominal,
+            "nominal_start_seconds": evidence.nominal_start,
+        },
         "alone": evidence.alone._asdict(),
         "break_even_bytes_per_second": break_even(evidence),
         "findings": [each._asdict() for each in found],
-    }
+    }  # fmt: skip
 
 
 def trial_json(trial: Trial) -> dict[str, Any]:
@@ -114,7 +121,10 @@ def break_even(evidence: Evidence) -> float | None:
 def _under_way(evidence: Evidence) -> list[str]:
     now = evidence.under_way
     if now is None:
-        return []
+        # Virtual workers are one process, which has the phases of all of them.
+        several = evidence.record["world_size"] > 1 and evidence.record["engine"] != "local"
+        alone = several and evidence.ranks_seen == [0]
+        return ["This record has rank 0's phases alone: what it waits for others is in the exchange.", ""] * alone
     of = f" of {now.total}" if now.total else ""
     state = "has no record: it was killed, or is stuck" if now.silent else "is under way"
     counted = f"{now.counted} of them count" if now.counted else "none of them counts yet, so these are of the warm-up"
@@ -123,6 +133,17 @@ def _under_way(evidence: Evidence) -> list[str]:
         "Until it ends only rank 0's phases are known: what it waits for other ranks is in the exchange.",
         "",
     ]
+
+
+def _rows(evidence: Evidence) -> list[str]:
+    """Those of which something is known."""
+    known = [_row(row) for row in rows(evidence) if row.value is not None]
+    return ["Of the exchange, hidden or not, as rank 0 saw it:", *known, ""] if known else []
+
+
+def _row(row: Row) -> str:
+    value = row.value or 0.0
+    return f"  {row.name:28} {ms(value) if row.unit == SECONDS else f'{gbit(value)} Gbit/s':>12}  {row.evidence}"
 
 
 def _network(evidence: Evidence, nominal: float | None) -> list[str]:

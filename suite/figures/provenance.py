@@ -21,6 +21,11 @@ def provenance(environments: Iterable[Mapping[str, Any]]) -> str:
     return f"{'; '.join(machines)}; commit{'s' * (len(commits) > 1)} {', '.join(commits)}"
 
 
+def computed(git: Mapping[str, Any] | None, *sources: str) -> str:
+    """Of numbers that were computed: what they rest on, and the commit that computed them; None: no commit is known."""
+    return f"Simulated once, as nothing in it is random, from {'; '.join(sources)}; commit {_commit({'git': git})}"
+
+
 def _machine(environment: Mapping[str, Any]) -> str:
     cpu, gpus = environment.get("cpu") or {}, environment.get("gpus") or []
     cores = cpu.get("cores") or "?"

@@ -10,13 +10,14 @@ from suite.figures.style import LETTER, WIDTH, Axis, Panel, layered, rows, title
 
 
 class Point(NamedTuple):
-    """One of them; words: what else the pointer shows."""
+    """One of them; words: what else the pointer shows; between: the spread of what is measured across."""
 
     name: str
     series: str
     across: float
     up: float
     words: str = ""
+    between: tuple[float, float] | None = None
 
 
 def scatter(
@@ -32,12 +33,27 @@ def scatter(
     tips = [alt.Tooltip("name:N", title=" "), alt.Tooltip("series:N", title=" "), across.tooltip("x"), up.tooltip("y"),
             alt.Tooltip("words:N", title="error")]  # fmt: skip
     values = [{"name": p.name, "series": p.series, "x": p.across, "y": p.up, "words": p.words} for p in points]
+    colour = alt.Color("series:N", scale=scale, legend=legend)
     layers = [
         base.mark_area(opacity=0.3, color=colours.PALE, clip=True).encode(x=x, y=up.y("low"), y2="high"),
         base.mark_line(color=colours.GREY, strokeWidth=1, clip=True).encode(x=x, y=y),
         words.mark_text(align="left", dx=6, color=colours.text(colours.GREY)).encode(x=x, y=y, text="words:N"),
+        *_spreads(points, across, y, colour),
         alt.Chart(rows(values)).mark_point(filled=True, size=45, opacity=0.85).encode(
-            x=x, y=y, color=alt.Color("series:N", scale=scale, legend=legend), tooltip=tips
+            x=x, y=y, color=colour, tooltip=tips
         ),
     ]  # fmt: skip
     return titled(layered(layers, WIDTH, WIDTH), title, note, WIDTH + 12 * LETTER)
+
+
+def _spreads(points: Sequence[Point], across: Axis, y: alt.Y, colour: alt.Color) -> list[alt.Chart]:
+    values = [
+        {"name": p.name, "series": p.series, "low": p.between[0], "high": p.between[1], "y": p.up,
+         "spread": f"{p.between[0]:.4g} to {p.between[1]:.4g}"}
+        for p in points if p.between is not None
+    ]  # fmt: skip
+    if not values:
+        return []
+    tips = [alt.Tooltip("name:N", title=" "), alt.Tooltip("spread:N", title=across.title)]
+    lines = alt.Chart(rows(values)).mark_rule(strokeWidth=1.2, opacity=0.7, clip=True)
+    return [lines.encode(x=across.x("low"), x2="high", y=y, color=colour, tooltip=tips)]

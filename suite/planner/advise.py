@@ -32,6 +32,7 @@ from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, Gpu, of_hardware
 from wirebench.simulation.trace import Trace
+from wirebench.telemetry import environment
 from wirebench.topology.tree import Topology
 from wirebench.utils.files import write_atomically
 
@@ -178,5 +179,5 @@ def write(options: argparse.Namespace, setting: Setting, ranking: Ranking) -> No
     if options.json:
         write_atomically(options.json, json.dumps(content(setting, ranking, shown), indent=1) + "\n")
     if options.figure:
-        save(figure(setting, ranking, shown), options.figure)
+        save(figure(setting, ranking, shown, environment.git()), options.figure)
     show(setting, ranking, shown, [path for path in (options.json, options.figure) if path])

@@ -13,6 +13,8 @@ from rich.table import Table
 import compressors
 import schedulers
 from suite.figures.files import save
+from suite.figures.provenance import computed
+from suite.figures.style import Figure
 from suite.planner import ranges
 from suite.planner.compositions import (
     DENSE,
@@ -49,6 +51,7 @@ from wirebench.simulation.disturbance import Disturbance, quantiles
 from wirebench.simulation.pipeline import Passes
 from wirebench.simulation.simulator import Compressing, Simulated, Simulator, draw, free
 from wirebench.simulation.trace import Trace
+from wirebench.telemetry import environment
 from wirebench.telemetry.timeline import Timeline
 from wirebench.topology.tree import Topology
 from wirebench.utils.cli import check_outputs
@@ -213,9 +216,7 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row], timed:
         }
         write_atomically(options.json, json.dumps(content, indent=1) + "\n")
     if options.figure:
-        points = [Point(r.workers, r.gbit, r.batch, r.speed, r.scheduler, r.found.efficiency) for r in rows]
-        alike = [model.name, "dense" if options.compressor == DENSE else options.compressor, *_alike(rows)]
-        save(figure(points, ", ".join(alike), model.unit), options.figure)
+        save(_figure(options, model, rows), options.figure)
     if options.timeline:
         timeline = Timeline()
         draw(rows[-1].found, rows[-1].passes, timeline)
@@ -232,6 +233,18 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row], timed:
     shown.print(schedules)
     for path in filter(None, (options.json, options.figure, options.timeline, options.chakra)):
         shown.print(f"{path}: written", markup=False, highlight=False, soft_wrap=True)
+
+
+def _figure(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> Figure:
+    points = []
+    for row in rows:
+        efficiency = row.found.efficiency, (row.found.alone / row.between.high, row.found.alone / row.between.low)
+        points.append(Point(row.workers, row.gbit, row.batch, row.speed, row.scheduler, *efficiency))
+    alike = [model.name, "dense" if options.compressor == DENSE else options.compressor, *_alike(rows)]
+    kind = "estimated" if model.estimate else "measured"
+    sources = f"the trace {model.name} ({kind}, {model.hardware})", f"the network {source_of(options)}"
+    bars = f"Bars: ranges, by {ranges.load().runs} measured runs."
+    return figure(points, ", ".join(alike), model.unit, f"{bars} {computed(environment.git(), *sources)}.")
 
 
 def write_chakra(options: argparse.Namespace, row: Row) -> None:

@@ -1,15 +1,19 @@
 """Whether everything that is committed of the studies is what their records give: tables, the page, README.md."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
-from suite.bench import plot_compressors
-from suite.figures.files import intact, shows
+from suite.bench import plot_collectives, plot_compressors
+from suite.figures.files import shows
 from suite.figures.provenance import provenance
 from suite.webpage import content, overview, readme, render
-from wirebench.record import compressor_results
+from wirebench.record import collective_results, compressor_results
+from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import text_of
 
 PAGE = "report.html"
+BENCH_LINK = "200mbit"
+"""The rate of the links of `make bench-collectives`, for the limit in its figure: the file of cells does not say it."""
 
 
 def drifts(root: Path, results: Path) -> list[str]:
@@ -27,20 +31,34 @@ def drifts(root: Path, results: Path) -> list[str]:
         found.append(f"{page}: is not the page of its records; {again}")
     if not shows(figure, overview.verdicts(sections)):
         found.append(f"{figure}: is not the figure of its records; {again}")
-    found += _benchmarks(results)
+    found += of_benchmarks(results)
     # Results elsewhere are a reader's own (make tables QUICK=1), of which README.md says nothing.
     if results == root / "results" and text_of(guide) != readme.text(sections, guide, page):
         found.append(f"{guide}: what it says was found is not what the records say; {again}")
     return found
 
 
-def _benchmarks(results: Path) -> list[str]:
+def of_benchmarks(results: Path) -> list[str]:
     """Of figures that belong to no study: those that are not what their file gives, or not as they were drawn."""
-    found = []
+    found = [*_compressors(results), *_collectives(results)]
+    return [f"{path}: is not the figure of its records; run: wirebench bench" for path in found]
+
+
+def _compressors(results: Path) -> Iterator[Path]:
     for file in sorted(results.glob("*/compressors/cells.jsonl")):
         measured = compressor_results.load(file)
         note, where = plot_compressors.note_of(measured.header), provenance([measured.header["environment"]])
         drawn = plot_compressors.figures(measured.cells, note, where)
-        found += [file.with_name(name) for name, figure in drawn.items() if not shows(file.with_name(name), figure)]
-    found += [path for path in sorted(results.glob("*/collectives/*.png")) if not intact(path)]
-    return [f"{path}: is not the figure of its records; run: wirebench bench" for path in found]
+        yield from (file.with_name(name) for name, figure in drawn.items() if not shows(file.with_name(name), figure))
+
+
+def _collectives(results: Path) -> Iterator[Path]:
+    """Not every file of cells has figures, but every figure has its cells: KIND-STEM.png those of STEM.jsonl."""
+    for path in sorted(results.glob("*/collectives/*.png")):
+        stem = path.stem.partition("-")[2]
+        cells = path.with_name(f"{stem}.jsonl")
+        drawn = {}
+        if cells.is_file():
+            drawn = plot_collectives.figures(stem, collective_results.load(cells), parse_rate(BENCH_LINK))
+        if path.name not in drawn or not shows(path, drawn[path.name]):
+            yield path

@@ -1,6 +1,7 @@
 "use strict";
 
-/* Charts: drawn when they come into view, again in the other colours when the theme changes. */
+/* Charts: drawn when they come into view, the others one by one while the browser has nothing to do, for it prints
+   what is drawn and waits for nothing; again in the other colours when the theme changes. */
 const themes = { light: {}, dark: { background: "transparent", title: { color: "#ddd" }, style: { "guide-label": { fill: "#ccc" }, "guide-title": { fill: "#ddd" } }, axis: { domainColor: "#888", gridColor: "#444", tickColor: "#888" } } };
 const charts = [...document.querySelectorAll(".chart")];
 const theme = () => document.documentElement.dataset.theme;
@@ -29,15 +30,25 @@ function fold(part) {
 }
 const NARROWEST = 40;
 
-function draw(place) {
+async function embed(place) {
   const read = JSON.parse(place.nextElementSibling.textContent);
   const spec = theme() === "dark" ? darkened(read) : read;
   if (place.clientWidth < 420) fold(spec);
   spec.config = merged(spec.config ?? {}, themes[theme()]);
-  place.dataset.drawn = theme();
-  return vegaEmbed(place, spec, { renderer: "svg", actions: false, ast: false })
-    .then((result) => fit(place, result.view))
-    .catch((error) => { place.textContent = `This chart cannot be drawn: ${error.message}`; console.error(error); });
+  const result = await vegaEmbed(place, spec, { renderer: "svg", actions: false, ast: false });
+  await fit(place, result.view);
+}
+
+/* Kept, so that whoever needs all charts also waits for those that are being drawn; one drawing of a chart after the
+   other, since two at once would both stand in its place. */
+const drawings = new Map();
+function draw(place) {
+  if (place.dataset.drawn !== theme()) {
+    place.dataset.drawn = theme();
+    const failed = (error) => { place.textContent = `This chart cannot be drawn: ${error.message}`; console.error(error); };
+    drawings.set(place, (drawings.get(place) ?? Promise.resolve()).then(() => embed(place)).catch(failed));
+  }
+  return drawings.get(place);
 }
 
 /* The colours that stand for a chart's own on a dark ground. */
@@ -49,13 +60,19 @@ function darkened(part) {
 }
 
 const seen = new IntersectionObserver((entries) => {
-  for (const { isIntersecting, target } of entries) {
-    if (isIntersecting && target.dataset.drawn !== theme()) draw(target);
-  }
+  for (const { isIntersecting, target } of entries) if (isIntersecting) draw(target);
 }, { rootMargin: "400px" });
 charts.forEach((place) => seen.observe(place));
-window.drawAll = () => Promise.all(charts.filter((place) => place.dataset.drawn !== theme()).map(draw));
-window.addEventListener("beforeprint", () => { setTheme("light"); document.querySelectorAll("details").forEach((each) => { each.open = true; }); window.drawAll(); });
+window.drawAll = () => Promise.all(charts.map(draw));
+const whenIdle = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
+async function drawIdly() {
+  const next = charts.find((place) => !place.dataset.drawn);
+  if (next) {
+    await draw(next);
+    whenIdle(drawIdly, { timeout: 1000 });
+  }
+}
+window.addEventListener("load", () => whenIdle(drawIdly, { timeout: 1000 }));
 
 /* Light or dark: as the reader's machine is set, until the button is pressed. */
 const button = document.getElementById("theme");
@@ -67,14 +84,30 @@ function setTheme(name) {
 setTheme(matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light");
 button.addEventListener("click", () => setTheme(theme() === "dark" ? "light" : "dark"));
 
+/* Printing: all is open. The button waits until every chart is drawn for white paper; the browser's own menu does not
+   wait, and gets the charts as they are (style.css gives dark ones their ground). */
+let closed = [];
+window.addEventListener("beforeprint", () => {
+  closed = [...document.querySelectorAll("details:not([open])")];
+  closed.forEach((each) => { each.open = true; });
+});
+window.addEventListener("afterprint", () => closed.forEach((each) => { each.open = false; }));
+document.getElementById("print").addEventListener("click", async () => {
+  const before = theme();
+  setTheme("light");
+  await window.drawAll();
+  window.addEventListener("afterprint", () => setTheme(before), { once: true });
+  window.print();
+});
+
 /* Tables: a heading sorts, by numbers with their units where most cells begin with one. */
 const units = { kB: 1e3, MB: 1e6, GB: 1e9, kbit: 1e3, mbit: 1e6, gbit: 1e9, us: 1e-6, ms: 1e-3, min: 60, h: 3600 };
 function amount(text) {
   const found = /^[^\w+-]{0,3}([+-]?\d[\d,]*\.?\d*(?:e[+-]?\d+)?)(?!\d*\+\d)\s*([A-Za-z]*)/.exec(text.trim());
   return found ? parseFloat(found[1].replaceAll(",", "")) * (units[found[2]] ?? 1) : NaN;
 }
-function sortBy(table, column, heading) {
-  const falling = heading.getAttribute("aria-sort") === "ascending";
+function sortBy(table, column, falling) {
+  const heading = table.tHead.rows[0].cells[column];
   table.querySelectorAll("th").forEach((each) => each.removeAttribute("aria-sort"));
   heading.setAttribute("aria-sort", falling ? "descending" : "ascending");
   const rows = [...table.tBodies[0].rows];
@@ -92,9 +125,10 @@ function sortBy(table, column, heading) {
 }
 for (const table of document.querySelectorAll("table")) {
   [...table.tHead.rows[0].cells].forEach((heading, column) => {
+    const turn = () => sortBy(table, column, heading.getAttribute("aria-sort") === "ascending");
     heading.tabIndex = 0;
-    heading.addEventListener("click", () => sortBy(table, column, heading));
-    heading.addEventListener("keydown", (event) => { if (event.key === "Enter") sortBy(table, column, heading); });
+    heading.addEventListener("click", turn);
+    heading.addEventListener("keydown", (event) => { if (event.key === "Enter") turn(); });
   });
 }
 
@@ -113,6 +147,17 @@ function filterClaims() {
   filters.querySelector("output").textContent = `${shown} of ${claims.tBodies[0].rows.length}`;
 }
 filters.addEventListener("input", filterClaims);
+/* Where the screen is narrow the claims have no headings to press. */
+const sorting = filters.querySelector("[data-sort]");
+[...claims.tHead.rows[0].cells].forEach((heading, column) => {
+  for (const way of ["ascending", "descending"]) sorting.add(new Option(`${heading.textContent}, ${way}`, `${column} ${way}`));
+});
+const listed = [...claims.tBodies[0].rows];
+sorting.addEventListener("input", () => {
+  const [column, way] = sorting.value.split(" ");
+  if (way) sortBy(claims, Number(column), way === "descending");
+  else claims.tBodies[0].append(...listed);
+});
 for (const count of document.querySelectorAll(".counts a")) {
   count.addEventListener("click", () => { filters.querySelector("[data-filter=state]").value = count.dataset.state; filterClaims(); });
 }

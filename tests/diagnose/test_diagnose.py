@@ -1,6 +1,7 @@
 """wirebench diagnose: each planted fault is named first, and nothing is found in a healthy run."""
 
 import copy
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from suite.diagnose import evidence
+from suite.diagnose.exchange import rows
+from suite.diagnose.link import Link
 from tests.suite.test_show import RECORD
 from tests.suite.verbs import verb
+from wirebench.topology import presets, topology_file
 
 main = verb("diagnose")
 RATE, START = 125e6, 0.0003
@@ -76,6 +81,50 @@ def test_a_healthy_run_has_no_finding(tmp_path: Path, capsys: pytest.CaptureFixt
     assert told["break_even_bytes_per_second"] == pytest.approx((60e6 - sum(SIZES)) / 0.004)
     assert main([str(tmp_path)]) == 0
     assert "Nothing stands out" in capsys.readouterr().out
+
+
+def exchange(told: dict[str, Any]) -> dict[str, tuple[float | None, str, str]]:
+    return {row["name"]: (row["value"], row["unit"], row["evidence"]) for row in told["exchange"]}
+
+
+def test_the_exchange_has_a_row_for_each_thing_that_it_is_made_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = healthy() | {"startup_seconds": 3.0}
+    write(tmp_path, record)
+    told = diagnosed(tmp_path, capsys, "--link", "10gbe")
+    rows, whole = exchange(told), 4 * START + sum(SIZES) / RATE
+    assert rows["rounds x start-up"] == (pytest.approx(4 * START), "s", "4 x 0.3 ms")
+    assert rows["bytes / rate"] == (pytest.approx(sum(SIZES) / RATE), "s", "7.5 MB at 1 Gbit/s")
+    assert rows["beside that line"][:2] == (pytest.approx(0.0, abs=1e-6), "s")
+    assert rows["busbw of the messages"][:2] == (pytest.approx(sum(SIZES) / whole), "B/s")
+    assert rows["start-up of a round"] == (pytest.approx(START), "s", "nominal 0.0453 ms")
+    assert rows["launcher and start"][:2] == (3.0, "s") and "20% of the run" in rows["launcher and start"][2]
+    assert told["ranks_seen"] == [0, 1] and told["link"]["nominal_start_seconds"] == pytest.approx(45.26e-6)
+    assert main([str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    for words in ("rounds x start-up", "1.2 ms  4 x 0.3 ms", "60 ms  7.5 MB at 1 Gbit/s", "0.98 Gbit/s", "3 s  once"):
+        assert words in out
+    assert "nobody says a nominal one" in out
+
+
+def test_busbw_stands_beside_the_fit_of_the_network_alone(tmp_path: Path) -> None:
+    """Alone the network would carry the step's messages twice as fast."""
+    write(tmp_path, healthy())
+    seen = dataclasses.replace(evidence.read(tmp_path), alone=Link(START / 2, 2 * RATE))
+    [row] = [each for each in rows(seen) if each.name == "busbw of the messages"]
+    assert row.evidence == f"by the fit of the network alone {8e-9 * 2 * (row.value or 0.0):.3g} Gbit/s"
+
+
+def test_the_nominal_start_up_is_that_of_the_runs_topology(tmp_path: Path) -> None:
+    path = tmp_path / "hosts.toml"
+    topology_file.save(presets.cluster(presets.find("25gbe"), 2), path, "made up", fit={})
+    record = healthy()
+    record["config"]["network"] = {"topology": str(path)}
+    write(tmp_path, record)
+    assert evidence.read(tmp_path).nominal_start == pytest.approx(20e-6)
+    path.unlink()
+    assert evidence.read(tmp_path).nominal_start is None, "the record is read on another machine"
 
 
 def slow(record: dict[str, Any]) -> None:
@@ -223,7 +272,9 @@ def test_an_older_record_is_read_and_a_run_without_steps_is_one_line(
     del record["ranks"]
     (tmp_path / "record.json").write_text(json.dumps(record))
     assert main([str(tmp_path)]) == 0
-    assert "drew no messages" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "drew no messages" in out and out.startswith("This record has rank 0's phases alone")
+    assert exchange(diagnosed(tmp_path, capsys))["bytes / rate"] == (None, "s", "no messages were drawn")
     record["step_seconds"] = {"median": None, "p10": None, "p90": None}
     (tmp_path / "record.json").write_text(json.dumps(record))
     assert main([str(tmp_path)]) == 2

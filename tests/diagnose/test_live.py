@@ -43,12 +43,13 @@ def test_the_phases_that_are_logged_so_far(tmp_path: Path, capsys: pytest.Captur
         file.write('{"step": 12, "sec')  # which the run is writing
     told = diagnosed(tmp_path, capsys)
     assert (told["under_way"]["steps"], told["under_way"]["counted"], told["under_way"]["total"]) == (12, 7, 50)
-    assert told["under_way"]["silent"] is False
+    assert told["under_way"]["silent"] is False and told["ranks_seen"] == [0]
     assert told["step_seconds"] == pytest.approx(0.1) and told["parts"]["data"] == pytest.approx(0.04)
     assert [each["name"] for each in told["findings"]] == ["data"]
     assert main([str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert out.startswith("This run is under way; 12 of 50 steps are logged, ") and "drew no messages" not in out
+    assert "Until it ends only rank 0's phases are known" in out
     assert main([str(tmp_path), "--try"]) == 2
     assert "--try: this run is under way" in capsys.readouterr().err
 

@@ -8,9 +8,13 @@ from typing import Any
 
 import pytest
 
-from suite.studies.break_even.report import findings
+from suite.figures import colours
+from suite.studies import notes
+from suite.studies.break_even.figures import figure
+from suite.studies.break_even.report import findings, match
 from suite.studies.break_even.run import CONFIG
 from suite.studies.break_even.sides import FILE, Predicted, Side, load, save
+from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
 from tests.studies.test_mg_wfbp_runs import rows
@@ -71,12 +75,18 @@ def side(factor: float) -> Side:
 
 
 def measured(folder: Path, each: Side, dense: float, lossy: float) -> None:
-    for which, seconds in (("dense", dense), ("lossy", lossy)):
-        made: dict[str, Any] = record("none", seconds)
-        made["config"]["model"] = {"name": "replay", "trace": "made_up"}
-        put(folder, each.folder(which, 0)[:-2], 0, made)
-        note = folder / each.folder(which, 0) / "method.json"
-        note.write_text(json.dumps({**json.loads(note.read_text()), "link": each.link}))
+    turned(folder, each, (dense, lossy))
+
+
+def turned(folder: Path, each: Side, *turns: tuple[float, float]) -> None:
+    """Records of the side, with these seconds of the dense and of the compressed step of each turn."""
+    for turn, both in enumerate(turns):
+        for which, seconds in zip(("dense", "lossy"), both, strict=True):
+            made: dict[str, Any] = record("none", seconds)
+            made["config"]["model"] = {"name": "replay", "trace": "made_up"}
+            put(folder, each.folder(which, turn)[:-2], turn, made)
+            note = folder / each.folder(which, turn) / "method.json"
+            note.write_text(json.dumps({**json.loads(note.read_text()), "link": each.link}))
 
 
 def test_a_side_counts_where_it_pays_as_predicted_and_the_crossing_lies_between(tmp_path: Path) -> None:
@@ -92,7 +102,24 @@ def test_a_side_counts_where_it_pays_as_predicted_and_the_crossing_lies_between(
         ("1 Gbit/s", "+5.3 %", "+5.3 %", "yes"), ("4 Gbit/s", "-2.9 %", "+5.3 %", "yes"),
     ]  # fmt: skip
     # The margin falls from 0.04 at 1 Gbit/s to -0.04 at 4: it vanishes half way between their logarithms.
-    assert text.rstrip().endswith("| topk | 2 Gbit/s | 2 Gbit/s | 1.00 |")
+    assert rows(text, "compressor | pays below, by the planner")[-1] == ["topk", "2 Gbit/s", "2 Gbit/s", "1.00"]
+    assert (tmp_path / "break_even.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_figure_has_both_sides_with_the_spread_of_their_turns(tmp_path: Path) -> None:
+    each = side(0.5)
+    turned(tmp_path, each, (1.0, 0.95), (1.0, 0.97), (1.0, 1.01))
+    runs = notes.read(tmp_path, {"hosts": int, "link": str, "launch": str})
+    drawn = figure(match([each, side(2.0)], runs), runs)
+    charts.check(drawn)
+    shown = charts.lines(drawn)
+    assert shown["measured"] == ([0.5], [pytest.approx(100 * (1 / 0.97 - 1))])
+    assert shown["predicted"] == ([0.5], [pytest.approx(100 * (1 / 0.95 - 1))])
+    [spread] = charts.of(drawn, "rule")[:1]
+    assert (spread["low"], spread["high"]) == (pytest.approx(100 * (1 / 1.01 - 1)), pytest.approx(100 * (1 / 0.95 - 1)))
+    assert {row["colour"] for row in charts.of(drawn, "line") if row["name"] == "measured"} == {colours.method("topk")}
+    assert charts.axes(drawn, "y") == {"faster than dense, %"} and charts.titles(drawn) == ["topk"]
+    assert "medians of 3 turns" in charts.note(drawn) and "commit" in charts.note(drawn)
 
 
 def test_what_does_not_pay_where_it_should_is_said(tmp_path: Path) -> None:
@@ -105,13 +132,7 @@ def test_what_does_not_pay_where_it_should_is_said(tmp_path: Path) -> None:
 
 def test_turns_that_disagree_confirm_nothing(tmp_path: Path) -> None:
     each = side(0.5)
-    for turn, (dense, lossy) in enumerate(((1.0, 0.95), (1.0, 0.97), (1.0, 1.01))):
-        for which, seconds in (("dense", dense), ("lossy", lossy)):
-            found = record("none", seconds)
-            found["config"]["model"] = {"name": "replay", "trace": "made_up"}
-            put(tmp_path, each.folder(which, turn)[:-2], turn, found)
-            note = tmp_path / each.folder(which, turn) / "method.json"
-            note.write_text(json.dumps({**json.loads(note.read_text()), "link": each.link}))
+    turned(tmp_path, each, (1.0, 0.95), (1.0, 0.97), (1.0, 1.01))
     save(tmp_path, Predicted([each], GIVEN))
     assert report([str(tmp_path)]) == 0
     [cells] = rows((tmp_path / "table.md").read_text(), "compressor")[:1]

@@ -4,10 +4,13 @@ import functools
 
 import pytest
 
-from suite.studies.mg_wfbp import paper
+from suite.studies.mg_wfbp import origin, paper
 from suite.studies.mg_wfbp import simulated as report
 from suite.studies.mg_wfbp.claims import claims
 from suite.studies.mg_wfbp.paper import GOOGLENET, RESNET, Model, Step
+from tests import charts
+from wirebench.errors import UserError
+from wirebench.telemetry import environment
 
 
 @functools.cache
@@ -74,6 +77,30 @@ def test_crossings():
     assert paper.crossing(of((3, 2, 1), (1, 1.5, 2))) == (8, 16)
     assert paper.crossing(of((3, 3, 3), (1, 1, 1))) is None
     assert paper.crossing(of((1, 1, 1), (3, 3, 3))) is None
+
+
+def test_figures_name_the_commit_that_first_gave_their_numbers(tmp_path, monkeypatch):
+    steps = [Step(2, name, 0.4, 0.41) for name in paper.SCHEDULES]
+    nodewise = {4: dict.fromkeys(report.SHOWN, 0.9), 64: dict.fromkeys(report.SHOWN, 0.5)}
+
+    def known(predicted):
+        made = origin.of(tmp_path, 0.0015, {"GoogLeNet": predicted}, {"GoogLeNet": nodewise})
+        (tmp_path / origin.FILE).write_text(made.text)
+        return made.git
+
+    first, later = ({"commit": letter * 40, "dirty": False} for letter in "ab")
+    monkeypatch.setattr(environment, "git", lambda: first)
+    assert known(steps) == first
+    monkeypatch.setattr(environment, "git", lambda: later)
+    assert known(steps) == first, "the later one gives the same"
+    assert known([*steps[:-1], steps[-1]._replace(predicted=0.42)]) == later
+    (tmp_path / origin.FILE).write_text("{}")
+    with pytest.raises(UserError, match="is not what `wirebench study mg_wfbp report` writes"):
+        known(steps)
+    where = "from a; commit b"
+    for drawn in (report.real_figure(GOOGLENET, steps, where), report.simulated_figure(GOOGLENET, nodewise, where)):
+        charts.check(drawn)
+        assert charts.note(drawn).endswith(f"{where}.")
 
 
 def test_verdicts():

@@ -62,8 +62,11 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     charts.check(drawn)
     points = [(row["name"], row["x"], row["y"], row["words"]) for row in charts.of(drawn, "point")]
     assert points == [("a-0", 200.0, 210.0, "+5.0 %"), ("b-0", 200.0, 250.0, "+25.0 %")]
+    spreads = [(row["low"], row["high"], row["y"]) for row in charts.of(drawn, "rule")]
+    assert spreads == [(pytest.approx(180), pytest.approx(240), y) for y in (210.0, 250.0)], "10 % to 90 % of the steps"
     assert charts.axes(drawn, "x") | charts.axes(drawn, "y") == {f"{kind} time per step, ms" for kind in KINDS}
-    assert "2 runs" in charts.note(drawn) and {row["words"] for row in charts.of(drawn, "text")} == {"within 10 %"}
+    assert "2 runs" in charts.note(drawn) and "10 % to 90 % of the measured steps" in charts.note(drawn)
+    assert {row["words"] for row in charts.of(drawn, "text")} == {"within 10 %"}
     assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -240,6 +240,12 @@ def test_all_shows_every_composition_and_a_figure_is_drawn(tmp_path, monkeypatch
     said = charts.note(drawn[0])
     assert said.startswith("Simulated: resnet20_gtx1080ti, 4 workers x 128 images, 2 on a machine, 10 Gbit/s.")
     assert "images/s" in said and charts.axes(drawn[0], "x") == {"time per step, ms"}
+    trace = r"from the trace resnet20_gtx1080ti \(estimated, .*\)"
+    assert re.search(trace + r"; the network 10gbe.*; commit [0-9a-f]{10}", said)
+    spread = next(row for row in charts.of(drawn[0], "rule") if "low" in row)
+    parts = ("compressor", "scheduler", "collective")
+    row = next(row for row in found["rows"] if spread["name"].startswith(", ".join(row[part] for part in parts)))
+    assert [spread["low"], spread["high"]] == pytest.approx([1e3 * each for each in row["step_seconds_range"]])
     bars = charts.of(drawn[0], "bar")
     totals = {row["name"]: row["total"] for row in bars}
     assert len(totals) == len(found["rows"]) == 2 * len(dense)

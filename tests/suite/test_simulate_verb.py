@@ -172,7 +172,10 @@ def test_a_figure_and_a_timeline_are_written(tmp_path, capsys):
 
 def swept(name, values, key="workers"):
     found = {"workers": 8, "gbit": 1.0, "batch": 32, "speed": 1.0}
-    return [Point(**{**found, key: at}, scheduler=name, efficiency=share) for at, share in values.items()]
+    return [
+        Point(**{**found, key: at}, scheduler=name, efficiency=share, between=(0.9 * share, share))
+        for at, share in values.items()
+    ]
 
 
 def test_schedules_that_come_out_alike_share_a_curve_and_its_name():
@@ -193,8 +196,10 @@ def test_schedules_that_come_out_alike_share_a_curve_and_its_name():
 
 
 def test_what_else_is_swept_has_an_efficiency():
-    figure = speedups.figure(swept("wfbp", {1.0: 0.5, 10.0: 1.0}, "gbit"), "a trace")
+    figure = speedups.figure(swept("wfbp", {1.0: 0.5, 10.0: 1.0}, "gbit"), "a trace", where="From b; commit c.")
     assert charts.lines(figure) == {"wfbp": ([1, 10], [50, 100])}
+    assert [(row["low"], row["high"]) for row in charts.of(figure, "rule") if "low" in row] == [(45, 50), (90, 100)]
+    assert charts.note(figure).endswith("From b; commit c.")
     assert charts.axes(figure, "x") == {"rate between machines, Gbit/s"}
     assert charts.axes(figure, "y") == {"efficiency, % of a linear speed-up"}
 

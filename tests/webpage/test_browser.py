@@ -5,11 +5,14 @@ import json
 import re
 import shutil
 import subprocess
+import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from suite.figures import colours
 from suite.studies.runner import RESULTS
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -48,3 +51,27 @@ def test_the_committed_page_in_a_browser(width: int, tmp_path: Path) -> None:
     assert seen["width"] <= width
     assert seen["tables"] > 10 and seen["unsorted"] == []
     assert seen["filtered"] > 0 and seen["redrawn"] == seen["charts"]
+    assert seen["mute"] == []
+    # Where the claims' headings are hidden, the control sorts.
+    assert seen["sorted"] == {"control": width < 700, "headings": width > 700, "sorts": True}
+    assert seen["unasked"] == [] and seen["printed"] == {"empty": [], "closed": 0, "dark": 0, "restored": True}
+
+
+@pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt-get install chromium")
+def test_on_paper_every_chart_has_its_colours(tmp_path: Path) -> None:
+    """The page as the browser prints it by itself, which waits for no drawing: each chart has a mark there."""
+    page = RESULTS / "report.html"
+    command = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", f"--virtual-time-budget={PATIENCE}",
+               f"--user-data-dir={tmp_path / 'profile'}", f"--print-to-pdf={tmp_path / 'page.pdf'}",
+               page.as_uri()]  # fmt: skip
+    subprocess.run(command, capture_output=True, timeout=240, check=True)
+    paper = (tmp_path / "page.pdf").read_bytes()
+    streams = re.findall(rb"stream\r?\n(.*?)\r?\nendstream", paper, re.DOTALL)
+    drawn = b"".join(zlib.decompressobj().decompress(each) for each in streams if each[:1] == b"x")
+    charts = re.findall(r'<script type="application/json">(.*?)</script>', page.read_text(encoding="utf-8"))
+    chosen = Counter(
+        "#" + "".join(f"{round(255 * float(share)):02X}" for share in shares)
+        for shares in re.findall(rb"([\d.]+) ([\d.]+) ([\d.]+) (?:rg|RG)\b", drawn)
+    )
+    for colour in (colours.BLUE, colours.VERMILLION, colours.GREEN):
+        assert chosen[colour] >= sum(colour in chart for chart in charts) > 0, colour

@@ -2,6 +2,7 @@
 
 import html
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,21 @@ def test_the_page_leads_to_files_that_are_there() -> None:
     links = set(re.findall(r'href="([^"#]+)', page))
     missing = [link for link in links if not link.startswith("http") and not (RESULTS / html.unescape(link)).exists()]
     assert len(links) > 100 and missing == []
+
+
+def test_a_figure_of_collectives_is_held_against_its_cells(tmp_path: Path) -> None:
+    committed_there, there = RESULTS / "cpu-2core/collectives", tmp_path / "cpu-2core/collectives"
+    there.mkdir(parents=True)
+    names = ("2+3-predicted.jsonl", "busbw-2+3-predicted.png", "latency-2+3-predicted.png")
+    for name in names:
+        shutil.copy(committed_there / name, there)
+    assert committed.of_benchmarks(tmp_path) == []
+    cells = there / names[0]
+    text = cells.read_text()
+    cells.write_text(re.sub(r'"seconds": \[[\d.e-]+', '"seconds": [9.0', text, count=1))
+    assert [Path(line.partition(": ")[0]).name for line in committed.of_benchmarks(tmp_path)] == list(names[1:])
+    cells.unlink()
+    assert len(committed.of_benchmarks(tmp_path)) == 2, "a figure without cells shows nothing that was measured"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What was measured on both sides of predicted break-evens: table.md in its folder.
+"""What was measured on both sides of predicted break-evens: table.md and a figure in its folder.
 
 wirebench study break_even report results/break_even/vgg16_epyc
 """
@@ -9,75 +9,28 @@ import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from suite.planner.rank import WORTHWHILE
 from suite.planner.wording import rate
 from suite.studies import notes, trust
 from suite.studies.break_even import sides
+from suite.studies.break_even.figures import figure
+from suite.studies.break_even.seen import Seen
 from suite.studies.break_even.sides import Side
-from suite.studies.claim import Claim, Verdict
 from suite.studies.findings import Finding
 from suite.studies.notes import NotedRun
 from suite.studies.page import Page, tables_below
-from suite.studies.published import load
 from suite.studies.rows import by_label
 from suite.studies.runner import RESULTS
 from wirebench.errors import UserError
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
 
-CLAIMS = load(Path(__file__).parent).claims
 HEAD = ("compressor", "links", "x", "dense ms", "predicted", "compressed ms", "predicted", "faster by", "predicted",
         "as predicted")  # fmt: skip
+FIGURE = "break_even.png"
 LIMITS_HEAD = ("compressor", "pays below, by the planner", "measured, on a line between two rates", "ratio")
-
-
-class Seen(NamedTuple):
-    """A side, and the seconds of a step that were measured: each turn's median."""
-
-    side: Side
-    dense_turns: list[float]
-    lossy_turns: list[float]
-
-    @property
-    def dense(self) -> float:
-        """The median of the turns."""
-        return statistics.median(self.dense_turns)
-
-    @property
-    def lossy(self) -> float:
-        """The median of the turns."""
-        return statistics.median(self.lossy_turns)
-
-    @property
-    def margin(self) -> float:
-        """By how much the compressed step is below what would pay, as a share of the dense one."""
-        return WORTHWHILE - self.lossy / self.dense
-
-    @property
-    def claim(self) -> Claim:
-        """That it pays where the planner says so, or that it does not where not."""
-        return CLAIMS["pays_below" if self.side.pays else "pays_not_above"]
-
-    @property
-    def verdict(self) -> Verdict:
-        """On the claim: 1 is where it begins to pay."""
-        spread = WORTHWHILE * min(self.ratios), WORTHWHILE * max(self.ratios)
-        return self.claim.judge(WORTHWHILE * self.dense / self.lossy, spread)
-
-    @property
-    def ratios(self) -> list[float]:
-        """Of each turn: the dense step over the compressed one."""
-        return [dense / lossy for dense, lossy in zip(self.dense_turns, self.lossy_turns, strict=False)]
-
-    @property
-    def faster(self) -> str:
-        """By how much, with the extremes of the turns."""
-        between = [f"{100 * (each - 1):+.1f}" for each in (min(self.ratios), max(self.ratios))]
-        return f"{100 * (self.dense / self.lossy - 1):+.1f} %" + (
-            f" [{between[0]} - {between[1]}]" if len(self.ratios) > 1 else ""
-        )
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -115,7 +68,8 @@ def _page(folder: Path) -> Page:
     sightings = match(predicted.sides, runs)
     if not sightings:
         raise UserError(f"{folder}: no side of a break-even has both its runs; measure first")
-    return Page(folder, document(sightings, runs, predicted.given), said=verdict(sightings))
+    figures = {FIGURE: figure(sightings, runs)}
+    return Page(folder, document(sightings, runs, predicted.given), figures, verdict(sightings))
 
 
 def match(sides: Sequence[Side], runs: Sequence[NotedRun]) -> list[Seen]:
@@ -163,6 +117,8 @@ def document(sightings: Sequence[Seen], runs: Sequence[NotedRun], given: dict[st
         *table(HEAD, [_cells(seen) for seen in sightings]),
         *trust.note(by_label(runs), "turns"),
         *table(LIMITS_HEAD, [_limit([seen for seen in sightings if seen.side.compressor == name]) for name in names]),
+        f"![by how much compressors are faster]({FIGURE})",
+        "",
     ]
     return "\n".join(lines)
 

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import schedulers
 from suite.figures import colours
 from suite.figures.curves import Curve, curves
+from suite.figures.provenance import computed
 from suite.figures.style import Figure, around, finished
 from suite.planner.compositions import DENSE, sizes_of
 from suite.studies.findings import Finding, claims_table
-from suite.studies.mg_wfbp import paper
+from suite.studies.mg_wfbp import origin, paper
 from suite.studies.mg_wfbp.claims import claims, network_claims
 from suite.studies.mg_wfbp.paper import LABELS, MODELS, SCHEDULES, Efficiencies, Model, Step
 from suite.studies.page import Page
@@ -63,11 +64,14 @@ def all_reduce(nodes: int) -> Line:
 def page(folder: Path) -> Page:
     """The report."""
     call_seconds, predicted, simulated = results()
+    known = origin.of(folder, call_seconds, predicted, simulated)
     figures: dict[str, Figure | None] = {}
     for number, model in enumerate(MODELS):
-        figures[f"fig{6 + number}.png"] = real_figure(model, predicted[model.label])
-        figures[f"fig{8 + number}.png"] = simulated_figure(model, simulated[model.label])
-    return Page(folder, document(call_seconds, predicted, simulated), figures)
+        where = computed(known.git, _trace(model), "the network constants of the authors' simulator")
+        figures[f"fig{6 + number}.png"] = real_figure(model, predicted[model.label], where)
+        figures[f"fig{8 + number}.png"] = simulated_figure(model, simulated[model.label], where)
+    text = document(call_seconds, predicted, simulated)
+    return Page(folder, text, figures, files={origin.FILE: known.text})
 
 
 def simulator(model: Trace, sizes: Sizes, call_seconds: float = 0.0) -> Simulator:
@@ -103,7 +107,7 @@ def efficiencies(model: Model) -> Efficiencies:
     return nodewise
 
 
-def real_figure(model: Model, steps: Sequence[Step]) -> Figure:
+def real_figure(model: Model, steps: Sequence[Step], where: str) -> Figure:
     """Fig. 6 and 7: speed-ups over one node, as the authors measured them, and as predicted (dashes)."""
     lines = [_linear((1, *model.nodes))]
     for name in SCHEDULES:
@@ -115,21 +119,27 @@ def real_figure(model: Model, steps: Sequence[Step]) -> Figure:
             label = f"{LABELS[name]}{said}"
             lines.append(Curve(label, colours.schedule(name), nodes, speedups, dash=dash, shape=shape))
     note = (
-        "Solid: measured by the MG-WFBP paper's authors (K80, 10 Gbit/s); dashed: simulated by us, with one number, "
-        "what a message costs beside the network, fitted to two of GoogLeNet's steps."
+        "Solid: measured by the MG-WFBP paper's authors (K80, 10 Gbit/s; they print no spread, and not how many "
+        "steps); dashed: simulated by us, with one number, what a message costs beside the network, fitted to two of "
+        f"GoogLeNet's steps. {where}."
     )
     return _speedups(lines, f"{model.label}: measured speed-ups, and predicted", note)
 
 
-def simulated_figure(model: Model, nodewise: Efficiencies) -> Figure:
+def simulated_figure(model: Model, nodewise: Efficiencies, where: str) -> Figure:
     """Fig. 8 and 9: speed-ups over one node, simulated."""
     kind = "the authors' log" if model.measured else "a reconstructed trace"
     lines = [_linear(list(nodewise))]
     for name in SHOWN:
         speedups = [nodes * each[name] for nodes, each in nodewise.items()]
         lines.append(Curve(LABELS[name], colours.schedule(name), list(nodewise), speedups))
-    note = "Simulated: rings with the constants of the authors' simulator. Dotted: linear speed-up."
+    note = f"Rings, a worker a node. Dotted: linear speed-up. {where}."
     return _speedups(lines, f"{model.label}: speed-ups simulated from {kind}", note)
+
+
+def _trace(model: Model) -> str:
+    kind = "the authors' log" if model.measured else "reconstructed"
+    return f"the trace {model.trace} ({kind}, {trace.load(trace.find(model.trace)).hardware})"
 
 
 def _linear(nodes: Sequence[int]) -> Curve:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from suite.figures import colours
-from suite.figures.provenance import provenance
+from suite.figures.provenance import counted, provenance
 from suite.figures.scatter import Point, scatter
 from suite.figures.style import Figure, around, finished
 from suite.planner import ranges
@@ -238,16 +238,25 @@ def figure(runs: Sequence[Predicted]) -> Figure:
     points = [
         Point(
             each.name, _name(each.record, "scheduler"), 1e3 * each.found["measured_seconds"],
-            1e3 * each.found["step_seconds"], f"{100 * each.error:+.1f} %",
+            1e3 * each.found["step_seconds"], f"{100 * each.error:+.1f} %", _between(each.run),
         )
         for each in runs
     ]  # fmt: skip
-    values = [value for point in points for value in (point.across, point.up)]
+    values = [value for point in points for value in (point.across, point.up, *(point.between or ()))]
     across, up = (around(f"{kind} time per step, ms", values, log=True) for kind in ("measured", "predicted"))
     series = {name: colours.schedule(name) for name in sorted({point.series for point in points})}
     where = provenance(each.run.has("environment") or {} for each in runs)
-    note = f"{len(runs)} runs, the median step of each, by their schedules. {verdict(runs)} {where}."
+    steps = counted((each.record["images_per_second"]["steps"] for each in runs), "step")
+    note = (
+        f"{len(runs)} runs by their schedules, the median of {steps}; thin lines: 10 % to 90 % of the measured steps. "
+        f"{verdict(runs)} {where}."
+    )
     return finished(scatter(points, series, NEAR, across, up, "Time per step: predicted against measured", note))
+
+
+def _between(run: NotedRun) -> tuple[float, float] | None:
+    low, high = (run.has("step_seconds", end) for end in ("p10", "p90"))
+    return None if low is None or high is None else (1e3 * low, 1e3 * high)
 
 
 def _cells(each: Predicted) -> list[str]:
