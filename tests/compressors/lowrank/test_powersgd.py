@@ -211,3 +211,10 @@ def test_it_measures_what_stays_behind():
     one_step(method, torch.diag(torch.tensor([3.0, 1.0, 0.0])).view(-1), layers=layers, measuring=True)
     assert method.measures.names == ["kept_energy"]
     torch.testing.assert_close(method.measures.take()[:, 0], torch.tensor([1.0, 10.0], dtype=torch.float64))
+
+
+def test_factors_of_a_step_that_overflowed_are_drawn_anew():
+    method = PowerSGD(error_feedback=False, min_compression_rate=1.0)
+    assert not one_step(method, torch.full((NUMEL,), torch.inf)).isfinite().all()
+    for step in (1, 2):
+        assert one_step(method, draws(1, step)[0], step).isfinite().all()
