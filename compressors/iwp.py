@@ -163,7 +163,7 @@ class Iwp(Method):
     ) -> tuple[Vote, dict[int, Moments]]:
         """What this rank chooses, and the moments of the importance, by layer, where they are needed."""
         layers = bucket.layers
-        chosen = [number for number, layer in enumerate(layers) if self._votes(bucket, world, layer.name)]
+        chosen = [number for number, layer in enumerate(layers) if self._votes(bucket, world, layer.start)]
         others = sorted(set(range(len(layers))) - set(chosen))
         # What is not finite is chosen where this rank chooses, and so known to all.
         if not all_finite([residual[start:stop] for start, stop in runs(layers, others)]):
@@ -206,11 +206,12 @@ class Iwp(Method):
             pieces[number] = Piece(start, stop, weights[number], threshold, least[number])
         return pieces, moments
 
-    def _votes(self, bucket: Bucket, world: ExchangeContext, layer: str) -> bool:
-        """Whether this rank chooses for a layer."""
+    def _votes(self, bucket: Bucket, world: ExchangeContext, start: int) -> bool:
+        """Whether this rank chooses for the layer that begins at `start` of the flat gradient."""
         if self.voters >= world.size:
             return True
-        return world.rank in drawn(world, layer if self.draw == "layer" else bucket.start, self.voters)
+        # Drawn by place: layers that DDP gives a hook have no names.
+        return world.rank in drawn(world, start if self.draw == "layer" else bucket.start, self.voters)
 
     def _wanted(self, bucket: Bucket, world: ExchangeContext) -> dict[int, int]:
         """Layers of the bucket whose ratio of importance is to be told, and their places in the model."""
@@ -263,9 +264,9 @@ class Iwp(Method):
             self.measures.ratio(f"importance_var/{layer.name}", variance, float(known))
 
 
-def drawn(world: ExchangeContext, key: int | str, count: int) -> list[int]:
-    """`count` different ranks, drawn alike on all ranks; new ones in every step and for every key."""
-    return torch.randperm(world.size, generator=world.shared_rng("iwp", key))[:count].tolist()
+def drawn(world: ExchangeContext, place: int, count: int) -> list[int]:
+    """`count` different ranks, drawn alike on all ranks; new ones in every step and for every place."""
+    return torch.randperm(world.size, generator=world.shared_rng("iwp", place))[:count].tolist()
 
 
 def _model_layers(bucket: Bucket) -> int:

@@ -30,9 +30,9 @@ class Factored(Method):
         self._draws: dict[Pack, Tensor] = {}
 
     def start(self, pack: Pack, world: ExchangeContext, device: torch.device) -> Tensor:
-        """The factors to start from, packed: the last ones; standard normal where there are none, or where a row is 0.
+        """The factors to start from, packed: the last ones; standard normal where there are none, or for a lost row.
 
-        A row that is zero would stay so for ever.
+        A row that is zero would stay so for ever, and so would one that is not finite, after a step that overflowed.
         """
         draws = self._drawn(pack, world, device)
         if not self.warm_start:
@@ -42,7 +42,8 @@ class Factored(Method):
         )
         # On a GPU nothing here makes the host wait.
         for now, new in zip(pack.groups(last), pack.groups(draws), strict=True):
-            now.copy_(torch.where(now.any(2, keepdim=True), now, new))
+            sound = now.any(2, keepdim=True) & now.isfinite().all(2, keepdim=True)
+            now.copy_(torch.where(sound, now, new))
         return last
 
     def keep(self, pack: Pack, packed: Tensor) -> None:
@@ -56,7 +57,7 @@ class Factored(Method):
             return self._draws[pack]
         draws = []
         for place in pack.places:
-            key = ("low rank", place.key)
+            key = ("low rank", place.layer.start, place.side)
             rng = generator(*key, world.seed) if self.warm_start else world.shared_rng(*key)
             draws.append(torch.randn(place.shape, generator=rng).view(-1))
         drawn = torch.cat(draws).to(device)

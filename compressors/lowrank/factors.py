@@ -55,11 +55,21 @@ class Run:
 
 
 class Place(NamedTuple):
-    """A layer's factor in a pack: its name in the state, its slice, its shape (rank, size)."""
+    """A layer's factor in a pack.
 
-    key: str
+    layer, side  whose it is; first draws go by the layer's place, since a bucket of DDP does not tell a layer's name
+    piece, shape  its slice, its shape (rank, size)
+    """
+
+    layer: Layer
+    side: str
     piece: slice
     shape: tuple[int, int]
+
+    @property
+    def key(self) -> str:
+        """Its name in the state."""
+        return f"{self.layer.name}.{self.side}"
 
 
 class Pack:
@@ -79,7 +89,7 @@ class Pack:
                 count += len(layers)
                 for layer in layers:
                     piece = slice(self.numel, self.numel + rank * size)
-                    self.places.append(Place(f"{layer.name}.{side}", piece, (rank, size)))
+                    self.places.append(Place(layer, side, piece, (rank, size)))
                     self.numel = piece.stop
             self._groups.append((slice(begin, self.numel), (count, rank, size)))
 

@@ -1,11 +1,15 @@
-"""What `test_comm_hook.py` runs on every rank: each compressor through DDP's hook, and through train.py's own driver.
+"""What `test_comm_hook.py` runs on every rank: each compressor through DDP's hook, and in a run of train.py.
 
-Arguments: names of compressors. The driver gets the buckets that DDP has settled on, and the same gradients. Rank 0
-prints, for each name, the number of buckets and the largest difference of any parameter after all steps.
+Arguments: names of compressors. train.py's run is composed from a config and does train.py's own steps; its scheduler
+`fused` closes a message where DDP closes a bucket. It begins with the weights that the hook's dense steps have left.
+Rank 0 prints, for each name: the number of buckets, the largest difference of any parameter after all steps, and the
+hook's bytes a step.
 """
 
-import copy
 import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -14,105 +18,119 @@ from torch.nn.parallel import DistributedDataParallel
 
 import compressors
 import wirebench
-from wirebench import collectives
-from wirebench.comm.engine import Engine
+from suite.compose.build import compose
+from train import train_step
+from wirebench.comm.engine import start
 from wirebench.comm.launch import end_process
-from wirebench.dropin.assembly import lane_of
+from wirebench.config import loader
+from wirebench.config.loader import Config, EngineConfig
 from wirebench.dropin.comm_hook import CommHook
 from wirebench.dropin.ddp_buckets import DENSE_STEPS
-from wirebench.exchange.overlapped import Threaded
-from wirebench.gradient.flat import FlatGradient
-from wirebench.telemetry.clock import Clock
-from wirebench.telemetry.timeline import Timeline
-from wirebench.topology.tree import Topology
+from wirebench.training.loss import cross_entropy
+from wirebench.training.optimizers.build import build_optimizer
+from wirebench.training.progress import NullProgress
+from wirebench.training.trainer import Trainer
 
-STEPS, RATE, CAP_MB = 6, 0.05, 0.02
+STEPS, RATE, BATCH, CAP_MB = 6, 0.05, 8, 0.02
+SIZE, CLASSES = 8, 10
 
 
 def network() -> nn.Module:
     torch.manual_seed(3)
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 64), nn.ReLU(), nn.Linear(64, 10)
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(288, 64), nn.ReLU(),
+        nn.Linear(64, CLASSES),
     )  # fmt: skip
 
 
 def batch(step: int) -> tuple[Tensor, Tensor]:
     rng = torch.Generator().manual_seed(1000 * dist.get_rank() + step)
-    return torch.randn(8, 3, 8, 8, generator=rng), torch.randint(0, 10, (8,), generator=rng)
+    images = torch.randn(BATCH, 3, SIZE, SIZE, generator=rng)
+    return images, torch.randint(0, CLASSES, (BATCH,), generator=rng)
 
 
-def backward(model: nn.Module, step: int) -> None:
-    images, labels = batch(step)
-    nn.functional.cross_entropy(model(images), labels).backward()
+def cap_of(name: str) -> float:
+    return 25.0 if compressors.build(name).whole_model else CAP_MB
 
 
-def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.SGD(model.parameters(), RATE)
+def config(name: str, folder: str) -> Config:
+    """As the hook has it: all layers compressed, no momentum of the optimizer's."""
+    size, cap = dist.get_world_size(), cap_of(name)
+    table = {
+        "engine": {"name": "torch"},
+        "model": {"name": "tests.dropin.beside_train.network"},
+        "data": {
+            "name": "synthetic", "image_size": SIZE, "num_classes": CLASSES, "batch_size": BATCH,
+            "train_size": BATCH * size * STEPS,
+        },
+        "compressor": {"name": name, "dense_below": 0},
+        "scheduler": {"name": "fused", "bucket_cap_mb": cap, "first_bucket_mb": cap},
+        "optimizer": {"lr": RATE, "momentum": 0.0},
+        "output": {"dir": folder, "tensorboard": False, "trace_steps": 0},
+    }  # fmt: skip
+    return loader.from_dict(table)
 
 
-def through_hook(name: str) -> tuple[nn.Module, CommHook]:
+def through_hook(name: str, settings: Config) -> tuple[nn.Module, CommHook, list[Tensor]]:
+    """The trained model, its hook, and the weights after the dense steps."""
     model = network()
-    cap = 25.0 if compressors.build(name).whole_model else CAP_MB
-    ddp = DistributedDataParallel(model, bucket_cap_mb=cap)
+    ddp = DistributedDataParallel(model, bucket_cap_mb=cap_of(name))
     hook = wirebench.comm_hook(compressors.build(name), warmup_steps=DENSE_STEPS)
     ddp.register_comm_hook(None, hook)
-    optimizer = optimizer_of(model)
+    optimizer = build_optimizer(model, settings.optimizer)
+    begun: list[Tensor] = []
     for step in range(STEPS):
+        if step == DENSE_STEPS:
+            begun = [parameter.detach().clone() for parameter in model.parameters()]
         optimizer.zero_grad()
-        backward(ddp, step)
+        images, labels = batch(step)
+        cross_entropy(ddp(images), labels).backward()
         optimizer.step()
-    return model, hook
+    return model, hook, begun
 
 
-def through_driver(name: str, model: nn.Module, hook: CommHook) -> nn.Module:
-    """A model of its own, trained with the buckets of `hook`, whose model is `model`."""
+def through_train(run: Trainer, begun: Sequence[Tensor]) -> nn.Module:
+    """The model of train.py's run, after the same steps from these weights on."""
+    (worker,) = run.workers
+    with torch.no_grad():
+        for parameter, value in zip(worker.model.parameters(), begun, strict=True):
+            parameter.copy_(value)
+    run.state.step = DENSE_STEPS
+    run.step_log.progress = NullProgress()  # its lines would stand between the results
+    run.start_clock()
+    batches = iter([batch(step) for step in range(DENSE_STEPS, STEPS)])
+    for _ in range(DENSE_STEPS, STEPS):
+        train_step(run, 0, [batches])
+    run.pause_clock()
+    return worker.model
+
+
+def same_cut(run: Trainer, hook: CommHook) -> bool:
+    """Whether the run's messages are DDP's buckets."""
     assert hook._job is not None
-    engine, cut = hook._job.engine, hook._job._buckets
-    names = {id(parameter): each for each, parameter in model.named_parameters()}
-    mine = network()
-    flat = FlatGradient(mine, [names[id(parameter)] for group in cut._cut for parameter in group])
-    flat.layers = cut.layers  # some methods draw by a layer's name, and a hook does not learn the model's
-    compressor = compressors.build(name)
-    lane = lane_of(
-        engine.ranks[0], flat, compressor, engine.communicators[0],
-        collectives.build(compressor.collective or "native"), Topology.flat(engine.size), 0, clock(engine),
-    )  # fmt: skip
-    lane.set_buckets(cut.groups)
-    driver, optimizer = Threaded(lane, Timeline(engine.ranks[0])), optimizer_of(mine)
-    for step in range(STEPS):
-        driver.begin(step, 0)
-        if step >= DENSE_STEPS:
-            driver.enable_sync()
-            backward(mine, step)
-            driver.finish()
-        else:
-            backward(mine, step)
-            dist.all_reduce(flat.grad)
-            flat.grad.div_(engine.size)
-        optimizer.step()
-    driver.close()
-    return mine
-
-
-def clock(engine: Engine) -> Clock:
-    return Clock(engine.device, Timeline(engine.ranks[0]))
+    cut = hook._job._buckets
+    theirs = [[(layer.start, layer.stop) for layer in cut.layers[g.start : g.stop]] for g in cut.groups]
+    return theirs == [[(layer.start, layer.stop) for layer in bucket.layers] for bucket in run.lanes[0].buckets]
 
 
 def main() -> None:
-    dist.init_process_group("gloo")
-    for name in sys.argv[1:]:
-        model, hook = through_hook(name)
-        other = copy.deepcopy(through_driver(name, model, hook))
-        theirs = dict(other.named_parameters())
-        with torch.no_grad():
-            worst = max(float((p - theirs[key]).abs().max()) for key, p in model.named_parameters())
-        start = dict(network().named_parameters())
-        assert any(not torch.equal(p, start[key]) for key, p in model.named_parameters()), "nothing was learned"
-        if dist.get_rank() == 0:
-            assert hook._job is not None
-            print(f"{name} {len(hook._job._buckets.groups)} {worst:.3e} {hook.report()['bytes_per_step']['wire']}")
-        hook.close()
-    dist.destroy_process_group()
+    engine = start(EngineConfig(name="torch", device="cpu"), fusion_mb=None)
+    with tempfile.TemporaryDirectory() as folder:
+        for name in sys.argv[1:]:
+            settings = config(name, str(Path(folder) / name))
+            model, hook, begun = through_hook(name, settings)
+            run = compose(settings, engine)
+            assert same_cut(run, hook), name
+            theirs = list(through_train(run, begun).parameters())
+            mine = [parameter.detach() for parameter in model.parameters()]
+            worst = max(float((a - b).abs().max()) for a, b in zip(mine, theirs, strict=True))
+            assert any(not torch.equal(a, b) for a, b in zip(mine, begun, strict=True)), "nothing was learned"
+            if engine.is_first:
+                print(f"{name} {len(run.lanes[0].buckets)} {worst:.3e} {hook.report()['bytes_per_step']['wire']}")
+            hook.close()
+            run.synchroniser.close()
+            run.record.close()
+    engine.close()
 
 
 if __name__ == "__main__":

@@ -32,6 +32,12 @@ def mistakes_are_told() -> None:
     loss_of(model, 0).backward()
     says("momentum of its own", lambda: sync.step(adam))
     sync.close()
+    sync = wirebench.synchronise(model, compressors.build("topk"), schedulers.build("wfbp"))
+    scaler, plain = torch.amp.GradScaler("cpu"), torch.optim.SGD(model.parameters(), RATE)
+    scaler.scale(loss_of(model, 0)).backward()
+    sync.wait()
+    says("a GradScaler that it does not know", lambda: scaler.step(plain))
+    sync.close()
     sync = wirebench.synchronise(model, compressors.build("none"), schedulers.build("wfbp"))
     says("there is no gradient", sync.wait)
     for step in range(2):
@@ -47,9 +53,12 @@ def mistakes_are_told() -> None:
         sharded = nn.Linear(8, 8)
         fully_shard(sharded, mesh=mesh)
         says("is sharded", lambda: wirebench.synchronise(sharded, compressors.build("none"), schedulers.build("wfbp")))
-        says(
-            "is for DistributedDataParallel", lambda: wirebench.comm_hook(compressors.build("topk"))(None, batch(0)[0])
-        )
+        hook = wirebench.comm_hook(compressors.build("topk"))
+        says("is for DistributedDataParallel", lambda: hook(None, batch(0)[0]))  # FSDP1 calls it so
+        for register in ("set_all_reduce_hook", "set_custom_reduce_scatter"):
+            module: Any = fully_shard(nn.Linear(8, 8), mesh=mesh)
+            getattr(module, register)(hook)
+            says("is for DistributedDataParallel", lambda: module(torch.ones(2, 8)).sum().backward())  # noqa: B023
     sync.close()
     sync.close()
     says("it is closed", sync.wait)

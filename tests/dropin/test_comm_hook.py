@@ -1,16 +1,18 @@
-"""The hook for DistributedDataParallel: every compressor, to the bit as by train.py's own driver."""
+"""The hook for DistributedDataParallel: every compressor, to the bit as in train.py; GradScaler; what is counted."""
 
 from pathlib import Path
 
 import compressors
 from tests.distributed.forked import fork
+from tests.dropin import hooked
 
 
 def test_every_compressor_through_ddp_is_that_of_train_py_to_the_bit(tmp_path: Path) -> None:
     names = compressors.available()
     ended = fork("torch", 2, names, tmp_path, script="tests/dropin/beside_train.py")
     assert ended.code == 0, ended.said
-    told = {line.split()[0]: line.split()[1:] for line in ended.out.splitlines()}
+    lines = [line.split() for line in ended.out.splitlines()]
+    told = {words[0]: words[1:] for words in lines if words and words[0] in names}
     assert told.keys() == set(names)
     assert all(float(worst) == 0 for _, worst, _ in told.values()), told
     assert {name for name, (buckets, *_) in told.items() if buckets == "1"} == {
@@ -19,3 +21,9 @@ def test_every_compressor_through_ddp_is_that_of_train_py_to_the_bit(tmp_path: P
     # The first steps of 0/1 Adam are dense.
     more = ("none", "iwp", "zero_one_adam")
     assert all(float(wire) < float(told["none"][2]) for name, (*_, wire) in told.items() if name not in more)
+
+
+def test_loops_with_a_hook(tmp_path: Path) -> None:
+    ended = fork("torch", 2, ["torch"], tmp_path, script="tests/dropin/hooked.py")
+    assert ended.code == 0, ended.said
+    assert ended.out.split() == [case.__name__ for case in hooked.CASES]

@@ -10,24 +10,29 @@ the second one shows the buckets that stay.
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
 from wirebench import collectives
 from wirebench.collectives.plan import Collective
-from wirebench.dropin import momentum
+from wirebench.dropin import optimizer_watch
 from wirebench.dropin.hook_job import HookJob
 from wirebench.dropin.usage import refuse_names
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
 
+_NO_BUCKET: Any = None
+"""FSDP2 calls a hook with one tensor."""
+
 
 def comm_hook(
     compressor: Compressor,
     collective: str | Collective = "",
     *,
+    scaler: torch.amp.GradScaler | None = None,
     seed: int = 0,
     warmup_steps: int = 10,
     timeout_seconds: float = 60.0,
@@ -36,6 +41,7 @@ def comm_hook(
 
     compressor  compressors.build(...), or any object with a Compressor's members; one for each model
     collective  a name, collectives.build(...), or "" for the one of the compressor's paper, else the engine's own
+    scaler      the GradScaler that the loop or its trainer scales the loss with
     seed        of the draws that all ranks share
     warmup_steps     first steps, which `report` leaves out
     timeout_seconds  after this long without an answer another rank counts as lost
@@ -44,7 +50,7 @@ def comm_hook(
     method = conformance.method_of(compressor)
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or "native")
-    return CommHook(method, collective, seed, warmup_steps, timeout_seconds)
+    return CommHook(method, collective, scaler, seed, warmup_steps, timeout_seconds)
 
 
 class CommHook:
@@ -55,26 +61,33 @@ class CommHook:
     """
 
     def __init__(
-        self, compressor: Method, collective: Collective, seed: int, warmup_steps: int, timeout_seconds: float
+        self,
+        compressor: Method,
+        collective: Collective,
+        scaler: torch.amp.GradScaler | None,
+        seed: int,
+        warmup_steps: int,
+        timeout_seconds: float,
     ) -> None:
         self.compressor, self.epoch = compressor, 0
-        self._settings = collective, seed, warmup_steps, timeout_seconds
+        self._settings = collective, scaler, seed, warmup_steps, timeout_seconds
         self._job: HookJob | None = None
         self._state: Mapping[str, Any] = {}
         # DDP asks a hook for the names of a function.
         self.__name__ = self.__qualname__ = "wirebench_comm_hook"
-        self._unwatch = momentum.watch(compressor, lambda: self._job.parameters if self._job else ())
+        self._unwatch = optimizer_watch.watch(compressor, scaler, lambda: self._job.parameters if self._job else ())
 
-    def __call__(self, state: object, bucket: dist.GradBucket, *shards: object) -> Future[Tensor]:
+    def __call__(self, state: object, bucket: dist.GradBucket = _NO_BUCKET, *shards: object) -> Future[Tensor]:
         """Start the exchange of a bucket; the future's value is the average over ranks."""
         if not isinstance(bucket, dist.GradBucket):
-            raise UserError(
-                "comm_hook: is for DistributedDataParallel. FSDP gives its hooks no buckets, and each rank needs a "
-                "shard of the average, where a compressor's is whole on every rank"
-            )
+            raise _of_fsdp()
         if self._job is None:
             self._job = HookJob(self.compressor, *self._settings, bucket.buffer().device, self._state)
         return self._job.start(bucket, self.epoch)
+
+    def allocate(self, *_: object, **__: object) -> Tensor:
+        """What FSDP2 calls first of a custom all-gather or reduce-scatter: refused."""
+        raise _of_fsdp()
 
     def report(self) -> dict[str, Any]:
         """What a record says of the steps so far: bytes, ratios, requests, seconds of the compressor; of this rank.
@@ -102,3 +115,10 @@ class CommHook:
         self._unwatch()
         if self._job is not None:
             self._job.close()
+
+
+def _of_fsdp() -> UserError:
+    return UserError(
+        "comm_hook: is for DistributedDataParallel. FSDP gives its hooks no buckets, and each rank needs a shard of "
+        "the average, where a compressor's is whole on every rank"
+    )

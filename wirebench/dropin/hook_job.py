@@ -2,8 +2,10 @@
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,6 +18,7 @@ from wirebench.comm.attach import attach
 from wirebench.comm.peers import agree_on
 from wirebench.dropin.ddp_buckets import DENSE_STEPS, DdpBuckets, weights
 from wirebench.dropin.meter import Meter
+from wirebench.dropin.overflow import Overflow, overflow_of
 from wirebench.errors import UserError
 from wirebench.exchange.driver import Steps, advance, run
 from wirebench.gradient import conformance
@@ -27,17 +30,28 @@ from wirebench.topology.tree import Topology
 PHASES_OF_DDP = ("data", "forward", "backward", "exchange_exposed", "update")
 
 
+class _Waiting(NamedTuple):
+    """A bucket whose exchange has not begun: DDP's buffer, the exchange, and the future that DDP waits for."""
+
+    buffer: Tensor
+    steps: Steps
+    future: Future[Tensor]
+
+
 class HookJob:
     """One process's part, from the first bucket on; every rank makes it there.
 
     device  of the gradients
     state   what `state_dict` returned before a restart, or {}
+    With a `scaler`, and a compressor that remembers, no exchange begins before the step's last bucket is there: that
+    none of them has overflowed anywhere is agreed on first (overflow.py).
     """
 
     def __init__(
         self,
         compressor: Method,
         collective: Collective,
+        scaler: torch.amp.GradScaler | None,
         seed: int,
         warmup_steps: int,
         timeout_seconds: float,
@@ -54,6 +68,8 @@ class HookJob:
         self.server = RequestExecutor(communicator, collective, topology)
         self._buckets = DdpBuckets()
         self._meter: Meter | None = None
+        self._overflow = overflow_of(self.engine, compressor, scaler)
+        self._waiting: list[_Waiting] = []
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="exchange", daemon=True)
@@ -66,17 +82,20 @@ class HookJob:
 
     def start(self, given: dist.GradBucket, epoch: int) -> Future[Tensor]:
         """Queue the exchange of a bucket."""
-        if given.index() == 0 and self._meter is not None:
-            if self.steps > DENSE_STEPS:
-                self._meter.end_step(self.steps - 1, [self.server.take_log()])
-            self._meter.run()
+        if given.index() == 0:
+            self._begin_step()
         dense = self.steps < DENSE_STEPS
         if dense:
             self._buckets.note(given, self.steps)
         future: Future[Tensor] = Future(devices=[self._device] if self._stream is not None else None)
         event = torch.cuda.current_stream(self._device).record_event() if self._stream is not None else None
         steps = self._mean(given.buffer()) if dense else self._exchange(given, epoch)
-        self._queue.put(lambda: self._complete(future, steps, event))
+        self._waiting.append(_Waiting(given.buffer(), steps, future))
+        guard = None if dense else self._overflow
+        if guard is None or given.is_last():
+            averages = _averages if guard is None else partial(_guarded, guard)
+            self._queue.put(partial(self._complete, self._waiting, averages, event))
+            self._waiting = []
         if given.is_last():
             self._end_backward()
         return future
@@ -102,6 +121,16 @@ class HookJob:
         for closer in self.engine.closers:
             closer()
 
+    def _begin_step(self) -> None:
+        """The first bucket of a step is there, so DDP has waited for all exchanges of the one before."""
+        self._waiting = []  # of a backward pass that has failed
+        if self._meter is None:
+            return
+        served = self.server.take_log()
+        if self.steps > DENSE_STEPS:  # else these are requests of the dense steps
+            self._meter.end_step(self.steps - 1, [served])
+        self._meter.run()
+
     def _end_backward(self) -> None:
         self.steps += 1
         if self.steps != DENSE_STEPS:
@@ -110,7 +139,6 @@ class HookJob:
             name, reason = conformance.name_of(self.compressor), self.compressor.whole_model
             raise UserError(f"comm_hook: {name!r} needs the model in one bucket: {reason}; raise DDP's bucket_cap_mb")
         self._meter = Meter(self.engine, sum(self._buckets.sizes()), self._warmup_steps)
-        self.server.take_log()
         if not self._state:
             return
         if self._state["sizes"] != self._buckets.sizes():
@@ -136,14 +164,45 @@ class HookJob:
         while (work := self._queue.get()) is not None:
             work()
 
-    def _complete(self, future: Future[Tensor], steps: Steps, ready: torch.cuda.Event | None) -> None:
-        """In the thread: exchange, and hand the average to DDP; an error ends the backward pass that waits for it."""
+    def _complete(
+        self,
+        waiting: Sequence[_Waiting],
+        averages: Callable[[Sequence[_Waiting]], Sequence[Tensor]],
+        ready: torch.cuda.Event | None,
+    ) -> None:
+        """In the thread: exchange, and hand averages to DDP; an error ends the backward pass that waits for them."""
         try:
-            if self._stream is None or ready is None:
-                future.set_result(run([steps])[0])
-                return
-            with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
-                self._stream.wait_event(ready)
-                future.set_result(run([steps])[0])
+            with self._on_stream(ready):
+                for each, average in zip(waiting, averages(waiting), strict=True):
+                    each.future.set_result(average)
         except Exception as error:
-            future.set_exception(error)  # type: ignore[arg-type]  # its annotation is wrong: it takes any exception
+            for each in waiting:
+                if not each.future.done():
+                    each.future.set_exception(error)  # type: ignore[arg-type]  # annotated wrongly: it takes any
+
+    @contextmanager
+    def _on_stream(self, ready: torch.cuda.Event | None) -> Iterator[None]:
+        """On the exchange's own stream, after `ready`; on a CPU there is none."""
+        if self._stream is None or ready is None:
+            yield
+            return
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            self._stream.wait_event(ready)
+            yield
+
+
+def _averages(waiting: Sequence[_Waiting]) -> list[Tensor]:
+    return [run([each.steps])[0] for each in waiting]
+
+
+def _guarded(overflow: Overflow, waiting: Sequence[_Waiting]) -> list[Tensor]:
+    """The averages of a step whose loss is scaled; infinity on all ranks where one of them has overflowed."""
+    buffers = [each.buffer for each in waiting]
+    if overflow.anywhere(buffers):
+        return buffers
+    overflow.unscale(buffers)
+    for buffer, average in zip(buffers, _averages(waiting), strict=True):
+        if average.data_ptr() != buffer.data_ptr():  # a compressor may return a tensor of its own, and keep it
+            buffer.copy_(average)
+    overflow.rescale(buffers)
+    return buffers

@@ -25,7 +25,7 @@ from wirebench.exchange.outer import Anchored, OuterSteps
 from wirebench.exchange.overlapped import Threaded
 from wirebench.exchange.preflight import preflight
 from wirebench.gradient.conformance import name_of
-from wirebench.gradient.contract import Bare, Method, Scheduler
+from wirebench.gradient.contract import Method, Scheduler
 from wirebench.gradient.flat import FlatGradient
 from wirebench.gradient.schedule import LayerCost
 from wirebench.profiling.calibration import Calibration
@@ -73,11 +73,6 @@ class ModelExchange:
     def mode(self) -> str:
         """The scheduler's."""
         return self.scheduler.mode
-
-    @property
-    def remembers(self) -> bool:
-        """Whether what one step sees may come back in another."""
-        return isinstance(self.compressor, Bare) or self.compressor.keeps != "nothing"
 
     def lay_out(self, arrived: Sequence[str], step: int, epoch: int, state: Mapping[str, Any]) -> None:
         """At the end of the first backward pass: make the gradient flat, and hand what is there to the driver.

@@ -1,10 +1,15 @@
 """Mixed precision with a GradScaler: what overflowed on one rank is exchanged by none, and residuals have no scale."""
 
+import inspect
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from wirebench.comm.engine import Engine
-from wirebench.gradient.flat import FlatGradient
+from wirebench.errors import UserError
+from wirebench.gradient.conformance import name_of
+from wirebench.gradient.contract import Bare, Method
 
 
 class Overflow:
@@ -15,24 +20,76 @@ class Overflow:
     nothing is exchanged, and every rank's gradient becomes infinite: each scaler skips the step and lowers its scale.
     """
 
-    def __init__(self, engine: Engine, scaler: torch.amp.GradScaler, flat: FlatGradient) -> None:
-        self.engine, self.scaler, self.flat = engine, scaler, flat
+    def __init__(self, engine: Engine, scaler: torch.amp.GradScaler) -> None:
+        self.engine, self.scaler = engine, scaler
 
-    def anywhere(self) -> bool:
-        """Whether a rank's gradient is not finite; then every rank's is not, from now on. Every rank calls it."""
-        mine = torch.tensor([0.0 if _finite(self.flat.grad) else 1.0], device=self.flat.grad.device)
+    def anywhere(self, gradients: Sequence[Tensor]) -> bool:
+        """Whether a rank's gradient is not finite; then every rank's is not, from now on. Every rank calls it.
+
+        gradients  all of this rank's, in one vector or several
+        """
+        finite = all(_finite(each) for each in gradients)
+        mine = torch.tensor([0.0 if finite else 1.0], device=gradients[0].device)
         found = bool(self.engine.sum_over_ranks([mine]).item())
         if found:
-            self.flat.grad.fill_(torch.inf)
+            for each in gradients:
+                each.fill_(torch.inf)
         return found
 
-    def unscale(self) -> None:
+    def unscale(self, gradients: Sequence[Tensor]) -> None:
         """Take the loss's scale out of the gradient, for its exchange."""
-        self.flat.grad.mul_(1.0 / self.scaler.get_scale())
+        self._multiply(gradients, 1.0 / self.scaler.get_scale())
 
-    def rescale(self) -> None:
+    def rescale(self, gradients: Sequence[Tensor]) -> None:
         """Put it back, so that the scaler finds what it expects."""
-        self.flat.grad.mul_(self.scaler.get_scale())
+        self._multiply(gradients, self.scaler.get_scale())
+
+    def _multiply(self, gradients: Sequence[Tensor], factor: float) -> None:
+        for each in gradients:
+            each.mul_(factor)
+
+
+def overflow_of(engine: Engine, compressor: Method, scaler: torch.amp.GradScaler | None) -> Overflow | None:
+    """None where there is nothing to guard: no scaler, a disabled one, or a compressor that does not remember."""
+    if scaler is None or not scaler.is_enabled() or not remembers(compressor):
+        return None
+    return Overflow(engine, scaler)
+
+
+def remembers(compressor: Method) -> bool:
+    """Whether what one step sees may come back in another, or comes out as an update, which has no scale."""
+    if isinstance(compressor, Bare):
+        return True  # nobody has said that it does not
+    if isinstance(compressor.inner, Method):
+        return remembers(compressor.inner)
+    return compressor.keeps != "nothing" or compressor.owns_momentum or compressor.makes_update
+
+
+def refuse_unknown_scaler(compressor: Method, known: torch.amp.GradScaler | None) -> None:
+    """UserError where a GradScaler steps the optimizer that nobody has told of, and the compressor remembers.
+
+    To be called within the optimizer's step.
+    """
+    steps = _scaler_that_steps()
+    if steps is None or steps is known or not steps.is_enabled() or not remembers(compressor):
+        return
+    raise UserError(
+        f"compressor {name_of(compressor)!r} remembers earlier steps, and a GradScaler that it does not know scales "
+        "the loss; pass it: synchronise(..., scaler=scaler) or comm_hook(..., scaler=scaler)"
+    )
+
+
+def _scaler_that_steps() -> torch.amp.GradScaler | None:
+    """The GradScaler whose `step` has called us; None where the loop steps its optimizer itself."""
+    # The optimizer is not told who steps it. Trainers make the scaler themselves, deep inside, and nothing else shows
+    # it; it is on the stack whatever they wrap around it.
+    frame = inspect.currentframe()
+    while frame is not None:
+        if frame.f_code is torch.amp.GradScaler.step.__code__:
+            scaler: torch.amp.GradScaler = frame.f_locals["self"]
+            return scaler
+        frame = frame.f_back
+    return None
 
 
 def _finite(vector: Tensor) -> bool:

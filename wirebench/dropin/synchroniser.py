@@ -20,11 +20,11 @@ from torch.optim import Optimizer
 from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import attach
-from wirebench.dropin import momentum
+from wirebench.dropin import optimizer_watch
 from wirebench.dropin.assembly import UPDATES_ITSELF, collective_name
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
-from wirebench.dropin.overflow import Overflow
+from wirebench.dropin.overflow import Overflow, overflow_of
 from wirebench.dropin.replicas import make_alike, trainable
 from wirebench.dropin.step_watch import StepWatch
 from wirebench.dropin.usage import ModelWatch, refuse_parts
@@ -97,7 +97,7 @@ class Sync:
         self._overflow: Overflow | None = None
         self._model = ModelWatch(exchange.model)
         parameters = {id(parameter) for parameter in trainable(exchange.model).values()}
-        self._unwatch = momentum.watch(exchange.compressor, lambda: parameters)
+        self._unwatch = optimizer_watch.watch(exchange.compressor, scaler, lambda: parameters)
         self._first_hooks = [  # the lane's own come with the first step's end
             p.register_post_accumulate_grad_hook(lambda _p, name=name: self._gradient_comes(name)).remove
             for name, p in trainable(exchange.model).items()
@@ -247,17 +247,22 @@ class Sync:
                 self._lay_out()
             exchange.driver.enable_sync()  # a loop may have had all passes of the step in no_sync()
             unused = exchange.lane.fill_unused()
-            if self._overflow is None:
-                exchange.driver.finish()
-            elif not self._overflow.anywhere():
-                self._overflow.unscale()
-                exchange.driver.finish()
-                self._overflow.rescale()
+            self._average()
             if exchange.unused is not None:
                 exchange.unused.drop(unused)
         self._watch.open_phase("data")
         self._begun, self._unfinished = False, True
         self.steps += 1
+
+    def _average(self) -> None:
+        """Exchange what is left; nothing, on all ranks, where one of them has overflowed."""
+        gradient = [self._exchange.flat.grad]
+        if self._overflow is None:
+            self._exchange.driver.finish()
+        elif not self._overflow.anywhere(gradient):
+            self._overflow.unscale(gradient)
+            self._exchange.driver.finish()
+            self._overflow.rescale(gradient)
 
     def _lay_out(self) -> None:
         """At the end of the first step: the order of the gradients is known."""
@@ -265,6 +270,6 @@ class Sync:
         exchange.lay_out(self._order, self.steps, self.epoch, self._pending)
         self._detach_first()
         exchange.lane.on_arrival = self._backward_runs
-        if self._scaler is not None and self._scaler.is_enabled() and exchange.remembers:
+        self._overflow = overflow_of(exchange.engine, exchange.compressor, self._scaler)
+        if self._overflow is not None:
             exchange.hold_back()
-            self._overflow = Overflow(exchange.engine, self._scaler, exchange.flat)

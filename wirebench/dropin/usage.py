@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +16,7 @@ from wirebench.gradient.flat import FlatGradient
 
 _held = WeakIdKeyDictionary()
 """Parameters whose gradients a `synchronise` of this process averages."""
+_LEARNS = attrgetter("requires_grad")
 _AGAIN = "close() it, and call synchronise again with the model as it is now"
 
 
@@ -62,7 +64,7 @@ class ModelWatch:
     def __init__(self, model: nn.Module) -> None:
         self._model = model
         self._named = dict(model.named_parameters())
-        self._learns = [parameter.requires_grad for parameter in self._named.values()]
+        self._learns = list(map(_LEARNS, self._named.values()))
         self._kinds = [(parameter.device, parameter.dtype) for parameter in self._named.values()]
         self._registered = False
         for parameter in self._named.values():
@@ -82,7 +84,7 @@ class ModelWatch:
         if self._registered:
             self._registered = False
             self._compare()
-        learns = [parameter.requires_grad for parameter in self._named.values()]
+        learns = list(map(_LEARNS, self._named.values()))
         if learns != self._learns:
             pairs = zip(self._named, self._learns, learns, strict=True)
             name, learned = next((name, before) for name, before, now in pairs if before != now)

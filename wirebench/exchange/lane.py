@@ -126,7 +126,7 @@ class Lane:
 
     def collect(self) -> None:
         """Take what has come since the last call: it is in the flat gradient from now on."""
-        came = [(self._places[id(p)], p, p.grad) for p in self._came if p.grad is not None]
+        came = [(self._places[id(p)], p, grad) for p in self._came if (grad := p.grad) is not None]
         self._came.clear()
         # In the first micro-batch autograd makes a fresh tensor, since `.grad` was None; it is copied into the flat
         # gradient, and later micro-batches then add to that view in place.

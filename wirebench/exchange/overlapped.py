@@ -50,6 +50,7 @@ class Threaded:
         self._armed = False
         self._missing: list[int] = []
         self._bucket_of: list[int] = []
+        self._cut: list[Bucket] = []
         self._launched = 0
         self._last_event: torch.cuda.Event | None = None
         self._queue: deque[tuple[Work, Work]] = deque()
@@ -65,8 +66,10 @@ class Threaded:
         """Forget the gradients of the step before."""
         self.lane.begin(step, epoch)
         self._armed, self._launched = False, 0
-        self._missing = [len(bucket.layers) for bucket in self.lane.buckets]
-        self._bucket_of = [bucket.index for bucket in self.lane.buckets for _ in bucket.layers]
+        if self._cut is not self.lane.buckets:
+            self._cut = self.lane.buckets
+            self._bucket_of = [bucket.index for bucket in self._cut for _ in bucket.layers]
+        self._missing = [len(bucket.layers) for bucket in self._cut]
 
     def enable_sync(self) -> None:
         """From now on a gradient that arrives is complete."""

@@ -98,7 +98,7 @@ class FlatGradient:
     @property
     def is_held(self) -> bool:
         """Whether the parameters are still views of `param`; other code may have put values of its own in place."""
-        return [parameter.data_ptr() for parameter in self.parameters] == self._places
+        return list(map(Tensor.data_ptr, self.parameters)) == self._places
 
     def hold(self) -> None:
         """Make the parameters views of `param`, with the values that they have now."""
@@ -106,7 +106,7 @@ class FlatGradient:
             kept = _view(self.param, layer, parameter)
             kept.copy_(parameter.detach())
             parameter.data = kept
-        self._places = [parameter.data_ptr() for parameter in self.parameters]
+        self._places = list(map(Tensor.data_ptr, self.parameters))
 
     def bucket(self, index: int, layers: range) -> Bucket:
         """The bucket of the contiguous layers `layers` (positions in backward order)."""

@@ -51,7 +51,7 @@ def test_four_steps_are_those_of_one_worker_with_the_average(fraction: float) ->
                 if layer.name not in right:
                     draw = torch.randn(
                         (rank_of(shape, fraction), matrix.shape[1]),
-                        generator=generator("low rank", f"{layer.name}.right", 0),
+                        generator=generator("low rank", layer.start, "right", 0),
                     )
                     right[layer.name] = draw.double().T
                 p = orthonormal(matrix @ right[layer.name])

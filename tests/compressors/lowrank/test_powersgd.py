@@ -161,12 +161,15 @@ def test_two_sums_carry_the_factors_and_what_is_dense():
     assert summed(log) == [dense + 2 * (6 + 6 + 9), 2 * (10 + 10 + 7)]
 
 
-def test_the_start_belongs_to_the_layer_and_not_to_the_step():
+def test_the_start_belongs_to_the_layers_place_and_not_to_its_name_or_the_step():
     (grad,) = draws(1, 1)
+    first, _, alike = (slice(layer.start, layer.stop) for layer in LAYERS[:3])
+    grad[alike] = grad[first]
     at_0, at_7 = (one_step(PowerSGD(rank=1), grad, step) for step in (0, 7))
     assert torch.equal(at_0, at_7)
     renamed = tuple(layer._replace(name=layer.name + "x") for layer in LAYERS)
-    assert not torch.equal(one_step(PowerSGD(rank=1), grad, layers=renamed), at_0)
+    assert torch.equal(one_step(PowerSGD(rank=1), grad, layers=renamed), at_0)
+    assert not torch.equal(at_0[first], at_0[alike])
 
 
 def test_without_warm_start_each_step_draws_anew():
@@ -211,3 +214,10 @@ def test_it_measures_what_stays_behind():
     one_step(method, torch.diag(torch.tensor([3.0, 1.0, 0.0])).view(-1), layers=layers, measuring=True)
     assert method.measures.names == ["kept_energy"]
     torch.testing.assert_close(method.measures.take()[:, 0], torch.tensor([1.0, 10.0], dtype=torch.float64))
+
+
+def test_factors_of_a_step_that_overflowed_are_drawn_anew():
+    method = PowerSGD(error_feedback=False, min_compression_rate=1.0)
+    assert not one_step(method, torch.full((NUMEL,), torch.inf)).isfinite().all()
+    for step in (1, 2):
+        assert one_step(method, draws(1, step)[0], step).isfinite().all()

@@ -61,7 +61,7 @@ def test_masks_by_hand(dtype):
 
 
 def test_an_exchange_by_hand():
-    step = next(s for s in range(100) if set(drawn(ExchangeContext(0, 3, s), "weight", 2)) == {0, 2})
+    step = next(s for s in range(100) if set(drawn(ExchangeContext(0, 3, s), 0, 2)) == {0, 2})
     log: Log = []
     ranks = [Iwp(rho=0.0, epsilon=0.0, momentum=0.0) for _ in range(3)]
     grads = [torch.tensor(V0), torch.full((10,), 0.5), torch.tensor(V2)]
@@ -90,7 +90,7 @@ def twin(states, grads, param, step, threshold, epsilon):
         w = param[layer.start : layer.stop]
         least = max(epsilon * torch.linalg.vector_norm(w).item() / math.sqrt(w.numel()), 1e-8)
         bars = (threshold * w).abs().clamp(min=threshold * least)
-        voters = range(size) if size <= 2 else drawn(ExchangeContext(0, size, step), layer.name, 2)
+        voters = range(size) if size <= 2 else drawn(ExchangeContext(0, size, step), layer.start, 2)
         for i, bar in zip(place, bars, strict=True):
             if any(states[voter][0][i].abs() > bar for voter in voters):
                 result[i] = sum(v[i] for v, _ in states) / size
@@ -282,15 +282,15 @@ def test_masks_do_not_depend_on_blocks(monkeypatch):
 
 def test_all_ranks_draw_the_same_voters_others_for_each_layer_and_step():
     for step in range(5):
-        for layer in ("conv1", "conv2"):
-            first, *others = [drawn(ExchangeContext(rank, 9, step, seed=4), layer, 3) for rank in range(9)]
+        for place in (0, 216):
+            first, *others = [drawn(ExchangeContext(rank, 9, step, seed=4), place, 3) for rank in range(9)]
             assert all(other == first for other in others)
             assert len(set(first)) == 3
     found = {
-        (seed, step, layer): tuple(drawn(ExchangeContext(0, 50, step, seed=seed), layer, 3))
+        (seed, step, place): tuple(drawn(ExchangeContext(0, 50, step, seed=seed), place, 3))
         for seed in range(3)
         for step in range(3)
-        for layer in ("conv1", "conv2", 0, 7)
+        for place in (0, 1, 7, 216)
     }
     assert len(set(found.values())) == len(found)
 
@@ -300,7 +300,7 @@ def test_all_ranks_vote_equally_often():
     times = 3000
     votes = torch.zeros(6)
     for step in range(times):
-        votes[drawn(ExchangeContext(0, 6, step), "conv1", 2)] += 1
+        votes[drawn(ExchangeContext(0, 6, step), 0, 2)] += 1
     assert (votes / times - 1 / 3).abs().max() < 4 * math.sqrt(2 / 9 / times)
 
 
@@ -363,7 +363,7 @@ def test_density_and_masks_are_measured():
     assert found["density"] == pytest.approx(share)
     assert found["mask_bytes"] == 2 * (numel / 8 + 2) + 2
     assert found["ratio_with_masks"] == pytest.approx(1 / (share + 2 / 32), rel=1e-3)
-    voters = drawn(ExchangeContext(0, size, 0), "weight", 2)
+    voters = drawn(ExchangeContext(0, size, 0), 0, 2)
     importance = [(grads[v].abs() / draws(9, numel).abs().clamp(min=0.01)).double() for v in voters]
     assert found["importance_mean/weight"] == pytest.approx(sum(i.mean().item() for i in importance) / 2, rel=1e-2)
     assert found["importance_var/weight"] == pytest.approx(sum(i.var().item() for i in importance) / 2, rel=5e-2)
