@@ -100,7 +100,7 @@ def agree_on(communicator: Communicator, what: str, mine: dict[str, Any]) -> Non
 def missing(
     peers: list[Peer], me: int, store: dist.Store | None, hang_up: Callable[[], object] = lambda: None
 ) -> list[Peer]:
-    """The peers that are gone, as far as this process can tell; it takes at most GRACE_SECONDS.
+    """The peers that are gone, as far as this process can tell; it takes GRACE_SECONDS, or a little more, at most.
 
     On this host the process table tells. A living rank meets the same failure sooner or later and signs in at the
     store before it leaves, so that nobody counts it among the gone. Whose connections are closed and who has not signed
@@ -111,13 +111,24 @@ def missing(
     book, left = _Book(store), closed(peers, me)
     # What this rank signs and reads is in rank 0's process: where that is gone, no answer comes.
     book.lost = me != 0 and peers[0] in left
-    if len(left) == len(peers) - 1 > 1:
-        left = []  # after a timeout this process's own back end closes what it has, which says nothing of the others
     book.sign("survivor", me)
+    # After a timeout this process's own back end closes what it has, which says nothing of the others.
+    left = [] if len(left) == len(peers) - 1 > 1 else _closing(peers, me, book)
     hang_up()
     gone = _missing(peers, me, book, left)
     book.sign("leaving", me)
     return gone
+
+
+def _closing(peers: list[Peer], me: int, book: "_Book") -> list[Peer]:
+    """The peers whose connections are closed, and who have not signed in: who is killed needs a moment for the last."""
+    deadline = time.monotonic() + SIGN_SECONDS
+    while True:
+        left = [p for p in closed(peers, me) if not book.has("survivor", p)]
+        known = any(p.ends for p in peers) and not dead(peers, peers[me].host)
+        if left or not known or time.monotonic() > deadline:
+            return left
+        time.sleep(POLL_SECONDS)
 
 
 def _missing(peers: list[Peer], me: int, book: "_Book", left: Collection[Peer]) -> list[Peer]:

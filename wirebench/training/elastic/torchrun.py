@@ -12,7 +12,7 @@ import os
 from collections.abc import Sequence
 from multiprocessing import forkserver
 
-RENDEZVOUS = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=3"
+RENDEZVOUS = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
 OPTIONS = ("--start-method", "forkserver", "--run-path", "--rdzv-conf", RENDEZVOUS)
 """Those that the user gives come later, and count."""
 ENVIRONMENT = {
