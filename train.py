@@ -104,6 +104,8 @@ def conduct(run: Trainer) -> int:
     if status == "interrupted" and run.goes_on():
         come_back(run)
         return AGAIN
+    if run.stopper.told and not launched().alone:
+        end_process(0, told=True)
     return 0
 
 
@@ -190,7 +192,8 @@ def fail(message: object, code: int, run: Trainer | None) -> int:
     """Say what went wrong in one line, and leave."""
     if run is not None:
         run.progress.close()
-    tell_error(message, code)
+    # The ranks that go on wait until this one has ended.
+    tell_error(message, code, at_once=run is not None and run.commits is not None)
     return leave(code, run)
 
 

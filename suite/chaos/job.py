@@ -19,6 +19,7 @@ from wirebench.cluster.namespaces import environment, inside
 from wirebench.cluster.network import INTERFACE
 from wirebench.cluster.plan import SWITCH_ADDRESS, make_plan
 from wirebench.errors import UserError
+from wirebench.training.elastic import torchrun
 from wirebench.training.elastic.host_memory import TMPFS
 
 FOLDER = "WIREBENCH_CHAOS"
@@ -32,7 +33,6 @@ AGAIN_SECONDS = 1.0
 """After which a host whose launcher has ended gets a new one, as a scheduler does."""
 DISK_BYTES = 32 * 2**20
 COMMIT_STEPS = 10
-RENDEZVOUS = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=5,is_host=false"
 TRAINING = (
     "model.hidden=256", "data.batch_size=8", "data.train_size=1000000", "data.test_size=0", "compressor.name=topk",
     "compressor.density=0.05", "train.max_steps=1000000000", "train.eval_every=0", "output.tensorboard=false",
@@ -161,16 +161,16 @@ class Job:
         address = next(each.address for each in self.cluster.plan.hosts if each.name == host)
         size = self.setting.hosts
         words = [
-            sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "1", "--max-restarts", "1000000",
+            sys.executable, "-m", "suite", "torchrun", "--nproc-per-node", "1", "--max-restarts", "1000000",
             "--nnodes", f"{max(2, size - 1)}:{size}" if self.setting.elastic else str(size),
-            "--monitor-interval", "0.1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{SWITCH_ADDRESS}:{PORT}",
-            "--rdzv-id", self._name, "--rdzv-conf", RENDEZVOUS, "--local-addr", address, "-m", "suite.chaos.rank",
-            str(ROOT / "configs/synthetic/toy.toml"), f"output.dir={self.folder / 'disk' / self._name}",
-            *self.setting.words(),
+            "--rdzv-backend", "c10d", "--rdzv-endpoint", f"{SWITCH_ADDRESS}:{PORT}", "--rdzv-id", self._name,
+            "--rdzv-conf", f"{torchrun.RENDEZVOUS},is_host=false", "--local-addr", address,
+            str(ROOT / "suite/chaos/rank.py"), str(ROOT / "configs/synthetic/toy.toml"),
+            f"output.dir={self.folder / 'disk' / self._name}", *self.setting.words(),
         ]  # fmt: skip
         told = {
             FOLDER: str(self.folder), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": INTERFACE,
-            "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "WIREBENCH_SHARED_BY": str(size),
+            "WIREBENCH_SHARED_BY": str(size),
         }  # fmt: skip
         process = subprocess.Popen(
             self._enter(self.holders[host], words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -195,11 +195,16 @@ class Job:
 
 
 def _is_rank(process: psutil.Process) -> bool:
+    """Whether a launcher's fork server has forked it; what it has started itself has other words."""
     try:
-        words = process.cmdline()
+        parent = process.parent()
+        return parent is not None and _is_forked(process) and _is_forked(parent)
     except psutil.Error:
         return False
-    return "suite.chaos.rank" in words and "torch.distributed.run" not in words
+
+
+def _is_forked(process: psutil.Process) -> bool:
+    return any("multiprocessing.forkserver" in word for word in process.cmdline())
 
 
 @contextmanager

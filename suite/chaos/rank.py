@@ -1,7 +1,7 @@
 """A rank of a job that faults are injected into: train.py at a steady pace, with two faults that a signal asks for.
 
-python -m suite.chaos.rank CONFIG.toml [section.key=value ...], started by the launchers of job.py alone: without the
-folder that these name it refuses to start. HOLD_LOCK makes the rank hold Python's lock (the GIL) for ever, NAN makes
+suite/chaos/rank.py CONFIG.toml [section.key=value ...], started by the launchers of job.py alone: without the folder
+that these name it refuses to start. HOLD_LOCK makes the rank hold Python's lock (the GIL) for ever, NAN makes
 the gradient of its next step NaN.
 """
 

@@ -50,6 +50,7 @@ def run(job: Job, trial: Trial, limit_seconds: float) -> dict[str, Any]:
     """
     fault, began, first = FAULTS[trial.kind], time.monotonic(), job.steps[-1]
     until(job, lambda: time.monotonic() - began >= trial.wait_seconds, trial.wait_seconds + 1)
+    until(job, lambda: job.rank_of(trial.host) is not None, limit_seconds)
     before, said, rank = list(job.steps), len(job.lines), job.rank_of(trial.host)
     injected = time.monotonic()
     undo = fault.deliver(job, trial.host)
@@ -99,13 +100,16 @@ def _named(lines: Sequence[Line], trial: Trial) -> dict[str, float]:
 
 
 def _pauses(before: Sequence[Step], after: Sequence[Step]) -> list[float]:
-    """Seconds between steps that brought the job further than it had been, the last one before the fault included."""
+    """Seconds between steps that brought the job further than it had been, the last one before the fault included.
+
+    A job that has not come further by the end pauses until then.
+    """
     best, last, pauses = before[-1].images, before[-1].at, [0.0]
     for step in after:
         if step.images > best:
             pauses.append(step.at - last)
             best, last = step.images, step.at
-    return pauses
+    return [*pauses, *(after[-1].at - last for _ in after[:1])]
 
 
 def _whole_again(after: Sequence[Step], injected: float, hosts: int) -> float:
@@ -133,7 +137,7 @@ def _lost(line: str) -> float:
 
 
 def _rate(steps: Sequence[Step]) -> float | None:
-    """Images per second."""
-    if len(steps) < 2:
+    """Images per second; None where nobody knows, as the job has gone back meanwhile."""
+    if len(steps) < 2 or any(two.images < one.images for one, two in itertools.pairwise(steps)):
         return None
     return (steps[-1].images - steps[0].images) / (steps[-1].at - steps[0].at)

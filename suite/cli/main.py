@@ -13,6 +13,7 @@ VERBS = {
     "table": "the results of a folder as a Markdown table",
     "diagnose": "why a run is not faster: where its step goes, and what would help",
     "doctor": "before a run on several hosts: are they alike, do they reach each other, how fast",
+    "torchrun": "torchrun, with ranks that are soon back after a restart: for train.elastic",
     "chaos": "inject faults into an elastic job on an emulated cluster, and say what they cost",
     "topology": "draw a cluster and what each collective sends over it",
     "compat": "which compositions work, and why the others do not",

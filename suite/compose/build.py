@@ -17,6 +17,7 @@ from suite.compose.precision import Choice, Precision, choose
 from suite.compose.resolve import compressor_of, method_of, refuse_workers, resolve, scheduler_of
 from suite.compose.virtual_profile import virtual_seconds_of
 from wirebench import data
+from wirebench.comm.connections import end_silence
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import has_agent
 from wirebench.comm.peers import agree_on, first_line
@@ -160,7 +161,10 @@ def _commits(settings: Config, engine: Engine, state: TrainState, note: Callable
         raise UserError(f"train.commit_every_steps: needs at least 1, got {section.commit_every_steps}")
     host = engine.peers[engine.ranks[0]].host
     memory = HostMemory(f"{launcher.job()} {Path(settings.output.dir).name}", host=host)
-    warden = Warden(f"rank {engine.ranks[0]}", settings.engine.timeout_seconds / 2)
+    # A rank that stands still and a host that is cut off are known by half the time, so that all have told in time.
+    silence = settings.engine.timeout_seconds / 2
+    warden = Warden(f"rank {engine.ranks[0]}", silence)
+    end_silence({end for peer in engine.peers for end in peer.ends}, silence)
     mirror = bool(section.mirror) and engine.size > 1
     return Commits(engine, state, memory, section.commit_every_steps, mirror, note, launcher, warden)
 

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,8 +18,7 @@ from wirebench.config.loader import Config
 from wirebench.errors import UserError
 from wirebench.utils import cli
 from wirebench.utils.output import show
-
-_BEGAN = time.monotonic()
+from wirebench.utils.processes import age
 
 
 def begin(arguments: Sequence[str], about: str | None) -> None:
@@ -65,7 +63,7 @@ def banner(given: Config) -> str:
 
 def phase(text: str) -> None:
     """Say what the start-up does now, and how many seconds it has taken so far."""
-    say(f"{time.monotonic() - _BEGAN:6.1f} s  {text}")
+    say(f"{age():6.1f} s  {text}")
 
 
 def say(line: str) -> None:

@@ -146,3 +146,28 @@ def test_a_rank_ends_before_the_interpreter_does(rank: str, tidy: bool, said: li
     command = [sys.executable, "-c", ENDING.format(tidy=tidy)]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stdout.split("\n")[:-1]) == (7, said), ended.stderr
+
+
+RETURNING = """
+import multiprocessing, os
+from wirebench.comm.launch import end_process
+
+def rank(code, told):
+    os.environ |= {"RANK": "0", "WORLD_SIZE": "2"}
+    try:
+        end_process(code, told=told)
+    except SystemExit:
+        print("returns", flush=True)
+
+for place in ((0, False), (0, True), (3, False)):
+    process = multiprocessing.get_context("fork").Process(target=rank, args=place)
+    process.start()
+    process.join()
+    print(process.exitcode, flush=True)
+"""
+
+
+def test_a_forked_rank_returns_to_its_launcher_when_it_is_done() -> None:
+    """Which waits for that; a rank that fails, or that it has told to end, ends at once."""
+    done = subprocess.run([sys.executable, "-c", RETURNING], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "returns\n0\n0\n3\n"), done.stderr

@@ -151,6 +151,36 @@ def test_another_host_is_known_by_its_silence(
     assert missing(all_peers, 0, store) == [all_peers[2]]
 
 
+def test_whose_connections_are_closed_is_gone_unless_it_has_signed_in(
+    living, store: dist.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says so itself before it closes them."""
+    monkeypatch.setattr(peers, "SIGN_SECONDS", 0.2)
+    all_peers = [Peer(0, "h", os.getpid()), *(Peer(rank, f"h{rank}", 1) for rank in (1, 2, 3))]
+    monkeypatch.setattr(peers, "closed", lambda team, me: all_peers[1:3])
+    order: list[bool] = []
+    store.set("survivor/1", "1")
+    began = time.monotonic()
+    assert missing(all_peers, 0, store, lambda: order.append(store.check(["survivor/0"]))) == [all_peers[2]]
+    assert order == [True] and 0.2 <= time.monotonic() - began < 1
+    store.set("leaving/1", "1")
+    store.set("leaving/3", "1")
+    linger(all_peers, 0, store, [all_peers[2]])
+    assert time.monotonic() - began < 1
+
+
+def test_a_process_that_has_closed_all_connections_itself_knows_nothing_by_that(
+    store: dist.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Back ends do so after a timeout."""
+    monkeypatch.setattr(peers, "SIGN_SECONDS", 0.0)
+    monkeypatch.setattr(peers, "GRACE_SECONDS", 0.3)
+    all_peers = [Peer(0, "h", os.getpid()), *(Peer(rank, f"h{rank}", 1) for rank in (1, 2))]
+    monkeypatch.setattr(peers, "closed", lambda team, me: all_peers[1:])
+    began = time.monotonic()
+    assert missing(all_peers, 0, store) == all_peers[1:] and time.monotonic() - began >= 0.3
+
+
 def test_a_store_that_is_gone_lived_with_rank_0(living) -> None:
     server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     client = dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
@@ -193,7 +223,7 @@ def test_rank_0_waits_until_the_living_have_read(
 
 HANGING_UP = """
 import socket, torch.distributed as dist
-from wirebench.comm.peers import hang_up
+from wirebench.comm.connections import hang_up
 server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 inner = dist.PrefixStore("a", dist.TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False))
 store = dist.PrefixStore("b", inner)  # as torchrun's: the job's, and the reunion's

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from wirebench.comm import store
+from wirebench.comm import connections, store
 from wirebench.comm.store import Place
 
 SECONDS = 5.0
@@ -37,7 +37,7 @@ def test_a_host_of_the_store_that_is_cut_off_is_noticed_in_time() -> None:
     joined.set("a", "b")
     timeouts = [
         connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
-        for connection in store.connections_to(place.port)
+        for connection in connections.connections_to(place.port)
     ]
     assert 1000 * SECONDS in timeouts and kept.get("a") == b"b"
 

@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,18 +18,23 @@ from wirebench.training.elastic.host_memory import TMPFS
 
 RENDEZVOUS = "last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=5,is_host=false"
 LIMIT_SECONDS = 150.0
+PLAIN = (str(BIN / "torchrun"),)
+FORKING = (sys.executable, "-m", "suite", "torchrun")
+"""Ways to call torchrun."""
 
 
 class Agents:
     """Hosts h0, h1 ... of one rank each on this machine, that train tests/distributed/run.toml as one elastic job."""
 
-    def __init__(self, folder: Path, sizes: str, arguments: Sequence[str], pause_ms: int) -> None:
+    def __init__(
+        self, folder: Path, sizes: str, arguments: Sequence[str], pause_ms: int, torchrun: Sequence[str]
+    ) -> None:
         # Nobody's agent keeps the rendezvous: whichever host is lost, the others find each other.
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.folder, self.run = folder, folder / f"elastic-{self.store.port}"
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self.words = [
-            str(BIN / "torchrun"), "--nnodes", sizes, "--nproc-per-node", "1", "--max-restarts", "9",
+            *torchrun, "--nnodes", sizes, "--nproc-per-node", "1", "--max-restarts", "9",
             "--monitor-interval", "0.1", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.store.port}",
             "--rdzv-id", self.run.name, "--rdzv-conf", RENDEZVOUS, "--local-addr", "127.0.0.1",
             "train.py", str(CONFIG), f"output.dir={self.run}", "train.elastic=true", "train.commit_every_steps=3",
@@ -91,9 +97,11 @@ class Agents:
 
 
 @contextmanager
-def job(folder: Path, sizes: str, arguments: Sequence[str], pause_ms: int = 60) -> Iterator[Agents]:
+def job(
+    folder: Path, sizes: str, arguments: Sequence[str], pause_ms: int = 60, torchrun: Sequence[str] = PLAIN
+) -> Iterator[Agents]:
     """An elastic job in which no host is yet; at the end nothing of it lives."""
-    agents = Agents(folder, sizes, arguments, pause_ms)
+    agents = Agents(folder, sizes, arguments, pause_ms, torchrun)
     try:
         yield agents
     finally:

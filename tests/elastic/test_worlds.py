@@ -6,21 +6,22 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.ends import record
-from tests.elastic.agents import job
+from tests.elastic.agents import FORKING, PLAIN, job
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give hosts names")]
 
 
-@pytest.mark.parametrize("mirror", [0, 1])
-def test_a_world_shrinks_and_grows_again(mirror: int, tmp_path: Path) -> None:
-    with job(tmp_path, "2:3", ["train.max_steps=160", f"train.mirror={mirror}"]) as agents:
+@pytest.mark.parametrize(("mirror", "torchrun"), [(0, PLAIN), (1, FORKING)], ids=["plain", "forking"])
+def test_a_world_shrinks_and_grows_again(mirror: int, torchrun: tuple[str, ...], tmp_path: Path) -> None:
+    settings = ["train.max_steps=160", f"train.mirror={mirror}"]
+    with job(tmp_path, "2:3", settings, torchrun=torchrun) as agents:
         for host in ("h0", "h1", "h2"):
             agents.start(host)
-        agents.until(lambda: "step-00000006-of-0003" in agents.memory_of("h0"))
+        agents.until(lambda: any("step-00000006-of-0003" in name for name in agents.memory_of("h0")))
         agents.lose("h2")
-        agents.until(lambda: any(name.endswith("of-0002") for name in agents.memory_of("h0")))
+        agents.until(lambda: any("of-0002" in name for name in agents.memory_of("h0")))
         agents.start("h3")
-        agents.until(lambda: any(name.endswith("of-0003") for name in agents.memory_of("h3")))
+        agents.until(lambda: any("of-0003" in name for name in agents.memory_of("h3")))
         assert set(agents.wait().values()) == {0}, agents.said()
         ended = record(agents.run)
         assert (ended["status"], ended["world_size"]) == ("finished", 3)

@@ -19,7 +19,7 @@ def environment(
 
     base    the caller's environment, which is kept but for a place in another launcher's job
     port    torch: a free port of host 0, where rank 0 will listen; horovod: the port of the rendezvous server
-    counts  folder into which the ranks write their byte counts (wirebench.comm.counts)
+    counts  folder into which the ranks write their byte counts (wirebench.comm.metered)
     typed   the command line that the user typed
     """
     host = next(host for host in plan.hosts if rank in host.ranks)

@@ -5,6 +5,7 @@ torch    torch.distributed, one rank per process, started by torchrun (or srun, 
 horovod  Horovod, one rank per process, started by horovodrun (or, built with MPI, by mpirun or srun)
 """
 
+import functools
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from wirebench.comm import store as meeting
 from wirebench.comm.base import Communicator
-from wirebench.comm.counts import save_counts
+from wirebench.comm.connections import hang_up
 from wirebench.comm.hvd import HorovodCommunicator
 from wirebench.comm.launch import (
     COMMANDS,
@@ -32,13 +33,12 @@ from wirebench.comm.launch import (
     meeting_point,
 )
 from wirebench.comm.local import LocalHub
-from wirebench.comm.metered import Metered
+from wirebench.comm.metered import Metered, save_counts
 from wirebench.comm.peers import (
     Peer,
     any_dead,
     end_stopped,
     first_line,
-    hang_up,
     in_words,
     introduce,
     leave_word,
@@ -70,6 +70,7 @@ class Engine:
     module         Horovod itself on the horovod engine
     leaves         this rank ends alone and has told the others why
     uncounted      what moves gradients here passes our communicators by, so their counts are not the whole traffic
+    gone           the peers that `who_is_gone` has found
     """
 
     name: EngineName
@@ -85,6 +86,7 @@ class Engine:
     closers: list[Callable[[], None]] = field(default_factory=list)
     uncounted: bool = False
     leaves: bool = False
+    gone: list[Peer] = field(default_factory=list)
 
     @property
     def distributed(self) -> bool:
@@ -104,9 +106,8 @@ class Engine:
 
     def who_is_gone(self) -> str:
         """After a failure, which all living ranks are to meet: those that are gone, in words; '' if nobody can tell."""
-        hang_up(self.store)
-        gone = missing(self.peers, self.ranks[0], self.store)
-        return in_words(gone, self.peers[self.ranks[0]].host)
+        self.gone = missing(self.peers, self.ranks[0], self.store, functools.partial(hang_up, self.store))
+        return in_words(self.gone, self.peers[self.ranks[0]].host)
 
     def say_farewell(self, why: str) -> None:
         """This rank ends alone: the others, which are to fail now, find with `farewell` why. Then let them `linger`."""
@@ -117,18 +118,21 @@ class Engine:
 
     def farewell(self) -> str:
         """After a failure: why another rank has ended, if it has said so; it waits no longer for this one then."""
-        return word_left(self.store, self.ranks[0])
+        why = word_left(self.store, self.ranks[0])
+        if why and self.distributed:
+            hang_up(self.store)  # others may wait for this rank, and not for the one that has left its word
+        return why
 
     def lost_a_neighbour(self) -> bool:
-        """Whether a process of this host has ended."""
-        return any_dead(self.peers, self.peers[self.ranks[0]].host)
+        """Whether another rank's process has ended, as far as this one can tell."""
+        return any_dead(self.peers, self.ranks[0])
 
     def linger(self) -> None:
         """After a failure, before this process ends: other ranks may need it to find out who is gone.
 
         Ranks of this host that a signal has stopped end with it.
         """
-        linger(self.peers, self.ranks[0], self.store)
+        linger(self.peers, self.ranks[0], self.store, self.gone)
         end_stopped(self.peers, self.peers[self.ranks[0]].host)
 
     def sum_over_ranks(self, values: Sequence[Tensor]) -> Tensor:

@@ -6,6 +6,7 @@ Nothing here imports torch: what is wrong with a launch can be said before that 
 import atexit
 import importlib.util
 import json
+import multiprocessing
 import os
 import re
 import shlex
@@ -210,10 +211,13 @@ def let_rank_0_tell() -> None:
         time.sleep(SECONDS_FOR_RANK_0)
 
 
-def tell_error(message: object, code: int) -> None:
-    """Say on standard error, in one line, why this process will end with `code`."""
+def tell_error(message: object, code: int, at_once: bool = False) -> None:
+    """Say on standard error, in one line, why this process will end with `code`.
+
+    at_once  also where it may be rank 0's to tell: somebody waits for this process's end
+    """
     place = launched()
-    if code == UserError.exit_code:
+    if code == UserError.exit_code and not at_once:
         let_rank_0_tell()
     line = f"error: {f'rank {place.rank}: ' if place.size != 1 else ''}{line_of(message)}"
     if code != PeerLost.exit_code:
@@ -232,17 +236,21 @@ def _tell_torchrun(line: str) -> None:
             Path(path).write_text(json.dumps(content), encoding="utf-8")
 
 
-def end_process(code: int, tidy: bool = True) -> NoReturn:
+def end_process(code: int, tidy: bool = True, told: bool = False) -> NoReturn:
     """End with this exit code. A rank of a job does not come to the interpreter's own end.
 
-    That now and then aborts (exit code 134) where C++ threads of Gloo or of the store still run.
+    That now and then aborts (exit code 134) where C++ threads of Gloo or of the store still run. A rank that is done
+    and that its launcher has forked (`wirebench torchrun`) returns to it: that waits for a value, and ends the process.
 
     tidy  call what is registered with atexit; without, nothing waits for ranks that may be gone
+    told  the launcher has told this process to end, and waits for just that
     """
     if not launched().alone:
         if tidy:
             atexit._run_exitfuncs()
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        parent = multiprocessing.parent_process()
+        if code or told or parent is None or not parent.is_alive():
+            os._exit(code)
     sys.exit(code)

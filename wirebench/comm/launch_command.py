@@ -62,7 +62,8 @@ def launcher_words(line: Sequence[str], launcher: str) -> list[str]:
     # The program itself, or the first words after the interpreter's: python .../torchrun, python -m torch...run.
     for place, word in enumerate(line[:4]):
         if Path(word).name in programs:
-            before = ["python", "-m"] if line[place - 1 : place] == ["-m"] else []
+            asked = Path(line[place - 1]).name if place else ""
+            before = {"-m": ["python", "-m"], "suite": ["wirebench"], "wirebench": ["wirebench"]}.get(asked, [])
             rest = [_SECRET.sub(r"\1=...", each) for each in line[place + 1 :]]
             return [*before, Path(word).name, *rest]
     return []

@@ -1,14 +1,21 @@
-"""A communicator that keeps count: bytes sent, in all and to whom, calls made, seconds waited."""
+"""A communicator that keeps count: bytes sent, in all and to whom, calls made, seconds waited.
 
+To whom is also left in a folder, for comparison with the links' own counters.
+"""
+
+import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from wirebench.comm.base import LENGTH_BYTES, Communicator, Handle, Receive, lengths_go_ahead
+from wirebench.comm.peers import Peer
+from wirebench.utils.files import write_atomically
 
 
 class Count(NamedTuple):
@@ -80,3 +87,19 @@ class _MeteredHandle:
         else:
             self.meter.sent_to.update(self.sent_to)
         return result
+
+
+def save_counts(folder: Path, peers: Sequence[Peer], communicators: Sequence[Metered], complete: bool) -> None:
+    """Write rank-N.json for every rank of this process: {rank, host, sent_to: {rank: bytes}, complete}.
+
+    complete  the counts hold all that the ranks sent
+    """
+    for communicator in communicators:
+        rank = communicator.rank
+        content = {
+            "rank": rank,
+            "host": peers[rank].host,
+            "sent_to": {str(other): count for other, count in sorted(communicator.sent_to.items())},
+            "complete": complete,
+        }
+        write_atomically(folder / f"rank-{rank}.json", json.dumps(content) + "\n")

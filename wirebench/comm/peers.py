@@ -12,20 +12,23 @@ import socket
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 import torch.distributed as dist
 
+from wirebench.comm import connections
 from wirebench.comm.base import Communicator
+from wirebench.comm.connections import End
 from wirebench.errors import PeerLost, UserError
 
 GRACE_SECONDS = 3.0
+SIGN_SECONDS = 0.5
+"""A living rank that closes its connections, as a back end does after a timeout, signs in within this time."""
 POLL_SECONDS = 0.05
 ANSWER_SECONDS = 2.0
 """A store that takes longer than this for a word is cut off."""
@@ -35,11 +38,15 @@ STOPPED = "T"
 
 @dataclass(frozen=True)
 class Peer:
-    """A rank's process: host name and process number."""
+    """A rank's process: host name and process number.
+
+    ends  its ends of the connections that it and this process had when they met; empty where they cannot be told
+    """
 
     rank: int
     host: str
     pid: int
+    ends: frozenset[End] = frozenset()
 
     def __str__(self) -> str:
         return f"rank {self.rank} (pid {self.pid} on {self.host})"
@@ -69,8 +76,11 @@ def gather_bytes(communicator: Communicator, content: bytes) -> list[bytes]:
 
 def introduce(communicator: Communicator) -> list[Peer]:
     """All processes of the job, in rank order."""
-    mine = json.dumps([os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname(), os.getpid()]).encode()
-    return [Peer(rank, *json.loads(text)) for rank, text in enumerate(gather_bytes(communicator, mine))]
+    name = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
+    mine = json.dumps([name, os.getpid(), sorted(connections.own_ends())]).encode()
+    told = [json.loads(text) for text in gather_bytes(communicator, mine)]
+    reached = connections.other_ends()
+    return [Peer(r, host, pid, frozenset(reached & set(map(tuple, ends)))) for r, (host, pid, ends) in enumerate(told)]
 
 
 def agree_on(communicator: Communicator, what: str, mine: dict[str, Any]) -> None:
@@ -87,49 +97,62 @@ def agree_on(communicator: Communicator, what: str, mine: dict[str, Any]) -> Non
                 )
 
 
-def missing(peers: list[Peer], me: int, store: dist.Store | None) -> list[Peer]:
-    """The peers that are gone, as far as this process can tell; it takes at most GRACE_SECONDS.
+def missing(
+    peers: list[Peer], me: int, store: dist.Store | None, hang_up: Callable[[], object] = lambda: None
+) -> list[Peer]:
+    """The peers that are gone, as far as this process can tell; it takes GRACE_SECONDS, or a little more, at most.
 
     On this host the process table tells. A living rank meets the same failure sooner or later and signs in at the
-    store before it leaves, so that nobody counts it among the gone; who has not after GRACE_SECONDS is gone, or hangs.
+    store before it leaves, so that nobody counts it among the gone. Whose connections are closed and who has not signed
+    in after SIGN_SECONDS is gone; who is connected and has not after GRACE_SECONDS is gone, too, or hangs.
+
+    hang_up  closes this process's connections, when it has signed in, so that all meet the failure now
     """
-    book = _Book(store)
+    book, left = _Book(store), closed(peers, me)
+    # What this rank signs and reads is in rank 0's process: where that is gone, no answer comes.
+    book.lost = me != 0 and peers[0] in left
     book.sign("survivor", me)
-    gone = _missing(peers, me, book)
+    # After a timeout this process's own back end closes what it has, which says nothing of the others.
+    left = [] if len(left) == len(peers) - 1 > 1 else _closing(peers, me, book)
+    hang_up()
+    gone = _missing(peers, me, book, left)
     book.sign("leaving", me)
     return gone
 
 
-def _missing(peers: list[Peer], me: int, book: "_Book") -> list[Peer]:
-    deadline = time.monotonic() + GRACE_SECONDS
+def _closing(peers: list[Peer], me: int, book: "_Book") -> list[Peer]:
+    """The peers whose connections are closed, and who have not signed in: who is killed needs a moment for the last."""
+    deadline = time.monotonic() + SIGN_SECONDS
+    while True:
+        left = [p for p in closed(peers, me) if not book.has("survivor", p)]
+        known = any(p.ends for p in peers) and not dead(peers, peers[me].host)
+        if left or not known or time.monotonic() > deadline:
+            return left
+        time.sleep(POLL_SECONDS)
+
+
+def _missing(peers: list[Peer], me: int, book: "_Book", left: Collection[Peer]) -> list[Peer]:
+    began, here = time.monotonic(), peers[me].host
     while True:
         silent = [p for p in peers if p.rank != me and not book.has("survivor", p)]
-        gone = dead(silent, peers[me].host)
-        if book.lost and (gone[:1] == peers[:1] or peers[0].host != peers[me].host):
+        gone = dead(silent, here)
+        if book.lost and (gone[:1] == peers[:1] or peers[0].host != here):
             # The book was in rank 0's process, which keeps it open as long as others may read it (linger).
             return peers[:1]
+        waited = time.monotonic() - began
+        if waited > SIGN_SECONDS and book.exists:
+            gone = [p for p in silent if p in gone or p in left]
         if gone or not silent:
             return gone
-        if time.monotonic() > deadline:
+        if waited > GRACE_SECONDS:
             return silent if book.exists else []
         time.sleep(POLL_SECONDS)
 
 
-def hang_up(store: dist.Store | None) -> None:
-    """Close this process's connections, but the one to the store: who waits for it meets the failure now, too.
-
-    Back ends close theirs only when the process ends, which would then look like one more rank that is gone.
-    """
-    inner = store
-    while isinstance(inner, dist.PrefixStore):  # torchrun's store has the job's prefix and the reunion's
-        inner = inner.underlying_store
-    spared = inner.port if isinstance(inner, dist.TCPStore) else None
-    for connection in psutil.Process().net_connections("tcp"):
-        ends = {connection.laddr.port, *(connection.raddr[1:] or ())}
-        if connection.status == psutil.CONN_ESTABLISHED and spared not in ends:
-            # A copy, since the descriptor is the back end's, which may close it at this moment: that is as good.
-            with suppress(OSError), socket.socket(fileno=os.dup(connection.fd)) as copy:
-                copy.shutdown(socket.SHUT_RDWR)
+def closed(peers: list[Peer], me: int) -> list[Peer]:
+    """The peers that have closed all connections to this process, or whose system has, as they have ended."""
+    reached = connections.other_ends()
+    return [p for p in peers if p.rank != me and p.ends and not p.ends & reached]
 
 
 def leave_word(store: dist.Store | None, why: str) -> None:
@@ -146,14 +169,17 @@ def word_left(store: dist.Store | None, me: int) -> str:
     return why
 
 
-def linger(peers: list[Peer], me: int, store: dist.Store | None) -> None:
-    """On rank 0, whose process may keep the store: let the living read it before it goes, at most GRACE_SECONDS."""
+def linger(peers: list[Peer], me: int, store: dist.Store | None, gone: Collection[Peer] = ()) -> None:
+    """On rank 0, whose process may keep the store: let the living read it before it goes, at most GRACE_SECONDS.
+
+    gone  peers that are known to be
+    """
     if me != 0 or store is None:
         return
     book = _Book(store)
     deadline = time.monotonic() + GRACE_SECONDS
     while time.monotonic() < deadline and not book.lost:
-        silent = [p for p in peers if p.rank != me and not book.has("leaving", p)]
+        silent = [p for p in peers if p.rank != me and p not in gone and not book.has("leaving", p)]
         if silent == dead(silent, peers[me].host):
             return
         time.sleep(POLL_SECONDS)
@@ -185,13 +211,13 @@ def end_stopped(peers: list[Peer], host: str) -> None:
             os.kill(peer.pid, signal.SIGKILL)
 
 
-def any_dead(peers: list[Peer], host: str) -> bool:
-    """Whether one of the peers on `host` is dead, or is within GRACE_SECONDS.
+def any_dead(peers: list[Peer], me: int) -> bool:
+    """Whether one of the others has ended, or does within GRACE_SECONDS.
 
     A process closes its connections, which others notice, a little before it is gone from the process table.
     """
     deadline = time.monotonic() + GRACE_SECONDS
-    while not dead(peers, host):
+    while not dead(peers, peers[me].host) and not closed(peers, me):
         if time.monotonic() > deadline:
             return False
         time.sleep(POLL_SECONDS)

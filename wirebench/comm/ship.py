@@ -54,7 +54,7 @@ def bring(engine: Engine, source: int, read: Callable[[], bytes]) -> bytes | Non
 
 
 def _tensor(content: bytes) -> Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8) if content else torch.empty(0, dtype=torch.uint8)
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -11,12 +11,14 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import NamedTuple
 
 import psutil
 import torch.distributed as dist
+
+from wirebench.comm.connections import connections_to, end_silence_of
 
 _NAMES = {"torchrun": "TORCHELASTIC_RUN_ID", "srun": "SLURM_JOB_ID"}
 """The variable in which a launcher names the job to all ranks; torchrun's is random, unless --rdzv-id is given."""
@@ -90,29 +92,10 @@ def join(place: Place, seconds: float) -> dist.Store:
     """A store that another process keeps."""
     timeout = timedelta(seconds=seconds)
     store = dist.TCPStore(place.host, place.port, is_master=False, timeout=timeout, wait_for_workers=False)
+    # Its own timeout does not count while it waits for an answer.
     for connection in connections_to(store.port):
-        _end_silence(connection, seconds)
+        end_silence_of(connection, seconds)
     return dist.PrefixStore(_prefix(place), store)
-
-
-def connections_to(port: int) -> Iterator[socket.socket]:
-    """This process's connections to a port: copies, of which each is closed when the next one is asked for."""
-    for each in psutil.Process().net_connections("tcp"):
-        if each.status == psutil.CONN_ESTABLISHED and each.raddr and each.raddr[1] == port:
-            with socket.socket(fileno=os.dup(each.fd)) as copy:
-                yield copy
-
-
-def _end_silence(connection: socket.socket, seconds: float) -> None:
-    """Let a call fail when the store's host has been silent for so long: it is cut off, or gone.
-
-    The store's own timeout does not count while it waits for an answer, and TCP tries for a quarter of an hour.
-    """
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(1000 * seconds))
-    # Where the question has arrived and the answer has not, there is nothing that TCP would try again.
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, round(seconds / 2)))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
 
 
 def by_rank_0(agents: dist.Store, rank: int, address: str, one_host: bool, seconds: float) -> dist.Store:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 import psutil
@@ -136,11 +136,6 @@ def _own_seconds() -> float:
         except psutil.Error:
             continue  # it has ended meanwhile
     return float(total)
-
-
-def process_age() -> float:
-    """Seconds since this process was started."""
-    return max(0.0, time() - float(psutil.Process().create_time()))
 
 
 def _boot() -> str:

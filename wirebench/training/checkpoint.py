@@ -145,21 +145,27 @@ class Checkpoints:
         self.newest = chosen["folder"]
         return True
 
-    def load(self, chosen: dict[str, Any] | None, content: Sequence[bytes | None]) -> None:
+    def load(
+        self, chosen: dict[str, Any] | None, content: Sequence[bytes | None], model: bytes, have: Sequence[bool]
+    ) -> None:
         """Load a state from elsewhere than a checkpoint; every rank calls it.
 
         chosen   rank 0: its `progress` and the `world` that it is of
         content  rank 0: the model's file, then one for each rank of that world; None where it is lost
+        have     which ranks have the model's file already; model: its content, where this one has
         """
         if chosen is not None and chosen["world"] != self._world():
             self.state.take_over(chosen["progress"], chosen["world"])
         (told,) = distribute(self.engine, [json.dumps(chosen).encode()] * self.engine.size)
-        self._spread(json.loads(told), content)
+        self._spread(json.loads(told), content, model, have)
 
-    def _spread(self, chosen: Mapping[str, Any], content: Sequence[bytes | None]) -> None:
-        """Load what rank 0 has read, on all ranks."""
-        whole = [content[0] or b""] if content else []
-        (model, *_) = distribute(self.engine, whole * self.engine.size)
+    def _spread(
+        self, chosen: Mapping[str, Any], content: Sequence[bytes | None], model: bytes = b"", have: Sequence[bool] = ()
+    ) -> None:
+        """Load what rank 0 has read, on all ranks; `have`: those that need not get the model from it."""
+        needs = [not has for has in have] or [True] * self.engine.size
+        (got, *_) = distribute(self.engine, [(content[0] or b"") * need for need in needs] if content else [])
+        model = model or got
         parts = rank_states(content[1:], self.engine.size) if content else []
         own = map(from_bytes, distribute(self.engine, [to_bytes(each) for each in parts]))
         ranks = [RankState([unpack(file) for file in each.states], each.joins, each.weight) for each in own]

@@ -20,7 +20,7 @@ from wirebench.record.writer import NullRecord, RunRecord
 from wirebench.telemetry import rank_facts
 from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.gpu import GpuSampler, NullSampler
-from wirebench.telemetry.machines import LoadMeter, process_age
+from wirebench.telemetry.machines import LoadMeter
 from wirebench.telemetry.rank_facts import CoreWatch, InterfaceWatch
 from wirebench.telemetry.step_stats import summary
 from wirebench.telemetry.timeline import Timeline
@@ -35,6 +35,7 @@ from wirebench.training.residual_watch import ResidualWatch
 from wirebench.training.step_log import StepLog
 from wirebench.training.train_state import TrainState
 from wirebench.utils.files import keeping
+from wirebench.utils.processes import age
 
 SETTLED_STEPS = 3
 
@@ -112,7 +113,7 @@ class Trainer:
         self.record.restore(self.state.history)
         self.state.start_watch()
         self._steps_began = self.epoch_began = time.perf_counter()
-        self._startup_seconds = process_age()
+        self._startup_seconds = age()
 
     def already_finished(self) -> bool:
         """Whether the run that is resumed has done all steps and has its record: then there is nothing to do."""

@@ -61,6 +61,7 @@ class Commits:
     launcher: Launcher
     warden: Warden
     job: str = ""
+    world: str = ""
     held_by_first: bool = False
     newest: int | None = None
     _off: bool = False
@@ -86,7 +87,8 @@ class Commits:
         if self.mirror:
             parts |= self._mirrored(pack(mine))
         if not self._off:
-            self._writer.submit(functools.partial(self._write, Commit(self.state.step, self.engine.size), parts))
+            commit = Commit(self.state.step, self.engine.size, self.world)
+            self._writer.submit(functools.partial(self._write, commit, parts))
         self.newest = self.state.step
 
     def recover(self, checkpoints: Checkpoints) -> bool:
@@ -95,8 +97,9 @@ class Commits:
         mine = {"held": self.memory.inventory(), "trusted": sorted(self.memory.trusted()), "new": uuid.uuid4().hex}
         told = [json.loads(each) for each in gather_bytes(communicator, json.dumps(mine).encode())]
         jobs = {job for each in told for job in each["trusted"]}
-        self.job = min(jobs, default=told[0]["new"])
-        plan = choose([[held for held in each["held"] if held["job"] in {"", self.job}] for each in told])
+        self.job, self.world = min(jobs, default=told[0]["new"]), told[0]["new"][:8]
+        held = [[one for one in each["held"] if one["job"] in {"", self.job}] for each in told]
+        plan = choose(held)
         if plan is None or self.job not in jobs:
             if me == first_on_host(self.engine.peers, me):
                 self.memory.forget()
@@ -113,7 +116,9 @@ class Commits:
         noted = gather_bytes(communicator, json.dumps(self.memory.take_trouble()).encode())
         trouble = [json.loads(each) for each in noted]
         chosen = self._chosen(plan, content[-1], trouble) if self.engine.is_first else None
-        checkpoints.load(chosen, content[:-1] if self.engine.is_first else [])
+        have = [has_model(each, plan.commit) for each in held]
+        model = self.memory.read(plan.commit, MODEL) if have[me] else b""
+        checkpoints.load(chosen, content[:-1] if self.engine.is_first else [], model, have)
         return True
 
     def close(self, over: bool) -> None:
@@ -132,26 +137,29 @@ class Commits:
     def note_trouble(self) -> None:
         """A rank is gone: what the record will say of the time and the steps that this cost."""
         self._settle()
-        self.memory.note_trouble({"at": time.time(), "step": self.state.step})
+        self.memory.note_trouble({"at": time.time(), "step": self.state.step, "size": self.engine.size})
 
     def _chosen(self, plan: Plan, about: bytes | None, trouble: Sequence[dict[str, float]]) -> dict[str, Any]:
         assert about is not None, "choose() takes no commit without it"
         told = json.loads(about)
         masses, all_of_it = told["masses"], sum(told["masses"])
         lost = sum(masses[rank] for rank in plan.lost)
-        noted = [each for each in trouble if each]
+        # A host that was away for a while remembers the trouble after which it left.
+        noted = [each for each in trouble if each and each["at"] >= told["at"]]
+        steps = [int(each["step"]) for each in noted if each["size"] == plan.commit.size]
         progress = told["progress"]
         change = {
             "step": plan.commit.step,
             "workers_before": plan.commit.size,
             "workers": self.engine.size,
-            "steps_lost": int(max((each["step"] for each in noted), default=plan.commit.step)) - plan.commit.step,
+            "steps_lost": max(max(steps, default=0) - plan.commit.step, 0),
             "lost_ranks": plan.lost,
             "lost_residual": lost / all_of_it if all_of_it else 0.0,
             "began": min((each["at"] for each in noted), default=told["at"]),
         }
         progress["worlds"] = [*progress.get("worlds", []), change]
-        lost_share = f"lost with rank {', '.join(map(str, plan.lost))}: {change['lost_residual']:.1%} of all residuals"
+        share = f"{100 * change['lost_residual']:.3g}% of all residuals"  # however little, it is not said to be nothing
+        lost_share = f"lost with rank {', '.join(map(str, plan.lost))}: {share}"
         self.note(
             f"going on from memory after {plan.commit.step} steps, {plan.commit.size} workers before, "
             f"{self.engine.size} now; {lost_share if plan.lost else 'nothing that was held back is lost'}"
@@ -198,17 +206,27 @@ class Commits:
 def choose(held: Sequence[Sequence[dict[str, Any]]]) -> Plan | None:
     """The commit to go on with: of the least is missing, and of those the newest; None where none has its model.
 
+    Steps alone do not tell which is newer: a larger world counts fewer of them for the same images.
+
     held  for each rank what its host has (HostMemory.inventory)
     """
     sources: dict[Commit, dict[str, int]] = {}
+    worlds: dict[Commit, int] = {}
     for rank, commits in enumerate(held):
         for each in commits:
-            known = sources.setdefault(Commit(each["step"], each["size"]), {})
+            commit = Commit(each["step"], each["size"], each["world"])
+            worlds[commit] = max(worlds.get(commit, -1), each["worlds"])
+            known = sources.setdefault(commit, {})
             for name in each["files"]:
                 known.setdefault(name, rank)
     plans = [Plan(commit, files) for commit, files in sources.items() if {MODEL, ABOUT} <= files.keys()]
     whole = [plan for plan in plans if len(plan.lost) < plan.commit.size]
-    return min(whole, key=lambda plan: (len(plan.lost), -plan.commit.step), default=None)
+    return min(whole, key=lambda plan: (len(plan.lost), -worlds[plan.commit], -plan.commit.step), default=None)
+
+
+def has_model(held: Sequence[dict[str, Any]], commit: Commit) -> bool:
+    """Whether a host that holds this has the commit's model: its ranks need not wait for another host's."""
+    return any(Commit(each["step"], each["size"], each["world"]) == commit and MODEL in each["files"] for each in held)
 
 
 def first_on_host(peers: Sequence[Peer], rank: int) -> int:

@@ -1,11 +1,13 @@
 """What outlives a worker in the memory of its host: files on a tmpfs, in a folder of the job and of the host.
 
-A commit is a folder `step-00000020-of-0004` with `model`, `rank-0002` ... and `about.json`. Each file appears in one
-rename, so a process may be killed at any time; a commit of which files are missing is told by the other ranks'.
+A commit is a folder `step-00000020-of-0004-in-1f0c5b7a` with `model`, `rank-0002` ... and `about.json`. Each file
+appears in one rename, so a process may be killed at any time; a commit of which files are missing is told by the other
+ranks'.
 """
 
 import hashlib
 import json
+import multiprocessing
 import os
 import re
 import shutil
@@ -27,10 +29,15 @@ MODEL, ABOUT, TROUBLE = "model", "about.json", "trouble.json"
 
 
 class Commit(NamedTuple):
-    """A commit's name: made after `step` steps, counted as in a world of `size` ranks."""
+    """A commit's name: made after `step` steps, counted as in a world of `size` ranks.
+
+    world  a word of that world alone: another one may come to the same step by another way, and the files of two
+           commits that were never whole are not to make a third
+    """
 
     step: int
     size: int
+    world: str
 
 
 def rank_file(rank: int) -> str:
@@ -40,8 +47,12 @@ def rank_file(rank: int) -> str:
 
 def launcher() -> str:
     """Who started this process: the same for a process that takes its place, another one for another job's."""
-    parent = psutil.Process(os.getppid())
-    return f"{parent.pid}-{parent.create_time():.2f}"
+    asked = multiprocessing.parent_process()  # who has asked a fork server for this process, if that is its parent
+    pid = os.getppid() if asked is None or asked.pid is None else asked.pid
+    try:
+        return f"{pid}-{psutil.Process(pid).create_time():.2f}"
+    except psutil.NoSuchProcess:
+        return f"{pid}-gone"
 
 
 class HostMemory:
@@ -74,29 +85,38 @@ class HostMemory:
         made = [path.stat().st_mtime_ns for path in (each / ABOUT for each in self._all()) if path.exists()]
         oldest = sorted(made)[-KEPT:][0]
         for folder in self._all():
-            about = folder / ABOUT
-            if about.exists() and about.stat().st_mtime_ns < oldest:
+            # Where the first rank was killed before it wrote its part, there is none.
+            last = folder / ABOUT if (folder / ABOUT).exists() else folder
+            if last.stat().st_mtime_ns < oldest:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _all(self) -> list[Path]:
         return sorted(self.folder.glob("step-*"))
 
     def inventory(self) -> list[dict[str, Any]]:
-        """What this host holds: of each commit its `step` and `size`, the names of its `files`, and its `job`."""
+        """What this host holds, for each commit.
+
+        step, size, world  its name; files: their names
+        job, worlds        whose it is, and how many changes of the world came before it; "" and -1 where this host has
+                           no word of that
+        """
         found = []
         for folder in self._all():
-            match = re.fullmatch(r"step-(\d+)-of-(\d+)", folder.name)
+            match = re.fullmatch(r"step-(\d+)-of-(\d+)-in-(\w+)", folder.name)
             if match:
-                commit = Commit(*map(int, match.groups()))
+                step, size, world = match.groups()
+                commit = Commit(int(step), int(size), world)
                 files = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-                found.append({**commit._asdict(), "files": files, "job": self._job(commit)})
+                job, worlds = self._about(commit)
+                found.append({**commit._asdict(), "files": files, "job": job, "worlds": worlds})
         return found
 
-    def _job(self, commit: Commit) -> str:
+    def _about(self, commit: Commit) -> tuple[str, int]:
         try:
-            return str(json.loads(self.read(commit, ABOUT))["job"])
+            about = json.loads(self.read(commit, ABOUT))
+            return str(about["job"]), len(about["progress"].get("worlds", []))
         except (OSError, ValueError, KeyError, TypeError):
-            return ""
+            return "", -1
 
     def trusted(self) -> set[str]:
         """Jobs of which commits were made here under the launcher of this very process."""
@@ -128,4 +148,4 @@ class HostMemory:
             self.folder.parent.rmdir()
 
     def _folder(self, commit: Commit) -> Path:
-        return self.folder / f"step-{commit.step:08d}-of-{commit.size:04d}"
+        return self.folder / f"step-{commit.step:08d}-of-{commit.size:04d}-in-{commit.world}"

@@ -1,0 +1,45 @@
+"""torchrun with ranks that are soon back: they are forked from a process that has imported what they need.
+
+As a rule torchrun starts a Python for each rank, which imports torch again, about three seconds of a core apiece after
+every restart. Told `--start-method forkserver --run-path`, it forks its ranks from Python's fork server instead, a
+process that lives as long as torchrun does. Here that one begins to import beside torchrun's own imports. It runs
+nothing else: nothing of a rank is in it, no thread, no connection, and no GPU.
+"""
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Sequence
+from multiprocessing import forkserver
+
+RENDEZVOUS = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
+OPTIONS = ("--start-method", "forkserver", "--run-path", "--rdzv-conf", RENDEZVOUS)
+"""Those that the user gives come later, and count."""
+ENVIRONMENT = {
+    # A host that comes later would wait in vain in a store that agents share between restarts (torch 2.15).
+    "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    # Where torchrun starts a Python for each rank, it does so with -u.
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+def launch(words: Sequence[str], preload: Sequence[str]) -> None:
+    """Run torchrun with these words: options, a script's path, the script's own.
+
+    preload  modules that the script imports
+    """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    multiprocessing.set_forkserver_preload(["torch.distributed.run", *preload])
+    forkserver.ensure_running()
+    logging.getLogger("torch.distributed.elastic.multiprocessing.api").addFilter(_with_text)
+    from torch.distributed import run
+
+    run.main([*OPTIONS, *words])
+
+
+def _with_text(record: logging.LogRecord) -> bool:
+    """Write out here how a rank has failed: torch imports its compiler for that, two seconds of a core (torch 2.15)."""
+    if record.exc_info:
+        record.exc_text, record.exc_info = logging.Formatter().formatException(record.exc_info), None
+    return True
