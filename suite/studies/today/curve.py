@@ -52,6 +52,12 @@ def curve_of(path: Path) -> dict[str, Any]:
     return {"curve": curve, "last_bytes": float(steps[-1]["wire_bytes"] or 0.0) if steps else 0.0}
 
 
+def steps_of(run: NotedRun) -> int:
+    """How many steps were made."""
+    curve = run.note["curve"]
+    return int(curve[-1][0]) if curve else 0
+
+
 def pace(run: NotedRun, gbit: float, passes: float) -> Pace | None:
     """How long a mean step takes at this link rate; None where the record does not say. `passes` as from `quietest`."""
     curve = run.note["curve"]

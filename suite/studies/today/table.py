@@ -9,7 +9,7 @@ from suite.studies.convergence.rows import Method, history, shared, wire_bytes
 from suite.studies.findings import Finding, claims_table
 from suite.studies.notes import NotedRun
 from suite.studies.significance import compare
-from suite.studies.today.curve import Pace, loss_after, pace
+from suite.studies.today.curve import Pace, loss_after, pace, steps_of
 from suite.studies.today.tasks import DENSE
 from wirebench.utils.markdown import table
 
@@ -70,7 +70,7 @@ def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
 
 def _setting(methods: Sequence[Method]) -> list[str]:
     usual, machines = shared(methods), dict.fromkeys(run.machine for run in runs_of(methods))
-    steps = max(run.record["steps_done"] for method in methods for run in method.runs)
+    steps = max(map(steps_of, runs_of(methods)))
     return [
         f"{usual.get('model')} with {methods[0].runs[0].record['parameters']:,} parameters on {usual.get('data')}, "
         f"{usual.get('workers')} virtual workers of {usual.get('batch size')} samples, {steps} steps. The loss is that "
@@ -154,7 +154,7 @@ def _loss_in_time(method: Method, dense: Method | None, rate: float, passes: flo
     mine = mean_pace(method, rate, passes)
     if dense is None or theirs is None or mine is None or method.ends:
         return "-"
-    whole = dense.runs[0].record["steps_done"]
+    whole = steps_of(dense.runs[0])
     steps = min(whole / PART * theirs.seconds / mine.seconds, whole)
     known = [loss_after(run.note["curve"], steps) for run in method.runs]
     there = [loss for loss in known if loss is not None]
