@@ -29,8 +29,8 @@ from suite.studies.trainings import refuse_another
 from wirebench.errors import UserError
 
 CIFAR10 = "cifar-10-batches-bin"
-SHORT = 30
-"""Steps of a quick run: the local steps until the first exchange."""
+SHORT, SHALLOW = 30, "model.depth=2"
+"""Of a quick run: the steps, as many as local ones until the first exchange, and a model that is soon evaluated."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, default=0, metavar="N", help="end every run after N steps, to try the study (0: run on)")
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
     add("--out", type=Path, metavar="FOLDER", help="results go to FOLDER/TASK (results/today)")
-    add("--quick", action="store_true", help=f"if nothing else is said: {' and '.join(QUICK)} on the {GPT.name}, one "
-        f"seed, {SHORT} steps, into build/tables/today")  # fmt: skip
+    add("--quick", action="store_true", help=f"if nothing else is said: {' and '.join(QUICK)} on half the {GPT.name}, "
+        f"one seed, {SHORT} steps, into build/tables/today")  # fmt: skip
 
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 def series(quick: bool) -> list[Part]:
     """Both tasks; quick: a few steps of two methods of the GPT."""
     if quick:
-        short = ["--seeds", "0", "--steps", str(SHORT), "--methods", *QUICK]
+        short = ["--seeds", "0", "--steps", str(SHORT), "--set", SHALLOW, "--methods", *QUICK]
         return [Part(2, ["--task", GPT.name, *short])]
     return [Part(3.5 * 60, ["--task", "gpt"]), Part(2.5 * 60, ["--task", "resnet", "--data", "{data}"])]
 
@@ -95,8 +95,8 @@ def completed(options: argparse.Namespace) -> argparse.Namespace:
     """The options with what was not said. Short runs stay away from the committed ones."""
     usual: dict[str, Any] = {"task": list(TASKS), "out": RESULTS / "today"}
     if options.quick:
-        folder = ROOT / "build/tables/today"
-        usual = {"task": [GPT.name], "methods": list(QUICK), "seeds": [0], "steps": SHORT, "out": folder}
+        usual = {"task": [GPT.name], "methods": list(QUICK), "seeds": [0], "steps": SHORT, "set": [SHALLOW]}
+        usual["out"] = ROOT / "build/tables/today"
     return argparse.Namespace(**{**vars(options), **{k: v for k, v in usual.items() if not getattr(options, k)}})
 
 

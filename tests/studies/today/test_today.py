@@ -16,7 +16,7 @@ from suite.studies.series import options_of
 from suite.studies.today import figures, verdicts
 from suite.studies.today.curve import WINDOW, curve_of, loss_after, pace
 from suite.studies.today.report import methods_of
-from suite.studies.today.run import SHORT, Traced, completed, tasks
+from suite.studies.today.run import SHALLOW, SHORT, Traced, completed, tasks
 from suite.studies.today.table import front
 from suite.studies.today.tasks import DENSE, GPT, QUICK, SETTINGS, TASKS, compositions
 from tests.flexreduce import run_record
@@ -78,7 +78,7 @@ def test_short_runs_are_few_and_lie_apart_and_images_are_left_out_where_there_ar
 ) -> None:
     short = completed(options_of("today", ["--quick", "--seeds", "3"]))
     assert (short.task, short.methods, short.seeds, short.steps) == (["gpt"], list(QUICK), [3], SHORT)
-    assert short.out == ROOT / "build/tables/today"
+    assert (short.out, short.set) == (ROOT / "build/tables/today", [SHALLOW])
     usual = completed(options_of("today", []))
     assert (usual.task, usual.methods, usual.steps, usual.out) == (list(TASKS), None, 0, RESULTS / "today")
     assert tasks(usual) == ["gpt"]
