@@ -92,11 +92,13 @@ tables: setup ## all studies: runs that are not there yet, every table, one page
 	$(STUDY) run $(if $(QUICK),--quick) $(INPUTS) || { code=$$?; test $$code -lt 128 || exit $$code; failed=yes; }; \
 	$(STUDY) report --html $(TABLES)/report.html $(if $(QUICK),,--readme README.md) && test -z "$$failed"
 
-bench-overhead: setup ## our train step compared with DDP and with Horovod's optimizer (about 15 min)
+bench-overhead: setup ## our train step and synchronise compared with DDP and with Horovod's optimizer (about 35 min)
 	@mkdir -p $(RESULTS)/overhead
 	@for engine in torch horovod; do for model in resnet20 vgg16; do \
 		$(RUN_ENV) $(VENV)/wirebench bench overhead --engine $$engine --model $$model \
 			--json $(RESULTS)/overhead/$$engine-$$model.json 2>&1 | $(PLAIN); done; done
+	@$(RUN_ENV) $(VENV)/wirebench bench overhead --engine torch --model resnet20 --ours synchronise --turns 30 \
+		--json $(RESULTS)/overhead/torch-resnet20-synchronise.json
 
 bench-checkpoint: setup ## what checkpoints cost VGG-16 at every 50 steps: turns with and without (about 7 min)
 	@mkdir -p $(RESULTS)/checkpoint
@@ -187,7 +189,7 @@ bench-break-even: setup ## compressors on both sides of the break-evens that the
 		--out $(BREAK_EVEN)/vgg16_gtx1080ti || failed=yes; \
 	$(STUDY) break_even report $(BREAK_EVEN)/*/ && test -z "$$failed"
 
-bench-prediction: setup ## forty compositions on emulated clusters, each compared with its prediction (about 20 min)
+bench-prediction: setup ## forty compositions on emulated clusters, each compared with its prediction (about 15 min)
 	@failed=; \
 	$(STUDY) prediction run --again || failed=yes; \
 	$(STUDY) prediction report --simulate && test -z "$$failed"
