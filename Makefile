@@ -32,7 +32,7 @@ STUDY = $(VENV)/wirebench study
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all lint format clean tables bench-overhead bench-checkpoint bench-input bench-cifar bench-synthetic \
 	bench-collectives bench-flexreduce bench-compressors bench-methods bench-gssgd bench-convergence bench-mgwfbp \
-	bench-prediction bench-schedules bench-break-even bench-iwp
+	bench-prediction bench-schedules bench-break-even bench-iwp bench-today
 
 help: ## show this list
 	@echo 'Wirebench: what data-parallel training puts on the wire'
@@ -158,6 +158,9 @@ bench-iwp: setup ## the IWP paper's ratios, waiting times and network I/O; CIFAR
 	@failed=; \
 	$(STUDY) iwp run --data "$(CIFAR)" $(if $(IMAGES),--images "$(IMAGES)") || failed=yes; \
 	$(STUDY) iwp report && test -z "$$failed"
+
+bench-today: setup ## a GPT and a ResNet with the methods of 2022 to 2026, loss by bytes and by time; CIFAR=FOLDER (about 6 h)
+	@$(STUDY) today run $(if $(wildcard $(CIFAR)),--data "$(CIFAR)")
 
 bench-convergence: setup ## CIFAR-10 with every compressor, several seeds, two tasks; CIFAR=FOLDER (about 12 h)
 	@$(STUDY) convergence run --data "$(CIFAR)"

@@ -135,6 +135,20 @@ def test_the_compressor_keeps_the_contract() -> None:
     contract.test_what_is_not_finite_reaches_all_ranks_at_once(variant, 25, float("nan"))
 
 
+@pytest.mark.usefixtures("mine")
+def test_the_optimizer_as_a_compressor_keeps_the_contract() -> None:
+    assert FILES["mine/signum.py"].count("\n") <= 30
+    contract.test_zeros_give_zeros(("mine.signum", {}))
+    contract.test_a_restored_run_goes_on_bit_for_bit(("mine.signum", {}))
+    contract.test_what_is_not_finite_reaches_all_ranks_at_once(("mine.signum", {}), 25, float("inf"))
+
+
+@pytest.mark.usefixtures("mine")
+def test_the_rule_of_the_outer_step_is_asked() -> None:
+    rule = importlib.import_module("mine.post_local").PostLocal(every=4, together=3)
+    assert [step for step in range(12) if rule.starts(0, step)] == [0, 1, 2, 3, 7, 11]
+
+
 def test_the_contract_is_tested_on_a_module_of_ones_own(mine: Path) -> None:
     (line,) = [line for _, _, text in blocks(RECIPES) for line in text.splitlines() if "WIREBENCH_COMPRESSOR" in line]
     setting, *command = shlex.split(line)

@@ -42,6 +42,7 @@ def onebit_average(memory: ErrorMemory, bucket: Bucket, world: ExchangeContext, 
     waiting, served = memory.slice(bucket), memory.slice(bucket, SERVED)
     shares = shares_of(by_layer(bucket), world.size)
     piece, groups = shares[world.rank]
+    words = _words(shares[0])
     with phase("encode"):
         total = served[piece].clone()
         served[piece] = 0
@@ -49,26 +50,26 @@ def onebit_average(memory: ErrorMemory, bucket: Bucket, world: ExchangeContext, 
         # them travels as its own.
         waiting.add_(served)
         served.zero_()
-        parts = [_coded(waiting[share.piece], share.groups) for share in shares]
+        parts = [_coded(waiting[share.piece], share.groups, words) for share in shares]
     answers = yield Route(parts, values=sum(_words(share) for share in shares))
     with phase("decode"):
-        total.add_(_average(answers, groups, torch.empty_like(total)), alpha=world.size)
+        total.add_(_average(answers, groups, words, torch.empty_like(total)), alpha=world.size)
     with phase("encode"):
         # All ranks' messages are of one length, as engines gather such ones fastest.
-        message = _coded(total, groups)
-        message = pad(message, (0, max(_length(share) for share in shares) - message.numel()))
+        message = _coded(total, groups, words)
+        message = pad(message, (0, words + max(len(share.groups) for share in shares) - message.numel()))
         served[piece] = total
     messages = yield Gather(message, values=_words(shares[world.rank]))
     with phase("decode"):
         for share, each in zip(shares, messages, strict=True):
-            _average([each], share.groups, out[share.piece])
+            _average([each], share.groups, words, out[share.piece])
         return out.div_(world.size)
 
 
 def onebit_bytes(numel: int, size: int) -> int:
     """What a rank hands over for one layer of `numel` elements: both messages."""
     shares = shares_of((Run(numel, 1),), size)
-    sent = [_length(share) for share in shares]
+    sent = [_words(shares[0]) + len(share.groups) for share in shares if share.groups]
     return WORD_BYTES * (sum(sent) + max(sent))
 
 
@@ -90,27 +91,23 @@ def shares_of(groups: Groups, size: int) -> tuple[Share, ...]:
     return tuple(shares)
 
 
-def _length(share: Share) -> int:
-    return _words(share) + len(share.groups)
-
-
 def _words(share: Share) -> int:
     return -(-(share.piece.stop - share.piece.start) // WORD_BITS)
 
 
-def _coded(values: Tensor, groups: Groups) -> Tensor:
-    """The message of `values`, int32: scales, then bits; what it cuts off is left in `values`."""
+def _coded(values: Tensor, groups: Groups, places: int) -> Tensor:
+    """The message of `values`, int32: bits, in so many words, then scales; what it cuts off is left in `values`."""
     if not groups:
         return values.new_empty(0, dtype=torch.int32)
     scales = reduce(values, groups, MAGNITUDES)[0] / widths(groups, values.device)
     words = Signs(groups, values.device).encode(values, (scales, -scales))
-    return torch.cat((scales.view(torch.int32), words))
+    return torch.cat((pad(words, (0, places - words.numel())), scales.view(torch.int32)))
 
 
-def _average(messages: list[Tensor], groups: Groups, out: Tensor) -> Tensor:
+def _average(messages: list[Tensor], groups: Groups, places: int, out: Tensor) -> Tensor:
     """Write the average of what the messages stand for to `out`."""
     if groups:
-        end = len(groups) - (-out.numel() // WORD_BITS)
-        pairs = [(each[len(groups) : end], each[: len(groups)].view(torch.float32)) for each in messages]
+        count, end = -(-out.numel() // WORD_BITS), places + len(groups)
+        pairs = [(each[:count], each[places:end].view(torch.float32)) for each in messages]
         Signs(groups, out.device).decode([(words, scales, -scales) for words, scales in pairs], out)
     return out

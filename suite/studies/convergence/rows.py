@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,13 +84,17 @@ def read(folder: Path) -> list[NotedRun]:
     return notes.read(folder, NEEDS)
 
 
-def load(folder: Path) -> list[Method]:
+def load(folder: Path, own: Collection[str] = ()) -> list[Method]:
     """All methods, dense first, then by accuracy.
 
     UserError where the runs are not of one setting, a method's runs not of the same options, or a seed was used twice.
+    own  settings, by their names in SHARED, that may differ between methods
     """
     runs = read(folder)
-    notes.refuse_mixed(folder, settings(runs))
+    shared_by_all = settings(runs).items()
+    notes.refuse_mixed(
+        folder, {name: {key: v for key, v in each.items() if key not in own} for name, each in shared_by_all}
+    )
     methods = [Method(label, seeds) for label, seeds in by_label(runs).items()]
     for method in methods:
         notes.refuse_mixed(folder, {run.folder.name: options_of(run.record["config"]) for run in method.runs})

@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from suite.compose.resolve import resolve
 from suite.studies.convergence import report, rows
@@ -59,15 +60,19 @@ class Cell:
     def make(self, out: Path, launch: Launch) -> bool:
         """Train, on from the last epoch; whether that left a result."""
         folder = out / self.label
-        if self.is_there(out):
+        if (folder / NOTE).exists():
             shutil.rmtree(folder)
         command = self.command(folder)
         if not attempt(command, folder, launch):
             return False
+        note = self.noted(folder)
         keep(folder)
-        note = {"label": self.method.label, "seed": self.seed, "density": self.method.density}
         write(folder, {**note, "task": self.task.name, "epochs": self.epochs, "launch": shown(command)})
         return True
+
+    def noted(self, folder: Path) -> dict[str, Any]:
+        """What its note says of it, beside task, epochs and launch; the run's folder has all its files yet."""
+        return {"label": self.method.label, "seed": self.seed, "density": self.method.density}
 
     @property
     def words(self) -> tuple[str, ...]:

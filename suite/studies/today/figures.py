@@ -1,0 +1,102 @@
+"""Training loss by bytes and by seconds: a panel for each family of methods, dense training in all of them."""
+
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+
+from suite.figures import colours
+from suite.figures.curves import Curve, curves
+from suite.figures.provenance import counted, provenance
+from suite.figures.style import Figure, around, grid
+from suite.studies.convergence.network import quietest
+from suite.studies.convergence.rows import Method
+from suite.studies.notes import NotedRun
+from suite.studies.today.curve import pace
+from suite.studies.today.table import runs_of
+from suite.studies.today.tasks import DENSE
+
+ACROSS, WIDTH, HEIGHT = 2, 320, 250
+SHOWN_GBIT = 1.0
+FAMILIES = {
+    "local steps": {
+        "diloco": colours.BLUE, "sparseloco": colours.VERMILLION, "streaming_diloco": colours.GREEN,
+        "local_sgd": colours.PINK,
+    },
+    "updates in place of gradients": {
+        "demo": colours.BLUE, "dion": colours.VERMILLION, "lion_sign": colours.GREEN, "zero_one_adam": colours.PINK,
+        "onebit_adam": colours.ORANGE,
+    },
+}  # fmt: skip
+"""Beside those of every figure, what is no average of gradients."""
+
+Place = Callable[[NotedRun, Sequence[float]], float | None]
+"""Where a window of a run's curve stands on the horizontal axis."""
+
+
+def against_bytes(task: str, methods: Sequence[Method]) -> Figure:
+    """By what a worker had sent."""
+    return _figure(
+        f"Loss by bytes: {task}", methods, "bytes that a worker had sent, MB", lambda run, point: point[2] / 1e6
+    )
+
+
+def against_seconds(task: str, methods: Sequence[Method]) -> Figure:
+    """By the time that a run takes at SHOWN_GBIT."""
+    passes = quietest(runs_of(methods))
+
+    def place(run: NotedRun, point: Sequence[float]) -> float | None:
+        found = pace(run, SHOWN_GBIT, passes)
+        return None if found is None else found.seconds * point[0]
+
+    title = f"Loss by time at {SHOWN_GBIT:g} Gbit/s: {task}"
+    return _figure(title, methods, "seconds, computing measured and exchange simulated", place)
+
+
+def _figure(title: str, methods: Sequence[Method], across: str, place: Place) -> Figure:
+    shown = [method for method in methods if not method.ends]
+    lines = {method.label: line for method in shown for line in _curve(method, place)}
+    every = list(lines.values())
+    x = around(across, [float(at) for line in every for at in line.across], log=True)
+    y = around("training loss, nats", [value for line in every for value in line.up], zero=False)
+    dense = [lines[DENSE]] if DENSE in lines else []
+    panels = [
+        curves([*dense, *those], x, y, family.capitalize(), width=WIDTH, height=HEIGHT)
+        for family, those in _families(lines).items()
+    ] or [curves(dense, x, y, "Dense alone", width=WIDTH, height=HEIGHT)]
+    seeds = counted((len(method.runs) for method in shown), "seed")
+    where = provenance(run.has("environment") or {} for run in runs_of(shown))
+    note = f"Means over {seeds}, bands from the least to the largest. {where}."
+    columns = min(ACROSS, len(panels))
+    return grid(panels, title, note, columns, columns * (WIDTH + 170))
+
+
+def _families(lines: dict[str, Curve]) -> dict[str, list[Curve]]:
+    families: dict[str, list[Curve]] = {}
+    for label, line in lines.items():
+        if label != DENSE:
+            families.setdefault(_family(label), []).append(line)
+    return families
+
+
+def _family(label: str) -> str:
+    return next((name for name, methods in FAMILIES.items() if label in methods), colours.family(label))
+
+
+def _colour(label: str) -> str:
+    return FAMILIES.get(_family(label), {}).get(label) or colours.method(label)
+
+
+def _curve(method: Method, place: Place) -> Iterator[Curve]:
+    """The mean curve of its runs, as far as all came; none where they have no place on the axis."""
+    runs = [[(place(run, point), point[1]) for point in run.note["curve"]] for run in method.runs]
+    whole = []
+    for each in zip(*runs, strict=False):
+        places = [at for at, _ in each if at]
+        if len(places) == len(runs):
+            whole.append((statistics.mean(places), [loss for _, loss in each]))
+    if whole:
+        across, values = zip(*whole, strict=True)
+        yield Curve(
+            method.label, _colour(method.label), list(across), [statistics.mean(v) for v in values],
+            [min(v) for v in values], [max(v) for v in values], points=False,
+            width=2.4 if method.label == DENSE else 1.6,
+        )  # fmt: skip

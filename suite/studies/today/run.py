@@ -1,0 +1,127 @@
+"""Train a GPT and a ResNet with the methods of today and the classics: loss by bytes and by time on four networks.
+
+wirebench study today run --data FOLDER                       both tasks, 3 seeds: about 6 h on two quiet cores
+wirebench study today run                                     the GPT alone, which reads the Python standard library
+wirebench study today run --task gpt --methods dense demo dion --seeds 0
+wirebench study today run --quick                             two short runs, into build/tables/today
+wirebench study today report                                  the tables and the figures, without training
+
+A run that is there already is not repeated, and one that was interrupted goes on from its last checkpoint. The times
+are measured computing and a simulated network, so that one run serves all four rates.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from suite.compose.resolve import resolve
+from suite.studies.convergence.run import Cell
+from suite.studies.convergence.tasks import Task
+from suite.studies.notes import NOTE
+from suite.studies.runner import RESULTS, ROOT, Launch, Part, measure
+from suite.studies.today import report
+from suite.studies.today.curve import curve_of
+from suite.studies.today.tasks import GPT, QUICK, TASKS, compositions
+from suite.studies.trainings import refuse_another
+from wirebench.errors import UserError
+
+CIFAR10 = "cifar-10-batches-bin"
+SHORT, SHALLOW = 30, "model.depth=2"
+"""Of a quick run: the steps, as many as local ones until the first exchange, and a model that is soon evaluated."""
+
+
+@dataclass(frozen=True)
+class Traced(Cell):
+    """A run whose note also has the loss on the way, by bytes, and the settings that it was made with."""
+
+    def check(self) -> None:
+        """UserError for settings that no run can have."""
+        try:
+            resolve(self.config())
+        except UserError as error:
+            raise UserError(f"{self.task.name}, {self.label}: {error}") from error
+
+    def is_there(self, out: Path) -> bool:
+        """Whether it came to its end, or diverged; UserError for a run of other settings."""
+        there = super().is_there(out)
+        if there:
+            refuse_another(out / self.label / NOTE, {"settings": list(self.words)})
+        return there
+
+    def noted(self, folder: Path) -> dict[str, Any]:
+        """As that of a convergence run, with its settings and the curve of its steps."""
+        return {**super().noted(folder), "settings": list(self.words), **curve_of(folder / "steps.jsonl")}
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """What is trained, for how long, where."""
+    add = parser.add_argument
+    add("--data", type=Path, metavar="FOLDER", help=f"folder that has {CIFAR10}; without it: no resnet")
+    add("--task", nargs="+", choices=list(TASKS), help=f"what is learned ({' and '.join(TASKS)})")
+    add("--methods", nargs="+", metavar="NAME", help="dense, sparseloco, demo, ... (all of the task)")
+    add("--seeds", nargs="+", type=int, metavar="SEED", help="one run of each method for each (0 1 2)")
+    add("--steps", type=int, default=0, metavar="N", help="end every run after N steps, to try the study (0: run on)")
+    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
+    add("--out", type=Path, metavar="FOLDER", help="results go to FOLDER/TASK (results/today)")
+    add("--quick", action="store_true", help=f"if nothing else is said: {' and '.join(QUICK)} on half the {GPT.name}, "
+        f"one seed, {SHORT} steps, into build/tables/today")  # fmt: skip
+
+
+def run(options: argparse.Namespace, launch: Launch) -> list[str]:
+    """All runs that are not there yet, seed by seed, and the report of all that are there after each task."""
+    chosen = completed(options)
+    cells = {name: planned(chosen, TASKS[name]) for name in tasks(chosen)}
+    failed = []
+    for name, those in cells.items():
+        out = (chosen.out / name).resolve()
+        failed += measure(those, out, launch, chosen.again)
+        if report.methods_of(out):
+            report.page(out).write()
+    return failed
+
+
+def series(quick: bool) -> list[Part]:
+    """Both tasks; quick: a few steps of two methods of the GPT."""
+    if quick:
+        short = ["--seeds", "0", "--steps", str(SHORT), "--set", SHALLOW, "--methods", *QUICK]
+        return [Part(2, ["--task", GPT.name, *short])]
+    return [Part(3.5 * 60, ["--task", "gpt"]), Part(2.5 * 60, ["--task", "resnet", "--data", "{data}"])]
+
+
+def completed(options: argparse.Namespace) -> argparse.Namespace:
+    """The options with what was not said. Short runs stay away from the committed ones."""
+    usual: dict[str, Any] = {"task": list(TASKS), "out": RESULTS / "today"}
+    if options.quick:
+        usual = {"task": [GPT.name], "methods": list(QUICK), "seeds": [0], "steps": SHORT, "set": [SHALLOW]}
+        usual["out"] = ROOT / "build/tables/today"
+    return argparse.Namespace(**{**vars(options), **{k: v for k, v in usual.items() if not getattr(options, k)}})
+
+
+def tasks(options: argparse.Namespace) -> list[str]:
+    """The tasks that were asked for and have their data; the others are told. UserError where none has."""
+    if options.data is not None and not (options.data / CIFAR10).is_dir():
+        raise UserError(f"--data: {options.data}: has no {CIFAR10}")
+    given = [name for name in options.task if options.data is not None or not TASKS[name].data]
+    left_out = ", ".join(name for name in options.task if name not in given)
+    if not given:
+        raise UserError(f"--data: which folder has the {CIFAR10} of {left_out}?")
+    if left_out:
+        print(f"left out without --data: {left_out}", file=sys.stderr)
+    return given
+
+
+def planned(options: argparse.Namespace, task: Task) -> Sequence[Traced]:
+    """Every run of a task that the command line asks for; UserError for a mistake in it. A seed's methods lie together:
+    whatever stops the study, the methods that are there can be compared.
+    """
+    if options.steps < 0:
+        raise UserError(f"--steps: is positive, or 0 for whole runs, got {options.steps}")
+    seeds = options.seeds or list(range(task.seeds))
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds: one is given twice: {' '.join(map(str, seeds))}")
+    more = (*([f"train.max_steps={options.steps}"] if options.steps else []), *options.set)
+    chosen = compositions(task, options.methods)
+    return [Traced(task, method, seed, more, options.data) for seed in seeds for method in chosen]

@@ -1,0 +1,108 @@
+"""What the study trains: a language model and a small ResNet, and every method's settings for each."""
+
+from collections.abc import Sequence
+
+from suite.compose.resolve import PLAIN_SGD
+from suite.studies.convergence.tasks import Composition, Task
+from wirebench.errors import UserError
+
+DENSE = "dense"
+GPT = Task("gpt", "configs/tables/today_gpt.toml", 1, 3, None, 1_853_568, data=False)
+RESNET = Task("resnet", "configs/tables/convergence_quick.toml", 8, 3, None, 75_290)
+TASKS = {task.name: task for task in (GPT, RESNET)}
+
+_DENSITY = "compressor.density=0.01"
+_OUTER = ("scheduler.name=outer", "scheduler.every=30")
+_PLAIN_OUTER = (*_OUTER, "scheduler.rate=1", "scheduler.momentum=0", "scheduler.nesterov=false")
+_STREAMING = (*_OUTER, "scheduler.fragments=3", "scheduler.delay=5", "scheduler.keep=0.5")
+_BETAS = ("compressor.beta2=0.95",)
+
+_ANYWHERE: dict[str, tuple[str, ...]] = {
+    DENSE: ("compressor.name=none",),
+    "bf16": ("compressor.name=bf16",),
+    "topk": ("compressor.name=topk", _DENSITY),
+    "powersgd": ("compressor.name=powersgd",),
+    "quantised_sum": ("compressor.name=quantised_sum",),
+    "diloco": ("compressor.name=none", *_OUTER),
+    "local_sgd": ("compressor.name=none", *_PLAIN_OUTER),
+    "sparseloco": ("compressor.name=chunk_topk", *_PLAIN_OUTER),
+    "streaming_diloco": ("compressor.name=none", *_STREAMING),
+}
+"""The same beside any optimizer."""
+
+
+def _updates(rates: dict[str, float], more: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Methods that return updates, with plain SGD at rates of their own.
+
+    The rates are not searched for: 0/1 Adam has that of AdamW, Lion's signs a tenth to a seventh of it as its authors
+    advise, DeMo's signs half of it, Dion its authors' 0.01 to 0.02. Dense training has the rates of the task's config.
+    """
+    names = {"onebit_adam": "zero_one_adam"}
+    return {
+        label: (
+            f"compressor.name={names.get(label, label)}", *PLAIN_SGD, f"optimizer.lr={rate:g}", *more.get(label, ())
+        )
+        for label, rate in rates.items()
+    }  # fmt: skip
+
+
+def _adams(steps: int) -> dict[str, tuple[str, ...]]:
+    """0/1 Adam and 1-bit Adam in a run of so many steps: the authors' constants are for hundreds of times as many.
+
+    The variance is frozen after a fifth of the run, that of 1-bit Adam after its 15 %, all of them dense (its authors'
+    23,000 of 152,000 steps of BERT). Then 0/1 Adam's intervals double after every fifth of the run.
+    """
+    fifth, dense = steps // 5, round(0.15 * steps)
+    zero_one = {"kappa": max(fifth // 20, 1), "freeze_step": fifth, "double_every": fifth, "longest": 16}
+    onebit = {"kappa": dense, "freeze_step": dense, "longest": 1}
+    return {
+        label: tuple(f"compressor.{key}={value}" for key, value in options.items())
+        for label, options in (("zero_one_adam", zero_one), ("onebit_adam", onebit))
+    }
+
+
+def _both(one: dict[str, tuple[str, ...]], other: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    return {label: (*one.get(label, ()), *other.get(label, ())) for label in {**one, **other}}
+
+
+SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
+    # Beside AdamW these leave the momentum to it.
+    "gpt": {
+        **_ANYWHERE,
+        "dgc": ("compressor.name=dgc", _DENSITY, "compressor.momentum=0"),
+        "gs_sgd": ("compressor.name=gs_sgd", _DENSITY, "compressor.momentum=0"),
+        **_updates(
+            {"demo": 1e-3, "dion": 0.01, "lion_sign": 3e-4, "zero_one_adam": 2e-3, "onebit_adam": 2e-3},
+            _both(_adams(420), {"zero_one_adam": _BETAS, "onebit_adam": _BETAS}),
+        ),
+    },
+    "resnet": {
+        **_ANYWHERE,
+        "dgc": ("compressor.name=dgc", _DENSITY),
+        "gs_sgd": ("compressor.name=gs_sgd", _DENSITY),
+        **_updates(
+            {"demo": 1e-3, "dion": 0.02, "lion_sign": 1e-3, "zero_one_adam": 5e-3, "onebit_adam": 5e-3},
+            _adams(3120),
+        ),
+    },
+}
+"""By task and label what is laid over the task's config."""
+
+_ALL: dict[str, tuple[str, ...]] = {
+    "gpt": ("output.health_every=0",),
+    # A multiple of the local steps: a run's last step exchanges.
+    "resnet": ("output.health_every=0", "train.max_steps=3120"),
+}
+"""What all runs of a task have beside its config."""
+
+QUICK = (DENSE, "sparseloco")
+"""Of a study of two minutes."""
+
+
+def compositions(task: Task, names: Sequence[str] | None) -> list[Composition]:
+    """The task's methods, or those that are named; UserError for one that there is not."""
+    known = SETTINGS[task.name]
+    for name in names or ():
+        if name not in known:
+            raise UserError(f"--methods: no {name!r}; there is: {', '.join(known)}")
+    return [Composition(name, (*_ALL[task.name], *known[name]), None) for name in dict.fromkeys(names or known)]
