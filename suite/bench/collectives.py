@@ -11,7 +11,6 @@ nccl-tests' all_reduce_perf -J does (docs/formats.md).
 """
 
 import argparse
-import dataclasses
 import functools
 import sys
 from collections.abc import Sequence
@@ -136,7 +135,7 @@ def header(options: argparse.Namespace, engine: Engine, topology: Topology) -> d
         "engine": engine.name,
         "backend": engine.backend,
         "environment": capture(engine.device) | {"hosts": hosts(engine)},
-        "ranks": [dataclasses.asdict(peer) for peer in engine.peers],
+        "ranks": [{"rank": peer.rank, "host": peer.host, "pid": peer.pid} for peer in engine.peers],
     }
 
 

@@ -83,7 +83,7 @@ def test_a_healthy_run_has_no_finding(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "Nothing stands out" in capsys.readouterr().out
 
 
-def exchange(told: dict[str, Any]) -> dict[str, tuple[float | None, str, str]]:
+def exchange(told: dict[str, Any]) -> dict[str, tuple[Any, ...]]:
     return {row["name"]: (row["value"], row["unit"], row["evidence"]) for row in told["exchange"]}
 
 

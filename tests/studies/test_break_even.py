@@ -113,8 +113,9 @@ def test_the_figure_has_both_sides_with_the_spread_of_their_turns(tmp_path: Path
     drawn = figure(match([each, side(2.0)], runs), runs)
     charts.check(drawn)
     shown = charts.lines(drawn)
-    assert shown["measured"] == ([0.5], [pytest.approx(100 * (1 / 0.97 - 1))])
-    assert shown["predicted"] == ([0.5], [pytest.approx(100 * (1 / 0.95 - 1))])
+    for name, rate in (("measured", 0.97), ("predicted", 0.95)):
+        assert shown[name][0] == [0.5]
+        assert shown[name][1] == pytest.approx([100 * (1 / rate - 1)])
     [spread] = charts.of(drawn, "rule")[:1]
     assert (spread["low"], spread["high"]) == (pytest.approx(100 * (1 / 1.01 - 1)), pytest.approx(100 * (1 / 0.95 - 1)))
     assert {row["colour"] for row in charts.of(drawn, "line") if row["name"] == "measured"} == {colours.method("topk")}

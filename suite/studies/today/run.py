@@ -71,13 +71,11 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
-    """All runs that are not there yet, seed by seed, and the report of all that are there after each task."""
+    """All runs that are not there yet, seed by seed, then the report of all that are there."""
     chosen = completed(options)
-    cells = {name: planned(chosen, TASKS[name]) for name in tasks(chosen)}
-    failed = []
-    for name, those in cells.items():
-        out = (chosen.out / name).resolve()
-        failed += measure(those, out, launch, chosen.again)
+    cells = {(chosen.out / name).resolve(): planned(chosen, TASKS[name]) for name in tasks(chosen)}
+    failed = measure(cells, launch, chosen.again)
+    for out in cells:
         if report.methods_of(out):
             report.page(out).write()
     return failed
