@@ -14,7 +14,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 
 import train
-from suite.cli import study
+from suite.cli.results import study
 from suite.compose.resolve import KINDS, resolve
 from tests.compressors import test_contract as contract
 from tests.distributed.launch import last_of_each

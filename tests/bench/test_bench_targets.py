@@ -23,7 +23,9 @@ import models
 from suite.bench import checkpoint, input_pipeline, overhead, plot_collectives
 from suite.bench import collectives as bench_collectives
 from suite.bench import compressors as bench_compressors
-from suite.cli import cluster, fit, study
+from suite.cli.jobs import cluster
+from suite.cli.planning import fit
+from suite.cli.results import study
 from suite.compose.resolve import refuse_cut, refuse_workers, resolve, scheduler_of
 from suite.studies.break_even import run as break_even
 from suite.studies.methods import run as methods

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.cli import cluster
+from suite.cli.jobs import cluster
 from wirebench.cluster import namespaces, state
 from wirebench.cluster.launcher import Cluster
 from wirebench.cluster.plan import make_plan

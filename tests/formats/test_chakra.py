@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import schedulers
-from suite.cli import simulate, topology
+from suite.cli.planning import simulate, topology
 from tests.simulation.test_simulator import GOOGLENET, SMALL, simulator
 from wirebench import collectives
 from wirebench.errors import UserError

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from suite.cli import study
 from suite.cli.main import main
+from suite.cli.results import study
 from suite.studies.page import Page
 from suite.studies.study import Study, available
 from tests.studies import verb

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from suite.cli import study
+from suite.cli.results import study
 from suite.studies import published, repository, trust
 from suite.studies.committed import breaches
 from suite.studies.repository import Repository, history

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from suite.cli import study
+from suite.cli.results import study
 from suite.studies.runner import Command, Launch
 
 

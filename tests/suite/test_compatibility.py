@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import compressors
-from suite.cli.compat import MARKERS
+from suite.cli.planning.compat import MARKERS
 from suite.inspect import refusals as _refusals
 from suite.inspect.compatibility import HEAD, row
 from tests.suite.verbs import verb

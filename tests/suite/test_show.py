@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from suite.cli import show as script
+from suite.cli.results import show as script
 from tests.suite.verbs import ROOT, run
 from wirebench.record import compare
 from wirebench.telemetry.step_stats import PHASES

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 
 from wirebench.cluster.job import Order
-from wirebench.cluster.namespaces import CLUSTER, JOB, as_user, check, environment, program
+from wirebench.cluster.namespaces import CLUSTER, JOB, TOP, as_user, check, environment, program
 from wirebench.cluster.plan import Plan
 from wirebench.cluster.signals import Relay
 from wirebench.comm.launch_command import typed
@@ -143,7 +143,7 @@ def _launch(plan: Plan) -> tuple[subprocess.Popen, Cluster]:
         stderr=subprocess.PIPE,
         text=True,
         env=environment(),
-        cwd="/",
+        cwd=TOP,
         start_new_session=True,
     )
     try:

@@ -20,6 +20,7 @@ CLUSTER = ("unshare", "--net", "--mount", "--uts", "--pid", "--fork", "--kill-ch
 JOB = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
 HOST = ("unshare", "--net", "--uts")
 TOP = Path(__file__).resolve().parents[2]
+"""The folder that holds the package."""
 
 
 def as_user() -> tuple[str, ...]:
@@ -33,10 +34,10 @@ def environment() -> dict[str, str]:
 
 
 def program(module: str, argument: str) -> list[str]:
-    """The command that runs `main` of a module of this package, from any folder, without touching PYTHONPATH."""
-    code = (
-        f"import sys; sys.path.insert(0, {str(TOP)!r}); from wirebench.cluster.{module} import main; sys.exit(main())"
-    )
+    """The command that runs `main` of a module of this package, which is found as it was for this process: it is
+    installed, or the working directory is TOP.
+    """
+    code = f"import sys; from wirebench.cluster.{module} import main; sys.exit(main())"
     return [sys.executable, "-c", code, argument]
 
 

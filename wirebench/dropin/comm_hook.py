@@ -7,7 +7,8 @@ is kept by place, so the first two steps are exchanged dense, as PowerSGD's own 
 the second one shows the buckets that stay.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -50,12 +51,14 @@ def comm_hook(
     method = conformance.method_of(compressor)
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or "native")
-    return CommHook(method, collective, scaler, seed, warmup_steps, timeout_seconds)
+    job = partial(HookJob, method, collective, scaler, seed, warmup_steps, timeout_seconds)
+    return CommHook(method, scaler, job)
 
 
 class CommHook:
     """One model's exchange by DDP's buckets; `comm_hook` makes one.
 
+    make_job  of the gradients' device and the state to go on from, when the first bucket is there
     epoch  set it where the loop has epochs: a compressor's warm-up goes by them
     An exchange runs in a thread of its own, in the order of the buckets, and its future is completed there.
     """
@@ -63,14 +66,11 @@ class CommHook:
     def __init__(
         self,
         compressor: Method,
-        collective: Collective,
         scaler: torch.amp.GradScaler | None,
-        seed: int,
-        warmup_steps: int,
-        timeout_seconds: float,
+        make_job: Callable[[torch.device, Mapping[str, Any]], HookJob],
     ) -> None:
         self.compressor, self.epoch = compressor, 0
-        self._settings = collective, scaler, seed, warmup_steps, timeout_seconds
+        self._make_job = make_job
         self._job: HookJob | None = None
         self._state: Mapping[str, Any] = {}
         # DDP asks a hook for the names of a function.
@@ -82,7 +82,7 @@ class CommHook:
         if not isinstance(bucket, dist.GradBucket):
             raise _of_fsdp()
         if self._job is None:
-            self._job = HookJob(self.compressor, *self._settings, bucket.buffer().device, self._state)
+            self._job = self._make_job(bucket.buffer().device, self._state)
         return self._job.start(bucket, self.epoch)
 
     def allocate(self, *_: object, **__: object) -> Tensor:

@@ -1,0 +1,1 @@
+"""Verbs that answer without a run: traces, networks, simulated steps, advice, what goes with what."""

@@ -1,0 +1,1 @@
+"""Verbs that measure, and show what was measured."""
