@@ -7,6 +7,8 @@ import os
 import pytest
 from hypothesis import settings
 
+from wirebench.errors import UserError
+
 LONG = {"distributed", "dropin", "webpage", "doctor", "elastic", "fuzz", "comm"}
 """Folders whose tests start processes or read all results. They come first: a file of a few long tests that is the last
 one (pytest-xdist's own order is by number) leaves the other core with nothing to do."""
@@ -32,3 +34,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
+
+
+@pytest.fixture(scope="session")
+def namespaces() -> None:
+    """Skip where the kernel or the system does not let anybody make namespaces."""
+    from wirebench.cluster import namespaces as spaces
+
+    try:
+        spaces.check()
+    except UserError as error:
+        pytest.skip(str(error))

@@ -64,15 +64,15 @@ const seen = new IntersectionObserver((entries) => {
 }, { rootMargin: "400px" });
 charts.forEach((place) => seen.observe(place));
 window.drawAll = () => Promise.all(charts.map(draw));
-const whenIdle = window.requestIdleCallback ?? ((work) => setTimeout(work, 50));
-async function drawIdly() {
+/* One after the other, with a pause for the reader between them; idle callbacks may never come (a tab behind others). */
+async function drawInTurn() {
   const next = charts.find((place) => !place.dataset.drawn);
   if (next) {
     await draw(next);
-    whenIdle(drawIdly, { timeout: 1000 });
+    setTimeout(drawInTurn, 30);
   }
 }
-window.addEventListener("load", () => whenIdle(drawIdly, { timeout: 1000 }));
+window.addEventListener("load", () => setTimeout(drawInTurn, 300));
 
 /* Light or dark: as the reader's machine is set, until the button is pressed. */
 const button = document.getElementById("theme");

@@ -536,8 +536,8 @@ def test_mistakes_are_one_line(words: list[str], says: str, capsys: pytest.Captu
     assert says in line
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="tells what is said without a GPU, and here is one")
-def test_without_a_gpu_cuda_is_a_mistake(capsys: pytest.CaptureFixture) -> None:
+def test_without_a_gpu_cuda_is_a_mistake(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert main(["--device", "cuda"]) == 2
     assert "no CUDA device" in capsys.readouterr().err
 

@@ -8,17 +8,6 @@ import pytest
 
 from tests.cluster.running import CLUSTER
 from tests.distributed.launch import Ended, Job
-from wirebench.cluster import namespaces as spaces
-from wirebench.errors import UserError
-
-
-@pytest.fixture(scope="session")
-def namespaces() -> None:
-    """Skip where the kernel or the system does not let anybody make namespaces."""
-    try:
-        spaces.check()
-    except UserError as error:
-        pytest.skip(str(error))
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """Emulated clusters, as the tests of clusters have them."""
 
-from tests.cluster.conftest import begin, cluster, namespaces
+from tests.cluster.conftest import begin, cluster
 
-__all__ = ["begin", "cluster", "namespaces"]
+__all__ = ["begin", "cluster"]

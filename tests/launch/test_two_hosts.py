@@ -14,21 +14,15 @@ import yaml
 from tests.cluster.running import CLUSTER
 from tests.distributed.ends import losses, record
 from tests.distributed.launch import BIN, ROOT, launch
-from wirebench.cluster import namespaces
-from wirebench.errors import UserError
 
 CONFIG = ["configs/smoke.toml", "train.max_steps=6", "train.eval_every=0", "output.tensorboard=false"]
 
 
 @pytest.fixture
-def ssh(tmp_path: Path) -> Path:
+def ssh(namespaces: None, tmp_path: Path) -> Path:
     """What ~/.ssh holds on every host: a key, and the settings that the images have."""
     if not Path("/usr/sbin/sshd").exists() or shutil.which("ssh") is None:
         pytest.skip("needs sshd and ssh: apt-get install openssh-server openssh-client")
-    try:
-        namespaces.check()
-    except UserError as error:
-        pytest.skip(str(error))
     folder = tmp_path / "ssh"
     folder.mkdir(mode=0o700)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "id_rsa"], check=True)
