@@ -17,8 +17,12 @@ INPUTS = {"data": "the folder of CIFAR-10", "images": "an image folder with trai
 def run_all(quick: bool, inputs: Mapping[str, Path | None], launch: Launch) -> list[str]:
     """Make all runs that are not there yet; the labels of those that failed, each after its study's name.
 
-    inputs  folders by the names of INPUTS; runs that need one that is None are left out, and told
+    inputs  folders by the names of INPUTS; runs that need one that is None are left out, and told. UserError for one
+            that is none: its runs may be hours away
     """
+    for key, folder in inputs.items():
+        if folder is not None and not folder.is_dir():
+            raise UserError(f"--{key}: {folder}: is no folder; expected {INPUTS[key]}")
     failed: list[str] = []
     names = available()
     parts = {name: list(_given(name, Study(name).runs.series(quick), inputs)) for name in names}

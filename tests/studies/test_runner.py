@@ -201,6 +201,9 @@ def test_all_studies_say_how_long_all_of_them_take(
     monkeypatch.setattr(series, "available", lambda: list(given))
     monkeypatch.setattr(series, "Study", lambda name: SimpleNamespace(runs=Runs(given[name], partial(ran_as, name))))
     monkeypatch.setattr(series, "options_of", lambda name, words: words)
+    with pytest.raises(UserError, match=r"^--data: .*absent: is no folder; expected the folder of CIFAR-10$"):
+        series.run_all(True, {"data": tmp_path / "absent", "images": tmp_path}, lambda command: 0)
+    assert not ran
     assert series.run_all(True, {"data": None, "images": tmp_path}, lambda command: 0) == ["two"]
     assert ran == [["--turns", "1"], ["--images", str(tmp_path), "--x"], ["--fails"], []]
     assert capsys.readouterr().err.splitlines() == [

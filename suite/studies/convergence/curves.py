@@ -115,7 +115,9 @@ def _axes(lines: Sequence[Curve], across: str, logarithmic: bool) -> tuple[Axis,
     """Those of all panels. The vertical one begins with the lowest mean: bands of single seeds may be cut off."""
     places = [float(at) for line in lines for at in line.across]
     means = [value for line in lines for value in line.up]
-    low, high = max(min(means, default=LEAST), LEAST), max((v for line in lines for v in line.high), default=100.0)
+    low = max(min(means, default=LEAST), LEAST)
+    # After a first epoch all may be at chance or below it: the axis has a length all the same.
+    high = max([low + 1, *(v for line in lines for v in line.high)] if lines else [100.0])
     x = around(across, places, log=logarithmic)
     return x, Axis(UP, (low - 0.03 * (high - low), high + 0.03 * (high - low)))
 

@@ -521,6 +521,15 @@ def test_a_panel_for_each_family_dense_in_all_and_a_line_for_what_diverged(tmp_p
         assert charts.axes(figure, "x") <= {"epochs", "bytes that a worker had sent, MB"}, name
 
 
+def test_runs_at_chance_have_figures(tmp_path: Path) -> None:
+    """As after the first epoch of a short series, whose page is made after every run."""
+    put(tmp_path, "dense", 0, record(0.1))
+    put(tmp_path, "topk", 0, record(0.08))
+    for figure in page(tmp_path / "resnet20").figures.values():
+        assert figure is not None
+        charts.check(figure)
+
+
 def test_a_variant_without_its_method_is_shown_with_its_family(tmp_path: Path) -> None:
     for label in ("dense", "powersgd rank=1", "acp_sgd", "mine"):
         put(tmp_path, label, 0, record(0.3, 0.5, 0.7))
