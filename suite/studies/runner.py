@@ -27,6 +27,8 @@ LAST_LINES = 30
 ANEW = "\r\033[K"
 """Back to the beginning of the line, which is cleared."""
 INTERRUPTED = 128 + signal.SIGINT
+AFTER_SECONDS = 300.0
+"""From one report of a series under way to the next: its figures take seconds, of which short runs would have many."""
 WIREBENCH = [sys.executable, "-m", "suite"]
 """The command `wirebench`, also where it is not installed."""
 
@@ -72,7 +74,8 @@ def measure(
 
     planned  by the folder of their results: of several settings, models or tasks each has its own, and one call has
              them all, so that the number of cells and the time left are the study's
-    again    also those that are there; after: called after every run, with its folder
+    again    also those that are there
+    after    called with a folder after a run where it was not for AFTER_SECONDS: long series are seen as they go
     """
     cells = [(out, each) for out, those in planned.items() for each in those]
     for _, each in cells:
@@ -83,6 +86,7 @@ def measure(
         print(f"{there} of {len(cells)} runs are there already; --again makes them anew", file=sys.stderr)
     failed: list[str] = []
     took: dict[Path, list[float]] = {out: [] for out in planned}
+    shown = dict.fromkeys(planned, time.monotonic())
     for number, (out, each) in enumerate(missing):
         title = f"{out.name}: {each.label}" if len(planned) > 1 else each.label
         left = _left(took, [folder for folder, _ in missing[number:]])
@@ -92,8 +96,9 @@ def measure(
             took[out].append(time.monotonic() - began)
         else:
             failed.append(title)
-        if after is not None:
+        if after is not None and time.monotonic() - shown[out] > AFTER_SECONDS:
             after(out)
+            shown[out] = time.monotonic()
     return list(dict.fromkeys(failed))
 
 

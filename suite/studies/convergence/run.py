@@ -128,11 +128,24 @@ def _show(out: Path) -> None:
 
 
 def series(quick: bool) -> list[Part]:
-    """Both tasks; quick: a few methods with three seeds, on digits, and one epoch on CIFAR-10."""
+    """Both tasks; quick: a few methods with three seeds, on digits, and a few steps on CIFAR-10."""
     if not quick:
         return [Part(16 * 60, ["--data", "{data}"])]
-    short = ["--task", "quick", "--set", "train.epochs=1", "--seeds", "0", "1", "2", "--methods", *QUICK]
-    return [Part(2, ["--task", "digits"]), Part(3, ["--data", "{data}", *short])]
+    short = [
+        "--task",
+        "quick",
+        "--steps",
+        "60",
+        "--set",
+        "train.epochs=1",
+        "--seeds",
+        "0",
+        "1",
+        "2",
+        "--methods",
+        *QUICK,
+    ]
+    return [Part(3, ["--task", "digits"]), Part(3, ["--data", "{data}", *short])]
 
 
 def planned(options: argparse.Namespace, task: Task) -> list[Cell]:

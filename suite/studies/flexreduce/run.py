@@ -153,8 +153,8 @@ def series(quick: bool) -> list[Part]:
     training = ["--end-to-end", "--link", "400mbit"]
     if not quick:
         return [Part(40, []), Part(20, training)]
-    few = ["--layouts", *QUICK, "--sizes", "120kf", "1200kf", "--seconds", "8"]
-    return [Part(5, few), Part(3, [*training, "--turns", "1"])]
+    few = ["--layouts", *QUICK, "--sizes", "120kf", "1200kf", "--seconds", "4"]
+    return [Part(4, few), Part(3, [*training, "--turns", "1"])]
 
 
 def timings(options: argparse.Namespace) -> list[Timing]:

@@ -82,7 +82,7 @@ def series(quick: bool) -> list[Part]:
     cifar, images_of = ["--data", "{data}", "--parts"], ["--images", "{images}", "--parts", "alexnet", "resnet50"]
     if not quick:
         return [Part(60, [*cifar, "network", "cifar"]), Part(60, images_of)]
-    return [Part(3, [*cifar, "network", "--turns", "1"]), Part(5, [*images_of, "--steps", "4"])]
+    return [Part(3, [*cifar, "network", "--turns", "1"]), Part(5, [*images_of, "--steps", "2"])]
 
 
 def parts(options: argparse.Namespace) -> list[str]:

@@ -31,7 +31,7 @@ BASELINES: dict[str, list[str]] = {
 }
 """What every method is compared with, by label."""
 
-QUICK = ("topk", "gtopk", "powersgd", "int8")
+QUICK, QUICK_MORE = ("topk", "gtopk", "powersgd", "int8"), ("fp16", "dgc", "gs_sgd", "sketched_sgd", "signsgd")
 SETTINGS: dict[str, list[str]] = {
     "fp16": [FUSED],
     "bf16": [FUSED],
@@ -73,11 +73,13 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 
 
 def series(quick: bool) -> list[Part]:
-    """Both networks; quick: one turn of every method on ResNet-20, and of a few on VGG-16."""
+    """Both networks; quick: one turn of a few methods, of more of them on ResNet-20."""
     if not quick:
         return [Part(120, [])]
-    resnet20, vgg16 = (["--turns", "1", "--config", str(path)] for path in reversed(CONFIGS))
-    return [Part(5, resnet20), Part(2, [*vgg16, "--methods", *BASELINES, *QUICK])]
+    resnet20, vgg16 = (
+        ["--turns", "1", "--config", str(path), "--methods", *BASELINES, *QUICK] for path in reversed(CONFIGS)
+    )
+    return [Part(3, [*resnet20, *QUICK_MORE]), Part(3, vgg16)]
 
 
 def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:
