@@ -174,14 +174,16 @@ bench-schedules: setup ## every schedule on emulated clusters, compared with the
 	$(STUDY) mg_wfbp report results/schedules/*/ && test -z "$$failed"
 
 BREAK_EVEN = results/break_even
-SIDES = $(STUDY) break_even run --again --topology $(BREAK_EVEN)/2x1gbit.toml --measured-at 1gbit
+# How long compressors work on this machine, and the runs that show what messages cost its processors: of bench-prediction.
+RATES = results/prediction/rates.jsonl
+SIDES = $(STUDY) break_even run --again --topology $(BREAK_EVEN)/2x1gbit.toml --measured-at 1gbit --rates $(RATES)
 
 bench-break-even: setup ## compressors on both sides of the break-evens that the planner predicts, 2 emulated hosts (about 40 min)
 	@mkdir -p $(BREAK_EVEN)
 	@$(VENV)/wirebench cluster run --hosts 2 --link 1gbit -- wirebench bench collectives \
 		--collectives ring halving_doubling native --sizes 4 1k 16k 256k 1m 4m 16m 59m --seconds 10 \
 		--json $(BREAK_EVEN)/2x1gbit.jsonl
-	@$(VENV)/wirebench fit $(BREAK_EVEN)/2x1gbit.jsonl --out $(BREAK_EVEN)/2x1gbit.toml
+	@$(VENV)/wirebench fit $(BREAK_EVEN)/2x1gbit.jsonl --runs results/prediction --out $(BREAK_EVEN)/2x1gbit.toml
 	@failed=; \
 	$(SIDES) --compressors fp16 gs_sgd --config configs/tables/break_even_vgg16.toml \
 		--out $(BREAK_EVEN)/vgg16_epyc || failed=yes; \
@@ -190,6 +192,7 @@ bench-break-even: setup ## compressors on both sides of the break-evens that the
 	$(STUDY) break_even report $(BREAK_EVEN)/*/ && test -z "$$failed"
 
 bench-prediction: setup ## forty compositions on emulated clusters, each compared with its prediction (about 15 min)
+	@$(VENV)/wirebench bench compressors --sizes 4k 270k 14.7m --no-rivals --json $(RATES)
 	@failed=; \
 	$(STUDY) prediction run --again || failed=yes; \
 	$(STUDY) prediction report --simulate && test -z "$$failed"

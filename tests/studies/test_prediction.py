@@ -1,5 +1,6 @@
 """wirebench study prediction report on records whose answers are known, and on runs simulated from outside."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,13 @@ import pytest
 from suite.planner import ranges
 from suite.studies import notes
 from suite.studies.prediction.report import collect, figure
-from suite.studies.prediction.resimulated import Resimulated, fit
+from suite.studies.prediction.resimulated import Resimulated, fit, rates_of
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
 from tests.suite import verbs
-from wirebench.simulation.compress_rates import Rates
+from wirebench.errors import UserError
+from wirebench.simulation.compress_rates import SHIPPED, Rates
 from wirebench.topology.processor import Processor
 
 main, REPORT = verb.report("prediction"), "wirebench study prediction report"
@@ -105,6 +107,22 @@ def test_the_machines_constants_are_found_and_carry_to_other_runs(tmp_path: Path
     assert all(abs(float(row[-2].removesuffix(" %"))) < 5 for row in cells)
     errors = ranges.load(tmp_path / "outside.json")
     assert 0.3 < errors.low <= 1 <= errors.high < 3 and 1 <= errors.runs <= 4, "of the runs that were held out"
+
+
+def test_how_long_compressors_work_is_what_was_measured_beside_the_runs(tmp_path: Path) -> None:
+    """There fp16 takes three times as long as on our machine, whose rates hold where none were measured."""
+    ours = rates_of(tmp_path)
+    header, *lines = map(json.loads, SHIPPED.read_text().splitlines())
+    cells = [line for line in lines if line["method"] == "fp16"]
+    slower = [{**c, "seconds": {part: [3 * s for s in of] for part, of in c["seconds"].items()}} for c in cells]
+    (tmp_path / "rates.jsonl").write_text("\n".join(map(json.dumps, [header, *slower])) + "\n")
+    theirs = rates_of(tmp_path)
+    seconds = [rates.on("fp16", 1e10)(10_000_000) for rates in (ours, theirs)]
+    assert seconds[1] == pytest.approx(3 * seconds[0])
+    run = made(1.0, 1.0)
+    run["config"]["compressor"]["name"] = "topk"
+    with pytest.raises(UserError, match="how long 'topk' compresses was not measured"):
+        Resimulated(notes.NotedRun(tmp_path, {"link": "1gbit"}, run), theirs)
 
 
 def test_too_few_runs_to_simulate_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,13 +21,13 @@ from suite.planner.networks import error_of, gbit_of
 from suite.planner.probe import copy_bytes_per_second
 from suite.planner.rank import Adviser
 from suite.studies.break_even.sides import FILE, Predicted, Side, load, save, sides
-from suite.studies.runner import RESULTS, ROOT, Launch, Part, measure
+from suite.studies.runner import RESULTS, ROOT, Launch, Part, measure, within
 from suite.studies.trainings import Cluster, Training
 from suite.studies.trust import TURNS
 from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.simulation import trace
-from wirebench.simulation.compress_rates import Rates
+from wirebench.simulation.compress_rates import SHIPPED, Rates
 from wirebench.topology import presets, topology_file
 from wirebench.topology.rates import parse_rate
 from wirebench.topology.tree import Topology
@@ -37,6 +37,8 @@ CONFIG = Path("configs/tables/break_even_vgg16.toml")
 FACTORS = (0.85, 1.15)
 MEASURED = ROOT / "results" / "break_even" / "2x1gbit.toml"
 """The emulated hosts of this suite's own machine, by `make bench-break-even`."""
+MEASURED_RATES = ROOT / "results" / "prediction" / "rates.jsonl"
+"""How long compressors work on that machine, by `make bench-prediction`."""
 BOTH = ("dense", "lossy")
 
 
@@ -46,6 +48,9 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--config", type=Path, default=CONFIG, metavar="FILE", help="what is trained (%(default)s)")
     add("--topology", type=Path, required=True, metavar="FILE", help="of the emulated hosts")
     add("--measured-at", required=True, metavar="RATE", help="what their links were shaped to when it was measured")
+    add(
+        "--rates", type=Path, default=SHIPPED, metavar="FILE", help="what `wirebench bench compressors` measured (ours)"
+    )
     add("--compressors", nargs="+", required=True, metavar="NAME")
     add("--density", type=float, help="density of all compressors that have one (each one's own)")
     add("--factors", type=float, nargs="+", default=list(FACTORS), metavar="X", help="of the break-even (%(default)s)")
@@ -76,7 +81,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 
 def series(quick: bool) -> list[Part]:
     """Two models with two compressors each, on the topology that was measured; quick: one of each, one turn."""
-    measured = ["--topology", str(MEASURED), "--measured-at", "1gbit"]
+    measured = ["--topology", str(MEASURED), "--measured-at", "1gbit", "--rates", str(MEASURED_RATES)]
     own = (
         ("vgg16_epyc", "vgg16", ("fp16", "gs_sgd")),
         ("vgg16_gtx1080ti", "vgg16_gtx1080ti", ("gs_sgd", "sketched_sgd")),
@@ -128,6 +133,7 @@ def _predict(
         "trace": adviser.trace.name,
         "topology": str(options.topology),
         "links_measured_at": options.measured_at,
+        "rates": within(options.rates),
         "memory_bytes_per_second": round(adviser.bytes_per_second),
         "density": options.density,
     }
@@ -158,7 +164,7 @@ def _adviser(options: argparse.Namespace, topology: Topology) -> Adviser:
     return Adviser(
         model,
         lambda gbit: topology if gbit is None else presets.rescaled(topology, gbit / own),
-        Rates(),
+        Rates(options.rates),
         copy_bytes_per_second(),
         ranges.load(network=error_of(options)),
         options.density,

@@ -43,6 +43,8 @@ FITTED = {
     "compress_factor": (1.5, 0.5, 20.0),
 }
 """The constants that are fitted: where the search begins, and between which values."""
+RATES = "rates.jsonl"
+"""Beside the runs: how long compressors work on their machine, by `wirebench bench compressors`."""
 LEAST = 4
 LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0
 ROBUST_SCALE = 0.05
@@ -80,6 +82,8 @@ class FromOutside:
         name, options = _plugin(config["compressor"], "dense_below", "warmup")
         below = config["compressor"]["dense_below"]
         self.sizes = _sizes(name, json.dumps(options), self.topology.size, below)
+        if name != "none" and not rates.knows(name):
+            raise UserError(f"how long {name!r} compresses was not measured (wirebench bench compressors)")
         self.compressing = free if name == "none" else rates.on(name, rates.bytes_per_second)
         self.collective, collective_options = _plugin(config["collective"])
         self._plans = _KeptPlans(collectives.build(self.collective, **collective_options))
@@ -134,7 +138,7 @@ class Resimulated(FromOutside):
 def replayed(folder: Path, option: str) -> dict[str, Resimulated]:
     """The replayed runs of emulated clusters in `folder`, by name; UserError, naming `option`, for fewer than LEAST."""
     noted = notes.read(folder, {"hosts": int, "link": str})
-    rates = Rates()
+    rates = rates_of(folder)
     runs = {
         each.folder.name: Resimulated(each, rates)
         for each in noted
@@ -143,6 +147,12 @@ def replayed(folder: Path, option: str) -> dict[str, Resimulated]:
     if len(runs) < LEAST:
         raise UserError(f"{option}: {folder}: needs {LEAST} replayed runs of emulated clusters, has {len(runs)}")
     return runs
+
+
+def rates_of(folder: Path) -> Rates:
+    """How long compressors work on the machine that made the runs of `folder`; ours where it was not measured there."""
+    own = folder / RATES
+    return Rates(own) if own.is_file() else Rates()
 
 
 def fit(runs: Sequence[Resimulated]) -> Processor:

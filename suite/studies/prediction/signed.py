@@ -18,11 +18,10 @@ from scipy.stats import kendalltau
 from suite.compose.resolve import resolve
 from suite.planner import ranges
 from suite.studies.prediction.listed import Composition
-from suite.studies.prediction.resimulated import FromOutside
+from suite.studies.prediction.resimulated import FromOutside, rates_of
 from suite.studies.runner import ROOT, within
 from wirebench.config import loader
 from wirebench.errors import UserError
-from wirebench.simulation.compress_rates import Rates
 from wirebench.telemetry import environment
 from wirebench.utils.files import write_atomically
 from wirebench.utils.parsing import json_of
@@ -75,7 +74,7 @@ def predict(compositions: Sequence[Composition], config: Path, machine: Path) ->
     if git is None or git["dirty"]:
         raise UserError("--list: predictions are signed with the commit that makes them; commit what was changed first")
     constants, errors = ranges.machine(machine), ranges.load(machine)
-    rates, steps = Rates(), {}
+    rates, steps = rates_of(machine.parent), {}
     for each in compositions:
         resolved = resolve(loader.load(ROOT / config, list(each.overrides)))
         other = constants.other_seconds(each.hosts)
