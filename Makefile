@@ -178,7 +178,7 @@ BREAK_EVEN = results/break_even
 RATES = results/prediction/rates.jsonl
 SIDES = $(STUDY) break_even run --again --topology $(BREAK_EVEN)/2x1gbit.toml --measured-at 1gbit --rates $(RATES)
 
-bench-break-even: setup ## compressors on both sides of the break-evens that the planner predicts, 2 emulated hosts (about 40 min)
+bench-break-even: setup ## compressors on both sides of the break-evens that the planner predicts, 2 emulated hosts (about 30 min)
 	@mkdir -p $(BREAK_EVEN)
 	@$(VENV)/wirebench cluster run --hosts 2 --link 1gbit -- wirebench bench collectives \
 		--collectives ring halving_doubling native --sizes 4 1k 16k 256k 1m 4m 16m 59m --seconds 10 \
