@@ -74,8 +74,8 @@ def _figure(title: str, methods: Sequence[Method], across: str, place: Place) ->
     seeds = counted((len(method.runs) for method in shown), "seed")
     where = provenance(run.has("environment") or {} for run in runs_of(shown))
     note = (
-        f"Means over {seeds} and {WINDOW} steps, bands from the least to the largest; between exchanges the weights are "
-        f"the worker's own. {where}."
+        f"Means over {seeds} and {WINDOW} steps, bands from the least to the largest; between exchanges the weights "
+        f"are the worker's own. {where}."
     )
     columns = min(ACROSS, len(panels))
     return grid(panels, title, note, columns, columns * (WIDTH + 170))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from suite.studies.convergence.rows import Method
 from suite.studies.significance import Comparison
-from suite.studies.today.outcome import against, bytes_of, losses, tests
+from suite.studies.today.outcome import against, bytes_of, losses, multiplicity
 from suite.studies.today.times import RATES, Yardstick, mean_pace
 from wirebench.utils.markdown import table
 
@@ -28,7 +28,7 @@ def fronts(methods: Sequence[Method], by: Yardstick) -> list[str]:
         "Nobody reaches a smaller mean loss for less, cheapest first:",
         "",
         *table(("cost", "methods"), [[name, words] for name, (words, _) in found.items()]),
-        tests(compared for _, those in found.values() for compared in those),
+        multiplicity(compared for _, those in found.values() for compared in those),
         "",
     ]
 

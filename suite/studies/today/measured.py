@@ -96,8 +96,8 @@ def document(rows: Mapping[str, Row], found: Sequence[Finding]) -> str:
     lines = [
         "# The methods of today: steps per second",
         "",
-        f"{run.record['config']['model']['trace']} on {run.note['hosts']} emulated hosts of one worker each, all on one "
-        f"{run.machine}. Links and the trace are as much slower than life as the table says, so that what the workers "
+        f"{run.record['config']['model']['trace']} on {run.note['hosts']} emulated hosts of one worker each, all on "
+        f"one {run.machine}. Links and the trace are as much slower than life as the table says, so that what the workers "
         "compute themselves, on cores that they share, is small beside it. Counted steps are whole rounds of 30, and "
         "means are of them all; waiting is what of an exchange nothing hides. Commits: "
         f"{', '.join(commits)}. Made by `wirebench study today run`, which runs `{run.note['launch']}` and the like.",
@@ -151,10 +151,10 @@ def _drawn(row: Row) -> list[str]:
         return []
     waits = [(begin, end) for name, begin, end in spans if name == "exchange_exposed"]
     total = sum(end - begin for begin, end in exchanges)
+    link = f"{path.parent.name}/{path.name}"
     return [
-        f"`{row.label}`: in the steps that [{row.runs[0].folder.name}/trace.json]({row.runs[0].folder.name}/trace.json) "
-        f"shows (ui.perfetto.dev), {_ms(total - together(exchanges, waits))} of the {_ms(total)} ms of its exchanges lie "
-        "beside local steps.",
+        f"`{row.label}`: in the steps that [{link}]({link}) shows (ui.perfetto.dev), "
+        f"{_ms(total - together(exchanges, waits))} of the {_ms(total)} ms of its exchanges lie beside local steps.",
         "",
     ]
 

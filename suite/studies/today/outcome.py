@@ -34,7 +34,7 @@ def against(mine: Sequence[float], theirs: Sequence[float], margin: float = MARG
     return compare([-loss for loss in mine], [-loss for loss in theirs], margin * statistics.mean(theirs))
 
 
-def tests(comparisons: Iterable[Comparison | None]) -> str:
+def multiplicity(comparisons: Iterable[Comparison | None]) -> str:
     """How many tests a table makes, and what that means for a reader."""
     count = sum(each is not None and each.p is not None for each in comparisons)
     level = f"{100 * LEVEL:.0f} %"

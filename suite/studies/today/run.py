@@ -1,14 +1,14 @@
 """Train a GPT and a ResNet with the methods of today and the classics, and measure exchanges on emulated hosts.
 
 wirebench study today run --data FOLDER                       all parts: about 7 h on two quiet cores
-wirebench study today run                                     the GPT, which reads the Python standard library, and speed
+wirebench study today run                                     without the ResNet, which alone reads CIFAR-10
 wirebench study today run --task gpt --methods dense demo dion --seeds 0
 wirebench study today run --task speed                        steps per second, half an hour; needs root
 wirebench study today run --quick                             two short runs, into build/tables/today
 wirebench study today report                                  the tables and the figures, without training
 
-A run that is there already is not repeated, and a training that was interrupted goes on from its last checkpoint. Of the
-trainings' losses by time, times are measured computing and a simulated network, so that one run serves all four rates.
+A run that is there already is not repeated, and a training that was interrupted goes on from its last checkpoint. The
+times of trainings are measured computing and a simulated network, so that one run serves all four rates.
 """
 
 import argparse

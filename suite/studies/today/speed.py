@@ -1,13 +1,13 @@
-"""What is measured of exchanges, on emulated hosts: 30 steps that do without one, and one that lies beside five of them.
+"""What is measured of exchanges on emulated hosts: 30 steps that do without one, and one that lies beside five steps.
 
 Eight workers share the machine's cores, so everything is slowed down, links and trace alike: what the workers
 themselves compute (gradients, updates, top-k) is then small beside what the trace and the links take. Counted steps
 are whole rounds, and follow one round or, of dense training, one step.
 
-SparseLoCo  links of 25 Mbit/s, four times slower than life (100 Mbit/s). A dense step takes 27 s, a whole run 2 minutes.
+SparseLoCo  links of 25 Mbit/s, four times slower than life (100 Mbit/s). A dense step takes 27 s, a run 2 minutes.
             A model of twice the size would need a minute for an all-reduce, after which an engine gives up.
 streaming   links of 200 Mbit/s, five times slower than life (1 Gbit/s), and batches of 64: five local steps take 3.4 s,
-            a fragment's all-reduce up to 1.5 s. Without a delay a worker waits for each, which is what there is to hide.
+            a fragment's all-reduce up to 1.5 s. Without a delay a worker waits for each: that is what can be hidden.
 """
 
 from collections.abc import Sequence

@@ -9,7 +9,7 @@ from suite.studies.findings import Finding, claims_table
 from suite.studies.significance import Comparison
 from suite.studies.today.curve import WINDOW, steps_of
 from suite.studies.today.fronts import fronts
-from suite.studies.today.outcome import against, bytes_of, losses, runs_of, tests
+from suite.studies.today.outcome import against, bytes_of, losses, multiplicity, runs_of
 from suite.studies.today.tasks import DENSE, SHORTER
 from suite.studies.today.times import equal_time, steps_table, yardstick
 from wirebench.utils.markdown import table
@@ -27,7 +27,7 @@ def document(task: str, methods: Sequence[Method], found: Sequence[Finding], fig
     compared = {method.label: _compared(method, dense) for method in whole}
     lines = [f"# The methods of today: {task}", "", *_setting(whole or methods)]
     lines += table(HEAD, [_cells(method, dense, compared[method.label]) for method in whole])
-    lines += [tests(compared.values()), ""]
+    lines += [multiplicity(compared.values()), ""]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += claims_table(found)
     by = yardstick(methods)
@@ -47,9 +47,9 @@ def _setting(methods: Sequence[Method]) -> list[str]:
     steps = max(map(steps_of, runs_of(methods)))
     size = ", ".join(f"{key} {usual[key]}" for key in ("depth", "width") if usual.get(key))
     return [
-        f"{usual.get('model')}{f' ({size})' if size else ''} with {methods[0].runs[0].record['parameters']:,} parameters "
-        f"on {usual.get('data')}, "
-        f"{usual.get('workers')} virtual workers of {usual.get('batch size')} samples, {steps} steps. The loss is that "
+        f"{usual.get('model')}{f' ({size})' if size else ''} with {methods[0].runs[0].record['parameters']:,} "
+        f"parameters on {usual.get('data')}, {usual.get('workers')} virtual workers of {usual.get('batch size')} "
+        f"samples, {steps} steps. The loss is that "
         "of the test set at the end of the run, in nats; after its sign, the standard deviation over seeds. Bytes are "
         "those that a worker sends, and a rate is the largest of a worker's optimizer in the run. Made by `wirebench "
         f"study today run` on {', '.join(machines)}; {methods[0].label} by "

@@ -11,7 +11,7 @@ from suite.studies.convergence.rows import Method
 from suite.studies.notes import NotedRun
 from suite.studies.significance import Comparison
 from suite.studies.today.curve import Pace, pace, steps_of
-from suite.studies.today.outcome import against, losses, runs_of, tests
+from suite.studies.today.outcome import against, losses, multiplicity, runs_of
 from suite.studies.today.tasks import DENSE, SHORTER
 from wirebench.utils.markdown import table
 
@@ -107,7 +107,7 @@ def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
         "quarter of the tokens, whose rates are cooled down to 0 too, the longest that a method's time has room for:",
         "",
         *table(("method", *(f"{rate:g} Gbit/s" for rate in RATES)), lines),
-        tests(compared for cells in beside.values() for _, compared in cells),
+        multiplicity(compared for cells in beside.values() for _, compared in cells),
         "",
     ]
 
