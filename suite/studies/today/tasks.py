@@ -40,9 +40,9 @@ _PARTS_OF_SPARSELOCO: dict[str, tuple[str, ...]] = {
     "sparseloco topk": ("compressor.name=topk", "compressor.density=0.015625", *_PLAIN_OUTER),
     "sparseloco every=10": (*SPARSE, "scheduler.every=10"),
 }
-"""What a loss of SparseLoCo's comes from. A run of 14 rounds brings 64 of 4,096 entries 14 times, and no parameter often:
-the row of 512 has a share that such a run can live on. The one of 4,096 leaves nothing out, so its loss is that of values
-of two bits; `topk` has as many entries in full, without a decay; `every=10` makes three times as many rounds."""
+"""What a loss of SparseLoCo's comes from. A run of 14 rounds brings 64 of 4,096 entries 14 times, and no parameter
+often: the row of 512 has a share that such a run can live on. The one of 4,096 leaves nothing out, so its loss is that of
+values of two bits; `topk` has as many entries in full, without a decay; `every=10` makes three times as many rounds."""
 
 
 def _updates(rates: dict[str, float], more: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
@@ -79,8 +79,8 @@ def _adams(steps: int) -> dict[str, tuple[str, ...]]:
 SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "gpt": {
         **_ANYWHERE,
-        # A half and a quarter of the sequences, and one more, in which the cuts shift. The rate rises over as many steps
-        # as in the whole run.
+        # A half and a quarter of the sequences, and one more, in which the cuts shift. The rate rises over as many
+        # steps as in the whole run.
         HALF: ("compressor.name=none", "data.train_bytes=860288", "optimizer.warmup_epochs=0.1"),
         QUARTER: ("compressor.name=none", "data.train_bytes=430208", "optimizer.warmup_epochs=0.2"),
         **_PARTS_OF_SPARSELOCO,

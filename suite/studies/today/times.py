@@ -74,9 +74,9 @@ def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
             [_paces(method, [mean_pace(method, rate, by) for rate in RATES]) for method in methods],
         ),
         f"Measured computing, simulated exchange: a worker's passes take {1e3 * by.passes:.0f} ms, {by.words}, and its "
-        "compressor what it took beside its run's; requests cost what the cost model says with one worker a machine. An "
-        "outer step with a delay overlaps its exchange with computing, and an outer step has no backward pass to hide "
-        "beneath.",
+        "compressor what it took beside its run's; requests cost what the cost model says with one worker a machine. "
+        "An outer step with a delay overlaps its exchange with computing, and one without has no backward pass to hide "
+        "it beneath.",
         "",
         *refused,
     ]

@@ -117,7 +117,7 @@ def _rounds(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> 
 
 
 def _hidden(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> list[Judged]:
-    """The share of the exchange beside which the local steps go on, by the cost model: no measurement, so no verdict."""
+    """The share of the exchange beside which local steps go on, by the cost model: no measurement, so no verdict."""
     pace = mean_pace(ours, HIDING_GBIT, by)
     share = pace.hidden / (pace.exposed + pace.hidden) if pace and pace.exposed + pace.hidden else None
     return [Judged("-" if share is None else f"{100 * share:.1f} %", claim.judge(None))]
