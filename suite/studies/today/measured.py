@@ -98,8 +98,8 @@ def document(rows: Mapping[str, Row], found: Sequence[Finding]) -> str:
         "",
         f"{run.record['config']['model']['trace']} on {run.note['hosts']} emulated hosts of one worker each, all on "
         f"one {run.machine}. Links and the trace are as much slower than life as the table says, so that what the "
-        "workers compute themselves, on cores that they share, is small beside it. Counted steps are whole rounds of 30, and "
-        "means are of them all; waiting is what of an exchange nothing hides. Commits: "
+        "workers compute themselves, on cores that they share, is small beside it. Counted steps are whole rounds of "
+        "30, and means are of them all; waiting is what of an exchange nothing hides. Commits: "
         f"{', '.join(commits)}. Made by `wirebench study today run`, which runs `{run.note['launch']}` and the like.",
         "",
         *table(HEAD, [_cells(row) for row in known]),

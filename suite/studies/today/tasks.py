@@ -41,8 +41,9 @@ _PARTS_OF_SPARSELOCO: dict[str, tuple[str, ...]] = {
     "sparseloco every=10": (*SPARSE, "scheduler.every=10"),
 }
 """What a loss of SparseLoCo's comes from. A run of 14 rounds brings 64 of 4,096 entries 14 times, and no parameter
-often: the row of 512 has a share that such a run can live on. The one of 4,096 leaves nothing out, so its loss is that of
-values of two bits; `topk` has as many entries in full, without a decay; `every=10` makes three times as many rounds."""
+often: the row of 512 has a share that such a run can live on. The one of 4,096 leaves nothing out, so its loss is that
+of values of two bits; `topk` has as many entries in full, without a decay; `every=10` makes three times as many rounds.
+"""
 
 
 def _updates(rates: dict[str, float], more: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
