@@ -3,6 +3,7 @@
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -154,7 +155,12 @@ def test_only_what_is_waited_for_is_exposed(delay: int, monkeypatch: pytest.Monk
     optimizers, times = [sgd(models[0])], clock()
     driver = OuterSteps(lanes, optimizers, Outer(every=2, delay=delay), times, overlaps=True)
     exchange = driver._exchange
-    monkeypatch.setattr(driver, "_exchange", lambda *words: (time.sleep(0.05), exchange(*words)))
+
+    def slow(*words: Any) -> None:
+        time.sleep(0.05)
+        exchange(*words)
+
+    monkeypatch.setattr(driver, "_exchange", slow)
     for step in range(3):
         if step == 2:
             time.sleep(0.2)

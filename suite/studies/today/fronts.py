@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 
 from suite.studies.convergence.rows import Method
 from suite.studies.significance import Comparison
@@ -42,7 +43,7 @@ def marked(methods: Sequence[Method], cost: Cost) -> tuple[str, list[Comparison 
         if known[method.label] and (price := cost(method)) is not None
     }
     names = front(points)
-    pairs = list(zip(names, names[1:], strict=False))
+    pairs = list(pairwise(names))
     compared = [against(known[name], known[before], margin=0.0) for before, name in pairs]
     words = [
         name if one is not None and one.said == "better" else f"{name} (not told apart from {before})"

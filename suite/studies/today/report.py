@@ -66,7 +66,8 @@ def page(folder: Path) -> Page | None:
     if not methods:
         return None
     figures: dict[str, Figure | None] = {"bytes.png": against_bytes(task, methods)}
-    figures |= {name: against_seconds(task, methods, gbit) for name, gbit in SHOWN_GBIT.items()}
+    for name, gbit in SHOWN_GBIT.items():
+        figures[name] = against_seconds(task, methods, gbit)
     found = with_unrun(verdicts.findings(task, methods), verdicts.claims_of(task))
     return Page(folder, document(task, methods, found, list(figures)), figures)
 
