@@ -20,7 +20,6 @@ from typing import Any
 
 from suite.compose.resolve import resolve
 from suite.studies.convergence.run import Cell
-from suite.studies.convergence.tasks import Task
 from suite.studies.notes import NOTE
 from suite.studies.runner import RESULTS, ROOT, Launch, Part, Planned, measure
 from suite.studies.today import report
