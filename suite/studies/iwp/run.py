@@ -46,6 +46,9 @@ PARTS = {
 }
 
 
+ALL = [*NETWORK, *(label for label in VARIANTS if label not in NETWORK)]
+
+
 def flags(parser: argparse.ArgumentParser) -> None:
     """What is trained, on what, where."""
     add = parser.add_argument
@@ -54,6 +57,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add(
         "--parts", nargs="+", choices=list(PARTS), default=list(PARTS), metavar="NAME", help=f"{', '.join(PARTS)} (all)"
     )
+    add("--methods", nargs="+", choices=ALL, metavar="NAME", help="dense, 'fixed 0.05', terngrad, ... (all of a part)")
     add("--steps", type=int, default=0, metavar="N", help="end every run after N steps, to try the study (0: run on)")
     add("--hosts", type=int, default=4, help="emulated hosts of one worker each, of the part network (%(default)s)")
     add("--link", default="10mbit", help="rate of every host's link (%(default)s)")
@@ -72,17 +76,20 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     linked = out / ".images"
     try:
         planned = [each for name in chosen for each in trainings(name, options, linked)]
+        if not planned:
+            raise UserError(f"--methods: {', '.join(chosen)} {'has' if len(chosen) == 1 else 'have'} none of these")
         return measure({out: planned}, launch, options.again)
     finally:
         shutil.rmtree(linked, ignore_errors=True)
 
 
 def series(quick: bool) -> list[Part]:
-    """Both networks, then what needs images in classes; quick: one turn of the network, and a few steps."""
+    """The network and CIFAR-10, then what needs images in classes; quick: one turn, and a few steps of two methods."""
     cifar, images_of = ["--data", "{data}", "--parts"], ["--images", "{images}", "--parts", "alexnet", "resnet50"]
     if not quick:
         return [Part(60, [*cifar, "network", "cifar"]), Part(60, images_of)]
-    return [Part(3, [*cifar, "network", "--turns", "1"]), Part(5, [*images_of, "--steps", "2"])]
+    few = ["--methods", "fixed 0.05", "terngrad", "--steps", "2"]
+    return [Part(2, [*cifar, "network", "--turns", "1", "--steps", "15"]), Part(3, [*images_of, *few])]
 
 
 def parts(options: argparse.Namespace) -> list[str]:
@@ -118,6 +125,7 @@ def trainings(name: str, options: argparse.Namespace, linked: Path) -> list[Trai
         )
         for turn in range(options.turns if network else 1)
         for label, overrides in part.variants.items()
+        if options.methods is None or label in options.methods
     ]
 
 

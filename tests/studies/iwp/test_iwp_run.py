@@ -68,6 +68,8 @@ def test_runs_come_in_order_and_are_not_made_twice(tmp_path: Path, data: list[st
     assert not (out / ".images").exists()
     (out / "cifar" / "terngrad-0" / "method.json").unlink()
     assert run(out, *data, "--turns", "2", "--steps", "3")[1].started == ["cifar/terngrad-0"]
+    few = run(tmp_path / "few", *data, "--turns", "1", "--methods", "dense", "terngrad")[1]
+    assert few.started == ["alexnet/terngrad-0", "resnet50/terngrad-0", "network/dense-0", "cifar/terngrad-0"]
 
 
 def test_what_has_no_images_is_left_out_and_named(
@@ -89,6 +91,8 @@ def test_what_has_no_images_is_left_out_and_named(
         (["DATA", "--turns", "0"], "--turns: must be positive"),
         (["DATA", "--steps", "-1"], "--steps: is positive"),
         (["DATA", "--link", "slow"], "--link: cannot read the rate 'slow'"),
+        (["DATA", "--methods", "dence"], "--methods: no 'dence'; did you mean 'dense'?"),
+        (["DATA", "--parts", "alexnet", "--methods", "dense"], "--methods: alexnet has none of these"),
         (["DATA", "--hosts", "0"], "--hosts: must be positive"),
     ],
 )
