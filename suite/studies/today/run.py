@@ -3,7 +3,7 @@
 wirebench study today run --data FOLDER                       all parts: about 7 h on two quiet cores
 wirebench study today run                                     without the ResNet, which alone reads CIFAR-10
 wirebench study today run --task gpt --methods dense demo dion --seeds 0
-wirebench study today run --task speed                        steps per second, half an hour; needs root
+wirebench study today run --task speed                        steps per second, 40 minutes; needs root
 wirebench study today run --quick                             two short runs, into build/tables/today
 wirebench study today report                                  the tables and the figures, without training
 
@@ -96,7 +96,7 @@ def series(quick: bool) -> list[Part]:
         short = ["--seeds", "0", "--steps", str(SHORT), "--set", SHALLOW, "--methods", *QUICK]
         return [Part(2, ["--task", GPT.name, *short])]
     return [
-        Part(30, ["--task", SPEED]),
+        Part(40, ["--task", SPEED]),
         Part(4.15 * 60, ["--task", "gpt"]),
         Part(2.6 * 60, ["--task", "resnet", "--data", "{data}"]),
     ]
