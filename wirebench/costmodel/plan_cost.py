@@ -15,8 +15,8 @@ to a tree of links. Rounds run one after another. A round costs
   + processor  for every rank what its messages and their bytes cost its processor (topology/processor.py); where ranks
                share cores, adding is in it too; their work for all ranks goes on beside the rest, if that is longer
 
-An idle link may have a head start (tree.Link); a request finds what the like request before it has left of it. What
-several transfers of one round carry between two ranks is one message. docs/topology.md has the model's limits.
+An idle link may have a head start (tree.Link); a request finds what the like request before it has left of it.
+Transfers of one round between two ranks are one message. docs/topology.md has the model's limits.
 """
 
 from collections import Counter, defaultdict
@@ -30,8 +30,7 @@ from wirebench.costmodel.routes import DirectedLink, Network, network_of
 from wirebench.topology.processor import Processor
 from wirebench.topology.tree import Link, Topology, link_for
 
-SAME_REQUESTS = 2
-"""Of which the last is priced."""
+SAME_REQUESTS = 2  # of which the last is priced
 
 Port = tuple[int, Literal["send", "receive"]]
 """A rank as sender or as receiver: it does both at the same time."""
