@@ -193,8 +193,10 @@ bench-break-even: setup ## compressors on both sides of the break-evens that the
 
 # A method over its budget of copies is measured all the same.
 bench-prediction: setup ## forty compositions on emulated clusters, each compared with its prediction (about 15 min)
-	@rm -f $(RATES)
-	@$(VENV)/wirebench bench compressors --density 0.01 --sizes 4k 270k 14.7m --no-rivals --json $(RATES) || test -s $(RATES)
+	@rm -f $(RATES).new
+	@$(VENV)/wirebench bench compressors --density 0.01 --sizes 4k 270k 14.7m --no-rivals --json $(RATES).new || \
+	test -s $(RATES).new
+	@test ! -e $(RATES).new || mv $(RATES).new $(RATES)
 	@failed=; \
 	$(STUDY) prediction run --again || failed=yes; \
 	$(STUDY) prediction report --simulate && test -z "$$failed"
