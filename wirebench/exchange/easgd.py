@@ -65,6 +65,14 @@ class Pull:
         if joins:
             self.param.copy_(self.centre)
 
+    def magnitude(self) -> float:
+        """How far the rank's own weights are from the centre, as a sum of magnitudes: what is lost with the rank.
+
+        Its optimizer's state is lost, too, but is in other units.
+        """
+        weights = self.param if self.own is None else self.own
+        return float((weights - self.centre).abs().sum(dtype=torch.float64))
+
     def apply(self, before: Tensor) -> None:
         """After the optimizer's step: pull this rank's weights and the centre towards each other.
 

@@ -83,6 +83,14 @@ class Anchored:
             self.param.copy_(self.anchor)
         self.lane.compressor.take_over([_compressors(state) for state in states], joins, weight)
 
+    def magnitude(self) -> float | None:
+        """How far the rank's own weights are from the anchor, and what its compressor remembers of such differences.
+
+        As sums of magnitudes. The rank's optimizer's state is lost with it, too, but is in other units.
+        """
+        weights, held = self.param if self.own is None else self.own, self.lane.compressor.magnitude()
+        return None if held is None else held + float((weights - self.anchor).abs().sum(dtype=torch.float64))
+
     def put(self, bucket: Bucket) -> Bucket:
         """The fragment's difference, in place of its gradient."""
         piece = slice(bucket.start, bucket.stop)
