@@ -99,8 +99,8 @@ def _series(campaign: Campaign, job: Job, missing: list[int], lines: list[dict[s
         last = time.monotonic() + due.wait_seconds
         line = trials.run(job, due, LIMIT_SECONDS)
         if line is None:
-            told = f"trial {due.number}: {due.kind} could not be delivered to {due.host}, and is repeated with a new job"
-            print(told, file=sys.stderr, flush=True)
+            told = f"{due.kind} could not be delivered to {due.host}, and is repeated with a new job"
+            print(f"trial {due.number}: {told}", file=sys.stderr, flush=True)
             return made
         lines.append(line)
         made += 1

@@ -125,7 +125,8 @@ def unreachable(ways: Mapping[Way, str], port: int | None) -> list[Finding]:
 def not_listening(host: str, port: int, why: str) -> Finding:
     """A port that a host itself cannot have: no firewall between the hosts is the reason."""
     what = f"port {port}" if port else "a free port"
-    return Finding(host, f"{what} cannot be listened on: {why}", "see what has it there (ss -ltnp), or name another port")
+    mend = "see what has it there (ss -ltnp), or name another port"
+    return Finding(host, f"{what} cannot be listened on: {why}", mend)
 
 
 def slow(ways: Mapping[Way, Timed], nominal: float | None) -> list[Finding]:

@@ -76,8 +76,8 @@ class Shard:
         """Go on in `epoch`, of which another world has seen `images` images; the step to go on with, of all steps.
 
         The epoch ends after as many steps as this world's epochs have, so it is entered late enough for that. Where the
-        rest, beyond full global batches, is at least two images a worker, it makes one more, smaller step. Where no step
-        is left the result is the next epoch's first, and this one is over.
+        rest, beyond full global batches, is at least two images a worker, it makes one more, smaller step. Where no
+        step is left the result is the next epoch's first, and this one is over.
         """
         self.entry, batch = None, self.batch_size * self.size
         if images:

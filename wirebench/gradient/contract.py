@@ -127,7 +127,7 @@ class Method(Compressor):
     def magnitude(self) -> float | None:
         """Sum of the magnitudes of what this rank alone remembers and is lost with it: `memory`; None: not measurable.
 
-        A method that keeps such a state elsewhere measures it here. `own` does not count: another world drops it anyway.
+        A method that keeps such a state elsewhere measures it here. `own` does not count: another world drops it.
         """
         return self.memory.magnitude()
 

@@ -1,4 +1,4 @@
-"""A line of a results file as what it was written from: every value is of its declared type, or a ValueError says which.
+"""A line of a results file as what it was written from: every value is of its declared type, else ValueError.
 
 What a file says of the machine it was measured on is checked here, too.
 """

@@ -81,7 +81,7 @@ class TrainState:
 
     @property
     def epoch_is_over(self) -> bool:
-        """Whether the epoch that an earlier world has trained on has no step left for this one, and is not summed up."""
+        """Whether an earlier world has left no step of its epoch to this one, and it is not summed up yet."""
         entry, length = self.workers[0].shard.entry, self.steps_per_epoch
         if entry is None or entry.step < length or self.step != (entry.epoch + 1) * length:
             return False
