@@ -37,8 +37,8 @@ DISK_BYTES = 32 * 2**20
 COMMIT_STEPS, BATCH_SIZE = 10, 8
 TRAINING = (
     "model.hidden=256", f"data.batch_size={BATCH_SIZE}", "data.train_size=1000000", "data.test_size=0",
-    "compressor.name=topk", "compressor.density=0.05", "train.max_steps=1000000000", "train.eval_every=0", "output.tensorboard=false",
-    "output.trace_steps=0",
+    "compressor.name=topk", "compressor.density=0.05", "train.max_steps=1000000000", "train.eval_every=0",
+    "output.tensorboard=false", "output.trace_steps=0",
 )  # fmt: skip
 ELASTIC = ("train.elastic=true", f"train.commit_every_steps={COMMIT_STEPS}")
 PLAIN = ("train.resume=auto", f"train.checkpoint_every_steps={COMMIT_STEPS}")
