@@ -192,8 +192,8 @@ bench-break-even: setup ## compressors on both sides of the break-evens that the
 	$(STUDY) break_even report $(BREAK_EVEN)/*/ && test -z "$$failed"
 
 bench-prediction: setup ## forty compositions on emulated clusters, each compared with its prediction (about 15 min)
-	@$(VENV)/wirebench bench compressors --sizes 4k 270k 14.7m --no-rivals --json $(RATES)
 	@failed=; \
+	$(VENV)/wirebench bench compressors --density 0.01 --sizes 4k 270k 14.7m --no-rivals --json $(RATES) || failed=yes; \
 	$(STUDY) prediction run --again || failed=yes; \
 	$(STUDY) prediction report --simulate && test -z "$$failed"
 

@@ -2,6 +2,7 @@
 
 wirebench study iwp report                         from the runs in results/iwp
 wirebench study iwp report --runs FOLDER --dir FOLDER
+wirebench study iwp report --imagenet FOLDER       also trainings on ImageNet, by the claims' commands
 """
 
 import argparse
@@ -9,7 +10,7 @@ from pathlib import Path
 
 from suite.studies.convergence import rows as convergence
 from suite.studies.findings import Finding, claims_table, with_unrun
-from suite.studies.iwp import figures, measured, network
+from suite.studies.iwp import figures, imagenet, measured, network
 from suite.studies.iwp.claims import CLAIMED, PUBLISHED, of_densification, of_intervals, of_ratios, of_trainings
 from suite.studies.iwp.measured import Counted
 from suite.studies.page import Page
@@ -27,6 +28,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--runs", type=Path, default=RESULTS / "iwp", metavar="FOLDER", help="PART/VARIANT-TURN (results/iwp)")
     where = RESULTS / "convergence"
     add("--trainings", type=Path, default=where, metavar="FOLDER", help="TASK/METHOD-SEED (results/convergence)")
+    add("--imagenet", type=Path, metavar="FOLDER", help="also runs on ImageNet, anywhere below FOLDER")
     add("--dir", type=Path, metavar="FOLDER", help="of the report (that of the runs)")
 
 
@@ -40,6 +42,7 @@ def findings(options: argparse.Namespace) -> list[Finding]:
         *of_intervals(parts.get("cifar", ())),
         *of_densification(),
         *network.findings(slow, CLAIMED),
+        *imagenet.findings(imagenet.load(options.imagenet)),
     ]
     return with_unrun(found, CLAIMED.values())
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from suite.compose.resolve import resolve
-from suite.studies.iwp import figures, measured, network, report
+from suite.studies.iwp import figures, imagenet, measured, network, report
 from suite.studies.iwp.claims import CLAIMED, united
 from suite.studies.iwp.measured import Counted
 from suite.studies.notes import NotedRun
@@ -115,6 +115,33 @@ def test_of_a_study_that_is_half_measured_what_is_there_is_judged(tmp_path: Path
     [missing] = [line for line in lines if line.startswith("| ResNet-50, layer-wise threshold: compression ratio")]
     assert "not run here" in other and "not run here" in missing and "iwp run --parts alexnet resnet50" in missing
     assert "(2)" in next(line for line in lines if "network I/O is close to full load" in line), "turns are too few"
+
+
+@pytest.mark.parametrize("top1, state", [(0.7630, "reproduced"), (0.7560, "not decidable")])
+def test_trainings_on_imagenet_are_judged_beside_their_baseline(
+    top1: float, state: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A difference needs its baseline; what the paper leaves unstated decides nothing where it is missed."""
+    runs = {
+        "mine/base": ("resnet50", {"name": "none"}, 0.7600),
+        "mine/layers": ("resnet50", {"name": "iwp", "mode": "layerwise"}, top1),
+        "other": ("alexnet", {"name": "terngrad"}, 0.57),
+    }
+    for place, (model, compressor, accuracy) in runs.items():
+        made = run_record("2+2")
+        made["config"] |= {"model": {"name": model}, "data": {"name": "imagefolder"}, "compressor": compressor}
+        made["final"]["top1"] = accuracy
+        (tmp_path / place).mkdir(parents=True)
+        (tmp_path / place / "record.json").write_text(json.dumps(made))
+    found = {each.claim.id: each for each in imagenet.findings(imagenet.load(tmp_path))}
+    assert {name: each.verdict.state for name, each in found.items()} == {
+        "resnet50_baseline": "reproduced", "resnet50_layerwise_accuracy": state,
+    }  # fmt: skip
+    judged = found["resnet50_layerwise_accuracy"]
+    assert judged.verdict.measured == pytest.approx(100 * top1 - 76) and len(judged.records) == 2
+    assert any(rule.startswith("seeds") for rule in judged.rules), "one seed each"
+    assert verb.report("iwp")(["--imagenet", str(tmp_path / "nothing"), "--print"]) == 2
+    assert "has no finished run on an image folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("age, state", [(150.0, "reproduced"), (0.3, "not decidable")])

@@ -1,0 +1,76 @@
+"""Accuracies of Table I, from trainings on ImageNet that somebody with a cluster made by the claims' commands.
+
+Runs are told apart by what their records say of them: the model, and the compressor with its mode.
+"""
+
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from suite.studies import trust
+from suite.studies.findings import Finding
+from suite.studies.iwp.claims import CLAIMED
+from suite.studies.iwp.variants import FIXED, LAYERWISE
+from suite.studies.notes import NotedRun
+from wirebench.errors import UserError
+from wirebench.record import schema
+
+BASELINE = "baseline"
+ABOVE = "above"
+Trained = Mapping[tuple[str, str], Sequence[NotedRun]]
+"""Finished runs by their model and method."""
+
+
+def load(folder: Path | None) -> Trained:
+    """The finished runs on image folders below `folder`, None for none; UserError where it has no such run."""
+    if folder is None:
+        return {}
+    found: defaultdict[tuple[str, str], list[NotedRun]] = defaultdict(list)
+    for path in sorted(folder.rglob("record.json")):
+        run = NotedRun(path.parent, {}, schema.read(path))
+        if run.record["status"] == "finished" and run.has("config", "data", "name") == "imagefolder":
+            if run.has("final", "top1") is not None:
+                found[str(run.has("config", "model", "name")), method_of(run)].append(run)
+    if not found:
+        raise UserError(f"--imagenet: {folder}: has no finished run on an image folder")
+    return found
+
+
+def method_of(run: NotedRun) -> str:
+    """By the words of the claims: baseline, fixed, layer-wise, or the compressor's name."""
+    name = str(run.has("config", "compressor", "name"))
+    if name == "iwp":
+        return LAYERWISE if run.has("config", "compressor", "mode") == "layerwise" else FIXED
+    return BASELINE if name == "none" else name
+
+
+def findings(trained: Trained) -> Iterator[Finding]:
+    """What these runs say of each accuracy of which there is a run, and of a difference also the baseline."""
+    for claim in CLAIMED.values():
+        model, method = claim.about.get("model", ""), claim.about.get("trained", "")
+        ours, base = trained.get((model, method), ()), trained.get((model, BASELINE), ())
+        if method == BASELINE and base:
+            points = _points(base)
+            middle, spread, runs = statistics.mean(points), (min(points), max(points)), (base,)
+            here = f"{middle:.2f} % [{spread[0]:.2f} - {spread[1]:.2f}]"
+        elif ours and base:
+            middle, spread = _difference(_points(ours), _points(base), claim.about["side"])
+            runs = (ours, base)
+            here = f"{middle:+.2f} points {claim.about['side']} [{spread[0]:+.2f} - {spread[1]:+.2f}]"
+        else:
+            continue
+        records = tuple(run.folder for those in runs for run in those)
+        seeds = f" ({min(map(len, runs))} seeds)"
+        yield Finding(claim, here + seeds, claim.judge(middle, spread), "", "", records, trust.rules_of(runs, "seeds"))
+
+
+def _points(runs: Sequence[NotedRun]) -> list[float]:
+    return [100 * run.record["final"]["top1"] for run in runs]
+
+
+def _difference(ours: Sequence[float], base: Sequence[float], side: str) -> tuple[float, tuple[float, float]]:
+    """Points that ours lie above or below the baseline: of the means, and the least and the largest of any two runs."""
+    sign = 1 if side == ABOVE else -1
+    ends = sorted((sign * (max(ours) - min(base)), sign * (min(ours) - max(base))))
+    return sign * (statistics.mean(ours) - statistics.mean(base)), (ends[0], ends[1])
