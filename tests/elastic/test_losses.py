@@ -14,7 +14,6 @@ from tests.exchange.lanes import LAYERS, lanes_of
 from tests.helpers import whole
 from wirebench.comm.peers import Peer
 from wirebench.exchange.easgd import Elastic
-from wirebench.gradient.contract import Method
 from wirebench.training import failures
 from wirebench.training.elastic import changes, commits
 from wirebench.training.elastic.commits import Commits
@@ -40,7 +39,7 @@ class State:
 
     def __init__(self) -> None:
         self.step, self.steps_per_epoch, self.worlds = 0, 5, list[dict[str, Any]]()
-        self.compressors = [Method()]
+        self.compressors = [compressors.build("topk")]
 
     def state_dict(self) -> dict[str, Any]:
         """As TrainState's."""

@@ -160,7 +160,7 @@ class Commits:
         self.settle()
         self.memory.note_trouble({"at": time.time(), "step": self.state.step, "size": self.engine.size})
 
-    def _trouble(self) -> list[dict[str, float]]:
+    def _trouble(self) -> list[Trouble]:
         """What the ranks' hosts noted of the failure before, by rank."""
         noted = gather_bytes(self.engine.communicators[0], json.dumps(self.memory.take_trouble()).encode())
         return [json.loads(each) for each in noted]
