@@ -136,7 +136,10 @@ def test_a_round_by_hand():
 
 
 def test_a_round_keeps_processors_busy():
-    """A rank works at its end of every message; shared cores do all ranks' work, and the adding with it."""
+    """A rank works at its end of every message; shared cores do all ranks' work, and the adding with it.
+
+    They do it while the busiest rank sends and works: only what takes longer than that is waited for.
+    """
     work = Processor(message_seconds=2.0, seconds_per_byte=0.1)
     sends = (Transfer(0, 1, 0, 10), Transfer(0, 2, 10, 30), Transfer(3, 1, 0, 15, fresh=True))
     ends = {0: 4.0 + 0.1 * 30, 1: 4.0 + 0.1 * 25, 2: 2.0 + 0.1 * 20, 3: 2.0 + 0.1 * 15}
@@ -147,12 +150,24 @@ def test_a_round_keeps_processors_busy():
         return plan_seconds(plan, replace(topology, processor=processor), 1) - plan_seconds(plan, topology, 1)
 
     assert more(work, adds=True) == close(ends[0]), "the busiest rank"
-    both = replace(work, cores=2.0)
-    assert more(both, adds=False) == close(sum(ends.values()) / 2)
-    assert more(both, adds=True) == close((sum(ends.values()) + 30e-3) / 2 - 20e-3), (
-        "what was the busiest rank's adding"
-    )
-    assert more(replace(both, cores=64.0), adds=False) == close(ends[0]), "a rank has no use for a second core"
+    one, many = replace(work, cores=1.0), replace(work, cores=64.0)
+    wire = plan_seconds(Plan("hand", (), (sends,)), topology, 1) - (LOCAL.latency_seconds + NETWORK.latency_seconds)
+    assert more(one, adds=False) == close(sum(ends.values()) - wire)
+    assert more(one, adds=True) == close(sum(ends.values()) + 30e-3 - wire - 20e-3), "what was the busiest's adding"
+    assert more(many, adds=False) == close(ends[0]), "a rank has no use for a second core"
+
+
+def test_an_idle_link_has_a_head_start():
+    """A second of sending at once, which the link gains back while it is idle."""
+
+    def seconds(*lengths):
+        topology = flat(2, gamma=0.0)
+        fast = replace(topology.root.links[0], head_start_seconds=1.0, latency_seconds=0.25, bytes_per_second=10.0)
+        rounds = tuple((Transfer(0, 1, 0, length),) for length in lengths)
+        return plan_seconds(Plan("p", (), rounds), replace(topology, root=replace(topology.root, links=(fast,))), 1)
+
+    assert seconds(5) == close(0.25), "half a second of sending, of which nothing is waited for"
+    assert seconds(50) == close(0.25 + 5 - 0.25), "all but what the request before it left"
 
 
 def test_parts_of_one_message_start_once():

@@ -50,23 +50,23 @@ def test_a_sum_costs_what_its_segments_cost(name: str, cluster: tuple[int, int])
 
 
 def test_processors_work_differently_for_each_kind_of_request():
-    """Wires that cost nothing: lengths go ahead of what is merged or gathered, and an engine's messages are cheap."""
+    """Wires that cost nothing: a length and a question precede what is merged or gathered; an engine's are cheap."""
     wire = presets.cluster(presets.Network(0.0, 1e18, ""), 2)
-    work = Processor(call_seconds=100.0, message_seconds=1.0, engine_share=0.25)
+    work = Processor(call_seconds=100.0, message_seconds=1.0, engine_share=0.25, engine_round_seconds=7.0)
 
     def seconds(name: str, kind: type[Request], processor: Processor = work) -> float:
         pricer = Pricer(collectives.build(name), name, replace(wire, processor=processor))
         return pricer.seconds(request_size(kind, 64.0)) - pricer.call_seconds
 
     assert seconds("tree", Sum) == pytest.approx(2.0), "up and down, an end for each rank"
-    assert seconds("tree", Merge) == pytest.approx(2 * 2)
-    assert seconds("ring", Gather) == pytest.approx(2 * 2), "both ends of both messages"
-    assert seconds("native", Gather) == pytest.approx(100 + 0.25 * 2 * 2), "in two calls"
-    assert seconds("native", Sum) == pytest.approx(0.25 * 2 * 2), "two rounds of a ring"
+    assert seconds("tree", Merge) == pytest.approx(3 * 2)
+    assert seconds("ring", Gather) == pytest.approx(3 * 2), "both ends of both messages"
+    assert seconds("native", Gather) == pytest.approx(100 + 2 * (7 + 0.25 * 2)), "in two calls"
+    assert seconds("native", Sum) == pytest.approx(2 * (7 + 0.25 * 2)), "two rounds of a ring"
     one_core = replace(work, cores=1.0)
-    assert seconds("tree", Merge, one_core) == pytest.approx(2 * 2 * 2), "the ends of both ranks"
+    assert seconds("tree", Merge, one_core) == pytest.approx(3 * 2 * 2), "the ends of both ranks"
     crowded = Pricer(collectives.build("tree"), "tree", replace(wire, processor=one_core))
-    assert crowded.call_seconds == 200.0, "both ranks call at the same time"
+    assert crowded.call_seconds == 100.0, "a call's own work is done while others wait for messages"
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)

@@ -203,9 +203,6 @@ def test_all_studies_say_how_long_all_of_them_take(
     monkeypatch.setattr(series, "available", lambda: list(given))
     monkeypatch.setattr(series, "Study", lambda name: SimpleNamespace(runs=Runs(given[name], partial(ran_as, name))))
     monkeypatch.setattr(series, "options_of", lambda name, words: words)
-    with pytest.raises(UserError, match=r"^--data: .*absent: is no folder; expected the folder of CIFAR-10$"):
-        series.run_all(True, {"data": tmp_path / "absent", "images": tmp_path}, lambda command: 0)
-    assert not ran
     assert series.run_all(True, {"data": None, "images": tmp_path}, lambda command: 0) == ["two"]
     assert ran == [["--turns", "1"], ["--images", str(tmp_path), "--x"], ["--fails"], []]
     assert capsys.readouterr().err.splitlines() == [
@@ -219,3 +216,8 @@ def test_all_studies_say_how_long_all_of_them_take(
     # Of the first 15 of 10 expected minutes are over, and its cells say that 12 are left; 33 are to come.
     assert told == ["one halfway: 45 min", "two halfway: 99 min", "two halfway: 39 min", "three halfway: 20 min"]
     assert IN_ALL.get() is None
+
+
+def test_a_folder_that_is_not_there_is_told_before_the_first_study(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^--data: .*absent: is no folder; expected the folder of CIFAR-10$"):
+        series.run_all(True, {"data": tmp_path / "absent", "images": tmp_path}, pytest.fail)

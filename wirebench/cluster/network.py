@@ -36,7 +36,10 @@ def largest_packet(plan: Plan) -> int:
     costs a ring 4 % of the rate at 100 Mbit/s and half of it at 1 Gbit/s. So hosts send shorter ones, down to 16 KB,
     and on links below 32 Mbit/s shorter still: 4 ms worth, but two small frames at least.
     """
-    bytes_per_second = min(cable.bits_per_second for cable in plan.cables) / 8
+    return _packet_bytes(min(cable.bits_per_second for cable in plan.cables) / 8)
+
+
+def _packet_bytes(bytes_per_second: float) -> int:
     usual = min(max(16_384, bytes_per_second * 0.0005), 65_536)
     return round(max(3_000, min(usual, bytes_per_second * 0.004)))
 
@@ -44,6 +47,16 @@ def largest_packet(plan: Plan) -> int:
 def frame_bytes(packet_bytes: int) -> int:
     """The MTU: on slow links a jumbo frame would be longer than what may be sent at once, and never pass."""
     return JUMBO if packet_bytes >= JUMBO else ETHERNET
+
+
+def burst_bytes(bytes_per_second: float, packet_bytes: int) -> int:
+    """What a host's idle link may send at once."""
+    return round(max(packet_bytes * 1.125, bytes_per_second * 0.0005))
+
+
+def head_start_seconds(bytes_per_second: float) -> float:
+    """The same on a link of one rate throughout, in seconds of sending at that rate."""
+    return burst_bytes(bytes_per_second, _packet_bytes(bytes_per_second)) / bytes_per_second
 
 
 def shape(device: str, bits_per_second: float, packet_bytes: int) -> str:
@@ -55,7 +68,7 @@ def shape(device: str, bits_per_second: float, packet_bytes: int) -> str:
            up behind a single sender until packets are lost. Several senders into one idle port have that head start.
     limit  The queue in front of the link, in bytes whatever the rate, as a real port has them.
     """
-    own = round(max(packet_bytes * 1.125, bits_per_second / 8 * 0.0005))
+    own = burst_bytes(bits_per_second / 8, packet_bytes)
     burst = own if device == INTERFACE else own * SWITCH_BURSTS
     return f"qdisc add dev {device} root tbf rate {round(bits_per_second)}bit burst {burst} limit {QUEUE_BYTES}"
 

@@ -14,7 +14,11 @@ to a tree of links. Rounds run one after another. A round costs
   + shared     where the topology has something that all messages share: the sum of their start-up times and of their
                bytes' seconds there
   + processor  for every rank what its messages and their bytes cost its processor (topology/processor.py); where ranks
-               share cores, adding is in it too, and the work of all ranks is done by these cores together
+               share cores, adding is in it too. A rank's own work adds to the rest; the work of all ranks, which these
+               cores do together, goes on beside it, and the longer of the two counts
+
+A link that was idle may have a head start (tree.Link): what it sends at once is not waited for. Requests of a step
+follow one another, so that a request finds what the one before it has left.
 
 What several transfers of one round carry between two ranks is one message. docs/topology.md has the model's limits.
 """
@@ -30,6 +34,9 @@ from wirebench.costmodel.routes import DirectedLink, Network, network_of
 from wirebench.topology.processor import Processor
 from wirebench.topology.tree import Link, Topology, link_for
 
+SAME_REQUESTS = 2
+"""Of two like requests after one another the second is priced: it finds what the first has left."""
+
 Port = tuple[int, Literal["send", "receive"]]
 """A rank as sender or as receiver: it does both at the same time."""
 
@@ -40,7 +47,25 @@ def plan_seconds(plan: Plan, topology: Topology, item_bytes: float) -> float:
     For one indivisible message (a Merge) the plan has one item, and `item_bytes` is the message's size. 0.0 where there
     is nothing to send. Raises ValueError where a link that the plan uses has no speed.
     """
-    return sum(load.seconds for load in _loads(plan, topology, item_bytes))
+    return _after_one_another(list(_loads(plan, topology, item_bytes)))
+
+
+def _after_one_another(loads: Sequence["_Load"]) -> float:
+    """Seconds of rounds one after another, in which links use what head start they have, and gain it while idle."""
+    if not any(load.head_start for load in loads):
+        return sum(load.seconds for load in loads)
+    head = {link: seconds for load in loads for link, seconds in load.head_start.items()}
+    left, total = dict(head), 0.0
+    for _ in range(SAME_REQUESTS):
+        total = 0.0
+        for load in loads:
+            wire = {link: max(0.0, seconds - left.get(link, 0.0)) for link, seconds in load.link_seconds.items()}
+            took = load.took(max(wire.values()))
+            for link, most in head.items():
+                used = load.link_seconds.get(link, 0.0)
+                left[link] = min(most, max(0.0, left[link] - used) + took - wire.get(link, 0.0))
+            total += took
+    return total
 
 
 def pipelined_seconds(plans: Sequence[Plan], topology: Topology, item_bytes: float, apart: int = 0) -> float:
@@ -62,7 +87,7 @@ def pipelined_seconds(plans: Sequence[Plan], topology: Topology, item_bytes: flo
         return _in_turn_seconds(list(_loads(plans[0], topology, item_bytes)), len(plans), apart) if plans else 0.0
     distinct = {id(plan): plan for plan in plans}
     loads = {key: list(_loads(plan, topology, item_bytes)) for key, plan in distinct.items()}
-    prices = {key: (sum(load.seconds for load in rounds), _busiest_seconds(rounds)) for key, rounds in loads.items()}
+    prices = {key: (_after_one_another(rounds), _busiest_seconds(rounds)) for key, rounds in loads.items()}
     ends: list[float] = []
     for number, (seconds, busy_seconds) in enumerate(prices[id(plan)] for plan in plans):
         start = ends[number - IN_FLIGHT] if number >= IN_FLIGHT else 0.0
@@ -125,8 +150,9 @@ def _all_messages(plan: Plan) -> Iterator[Message]:
 class _Load(NamedTuple):
     """How long a round keeps each resource busy, in seconds: ports, links, adding ranks, what all messages share.
 
-    round_seconds  what it costs to wake its receivers
+    round_seconds  what it costs to wake its receivers, and what passes between rounds inside the engine
     work_seconds   of each rank's processor; cores_seconds: how long the cores that all share take for all of it
+    head_start     of the links that have one
     """
 
     latency_seconds: Mapping[Port, float]
@@ -136,14 +162,19 @@ class _Load(NamedTuple):
     round_seconds: float
     work_seconds: Mapping[int, float]
     cores_seconds: float
+    head_start: Mapping[DirectedLink, float]
 
     @property
     def seconds(self) -> float:
         """The price of the round alone: the busiest of each kind of resource, one after the other."""
-        latency, wire = max(self.latency_seconds.values()), max(self.link_seconds.values())
+        return self.took(max(self.link_seconds.values()))
+
+    def took(self, wire: float) -> float:
+        """The same where so many seconds of the busiest link are waited for."""
+        start = max(self.latency_seconds.values()) + self.round_seconds
         adding = max(self.adding_seconds.values(), default=0.0)
-        processor = max(self.cores_seconds, max(self.work_seconds.values(), default=0.0))
-        return latency + wire + adding + self.shared_seconds + self.round_seconds + processor
+        own = max(self.work_seconds.values(), default=0.0)
+        return start + max(wire + adding + self.shared_seconds + own, self.cores_seconds)
 
 
 class _Parcel(NamedTuple):
@@ -201,14 +232,15 @@ def _load(parcels: Sequence[_Parcel], topology: Topology, item_bytes: float) -> 
     wire = {link: num_bytes / speeds[link].bytes_per_second for link, num_bytes in carried.items()}
     if any(speed.lanes > 1 for speed in speeds.values()):
         wire |= _on_lanes(parcels, network, item_bytes, carried, speeds)
-    waking = topology.round_seconds * len({parcel.dst for parcel in parcels})
+    waking = topology.round_seconds * len({parcel.dst for parcel in parcels}) + topology.processor.engine_round_seconds
     shared = _shared_seconds(parcels, topology, item_bytes)
     work = _work(parcels, topology.processor, item_bytes)
     if topology.processor.cores:
         for rank, seconds in adding.items():
             work[rank] += seconds
         adding.clear()
-    return _Load(latency, wire, adding, shared, waking, work, topology.processor.together(work.values()))
+    head = {link: speed.head_start_seconds for link, speed in speeds.items() if speed.head_start_seconds}
+    return _Load(latency, wire, adding, shared, waking, work, topology.processor.together(work.values()), head)
 
 
 def _on_lanes(

@@ -21,7 +21,7 @@ from wirebench.topology.tree import Topology
 
 LEAST_BYTES = 64.0
 """The least that is priced; a message of less costs as much."""
-ITEM_BYTES = 4
+ITEM_BYTES, LENGTH_BYTES = 4, 8
 EVENLY = (1, 12, 840)
 """Numbers of parts that divide evenly among 1 segment, among any number up to 4, and among any number up to 8."""
 
@@ -39,8 +39,7 @@ class Pricer:
         self, collective: Collective, name: str, topology: Topology, call_seconds: float = 0.0, formulas: bool = False
     ) -> None:
         self.topology = topology
-        # All ranks make a request at the same time, and where they share cores they are in one another's way.
-        own = topology.processor.call_seconds * topology.processor.crowded(topology.size)
+        own = topology.processor.call_seconds
         # An engine gathers the lengths first, in a call of their own.
         self.call_seconds, self._gather_call = call_seconds + own, call_seconds + own * (2 if name == "native" else 1)
         self._native = name == "native"
@@ -153,7 +152,9 @@ class Pricer:
             from_one = most_bytes > size / 2 * num_bytes and self._has_root
             large = self._large
             return large.sum_seconds(most_bytes, "copy") if from_one else large.gather_seconds(most_bytes)
-        return plan_seconds(self._gathering(round(most_bytes), round(rest)), self._others, 1.0)
+        lengths = self._gathering(LENGTH_BYTES, LENGTH_BYTES) if self._native else Plan(self._name, (), ())
+        gathering = self._gathering(round(most_bytes), round(rest))
+        return sum(plan_seconds(each, self._others, 1.0) for each in (lengths, gathering))
 
     def _gathering(self, longest: int, others: int) -> Plan:
         """An all-gather as a plan of copies, in which an item is a byte.

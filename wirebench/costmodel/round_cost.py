@@ -138,6 +138,7 @@ class RoundCost:
                 wire = max(wire, *(link.busiest(leaving) * message_bytes / link.bytes_per_second for link in links))
         adding = message_bytes * self.topology.reduce_seconds_per_byte if each.adds else 0.0
         latency = max(link.latency_seconds for link in links) + 2 * processor.message_seconds
+        latency += processor.engine_round_seconds
         return _Costs(latency, wire, adding + 2 * message_bytes * processor.seconds_per_byte)
 
 

@@ -16,13 +16,15 @@ from wirebench.topology.tree import Branch, Link, Topology
 class Network(NamedTuple):
     """A network between machines: start-up time of a message, bytes per second, seconds to add a received byte.
 
-    source  where the numbers come from, in words
+    source              where the numbers come from, in words
+    head_start_seconds  of its links (tree.Link)
     """
 
     latency_seconds: float
     bytes_per_second: float
     source: str
     reduce_seconds_per_byte: float = 0.0
+    head_start_seconds: float = 0.0
 
 
 def _gbit(rate: float) -> float:
@@ -74,7 +76,10 @@ def cluster(
     """
     assert workers >= 1 and per_machine >= 1, f"{workers} workers on machines of {per_machine}"
     machines = _machines(workers, per_machine)
-    link = Link(network.latency_seconds, network.bytes_per_second, lanes=per_machine if rails else 1)
+    lanes = per_machine if rails else 1
+    link = Link(
+        network.latency_seconds, network.bytes_per_second, lanes=lanes, head_start_seconds=network.head_start_seconds
+    )
     root = Branch(machines, (link,)) if len(machines) > 1 else machines[0]
     if racks is not None and len(machines) > racks.machines:
         below = [machines[at : at + racks.machines] for at in range(0, len(machines), racks.machines)]

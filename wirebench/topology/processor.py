@@ -18,6 +18,7 @@ KEYS = {
     "message_us": ("message_seconds", 1e6),
     "ns_per_byte": ("seconds_per_byte", 1e9),
     "engine_share": ("engine_share", 1.0),
+    "engine_round_us": ("engine_round_seconds", 1e6),
     "compress_factor": ("compress_factor", 1.0),
 }
 """Of a topology file's section `processor`: the constant that each stands for, and how many of its units it has."""
@@ -32,6 +33,7 @@ class Processor:
     message_seconds    of a message at each of its two ends: a measurement of a round sees both ends together
     seconds_per_byte   of a message's bytes at each of its two ends
     engine_share       of `message_seconds`: what a message costs inside the engine's own collectives
+    engine_round_seconds  that pass between two rounds inside these, whatever they carry
     compress_factor    times as long as on the machine of their measurement that compressors work: in a step caches are
                        cold, and vectors may be far shorter than those that were measured
     """
@@ -41,6 +43,7 @@ class Processor:
     message_seconds: float = 0.0
     seconds_per_byte: float = 0.0
     engine_share: float = 1.0
+    engine_round_seconds: float = 0.0
     compress_factor: float = 1.0
 
     def __post_init__(self) -> None:
@@ -64,10 +67,14 @@ class Processor:
     def by_kind(self, native: bool) -> "ByKind":
         """What messages cost it in each kind of request. native: within the engine's own collectives
 
-        The lengths of what is merged or gathered are known to the sender alone, and go ahead in messages of their own.
+        The lengths of what is merged or gathered are known to the sender alone, and go ahead in a message of their own;
+        the receiver then asks for the rest. The engine gathers lengths in a call of its own.
         """
-        one = self.message_seconds * (self.engine_share if native else 1.0)
-        return ByKind(replace(self, message_seconds=one), replace(self, message_seconds=2 * one))
+        if native:
+            inside = replace(self, message_seconds=self.message_seconds * self.engine_share)
+            return ByKind(inside, inside)
+        outside = replace(self, engine_round_seconds=0.0)
+        return ByKind(outside, replace(outside, message_seconds=MESSAGES_WITH_LENGTH * self.message_seconds))
 
 
 class ByKind(NamedTuple):
@@ -77,6 +84,8 @@ class ByKind(NamedTuple):
     others: Processor
 
 
+MESSAGES_WITH_LENGTH = 3
+"""The length, the question for the rest, and the rest."""
 IDLE = Processor()
 """Messages cost it nothing."""
 

@@ -30,6 +30,7 @@ class Link:
     bytes_per_second: float
     from_bytes: float = 0.0
     lanes: int = 1
+    head_start_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         # A fitted start-up time may be negative where the line starts at large messages.

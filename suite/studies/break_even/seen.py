@@ -8,6 +8,7 @@ from suite.planner.rank import WORTHWHILE
 from suite.studies.break_even.sides import Side
 from suite.studies.claim import Claim, Verdict
 from suite.studies.published import load
+from suite.studies.trust import TURNS
 
 CLAIMS = load(Path(__file__).parent).claims
 
@@ -42,18 +43,19 @@ class Seen(NamedTuple):
     @property
     def verdict(self) -> Verdict:
         """On the claim: 1 is where it begins to pay."""
-        spread = WORTHWHILE * min(self.ratios), WORTHWHILE * max(self.ratios)
+        spread = WORTHWHILE * self.ratios[0], WORTHWHILE * self.ratios[-1]
         return self.claim.judge(WORTHWHILE * self.dense / self.lossy, spread)
 
     @property
     def ratios(self) -> list[float]:
-        """Of each turn: the dense step over the compressed one."""
-        return [dense / lossy for dense, lossy in zip(self.dense_turns, self.lossy_turns, strict=False)]
+        """Of each turn, by size: the dense step over the compressed one; of TURNS or more without both extremes."""
+        ratios = sorted(dense / lossy for dense, lossy in zip(self.dense_turns, self.lossy_turns, strict=False))
+        return ratios[1:-1] if len(ratios) >= TURNS else ratios
 
     @property
     def faster(self) -> str:
-        """By how much, with the extremes of the turns."""
-        between = [f"{100 * (each - 1):+.1f}" for each in (min(self.ratios), max(self.ratios))]
+        """By how much, with the least and the largest of the turns that count."""
+        between = [f"{100 * (each - 1):+.1f}" for each in (self.ratios[0], self.ratios[-1])]
         return f"{100 * (self.dense / self.lossy - 1):+.1f} %" + (
             f" [{between[0]} - {between[1]}]" if len(self.ratios) > 1 else ""
         )

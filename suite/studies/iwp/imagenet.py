@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from suite.studies import trust
+from suite.studies.claim import Claim
 from suite.studies.findings import Finding
 from suite.studies.iwp.claims import CLAIMED
 from suite.studies.iwp.variants import FIXED, LAYERWISE
@@ -29,9 +30,8 @@ def load(folder: Path | None) -> Trained:
     found: defaultdict[tuple[str, str], list[NotedRun]] = defaultdict(list)
     for path in sorted(folder.rglob("record.json")):
         run = NotedRun(path.parent, {}, schema.read(path))
-        if run.record["status"] == "finished" and run.has("config", "data", "name") == "imagefolder":
-            if run.has("final", "top1") is not None:
-                found[str(run.has("config", "model", "name")), method_of(run)].append(run)
+        if run.has("config", "data", "name") == "imagefolder" and _is_whole(run):
+            found[str(run.has("config", "model", "name")), method_of(run)].append(run)
     if not found:
         raise UserError(f"--imagenet: {folder}: has no finished run on an image folder")
     return found
@@ -50,19 +50,26 @@ def findings(trained: Trained) -> Iterator[Finding]:
     for claim in CLAIMED.values():
         model, method = claim.about.get("model", ""), claim.about.get("trained", "")
         ours, base = trained.get((model, method), ()), trained.get((model, BASELINE), ())
-        if method == BASELINE and base:
-            points = _points(base)
-            middle, spread, runs = statistics.mean(points), (min(points), max(points)), (base,)
-            here = f"{middle:.2f} % [{spread[0]:.2f} - {spread[1]:.2f}]"
-        elif ours and base:
-            middle, spread = _difference(_points(ours), _points(base), claim.about["side"])
-            runs = (ours, base)
-            here = f"{middle:+.2f} points {claim.about['side']} [{spread[0]:+.2f} - {spread[1]:+.2f}]"
-        else:
-            continue
-        records = tuple(run.folder for those in runs for run in those)
-        seeds = f" ({min(map(len, runs))} seeds)"
-        yield Finding(claim, here + seeds, claim.judge(middle, spread), "", "", records, trust.rules_of(runs, "seeds"))
+        if ours and base:
+            yield _finding(claim, ours, () if method == BASELINE else base)
+
+
+def _finding(claim: Claim, ours: Sequence[NotedRun], base: Sequence[NotedRun]) -> Finding:
+    """Of a difference from the baseline's runs, or of the accuracy itself where there are none."""
+    points, runs, what = _points(ours), [ours], "%"
+    middle, spread = statistics.mean(points), (min(points), max(points))
+    if base:
+        side = claim.about["side"]
+        (middle, spread), what = _difference(points, _points(base), side), f"points {side}"
+        runs.append(base)
+    seeds = min(map(len, runs))
+    here = f"{middle:.2f} {what} [{spread[0]:.2f} - {spread[1]:.2f}] ({seeds} {'seed' if seeds == 1 else 'seeds'})"
+    records = tuple(run.folder for those in runs for run in those)
+    return Finding(claim, here, claim.judge(middle, spread), "", "", records, trust.rules_of(runs, "seeds"))
+
+
+def _is_whole(run: NotedRun) -> bool:
+    return run.record["status"] == "finished" and run.has("final", "top1") is not None
 
 
 def _points(runs: Sequence[NotedRun]) -> list[float]:

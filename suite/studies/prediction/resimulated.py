@@ -22,6 +22,7 @@ import schedulers
 from suite.studies import notes
 from suite.studies.notes import NotedRun
 from wirebench import collectives
+from wirebench.cluster.network import head_start_seconds
 from wirebench.collectives.plan import Collective, Plan
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
@@ -40,6 +41,7 @@ FITTED = {
     "message_seconds": (2e-4, 1e-6, 1e-2),
     "seconds_per_byte": (1e-9, 1e-11, 1e-7),
     "engine_share": (0.5, 0.02, 2.0),
+    "engine_round_seconds": (5e-4, 1e-5, 1e-2),
     "compress_factor": (1.5, 0.5, 20.0),
 }
 """The constants that are fitted: where the search begins, and between which values."""
@@ -73,7 +75,8 @@ class FromOutside:
     """
 
     def __init__(self, config: dict[str, Any], ranks: int, link: str, other: float, rates: Rates) -> None:
-        network, dilation = Network(0.0, parse_rate(link) / 8, ""), config["network"]["dilation"] or 1.0
+        rate, dilation = parse_rate(link) / 8, config["network"]["dilation"] or 1.0
+        network = Network(0.0, rate, "", head_start_seconds=head_start_seconds(rate))
         self.topology = presets.cluster(network, ranks)
         self.model = trace.load(trace.find(config["model"]["trace"])).faster(1 / dilation)
         self.other = other
