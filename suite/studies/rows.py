@@ -18,6 +18,9 @@ DDP = "DDP"
 NEEDS = {"label": str, "hosts": int, "link": str, "launch": str}
 """Of method.json, of a run on an emulated cluster."""
 
+Spread = tuple[float, float, float]
+"""Median of the turns, the least, and the largest; of five and more without the extremes."""
+
 MAY_DIFFER = ("compressor.", "scheduler.", "collective.", "output.", "train.seed", "optimizer.momentum",
               "optimizer.nesterov")  # fmt: skip
 """Begins of the keys that are a method's own; one that applies the momentum itself takes the optimizer's away."""
@@ -101,7 +104,7 @@ def fastest(rows: Sequence[Row], labels: Sequence[str]) -> Row | None:
     return min(timed, key=lambda row: row.step_seconds or math.inf, default=None)
 
 
-def times_faster(row: Row, rival: Row) -> tuple[float, float, float] | None:
+def times_faster(row: Row, rival: Row) -> Spread | None:
     """How many times as fast as `rival` the row is: in the median, at least, and at most; None for one without a time.
 
     Ratios are of turns, which ran one after the other, without the least and the largest where
@@ -112,11 +115,15 @@ def times_faster(row: Row, rival: Row) -> tuple[float, float, float] | None:
     if not ours or not theirs:
         return None
     if len(row.turns) > 1 and row.turns.keys() == rival.turns.keys():
-        ratios = sorted(rival.turns[turn] / seconds for turn, seconds in row.turns.items())
-        kept = ratios[1:-1] if len(ratios) >= TURNS else ratios
-        return statistics.median(ratios), kept[0], kept[-1]
+        return spread([rival.turns[turn] / seconds for turn, seconds in row.turns.items()])
     (fast, slow), (rival_fast, rival_slow) = _extremes(row), _extremes(rival)
     return theirs / ours, rival_fast / slow, rival_slow / fast
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Of the turns."""
+    kept = sorted(values)[1:-1] if len(values) >= TURNS else sorted(values)
+    return statistics.median(values), kept[0], kept[-1]
 
 
 def _extremes(row: Row) -> tuple[float, float]:

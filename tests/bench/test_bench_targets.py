@@ -258,9 +258,10 @@ def planner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_a_target_calls_can_be_run(target: str, tmp_path: Path) -> None:
-    place = Place(tmp_path)
+    place, kept = Place(tmp_path), set((ROOT / "results").glob("*/*"))
     called = commands(target, tmp_path)
     assert called
+    assert all(file.exists() for file in kept), "nothing is measured yet, and a record is gone"
     for words in called:
         check(words, place)
 

@@ -1,7 +1,9 @@
 """Local steps with an outer optimizer: equal to the papers' rules in plain loops, on time, and resumed bit for bit."""
 
 import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -143,6 +145,29 @@ def test_what_is_under_way_delays_nobody_until_it_is_due(monkeypatch: pytest.Mon
     held.set()
     one_step(driver, models, optimizers, 2)
     assert driver.holders[0].due.tolist() == [NEVER]
+    driver.close()
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_only_what_is_waited_for_is_exposed(delay: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exchange of 50 ms after the second step; with a delay the third step lasts longer than that."""
+    models, lanes = lanes_of(1, [LAYERS])
+    optimizers, times = [sgd(models[0])], clock()
+    driver = OuterSteps(lanes, optimizers, Outer(every=2, delay=delay), times, overlaps=True)
+    exchange = driver._exchange
+
+    def slow(*words: Any) -> None:
+        time.sleep(0.05)
+        exchange(*words)
+
+    monkeypatch.setattr(driver, "_exchange", slow)
+    for step in range(3):
+        if step == 2:
+            time.sleep(0.2)
+        one_step(driver, models, optimizers, step)
+        times.end_step(step, 1, True)
+    exposed = [each.phases["exchange_exposed"] for each in times.drain()]
+    assert exposed[0] == 0 and (exposed[1] >= 0.05) == (delay == 0) and exposed[2] < 0.05
     driver.close()
 
 

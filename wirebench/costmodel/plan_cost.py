@@ -11,16 +11,12 @@ to a tree of links. Rounds run one after another. A round costs
   + adding     for every rank the bytes that it adds to its own, times gamma; the busiest rank counts. Bytes that
                overwrite are not counted.
   + round      what a round costs for every rank that receives in it: where ranks share cores, they are woken in turn
-  + shared     where the topology has something that all messages share: the sum of their start-up times and of their
-               bytes' seconds there
+  + shared     the sum of all messages' start-up times and bytes' seconds in what all share, where there is such a thing
   + processor  for every rank what its messages and their bytes cost its processor (topology/processor.py); where ranks
-               share cores, adding is in it too. A rank's own work adds to the rest; the work of all ranks, which these
-               cores do together, goes on beside it, and the longer of the two counts
+               share cores, adding is in it too; their work for all ranks goes on beside the rest, if that is longer
 
-A link that was idle may have a head start (tree.Link): what it sends at once is not waited for. Requests of a step
-follow one another, so that a request finds what the one before it has left.
-
-What several transfers of one round carry between two ranks is one message. docs/topology.md has the model's limits.
+An idle link may have a head start (tree.Link); a request finds what the like request before it has left of it.
+Transfers of one round between two ranks are one message. docs/topology.md has the model's limits.
 """
 
 from collections import Counter, defaultdict
@@ -34,8 +30,7 @@ from wirebench.costmodel.routes import DirectedLink, Network, network_of
 from wirebench.topology.processor import Processor
 from wirebench.topology.tree import Link, Topology, link_for
 
-SAME_REQUESTS = 2
-"""Of two like requests after one another the second is priced: it finds what the first has left."""
+SAME_REQUESTS = 2  # of which the last is priced
 
 Port = tuple[int, Literal["send", "receive"]]
 """A rank as sender or as receiver: it does both at the same time."""
@@ -55,7 +50,7 @@ def _after_one_another(loads: Sequence["_Load"]) -> float:
     if not any(load.head_start for load in loads):
         return sum(load.seconds for load in loads)
     head = {link: seconds for load in loads for link, seconds in load.head_start.items()}
-    left, total = dict(head), 0.0
+    left = dict(head)
     for _ in range(SAME_REQUESTS):
         total = 0.0
         for load in loads:

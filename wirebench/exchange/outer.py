@@ -147,9 +147,12 @@ class OuterSteps:
 
     @contextmanager
     def stepping(self) -> Iterator[None]:
-        """Around the optimizer's step: after it fragments are applied, and sent, that are due."""
+        """Around the optimizer's step: after it fragments are applied, and sent, that are due.
+
+        What the outer optimizer computes is part of the update; only what is waited for is exposed.
+        """
         yield
-        with torch.no_grad(), self._clock.phase("exchange_exposed", within="update"):
+        with torch.no_grad():
             for number in range(len(self.lanes[0].buckets)):
                 if self.holders[0].due[number] == self._step:
                     self._apply(number)
@@ -192,7 +195,8 @@ class OuterSteps:
         for holder in self.holders:
             holder.due[number] = self._step + self.rule.delay
         if self._pool is None or not self.rule.delay:
-            self._exchange(fragments, worlds, None)
+            with self._clock.phase("exchange_exposed", within="update"):
+                self._exchange(fragments, worlds, None)
         else:
             ready = torch.cuda.current_stream(self._device).record_event() if self._stream is not None else None
             self._under_way[number] = self._pool.submit(self._exchange, fragments, worlds, ready)
@@ -200,7 +204,9 @@ class OuterSteps:
             self._apply(number)
 
     def _apply(self, number: int) -> None:
-        self._wait(number)
+        if number in self._under_way:
+            with self._clock.phase("exchange_exposed", within="update"):
+                self._wait(number)
         for holder in self.holders:
             holder.apply(holder.lane.buckets[number])
             holder.due[number] = NEVER

@@ -70,8 +70,10 @@ def git() -> dict[str, Any] | None:
 
 
 def _run_git(*arguments: str) -> str | None:
+    # status would write an index of its own beside the user's, under a lock that a commit of theirs finds taken.
+    command = ["git", "--no-optional-locks", "-C", str(ROOT), *arguments]
     try:
-        done = subprocess.run(["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None

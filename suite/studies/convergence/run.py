@@ -131,21 +131,8 @@ def series(quick: bool) -> list[Part]:
     """Both tasks; quick: a few methods with three seeds, on digits, and a few steps on CIFAR-10."""
     if not quick:
         return [Part(16 * 60, ["--data", "{data}"])]
-    short = [
-        "--task",
-        "quick",
-        "--steps",
-        "60",
-        "--set",
-        "train.epochs=1",
-        "--seeds",
-        "0",
-        "1",
-        "2",
-        "--methods",
-        *QUICK,
-    ]
-    return [Part(3, ["--task", "digits"]), Part(3, ["--data", "{data}", *short])]
+    few = ["--steps", "60", "--set", "train.epochs=1", "--seeds", "0", "1", "2", "--methods", *QUICK]
+    return [Part(3, ["--task", "digits"]), Part(3, ["--data", "{data}", "--task", "quick", *few])]
 
 
 def planned(options: argparse.Namespace, task: Task) -> list[Cell]:

@@ -7,10 +7,10 @@ from suite.figures.bars import Bar, Look, stacked
 from suite.figures.provenance import counted, provenance
 from suite.figures.style import Figure, around, finished
 from suite.studies.iwp.measured import Counted
-from suite.studies.iwp.network import rate, spread
+from suite.studies.iwp.network import rate
 from suite.studies.iwp.variants import unlabelled
 from suite.studies.notes import NotedRun
-from suite.studies.rows import Row
+from suite.studies.rows import Row, spread
 from wirebench.topology.rates import parse_rate
 
 SENT = {"with masks, or with indices and scales": colours.BLUE}

@@ -1,6 +1,5 @@
 """Network I/O on emulated hosts: what the interface sent in a second, as KB/s and as a share of the link's rate."""
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -9,14 +8,12 @@ from suite.studies.claim import Claim
 from suite.studies.findings import Finding
 from suite.studies.iwp.variants import DENSE, FIXED, kind, unlabelled
 from suite.studies.notes import NotedRun
-from suite.studies.rows import Row
+from suite.studies.rows import Row, Spread, spread
 from suite.studies.rows import load as load_rows
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
 
 HEAD = ("method", "turns", "KB/s sent by a host [between turns]", "share of the link %", "step ms", "bytes of a step")
-Spread = tuple[float, float, float]
-"""Median of the turns, the least, and the largest; of five and more without the extremes."""
 
 
 def load(folder: Path) -> list[Row]:
@@ -32,12 +29,6 @@ def rate(run: NotedRun) -> float | None:
     sent, images = run.has("bytes_per_step", "nic"), run.has("images_per_second", "mean")
     batch = run.has("config", "data", "batch_size")
     return sent * images / (batch * run.record["world_size"]) if sent and images and batch else None
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Of the turns."""
-    kept = sorted(values)[1:-1] if len(values) >= trust.TURNS else sorted(values)
-    return statistics.median(values), kept[0], kept[-1]
 
 
 def findings(rows: Sequence[Row], claims: Mapping[str, Claim]) -> Iterator[Finding]:

@@ -1,12 +1,11 @@
 """The loss of a run on the way: by steps and bytes as its note has it, and by seconds on a network that is simulated.
 
-A step takes what a worker computed, by the record, and what its requests cost on the network, by the cost model. Where
-steps differ (local steps, dense steps) the requests are those of the last step, which exchanges, and all others cost as
-much more or less as they sent. Nothing overlaps but what an outer step with a delay sends: that has those steps' time.
+It is the first worker's training loss, in local steps that of its own weights. A step takes what a worker computed, by
+the record, and what its requests cost on the network, by the cost model. Where steps differ (local steps, dense steps)
+the requests are those of the last step, which exchanges, and all others cost as much more or less as they sent. An
+exchange comes after the backward pass; only what an outer step with a delay sends has those steps' time.
 """
 
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,16 +14,25 @@ from suite.studies.notes import NotedRun
 from wirebench.errors import UserError
 from wirebench.utils.parsing import json_of
 
-WINDOW = 20
-"""Steps over which the training loss is averaged."""
+WINDOW = 30
+"""Steps over which the training loss is averaged: whole rounds of 30 local steps, so that no window has more of the
+steps just after an exchange than another."""
+ROUND_BYTES = 1000
+"""A step that sends less takes no part in a round: 0/1 Adam's steps within an interval agree on one number."""
 
 
 class Pace(NamedTuple):
-    """Seconds of a mean step: a worker's computing, the exchange that nothing hides, and what is hidden of it."""
+    """Seconds of a mean step.
+
+    computing  of a worker
+    exposed    the exchange after the backward pass, which nothing hides; hidden: what a delay hides of it
+    least      the exposed part at best, were each exchange of gradients beside its backward pass
+    """
 
     computing: float
     exposed: float
     hidden: float
+    least: float
 
     @property
     def seconds(self) -> float:
@@ -32,24 +40,29 @@ class Pace(NamedTuple):
         return self.computing + self.exposed
 
 
-def curve_of(path: Path) -> dict[str, Any]:
-    """Of a run's steps.jsonl: `curve`, by window [steps done, mean loss, bytes sent until then], and `last_bytes`.
+def curve_of(path: Path, total: float | None) -> dict[str, Any]:
+    """Of a run's steps.jsonl: `curve`, by window [steps done, mean loss, bytes sent until then], last_bytes, rounds.
 
-    last_bytes  that the last step sent. UserError for a file that cannot be read.
+    total       bytes that a worker sent in the whole run, the mean of all: the file has the first one's, which are
+                scaled to it; None where it is not known
+    last_bytes  that the last step sent; rounds: steps that exchanged
+    UserError for a file that cannot be read.
     """
     try:
         steps = [json_of(line) for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
+    sizes = [step["wire_bytes"] or 0.0 for step in steps]
+    scale = total / sum(sizes) if total and sum(sizes) else 1.0
     curve: list[list[float]] = []
-    sent = 0.0
     for begin in range(0, len(steps), WINDOW):
         window = steps[begin : begin + WINDOW]
-        sent += sum(step["wire_bytes"] or 0.0 for step in window)
         losses = [step["loss"] for step in window if step["loss"] is not None]
         if losses:
-            curve.append([begin + len(window), round(sum(losses) / len(losses), 5), sent])
-    return {"curve": curve, "last_bytes": float(steps[-1]["wire_bytes"] or 0.0) if steps else 0.0}
+            done = begin + len(window)
+            curve.append([done, round(sum(losses) / len(losses), 5), scale * sum(sizes[:done])])
+    last = scale * sizes[-1] if sizes else 0.0
+    return {"curve": curve, "last_bytes": float(last), "rounds": sum(size >= ROUND_BYTES for size in sizes)}
 
 
 def steps_of(run: NotedRun) -> int:
@@ -59,24 +72,26 @@ def steps_of(run: NotedRun) -> int:
 
 
 def pace(run: NotedRun, gbit: float, passes: float) -> Pace | None:
-    """How long a mean step takes at this link rate; None where the record does not say. `passes` as from `quietest`."""
+    """How long a mean step takes at this link rate; None where the record does not say. `passes` as from `quietest`.
+
+    None, too, for a run that sent something and ended in a step that did not, as one that diverged between exchanges:
+    what an exchange costs is not in its record.
+    """
     curve = run.note["curve"]
     if not curve or None in (run.has("phases", "forward"), run.has("requests")):
         return None
-    computing, once = computing_seconds(run, passes), exchange_seconds(run, gbit)
     steps, _, sent = curve[-1]
     last = run.note["last_bytes"]
-    mean = once * (sent / steps / last) if last else 0.0
-    ahead = (run.has("config", "scheduler", "delay") or 0) * computing
-    share = min(ahead / once, 1.0) if once else 0.0
-    return Pace(computing, mean * (1 - share), mean * share)
-
-
-def loss_after(curve: Sequence[Sequence[float]], steps: float) -> float | None:
-    """The training loss after so many steps, on a line between windows; None before the first one has ended."""
-    if not curve or steps < curve[0][0]:
+    if sent and not last:
         return None
-    for (one, loss, _), (other, next_loss, _) in pairwise(curve):
-        if steps <= other:
-            return loss + (next_loss - loss) * (steps - one) / (other - one)
-    return curve[-1][1]
+    computing, once = computing_seconds(run, passes), exchange_seconds(run, gbit)
+    share = sent / steps / last if last else 0.0
+    beside = min((run.has("config", "scheduler", "delay") or 0) * computing, once)
+    under = 0.0 if run.has("config", "scheduler", "name") == "outer" else backward_seconds(run, passes)
+    return Pace(computing, share * (once - beside), share * beside, share * max(0.0, once - beside - under))
+
+
+def backward_seconds(run: NotedRun, passes: float) -> float:
+    """Of one worker's step, on a machine whose passes take `passes`."""
+    own = sum(run.has("phases", name) or 0.0 for name in ("forward", "backward", "update"))
+    return passes * (run.has("phases", "backward") or 0.0) / own if own else 0.0

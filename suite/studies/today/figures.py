@@ -1,4 +1,7 @@
-"""Training loss by bytes and by seconds: a panel for each family of methods, dense training in all of them."""
+"""Training loss by bytes and by seconds: a panel for each family of methods, dense training in all of them.
+
+Dense training on fewer tokens has no curve: it is compared at its end.
+"""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -7,19 +10,25 @@ from suite.figures import colours
 from suite.figures.curves import Curve, curves
 from suite.figures.provenance import counted, provenance
 from suite.figures.style import Figure, around, grid
-from suite.studies.convergence.network import quietest
 from suite.studies.convergence.rows import Method
 from suite.studies.notes import NotedRun
-from suite.studies.today.curve import pace
-from suite.studies.today.table import runs_of
-from suite.studies.today.tasks import DENSE
+from suite.studies.today.curve import WINDOW, pace
+from suite.studies.today.outcome import runs_of
+from suite.studies.today.tasks import DENSE, SHORTER
+from suite.studies.today.times import yardstick
 
 ACROSS, WIDTH, HEIGHT = 2, 320, 250
-SHOWN_GBIT = 1.0
+SHOWN_GBIT = {"seconds.png": 1.0, "seconds-100mbit.png": 0.1}
+"""By the figure's file."""
+UP = "first worker's training loss, nats"
 FAMILIES = {
     "local steps": {
-        "diloco": colours.BLUE, "sparseloco": colours.VERMILLION, "streaming_diloco": colours.GREEN,
+        "diloco": colours.BLUE, "diloco momentum=0.5": colours.SKY, "streaming_diloco": colours.GREEN,
         "local_sgd": colours.PINK,
+    },
+    "local steps, compressed": {
+        "sparseloco": colours.VERMILLION, "sparseloco k=512": colours.BLUE, "sparseloco k=4096": colours.GREEN,
+        "sparseloco topk": colours.PINK, "sparseloco every=10": colours.ORANGE,
     },
     "updates in place of gradients": {
         "demo": colours.BLUE, "dion": colours.VERMILLION, "lion_sign": colours.GREEN, "zero_one_adam": colours.PINK,
@@ -39,24 +48,24 @@ def against_bytes(task: str, methods: Sequence[Method]) -> Figure:
     )
 
 
-def against_seconds(task: str, methods: Sequence[Method]) -> Figure:
-    """By the time that a run takes at SHOWN_GBIT."""
-    passes = quietest(runs_of(methods))
+def against_seconds(task: str, methods: Sequence[Method], gbit: float) -> Figure:
+    """By the time that a run takes at this link rate; a run that breaks the rule of load has none."""
+    by = yardstick(methods)
 
     def place(run: NotedRun, point: Sequence[float]) -> float | None:
-        found = pace(run, SHOWN_GBIT, passes)
+        found = pace(run, gbit, by.passes) if run.folder in by.quiet else None
         return None if found is None else found.seconds * point[0]
 
-    title = f"Loss by time at {SHOWN_GBIT:g} Gbit/s: {task}"
+    title = f"Loss by time at {gbit:g} Gbit/s: {task}"
     return _figure(title, methods, "seconds, computing measured and exchange simulated", place)
 
 
 def _figure(title: str, methods: Sequence[Method], across: str, place: Place) -> Figure:
-    shown = [method for method in methods if not method.ends]
+    shown = [method for method in methods if not method.ends and method.label not in SHORTER]
     lines = {method.label: line for method in shown for line in _curve(method, place)}
     every = list(lines.values())
     x = around(across, [float(at) for line in every for at in line.across], log=True)
-    y = around("training loss, nats", [value for line in every for value in line.up], zero=False)
+    y = around(UP, [value for line in every for value in line.up], zero=False)
     dense = [lines[DENSE]] if DENSE in lines else []
     panels = [
         curves([*dense, *those], x, y, family.capitalize(), width=WIDTH, height=HEIGHT)
@@ -64,7 +73,10 @@ def _figure(title: str, methods: Sequence[Method], across: str, place: Place) ->
     ] or [curves(dense, x, y, "Dense alone", width=WIDTH, height=HEIGHT)]
     seeds = counted((len(method.runs) for method in shown), "seed")
     where = provenance(run.has("environment") or {} for run in runs_of(shown))
-    note = f"Means over {seeds}, bands from the least to the largest. {where}."
+    note = (
+        f"Means over {seeds} and {WINDOW} steps, bands from the least to the largest; between exchanges the weights "
+        f"are the worker's own. {where}."
+    )
     columns = min(ACROSS, len(panels))
     return grid(panels, title, note, columns, columns * (WIDTH + 170))
 
@@ -86,8 +98,9 @@ def _colour(label: str) -> str:
 
 
 def _curve(method: Method, place: Place) -> Iterator[Curve]:
-    """The mean curve of its runs, as far as all came; none where they have no place on the axis."""
-    runs = [[(place(run, point), point[1]) for point in run.note["curve"]] for run in method.runs]
+    """The mean curve of its runs that have a place on the axis, as far as all of these came."""
+    every = [[(place(run, point), point[1]) for point in run.note["curve"]] for run in method.runs]
+    runs = [points for points in every if any(at for at, _ in points)]
     whole = []
     for each in zip(*runs, strict=False):
         places = [at for at, _ in each if at]

@@ -1,7 +1,9 @@
-"""The tables and the curves of the study's tasks: table.md, bytes.png and seconds.png of each.
+"""The tables and the curves of the study's tasks, and the table of what was measured on emulated hosts.
 
-wirebench study today report                   of results/today/gpt and results/today/resnet
-wirebench study today report --out FOLDER      of FOLDER/gpt and FOLDER/resnet
+wirebench study today report                   of results/today/gpt, results/today/resnet and results/today/speed
+wirebench study today report --out FOLDER      of FOLDER/gpt, FOLDER/resnet and FOLDER/speed
+
+table.md of each, and of a task bytes.png and seconds.png with the loss by bytes and by time.
 """
 
 import argparse
@@ -9,16 +11,22 @@ import statistics
 from dataclasses import replace
 from pathlib import Path
 
+from suite.figures.style import Figure
 from suite.studies import notes
-from suite.studies.convergence.rows import NEEDS, Method, load
+from suite.studies.convergence.rows import NEEDS, Method, load, settings
 from suite.studies.findings import Finding, with_unrun
 from suite.studies.page import Page
 from suite.studies.runner import RESULTS
-from suite.studies.today import verdicts
-from suite.studies.today.figures import against_bytes, against_seconds
-from suite.studies.today.table import document, losses
-from suite.studies.today.tasks import DENSE, TASKS
+from suite.studies.today import measured, verdicts
+from suite.studies.today.figures import SHOWN_GBIT, against_bytes, against_seconds
+from suite.studies.today.outcome import losses
+from suite.studies.today.speed import SPEED
+from suite.studies.today.table import document
+from suite.studies.today.tasks import DENSE, SHORTER, TASKS
 from wirebench.errors import UserError
+
+LENGTH = ("epochs", "steps")
+"""Settings in which dense training on fewer tokens differs from all others."""
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -28,17 +36,21 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
-    """One for each task that has runs."""
-    there = [page(options.out / name) for name in TASKS if methods_of(options.out / name)]
+    """One for each task that has runs, and for the measured part."""
+    found = [page(options.out / name) for name in (*TASKS, SPEED)]
+    there = [each for each in found if each is not None]
     if not there:
         raise UserError(f"{options.out}: has no TASK/METHOD-SEED/method.json; train first")
     return there
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
-    """The claims on each task that has runs."""
+    """The claims on each task that has runs, and those of the measured part."""
     found = ((name, verdicts.findings(name, methods_of(options.out / name))) for name in TASKS)
-    return [replace(each, about=name) for name, those in found for each in those]
+    trained = [
+        replace(each, about=", ".join(filter(None, (name, each.about)))) for name, those in found for each in those
+    ]
+    return [*trained, *measured.findings(measured.load(options.out / SPEED))]
 
 
 def committed() -> list[list[str]]:
@@ -46,16 +58,27 @@ def committed() -> list[list[str]]:
     return [[]] if any((RESULTS / "today").glob("*/[!.]*/method.json")) else []
 
 
-def page(folder: Path) -> Page:
-    """The table of a task's methods and their curves."""
+def page(folder: Path) -> Page | None:
+    """The table of a task's methods and their curves, or that of the measured part; None where nothing has run."""
+    if folder.name == SPEED:
+        return measured.page(folder) if measured.load(folder) else None
     task, methods = folder.name, methods_of(folder)
-    figures = {"bytes.png": against_bytes(task, methods), "seconds.png": against_seconds(task, methods)}
+    if not methods:
+        return None
+    figures: dict[str, Figure | None] = {"bytes.png": against_bytes(task, methods)}
+    for name, gbit in SHOWN_GBIT.items():
+        figures[name] = against_seconds(task, methods, gbit)
     found = with_unrun(verdicts.findings(task, methods), verdicts.claims_of(task))
-    return Page(folder, document(task, methods, found), figures)
+    return Page(folder, document(task, methods, found, list(figures)), figures)
 
 
 def methods_of(folder: Path) -> list[Method]:
-    """All methods of a task, dense first, then by their final losses; each has its own learning rate."""
-    notes.read(folder, {**NEEDS, "curve": list, "last_bytes": float})
-    found = load(folder, own=("learning rate",))
+    """All methods of a task, dense first, then by their final losses; each has its own learning rate.
+
+    UserError where runs have different lengths, but for those of dense training on fewer tokens.
+    """
+    notes.read(folder, {**NEEDS, "curve": list, "last_bytes": float, "rounds": int})
+    found = load(folder, own=("learning rate", *LENGTH))
+    known = settings([run for method in found if method.label not in SHORTER for run in method.runs])
+    notes.refuse_mixed(folder, {name: {key: each.get(key) for key in LENGTH} for name, each in known.items()})
     return sorted(found, key=lambda method: (method.label != DENSE, statistics.mean(losses(method) or [float("inf")])))

@@ -1,13 +1,14 @@
-"""Train a GPT and a ResNet with the methods of today and the classics: loss by bytes and by time on four networks.
+"""Train a GPT and a ResNet with the methods of today and the classics, and measure exchanges on emulated hosts.
 
-wirebench study today run --data FOLDER                       both tasks, 3 seeds: about 6 h on two quiet cores
-wirebench study today run                                     the GPT alone, which reads the Python standard library
+wirebench study today run --data FOLDER                       all parts: about 7 h on two quiet cores
+wirebench study today run                                     without the ResNet, which alone reads CIFAR-10
 wirebench study today run --task gpt --methods dense demo dion --seeds 0
+wirebench study today run --task speed                        steps per second, 40 minutes; needs root
 wirebench study today run --quick                             two short runs, into build/tables/today
 wirebench study today report                                  the tables and the figures, without training
 
-A run that is there already is not repeated, and one that was interrupted goes on from its last checkpoint. The times
-are measured computing and a simulated network, so that one run serves all four rates.
+A run that is there already is not repeated, and a training that was interrupted goes on from its last checkpoint. The
+times of trainings are measured computing and a simulated network, so that one run serves all four rates.
 """
 
 import argparse
@@ -19,16 +20,18 @@ from typing import Any
 
 from suite.compose.resolve import resolve
 from suite.studies.convergence.run import Cell
-from suite.studies.convergence.tasks import Task
 from suite.studies.notes import NOTE
-from suite.studies.runner import RESULTS, ROOT, Launch, Part, measure
+from suite.studies.runner import RESULTS, ROOT, Launch, Part, Planned, measure
 from suite.studies.today import report
 from suite.studies.today.curve import curve_of
+from suite.studies.today.speed import SPEED, trainings
 from suite.studies.today.tasks import GPT, QUICK, TASKS, compositions
 from suite.studies.trainings import refuse_another
 from wirebench.errors import UserError
+from wirebench.record import schema
 
 CIFAR10 = "cifar-10-batches-bin"
+PARTS = (*TASKS, SPEED)
 SHORT, SHALLOW = 30, "model.depth=2"
 """Of a quick run: the steps, as many as local ones until the first exchange, and a model that is soon evaluated."""
 
@@ -53,16 +56,21 @@ class Traced(Cell):
 
     def noted(self, folder: Path) -> dict[str, Any]:
         """As that of a convergence run, with its settings and the curve of its steps."""
-        return {**super().noted(folder), "settings": list(self.words), **curve_of(folder / "steps.jsonl")}
+        record = schema.read(folder)
+        # The history ends with the last whole epoch, which is not where a run ends that diverged.
+        last = record["history"][-1] if record["status"] == "finished" and record["history"] else {}
+        curve = curve_of(folder / "steps.jsonl", last.get("wire_bytes_total"))
+        return {**super().noted(folder), "settings": list(self.words), **curve}
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
     """What is trained, for how long, where."""
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help=f"folder that has {CIFAR10}; without it: no resnet")
-    add("--task", nargs="+", choices=list(TASKS), help=f"what is learned ({' and '.join(TASKS)})")
+    add("--task", nargs="+", choices=list(PARTS), help=f"what is made ({', '.join(PARTS)}); {SPEED}: emulated hosts")
     add("--methods", nargs="+", metavar="NAME", help="dense, sparseloco, demo, ... (all of the task)")
-    add("--seeds", nargs="+", type=int, metavar="SEED", help="one run of each method for each (0 1 2)")
+    add("--seeds", nargs="+", type=int, metavar="SEED", help="one run of each method for each (0 1 2); of the part "
+        f"{SPEED} the turns (0 to 4)")  # fmt: skip
     add("--steps", type=int, default=0, metavar="N", help="end every run after N steps, to try the study (0: run on)")
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
     add("--out", type=Path, metavar="FOLDER", help="results go to FOLDER/TASK (results/today)")
@@ -73,25 +81,30 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """All runs that are not there yet, seed by seed, then the report of all that are there."""
     chosen = completed(options)
-    cells = {(chosen.out / name).resolve(): planned(chosen, TASKS[name]) for name in tasks(chosen)}
+    cells = {(chosen.out / name).resolve(): planned(chosen, name) for name in tasks(chosen)}
     failed = measure(cells, launch, chosen.again)
     for out in cells:
-        if report.methods_of(out):
-            report.page(out).write()
+        page = report.page(out)
+        if page is not None:
+            page.write()
     return failed
 
 
 def series(quick: bool) -> list[Part]:
-    """Both tasks; quick: a few steps of two methods of the GPT."""
+    """Both tasks and the measured part; quick: a few steps of two methods of the GPT."""
     if quick:
         short = ["--seeds", "0", "--steps", str(SHORT), "--set", SHALLOW, "--methods", *QUICK]
         return [Part(2, ["--task", GPT.name, *short])]
-    return [Part(3.5 * 60, ["--task", "gpt"]), Part(2.5 * 60, ["--task", "resnet", "--data", "{data}"])]
+    return [
+        Part(40, ["--task", SPEED]),
+        Part(4.15 * 60, ["--task", "gpt"]),
+        Part(2.6 * 60, ["--task", "resnet", "--data", "{data}"]),
+    ]
 
 
 def completed(options: argparse.Namespace) -> argparse.Namespace:
     """The options with what was not said. Short runs stay away from the committed ones."""
-    usual: dict[str, Any] = {"task": list(TASKS), "out": RESULTS / "today"}
+    usual: dict[str, Any] = {"task": list(PARTS), "out": RESULTS / "today"}
     if options.quick:
         usual = {"task": [GPT.name], "methods": list(QUICK), "seeds": [0], "steps": SHORT, "set": [SHALLOW]}
         usual["out"] = ROOT / "build/tables/today"
@@ -102,7 +115,7 @@ def tasks(options: argparse.Namespace) -> list[str]:
     """The tasks that were asked for and have their data; the others are told. UserError where none has."""
     if options.data is not None and not (options.data / CIFAR10).is_dir():
         raise UserError(f"--data: {options.data}: has no {CIFAR10}")
-    given = [name for name in options.task if options.data is not None or not TASKS[name].data]
+    given = [name for name in options.task if options.data is not None or name == SPEED or not TASKS[name].data]
     left_out = ", ".join(name for name in options.task if name not in given)
     if not given:
         raise UserError(f"--data: which folder has the {CIFAR10} of {left_out}?")
@@ -111,15 +124,18 @@ def tasks(options: argparse.Namespace) -> list[str]:
     return given
 
 
-def planned(options: argparse.Namespace, task: Task) -> Sequence[Traced]:
-    """Every run of a task that the command line asks for; UserError for a mistake in it. A seed's methods lie together:
+def planned(options: argparse.Namespace, name: str) -> Sequence[Planned]:
+    """Every run of a part that the command line asks for; UserError for a mistake in it. A seed's methods lie together:
     whatever stops the study, the methods that are there can be compared.
     """
     if options.steps < 0:
         raise UserError(f"--steps: is positive, or 0 for whole runs, got {options.steps}")
-    seeds = options.seeds or list(range(task.seeds))
-    if len(set(seeds)) < len(seeds):
+    seeds = options.seeds or None
+    if seeds and len(set(seeds)) < len(seeds):
         raise UserError(f"--seeds: one is given twice: {' '.join(map(str, seeds))}")
     more = (*([f"train.max_steps={options.steps}"] if options.steps else []), *options.set)
+    if name == SPEED:
+        return trainings(options.methods, seeds, more)
+    task = TASKS[name]
     chosen = compositions(task, options.methods)
-    return [Traced(task, method, seed, more, options.data) for seed in seeds for method in chosen]
+    return [Traced(task, method, seed, more, options.data) for seed in seeds or range(task.seeds) for method in chosen]

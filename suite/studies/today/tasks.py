@@ -6,16 +6,20 @@ from suite.compose.resolve import PLAIN_SGD
 from suite.studies.convergence.tasks import Composition, Task
 from wirebench.errors import UserError
 
-DENSE = "dense"
+DENSE, HALF, QUARTER = "dense", "dense half", "dense quarter"
+SHORTER = (HALF, QUARTER)
+"""Dense training on fewer tokens, its rate cooled to 0 by then: what a method's time is compared with."""
 GPT = Task("gpt", "configs/tables/today_gpt.toml", 1, 3, None, 1_853_568, data=False)
 RESNET = Task("resnet", "configs/tables/convergence_quick.toml", 8, 3, None, 75_290)
 TASKS = {task.name: task for task in (GPT, RESNET)}
+STEPS = {GPT.name: 420, RESNET.name: 3120}
+"""Of a whole run: a multiple of the local steps, so that its last step exchanges."""
 
 _DENSITY = "compressor.density=0.01"
 _OUTER = ("scheduler.name=outer", "scheduler.every=30")
 _PLAIN_OUTER = (*_OUTER, "scheduler.rate=1", "scheduler.momentum=0", "scheduler.nesterov=false")
-_STREAMING = (*_OUTER, "scheduler.fragments=3", "scheduler.delay=5", "scheduler.keep=0.5")
-_BETAS = ("compressor.beta2=0.95",)
+STREAMING = (*_OUTER, "scheduler.fragments=3", "scheduler.delay=5", "scheduler.keep=0.5")
+SPARSE = ("compressor.name=chunk_topk", *_PLAIN_OUTER)
 
 _ANYWHERE: dict[str, tuple[str, ...]] = {
     DENSE: ("compressor.name=none",),
@@ -25,10 +29,21 @@ _ANYWHERE: dict[str, tuple[str, ...]] = {
     "quantised_sum": ("compressor.name=quantised_sum",),
     "diloco": ("compressor.name=none", *_OUTER),
     "local_sgd": ("compressor.name=none", *_PLAIN_OUTER),
-    "sparseloco": ("compressor.name=chunk_topk", *_PLAIN_OUTER),
-    "streaming_diloco": ("compressor.name=none", *_STREAMING),
+    "sparseloco": SPARSE,
+    "streaming_diloco": ("compressor.name=none", *STREAMING),
 }
 """The same beside any optimizer."""
+
+_PARTS_OF_SPARSELOCO: dict[str, tuple[str, ...]] = {
+    "sparseloco k=512": (*SPARSE, "compressor.k=512"),
+    "sparseloco k=4096": (*SPARSE, "compressor.k=4096"),
+    "sparseloco topk": ("compressor.name=topk", "compressor.density=0.015625", *_PLAIN_OUTER),
+    "sparseloco every=10": (*SPARSE, "scheduler.every=10"),
+}
+"""What a loss of SparseLoCo's comes from. A run of 14 rounds brings 64 of 4,096 entries 14 times, and no parameter
+often: the row of 512 has a share that such a run can live on. The one of 4,096 leaves nothing out, so its loss is that
+of values of two bits; `topk` has as many entries in full, without a decay; `every=10` makes three times as many rounds.
+"""
 
 
 def _updates(rates: dict[str, float], more: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
@@ -50,7 +65,8 @@ def _adams(steps: int) -> dict[str, tuple[str, ...]]:
     """0/1 Adam and 1-bit Adam in a run of so many steps: the authors' constants are for hundreds of times as many.
 
     The variance is frozen after a fifth of the run, that of 1-bit Adam after its 15 %, all of them dense (its authors'
-    23,000 of 152,000 steps of BERT). Then 0/1 Adam's intervals double after every fifth of the run.
+    23,000 of 152,000 steps of BERT). Then 0/1 Adam's intervals double after every fifth of the run. Both betas are the
+    authors': a variance that is frozen early has to be of a long memory.
     """
     fifth, dense = steps // 5, round(0.15 * steps)
     zero_one = {"kappa": max(fifth // 20, 1), "freeze_step": fifth, "double_every": fifth, "longest": 16}
@@ -61,28 +77,31 @@ def _adams(steps: int) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _both(one: dict[str, tuple[str, ...]], other: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    return {label: (*one.get(label, ()), *other.get(label, ())) for label in {**one, **other}}
-
-
 SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
-    # Beside AdamW these leave the momentum to it.
     "gpt": {
         **_ANYWHERE,
-        "dgc": ("compressor.name=dgc", _DENSITY, "compressor.momentum=0"),
-        "gs_sgd": ("compressor.name=gs_sgd", _DENSITY, "compressor.momentum=0"),
+        # A half and a quarter of the sequences, and one more, in which the cuts shift. The rate rises over as many
+        # steps as in the whole run.
+        HALF: ("compressor.name=none", "data.train_bytes=860288", "optimizer.warmup_epochs=0.1"),
+        QUARTER: ("compressor.name=none", "data.train_bytes=430208", "optimizer.warmup_epochs=0.2"),
+        **_PARTS_OF_SPARSELOCO,
+        "diloco momentum=0.5": ("compressor.name=none", *_OUTER, "scheduler.momentum=0.5"),
+        # Beside AdamW a method leaves the momentum to it. DGC without its own is top-k, which has a row.
+        "gs_sgd momentum=0": ("compressor.name=gs_sgd", _DENSITY, "compressor.momentum=0"),
         **_updates(
             {"demo": 1e-3, "dion": 0.01, "lion_sign": 3e-4, "zero_one_adam": 2e-3, "onebit_adam": 2e-3},
-            _both(_adams(420), {"zero_one_adam": _BETAS, "onebit_adam": _BETAS}),
+            _adams(STEPS["gpt"]),
         ),
     },
     "resnet": {
         **_ANYWHERE,
+        HALF: ("compressor.name=none", "train.epochs=4", "train.max_steps=1560"),
+        QUARTER: ("compressor.name=none", "train.epochs=2", "train.max_steps=780"),
         "dgc": ("compressor.name=dgc", _DENSITY),
         "gs_sgd": ("compressor.name=gs_sgd", _DENSITY),
         **_updates(
             {"demo": 1e-3, "dion": 0.02, "lion_sign": 1e-3, "zero_one_adam": 5e-3, "onebit_adam": 5e-3},
-            _adams(3120),
+            _adams(STEPS["resnet"]),
         ),
     },
 }
@@ -90,10 +109,9 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
 
 _ALL: dict[str, tuple[str, ...]] = {
     "gpt": ("output.health_every=0",),
-    # A multiple of the local steps: a run's last step exchanges.
-    "resnet": ("output.health_every=0", "train.max_steps=3120"),
+    "resnet": ("output.health_every=0", f"train.max_steps={STEPS['resnet']}"),
 }
-"""What all runs of a task have beside its config."""
+"""What all runs of a task have beside its config; a method's own settings come later, and replace it."""
 
 QUICK = (DENSE, "sparseloco")
 """Of a study of two minutes."""

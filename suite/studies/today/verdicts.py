@@ -1,37 +1,45 @@
-"""The papers' headlines beside what was measured: a ratio of losses, a ratio of bytes, or a share that is hidden."""
+"""The papers' headlines beside what was measured: a ratio of losses, of bytes, or of rounds; what is hidden."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from suite.studies import published, trust
 from suite.studies.claim import Claim, Verdict
-from suite.studies.convergence.network import quietest
 from suite.studies.convergence.rows import Method
 from suite.studies.findings import Finding
 from suite.studies.significance import LEAST_RUNS, difference_between
-from suite.studies.today.table import bytes_of, losses, mean_pace, runs_of
+from suite.studies.today import zero_one
+from suite.studies.today.outcome import bytes_of, losses, runs_of
+from suite.studies.today.times import Yardstick, mean_pace, yardstick
 
 PUBLISHED = published.load(Path(__file__).parent)
 HIDING_GBIT = 1.0
+OWN, AUTHORS = "in this run, by its own constants", "computed for the authors' setting"
 
-Judged = tuple[str, Verdict]
+
+class Judged(NamedTuple):
+    """A measurement in words, its verdict, what it is of, and the figure where that is not the claim's."""
+
+    here: str
+    verdict: Verdict
+    about: str = ""
+    figure: str = ""
 
 
 def findings(task: str, methods: Sequence[Method]) -> list[Finding]:
-    """Every claim about methods of this task that have runs, with its verdict."""
+    """Every claim about methods of this task that have runs, with its verdict for each of its methods."""
     known = {method.label: method for method in methods}
-    passes = quietest(runs_of(methods))
+    by = yardstick(methods)
     found = []
     for claim in claims_of(task):
-        ours, rival = known.get(claim.about["method"]), known.get(claim.about["rival"])
-        if ours is None or (claim.about["rival"] and rival is None):
-            continue
-        here, verdict = JUDGES[claim.about["measure"]](claim, ours, rival, passes)
-        those = [method for method in (ours, rival) if method is not None]
-        rules = trust.rules_of([method.runs for method in those], "seeds")
-        records = tuple(run.folder for run in runs_of(those))
-        found.append(Finding(claim, here, verdict, records=records, rules=rules))
+        for label in claim.about["methods"]:
+            ours, rival = known.get(label), _rival(claim, known)
+            if ours is None or (claim.about["rivals"] and rival is None):
+                continue
+            several = label if len(claim.about["methods"]) > 1 else ""
+            found += _findings(claim, ours, rival, by, several)
     return found
 
 
@@ -40,43 +48,88 @@ def claims_of(task: str) -> list[Claim]:
     return [claim for claim in PUBLISHED.claims.values() if claim.about["task"] == task]
 
 
-def _loss(claim: Claim, ours: Method, rival: Method | None, passes: float) -> Judged:
+def _rival(claim: Claim, known: Mapping[str, Method]) -> Method | None:
+    """Of several the one with the least mean loss; None without any."""
+    rivals = [known[label] for label in claim.about["rivals"] if label in known]
+    return min(rivals, key=lambda each: statistics.mean(losses(each) or [float("inf")]), default=None)
+
+
+def _findings(claim: Claim, ours: Method, rival: Method | None, by: Yardstick, label: str) -> list[Finding]:
+    measure = claim.about["measure"]
+    those = [method for method in (ours, rival) if method is not None]
+    rules = trust.rules_of([method.runs for method in those], "" if measure == "hidden" else "seeds")
+    records = tuple(run.folder for run in runs_of(those))
+    return [
+        Finding(
+            claim, each.here, each.verdict, ", ".join(filter(None, (label, each.about))), each.figure,
+            records=() if each.about == AUTHORS else records, rules=() if each.about == AUTHORS else rules,
+        )
+        for each in JUDGES[measure](claim, ours, rival, by)
+    ]  # fmt: skip
+
+
+def _loss(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> list[Judged]:
     """The ratio of mean final losses, with the interval that Welch's test leaves."""
     mine, theirs = losses(ours), losses(rival) if rival else []
-    if not mine or not theirs:
-        return _without(claim, ours, rival)
+    if rival is None or not mine or not theirs:
+        return [_without(claim, ours, rival)]
     base = statistics.mean(theirs)
     ratio = statistics.mean(mine) / base
+    beside = f" of {rival.label}, the better of {len(claim.about['rivals'])}" if len(claim.about["rivals"]) > 1 else ""
     if min(len(mine), len(theirs)) < LEAST_RUNS:
-        return f"{ratio:.3f}x ({len(mine)} and {len(theirs)} seeds)", Verdict("not decidable", ratio, "too few seeds")
+        few = Verdict("not decidable", ratio, "too few seeds")
+        return [Judged(f"{ratio:.3f}x{beside} ({len(mine)} and {len(theirs)} seeds)", few)]
     low, high = (1 + difference / base for difference in difference_between(mine, theirs))
-    return f"{ratio:.3f}x [{low:.3f} to {high:.3f}]", claim.judge_interval(ratio, (low, high))
+    return [Judged(f"{ratio:.3f}x [{low:.3f} to {high:.3f}]{beside}", claim.judge_interval(ratio, (low, high)))]
 
 
-def _bytes(claim: Claim, ours: Method, rival: Method | None, passes: float) -> Judged:
+def _bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> list[Judged]:
     """How many times fewer bytes in a whole run; a count, which needs no test."""
     mine, theirs = bytes_of(ours), bytes_of(rival) if rival else None
     if not mine or not theirs:
-        return _without(claim, ours, rival)
-    return f"{theirs / mine:.2f}x", claim.judge(theirs / mine)
+        return [_without(claim, ours, rival)]
+    return [Judged(f"{theirs / mine:.2f}x", claim.judge(theirs / mine))]
 
 
-def _hidden(claim: Claim, ours: Method, rival: Method | None, passes: float) -> Judged:
-    """The share of the exchange beside which the local steps go on."""
-    pace = mean_pace(ours, HIDING_GBIT, passes)
-    if pace is None or not pace.exposed + pace.hidden:
-        return _without(claim, ours, rival)
-    share = pace.hidden / (pace.exposed + pace.hidden)
-    return f"{100 * share:.1f} %", claim.judge(share)
+def _zero_one_bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> list[Judged]:
+    """A run with constants of its own is held against those, the authors' constants against the authors' figure."""
+    computed = zero_one.authors_bytes()
+    lines = [Judged(f"{computed:.2f}x", claim.judge(computed), AUTHORS)]
+    mine, theirs = bytes_of(ours), bytes_of(rival) if rival else None
+    expected = zero_one.expected_bytes(ours, rival) if rival else None
+    if not mine or not theirs or not expected:
+        return [_without(claim, ours, rival)._replace(about=OWN), *lines]
+    verdict = claim.judge(theirs / mine, expected=expected)
+    return [Judged(f"{theirs / mine:.2f}x", verdict, OWN, f"{expected:.2f}x"), *lines]
+
+
+def _rounds(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> list[Judged]:
+    """The share of the rival's rounds that a run does without; a count."""
+    computed = zero_one.authors_fewer_rounds()
+    lines = [Judged(f"{100 * computed:.1f} %", claim.judge(computed), AUTHORS)]
+    expected = zero_one.expected_fewer_rounds(ours, rival) if rival else None
+    if rival is None or ours.ends or rival.ends or not expected:
+        return [_without(claim, ours, rival)._replace(about=OWN), *lines]
+    mine, theirs = (statistics.mean(run.note["rounds"] for run in each.runs) for each in (ours, rival))
+    share = 1 - mine / theirs if theirs else 0.0
+    here = f"{100 * share:.1f} % ({mine:.0f} of {theirs:.0f})"
+    return [Judged(here, claim.judge(share, expected=expected), OWN, f"{100 * expected:.1f} %"), *lines]
+
+
+def _hidden(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> list[Judged]:
+    """The share of the exchange beside which local steps go on, by the cost model: no measurement, so no verdict."""
+    pace = mean_pace(ours, HIDING_GBIT, by)
+    share = pace.hidden / (pace.exposed + pace.hidden) if pace and pace.exposed + pace.hidden else None
+    return [Judged("-" if share is None else f"{100 * share:.1f} %", claim.judge(None))]
 
 
 def _without(claim: Claim, ours: Method, rival: Method | None) -> Judged:
     """Of a claim whose runs give no number, because one diverged or a record lacks it."""
     ends = [method.title for method in (ours, rival) if method is not None and method.ends]
-    return "-", Verdict("not decidable", why=", ".join(ends) or "the records do not have the numbers")
+    return Judged("-", Verdict("not decidable", why=", ".join(ends) or "the records do not have the numbers"))
 
 
-JUDGES: dict[str, Callable[[Claim, Method, Method | None, float], Judged]] = {
-    "loss": _loss, "bytes": _bytes, "hidden": _hidden,
+JUDGES: dict[str, Callable[[Claim, Method, Method | None, Yardstick], list[Judged]]] = {
+    "loss": _loss, "bytes": _bytes, "zero_one_bytes": _zero_one_bytes, "rounds": _rounds, "hidden": _hidden,
 }  # fmt: skip
 """By the claim's `measure`."""

@@ -8,17 +8,21 @@ from typing import Any
 import pytest
 
 import compressors
+from compressors.common.intervals import Intervals
 from suite.compose.resolve import resolve
 from suite.figures import colours
 from suite.studies.notes import NotedRun
 from suite.studies.runner import RESULTS, ROOT
 from suite.studies.series import options_of
 from suite.studies.today import figures, verdicts
-from suite.studies.today.curve import WINDOW, curve_of, loss_after, pace
+from suite.studies.today.curve import WINDOW, curve_of, pace
+from suite.studies.today.fronts import front, marked
+from suite.studies.today.outcome import bytes_of
 from suite.studies.today.report import methods_of
-from suite.studies.today.run import SHALLOW, SHORT, Traced, completed, tasks
-from suite.studies.today.table import front
-from suite.studies.today.tasks import DENSE, GPT, QUICK, SETTINGS, TASKS, compositions
+from suite.studies.today.run import PARTS, SHALLOW, SHORT, Traced, completed, tasks
+from suite.studies.today.tasks import DENSE, GPT, HALF, QUARTER, QUICK, SETTINGS, SHORTER, STEPS, TASKS, compositions
+from suite.studies.today.times import mean_pace, yardstick
+from suite.studies.today.zero_one import rounds_of
 from tests.flexreduce import run_record
 from tests.studies import verb
 from wirebench.config import loader
@@ -30,9 +34,10 @@ run, report = verb.run("today"), verb.report("today")
 def record(loss: float, megabytes: float, **sections: dict[str, Any]) -> dict[str, Any]:
     """A run with this final loss, in which a worker sent so much."""
     made = run_record("2+2")
+    made["config"].pop("compressor", None)
     made["config"] |= {"data": {"name": "python_sources", "batch_size": 8}, "train": {"epochs": 1}}
     made["config"] |= {"optimizer": {"lr": 0.3}, "model": {"name": "gpt"}, **sections}
-    made["config"].pop("compressor", None)
+    made["load"] = [{"hostname": "a", "cores": 2, "others_cores": 0.1, "steal": 0.0}]
     made["history"] = [
         {"epoch": 0, "seconds": 1.0, "loss": loss, "top1": 0.5, "top5": 0.6, "test_loss": loss,
          "seconds_total": 1.0, "wire_bytes_total": 1e6 * megabytes}
@@ -49,8 +54,9 @@ def put(folder: Path, label: str, seed: int, made: dict[str, Any], **more: objec
     made["config"]["train"] = {**made["config"]["train"], "seed": seed}
     (place / "record.json").write_text(json.dumps(made))
     sent = made["history"][-1]["wire_bytes_total"]
-    curve = [[20, 5.0, sent / 2], [40, made["final"]["loss"], sent]]
-    note = {"label": label, "seed": seed, "launch": "python train.py", "curve": curve, "last_bytes": sent / 40}
+    curve = [[30, 5.0, sent / 2], [60, made["final"]["loss"], sent]]
+    note = {"label": label, "seed": seed, "launch": "python train.py", "curve": curve, "last_bytes": sent / 60}
+    note["rounds"] = 60
     (place / "method.json").write_text(json.dumps({**note, **more}))
     return place
 
@@ -60,12 +66,27 @@ def test_every_method_is_a_composition_that_makes_sense(task: str) -> None:
     chosen = compositions(TASKS[task], None)
     trained = {each.overrides[2 if task == "resnet" else 1].partition("=")[2] for each in chosen}
     updates = {name for name in compressors.available() if compressors.class_of(name).makes_update}
-    assert trained >= updates | {"none", "bf16", "dgc", "topk", "powersgd", "gs_sgd", "chunk_topk", "quantised_sum"}
+    wanted = updates | {"none", "bf16", "topk", "powersgd", "gs_sgd", "chunk_topk", "quantised_sum"}
+    assert trained >= wanted | ({"dgc"} if task == "resnet" else set())
     for each in chosen:
         cell = Traced(TASKS[task], each, 0, (), None)
         settings = resolve(loader.load(ROOT / TASKS[task].config, list(cell.words)))
         assert settings.output.health_every == 0
     assert set(QUICK) <= SETTINGS["gpt"].keys()
+
+
+@pytest.mark.parametrize(("label", "share"), [(DENSE, 1), (HALF, 2), (QUARTER, 4)])
+def test_shorter_training_has_a_share_of_the_tokens_and_cools_down(label: str, share: int) -> None:
+    for name, task in TASKS.items():
+        [method] = compositions(task, [label])
+        config = Traced(task, method, 0, (), None).config()
+        steps = config.train.max_steps
+        if name == "gpt":
+            steps = (config.data.options["train_bytes"] // config.data.options["length"] - 1) // (8 * 4)
+            assert steps * config.optimizer.warmup_epochs == pytest.approx(21)
+        else:
+            assert config.train.epochs * share == task.epochs, "its schedule ends there"
+        assert steps * share == STEPS[name]
 
 
 def test_an_unknown_method_is_named() -> None:
@@ -80,8 +101,8 @@ def test_short_runs_are_few_and_lie_apart_and_images_are_left_out_where_there_ar
     assert (short.task, short.methods, short.seeds, short.steps) == (["gpt"], list(QUICK), [3], SHORT)
     assert (short.out, short.set) == (ROOT / "build/tables/today", [SHALLOW])
     usual = completed(options_of("today", []))
-    assert (usual.task, usual.methods, usual.steps, usual.out) == (list(TASKS), None, 0, RESULTS / "today")
-    assert tasks(usual) == ["gpt"]
+    assert (usual.task, usual.methods, usual.steps, usual.out) == (list(PARTS), None, 0, RESULTS / "today")
+    assert tasks(usual) == ["gpt", "speed"]
     assert capsys.readouterr().err == "left out without --data: resnet\n"
     with pytest.raises(UserError, match="--data: which folder has the cifar-10-batches-bin of resnet"):
         tasks(completed(options_of("today", ["--task", "resnet"])))
@@ -91,7 +112,7 @@ def test_short_runs_are_few_and_lie_apart_and_images_are_left_out_where_there_ar
 
 def test_no_two_methods_of_a_panel_have_the_same_colour() -> None:
     for methods in SETTINGS.values():
-        shown = [label for label in methods if label != DENSE]
+        shown = [label for label in methods if label not in (DENSE, *SHORTER)]
         panels = {figures._family(label) for label in shown}
         assert colours.OTHER not in panels
         for panel in panels:
@@ -106,38 +127,35 @@ def test_runs_keep_their_curve_and_are_not_repeated(tmp_path: Path, capsys: pyte
         folder = Path(next(word for word in command if word.startswith("output.dir=")).partition("=")[2])
         started.append(folder.name)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "record.json").write_text(json.dumps(record(2.0, 1.0)))
+        (folder / "record.json").write_text(json.dumps(record(2.0, 0.00062)))
         lines = [{"step": n, "loss": 1.0, "wire_bytes": 10.0} for n in range(WINDOW + 1)]
         (folder / "steps.jsonl").write_text("\n".join(map(json.dumps, lines)) + "\n")
         return 0
 
-    words = ["--task", "gpt", "--methods", "dense", "demo", "--seeds", "0", "--out", str(tmp_path), "--steps", "21"]
+    words = ["--task", "gpt", "--methods", "dense", "demo", "--seeds", "0", "--out", str(tmp_path), "--steps", "31"]
     assert run(words, launch) == 0 and started == ["dense-0", "demo-0"]
     note = json.loads((tmp_path / "gpt" / "demo-0" / "method.json").read_text())
-    assert note["curve"] == [[20, 1.0, 200.0], [21, 1.0, 210.0]] and note["last_bytes"] == 10.0
+    # The first worker sent 310 bytes, the mean worker twice as many.
+    assert [cell for point in note["curve"] for cell in point] == pytest.approx([30, 1.0, 600.0, 31, 1.0, 620.0])
+    assert note["last_bytes"] == pytest.approx(20.0) and note["rounds"] == 0
     assert not (tmp_path / "gpt" / "demo-0" / "steps.jsonl").exists()
     assert (tmp_path / "gpt" / "table.md").exists() and (tmp_path / "gpt" / "bytes.png").exists()
     assert run(words, launch) == 0 and len(started) == 2
-    assert run([*words[:-1], "22"], launch) == 2 and len(started) == 2
+    assert run([*words[:-1], "32"], launch) == 2 and len(started) == 2
     assert "dense-0/method.json: settings is" in capsys.readouterr().err
-    assert run([*words[:-1], "22", "--again"], launch) == 0 and len(started) == 4
+    assert run([*words[:-1], "32", "--again"], launch) == 0 and len(started) == 4
 
 
 def test_the_curve_of_a_file_that_is_damaged_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "steps.jsonl").write_text("{")
     with pytest.raises(UserError, match=r"steps\.jsonl: cannot be read"):
-        curve_of(tmp_path / "steps.jsonl")
-
-
-def test_the_loss_between_two_windows_lies_on_a_line() -> None:
-    curve = [[20, 5.0, 1.0], [40, 3.0, 2.0]]
-    assert [loss_after(curve, steps) for steps in (10, 20, 30, 40, 99)] == [None, 5.0, 4.0, 3.0, 3.0]
+        curve_of(tmp_path / "steps.jsonl", None)
 
 
 @pytest.fixture
 def noted(tmp_path: Path) -> Callable[..., NotedRun]:
-    def make(delay: int, last: float) -> NotedRun:
-        made = record(2.0, 1.0, scheduler={"name": "outer", "delay": delay})
+    def make(delay: int, last: float, scheduler: str = "outer") -> NotedRun:
+        made = record(2.0, 1.0, scheduler={"name": scheduler, "delay": delay})
         return NotedRun(tmp_path, {"curve": [[40, 2.0, 40.0]], "last_bytes": last}, made)
 
     return make
@@ -148,9 +166,12 @@ def test_a_step_costs_what_the_mean_step_sends(noted: Callable[..., NotedRun], m
     monkeypatch.setattr("suite.studies.today.curve.exchange_seconds", lambda run, gbit: 6.0)
     monkeypatch.setattr("suite.studies.today.curve.computing_seconds", lambda run, passes: 2.0)
     plain = pace(noted(0, 30.0), 1.0, 0.0)
-    assert plain is not None and plain == pytest.approx((2.0, 0.2, 0.0)) and plain.seconds == pytest.approx(2.2)
-    assert pace(noted(1, 30.0), 1.0, 0.0) == pytest.approx((2.0, 0.2 * 2 / 3, 0.2 / 3))
-    assert pace(noted(9, 30.0), 1.0, 0.0) == pytest.approx((2.0, 0.0, 0.2))
+    assert plain is not None and plain == pytest.approx((2.0, 0.2, 0.0, 0.2)) and plain.seconds == pytest.approx(2.2)
+    assert pace(noted(1, 30.0), 1.0, 0.0) == pytest.approx((2.0, 0.2 * 2 / 3, 0.2 / 3, 0.2 * 2 / 3))
+    assert pace(noted(9, 30.0), 1.0, 0.0) == pytest.approx((2.0, 0.0, 0.2, 0.0))
+    # Of passes of 11 s the backward one takes 3: half of the exchange could lie beside it.
+    assert pace(noted(0, 30.0, "sync_easgd"), 1.0, 11.0) == pytest.approx((2.0, 0.2, 0.0, 0.1))
+    assert pace(noted(0, 0.0), 1.0, 0.0) is None, "it ended before an exchange whose cost its record would have"
 
 
 def test_nobody_on_the_front_is_beaten_in_both() -> None:
@@ -158,24 +179,103 @@ def test_nobody_on_the_front_is_beaten_in_both() -> None:
     assert front(points) == ["a", "b", "e"]
 
 
+def test_a_front_says_what_the_seeds_do_not_tell_apart(tmp_path: Path) -> None:
+    for seed, wobble in enumerate((-0.1, 0.0, 0.1)):
+        put(tmp_path, "topk", seed, record(2.0 + wobble, 1.0))
+        put(tmp_path, "bf16", seed, record(1.99 + wobble, 2.0))
+        put(tmp_path, "dense", seed, record(1.0 + wobble, 3.0))
+    words, compared = marked(methods_of(tmp_path / "gpt"), bytes_of)
+    assert words == "topk, bf16 (not told apart from topk), dense" and len(compared) == 2
+
+
+def test_times_of_a_run_beside_other_work_are_refused(tmp_path: Path) -> None:
+    for seed, passes in enumerate((0.3, 0.2, 0.1)):
+        made = record(2.0, 1.0)
+        made["phases"] |= {"forward": passes, "backward": 0.0, "update": 0.0, "compress": 0.0}
+        made["load"][0]["others_cores"] = 1.5 if seed == 2 else 0.2
+        put(tmp_path, "dense", seed, made)
+    methods = methods_of(tmp_path / "gpt")
+    by = yardstick(methods)
+    assert by.passes == 0.2 and by.words.startswith("those of dense-1, beside which 0.20 of 2 cores were busy")
+    found = mean_pace(methods[0], 1.0, by)
+    assert found is not None and found.computing == pytest.approx(0.2)
+    assert report(["--out", str(tmp_path)]) == 0
+    text = (tmp_path / "gpt" / "table.md").read_text()
+    assert "Refused are the times of dense-2, which break the rule of load." in text
+    assert "Broken rules" in text and "load" not in text.partition("Broken rules")[2].partition("\n")[0]
+
+
+def test_rounds_are_those_of_the_intervals() -> None:
+    """Dense steps 0, 1, 2, 4, 6 and 10; sums of a bit in the other 6 up to step 11, then 12, 6 and 6."""
+    assert rounds_of(Intervals(2, 12, 12, 4), 60) == (6, 30)
+    assert rounds_of(Intervals(9, 9, 32_678, 1), 60) == (9, 51)
+
+
+def adam(loss: float, megabytes: float, *constants: int) -> dict[str, Any]:
+    options = dict(zip(Intervals._fields, constants, strict=True))
+    return record(loss, megabytes, compressor={"name": "zero_one_adam", **options}) | {"parameters": 1_000_000}
+
+
+def slow(made: dict[str, Any]) -> dict[str, Any]:
+    """The run with as many bytes to exchange as take half a second on a slow network."""
+    made["requests"][0]["payload_bytes"] = 4_000_000
+    return made
+
+
 def test_the_headlines_are_judged(tmp_path: Path) -> None:
     for seed, wobble in enumerate((-0.001, 0.0, 0.001)):
-        put(tmp_path, "dense", seed, record(2.0 + wobble, 1000.0))
+        put(tmp_path, "dense", seed, slow(record(2.0 + wobble, 1000.0)))
+        put(tmp_path, HALF, seed, slow(record(2.3 + wobble, 500.0)), curve=[[30, 2.3, 5e8]], last_bytes=5e8 / 30)
         put(tmp_path, "diloco", seed, record(2.1 + wobble, 33.0))
+        put(tmp_path, "diloco momentum=0.5", seed, record(2.06 + wobble, 33.0))
+        put(tmp_path, "local_sgd", seed, record(2.04 + wobble, 33.0))
         put(tmp_path, "sparseloco", seed, record(2.05 + 2 * wobble, 10.0))
-        put(tmp_path, "onebit_adam", seed, record(2.0 + wobble, 100.0))
-        put(tmp_path, "zero_one_adam", seed, record(2.2 + 2 * wobble, 40.0))
-    found = {each.claim.id: each for each in verdicts.findings("gpt", methods_of(tmp_path / "gpt"))}
-    assert found["sparseloco_loss"].verdict.state == "reproduced"
-    assert found["sparseloco_bytes"].here == "100.00x" and found["sparseloco_bytes"].verdict.state == "reproduced"
-    assert found["zero_one_bytes"].verdict.state == "direction reproduced"
-    assert found["zero_one_loss"].verdict.state == "not reproduced"
-    assert "qgz_bytes" not in found and not verdicts.findings("resnet", methods_of(tmp_path / "gpt"))
+        put(tmp_path, "sparseloco k=512", seed, record(2.05 + 2 * wobble, 12.0))
+        # 9 dense rounds of 6 MB and 51 of a bit, 0.1875 MB; 6 and 30.
+        put(tmp_path, "onebit_adam", seed, adam(2.0 + wobble, 63.5625, 9, 9, 32_678, 1))
+        put(tmp_path, "zero_one_adam", seed, adam(2.2 + 2 * wobble, 41.625, 2, 12, 12, 4), rounds=36)
+    found = {(each.claim.id, each.about): each for each in verdicts.findings("gpt", methods_of(tmp_path / "gpt"))}
+    loss = found["sparseloco_loss", "sparseloco"]
+    assert loss.here.endswith(" of diloco momentum=0.5, the better of 2") and loss.verdict.state == "reproduced"
+    assert found["sparseloco_loss_local", "sparseloco k=512"].verdict.state == "reproduced"
+    assert found["sparseloco_bytes", "sparseloco"].verdict.state == "reproduced"
+    larger = found["sparseloco_bytes", "sparseloco k=512"]
+    assert larger.here == "83.33x" and larger.verdict.state == "not reproduced"
+    own = found["zero_one_bytes", verdicts.OWN]
+    assert (own.here, own.figure, own.verdict.state) == ("1.53x", "1.53x", "reproduced")
+    authors = found["zero_one_bytes", verdicts.AUTHORS]
+    assert authors.verdict.state == "direction reproduced" and not authors.records
+    assert authors.verdict.measured == pytest.approx(6.49, abs=0.01)
+    rounds = found["zero_one_rounds", verdicts.OWN]
+    assert (rounds.here, rounds.verdict.state) == ("40.0 % (36 of 60)", "reproduced")
+    assert found["zero_one_rounds", verdicts.AUTHORS].here == "51.1 %"
+    for claim in ("zero_one_loss", "zero_one_loss_dense"):
+        assert found[claim, ""].verdict.words.endswith("rates were not searched for")
+        assert found[claim, ""].verdict.state == "not decidable"
+    assert ("qgz_bytes", "") not in found and not verdicts.findings("resnet", methods_of(tmp_path / "gpt"))
     assert report(["--out", str(tmp_path)]) == 0
     text = (tmp_path / "gpt" / "table.md").read_text()
     assert "`wirebench study today run --task gpt --methods quantised_sum bf16` | not run here: no runs of it" in text
-    assert "| bytes | sparseloco, onebit_adam |" in text
+    assert "| bytes | sparseloco, local_sgd, onebit_adam |" in text
     assert "| sparseloco | 3 | 2.0500 +- 0.0020 | 1.025x | worse" in text
+    assert f"| {HALF} |" not in text and "Comparisons in this table: 7, each at 5 %" in text
+    assert "takes less time than dense half | 0.891x dense half, better (p < 0.001) | " in text
+
+
+def test_what_the_cost_model_hides_is_told_without_a_verdict(tmp_path: Path) -> None:
+    put(tmp_path, "streaming_diloco", 0, record(2.0, 1.0, scheduler={"name": "outer", "delay": 5}))
+    [found] = verdicts.findings("gpt", methods_of(tmp_path / "gpt"))
+    assert (found.claim.id, found.here) == ("streaming_hides_computed", "100.0 %")
+    assert found.verdict.state == "not run here"
+
+
+def test_runs_of_other_lengths_are_refused_but_for_shorter_dense_ones(tmp_path: Path) -> None:
+    put(tmp_path, "dense", 0, record(2.0, 1.0))
+    put(tmp_path, HALF, 0, record(2.0, 1.0, train={"epochs": 4}))
+    assert len(methods_of(tmp_path / "gpt")) == 2
+    put(tmp_path, "topk", 0, record(2.0, 1.0, train={"epochs": 4}))
+    with pytest.raises(UserError, match=r"mixes settings: epochs is 1 in dense-0 and 4 in topk-0"):
+        methods_of(tmp_path / "gpt")
 
 
 def test_what_diverged_decides_nothing(tmp_path: Path) -> None:

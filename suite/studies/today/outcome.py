@@ -1,0 +1,46 @@
+"""What a method's runs came to: losses, bytes, and whether they differ from another method's."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from suite.studies.convergence.rows import Method, history, wire_bytes
+from suite.studies.notes import NotedRun
+from suite.studies.significance import LEVEL, Comparison, compare
+
+MARGIN = 0.01
+"""Of a loss, that does not matter."""
+
+
+def losses(method: Method) -> list[float]:
+    """Final test losses; none where a seed diverged."""
+    return [] if method.ends else method.each(lambda run: run.has("final", "loss"))
+
+
+def bytes_of(method: Method) -> float | None:
+    """Bytes that a worker sends in a run, mean over seeds."""
+    sent = method.each(lambda run: wire_bytes(history(run)[-1]) if history(run) and not run.diverged else None)
+    return statistics.mean(sent) if sent else None
+
+
+def runs_of(methods: Iterable[Method]) -> list[NotedRun]:
+    """All runs."""
+    return [run for method in methods for run in method.runs]
+
+
+def against(mine: Sequence[float], theirs: Sequence[float], margin: float = MARGIN) -> Comparison | None:
+    """Whether losses are better, which is smaller; None where one side has none. `margin`: share of their mean."""
+    if not mine or not theirs:
+        return None
+    return compare([-loss for loss in mine], [-loss for loss in theirs], margin * statistics.mean(theirs))
+
+
+def multiplicity(comparisons: Iterable[Comparison | None]) -> str:
+    """How many tests a table makes, and what that means for a reader."""
+    count = sum(each is not None and each.p is not None for each in comparisons)
+    level = f"{100 * LEVEL:.0f} %"
+    if not count:
+        return "No methods are compared: that takes three seeds."
+    return (
+        f"Comparisons in this table: {count}, each at {level}, so that of methods that do not differ "
+        f"about {LEVEL * count:.1f} come out better or worse by chance."
+    )

@@ -1,0 +1,128 @@
+"""What a step takes on each network, and what dense training reaches in the time that a method's run takes."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from suite.studies import trust
+from suite.studies.convergence.network import quietest
+from suite.studies.convergence.rows import Method
+from suite.studies.notes import NotedRun
+from suite.studies.significance import Comparison
+from suite.studies.today.curve import Pace, pace, steps_of
+from suite.studies.today.outcome import against, losses, multiplicity, runs_of
+from suite.studies.today.tasks import DENSE, SHORTER
+from wirebench.utils.markdown import table
+
+RATES = (0.1, 1.0, 10.0, 100.0)
+"""Gbit/s of every worker's link."""
+
+
+class Yardstick(NamedTuple):
+    """By which runs times are told.
+
+    quiet   folders of the runs that keep the rule of load; the times of others are refused
+    run     of these the one with the fastest passes, which are the same for all methods; None without any
+    passes  its seconds; 0 without any
+    """
+
+    quiet: frozenset[Path]
+    run: NotedRun | None
+    passes: float
+
+    @property
+    def words(self) -> str:
+        """Whose passes they are, and how busy its machine was with something else."""
+        if self.run is None:
+            return "no run keeps the rule of load"
+        busy = [f"{each['others_cores']:.2f} of {each['cores']} cores" for each in self.run.has("load") or ()]
+        return f"those of {self.run.folder.name}, beside which {', '.join(busy)} were busy with something else"
+
+
+def yardstick(methods: Sequence[Method]) -> Yardstick:
+    """Of the runs of a task."""
+    quiet = [run for run in runs_of(methods) if not any(rule.startswith("load") for rule in trust.rules([run], ""))]
+    timed = [(seconds, run) for run in quiet if (seconds := quietest([run]))]
+    passes, fastest = min(timed, key=lambda each: each[0], default=(0.0, None))
+    return Yardstick(frozenset(run.folder for run in quiet), fastest, passes)
+
+
+def mean_pace(method: Method, gbit: float, by: Yardstick) -> Pace | None:
+    """The mean of the paces of its runs that have one; None without any."""
+    paces = [pace(run, gbit, by.passes) for run in method.runs if run.folder in by.quiet]
+    known = [each for each in paces if each is not None]
+    return Pace(*(statistics.mean(part) for part in zip(*known, strict=True))) if known else None
+
+
+def run_seconds(method: Method, gbit: float, by: Yardstick) -> float | None:
+    """Of a whole run."""
+    found = mean_pace(method, gbit, by)
+    return None if found is None else found.seconds * steps_of(method.runs[0])
+
+
+def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
+    """Milliseconds of a mean step by the link rate."""
+    left_out = [run.folder.name for run in runs_of(methods) if run.folder not in by.quiet]
+    refused = [f"Refused are the times of {', '.join(left_out)}, which break the rule of load.", ""] if left_out else []
+    return [
+        "Milliseconds of a step, and of its exchange that comes after the backward pass, with nothing beside it; `at "
+        "best`: were each exchange of gradients beside its backward pass, max(0, exchange - backward):",
+        "",
+        *table(
+            ("method", "computing", *(f"{rate:g} Gbit/s" for rate in RATES)),
+            [_paces(method, [mean_pace(method, rate, by) for rate in RATES]) for method in methods],
+        ),
+        f"Measured computing, simulated exchange: a worker's passes take {1e3 * by.passes:.0f} ms, {by.words}, and its "
+        "compressor what it took beside its run's; requests cost what the cost model says with one worker a machine. "
+        "An outer step with a delay overlaps its exchange with computing, and one without has no backward pass to hide "
+        "it beneath.",
+        "",
+        *refused,
+    ]
+
+
+def _paces(method: Method, paces: Sequence[Pace | None]) -> list[str]:
+    computing = paces[0].computing if paces and paces[0] else None
+    return [method.title, "-" if computing is None else f"{1e3 * computing:.1f}", *map(_pace, paces)]
+
+
+def _pace(each: Pace | None) -> str:
+    if each is None:
+        return "-"
+    best = f", at best {1e3 * each.least:.1f}" if each.least < each.exposed else ""
+    return f"{1e3 * each.seconds:.1f} ({1e3 * each.exposed:.1f}{best})"
+
+
+def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
+    """Each method's final loss beside that of the longest dense training that its time has room for, by the rate."""
+    dense = [method for method in methods if method.label in (DENSE, *SHORTER)]
+    others = [method for method in methods if method not in dense]
+    beside = {method.title: [_beside(method, dense, rate, by) for rate in RATES] for method in others}
+    if not any(compared for cells in beside.values() for _, compared in cells):
+        return []
+    lines = [[name, *(words for words, _ in cells)] for name, cells in beside.items()]
+    return [
+        "Test loss beside that of dense training that takes no longer: of the whole run and of those on a half and a "
+        "quarter of the tokens, whose rates are cooled down to 0 too, the longest that a method's time has room for:",
+        "",
+        *table(("method", *(f"{rate:g} Gbit/s" for rate in RATES)), lines),
+        multiplicity(compared for cells in beside.values() for _, compared in cells),
+        "",
+    ]
+
+
+def _beside(method: Method, dense: Sequence[Method], rate: float, by: Yardstick) -> tuple[str, Comparison | None]:
+    took = run_seconds(method, rate, by)
+    mine = losses(method)
+    timed = [(seconds, each) for each in dense if (seconds := run_seconds(each, rate, by)) and losses(each)]
+    if took is None or not mine or not timed:
+        return "-", None
+    fitting = [each for each in timed if each[0] <= took]
+    if not fitting:
+        shortest = min(timed, key=lambda each: each[0])[1]
+        return f"takes less time than {shortest.label}", None
+    rival = max(fitting, key=lambda each: each[0])[1]
+    compared = against(mine, losses(rival))
+    ratio = statistics.mean(mine) / statistics.mean(losses(rival))
+    return f"{ratio:.3f}x {rival.label}{'' if compared is None else f', {compared.words}'}", compared
