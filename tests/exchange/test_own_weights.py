@@ -1,0 +1,87 @@
+"""Weights that are a rank's own go on in another world: their part in the common ones stays what it was."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import compressors
+import schedulers
+from tests.exchange.lanes import LAYERS, lanes_of, one_step
+from tests.exchange.test_outer import clock
+from wirebench.dropin.assembly import driver_of
+from wirebench.exchange.own_weights import together
+from wirebench.telemetry.timeline import Timeline
+from wirebench.training.resharding import rank_states
+from wirebench.utils.tensor_tree import pack, unpack
+
+WEIGHTS_TRAVEL = ("elastic", "outer")
+"""Modes of schedulers."""
+SENDING_WEIGHTS = [name for name in schedulers.available() if schedulers.PLUGINS.load(name).mode in WEIGHTS_TRAVEL]
+OPTIONS: dict[str, Any] = {"every": 2}
+LOCAL: Any = SimpleNamespace(distributed=False)
+
+
+class World:
+    """Virtual workers under a scheduler that sends weights, with a compressor that holds back most of what it is given."""
+
+    def __init__(self, name: str, size: int) -> None:
+        options = {key: value for key, value in OPTIONS.items() if key in schedulers.PLUGINS.options(name)}
+        self.models, self.lanes = lanes_of(size, [LAYERS])
+        for lane in self.lanes:
+            lane.compressor = compressors.build("topk", density=0.1)
+        self.optimizers = [torch.optim.SGD(model.parameters(), 0.1, momentum=0.5) for model in self.models]
+        scheduler: Any = schedulers.build(name, **options)
+        self.driver: Any = driver_of(
+            LOCAL, scheduler, self.lanes, self.models, self.optimizers, clock(), Timeline(0)
+        )  # fmt: skip
+
+    def step(self, number: int) -> None:
+        one_step(self.driver, self.models, self.optimizers, number)
+
+    def states(self) -> list[Mapping[str, Any]]:
+        return [holder.state_dict() for holder in self.driver.holders]
+
+    def in_average(self) -> Tensor:
+        """The ranks' mean distance from the common weights, with the mean of what their compressors hold back."""
+        with self.driver.evaluation_view():
+            common = [lane.flat.param.double() for lane in self.lanes]
+        assert all(torch.equal(each, common[0]) for each in common)
+        distances = [lane.flat.param.double() - each for lane, each in zip(self.lanes, common, strict=True)]
+        held = [state["residual"].double() for state in self.states() if "residual" in state]
+        return torch.cat([sum(each, torch.zeros_like(common[0])) / len(self.lanes) for each in (distances, held)])
+
+
+@pytest.mark.parametrize("name", SENDING_WEIGHTS)
+@torch.no_grad()
+def test_from_four_ranks_to_three_and_back(name: str) -> None:
+    world, number = World(name, 4), 0
+    for size in (3, 4):
+        for _ in range(3):
+            with torch.enable_grad():
+                world.step(number)
+            number += 1
+        for rank, lane in enumerate(world.lanes):  # far from each other, as they are after many steps
+            lane.flat.param.add_(torch.randn(lane.flat.param.shape, generator=torch.Generator().manual_seed(rank)))
+        before, states = world.in_average(), world.states()
+        world.driver.close()
+        world = World(name, size)
+        for holder, parts in zip(world.driver.holders, rank_states(list(map(pack, states)), size), strict=True):
+            holder.take_over([unpack(file) for file in parts.states], parts.joins, parts.weight)
+        lost = (world.in_average() - before).abs().sum()
+        assert 0 < before.abs().sum() and lost <= 1e-6 * before.abs().sum()
+        for state in world.states():
+            for key in (key for key in states[0] if key.startswith("shared.")):
+                assert torch.equal(state[key], states[0][key]), key
+    with torch.enable_grad():
+        world.step(number)
+    world.driver.close()
+
+
+def test_who_takes_over_from_nobody_begins_with_the_common_weights() -> None:
+    common = torch.tensor([1.0, -2.0])
+    assert torch.equal(together([], common, 4 / 3), common)
+    assert together([common + 1, common + 3], common, 0.75).tolist() == [4.0, 1.0]
