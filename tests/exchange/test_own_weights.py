@@ -35,9 +35,7 @@ class World:
             lane.compressor = compressors.build("topk", density=0.1)
         self.optimizers = [torch.optim.SGD(model.parameters(), 0.1, momentum=0.5) for model in self.models]
         scheduler: Any = schedulers.build(name, **options)
-        self.driver: Any = driver_of(
-            LOCAL, scheduler, self.lanes, self.models, self.optimizers, clock(), Timeline(0)
-        )  # fmt: skip
+        self.driver: Any = driver_of(LOCAL, scheduler, self.lanes, self.models, self.optimizers, clock(), Timeline(0))
 
     def step(self, number: int) -> None:
         one_step(self.driver, self.models, self.optimizers, number)
