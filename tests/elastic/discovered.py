@@ -29,8 +29,8 @@ class Discovered:
         script.write_text(f"#!/bin/sh\ncat {folder / 'there'}\n")
         script.chmod(0o755)
         self.words = [
-            "unshare", "--net", "--mount", "sh", "-e", "-c", f"cd {folder}; {INSIDE}", " ".join(self.names), "env", "-C",
-            str(ROOT), str(BIN / "horovodrun"), "-np", "4", "--min-np", "3", "--max-np", "4",
+            "unshare", "--net", "--mount", "sh", "-e", "-c", f"cd {folder}; {INSIDE}", " ".join(self.names),
+            "env", "-C", str(ROOT), str(BIN / "horovodrun"), "-np", "4", "--min-np", "3", "--max-np", "4",
             "--host-discovery-script", str(script), "--network-interface", "lo", "--gloo", "--disable-cache",
             str(BIN / "python"), "train.py", *words, f"output.dir={self.run}",
         ]  # fmt: skip

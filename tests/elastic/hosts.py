@@ -48,7 +48,7 @@ def ending(hosts: Hosts) -> Iterator[Hosts]:
 
 
 def lose_and_gain(hosts: Hosts, least: int, again: int, limit_seconds: float) -> None:
-    """Begin with all hosts but one; lose one after `least` steps, and gain the one left `again` steps of the rest later.
+    """Begin with all hosts but one; lose one after `least` steps, and gain the last `again` steps of the rest later.
 
     Each waits for what was to come before, however long that takes: nothing here is a matter of time.
     """

@@ -26,7 +26,7 @@ LOCAL: Any = SimpleNamespace(distributed=False)
 
 
 class World:
-    """Virtual workers under a scheduler that sends weights, with a compressor that holds back most of what it is given."""
+    """Virtual workers under a scheduler that sends weights, and compressors that hold back most of what they get."""
 
     def __init__(self, name: str, size: int) -> None:
         options = {key: value for key, value in OPTIONS.items() if key in schedulers.PLUGINS.options(name)}
