@@ -1,8 +1,8 @@
 """The key-value store in which the ranks of a job meet: where it listens, and what its keys are called.
 
 It is rank 0's; where torchrun's agent has one, rank 0 says there where its own is. It listens at one address, the one
-by which the other ranks come: of a job on one host nobody reaches it from outside. Its keys begin with a word of the job
-alone, so that a rank of another job that comes to its port by mistake reads and overwrites nothing. That is no password:
+by which the other ranks come: of a job on one host nobody reaches it from outside. Its keys begin with the job's own
+word, so that a rank of another job that comes to its port by mistake reads and overwrites nothing. That is no password:
 PyTorch's store lists its keys to whoever asks, and lets them be changed. Who must not do that must not reach the port
 (docs/running.md).
 """

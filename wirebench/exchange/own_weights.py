@@ -9,7 +9,7 @@ def together(weights: Sequence[Tensor], common: Tensor, weight: float) -> Tensor
     """A rank's weights that stand for those of several ranks of an earlier world; `common` for those of none.
 
     All that counts of them is the ranks' mean distance from the common weights, so it is to stay what it was: as with
-    residuals, the distances are added and multiplied by `weight`, the number of ranks now over that of the earlier world.
+    residuals, the distances are added and multiplied by `weight`, the number of ranks now over that of then.
     """
     mine = common.clone()
     for each in weights:
