@@ -75,9 +75,8 @@ def gather_bytes(communicator: Communicator, content: bytes) -> list[bytes]:
 
 
 def introduce(communicator: Communicator) -> list[Peer]:
-    """All processes of the job, in rank order.
-
-    Of another's ends a rank hears those that lead to its own addresses: all of all ranks grow with the job's square.
+    """All processes of the job, in rank order. Of another's ends a rank hears only those that lead to its own addresses:
+    all ends of all ranks grow with the square of their number.
     """
     name, own = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname(), connections.by_address()
     mine = json.dumps([name, os.getpid(), sorted({end[0] for ends in own.values() for end in ends})]).encode()
