@@ -75,7 +75,7 @@ def gather_bytes(communicator: Communicator, content: bytes) -> list[bytes]:
 
 
 def introduce(communicator: Communicator) -> list[Peer]:
-    """All processes of the job, in rank order. Of another's ends a rank hears only those that lead to its own addresses:
+    """All processes of the job, in rank order. Of another's ends a rank hears those that lead to its own addresses:
     all ends of all ranks grow with the square of their number.
     """
     name, own = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname(), connections.by_address()
