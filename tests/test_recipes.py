@@ -142,7 +142,7 @@ def test_the_compressor_keeps_the_contract() -> None:
     variant = ("mine.cyclic", {"density": 0.1})
     contract.test_nothing_is_lost_and_all_ranks_agree_also_when_buckets_are_cut_anew(variant, "ring", range(1, 10))
     contract.test_keeping_everything_is_the_dense_average(variant)
-    contract.test_residuals_of_ranks_that_leave_are_handed_on(variant)
+    contract.test_what_four_ranks_remember_is_handed_on_to_three_and_back(variant)
     contract.test_a_restored_run_goes_on_bit_for_bit(variant)
     contract.test_what_is_not_finite_reaches_all_ranks_at_once(variant, 25, float("nan"))
 

@@ -382,7 +382,8 @@ def in_averages(ranks: Ranks) -> tuple[dict[str, Tensor], dict[str, float]]:
     What each rank keeps is summed over ranks and then divided by their number, as is a sum that all ranks keep.
     """
     size, states = len(ranks.ranks), [rank.state_dict() for rank in ranks.ranks]
-    found, masses = {}, {}
+    found: dict[str, Tensor] = {}
+    masses: dict[str, float] = {}
     for name in {name for state in states for name in state if not name.startswith("own.")}:
         kept = torch.stack([state[name].double() for state in states if name in state])
         if name.startswith("shared."):

@@ -68,4 +68,4 @@ def lose_and_gain(hosts: Hosts, least: int, again: int, limit_seconds: float) ->
 def commits_of(host: str, size: int) -> list[int]:
     """After how many steps the host's commits of a world of `size` ranks were made."""
     names = [path.parent.name.split("-") for path in TMPFS.glob(f"wirebench-*/{host}/step-*/{ABOUT}")]
-    return [int(step) for _, step, _, of, *_ in names if int(of) == size]
+    return [int(words[1]) for words in names if int(words[3]) == size]

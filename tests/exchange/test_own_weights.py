@@ -29,6 +29,7 @@ class World:
     """Virtual workers under a scheduler that sends weights, and compressors that hold back most of what they get."""
 
     def __init__(self, name: str, size: int) -> None:
+        self.name = name
         options = {key: value for key, value in OPTIONS.items() if key in schedulers.PLUGINS.options(name)}
         self.models, self.lanes = lanes_of(size, [LAYERS])
         for lane in self.lanes:
@@ -43,6 +44,22 @@ class World:
     def states(self) -> list[Mapping[str, Any]]:
         return [holder.state_dict() for holder in self.driver.holders]
 
+    @torch.no_grad()
+    def drift(self) -> None:
+        """Take the ranks' weights far from each other, as they are after many steps."""
+        for rank, lane in enumerate(self.lanes):
+            lane.flat.param.add_(torch.randn(lane.flat.param.shape, generator=torch.Generator().manual_seed(rank)))
+
+    def handed_on(self, size: int) -> "World":
+        """The world of `size` ranks that goes on from here, as a run that is resumed does."""
+        world = World(self.name, size)
+        parts = rank_states(list(map(pack, self.states())), size)
+        with torch.no_grad():
+            for holder, each in zip(world.driver.holders, parts, strict=True):
+                holder.take_over([unpack(file) for file in each.states], each.joins, each.weight)
+        return world
+
+    @torch.no_grad()
     def in_average(self) -> Tensor:
         """The ranks' mean distance from the common weights, with the mean of what their compressors hold back."""
         with self.driver.evaluation_view():
@@ -54,28 +71,21 @@ class World:
 
 
 @pytest.mark.parametrize("name", SENDING_WEIGHTS)
-@torch.no_grad()
 def test_from_four_ranks_to_three_and_back(name: str) -> None:
-    world, number = World(name, 4), 0
-    for size in (3, 4):
-        for _ in range(3):
-            with torch.enable_grad():
-                world.step(number)
-            number += 1
-        for rank, lane in enumerate(world.lanes):  # far from each other, as they are after many steps
-            lane.flat.param.add_(torch.randn(lane.flat.param.shape, generator=torch.Generator().manual_seed(rank)))
+    world = World(name, 4)
+    for number, size in ((0, 3), (3, 4)):
+        for step in range(number, number + 3):
+            world.step(step)
+        world.drift()
         before, states = world.in_average(), world.states()
         world.driver.close()
-        world = World(name, size)
-        for holder, parts in zip(world.driver.holders, rank_states(list(map(pack, states)), size), strict=True):
-            holder.take_over([unpack(file) for file in parts.states], parts.joins, parts.weight)
-        lost = (world.in_average() - before).abs().sum()
-        assert 0 < before.abs().sum() and lost <= 1e-6 * before.abs().sum()
+        world = world.handed_on(size)
+        off = (world.in_average() - before).abs().sum()
+        assert 0 < before.abs().sum() and off <= 1e-6 * before.abs().sum()
         for state in world.states():
             for key in (key for key in states[0] if key.startswith("shared.")):
                 assert torch.equal(state[key], states[0][key]), key
-    with torch.enable_grad():
-        world.step(number)
+    world.step(6)
     world.driver.close()
 
 

@@ -92,7 +92,7 @@ def _swapped(communicator: Communicator, others: list[int], sends: list[bytes]) 
     """What each of the `others` has for this rank, which has for each what `sends` has in its place."""
     tensors = [torch.frombuffer(bytearray(content), dtype=torch.uint8) for content in sends]
     messages, receives = list(zip(others, tensors, strict=True)), [(rank, None) for rank in others]
-    parts = communicator.exchange(messages, receives, torch.uint8, lengths_travel=True).wait()
+    parts = communicator.exchange(messages, receives, torch.uint8, lengths_travel=True).wait() if others else []
     return {rank: part.numpy().tobytes() for rank, part in zip(others, parts, strict=True)}
 
 
