@@ -86,6 +86,8 @@ def conduct(run: Trainer) -> int:
     status = "finished"
     final: dict[str, float] | None = {}
     try:
+        if run.state.epoch_is_over:
+            end_epoch(run, run.step // run.steps_per_epoch - 1)
         if run.state.open_epoch is not None:
             status, final = evaluate_epoch(run)
         while status == "finished" and run.step < run.total_steps:

@@ -7,13 +7,15 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterator
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
 
 import train
+from suite.cli.jobs import chaos, doctor
 from suite.cli.results import study
 from suite.compose.resolve import KINDS, resolve
 from tests.compressors import test_contract as contract
@@ -38,7 +40,10 @@ DOCUMENTS = (
     "docs/traces.md",
     "docs/clusters.md",
     "docs/collectives.md",
-    "docs/compressors.md",
+    "docs/launching.md",
+    "docs/elastic.md",
+    "docs/chaos.md",
+    "docs/images.md",
 )
 GUIDES = (*DOCUMENTS, "docs/own_loop.md", "docs/diagnose.md", "examples/README.md")
 RECIPES = "CONTRIBUTING.md"
@@ -54,7 +59,8 @@ def blocks(document: str) -> list[tuple[str, str, str]]:
 
 def commands(document: str, program: str) -> list[list[str]]:
     """The words after `program` of every shell line that has it; comments are left out."""
-    lines = [line for language, _, text in blocks(document) if language == "sh" for line in text.splitlines()]
+    texts = [text.replace("\\\n", " ") for language, _, text in blocks(document) if language == "sh"]
+    lines = [line for text in texts for line in text.splitlines()]
     words = [shlex.split(line, comments=True) for line in lines]
     return [line[line.index(program) + 1 :] for line in words if program in line]
 
@@ -62,7 +68,13 @@ def commands(document: str, program: str) -> list[list[str]]:
 FILES = {name: text for _, name, text in blocks(RECIPES) if name}
 STUDIES = [c for c in commands(RECIPES, "wirebench") if c[0] == "study"]
 TRAININGS = [c for c in commands(RECIPES, "train.py") if any("=mine." in word for word in c)]
-COMPOSED = [(d, c) for d in DOCUMENTS for c in commands(d, "train.py") if c and c[0].startswith("configs/")]
+TRAINERS = ("train.py", "wirebench:cpu", "wirebench:gpu")
+"""What the words of a training come after: the script, or an image, which passes them on."""
+COMPOSED = [
+    (d, c) for d in DOCUMENTS for program in TRAINERS for c in commands(d, program) if c and c[0].startswith("configs/")
+]
+PARSERS: dict[str, Callable[[Sequence[str]], Namespace]] = {"chaos": chaos._parse, "doctor": doctor._parse}
+PARSED = [(d, c) for d in DOCUMENTS for c in commands(d, "wirebench") if c and c[0] in PARSERS]
 
 
 @pytest.fixture
@@ -130,7 +142,7 @@ def test_the_compressor_keeps_the_contract() -> None:
     variant = ("mine.cyclic", {"density": 0.1})
     contract.test_nothing_is_lost_and_all_ranks_agree_also_when_buckets_are_cut_anew(variant, "ring", range(1, 10))
     contract.test_keeping_everything_is_the_dense_average(variant)
-    contract.test_residuals_of_ranks_that_leave_are_handed_on(variant)
+    contract.test_what_four_ranks_remember_is_handed_on_to_three_and_back(variant)
     contract.test_a_restored_run_goes_on_bit_for_bit(variant)
     contract.test_what_is_not_finite_reaches_all_ranks_at_once(variant, 25, float("nan"))
 
@@ -182,15 +194,22 @@ def test_the_collective_is_proved() -> None:
 
 
 def test_there_are_commands_in_every_guide() -> None:
-    guides = {"README.md", "CONTRIBUTING.md", "docs/running.md", "docs/traces.md"}
+    guides = {"README.md", "CONTRIBUTING.md", "docs/running.md", "docs/traces.md", "docs/elastic.md", "docs/images.md"}
     assert {document for document, _ in COMPOSED} >= guides
     assert len(COMPOSED) > 15
+    assert {document for document, _ in PARSED} >= {"docs/chaos.md", "docs/launching.md"}
 
 
 @pytest.mark.usefixtures("mine")
 @pytest.mark.parametrize(("document", "command"), COMPOSED, ids=[f"{d}-{i}" for i, (d, _) in enumerate(COMPOSED)])
 def test_every_command_composes(document: str, command: list[str]) -> None:
     resolve(loader.load(ROOT / command[0], command[1:]))
+
+
+@pytest.mark.parametrize(("document", "command"), PARSED, ids=[f"{d}-{i}" for i, (d, _) in enumerate(PARSED)])
+def test_every_command_on_faults_and_hosts_parses(document: str, command: list[str]) -> None:
+    options = vars(PARSERS[command[0]](command[1:]))
+    assert options.get("config") is None or (ROOT / options["config"]).exists()
 
 
 @pytest.mark.parametrize("document", GUIDES)

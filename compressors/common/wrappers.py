@@ -58,6 +58,10 @@ class _Wrapper(Method):
         """As Method.unsent."""
         return self.inner.unsent(numel)
 
+    def magnitude(self) -> float | None:
+        """As Method.magnitude."""
+        return self.inner.magnitude()
+
     def sent_share(self, numel: int) -> float | None:
         """As Method.sent_share."""
         return self.inner.sent_share(numel)

@@ -13,14 +13,13 @@ from suite.chaos import trial as trials
 from suite.chaos.faults import FAULTS
 from suite.chaos.job import Job, Setting, running
 from suite.chaos.trial import SETTLED_STEPS, START_SECONDS, Trial, until, whole
+from suite.chaos.trials_file import KIND, VERB, load
 from wirebench.errors import UserError
 from wirebench.utils import json_lines
 
-KIND = "chaos"
-VERB = "wirebench chaos"
 LIMIT_SECONDS = 100.0
 ATTEMPTS = 3
-"""Jobs in a row that may fail to begin."""
+"""Jobs in a row that may fail to begin, or in which a fault cannot be delivered."""
 
 
 class Campaign(NamedTuple):
@@ -54,7 +53,7 @@ class Campaign(NamedTuple):
         """The file's trials; UserError where they are another campaign's."""
         if not path.exists():
             return []
-        header, lines = json_lines.load(path, KIND, VERB)
+        header, lines = load(path)
         for key, value in self.header().items():
             if header.get(key) != value:
                 raise UserError(f"{path}: has trials with {key} {header.get(key)!r}, not {value!r}; name another --out")
@@ -74,7 +73,7 @@ def run(campaign: Campaign, path: Path, count: int) -> list[dict[str, Any]]:
 def _run(campaign: Campaign, path: Path, count: int) -> list[dict[str, Any]]:
     lines = campaign.done(path)
     missing = [number for number in range(count) if number not in {line["number"] for line in lines}]
-    failed = 0
+    failed = undelivered = 0
     while missing:
         with running(path.parent / f"{path.stem}-logs", campaign.setting) as job:
             if not until(job, lambda: whole(job, 0.0, SETTLED_STEPS), START_SECONDS):
@@ -83,30 +82,41 @@ def _run(campaign: Campaign, path: Path, count: int) -> list[dict[str, Any]]:
                     raise UserError(f"the job does not begin; {job.folder} has what its launchers said")
                 continue
             failed = 0
-            _series(campaign, job, missing, lines, path)
+            undelivered = 0 if _series(campaign, job, missing, lines, path) else undelivered + 1
+            if undelivered == ATTEMPTS:
+                planned = campaign.trial(missing[0])
+                raise UserError(f"trial {planned.number}: {planned.kind} cannot be delivered to {planned.host}")
     return lines
 
 
-def _series(campaign: Campaign, job: Job, missing: list[int], lines: list[dict[str, Any]], path: Path) -> None:
-    """Trials of one job, until one hangs or all are made."""
-    last = time.monotonic()
+def _series(campaign: Campaign, job: Job, missing: list[int], lines: list[dict[str, Any]], path: Path) -> int:
+    """Trials of one job, until one hangs, a fault cannot be delivered, or all are made; how many were made."""
+    last, made = time.monotonic(), 0
     while missing:
         planned = campaign.trial(missing[0])
         # What the fault before has taken to recover from is part of the time between the two.
         due = planned._replace(wait_seconds=max(0.0, last + planned.wait_seconds - time.monotonic()))
         last = time.monotonic() + due.wait_seconds
-        lines.append(trials.run(job, due, LIMIT_SECONDS))
+        line = trials.run(job, due, LIMIT_SECONDS)
+        if line is None:
+            told = f"{due.kind} could not be delivered to {due.host}, and is repeated with a new job"
+            print(f"trial {due.number}: {told}", file=sys.stderr, flush=True)
+            return made
+        lines.append(line)
+        made += 1
         json_lines.save(path, campaign.header(), lines)
         missing.pop(0)
         print(_shown(lines[-1]), file=sys.stderr, flush=True)
         if lines[-1]["hang"]:
-            return
+            return made
+    return made
 
 
 def _shown(line: dict[str, Any]) -> str:
     named = "" if line["name_seconds"] is None else f", named after {line['name_seconds']:.1f} s"
     named = named or (f", named by {line['named_by']} of {line['due_to_name']}" if line["due_to_name"] else "")
-    ended = "HANGS" if line["hang"] else f"longest pause {line['pause_seconds']:.1f} s"
+    ended = "STARTED ANEW, " if line["started_anew"] else ""
+    ended += "HANGS" if line["hang"] else f"longest pause {line['pause_seconds']:.1f} s"
     return f"trial {line['number']}: {line['kind']} on {line['host']}{named}, {ended}"
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import psutil
 
-from suite.chaos.job import HOLD_LOCK, NAN, Job
+from suite.chaos.job import HOLD_LOCK, NAN, SPOILED_LAYER, Job
 from wirebench.cluster import network
 from wirebench.cluster.namespaces import inside
 from wirebench.training.elastic.host_memory import TMPFS
@@ -22,57 +22,72 @@ NEIGHBOURS = 6
 FILLER = "filler"
 
 Undo = Callable[[], None]
+Deliver = Callable[[Job, str], Undo | None]
+
+LOST = r"lost "
+_RANK = re.compile(r"rank \d+ \(pid \d+ on ([^)]*)\)")
 
 
 class Fault(NamedTuple):
     """A kind of fault.
 
     about    what happens
-    deliver  does it to a host; returns how to undo it
+    deliver  does it to a host; returns how to undo it, None where it did nothing, as the process to do it to was gone
     seconds  after which it is undone
-    named    pattern of the lines that name the cause, with HOST for the victim; "" where nothing ends and none are due
-    who      who has to name it: `others` than the victim, `all` hosts, or `any` one of them
+    named    pattern of the lines that name the cause; where it is LOST the victim's rank is the only one that is named
+    who      who has to name it: `others` than the victim, `all` hosts, `any` one of them
+    silent   where nobody has to: why
     renews   what it costs comes later, when the victim's rank is started anew
     """
 
     about: str
-    deliver: Callable[[Job, str], Undo]
+    deliver: Deliver
     seconds: float = 0.0
-    named: str = r"lost .*rank \d+ \(pid \d+ on HOST\)"
+    named: str = LOST
     who: str = "others"
+    silent: str = ""
     renews: bool = False
 
+    @property
+    def due(self) -> bool:
+        """Whether somebody has to name the cause."""
+        return not self.silent
+
     def names(self, line: str, victim: str) -> bool:
-        """Whether a line names the cause."""
-        return bool(self.named) and re.search(self.named.replace("HOST", victim), line) is not None
+        """Whether a line names the cause, and accuses nobody else."""
+        found = re.search(self.named, line) if self.due else None
+        if found is None or self.named != LOST:
+            return found is not None
+        return set(_RANK.findall(line, found.end())) == {victim}
 
 
 def nothing() -> None:
     """There is nothing to undo."""
 
 
-def _signal(number: signal.Signals) -> Callable[[Job, str], Undo]:
-    def deliver(job: Job, host: str) -> Undo:
-        rank = job.rank_of(host)
-        if rank is not None:
-            rank.send_signal(number)
-        return nothing
-
-    return deliver
-
-
-def _kill_launcher(job: Job, host: str) -> Undo:
-    launcher = job.launcher_of(host)
-    if launcher is not None:
-        launcher.send_signal(signal.SIGKILL)
-    return nothing
-
-
-def _lose_host(job: Job, host: str) -> Undo:
-    rank, launcher = job.rank_of(host), job.launcher_of(host)
-    for process in (launcher, rank):
+def _send(process: psutil.Process | None, number: signal.Signals) -> bool:
+    """Whether the process was there and got the signal."""
+    try:
         if process is not None:
-            process.send_signal(signal.SIGKILL)
+            process.send_signal(number)
+    except psutil.NoSuchProcess:
+        return False
+    return process is not None
+
+
+def _signal(number: signal.Signals) -> Deliver:
+    return lambda job, host: nothing if _send(job.rank_of(host), number) else None
+
+
+def _kill_launcher(job: Job, host: str) -> Undo | None:
+    return nothing if _send(job.launcher_of(host), signal.SIGKILL) else None
+
+
+def _lose_host(job: Job, host: str) -> Undo | None:
+    rank, launcher = job.rank_of(host), job.launcher_of(host)
+    if rank is None or not _send(launcher, signal.SIGKILL):
+        return None
+    _send(rank, signal.SIGKILL)  # it may have ended with its launcher
     for memory in job.seen(TMPFS).glob(f"wirebench-*/{host}"):
         shutil.rmtree(memory, ignore_errors=True)
     return nothing
@@ -90,15 +105,17 @@ def _slow_link(job: Job, host: str) -> Undo:
     return lambda: network.throttle(plan, host, 1.0, switch, own)
 
 
-def _busy_neighbour(job: Job, host: str) -> Undo:
+def _busy_neighbour(job: Job, host: str) -> Undo | None:
     """Processes that compute without end on the one core that the rank may use."""
     rank = job.rank_of(host)
     if rank is None:
-        return nothing
-    before = rank.cpu_affinity()
-    core = before[:1]
-    with suppress(psutil.NoSuchProcess):
+        return None
+    try:
+        before = rank.cpu_affinity()
+        core = before[:1]
         _pin(rank, core)
+    except psutil.NoSuchProcess:
+        return None
     busy = [
         subprocess.Popen([sys.executable, "-I", "-S", "-c", f"import os; os.sched_setaffinity(0, {core})\nwhile 1: 0"])
         for _ in range(NEIGHBOURS)
@@ -120,13 +137,13 @@ def _pin(process: psutil.Process, cores: list[int]) -> None:
             os.sched_setaffinity(thread.id, cores)
 
 
-def _fill_disk(job: Job, host: str) -> Undo:
+def _fill_disk(job: Job, host: str) -> Undo | None:
     filler = job.disk / FILLER
     # A full disk is what is wanted here.
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
-    return lambda: filler.unlink(missing_ok=True)
+    return (lambda: filler.unlink(missing_ok=True)) if filler.exists() else None
 
 
 FAULTS = {
@@ -135,15 +152,21 @@ FAULTS = {
     "sigsegv": Fault("a rank crashes", _signal(signal.SIGSEGV)),
     "gil": Fault("a rank holds Python's lock for ever", _signal(HOLD_LOCK)),
     "cut_link": Fault("a host's cable is out for 8 s", _cut_link, seconds=8.0),
-    "slow_link": Fault("a host's link has 1 % of its rate for 8 s", _slow_link, seconds=8.0, named=""),
+    "slow_link": Fault(
+        "a host's link has 1 % of its rate for 8 s", _slow_link, seconds=8.0, silent="no rank is lost: the job goes on"
+    ),
     "slow_rank": Fault(
-        f"{NEIGHBOURS} busy processes share a rank's core for 8 s", _busy_neighbour, seconds=8.0, named=""
+        f"{NEIGHBOURS} busy processes share a rank's core for 8 s", _busy_neighbour, seconds=8.0,
+        silent="no rank is lost: the job goes on",
     ),
     "disk_full": Fault("the disk is full for 3 s", _fill_disk, seconds=3.0, named="No space left on device", who="any"),
     "nan": Fault(
-        "one step's gradient is NaN on one rank", _signal(NAN), named="error: .*(is not finite|the loss is)", who="all"
+        "one step's gradient is NaN on one rank", _signal(NAN), who="all",
+        named=rf"the gradient of layers? (\S+ to )?{re.escape(SPOILED_LAYER)}\b.* is not finite",
     ),
-    "launcher": Fault("a host's launcher is killed", _kill_launcher, named="", renews=True),
+    "launcher": Fault(
+        "a host's launcher is killed", _kill_launcher, silent="no rank is lost: the host's rank lives on", renews=True
+    ),
     "host": Fault("a host is lost with its memory", _lose_host),
-    "none": Fault("nothing: what there is to compare with", lambda job, host: nothing, named=""),
-}
+    "none": Fault("nothing: what there is to compare with", lambda job, host: nothing, silent="nothing happens"),
+}  # fmt: skip

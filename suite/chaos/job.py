@@ -27,16 +27,18 @@ FOLDER = "WIREBENCH_CHAOS"
 STEPS = "steps.log"
 HOLD_LOCK, NAN = signal.SIGUSR1, signal.SIGUSR2
 """Signals that ask a rank for a fault inside it."""
+SPOILED_LAYER = "linear.bias"
+"""The layer of the toy model whose gradient becomes NaN."""
 ROOT = Path(__file__).resolve().parents[2]
 PORT = 29400
 AGAIN_SECONDS = 1.0
 """After which a host whose launcher has ended gets a new one, as a scheduler does."""
 DISK_BYTES = 32 * 2**20
-COMMIT_STEPS = 10
+COMMIT_STEPS, BATCH_SIZE = 10, 8
 TRAINING = (
-    "model.hidden=256", "data.batch_size=8", "data.train_size=1000000", "data.test_size=0", "compressor.name=topk",
-    "compressor.density=0.05", "train.max_steps=1000000000", "train.eval_every=0", "output.tensorboard=false",
-    "output.trace_steps=0",
+    "model.hidden=256", f"data.batch_size={BATCH_SIZE}", "data.train_size=1000000", "data.test_size=0",
+    "compressor.name=topk", "compressor.density=0.05", "train.max_steps=1000000000", "train.eval_every=0",
+    "output.tensorboard=false", "output.trace_steps=0",
 )  # fmt: skip
 ELASTIC = ("train.elastic=true", f"train.commit_every_steps={COMMIT_STEPS}")
 PLAIN = ("train.resume=auto", f"train.checkpoint_every_steps={COMMIT_STEPS}")

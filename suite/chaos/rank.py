@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import train
-from suite.chaos.job import FOLDER, HOLD_LOCK, NAN, STEPS
+from suite.chaos.job import FOLDER, HOLD_LOCK, NAN, SPOILED_LAYER, STEPS
 from suite.compose.startup import phase
 from wirebench.comm.launch import end_process
 from wirebench.data.base import Batch
@@ -50,7 +50,9 @@ class Injector:
         began = time.monotonic()
         if self._spoil:
             self._spoil = False
-            hook = run.workers[0].flat.parameters[0].register_hook(lambda grad: torch.full_like(grad, torch.nan))
+            flat = run.workers[0].flat
+            place = [layer.name for layer in flat.layers].index(SPOILED_LAYER)
+            hook = flat.parameters[place].register_hook(lambda grad: torch.full_like(grad, torch.nan))
             try:
                 self._inner(run, epoch, batches)
             finally:

@@ -1,61 +1,58 @@
-"""What a file of trials shows: for each kind of fault hangs, names, pauses, and the goodput of all."""
+"""What a file of trials shows: for each kind of fault hangs, names, pauses; the goodput of all; the bounds."""
 
-import math
 import statistics
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from suite.chaos.bounds import EVERY_SECONDS, bounds_of
 from suite.chaos.faults import FAULTS
+from suite.chaos.figures import UNDISTURBED, calm_rate, cost, goodput, percentile
+from suite.chaos.trials_file import Line
 from wirebench.utils.markdown import table
 
-UNDISTURBED = "none"
-Line = Mapping[str, Any]
+
+class Report(NamedTuple):
+    """The report in Markdown, and whether all bounds are held."""
+
+    lines: list[str]
+    held: bool
 
 
-def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest of the values that at least this share of them do not exceed (nearest rank)."""
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
-
-
-def calm_rate(lines: Sequence[Line]) -> float:
-    """Images per second of the undisturbed job: in trials without a fault, else before each fault."""
-    undisturbed = [line for line in lines if line["kind"] == UNDISTURBED and not line["hang"]]
-    if undisturbed:
-        return sum(line["images"] for line in undisturbed) / sum(line["seconds"] for line in undisturbed)
-    return statistics.median(rate for line in lines if (rate := line["calm_images_per_second"]) is not None)
-
-
-def goodput(lines: Sequence[Line], rate: float) -> float:
-    """The time that the images trained on take at this rate, over all that passed, waits for faults included."""
-    return sum(line["images"] for line in lines) / rate / sum(line["seconds"] for line in lines)
-
-
-def cost(line: Line, rate: float) -> float:
-    """Seconds of the undisturbed job's work that the fault of a trial has cost."""
-    return float(line["seconds"] - line["images"] / rate)
-
-
-def lines_of(trials: Sequence[Line], hosts: int) -> list[str]:
-    """The report in Markdown: a row for each kind, then one for all faults, then goodput in words."""
+def report_of(trials: Sequence[Line], header: Line) -> Report:
+    """A row for each kind, then one for all faults, then in words goodput, who names nothing, and the bounds."""
     if not trials:
-        return ["no trials yet"]
+        return Report(["no trials yet"], True)
     faults = [line for line in trials if line["kind"] != UNDISTURBED]
     rate = calm_rate(trials)
     groups = {kind: [line for line in faults if line["kind"] == kind] for kind in FAULTS if kind != UNDISTURBED}
     groups |= {"all": faults, UNDISTURBED: [line for line in trials if line["kind"] == UNDISTURBED]}
-    head = ["fault", "trials", "hangs", "named by all", "s to name", "longest pause, s", "whole again after, s"]
-    head += ["residual lost", "costs, s", "goodput"]
+    head = ["fault", "trials", "hangs", "started anew", "named by all", "s to name", "longest pause, s"]
+    head += ["whole again after, s", "residual lost", "costs, s", "goodput"]
     rows = [[kind, *_cells(group, rate)] for kind, group in groups.items() if group]
+    bounds = bounds_of(trials, header, rate)
+    told = [*_in_words(trials, faults, header, rate), *_silent(faults), "", "Bounds:", ""]
+    return Report([*table(head, rows), *told, *(bound.line() for bound in bounds)], all(bound.held for bound in bounds))
+
+
+def _in_words(trials: Sequence[Line], faults: Sequence[Line], header: Line, rate: float) -> list[str]:
+    """What the columns count, and what faults a minute apart would cost."""
     kept = [line for line in trials if not line["hang"]]
     every = sum(line["seconds"] for line in trials) / max(1, len(faults))
     told = [
-        f"{hosts} hosts, a fault every {every:.0f} s on average. Seconds are p50 / p95 over {len(kept)} trials that "
-        f"ended; goodput is relative to {rate:.0f} images/s undisturbed."
+        f"{header['hosts']} hosts, a fault every {every:.0f} s on average. Seconds are p50 / p95 over {len(kept)} "
+        f"trials that ended; goodput is relative to {rate:.0f} images/s undisturbed."
     ]
     if faults:
         mean = statistics.fmean(cost(line, rate) for line in faults)
-        told += [f"A fault costs {mean:.1f} s on average: at one a minute, a goodput of {max(0.0, 1 - mean / 60):.0%}."]
-    return [*table(head, rows), *told]
+        share = max(0.0, 1 - mean / EVERY_SECONDS)
+        told += [f"A fault costs {mean:.1f} s on average: extrapolated to one a minute, a goodput of {share:.0%}."]
+    return told
+
+
+def _silent(faults: Sequence[Line]) -> list[str]:
+    """The kinds among these that nobody has to name, with the reason."""
+    kinds = [kind for kind, fault in FAULTS.items() if fault.silent and any(line["kind"] == kind for line in faults)]
+    return [f"Nobody has to name {kind}: {FAULTS[kind].silent}." for kind in kinds]
 
 
 def _cells(lines: Sequence[Line], rate: float) -> list[str]:
@@ -65,6 +62,7 @@ def _cells(lines: Sequence[Line], rate: float) -> list[str]:
     return [
         str(len(lines)),
         str(sum(line["hang"] for line in lines)),
+        str(sum(line["started_anew"] for line in lines)),
         f"{named} of {len(due)}" if due else "-",
         _both([line["name_seconds"] for line in due]),
         _both([line["pause_seconds"] for line in lines if not line["hang"]]),

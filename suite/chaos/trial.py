@@ -1,12 +1,13 @@
 """One fault, from the wait before it until the job is whole again: what was measured."""
 
 import itertools
+import re
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from suite.chaos.faults import FAULTS
-from suite.chaos.job import COMMIT_STEPS, Job, Line, Step
+from suite.chaos.job import BATCH_SIZE, COMMIT_STEPS, Job, Line, Step
 
 POLL_SECONDS = 0.05
 SETTLED_STEPS = 2 * COMMIT_STEPS
@@ -14,6 +15,8 @@ SETTLED_STEPS = 2 * COMMIT_STEPS
 QUIET_SECONDS = 12.0
 """A fault that is never noticed ends its trial after so long: longer than any timeout of the job."""
 START_SECONDS = 120.0
+MOST_REDONE = 3 * COMMIT_STEPS // 2
+"""Steps that a job which goes on may do again: back to the commit before, and half as many until that is written."""
 
 
 class Trial(NamedTuple):
@@ -43,8 +46,8 @@ def until(job: Job, condition: Callable[[], bool], seconds: float) -> bool:
         time.sleep(POLL_SECONDS)
 
 
-def run(job: Job, trial: Trial, limit_seconds: float) -> dict[str, Any]:
-    """Make the trial; its line. After a hang the job is of no more use.
+def run(job: Job, trial: Trial, limit_seconds: float) -> dict[str, Any] | None:
+    """Make the trial; its line, None where the fault could not be delivered. After a hang the job is of no more use.
 
     limit_seconds  a job that is not whole again by then hangs
     """
@@ -54,38 +57,53 @@ def run(job: Job, trial: Trial, limit_seconds: float) -> dict[str, Any]:
     before, said, rank = list(job.steps), len(job.lines), job.rank_of(trial.host)
     injected = time.monotonic()
     undo = fault.deliver(job, trial.host)
+    if undo is None:
+        return None
     until(job, lambda: time.monotonic() - injected >= fault.seconds, fault.seconds + 1)
     undo()
+    replaced = not fault.renews or until(job, lambda: job.rank_of(trial.host) not in (None, rank), limit_seconds)
     since = time.monotonic()
-    if fault.renews:
-        until(job, lambda: job.rank_of(trial.host) not in (None, rank), limit_seconds)
-        since = time.monotonic()
 
     def over() -> bool:
-        noticed = not fault.named or _named(job.lines[said:], trial) or time.monotonic() - since > QUIET_SECONDS
+        noticed = not fault.due or _named(job.lines[said:], trial) or time.monotonic() - since > QUIET_SECONDS
         return bool(noticed) and whole(job, since, SETTLED_STEPS)
 
-    recovered = until(job, over, limit_seconds)
-    after = [step for step in job.steps if step.at > injected]
-    calm = _rate([step for step in before if step.at >= began] or before[-COMMIT_STEPS:])
+    recovered = replaced and until(job, over, limit_seconds)
+    calm = [step for step in before if step.at >= began] or before[-COMMIT_STEPS:]
     return {
         **trial._asdict(),
         "hang": not recovered,
         **_naming(job, trial, job.lines[said:], injected),
-        "pause_seconds": max(_pauses(before, after)),
-        "whole_seconds": _whole_again(after, injected, job.setting.hosts) if recovered else None,
-        "images_redone": _redone(before, after),
-        "lost_residual": sum(_lost(line.text) for line in job.lines[said:]),
+        **_measured(job, before, job.lines[said:], injected, recovered),
         "seconds": time.monotonic() - began,
         "images": job.steps[-1].images - first.images,
-        "calm_images_per_second": calm,
+        "calm_images_per_second": _rate(calm),
+    }
+
+
+def _measured(
+    job: Job, before: Sequence[Step], lines: Sequence[Line], injected: float, recovered: bool
+) -> dict[str, Any]:
+    """How long the job paused, and what it did again or lost.
+
+    before  the steps until the fault; lines: what was said since
+    """
+    after = [step for step in job.steps if step.at > injected]
+    redone = _redone(before, after)
+    anew = redone > MOST_REDONE * BATCH_SIZE * job.setting.hosts
+    return {
+        "pause_seconds": max(_pauses(before, after)),
+        "whole_seconds": _whole_again(after, injected, job.setting.hosts) if recovered else None,
+        "images_redone": redone,
+        "started_anew": anew,
+        "lost_residual": 1.0 if anew else min(1.0, sum(_lost(line.text) for line in lines)),
     }
 
 
 def _naming(job: Job, trial: Trial, lines: Sequence[Line], injected: float) -> dict[str, Any]:
     """How many hosts had to name the cause, how many did, and the seconds until the last of them had."""
     fault, times = FAULTS[trial.kind], sorted(_named(lines, trial).values())
-    due = {"others": job.setting.hosts - 1, "all": job.setting.hosts, "any": 1}[fault.who] if fault.named else 0
+    due = {"others": job.setting.hosts - 1, "all": job.setting.hosts, "any": 1}[fault.who] if fault.due else 0
     seconds = times[due - 1] - injected if due and len(times) >= due else None
     return {"due_to_name": due, "named_by": min(len(times), due), "name_seconds": seconds}
 
@@ -132,8 +150,8 @@ def _redone(before: Sequence[Step], after: Sequence[Step]) -> int:
 
 def _lost(line: str) -> float:
     """Share of all residuals that a restart lost, by what rank 0 said of it."""
-    _, found, told = line.partition("lost with rank ")
-    return float(told.partition(": ")[2].partition("%")[0]) / 100 if found and "going on from memory" in line else 0.0
+    found = re.search(r"lost with (?:rank [\d, ]+|all ranks): (\S+)% of all residuals", line)
+    return float(found[1]) / 100 if found else 0.0
 
 
 def _rate(steps: Sequence[Step]) -> float | None:

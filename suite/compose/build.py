@@ -173,8 +173,9 @@ def _go_on(settings: Config, checkpoints: Checkpoints, commits: Commits | None) 
     """Load what the run is to go on from; where it lies, None for a run that begins. Rank 0 knows it."""
     if commits is not None and commits.recover(checkpoints):
         return checkpoints.directory / "memory"
-    if settings.train.resume:
-        checkpoints.restore(settings.train.resume)
+    restored = bool(settings.train.resume) and checkpoints.restore(settings.train.resume)
+    if commits is not None:
+        commits.begin_anew(restored)
     return checkpoints.restored_from
 
 

@@ -122,6 +122,13 @@ def unreachable(ways: Mapping[Way, str], port: int | None) -> list[Finding]:
     ]
 
 
+def not_listening(host: str, port: int, why: str) -> Finding:
+    """A port that a host itself cannot have: no firewall between the hosts is the reason."""
+    what = f"port {port}" if port else "a free port"
+    mend = "see what has it there (ss -ltnp), or name another port"
+    return Finding(host, f"{what} cannot be listened on: {why}", mend)
+
+
 def slow(ways: Mapping[Way, Timed], nominal: float | None) -> list[Finding]:
     """Links that carry much less than the fastest, or than `nominal` bits per second."""
     if not ways:
@@ -141,15 +148,18 @@ def slow(ways: Mapping[Way, Timed], nominal: float | None) -> list[Finding]:
     return found
 
 
-def summary(hosts: Sequence[str], ways: Mapping[Way, Timed]) -> str:
-    """What was measured, in a line."""
+def summary(hosts: Sequence[str], ways: Mapping[Way, Timed], nominal: float | None = None) -> str:
+    """What was measured, in a line; `nominal`: what each link should carry, bits per second."""
     if not ways:
         return f"{len(hosts)} hosts" if len(hosts) > 1 else "1 host, so no link was measured"
     rates = [each.bytes_per_second * 8 for each in ways.values()]
     trips = [each.round_trip for each in ways.values()]
+    # Both ways between two hosts are one link, and there is no other to compare it with.
+    alone = len(hosts) == 2 and nominal is None
     return (
         f"{len(hosts)} hosts; links carry {_rate(min(rates))} to {_rate(max(rates))}, "
         f"a byte there and back takes {1e3 * min(trips):.2f} to {1e3 * max(trips):.2f} ms"
+        + ("; whether the one link is slow --link RATE alone can tell" if alone else "")
     )
 
 

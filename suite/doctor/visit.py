@@ -36,9 +36,22 @@ def examine(names: Sequence[str], options: argparse.Namespace) -> Seen:
         if facts:
             seen.findings += compare.differing(facts, str(ROOT))
             seen.findings += compare.lacking(facts, options.config, options.interface)
-            seen.findings += compare.clocks({host.name: host.clock_ahead() for host in here})
+            ahead = _clocks(here, seen)
+            seen.findings += compare.clocks(ahead)
+            here = [host for host in here if host.name in ahead]
         _time_links(here, facts, options, seen)
     return seen
+
+
+def _clocks(hosts: Sequence[Host], seen: Seen) -> dict[str, float]:
+    """Seconds by which each host's clock is ahead of ours; a host that gives no answer any more is a finding."""
+    ahead = {}
+    for host in hosts:
+        try:
+            ahead[host.name] = host.clock_ahead()
+        except (Unreachable, OSError) as error:
+            seen.findings.append(Finding(host.name, f"ended: {error}", "look at it"))
+    return ahead
 
 
 def _ask_all(hosts: Sequence[Host], options: argparse.Namespace, seen: Seen) -> dict[str, dict[str, Any]]:
@@ -77,7 +90,10 @@ def _time_links(
                     mend = f"name the interface (--interface), or mend {here.name}'s /etc/hosts"
                     seen.findings.append(Finding(there.name, f"its name leads to {address} on {here.name}", mend))
                     break
-                timed = here.ask("measure", address=address, port=there.ask("listen", port=port), seconds=seconds)
+                listening = _listen(there, port, seen)
+                if listening is None:
+                    break
+                timed = here.ask("measure", address=address, port=listening, seconds=seconds)
             except OSError as error:
                 seen.findings += compare.unreachable({way: str(error)}, port or None)
                 break
@@ -87,3 +103,12 @@ def _time_links(
             else:
                 if port == 0:
                     seen.ways[way] = Timed(**timed)
+
+
+def _listen(host: Host, port: int, seen: Seen) -> int | None:
+    """The port at which the host listens; None, and a finding, where it cannot."""
+    try:
+        return int(host.ask("listen", port=port))
+    except OSError as error:
+        seen.findings.append(compare.not_listening(host.name, port, str(error)))
+        return None

@@ -231,7 +231,8 @@ def test_one_turn_is_enough() -> None:
 
 def test_cells_are_read_back(tmp_path: Path) -> None:
     failed = CompressorResult("bad", False, "a model", 100, 2, error="ValueError: x")
-    compressor_results.save(tmp_path / "a.jsonl", {"threads": 1}, [CELL, failed])
+    header = {"threads": 1, "workers": 4, "density": None, "device": ""}
+    compressor_results.save(tmp_path / "a.jsonl", header, [CELL, failed])
     measured = compressor_results.load(tmp_path / "a.jsonl")
     assert measured.cells == (CELL, failed)
     assert measured.header["threads"] == 1

@@ -22,8 +22,8 @@ def pair() -> Iterator[Pair]:
 
 
 def test_both_ends_of_a_connection_are_known(pair: Pair) -> None:
-    mine, theirs = pair
-    assert {mine.getsockname(), theirs.getsockname()} <= connections.own_ends() & connections.other_ends()
+    mine, theirs = (each.getsockname() for each in pair)
+    assert {mine, theirs} <= {*connections.by_address()["127.0.0.1"]} & connections.other_ends()
 
 
 def test_a_process_that_has_ended_has_closed_what_it_had(pair: Pair) -> None:

@@ -1,5 +1,6 @@
 """Who is gone when a call fails, and what all ranks must agree on."""
 
+import json
 import os
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +17,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tests.distributed.launch import ROOT
-from wirebench.comm import peers
-from wirebench.comm.peers import Peer, agree_on, end_stopped, first_line, linger, missing, reporting_loss
+from wirebench.comm import connections, peers
+from wirebench.comm.peers import Peer, agree_on, end_stopped, first_line, introduce, linger, missing, reporting_loss
 from wirebench.errors import PeerLost, UserError
 
 pytestmark = pytest.mark.clock
@@ -57,6 +59,32 @@ def test_ranks_that_differ_are_named(mine: dict[str, Any], words: str) -> None:
 def test_ranks_that_agree() -> None:
     communicator: Any = Answering(0, {1: b'{"c.d": [1, 2], "a.b": 1}'})
     agree_on(communicator, "what", {"a.b": 1, "c.d": (1, 2)})
+
+
+class OfThree(Answering):
+    """Rank 0's, which sends and receives too: `sent` has what, by rank."""
+
+    size = 3
+
+    def __init__(self, others: dict[int, bytes], ends: dict[int, list[Any]]) -> None:
+        super().__init__(0, others)
+        self.ends, self.sent = ends, dict[int, Any]()
+
+    def exchange(self, sends: Any, receives: Any, dtype: torch.dtype, lengths_travel: bool) -> Any:
+        self.sent = {rank: json.loads(tensor.numpy().tobytes()) for rank, tensor in sends}
+        parts = [torch.frombuffer(bytearray(json.dumps(self.ends[r]).encode()), dtype=dtype) for r, _ in receives]
+        return SimpleNamespace(wait=lambda: parts)
+
+
+def test_ranks_tell_each_other_of_the_connections_between_their_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    near, far = (("127.0.0.1", 5), ("127.0.0.1", 6)), (("10.0.0.1", 1), ("10.0.0.2", 2))
+    monkeypatch.setattr(connections, "by_address", lambda: {other[0]: [own] for own, other in (near, far)})
+    monkeypatch.setattr(connections, "other_ends", lambda: {near[1], far[1]})
+    here, there = b'["a", 7, ["127.0.0.1", "10.0.0.1"]]', b'["b", 8, ["10.0.0.2"]]'
+    communicator: Any = OfThree({1: here, 2: there}, {1: [near[1], ("127.0.0.1", 9)], 2: [far[1]]})
+    _, second, third = introduce(communicator)
+    assert communicator.sent == {1: [[*near[0]]], 2: [[*far[0]]]}
+    assert (second, third) == (Peer(1, "a", 7, frozenset({near[1]})), Peer(2, "b", 8, frozenset({far[1]})))
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The store in which ranks meet listens where it has to, and strangers find nothing in it."""
+"""The store in which ranks meet listens where it has to, and two jobs in one are kept apart."""
 
 import errno
 import socket
@@ -49,7 +49,7 @@ def test_nobody_else_can_take_the_port_before_it_is_used() -> None:
     assert taken.value.errno == errno.EADDRINUSE
 
 
-def test_who_does_not_know_the_word_finds_nothing() -> None:
+def test_who_comes_by_mistake_meets_nobodys_keys() -> None:
     place, server = store.listen("127.0.0.1")
     other, spare = store.listen("127.0.0.1")
     spare.close()

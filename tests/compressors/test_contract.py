@@ -19,6 +19,8 @@ from tests.helpers import LocalEngine, cut, lay_out
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Layer
+from wirebench.training.resharding import rank_states
+from wirebench.utils.tensor_tree import pack, unpack
 
 OWN = shlex.split(os.environ.get("WIREBENCH_COMPRESSOR", ""))
 """A module of one's own, tested alone, and its options: "mine.cyclic density=0.1"."""
@@ -164,8 +166,13 @@ Variant = tuple[str, dict[str, Any]]
 BARE: list[Variant] = list({name: (name, options) for name, options in reversed(forms())}.values())
 """Every compressor in its first form, without wrappers."""
 every_variant = pytest.mark.parametrize("variant", variants())
-every_keeping_variant = pytest.mark.parametrize("variant", [v for v in variants() if keeps(v.values[0]) != "nothing"])
 in_every_world = pytest.mark.parametrize(("variant", "collective", "sizes"), in_worlds())
+
+
+def with_momentum() -> list[Any]:
+    """Every compressor that may apply a momentum, with one."""
+    applies = [(name, options | {"momentum": 0.9}) for name, options in BARE if "momentum" in options]
+    return [pytest.param(variant, id=f"{variant[0]}-momentum") for variant in applies]
 
 
 class Ranks:
@@ -358,25 +365,52 @@ HANDED_ON = (
 )
 
 
-@every_keeping_variant
-def test_residuals_of_ranks_that_leave_are_handed_on(variant):
-    before = Ranks(variant, 5)
-    for seed in range(3):
-        before.step(whole_numbers(5, seed), CUTS[0])
-    states = [rank.state_dict() for rank in before.ranks]
-    after = Ranks(variant, 2)
+def handed_on(before: Ranks, size: int) -> Ranks:
+    """The world of `size` ranks that goes on where another one stood, as a run that is resumed does."""
+    after = Ranks(before.variant, size)
     after.step_number = before.step_number
-    for place, rank in enumerate(after.ranks):
-        rank.take_over(states[place::2], weight=2 / 5)
-    off = 1e-5 if keeps(variant) == "rounded" else 1e-6
-    torch.testing.assert_close(after.held() / 2, before.held() / 5, rtol=off, atol=off, msg=HANDED_ON)
-    grown = Ranks(variant, 6)
-    for place, rank in enumerate(grown.ranks):
-        rank.take_over([states[place % 5]], joins=place >= 5, weight=6 / 5)
+    files = [pack(rank.state_dict()) for rank in before.ranks]
+    for rank, parts in zip(after.ranks, rank_states(files, size), strict=True):
+        rank.take_over([unpack(file) for file in parts.states], parts.joins, parts.weight)
         assert not any(name.startswith("own.") for name in rank.state_dict()), HANDED_ON
-    torch.testing.assert_close(grown.held() / 6, before.held() / 5, rtol=off, atol=off, msg=HANDED_ON)
-    for world, size in ((after, 2), (grown, 6)):
-        same_bits(world.step(whole_numbers(size, 7), CUTS[1]))
+    return after
+
+
+def in_averages(ranks: Ranks) -> tuple[dict[str, Tensor], dict[str, float]]:
+    """By name what the ranks remember, as it will be in averages, and the sum of its magnitudes.
+
+    What each rank keeps is summed over ranks and then divided by their number, as is a sum that all ranks keep.
+    """
+    size, states = len(ranks.ranks), [rank.state_dict() for rank in ranks.ranks]
+    found: dict[str, Tensor] = {}
+    masses: dict[str, float] = {}
+    for name in {name for state in states for name in state if not name.startswith("own.")}:
+        kept = torch.stack([state[name].double() for state in states if name in state])
+        if name.startswith("shared."):
+            assert len(kept) == size and all(torch.equal(each, kept[0]) for each in kept), HANDED_ON
+            kept = kept[:1] if keeps(ranks.variant) == "sketched" else kept
+        found[name], masses[name] = kept.sum(0) / size, float(kept.abs().sum()) / size
+    return found, masses
+
+
+@pytest.mark.parametrize("variant", [*variants(), *with_momentum()])
+def test_what_four_ranks_remember_is_handed_on_to_three_and_back(variant):
+    """Residuals, velocities and moments: nothing of their part in the update is lost, and all ranks go on alike."""
+    if not compressors.build(variant[0], **variant[1]).takes_over:
+        pytest.skip("it cannot be handed on, and says so")
+    world = Ranks(variant, 4)
+    for seed in range(3):
+        world.step(whole_numbers(4, seed), CUTS[0])
+    for size in (3, 4):
+        before, masses = in_averages(world)
+        world = handed_on(world, size)
+        now, _ = in_averages(world)
+        assert before.keys() == now.keys(), HANDED_ON
+        for name, tensor in before.items():
+            off = float((now[name] - tensor).abs().sum())
+            assert off <= 1e-6 * masses[name], f"{name} is off by {off:.3g} of {masses[name]:.3g}; {HANDED_ON}"
+        same_bits(world.step(whole_numbers(size, 7 + size), CUTS[0]))
+    assert keeps(variant) == "nothing" or sum(masses.values()) > 0, "nothing was held back that could be lost"
 
 
 @every_variant

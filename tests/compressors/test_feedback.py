@@ -1,14 +1,12 @@
-from typing import Any
-
 import pytest
 import torch
 
 import compressors
 from compressors.common.feedback import Feedback
-from tests.helpers import answer_all, cut, lay_out, whole
+from tests.helpers import answer_all, cut, lay_out
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.error_memory import RESIDUAL, VELOCITY, ErrorMemory
+from wirebench.gradient.error_memory import VELOCITY, ErrorMemory
 
 LAYERS = lay_out([(2, 3), (4,), (5, 1)])
 NUMEL = 15
@@ -205,29 +203,3 @@ def test_what_leaving_ranks_held_adds_up():
     memory.add(other.state_dict())
     assert memory.slice(bucket).tolist() == [4.0] * NUMEL
     assert other.slice(bucket).tolist() == [2.0] * NUMEL
-
-
-@pytest.mark.parametrize(("name", "more"), [("dgc", {}), ("gs_sgd", {"rows": 3, "columns": 40})])
-@pytest.mark.parametrize("size", [2, 6])
-def test_a_velocity_keeps_its_part_in_the_average_of_another_number_of_ranks(
-    name: str, more: dict[str, Any], size: int
-) -> None:
-    """As the residual does: what it adds will be divided by the new number of ranks."""
-    options = {"density": 0.05, "momentum": 0.9, **more}
-    before = [compressors.build(name, **options) for _ in range(4)]
-    chance = torch.Generator().manual_seed(0)
-    for step in range(3):
-        given = [whole(torch.randn(400, generator=chance)) for _ in before]
-        worlds = [ExchangeContext(rank, 4, step=step) for rank in range(4)]
-        answer_all([rank.exchange(bucket, world) for rank, bucket, world in zip(before, given, worlds, strict=True)])
-    states = [rank.state_dict() for rank in before]
-    after = [compressors.build(name, **options) for _ in range(size)]
-    for place, rank in enumerate(after):
-        rank.take_over(states[place::size] or states[:1], joins=place >= 4, weight=size / 4)
-    for memory in (VELOCITY, RESIDUAL):
-        held = [
-            [state[memory] for state in each if memory in state] for each in (states, [r.state_dict() for r in after])
-        ]
-        was, now = (torch.stack(each).sum(0) for each in held)
-        assert was.abs().sum() > 0
-        torch.testing.assert_close(now / size, was / 4)

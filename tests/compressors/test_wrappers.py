@@ -237,6 +237,7 @@ def test_a_compressor_that_is_no_method_becomes_one():
     assert not method.takes_over
     assert method.density is None
     assert method.held_back(NUMEL) is method.unsent(NUMEL) is None
+    assert method.magnitude() is None
 
 
 def test_a_momentum_that_dense_layers_cannot_follow_is_refused():

@@ -73,7 +73,8 @@ def test_a_rank_that_a_signal_has_stopped(engine: str, tmp_path: Path) -> None:
     ended = launch(engine, 3, arguments, tmp_path, trouble("stop", 3, 1))
     check_named(ended, rank=1, others=2)
     assert all(", which a signal has stopped at step 3 " in line for line in ended.errors), ended.said
-    assert ended.seconds < 40, ended.said
+    # torchrun would wait 30 s for the rank that no signal reaches.
+    assert ended.seconds < (20 if engine == "torch" else 40), ended.said
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Each thing that differs between hosts is found, named with its host, and comes with its mend."""
 
+import argparse
 import json
 import os
 import shutil
@@ -11,9 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from suite.doctor import compare, wire
+from suite.doctor import compare, visit, wire
 from suite.doctor.compare import Finding
-from suite.doctor.hosts import parse_hosts
+from suite.doctor.hosts import Unreachable, parse_hosts
 from suite.doctor.wire import Timed
 from wirebench.errors import UserError
 
@@ -186,6 +187,51 @@ def test_a_way_without_a_connection_is_a_finding() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("hosts", "nominal", "alone"), [(["h1", "h2"], None, True), (["h1", "h2"], 1e9, False), (["h1"] * 3, None, False)]
+)
+def test_of_two_hosts_the_one_link_is_compared_with_nothing(
+    hosts: list[str], nominal: float | None, alone: bool
+) -> None:
+    ways = {("h1", "h2"): Timed(1e-4, 11.8e6), ("h2", "h1"): Timed(1e-4, 11.7e6)}
+    assert compare.slow(ways, None) == []
+    assert ("--link RATE alone can tell" in compare.summary(hosts, ways, nominal)) == alone
+
+
+class Ended:
+    """A host whose agent ends, or cannot have a port; it stands in for one that is asked by ssh."""
+
+    def __init__(self, name: str, ssh: str) -> None:
+        self.name = name
+
+    def ask(self, what: str, **more: Any) -> Any:
+        if what == "facts":
+            return facts(address="10.0.0.1")
+        if what == "listen" and self.name == "h2" and more["port"]:
+            raise OSError("Address already in use")
+        return Timed(1e-4, 1e8)._asdict() if what == "measure" else 40000
+
+    def clock_ahead(self) -> float:
+        if self.name == "h3":
+            raise Unreachable("Connection to h3 closed")
+        return 0.0
+
+    def close(self) -> None:
+        return None
+
+
+def test_a_host_that_ends_and_a_port_that_is_taken_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(visit, "Host", Ended)
+    options = argparse.Namespace(ssh="ssh", config=None, interface="eth0", port=29500, seconds=0.1)
+    seen = visit.examine(["h1", "h2", "h3"], options)
+    assert [each.line() for each in seen.findings] == [
+        "h3: ended: Connection to h3 closed; look at it",
+        "h2: port 29500 cannot be listened on: Address already in use; see what has it there (ss -ltnp), or name "
+        "another port",
+    ]
+    assert set(seen.ways) == {("h1", "h2"), ("h2", "h1")}
+
+
 # --- Emulated hosts: a slow link and a closed port are real ones
 
 
@@ -224,7 +270,7 @@ def test_a_slow_link_and_a_closed_port_are_found(cluster: Callable[[str], Any]) 
         holder.kill()
     assert len(told.lines) == 4, told
     closed, apart, slow = told.lines[:-1]
-    assert closed.startswith("h2: port 29500 is not reached from h1: Address already in use"), told
+    assert closed.startswith("h2: port 29500 cannot be listened on: Address already in use; see what has it"), told
     assert apart.startswith("h0: a free port is not reached from h3: No route to host; open the ports"), told
     assert slow.startswith("h2: link: 9") and "Mbit/s to h3, the fastest link carries 9" in slow, told
     assert told.code == 1

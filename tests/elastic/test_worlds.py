@@ -1,35 +1,71 @@
-"""Hosts that leave an elastic job and join it: it goes on with the steps since the last commit done again."""
+"""An elastic job loses a host of four and gains another: it goes on, and the record says what that has cost."""
 
+import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
-from tests.distributed.ends import record
-from tests.elastic.agents import FORKING, PLAIN, job
+from tests.distributed.ends import checkpoints, record
+from tests.distributed.launch import CONFIG, LIMIT_SECONDS
+from tests.distributed.mine.net import HURRY, PAUSE
+from tests.elastic.agents import FORKING, Agents
+from tests.elastic.discovered import Discovered
+from tests.elastic.hosts import Hosts, commits_of, ending, lose_and_gain
 
-pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give hosts names")]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give hosts names"),
+    pytest.mark.timeout(900),  # each wait has a limit of its own
+]
+
+STEPS, COMMIT_STEPS = 400, 3
+WORDS = [
+    str(CONFIG), "compressor.name=mine.keepsake", "compressor.dense_below=0", f"train.max_steps={STEPS}",
+    "train.elastic=true", f"train.commit_every_steps={COMMIT_STEPS}", f"train.checkpoint_every_steps={STEPS}",
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("mirror", "torchrun"), [(0, PLAIN), (1, FORKING)], ids=["plain", "forking"])
-def test_a_world_shrinks_and_grows_again(mirror: int, torchrun: tuple[str, ...], tmp_path: Path) -> None:
-    settings = ["train.max_steps=160", f"train.mirror={mirror}"]
-    with job(tmp_path, "2:3", settings, torchrun=torchrun) as agents:
-        for host in ("h0", "h1", "h2"):
-            agents.start(host)
-        agents.until(lambda: any("step-00000006-of-0003" in name for name in agents.memory_of("h0")))
-        agents.lose("h2")
-        agents.until(lambda: any("of-0002" in name for name in agents.memory_of("h0")))
-        agents.start("h3")
-        agents.until(lambda: any("of-0003" in name for name in agents.memory_of("h3")))
-        assert set(agents.wait().values()) == {0}, agents.said()
-        ended = record(agents.run)
-        assert (ended["status"], ended["world_size"]) == ("finished", 3)
-        shrunk, grown = ended["worlds"]
-        assert (shrunk["workers_before"], shrunk["workers"]) == (3, 2)
-        assert (grown["workers_before"], grown["workers"]) == (2, 3)
-        assert len(shrunk["lost_ranks"]) == 1 - mirror and grown["lost_ranks"] == []
-        assert (0.1 < shrunk["lost_residual"] < 0.6) == (not mirror) and grown["lost_residual"] == 0
-        assert 0 <= shrunk["steps_lost"] <= 3 and shrunk["seconds"] > 0
-        assert [entry["epoch"] for entry in ended["history"]] == list(range(len(ended["history"])))
-        assert not any(agents.memory_of(host) for host in ("h0", "h1", "h3"))
+@pytest.mark.parametrize(
+    ("begin", "engine", "mirror"),
+    [
+        pytest.param(Agents, "torch", 0, id="torchrun"),
+        pytest.param(functools.partial(Agents, torchrun=FORKING), "torch", 1, id="forking-mirror"),
+        pytest.param(Discovered, "horovod", 1, id="horovodrun-mirror"),
+    ],
+)
+def test_from_four_hosts_to_three_and_back(
+    begin: Callable[..., Hosts], engine: str, mirror: int, tmp_path: Path
+) -> None:
+    """The steps are slow until all has happened, so that the run is not over before."""
+    hurry = tmp_path / "hurry"
+    hosts = begin(tmp_path, [*WORDS, f"train.mirror={mirror}"], {PAUSE: "120", HURRY: str(hurry)})
+    with ending(hosts):
+        lose_and_gain(hosts, 2 * COMMIT_STEPS, COMMIT_STEPS, LIMIT_SECONDS)
+        hurry.touch()
+        hosts.finish()
+    told = record(hosts.run)
+    assert (told["status"], told["engine"], told["world_size"]) == ("finished", engine, 4)
+    shrunk, grown = told["worlds"]
+    assert [(each["workers_before"], each["workers"]) for each in (shrunk, grown)] == [(4, 3), (3, 4)]
+    # A commit that was being written when the rank was lost is none.
+    assert 0 <= shrunk["steps_lost"] < 2 * COMMIT_STEPS and shrunk["seconds"] > 0
+    # Of 1 + 2 + 3 + 4 the lost rank, whichever that was, had its number and one.
+    assert len(shrunk["lost_ranks"]) == 1 - mirror and grown["lost_ranks"] == []
+    lost = sum(rank + 1 for rank in shrunk["lost_ranks"]) / 10
+    assert (shrunk["lost_residual"], grown["lost_residual"]) == (pytest.approx(lost, rel=1e-6), 0)
+    kept = mean_residual(checkpoints(hosts.run)[-1])
+    torch.testing.assert_close(kept, torch.full_like(kept, 2.5 * (1 - shrunk["lost_residual"])), rtol=1e-6, atol=0)
+    assert [entry["epoch"] for entry in told["history"]] == list(range(len(told["history"])))
+    assert not any(commits_of(host, size) for host in hosts.names for size in (3, 4))
+
+
+def mean_residual(checkpoint: Path) -> torch.Tensor:
+    """Of a checkpoint of four ranks, by element, as it would enter an average."""
+    states = [load_file(file) for file in sorted(checkpoint.glob("rank-*.safetensors"))]
+    held = [state["compressor.residual"].double() for state in states if "compressor.residual" in state]
+    assert len(states) == 4
+    return torch.stack(held).sum(0) / len(states)

@@ -5,40 +5,14 @@ import os
 import random
 import shutil
 import tomllib
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import tomli_w
 
 from tests.data.samples import write_images
 from tests.distributed.launch import CONFIG, ROOT
-from tests.fuzz import mutate
-
-SHORT = ("engine.workers=2", "train.max_steps=4", "output.tensorboard=false")
-SECTIONS = (
-    "model",
-    "data",
-    "compressor",
-    "scheduler",
-    "collective",
-    "optimizer",
-    "engine",
-    "train",
-    "network",
-    "output",
-)
-
-
-class Case(NamedTuple):
-    """A command line, and what it means for its end: `strict` ones may not say that a run diverged."""
-
-    program: str
-    words: list[str]
-
-
-Maker = Callable[[random.Random, Path, Path], Case]
-"""From chance, an empty folder of its own, and the folder of what all cases share."""
+from tests.fuzz import inputs, mutate
+from tests.fuzz.case import SHORT, WHOLE, Case, Maker
 
 
 def config(chance: random.Random, folder: Path, shared: Path) -> Case:
@@ -52,14 +26,14 @@ def config(chance: random.Random, folder: Path, shared: Path) -> Case:
         path.write_text(tomli_w.dumps(mutate.table(plain, chance, toml=True)))
     else:
         path.write_bytes(mutate.raw(tomli_w.dumps(plain).encode(), chance))
-    return Case("train", [str(path), *SHORT, f"output.dir={folder / 'run'}"])
+    return Case("train", [str(path), *SHORT, f"output.dir={folder / 'run'}"], folder / "run")
 
 
 def overrides(chance: random.Random, folder: Path, shared: Path) -> Case:
     """Settings on the command line."""
     keys = chance.choices(KEYS, k=chance.randint(1, 3))
     words = {f"{key}": f"{key}={_shown(mutate.value(chance))}" for key in keys if key not in PINNED}
-    return Case("train", [str(CONFIG), *SHORT, f"output.dir={folder / 'run'}", *words.values()])
+    return Case("train", [str(CONFIG), *SHORT, f"output.dir={folder / 'run'}", *words.values()], folder / "run")
 
 
 PINNED = {word.partition("=")[0] for word in SHORT} | {"output.dir"}
@@ -157,8 +131,7 @@ def checkpoint(chance: random.Random, folder: Path, shared: Path) -> Case:
                 for _ in range(chance.randint(1, 8)):
                     content[chance.randrange(len(content))] ^= 1 << chance.randrange(8)
                 path.write_bytes(content)
-    words = [str(CONFIG), "engine.workers=2", "train.max_steps=10", f"output.dir={run}", "train.resume=auto"]
-    return Case("train", words)
+    return Case("train", [*WHOLE, f"output.dir={run}", "train.resume=auto"], run, shared / "whole")
 
 
 def bookkeeping(chance: random.Random, folder: Path, shared: Path) -> Case:
@@ -168,8 +141,7 @@ def bookkeeping(chance: random.Random, folder: Path, shared: Path) -> Case:
     path = run / chance.choice(("steps.jsonl", "record.json", "config.toml", "trace.json"))
     if path.exists():
         path.write_bytes(mutate.raw(path.read_bytes(), chance))
-    words = [str(CONFIG), "engine.workers=2", "train.max_steps=10", f"output.dir={run}", "train.resume=auto"]
-    return Case("train", words)
+    return Case("train", [*WHOLE, f"output.dir={run}", "train.resume=auto"], run)
 
 
 def images(chance: random.Random, folder: Path, shared: Path) -> Case:
@@ -198,7 +170,8 @@ def images(chance: random.Random, folder: Path, shared: Path) -> Case:
         shutil.rmtree(root)
         root.write_bytes(b"a file")
     words = [*SHORT, f"output.dir={folder / 'run'}", "model.name=lenet", "data.name=imagefolder", f"data.root={root}"]
-    return Case("train", [str(CONFIG), *words, "data.batch_size=2", "data.image_size=32"])
+    words += ["data.batch_size=2", "data.image_size=32"]
+    return Case("train", [str(CONFIG), *words], folder / "run")
 
 
 MAKERS: dict[str, tuple[Maker, int]] = {
@@ -212,5 +185,7 @@ MAKERS: dict[str, tuple[Maker, int]] = {
     "checkpoint": (checkpoint, 60),
     "bookkeeping": (bookkeeping, 40),
     "images": (images, 40),
+    "measurements": (inputs.measurements, 60),
+    "data": (inputs.data, 40),
 }
 """Each kind, and how many of it there are in a thousand and more."""

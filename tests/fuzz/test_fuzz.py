@@ -4,13 +4,17 @@
 """
 
 import random
+import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from tests.distributed.ends import losses, record
 from tests.distributed.launch import CONFIG, here
+from tests.fuzz.case import WHOLE, Case
 from tests.fuzz.cases import MAKERS
 from tests.fuzz.child import Ended, run
 
@@ -20,9 +24,10 @@ DIVERGED = 3
 
 
 def make_shared(folder: Path) -> Path:
-    """A finished run with two checkpoints."""
+    """A finished run with two checkpoints, and the same run without a break to where others take it."""
     arguments = [CONFIG, f"output.dir={folder / 'run'}", "train.max_steps=6", "train.keep=2"]
     assert here(2, arguments) == 0
+    assert here(2, [*WHOLE, f"output.dir={folder / 'whole'}"]) == 0
     return folder
 
 
@@ -31,17 +36,27 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_shared(tmp_path_factory.mktemp("shared"))
 
 
-def play(kind: str, number: int, shared: Path, folder: Path) -> Ended:
+class Played(NamedTuple):
+    """A case that was run, and what is wrong with its end; "" where nothing is."""
+
+    ended: Ended
+    wrong: str
+
+
+def play(kind: str, number: int, shared: Path, folder: Path) -> Played:
     """Run one case: the same files and the same words each time."""
     maker, _ = MAKERS[kind]
     work = folder / f"{kind}-{number}"
     work.mkdir()
     case = maker(random.Random(f"{kind} {number}"), work, shared)
-    return run(case.program, case.words, work)
+    ended = run(case.program, case.words, work)
+    played = Played(ended, verdict(case, ended))
+    shutil.rmtree(work)  # data sets are large
+    return played
 
 
-def verdict(ended: Ended) -> str:
-    """What is wrong with an end; '' where nothing is."""
+def verdict(case: Case, ended: Ended) -> str:
+    """What is wrong with an end; "" where nothing is."""
     if ended.code is None:
         return "it does not end"
     if "Traceback" in ended.err + ended.out:
@@ -49,23 +64,49 @@ def verdict(ended: Ended) -> str:
     lines = [line for line in ended.err.splitlines() if line.startswith(("error: ", "wirebench "))]
     if ended.code == 2:
         return "" if len(lines) == 1 and len(lines[0]) < 1000 else "it does not say why in one line"
-    return "" if ended.code in (0, DIVERGED) else f"it ends with exit code {ended.code}"
+    if ended.code == 0:
+        return _not_done(case)
+    return "" if ended.code == DIVERGED and case.program == "train" else f"it ends with exit code {ended.code}"
+
+
+def _not_done(case: Case) -> str:
+    """What a run that says that it went well has not done; "" where nothing."""
+    if case.run is None:
+        return ""
+    if not (case.run / "record.json").exists() or record(case.run)["status"] != "finished":
+        return "it has no record of a finished run"
+    if case.whole is not None and losses(case.run) != losses(case.whole):
+        return "it does not end as the unbroken run"
+    return ""
 
 
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_few_of_each_kind_end_well(kind: str, shared: Path, tmp_path: Path) -> None:
     for number in range(FEW):
-        ended = play(kind, number, shared, tmp_path)
-        assert not verdict(ended), f"{kind} {number}: {verdict(ended)}\n{ended}"
+        played = play(kind, number, shared, tmp_path)
+        assert not played.wrong, f"{kind} {number}: {played}"
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_thousand_cases_end_well(kind: str, shared: Path, tmp_path: Path) -> None:
-    ends = {number: play(kind, number, shared, tmp_path) for number in range(MAKERS[kind][1])}
-    bad = {number: verdict(ended) for number, ended in ends.items() if verdict(ended)}
+    wrong = {number: play(kind, number, shared, tmp_path).wrong for number in range(MAKERS[kind][1])}
+    bad = {number: what for number, what in wrong.items() if what}
     assert not bad, bad
+
+
+@pytest.mark.parametrize(
+    ("program", "code", "wrong"),
+    [
+        ("wirebench", 3, "it ends with exit code 3"),
+        ("wirebench", 0, ""),
+        ("train", 3, ""),
+        ("train", 0, "it has no record of a finished run"),
+    ],
+)
+def test_an_end_is_judged_by_what_was_to_be_done(program: str, code: int, wrong: str, tmp_path: Path) -> None:
+    assert verdict(Case(program, [], tmp_path if program == "train" else None), Ended(code, "", "")) == wrong
 
 
 def test_there_are_a_thousand() -> None:
@@ -76,7 +117,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         made = make_shared(Path(name))
         for each in sys.argv[2:] or range(MAKERS[sys.argv[1]][1]):
-            end = play(sys.argv[1], int(each), made, Path(name))
-            if sys.argv[2:] or verdict(end):
+            end, wrong = play(sys.argv[1], int(each), made, Path(name))
+            if sys.argv[2:] or wrong:
                 said = f"{end.out[-1500:]}{end.err[-3000:]}"
-                print(f"{sys.argv[1]} {each}: {verdict(end) or 'well'}: code {end.code}\n{said}", flush=True)
+                print(f"{sys.argv[1]} {each}: {wrong or 'well'}: code {end.code}\n{said}", flush=True)

@@ -129,6 +129,15 @@ def test_a_workflow_runs_what_there_is(workflow: Path) -> None:
         subprocess.run(["actionlint", str(workflow)], check=True)
 
 
+def test_once_a_week_no_test_is_left_out_for_want_of_a_package_or_of_rights() -> None:
+    steps = yaml.safe_load((ROOT / ".github/workflows/weekly.yml").read_text())["jobs"]["all"]["steps"]
+    runs = "\n".join(step.get("run", "") for step in steps)
+    told = "\n".join(file.read_text() for file in (ROOT / "tests").rglob("*.py"))
+    asked = {word for words in re.findall(r"needs .*: apt-get install ([a-z -]+)", told) for word in words.split()}
+    assert asked > {"openssh-server", "munge"} and asked - {"chromium"} <= set(runs.split())  # runners have Chromium
+    assert re.search(r"sudo .*make test-all", runs)
+
+
 def test_the_python_versions_of_the_workflow_are_those_of_the_project() -> None:
     test = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"]["test"]
     least = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"].removeprefix(">=")

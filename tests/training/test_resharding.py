@@ -78,6 +78,20 @@ def test_within_an_epoch_the_number_of_ranks_may_change(before: int, now: int, s
     assert all(0 < entry["loss"] < 4 for entry in done["history"]), epoch
 
 
+@pytest.mark.parametrize("end", [11, 12])
+def test_an_epoch_without_a_step_for_the_new_ranks_is_summed_up(end: int, tmp_path: Path) -> None:
+    """After 88 of an epoch's 96 images; the run had, or had not, summed the epoch up itself."""
+    folder = tmp_path / "run"
+    every = ["train.checkpoint_every_steps=11", "train.checkpoint_every_epochs=0"]
+    assert run(folder, 1, f"train.max_steps={end}", *every) == 0
+    assert [file.name for file in checkpoints(folder)] == ["step-00000011"]
+    assert run(folder, 5, "train.resume=auto") == 0
+    done = record(folder)
+    assert (done["status"], done["steps_done"], done["resumed_at"]) == ("finished", 6, 2)
+    assert [entry["epoch"] for entry in done["history"]] == [0, 1, 2]
+    assert all(0 < entry["loss"] < 4 for entry in done["history"])
+
+
 def test_a_world_that_took_an_epoch_over_can_be_resumed_itself(tmp_path: Path) -> None:
     """And ends, bit for bit, as if it had not stopped."""
     results = []

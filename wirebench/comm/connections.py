@@ -1,7 +1,7 @@
 """This process's connections to the other ranks: whose are closed, how long one may be silent, and closing them all.
 
 Back ends open them (Gloo, Horovod, the store) and say nothing of them, so they are found in the kernel's table. A rank
-tells the others once where its ends are (`own_ends`), and which of them it is connected to is what a Peer knows.
+tells the others once which ends of those are its own, and which of them it is connected to is what a Peer knows.
 """
 
 import os
@@ -17,9 +17,12 @@ End = tuple[str, int]
 """Address and port."""
 
 
-def own_ends() -> set[End]:
-    """This process's ends of its connections."""
-    return {_end(each.laddr) for each in _established()}
+def by_address() -> dict[str, list[End]]:
+    """This process's ends of its connections, by the address of the other end."""
+    found: dict[str, list[End]] = {}
+    for each in _established():
+        found.setdefault(_end(each.raddr)[0], []).append(_end(each.laddr))
+    return found
 
 
 def other_ends() -> set[End]:

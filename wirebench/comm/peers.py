@@ -75,12 +75,25 @@ def gather_bytes(communicator: Communicator, content: bytes) -> list[bytes]:
 
 
 def introduce(communicator: Communicator) -> list[Peer]:
-    """All processes of the job, in rank order."""
-    name = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname()
-    mine = json.dumps([name, os.getpid(), sorted(connections.own_ends())]).encode()
+    """All processes of the job, in rank order. Of another's ends a rank hears those that lead to its own addresses:
+    all ends of all ranks grow with the square of their number.
+    """
+    name, own = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname(), connections.by_address()
+    mine = json.dumps([name, os.getpid(), sorted({end[0] for ends in own.values() for end in ends})]).encode()
     told = [json.loads(text) for text in gather_bytes(communicator, mine)]
+    others = [rank for rank in range(communicator.size) if rank != communicator.rank]
+    sends = [json.dumps([end for address in told[r][2] for end in own.get(address, [])]).encode() for r in others]
+    ends = {r: set(map(tuple, json.loads(text))) for r, text in _swapped(communicator, others, sends).items()}
     reached = connections.other_ends()
-    return [Peer(r, host, pid, frozenset(reached & set(map(tuple, ends)))) for r, (host, pid, ends) in enumerate(told)]
+    return [Peer(r, host, pid, frozenset(reached & ends.get(r, set()))) for r, (host, pid, _) in enumerate(told)]
+
+
+def _swapped(communicator: Communicator, others: list[int], sends: list[bytes]) -> dict[int, bytes]:
+    """What each of the `others` has for this rank, which has for each what `sends` has in its place."""
+    tensors = [torch.frombuffer(bytearray(content), dtype=torch.uint8) for content in sends]
+    messages, receives = list(zip(others, tensors, strict=True)), [(rank, None) for rank in others]
+    parts = communicator.exchange(messages, receives, torch.uint8, lengths_travel=True).wait() if others else []
+    return {rank: part.numpy().tobytes() for rank, part in zip(others, parts, strict=True)}
 
 
 def agree_on(communicator: Communicator, what: str, mine: dict[str, Any]) -> None:

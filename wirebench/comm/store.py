@@ -1,8 +1,10 @@
 """The key-value store in which the ranks of a job meet: where it listens, and what its keys are called.
 
 It is rank 0's; where torchrun's agent has one, rank 0 says there where its own is. It listens at one address, the one
-by which the other ranks come: of a job on one host nobody reaches it from outside. Its keys have a part that nobody can
-guess who is not of the job.
+by which the other ranks come: of a job on one host nobody reaches it from outside. Its keys begin with the job's own
+word, so that a rank of another job that comes to its port by mistake reads and overwrites nothing. That is no password:
+PyTorch's store lists its keys to whoever asks, and lets them be changed. Who must not do that must not reach the port
+(docs/running.md).
 """
 
 import errno
@@ -35,7 +37,7 @@ class Place(NamedTuple):
 
 
 def listen(host: str, port: int = 0) -> tuple[Place, socket.socket]:
-    """A place of rank 0's with a new secret word, and the socket that listens there; port 0: any free one.
+    """A place of rank 0's with a new word, and the socket that listens there; port 0: any free one.
 
     The socket listens from now on, so that no other process can take the port. OSError where `host` is no address of
     this machine, or the port is taken.
@@ -75,7 +77,7 @@ def own_address(one_host: bool) -> str:
 
 
 def word_of_job(launcher: str, environment: Mapping[str, str] = os.environ) -> str:
-    """The job's name by its launcher, where no rank can tell the others a secret before they meet."""
+    """The job's name by its launcher, where no rank can tell the others a word before they meet."""
     return environment.get(_NAMES.get(launcher, ""), "")
 
 

@@ -5,7 +5,8 @@ slice of it, and rank r takes the r-th part of that slice. So shards are disjoin
 the global batch size (4 workers of 32 and 8 of 16 train on the same ones), and an epoch can be entered at any step.
 
 Where the number of workers changes within an epoch, the new ones go on with what is left of the permutation: no image
-comes twice. In full global batches it would seldom come out, so a last step with fewer images takes the rest.
+comes twice. In full global batches it would seldom come out, so a last step with fewer images takes the rest. A rest of
+fewer than two images a worker, as batch normalisation needs, is dropped.
 """
 
 from collections.abc import Iterator
@@ -75,13 +76,14 @@ class Shard:
         """Go on in `epoch`, of which another world has seen `images` images; the step to go on with, of all steps.
 
         The epoch ends after as many steps as this world's epochs have, so it is entered late enough for that. Where the
-        rest, beyond full global batches, is at least two images a worker, it makes one more, smaller step.
+        rest, beyond full global batches, is at least two images a worker, it makes one more, smaller step. Where no
+        step is left the result is the next epoch's first, and this one is over.
         """
         self.entry, batch = None, self.batch_size * self.size
         if images:
             left = self.dataset.train_size - images
             smaller = bool(images % batch) and left % batch >= 2 * self.size
-            steps = min(max(left // batch + smaller, 1), self.steps_per_epoch)
+            steps = min(left // batch + smaller, self.steps_per_epoch)
             self.entry = Entry(epoch, images, self.steps_per_epoch - steps)
         return epoch * self.steps_per_epoch + (self.entry.step if self.entry else 0)
 
@@ -114,9 +116,6 @@ class Shard:
         if len(left) >= self.batch_size * self.size:
             return left[self.rank * self.batch_size :][: self.batch_size]
         share, more = divmod(len(left), self.size)
-        if share < 2:
-            # So few that workers share them; two each, as batch normalisation needs.
-            return left[torch.arange(2 * self.rank, 2 * self.rank + 2) % len(left)]
         start = self.rank * share + min(self.rank, more)
         return left[start : start + share + (self.rank < more)]
 

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from wirebench.collectives.execution.executor import RequestLog
 from wirebench.exchange.driver import run
 from wirebench.exchange.lane import Lane
+from wirebench.exchange.own_weights import together
 from wirebench.gradient.optimizer_state import OptimizerState
 from wirebench.gradient.requests import Sum
 from wirebench.gradient.schedule import Duration
@@ -57,13 +58,21 @@ class Pull:
         self.optimizer.load_state_dict(state[OPTIMIZER])
 
     def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:
-        """Begin in another world: a rank that stays with its own weights, a new one with the centre.
+        """Begin in another world, as far from the centre as the ranks that are taken over were (own_weights.py).
 
-        Nothing waits to be averaged, so `weight` has nothing to be put on.
+        The optimizer's state is the first one's.
         """
         self.load_state_dict(states[0])
-        if joins:
-            self.param.copy_(self.centre)
+        if WEIGHTS in states[0]:
+            self.param.copy_(together([] if joins else [state[WEIGHTS] for state in states], self.centre, weight))
+
+    def magnitude(self) -> float:
+        """How far the rank's own weights are from the centre, as a sum of magnitudes: what is lost with the rank.
+
+        Its optimizer's state is lost, too, but is in other units.
+        """
+        weights = self.param if self.own is None else self.own
+        return float((weights - self.centre).abs().sum(dtype=torch.float64))
 
     def apply(self, before: Tensor) -> None:
         """After the optimizer's step: pull this rank's weights and the centre towards each other.

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from wirebench.collectives.execution.executor import RequestLog
 from wirebench.exchange.driver import Steps, advance, run
 from wirebench.exchange.lane import Lane
+from wirebench.exchange.own_weights import together
 from wirebench.gradient import conformance
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
@@ -77,11 +78,23 @@ class Anchored:
         self.due = due.clone() if due.shape == self.due.shape else torch.full_like(self.due, NEVER)
 
     def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:
-        """Begin in another world: a rank that stays with its own weights, a new one with the anchor."""
+        """Begin in another world, as far from the anchor as the ranks that are taken over were (own_weights.py).
+
+        The inner optimizer's state is the first one's.
+        """
         self.load_state_dict(states[0])
-        if joins:
-            self.param.copy_(self.anchor)
+        if f"{_OWN}weights" in states[0]:
+            own = [] if joins else [state[f"{_OWN}weights"] for state in states]
+            self.param.copy_(together(own, self.anchor, weight))
         self.lane.compressor.take_over([_compressors(state) for state in states], joins, weight)
+
+    def magnitude(self) -> float | None:
+        """How far the rank's own weights are from the anchor, and what its compressor remembers of such differences.
+
+        As sums of magnitudes. The rank's optimizer's state is lost with it, too, but is in other units.
+        """
+        weights, held = self.param if self.own is None else self.own, self.lane.compressor.magnitude()
+        return None if held is None else held + float((weights - self.anchor).abs().sum(dtype=torch.float64))
 
     def put(self, bucket: Bucket) -> Bucket:
         """The fragment's difference, in place of its gradient."""

@@ -124,6 +124,13 @@ class Method(Compressor):
         """A tensor with about the norm of what is held back, for the residual watch; None where nothing is."""
         return self.held_back(numel)
 
+    def magnitude(self) -> float | None:
+        """Sum of the magnitudes of what this rank alone remembers and is lost with it: `memory`; None: not measurable.
+
+        A method that keeps such a state elsewhere measures it here. `own` does not count: another world drops it.
+        """
+        return self.memory.magnitude()
+
     def sent_share(self, numel: int) -> float | None:
         """Share of a model's `numel` elements that is sent after a warm-up; None where no option says."""
         return self.density
@@ -173,6 +180,10 @@ class Bare(Method):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Restore the compressor's state."""
         self.inner.load_state_dict(state)
+
+    def magnitude(self) -> float | None:
+        """Not measurable where it has a state: nobody has said whose that is."""
+        return None if self.inner.state_dict() else 0.0
 
     def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False, weight: float = 1.0) -> None:
         """Refused, as `takes_over` says: what its residuals are is not known. Raises UserError."""

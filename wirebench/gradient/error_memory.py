@@ -58,6 +58,10 @@ class ErrorMemory:
         for name, flat in state.items():
             self._flat[name] = self._flat[name] + flat if name in self._flat else flat.clone()
 
+    def magnitude(self) -> float:
+        """The sum of the magnitudes of all that is remembered."""
+        return float(sum(float(flat.abs().sum(dtype=torch.float64)) for flat in self._flat.values()))
+
     def scale(self, factor: float) -> None:
         """Multiply all memories, in place."""
         for flat in self._flat.values():

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from wirebench.errors import UserError
+from wirebench.record.cells import check_environment, check_times, decoded
+from wirebench.topology.tree import Topology
 from wirebench.utils import json_lines
 
 KIND = "wirebench collectives"
@@ -101,15 +103,25 @@ def save(path: Path, header: dict[str, Any], cells: Iterable[AllReduceResult]) -
 def load(path: Path) -> Measurement:
     """Read what `save` wrote; UserError, naming file and line, for anything else."""
     header, lines = json_lines.load(path, KIND, "wirebench bench collectives")
+    try:
+        check_environment(header.get("environment", {}))
+    except ValueError as error:
+        raise UserError(f"{path}: line 1: {error}") from error
     return Measurement(header, tuple(_cell(path, number, line) for number, line in enumerate(lines, 2)))
 
 
 def _cell(path: Path, number: int, line: Any) -> AllReduceResult:
-    names = {field.name for field in dataclasses.fields(AllReduceResult)}
-    if not isinstance(line, dict) or set(line) != names or not line["seconds"]:
-        raise UserError(f"{path}: line {number} is not a cell of this version")
-    machines = None if line["machines"] is None else tuple(tuple(machine) for machine in line["machines"])
-    return AllReduceResult(**{**line, "seconds": tuple(line["seconds"]), "machines": machines})
+    try:
+        cell = decoded(AllReduceResult, line)
+        check_times("seconds", cell.seconds)
+        check_times("predicted_seconds", (cell.predicted_seconds or 1.0,))
+        if not cell.seconds or not cell.items or not cell.item_bytes:
+            raise ValueError("needs seconds, items and item_bytes")
+        if Topology.parse(cell.layout).size != cell.ranks:
+            raise ValueError(f"{cell.layout} has other ranks than {cell.ranks}")
+    except (ValueError, UserError) as error:
+        raise UserError(f"{path}: line {number} is not a cell of this version: {error}") from error
+    return cell
 
 
 def load_all(paths: Sequence[Path]) -> list[AllReduceResult]:

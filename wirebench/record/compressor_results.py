@@ -7,11 +7,12 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from wirebench.errors import UserError
+from wirebench.record.cells import MOST, check_environment, check_times, decoded
 from wirebench.utils import json_lines
 
 KIND = "wirebench compressors"
@@ -140,19 +141,34 @@ def save(path: Path, header: dict[str, Any], cells: Iterable[CompressorResult]) 
 def load(path: Path) -> Measurement:
     """Read what `save` wrote; UserError, naming file and line, for anything else."""
     header, lines = json_lines.load(path, KIND, "wirebench bench compressors")
+    try:
+        _check(header)
+    except ValueError as error:
+        raise UserError(f"{path}: line 1: {error}") from error
     return Measurement(header, tuple(_cell(path, number, line) for number, line in enumerate(lines, 2)))
 
 
+def _check(header: dict[str, Any]) -> None:
+    """ValueError for what whoever counts with the cells, or draws them, could not use."""
+    check_environment(header.get("environment", {}))
+    density, workers = header.get("density", ""), header.get("workers")
+    if type(workers) is not int or not 0 < workers < MOST or type(header.get("threads")) is not int:
+        raise ValueError("needs numbers of workers and threads")
+    if not isinstance(header.get("device", 0), str | None) or not isinstance(density, int | float | None):
+        raise ValueError("needs a device and a density, or null")
+
+
 def _cell(path: Path, number: int, line: Any) -> CompressorResult:
-    names = {each.name for each in dataclasses.fields(CompressorResult)}
-    if not isinstance(line, dict) or set(line) != names or (not line["error"] and set(line["seconds"]) != set(PARTS)):
-        raise UserError(f"{path}: line {number} is not a cell of this version")
-    return CompressorResult(
-        **{
-            **line,
-            "seconds": {part: tuple(line["seconds"][part]) for part in get_args(Part) if part in line["seconds"]},
-            "copy_seconds": tuple(line["copy_seconds"]),
-            "message_bytes": tuple(line["message_bytes"]),
-            "budget": tuple(Budget(tuple(parts), copies) for parts, copies in line["budget"]),
-        }
-    )
+    try:
+        cell = decoded(CompressorResult, line)
+        check_times("copy_seconds", cell.copy_seconds)
+        for part, seconds in cell.seconds.items():
+            check_times(part, seconds, zero=True)
+        wanted = set() if cell.error else set(PARTS)
+        if not wanted <= set(cell.seconds) or not cell.items or (wanted and not cell.turns):
+            raise ValueError("needs seconds of all parts, copy_seconds and items")
+        if any(len(seconds) != cell.turns for seconds in cell.seconds.values()):
+            raise ValueError("needs as many seconds of each part as copy_seconds")
+    except ValueError as error:
+        raise UserError(f"{path}: line {number} is not a cell of this version: {error}") from error
+    return cell

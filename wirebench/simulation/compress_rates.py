@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from wirebench.errors import UserError
 from wirebench.record import compressor_results
 from wirebench.record.compressor_results import CompressorResult
 from wirebench.simulation.simulator import Compressing
@@ -45,6 +46,8 @@ class Rates:
     def __init__(self, path: Path = SHIPPED) -> None:
         measured = compressor_results.load(path)
         self.workers = int(measured.header["workers"])
+        if not measured.cells:
+            raise UserError(f"{path}: has no cells")
         largest = max(measured.cells, key=lambda cell: cell.items if cell.turns else 0)
         self.bytes_per_second = 2 * FLOAT_BYTES * largest.items / largest.copy if largest.turns else math.inf
         self._costs: dict[str, _Cost] = {}

@@ -38,8 +38,10 @@ def out_of_memory(error: Exception) -> str:
 
 
 def _advice(trainer: Trainer) -> str:
-    if trainer.commits is not None and trainer.commits.newest is not None:
-        return f"the ranks that the launcher starts anew go on after step {trainer.commits.newest}"
+    if trainer.commits is not None:
+        trainer.commits.settle()
+        if trainer.commits.newest is not None:
+            return f"the ranks that the launcher starts anew go on after step {trainer.commits.newest}"
     checkpoints = trainer.checkpoints
     checkpoints.settle()
     which = checkpoints.newest

@@ -79,6 +79,14 @@ class TrainState:
         """Whether another number of ranks can take over what the compressors hold."""
         return all(each.takes_over for each in self.compressors)
 
+    @property
+    def epoch_is_over(self) -> bool:
+        """Whether an earlier world has left no step of its epoch to this one, and it is not summed up yet."""
+        entry, length = self.workers[0].shard.entry, self.steps_per_epoch
+        if entry is None or entry.step < length or self.step != (entry.epoch + 1) * length:
+            return False
+        return self.open_epoch is None and all(each["epoch"] != entry.epoch for each in self.history)
+
     def take_over(self, progress: dict[str, Any], world: Mapping[str, int]) -> None:
         """Count in this world's steps what `progress`, of the earlier `world`, counts in that one's."""
         shard = self.workers[0].shard

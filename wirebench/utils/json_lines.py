@@ -25,7 +25,7 @@ def load(path: Path, kind: str, script: str) -> tuple[dict[str, Any], list[Any]]
         lines = [json_of(line) for line in path.read_text().splitlines()]
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except ValueError as error:
         raise UserError(f"{path}: cannot be read as {kind} ({error})") from error
     if not lines or not isinstance(lines[0], dict) or lines[0].get("kind") != kind:
         raise UserError(f"{path}: is no file of {script}: its first line names no {kind!r}")

@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
     findings = [*seen.findings, *compare.slow(seen.ways, nominal)]
     for finding in findings:
         print(finding.line())
-    print(f"{compare.summary(names, seen.ways)}; {_counted(len(findings))}")
+    print(f"{compare.summary(names, seen.ways, nominal)}; {_counted(len(findings))}")
     return 1 if findings else 0
 
 

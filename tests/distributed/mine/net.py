@@ -12,14 +12,15 @@ import time
 import torch
 from torch import Tensor, nn
 
-PAUSE, TROUBLE = "WIREBENCH_TEST_PAUSE_MS", "WIREBENCH_TEST_TROUBLE"
+PAUSE, HURRY, TROUBLE = "WIREBENCH_TEST_PAUSE_MS", "WIREBENCH_TEST_HURRY", "WIREBENCH_TEST_TROUBLE"
 FULL_BYTES = 3000
 
 
 class Net(nn.Module):
     """Images (N, C, 8, 8) -> logits (N, num_classes).
 
-    The environment's PAUSE is added to every training pass, so that a test can meet a run at a step of its choice.
+    The environment's PAUSE is added to every training pass, so that a test can meet a run at a step of its choice; from
+    the moment that there is a file HURRY it is not.
     TROUBLE is "KIND PASS RANK": what happens at that training pass (from 0) of that rank (-1: of all); the kind
     `terminate_evaluation` comes at that pass over test images, before the first layer.
     """
@@ -30,7 +31,7 @@ class Net(nn.Module):
         self.norm = nn.BatchNorm2d(8)
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(8 * image_shape[1] * image_shape[2] // 4, num_classes)
-        self.pause_seconds = float(os.environ.get(PAUSE, "0")) / 1000
+        self.pause_seconds, self.hurry = float(os.environ.get(PAUSE, "0")) / 1000, os.environ.get(HURRY, "")
         self.trouble, at, rank = os.environ.get(TROUBLE, "none 0 -1").split()
         mine = os.environ.get("HOROVOD_RANK") or os.environ.get("RANK") or "0"
         self.at = int(at) if int(rank) in (-1, int(mine)) else -1
@@ -44,7 +45,8 @@ class Net(nn.Module):
                 os.kill(os.getpid(), signal.SIGTERM)
             return self._logits(images)
         logits = self._logits(images)
-        time.sleep(self.pause_seconds)
+        if not os.path.exists(self.hurry):
+            time.sleep(self.pause_seconds)
         self.passes += 1
         if self.passes == self.at + 1:
             return self._go_wrong(logits)

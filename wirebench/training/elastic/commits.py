@@ -15,12 +15,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import Peer, gather_bytes
 from wirebench.comm.ship import bring
 from wirebench.training.checkpoint import Checkpoints
+from wirebench.training.elastic import changes
+from wirebench.training.elastic.changes import Trouble
 from wirebench.training.elastic.host_memory import ABOUT, MODEL, Commit, HostMemory, rank_file
 from wirebench.training.elastic.launchers import Launcher
 from wirebench.training.elastic.warden import Warden
@@ -64,7 +65,11 @@ class Commits:
     world: str = ""
     held_by_first: bool = False
     newest: int | None = None
-    _off: bool = False
+    """The step after which this rank's newest commit was made that is written as a whole."""
+    _under_way: int | None = None
+    _failed: str = ""
+    _warned: set[int] = field(default_factory=set)
+    _without: list[Trouble] | None = None
     _writer: Background = field(default_factory=functools.partial(Background, "wirebench-commit"))
 
     def due(self) -> bool:
@@ -73,26 +78,31 @@ class Commits:
 
     def save(self) -> None:
         """Copy this process's part of the state, for a thread that writes it; every rank calls it."""
-        self._settle()
+        self.settle()
         state, me = self.state.state_dict(), self.engine.ranks[0]
         (mine,) = (each.states[0] for each in state["ranks"])
         parts: dict[str, Any] = {rank_file(me): snapshot(mine)}
-        masses = gather_bytes(self.engine.communicators[0], json.dumps(self._mass()).encode())
+        own = {"mass": self.state.compressors[0].magnitude(), "failed": self._failed}
+        told = gather_bytes(self.engine.communicators[0], json.dumps(own).encode())
+        heard = [json.loads(each) for each in told]
+        self._warn([each["failed"] for each in heard])
         if me == first_on_host(self.engine.peers, me):
             about = {
                 "job": self.job, "world": self._world(), "progress": state["progress"], "at": time.time(),
-                "masses": [json.loads(mass) for mass in masses],
+                "masses": [each["mass"] for each in heard],
             }  # fmt: skip
             parts |= {MODEL: snapshot(state["model"]), ABOUT: json.dumps(about)}
         if self.mirror:
             parts |= self._mirrored(pack(mine))
-        if not self._off:
-            commit = Commit(self.state.step, self.engine.size, self.world)
-            self._writer.submit(functools.partial(self._write, commit, parts))
-        self.newest = self.state.step
+        commit = Commit(self.state.step, self.engine.size, self.world)
+        self._writer.submit(functools.partial(self._write, commit, parts))
+        self._under_way = commit.step
 
     def recover(self, checkpoints: Checkpoints) -> bool:
-        """Go on from the hosts' memory, if ranks of this very job left something there; every rank calls it."""
+        """Go on from the hosts' memory, if ranks of this very job left something there; every rank calls it.
+
+        False: there is nothing to go on from. Then `begin_anew` is to be called when the run has its state.
+        """
         communicator, me = self.engine.communicators[0], self.engine.ranks[0]
         mine = {"held": self.memory.inventory(), "trusted": sorted(self.memory.trusted()), "new": uuid.uuid4().hex}
         told = [json.loads(each) for each in gather_bytes(communicator, json.dumps(mine).encode())]
@@ -100,7 +110,10 @@ class Commits:
         self.job, self.world = min(jobs, default=told[0]["new"]), told[0]["new"][:8]
         held = [[one for one in each["held"] if one["job"] in {"", self.job}] for each in told]
         plan = choose(held)
+        trouble = self._trouble()
         if plan is None or self.job not in jobs:
+            # Jobs are trusted by processes that their launcher starts in place of earlier ones.
+            self._without = trouble if self.job in jobs else None
             if me == first_on_host(self.engine.peers, me):
                 self.memory.forget()
             self._meet()
@@ -113,18 +126,26 @@ class Commits:
             if name in plan.sources else None
             for name in names
         ]  # fmt: skip
-        noted = gather_bytes(communicator, json.dumps(self.memory.take_trouble()).encode())
-        trouble = [json.loads(each) for each in noted]
         chosen = self._chosen(plan, content[-1], trouble) if self.engine.is_first else None
         have = [has_model(each, plan.commit) for each in held]
         model = self.memory.read(plan.commit, MODEL) if have[me] else b""
         checkpoints.load(chosen, content[:-1] if self.engine.is_first else [], model, have)
         return True
 
+    def begin_anew(self, restored: bool) -> None:
+        """After a `recover` in vain, which is a loss where ranks of this job were here before; every rank calls it.
+
+        restored  the run goes on from a checkpoint, which has residuals of its own
+        """
+        if self._without is not None:
+            change = changes.from_nothing(self.state.step, self.engine.size, self._without, restored)
+            self.state.worlds.append(change)
+            self.note(changes.in_words(change, restored))
+
     def close(self, over: bool) -> None:
         """The process ends; `over`: so does the run, and the memory is given back."""
         self.warden.close()
-        self._settle()
+        self.settle()
         self._meet()
         if over and self.engine.ranks[0] == first_on_host(self.engine.peers, self.engine.ranks[0]):
             self.memory.forget()
@@ -136,34 +157,21 @@ class Commits:
 
     def note_trouble(self) -> None:
         """A rank is gone: what the record will say of the time and the steps that this cost."""
-        self._settle()
+        self.settle()
         self.memory.note_trouble({"at": time.time(), "step": self.state.step, "size": self.engine.size})
 
-    def _chosen(self, plan: Plan, about: bytes | None, trouble: Sequence[dict[str, float]]) -> dict[str, Any]:
+    def _trouble(self) -> list[Trouble]:
+        """What the ranks' hosts noted of the failure before, by rank."""
+        noted = gather_bytes(self.engine.communicators[0], json.dumps(self.memory.take_trouble()).encode())
+        return [json.loads(each) for each in noted]
+
+    def _chosen(self, plan: Plan, about: bytes | None, trouble: Sequence[Trouble]) -> dict[str, Any]:
         assert about is not None, "choose() takes no commit without it"
         told = json.loads(about)
-        masses, all_of_it = told["masses"], sum(told["masses"])
-        lost = sum(masses[rank] for rank in plan.lost)
-        # A host that was away for a while remembers the trouble after which it left.
-        noted = [each for each in trouble if each and each["at"] >= told["at"]]
-        steps = [int(each["step"]) for each in noted if each["size"] == plan.commit.size]
+        change = changes.from_memory(plan.commit, plan.lost, self.engine.size, told, trouble)
         progress = told["progress"]
-        change = {
-            "step": plan.commit.step,
-            "workers_before": plan.commit.size,
-            "workers": self.engine.size,
-            "steps_lost": max(max(steps, default=0) - plan.commit.step, 0),
-            "lost_ranks": plan.lost,
-            "lost_residual": lost / all_of_it if all_of_it else 0.0,
-            "began": min((each["at"] for each in noted), default=told["at"]),
-        }
         progress["worlds"] = [*progress.get("worlds", []), change]
-        share = f"{100 * change['lost_residual']:.3g}% of all residuals"  # however little, it is not said to be nothing
-        lost_share = f"lost with rank {', '.join(map(str, plan.lost))}: {share}"
-        self.note(
-            f"going on from memory after {plan.commit.step} steps, {plan.commit.size} workers before, "
-            f"{self.engine.size} now; {lost_share if plan.lost else 'nothing that was held back is lost'}"
-        )
+        self.note(changes.in_words(change))
         return {"progress": progress, "world": told["world"], "folder": f"memory, step {plan.commit.step}"}
 
     def _mirrored(self, mine: bytes) -> dict[str, bytes]:
@@ -175,26 +183,34 @@ class Commits:
         received = self.engine.communicators[0].exchange(sends, receives, torch.uint8, True).wait()
         return {rank_file(rank): part.cpu().numpy().tobytes() for rank, part in zip(sources, received, strict=True)}
 
-    def _mass(self) -> float:
-        """What this rank holds back, as the sum of its magnitudes."""
-        compressor, flat = self.state.compressors[0], self.state.workers[0].flat
-        held = getattr(compressor, "held_back", lambda numel: None)(flat.grad.numel())
-        return float(held.abs().sum(dtype=torch.float64)) if isinstance(held, Tensor) else 0.0
-
     def _write(self, commit: Commit, parts: dict[str, Any]) -> None:
-        for name, content in parts.items():
-            self.memory.write(commit, name, content)
+        try:
+            for name, content in parts.items():
+                self.memory.write(commit, name, content)
+        except OSError:
+            self.memory.take_back(commit, parts)  # it would take the place that the next one needs
+            raise
         if MODEL in parts:
             self.memory.prune()
 
-    def _settle(self) -> None:
-        """The commit that is being written ends; one that cannot be written ends commits, and nothing else."""
+    def settle(self) -> None:
+        """The commit that is being written ends. One that cannot be written is none, and the next one is tried."""
+        step, self._under_way = self._under_way, None
         try:
             self._writer.wait()
         except OSError as error:
-            if not self._off:
-                self.note(f"warning: no more commits: {self.memory.folder} cannot be written: {error.strerror}")
-            self._off = True
+            why = f"{self.memory.folder} cannot be written: {error.strerror}"
+            self._failed = f"no commit after step {step}: {why}; the next commit tries again"
+        else:
+            if step is not None:
+                self.newest, self._failed = step, ""
+
+    def _warn(self, failed: Sequence[str]) -> None:
+        """Note what a rank has begun to fail with; `failed`: of each rank, "" where its last commit is written."""
+        for rank, why in enumerate(failed):
+            if why and rank not in self._warned:
+                self.note(f"warning: rank {rank}: {why}")
+        self._warned = {rank for rank, why in enumerate(failed) if why}
 
     def _meet(self) -> None:
         self.engine.communicators[0].broadcast([torch.zeros(1)]).wait()

@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,6 +76,15 @@ class HostMemory:
     def read(self, commit: Commit, name: str) -> bytes:
         """A file of a commit. OSError."""
         return (self._folder(commit) / name).read_bytes()
+
+    def take_back(self, commit: Commit, names: Iterable[str]) -> None:
+        """Remove these files of a commit, and what is there of one that could not be written."""
+        folder = self._folder(commit)
+        for path in [each for name in names for each in (folder / name, *folder.glob(f".{name}.*"))]:
+            with suppress(OSError):
+                path.unlink()
+        with suppress(OSError):  # another rank's files are there
+            folder.rmdir()
 
     def prune(self) -> None:
         """Leave the newest commits. The first rank of a host calls it, after it has written its part of one.

@@ -1,0 +1,95 @@
+"""Weights that are a rank's own go on in another world: their part in the common ones stays what it was."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import compressors
+import schedulers
+from tests.exchange.lanes import LAYERS, lanes_of, one_step
+from tests.exchange.test_outer import clock
+from wirebench.dropin.assembly import driver_of
+from wirebench.exchange.own_weights import together
+from wirebench.telemetry.timeline import Timeline
+from wirebench.training.resharding import rank_states
+from wirebench.utils.tensor_tree import pack, unpack
+
+WEIGHTS_TRAVEL = ("elastic", "outer")
+"""Modes of schedulers."""
+SENDING_WEIGHTS = [name for name in schedulers.available() if schedulers.PLUGINS.load(name).mode in WEIGHTS_TRAVEL]
+OPTIONS: dict[str, Any] = {"every": 2}
+LOCAL: Any = SimpleNamespace(distributed=False)
+
+
+class World:
+    """Virtual workers under a scheduler that sends weights, and compressors that hold back most of what they get."""
+
+    def __init__(self, name: str, size: int) -> None:
+        self.name = name
+        options = {key: value for key, value in OPTIONS.items() if key in schedulers.PLUGINS.options(name)}
+        self.models, self.lanes = lanes_of(size, [LAYERS])
+        for lane in self.lanes:
+            lane.compressor = compressors.build("topk", density=0.1)
+        self.optimizers = [torch.optim.SGD(model.parameters(), 0.1, momentum=0.5) for model in self.models]
+        scheduler: Any = schedulers.build(name, **options)
+        self.driver: Any = driver_of(LOCAL, scheduler, self.lanes, self.models, self.optimizers, clock(), Timeline(0))
+
+    def step(self, number: int) -> None:
+        one_step(self.driver, self.models, self.optimizers, number)
+
+    def states(self) -> list[Mapping[str, Any]]:
+        return [holder.state_dict() for holder in self.driver.holders]
+
+    @torch.no_grad()
+    def drift(self) -> None:
+        """Take the ranks' weights far from each other, as they are after many steps."""
+        for rank, lane in enumerate(self.lanes):
+            lane.flat.param.add_(torch.randn(lane.flat.param.shape, generator=torch.Generator().manual_seed(rank)))
+
+    def handed_on(self, size: int) -> "World":
+        """The world of `size` ranks that goes on from here, as a run that is resumed does."""
+        world = World(self.name, size)
+        parts = rank_states(list(map(pack, self.states())), size)
+        with torch.no_grad():
+            for holder, each in zip(world.driver.holders, parts, strict=True):
+                holder.take_over([unpack(file) for file in each.states], each.joins, each.weight)
+        return world
+
+    @torch.no_grad()
+    def in_average(self) -> Tensor:
+        """The ranks' mean distance from the common weights, with the mean of what their compressors hold back."""
+        with self.driver.evaluation_view():
+            common = [lane.flat.param.double() for lane in self.lanes]
+        assert all(torch.equal(each, common[0]) for each in common)
+        distances = [lane.flat.param.double() - each for lane, each in zip(self.lanes, common, strict=True)]
+        held = [state["residual"].double() for state in self.states() if "residual" in state]
+        return torch.cat([sum(each, torch.zeros_like(common[0])) / len(self.lanes) for each in (distances, held)])
+
+
+@pytest.mark.parametrize("name", SENDING_WEIGHTS)
+def test_from_four_ranks_to_three_and_back(name: str) -> None:
+    world = World(name, 4)
+    for number, size in ((0, 3), (3, 4)):
+        for step in range(number, number + 3):
+            world.step(step)
+        world.drift()
+        before, states = world.in_average(), world.states()
+        world.driver.close()
+        world = world.handed_on(size)
+        off = (world.in_average() - before).abs().sum()
+        assert 0 < before.abs().sum() and off <= 1e-6 * before.abs().sum()
+        for state in world.states():
+            for key in (key for key in states[0] if key.startswith("shared.")):
+                assert torch.equal(state[key], states[0][key]), key
+    world.step(6)
+    world.driver.close()
+
+
+def test_who_takes_over_from_nobody_begins_with_the_common_weights() -> None:
+    common = torch.tensor([1.0, -2.0])
+    assert torch.equal(together([], common, 4 / 3), common)
+    assert together([common + 1, common + 3], common, 0.75).tolist() == [4.0, 1.0]

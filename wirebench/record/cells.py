@@ -1,0 +1,81 @@
+"""A line of a results file as what it was written from: every value is of its declared type, else ValueError.
+
+What a file says of the machine it was measured on is checked here, too.
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+Cell = TypeVar("Cell")
+MOST = 2**53
+"""Counts are below this: as a float, as which they are calculated with, each is exact."""
+
+
+def decoded(kind: type[Cell], line: Any) -> Cell:
+    """A dataclass from the JSON object of all its fields."""
+    hints = typing.get_type_hints(kind)
+    names = [each.name for each in dataclasses.fields(typing.cast(Any, kind))]
+    if not isinstance(line, dict) or set(line) != set(names):
+        raise ValueError(f"needs {', '.join(names)}")
+    values = {}
+    for name in names:
+        try:
+            values[name] = _as(hints[name], line[name])
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return kind(**values)
+
+
+def check_times(name: str, seconds: tuple[float, ...], zero: bool = False) -> None:
+    """ValueError unless all these are times; `zero`: some may have taken none."""
+    if not all(math.isfinite(each) and (each > 0 or (zero and each == 0)) for each in seconds):
+        raise ValueError(f"{name}: needs times")
+
+
+def check_environment(environment: Any) -> None:
+    """ValueError unless figures can say where and with which commit something was measured."""
+    if not isinstance(environment, Mapping):
+        raise ValueError("environment: needs a table")
+    git, cpu, gpus = environment.get("git"), environment.get("cpu"), environment.get("gpus")
+    if git is not None and not (isinstance(git, dict) and isinstance(git.get("commit"), str) and "dirty" in git):
+        raise ValueError("environment: needs git's commit, and whether there were changes")
+    if cpu is not None and not isinstance(cpu, dict):
+        raise ValueError("environment: needs a table of the CPU")
+    if gpus is not None and not (isinstance(gpus, list) and all(isinstance(gpu, str) for gpu in gpus)):
+        raise ValueError("environment: needs a list of GPUs")
+
+
+def _as(hint: Any, value: Any) -> Any:
+    """The JSON value as a value of this type."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else _as(next(each for each in inner if each is not types.NoneType), value)
+    if origin is typing.Literal and isinstance(value, str) and value in inner:
+        return value
+    if origin is dict and isinstance(value, dict):
+        return {_as(inner[0], key): _as(inner[1], each) for key, each in value.items()}
+    if origin is tuple and isinstance(value, list):
+        each_of = [inner[0]] * len(value) if inner[-1] is Ellipsis else list(inner)
+        if len(each_of) == len(value):
+            return tuple(map(_as, each_of, value))
+    if origin is None and issubclass(hint, tuple) and isinstance(value, list):
+        fields = list(typing.get_type_hints(hint).values())
+        if len(fields) == len(value):
+            return hint(*map(_as, fields, value))
+    if origin is None and _is_plain(hint, value):
+        return value
+    raise ValueError(f"has {value!r:.40}")
+
+
+def _is_plain(hint: type, value: Any) -> bool:
+    if hint is bool or isinstance(value, bool):
+        return hint is bool and isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and 0 <= value < MOST
+    if hint is float:
+        return isinstance(value, float) or (isinstance(value, int) and abs(value) < MOST)
+    return isinstance(value, hint)
