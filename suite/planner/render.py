@@ -11,10 +11,10 @@ from suite.figures.bars import Bar, Look, stacked
 from suite.figures.provenance import computed
 from suite.figures.style import Figure, around, finished
 from suite.planner.accuracy import Accuracies
+from suite.planner.advice import Advice, too_close
 from suite.planner.compositions import DENSE
 from suite.planner.networks import WIDTH
 from suite.planner.ranges import Errors
-from suite.planner.rank import Advice, too_close
 from suite.planner.timing import NOTHING, Timed
 from suite.planner.wording import rate
 from wirebench.simulation.trace import Trace

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from suite.planner.accuracy import Accuracies
+from suite.planner.advice import WORTHWHILE, Advice, place, too_close
 from suite.planner.compositions import DENSE
-from suite.planner.rank import WORTHWHILE, Advice, place, too_close
 
 MILDEST = "fp16"
 TOO_MUCH = 5.0

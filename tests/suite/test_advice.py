@@ -11,7 +11,7 @@ import pytest
 from suite.inspect import accuracies
 from suite.planner import ranges
 from suite.planner.accuracy import Accuracies, Ended
-from suite.planner.rank import WORTHWHILE, Advice
+from suite.planner.advice import WORTHWHILE, Advice
 from suite.planner.wording import not_counted
 from tests.suite.test_advise import FEW, answer
 from wirebench.simulation.trace import SHIPPED, load

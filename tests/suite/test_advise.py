@@ -12,8 +12,9 @@ import torch
 from suite.figures.files import save
 from suite.inspect import accuracies
 from suite.planner import advise, ranges, timing
+from suite.planner.advice import WORTHWHILE
 from suite.planner.compositions import compressing, sizes_of
-from suite.planner.rank import WORTHWHILE, Adviser
+from suite.planner.rank import Adviser
 from tests import charts
 from tests.distributed.launch import PLUGINS
 from tests.suite.verbs import verb
