@@ -7,7 +7,6 @@ from typing import Any
 
 import compressors
 import schedulers
-from suite.figures.files import save
 from suite.planner import ranges
 from suite.planner.accuracy import Accuracies
 from suite.planner.compositions import (
@@ -22,7 +21,7 @@ from suite.planner.compositions import (
 from suite.planner.networks import LOCAL_SOURCE, error_of, gbit_of, source_of, topology_of
 from suite.planner.probe import copy_bytes_per_second, probe
 from suite.planner.rank import Adviser
-from suite.planner.render import Ranking, Setting, content, figure, show
+from suite.planner.render import Ranking, Setting, content, show
 from suite.planner.timing import NOTHING, Timed
 from suite.planner.wording import not_counted, sentence
 from suite.traces import inputs
@@ -32,7 +31,6 @@ from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, Gpu, of_hardware
 from wirebench.simulation.trace import Trace
-from wirebench.telemetry import environment
 from wirebench.topology.tree import Topology
 from wirebench.utils.files import write_atomically
 
@@ -179,5 +177,8 @@ def write(options: argparse.Namespace, setting: Setting, ranking: Ranking) -> No
     if options.json:
         write_atomically(options.json, json.dumps(content(setting, ranking, shown), indent=1) + "\n")
     if options.figure:
-        save(figure(setting, ranking, shown, environment.git()), options.figure)
+        # Imported where it is needed: what draws takes half a second to import.
+        from suite.planner import bars
+
+        bars.draw(setting, ranking, shown, options.figure)
     show(setting, ranking, shown, [path for path in (options.json, options.figure) if path])

@@ -1,15 +1,11 @@
-"""What `wirebench advise` shows: the table, the numbers, the figure."""
+"""What `wirebench advise` shows: the table and the numbers."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from suite.figures import colours
-from suite.figures.bars import Bar, Look, stacked
-from suite.figures.provenance import computed
-from suite.figures.style import Figure, around, finished
 from suite.planner.accuracy import Accuracies
 from suite.planner.advice import Advice, too_close
 from suite.planner.compositions import DENSE
@@ -220,7 +216,7 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
         seen.add(each.compressor)
         simulated = each.found
         made.add_row(
-            str(number), each.compressor, each.scheduler, each.collective, _range(each, ranking),
+            str(number), each.compressor, each.scheduler, each.collective, images_range(each, ranking),
             f"{simulated.wire_bytes / 1e6:.4g}", f"{1e3 * simulated.compress:.1f}",
             f"{1e3 * simulated.communicate:.1f}", f"{1e3 * simulated.step.exposed:.1f}",
             _below(*ranking.ends[each.compressor]) if each.compressor in known else "",
@@ -229,7 +225,8 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
     return made
 
 
-def _range(each: Advice, ranking: Ranking) -> str:
+def images_range(each: Advice, ranking: Ranking) -> str:
+    """Images per second, at least and at most; ~: too close to call beside dense."""
     low, high = each.images_between
     close = each.compressor != DENSE and too_close(ranking.dense, each)
     return f"{low:.0f}-{high:.0f}{'~' * close}"
@@ -242,48 +239,3 @@ def _below(surely: float | None, possibly: float | None) -> str:
     if surely is not None and math.isinf(surely):
         return "always"
     return f"{surely or 0:.3g}-{'any' if math.isinf(possibly) else f'{possibly:.3g}'}"
-
-
-COMPUTING, EXCHANGE, REFUSED = "computing", "exchange that is not hidden", "the same, of a method not recommended"
-PARTS = {COMPUTING: colours.PALE, EXCHANGE: colours.BLUE, REFUSED: colours.SKY}
-
-
-def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice], git: Mapping[str, Any] | None) -> Figure:
-    """A bar for every composition: what computes, and what the exchange adds; pale for what is not recommended.
-
-    git  the commit that simulates, as an environment has it
-    """
-    bars = []
-    for each in shown:
-        exchange = REFUSED if each.compressor in ranking.refused else EXCHANGE
-        parts = {COMPUTING: 1e3 * each.found.alone, exchange: 1e3 * each.found.step.exposed}
-        words = f"{_range(each, ranking)}{', not recommended' * (exchange == REFUSED)}"
-        between = each.between
-        bars.append(Bar(_label(each, ranking), parts, (1e3 * between.low, 1e3 * between.high), words=words))
-    across = around("time per step, ms", [0.0, *(bar.end for bar in bars)])
-    dense = [_label(each, ranking) for each in shown if each.compressor == DENSE]
-    used = {part for bar in bars for part in bar.parts}
-    drawn = {part: colour for part, colour in PARTS.items() if part in used}
-    points = ", and points of top-1 beside dense training, as measured (*: at another density)"
-    note = (
-        f"{setting.described}. Names: compressor, schedule, collective{points * bool(ranking.accuracies.known)}; dense "
-        f"in bold. At the ends: {setting.trace.unit}/s. Thin lines: ranges of a step, by {ranking.errors.runs} "
-        f"measured runs. {computed(git, *_sources(setting))}."
-    )
-    look = Look(drawn, bold=dense, legend_columns=1, spread="range of the step")
-    return finished(stacked(bars, across, look, "Compositions by time per step", note))
-
-
-def _sources(setting: Setting) -> list[str]:
-    """What the numbers of a figure rest on."""
-    kind = "estimated" if setting.trace.estimate else "measured"
-    return [
-        f"the trace {setting.trace.name} ({kind}, {setting.trace.hardware})",
-        f"the network {setting.network}",
-        f"compressors in memory of {setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})",
-    ]
-
-
-def _label(each: Advice, ranking: Ranking) -> str:
-    ended = ranking.top1(each.compressor) if each.compressor != DENSE else ""
-    return ", ".join(filter(None, (each.compressor, each.scheduler, each.collective, ended)))

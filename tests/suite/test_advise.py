@@ -11,7 +11,7 @@ import torch
 
 from suite.figures.files import save
 from suite.inspect import accuracies
-from suite.planner import advise, ranges, timing
+from suite.planner import bars, ranges, timing
 from suite.planner.advice import WORTHWHILE
 from suite.planner.compositions import compressing, sizes_of
 from suite.planner.rank import Adviser
@@ -229,7 +229,7 @@ def test_all_shows_every_composition_and_a_figure_is_drawn(tmp_path, monkeypatch
         drawn.append(made)
         return save(made, path)
 
-    monkeypatch.setattr(advise, "save", keep)
+    monkeypatch.setattr(bars, "save", keep)
     found = answer(
         tmp_path, "--trace", "resnet20_gtx1080ti", "--workers", "4", "--per-machine", "2", "--compressors", "fp16",
         "--all", "--figure", str(figure),
@@ -396,7 +396,7 @@ def test_a_faster_precision_leaves_less_to_hide_messages_behind(tmp_path, capsys
 def test_a_model_of_tokens_has_samples_and_no_accuracy_of_images(how, tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(PLUGINS))
     figure, drawn = tmp_path / "a.png", []
-    monkeypatch.setattr(advise, "save", lambda made, path: drawn.append(made))
+    monkeypatch.setattr(bars, "save", lambda made, path: drawn.append(made))
     model = ["--model", "mine.letters.Successor", "--data", "mine.letters.Counting", "--batch", "8"]
     found = answer(tmp_path, *model, *how, "--workers", "4", "--compressors", "fp16", "--figure", str(figure))
     assert found["trace"]["unit"] == "samples" and found["accuracy_setting"] == ""
