@@ -25,7 +25,7 @@ from suite.planner.render import Ranking, Setting, content, show
 from suite.planner.timing import NOTHING, Timed
 from suite.planner.wording import not_counted, sentence
 from suite.traces import inputs
-from suite.traces.estimate import estimate, gpu_of, model_options, name_of
+from suite.traces.estimate import estimate, gpu_of, model_options, name_of, shipped
 from wirebench.errors import UserError
 from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
@@ -132,7 +132,8 @@ def _of_model(options: argparse.Namespace, gpu: Gpu | None) -> Trace:
     if gpu is None:
         return probe(options.model, own, given, _or(options.probe_seconds, PROBE_SECONDS))
     precision = _or(options.precision, "fp32")
-    return estimate(options.model, own, gpu, given, name_of(options.model, options.gpu, precision), precision)
+    asked = (options.model, own, gpu, given, name_of(options.model, options.gpu, precision), precision)
+    return shipped(*asked) or estimate(*asked)
 
 
 def _gpu_of(model: Trace) -> Gpu | None:

@@ -11,7 +11,7 @@ import torch
 
 from suite.figures.files import save
 from suite.inspect import accuracies
-from suite.planner import bars, ranges, timing
+from suite.planner import advise, bars, ranges, timing
 from suite.planner.advice import WORTHWHILE
 from suite.planner.compositions import compressing, sizes_of
 from suite.planner.rank import Adviser
@@ -177,7 +177,10 @@ def test_a_compressor_pays_below_its_break_even_and_not_above():
             assert (best[name] < WORTHWHILE * best["none"]) == pays, (name, gbit)
 
 
-def test_an_estimate_for_a_gpu_needs_no_trace(tmp_path):
+def test_an_estimate_for_a_gpu_needs_no_trace_and_is_not_made_anew(tmp_path, monkeypatch):
+    """Where one is shipped; tests/suite/test_estimate_trace.py has that it is the same."""
+    if torch.__version__.startswith(load(SHIPPED / "resnet50_v100.json").torch):
+        monkeypatch.setattr(advise, "estimate", lambda *_: pytest.fail("it is in configs/traces"))
     where = ["--gpu", "v100", "--network", "10gbe", "--workers", "4", "--compressors", "fp16"]
     estimated = answer(tmp_path, "--model", "resnet50", "--batch", "32", *where)
     loaded = answer(tmp_path, "--trace", "resnet50_v100", *where)
