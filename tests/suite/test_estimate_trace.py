@@ -92,9 +92,10 @@ def test_a_shipped_estimate_is_what_would_be_made(name):
     gpu = next(each for each in GPUS.values() if each.label == known.hardware)
     given = images(known.batch_size, int(pixels.rpartition("x")[2]), int(classes.split()[0]))
     asked = model, model_options(words), gpu, given, name
-    same = torch.__version__.startswith(known.torch)
+    same = torch.__version__.partition("+")[0] == known.torch
     assert shipped(*asked) == (known if same else None)
-    assert (estimate(*asked) == known) == same or not same
+    if same:
+        assert estimate(*asked) == known
     assert shipped(*asked[:3], images(known.batch_size + 1, given.shape[-1], given.num_classes), name) is None
     assert shipped(model, {"depth": 8}, gpu, given, name) is None
     assert shipped(*asked[:2], gpu._replace(memory_gbs=1.0), given, name) is None
