@@ -22,7 +22,8 @@ MODEL = trace.load(trace.SHIPPED / "resnet50_gtx1080ti.json")
 
 def cluster(workers: int, machines: int) -> Topology:
     """Machines of eight workers, each with a link of its own, in racks of so many machines below a narrow spine."""
-    return presets.cluster(presets.find("100gbe"), workers, 8, presets.Racks(machines, oversubscription=4.0), rails=True)
+    racks = presets.Racks(machines, oversubscription=4.0)
+    return presets.cluster(presets.find("100gbe"), workers, 8, racks, rails=True)
 
 
 def collectives_of(name: str) -> tuple[str, ...]:
