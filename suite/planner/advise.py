@@ -95,7 +95,7 @@ def ranking_of(
     ends = {name: adviser.break_even_between(name) for name in breaks}
     densities = {each.compressor: adviser.density_of(each.compressor) for each in best}
     refused = not_counted(best, accuracies, [name for name in lossy if adviser.on_noise(name)])
-    answer = sentence(best, breaks, accuracies, densities, refused)
+    answer = sentence(best, breaks, ends, accuracies, densities, refused)
     return Ranking(advices, best, breaks, ends, left_out, accuracies, densities, refused, answer, errors, timed)
 
 
