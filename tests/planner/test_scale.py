@@ -1,34 +1,47 @@
-"""100,000 workers: what their simulation costs; and 64, of whom the plans can still be written down."""
+"""What predictions cost: of 100,000 workers, and of README's example; and 64 workers beside their plans."""
 
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 import schedulers
 from suite.planner.compositions import DENSE, collective_of
-from tests.simulation import large
+from tests.planner import large
 from wirebench.costmodel import plan_cost, request_cost
 
 ROOT = Path(__file__).resolve().parents[2]
 FIVE = ("fp16", "topk", "powersgd", "gtopk", "oktopk")
 """Of each kind of request: sums, gathers, sums of matrices, merges up a tree, parts for every rank."""
-SECONDS, KILOBYTES = 30.0, 4 * 2**20
 
 
-def test_100_000_workers_in_thirty_seconds_and_four_gigabytes():
-    """Under every schedule, on machines in racks below a spine; the process starts anew, and its start counts."""
-    command = [sys.executable, "-m", "tests.simulation.large", "100000", "32", DENSE, *FIVE]
+class Cost(NamedTuple):
+    """What a process printed, the seconds of its processors' time, and the most memory that it held."""
+
+    printed: str
+    seconds: float
+    gigabytes: float
+
+
+def cost(*words: str) -> Cost:
+    """Run `python WORDS...` anew, so that its start counts."""
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen([sys.executable, *words], cwd=ROOT, env=environment, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        printed = process.stdout.read()
+        printed = process.stdout.read().decode()
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
+    return Cost(printed, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20)
+
+
+def test_100_000_workers_in_thirty_seconds_and_four_gigabytes():
+    """Under every schedule that goes with a compressor, on machines in racks below a spine."""
+    printed, seconds, gigabytes = cost("-m", "tests.planner.large", "100000", "32", DENSE, *FIVE)
     found = json.loads(printed)
     assert set(found) == {DENSE, *FIVE}
     alone = large.MODEL.forward_seconds + large.MODEL.backward_seconds
@@ -36,8 +49,27 @@ def test_100_000_workers_in_thirty_seconds_and_four_gigabytes():
         tried = set().union(*by_collective.values())
         assert tried == set(schedulers.available()) - (set() if name == DENSE else {"native", "easgd"}), name
         assert all(0.999 * alone < each < 1e3 for steps in by_collective.values() for each in steps.values()), name
-    assert used.ru_utime + used.ru_stime < SECONDS
-    assert used.ru_maxrss < KILOBYTES
+    assert seconds < 30 and gigabytes < 4
+
+
+VERB = """
+import sys
+from suite.cli.main import main
+
+code = main(sys.argv[1:])
+print("brought along:", *sorted({"altair", "torchvision"} & set(sys.modules)))
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+def test_readmes_example_takes_less_than_ten_seconds():
+    """Of a core; for that neither what draws nor the model itself is imported."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    example = next(line for line in lines if line.startswith("wirebench advise --model "))
+    printed, seconds, _ = cost("-c", VERB, *example.split()[1:])
+    assert " images/s" in printed and printed.endswith("brought along:\n")
+    assert seconds < 10
 
 
 @pytest.mark.slow
