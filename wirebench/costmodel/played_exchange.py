@@ -3,7 +3,8 @@
 A gradient is noise, as a replayed model's, or has no data (PyTorch's meta device).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -71,7 +72,7 @@ def play(
         exchanges.append(method.exchange(bucket, ExchangeContext(rank, size, method.usual_step)))
     answers: list[Answer] = [None] * len(exchanges)
     sizes: list[RequestSize] = []
-    with torch.no_grad():
+    with torch.no_grad(), _one_thread():
         while most is None or len(sizes) < most:
             try:
                 requests = [exchange.send(answer) for exchange, answer in zip(exchanges, answers, strict=True)]
@@ -81,6 +82,17 @@ def play(
             if most is None or len(sizes) < most:
                 answers = _answers(requests, ranks, size)
     return sizes
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """On short vectors more threads mostly wait, which costs their cores' time; and sums would depend on how many."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _size_of(requests: Sequence[Request], size: int) -> RequestSize:
