@@ -48,7 +48,7 @@ def test_100_000_workers_in_thirty_seconds_and_four_gigabytes():
     for name, by_collective in found.items():
         tried = set().union(*by_collective.values())
         assert tried == set(schedulers.available()) - (set() if name == DENSE else {"native", "easgd"}), name
-        assert all(0.999 * alone < each < 1e3 for steps in by_collective.values() for each in steps.values()), name
+        assert all(0.999 * alone < each < 1e4 for steps in by_collective.values() for each in steps.values()), name
     assert seconds < 30 and gigabytes < 4
 
 
