@@ -1,6 +1,7 @@
 """What compressors did to the accuracy in results/convergence."""
 
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 from suite.planner.accuracy import Accuracies, Ended
@@ -26,7 +27,7 @@ def load(folder: Path = FOLDER) -> Accuracies:
     plain = {method.label: method for method in methods if " " not in method.label and method.label != DENSE}
     ended = {label: _ended(method, statistics.mean(dense)) for label, method in plain.items()}
     known = {label: each for label, each in ended.items() if each is not None}
-    return Accuracies(_setting(methods), {NONE: Ended(0.0, None), **known})
+    return Accuracies(_setting(methods), {NONE: _points(dense, statistics.mean(dense), None), **known})
 
 
 def _ended(method: Method, dense: float) -> Ended | None:
@@ -35,7 +36,13 @@ def _ended(method: Method, dense: float) -> Ended | None:
     # One seed that diverged is enough.
     if any(run.diverged for run in method.runs):
         return Ended(None, density)
-    return Ended(100 * (statistics.mean(method.top1) - dense), density) if method.top1 else None
+    return _points(method.top1, dense, density) if method.top1 else None
+
+
+def _points(top1: Sequence[float], dense: float, density: float | None) -> Ended:
+    """Of these seeds, above the mean of the dense ones."""
+    between = (100 * (min(top1) - dense), 100 * (max(top1) - dense)) if len(top1) > 1 else None
+    return Ended(100 * (statistics.mean(top1) - dense), density, between)
 
 
 def _setting(methods: list[Method]) -> str:

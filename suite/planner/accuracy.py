@@ -8,15 +8,26 @@ ELSEWHERE = "*"
 
 
 class Ended(NamedTuple):
-    """How a compressor's runs ended: points of top-1 above dense (None: diverged), its density if it has one."""
+    """How a compressor's runs ended: points of top-1 above dense (None: diverged), its density if it has one.
+
+    between  the least and the most points of its seeds; None where one alone was trained
+    """
 
     points: float | None
     density: float | None
+    between: tuple[float, float] | None = None
 
     @property
     def said(self) -> str:
-        """In a word."""
-        return "diverged" if self.points is None else f"{round(self.points, 1) + 0.0:+.1f}"
+        """In a sentence."""
+        if self.points is None:
+            return "diverged"
+        return _signed(self.points) + ("" if self.between is None else f" [{' - '.join(map(_signed, self.between))}]")
+
+    @property
+    def cell(self) -> str:
+        """In a table."""
+        return self.said if self.points is None or self.between is None else "..".join(map(_signed, self.between))
 
 
 @dataclass(frozen=True)
@@ -34,7 +45,7 @@ class Accuracies:
         """Of a table, for a compressor that works at this density; "" where it was not measured."""
         if name not in self.known:
             return ""
-        return self.known[name].said + (ELSEWHERE if self.elsewhere(name, density) else "")
+        return self.known[name].cell + (ELSEWHERE if self.elsewhere(name, density) else "")
 
     def elsewhere(self, name: str, density: float | None) -> bool:
         """Whether the compressor ended well, at another density than this."""
@@ -47,3 +58,7 @@ class Accuracies:
     def diverged(self, name: str) -> bool:
         """Whether it was seen to."""
         return name in self.known and self.known[name].points is None
+
+
+def _signed(points: float) -> str:
+    return f"{round(points, 1) + 0.0:+.1f}"

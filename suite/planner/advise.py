@@ -7,7 +7,6 @@ from typing import Any
 
 import compressors
 import schedulers
-from suite.figures.files import save
 from suite.planner import ranges
 from suite.planner.accuracy import Accuracies
 from suite.planner.compositions import (
@@ -22,17 +21,16 @@ from suite.planner.compositions import (
 from suite.planner.networks import LOCAL_SOURCE, error_of, gbit_of, source_of, topology_of
 from suite.planner.probe import copy_bytes_per_second, probe
 from suite.planner.rank import Adviser
-from suite.planner.render import Ranking, Setting, content, figure, show
+from suite.planner.render import Ranking, Setting, content, show
 from suite.planner.timing import NOTHING, Timed
 from suite.planner.wording import not_counted, sentence
 from suite.traces import inputs
-from suite.traces.estimate import estimate, gpu_of, model_options, name_of
+from suite.traces.estimate import estimate, gpu_of, model_options, name_of, shipped
 from wirebench.errors import UserError
 from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, Gpu, of_hardware
 from wirebench.simulation.trace import Trace
-from wirebench.telemetry import environment
 from wirebench.topology.tree import Topology
 from wirebench.utils.files import write_atomically
 
@@ -97,7 +95,7 @@ def ranking_of(
     ends = {name: adviser.break_even_between(name) for name in breaks}
     densities = {each.compressor: adviser.density_of(each.compressor) for each in best}
     refused = not_counted(best, accuracies, [name for name in lossy if adviser.on_noise(name)])
-    answer = sentence(best, breaks, accuracies, densities, refused)
+    answer = sentence(best, breaks, ends, accuracies, densities, refused)
     return Ranking(advices, best, breaks, ends, left_out, accuracies, densities, refused, answer, errors, timed)
 
 
@@ -134,7 +132,8 @@ def _of_model(options: argparse.Namespace, gpu: Gpu | None) -> Trace:
     if gpu is None:
         return probe(options.model, own, given, _or(options.probe_seconds, PROBE_SECONDS))
     precision = _or(options.precision, "fp32")
-    return estimate(options.model, own, gpu, given, name_of(options.model, options.gpu, precision), precision)
+    asked = (options.model, own, gpu, given, name_of(options.model, options.gpu, precision), precision)
+    return shipped(*asked) or estimate(*asked)
 
 
 def _gpu_of(model: Trace) -> Gpu | None:
@@ -179,5 +178,8 @@ def write(options: argparse.Namespace, setting: Setting, ranking: Ranking) -> No
     if options.json:
         write_atomically(options.json, json.dumps(content(setting, ranking, shown), indent=1) + "\n")
     if options.figure:
-        save(figure(setting, ranking, shown, environment.git()), options.figure)
+        # Imported where it is needed: what draws takes half a second to import.
+        from suite.planner import bars
+
+        bars.draw(setting, ranking, shown, options.figure)
     show(setting, ranking, shown, [path for path in (options.json, options.figure) if path])

@@ -3,9 +3,9 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 
 import schedulers
+from suite.planner.advice import POSSIBLY, PREDICTED, SURELY, Advice, Margin, place
 from suite.planner.compositions import (
     DENSE,
     clash,
@@ -19,14 +19,13 @@ from suite.planner.compositions import (
     sends_no_noise,
     sizes_of,
 )
-from suite.planner.ranges import Between, Errors
+from suite.planner.ranges import Errors
 from wirebench import collectives
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import Rates
-from wirebench.simulation.pipeline import Step
-from wirebench.simulation.simulator import Compressing, Factors, Simulated, Simulator
+from wirebench.simulation.simulator import Compressing, Simulator
 from wirebench.simulation.trace import Trace
 from wirebench.topology.tree import Topology
 
@@ -37,52 +36,6 @@ COLLECTIVES = ("ring", "halving_doubling", "hierarchical", "blueconnect", "flexr
 LOWEST_GBIT, HIGHEST_GBIT, STEPS, HALVINGS, HALVINGS_OF_ENDS = 0.01, 1000.0, 12, 5, 2
 """Rates between which break-evens are looked for, in how many steps, and how often one of these is halved: also for the
 ends of a break-even's range."""
-WORTHWHILE = 0.99
-"""Of the dense step's time: a compressor that needs more of it does not pay."""
-HIDDEN = 0.02
-
-
-@dataclass(frozen=True)
-class Advice:
-    """One composition.
-
-    stretched  its step with an exchange that takes so many times as long
-    factors    of the shortest and of the longest exchange that it may have
-    """
-
-    compressor: str
-    scheduler: str
-    collective: str
-    found: Simulated
-    images_per_second: float
-    stretched: Callable[[Factors], Step] = field(repr=False)
-    factors: tuple[Factors, Factors]
-    unit: str = "images"
-
-    @functools.cached_property
-    def between(self) -> Between:
-        """Seconds of the step, at least and at most."""
-        return Between(*(self.stretched(each).seconds for each in self.factors))
-
-    @property
-    def images_between(self) -> Between:
-        """Images per second, at least and at most."""
-        images = self.images_per_second * self.found.step.seconds
-        return Between(images / self.between.high, images / self.between.low)
-
-    @property
-    def serial(self) -> float:
-        """Images per second if nothing else went on while it compresses; a GPU that computes may come near that."""
-        parts = self.found
-        seconds = min(parts.step.seconds + parts.compress, parts.alone + parts.compress + parts.communicate)
-        return self.images_per_second * parts.step.seconds / seconds
-
-    @property
-    def limit(self) -> str:
-        """What the step waits for: messages, the compressor's own work, or hardly anything."""
-        if self.found.step.exposed < HIDDEN * self.found.alone:
-            return "computing"
-        return "compressing" if self.found.compress > self.found.communicate else "messages"
 
 
 class Adviser:
@@ -169,22 +122,37 @@ class Adviser:
         The highest such rate between LOWEST_GBIT and HIGHEST_GBIT; None: at no rate, inf: at the highest already. It is
         looked for in STEPS, then by halves: at the same rates for all compressors, so that the dense step is known.
         """
-        return _limit(lambda step: gain(*self._both(name, step)), HALVINGS)
+        return self._limit(name, PREDICTED, HALVINGS)
 
     def break_even_between(self, name: str) -> tuple[float | None, float | None]:
         """Gbit/s below which the compressor surely pays, and from which on it surely does not, as in break_even().
 
         Surely: also with the longest of its exchanges beside the shortest of the dense ones, or the other way round.
         """
-        low = _limit(lambda step: surely(*self._both(name, step)), HALVINGS_OF_ENDS)
-        high = _limit(lambda step: possibly(*self._both(name, step)), HALVINGS_OF_ENDS)
+        low, high = (self._limit(name, margin, HALVINGS_OF_ENDS) for margin in (SURELY, POSSIBLY))
         # The ends are looked for less finely than the break-even, which lies between them.
         at = self.break_even(name)
         return min(low, at, key=_height), max(high, at, key=_height)
 
-    def _both(self, name: str, step: float) -> tuple["Advice", "Advice"]:
-        """The best dense composition and the compressor's, at the rate of this step."""
-        return self.best(DENSE, _gbit_of(step)), self.best(name, _gbit_of(step))
+    def _limit(self, name: str, margin: Margin, halvings: int) -> float | None:
+        """Gbit/s of the highest step at which the margin is above 0, as break_even() has it."""
+
+        def gained(step: float) -> float:
+            return margin.of(self.best(DENSE, _gbit_of(step)), self.best(name, _gbit_of(step)))
+
+        def pays(step: float) -> bool:
+            # Where computing hides dense messages, compressors need not be simulated to know that they do not pay.
+            return margin.most(self.best(DENSE, _gbit_of(step))) > 0 and gained(step) > 0
+
+        highest = next((step for step in range(STEPS, -1, -1) if pays(step)), None)
+        if highest is None or highest == STEPS:
+            return None if highest is None else math.inf
+        low, high = float(highest), highest + 1.0
+        for _ in range(halvings):
+            middle = (low + high) / 2
+            low, high = (middle, high) if pays(middle) else (low, middle)
+        gains = gained(low), gained(high)
+        return _gbit_of(low + (high - low) * gains[0] / (gains[0] - gains[1]))
 
     def best(self, name: str, gbit: float) -> Advice:
         """The fastest composition of a compressor at this rate between machines, but for a hundredth."""
@@ -231,39 +199,6 @@ class Adviser:
         return self._sizes[name]
 
 
-def gain(dense: Advice, lossy: Advice) -> float:
-    """Seconds by which the compressor's step is below what would pay."""
-    return WORTHWHILE * dense.found.step.seconds - lossy.found.step.seconds
-
-
-def surely(dense: Advice, lossy: Advice) -> float:
-    """The least of that gain: the shortest dense step, and the longest of the compressor's."""
-    return WORTHWHILE * dense.between.low - lossy.between.high
-
-
-def possibly(dense: Advice, lossy: Advice) -> float:
-    """The most of that gain: the longest dense step, and the shortest of the compressor's."""
-    return WORTHWHILE * dense.between.high - lossy.between.low
-
-
-def too_close(dense: Advice, lossy: Advice) -> bool:
-    """Whether nobody can call it: the ranges say neither that the compressor pays nor that it does not."""
-    return possibly(dense, lossy) > 0 >= surely(dense, lossy)
-
-
-def _limit(gained: Callable[[float], float], halvings: int) -> float | None:
-    """Gbit/s of the highest step at which something is gained, as break_even() has it."""
-    pays = next((step for step in range(STEPS, -1, -1) if gained(step) > 0), None)
-    if pays is None or pays == STEPS:
-        return None if pays is None else math.inf
-    low, high = float(pays), pays + 1.0
-    for _ in range(halvings):
-        middle = (low + high) / 2
-        low, high = (middle, high) if gained(middle) > 0 else (low, middle)
-    gains = gained(low), gained(high)
-    return _gbit_of(low + (high - low) * gains[0] / (gains[0] - gains[1]))
-
-
 def _height(limit: float | None) -> float:
     return -1.0 if limit is None else limit
 
@@ -279,8 +214,3 @@ def _collectives(name: str, topology: Topology) -> Sequence[str]:
     several = 1 < len(topology.machines) < topology.size
     ours = COLLECTIVES if several else COLLECTIVES[:2]
     return (*ours, "native") if topology.native else ours
-
-
-def place(advice: Advice) -> float:
-    """To rank by: seconds of a step, and dense before whatever is not worth its loss."""
-    return advice.found.step.seconds * (WORTHWHILE if advice.compressor == DENSE else 1)

@@ -1,22 +1,18 @@
-"""What `wirebench advise` shows: the table, the numbers, the figure."""
+"""What `wirebench advise` shows: the table and the numbers."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from suite.figures import colours
-from suite.figures.bars import Bar, Look, stacked
-from suite.figures.provenance import computed
-from suite.figures.style import Figure, around, finished
 from suite.planner.accuracy import Accuracies
+from suite.planner.advice import Advice, too_close
 from suite.planner.compositions import DENSE
 from suite.planner.networks import WIDTH
 from suite.planner.ranges import Errors
-from suite.planner.rank import Advice, too_close
 from suite.planner.timing import NOTHING, Timed
-from suite.planner.wording import rate
+from suite.planner.wording import Ends, images, rate
 from wirebench.simulation.trace import Trace
 from wirebench.utils.console import console, with_room
 
@@ -75,7 +71,7 @@ class Ranking(NamedTuple):
     found: Sequence[Advice]
     best: Sequence[Advice]
     breaks: dict[str, float | None]
-    ends: dict[str, tuple[float | None, float | None]]
+    ends: dict[str, Ends]
     left_out: dict[str, str]
     accuracies: Accuracies
     densities: dict[str, float | None]
@@ -133,22 +129,24 @@ def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
         "break_even_gbit": None if below is None or math.isinf(below) else below, "limit": each.limit,
         "not_counted": ranking.refused.get(name),
         "accuracy": None if ended is None else {
-            "top1_points": ended.points, "density": ended.density, "diverged": ended.points is None
+            "top1_points": ended.points, "top1_points_range": ended.between, "density": ended.density,
+            "diverged": ended.points is None,
         },
     }  # fmt: skip
 
 
 def _ranges(each: Advice, ranking: Ranking) -> dict[str, Any]:
     """The range of each number that is predicted. Of a break-even null is no rate, and "always" any."""
-    alone, shortest, longest = each.found.alone, *each.factors
-    ends = ranking.ends.get(each.compressor)
+    alone, ends = each.found.alone, ranking.ends.get(each.compressor)
+    compress, communicate, exposed = _seconds(each)
     return {
         "step_seconds_range": list(each.between),
         "images_per_second_range": list(each.images_between),
+        "images_per_second_serial_range": list(each.serial_between),
         "efficiency_range": [alone / each.between.high, alone / each.between.low],
-        "exposed_seconds_range": [seconds - alone for seconds in each.between],
-        "compress_seconds_range": [each.found.compress * factors.compress for factors in (shortest, longest)],
-        "communicate_seconds_range": [each.found.communicate * factors.messages for factors in (shortest, longest)],
+        "exposed_seconds_range": exposed,
+        "compress_seconds_range": compress,
+        "communicate_seconds_range": communicate,
         "break_even_gbit_range": None if ends is None else [
             "always" if end is not None and math.isinf(end) else end for end in ends
         ],
@@ -190,20 +188,21 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
         f"Compressors work in memory of {memory}, and slow nothing down.",
         *ranking.timed.said,
         f"{ranking.errors.said} ~: too close to call beside dense.",
-        "Milliseconds of a step as predicted: compressing, all its messages, what of both is exposed. "
+        "Milliseconds of a step: compressing, all its messages, what of both is exposed. "
         "below: Gbit/s below which it surely pays, and above which it surely does not.",
-        f"top-1: points beside dense: {measured}{'; *: here another density' if marked else ''}.",
+        f"top-1: points beside dense, of the worst seed and the best: {measured}"
+        f"{'; *: here another density' if marked else ''}.",
     ]
 
 
 def _usual(ranking: Ranking) -> list[str]:
     advices = {(each.compressor, each.scheduler, each.collective): each for each in ranking.found}
     plain = advices.get((DENSE, *USUAL))
-    return [f"As DDP has it (none, {', '.join(USUAL)}): {plain.images_per_second:.0f} {plain.unit}/s"] if plain else []
+    return [f"As DDP has it (none, {', '.join(USUAL)}): {images(plain)} {plain.unit}/s"] if plain else []
 
 
 def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
-    """The ranking. Milliseconds of all messages of a step together, of compressing, and of both what is not hidden."""
+    """The ranking. Milliseconds of compressing, of all messages of a step together, and of both what is not hidden."""
     made = Table(box=None, header_style="bold", padding=(0, 1, 0, 0))
     made.add_column("", justify="right", no_wrap=True)
     for head in ("compressor", "scheduler", "collective"):
@@ -218,21 +217,34 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
         # A break-even is that of the compressor's best composition, the first of it here.
         known = ranking.breaks if each.compressor not in seen else {}
         seen.add(each.compressor)
-        simulated = each.found
         made.add_row(
-            str(number), each.compressor, each.scheduler, each.collective, _range(each, ranking),
-            f"{simulated.wire_bytes / 1e6:.4g}", f"{1e3 * simulated.compress:.1f}",
-            f"{1e3 * simulated.communicate:.1f}", f"{1e3 * simulated.step.exposed:.1f}",
+            str(number), each.compressor, each.scheduler, each.collective, images_range(each, ranking),
+            f"{each.found.wire_bytes / 1e6:.4g}", *map(_milliseconds, _seconds(each)),
             _below(*ranking.ends[each.compressor]) if each.compressor in known else "",
             *([ranking.top1(each.compressor)] if accuracy else []), each.limit,
         )  # fmt: skip
     return made
 
 
-def _range(each: Advice, ranking: Ranking) -> str:
+def images_range(each: Advice, ranking: Ranking) -> str:
+    """Images per second, at least and at most; ~: too close to call beside dense."""
     low, high = each.images_between
     close = each.compressor != DENSE and too_close(ranking.dense, each)
     return f"{low:.0f}-{high:.0f}{'~' * close}"
+
+
+def _seconds(each: Advice) -> tuple[list[float], list[float], list[float]]:
+    """Of compressing, of all messages, of what of both is exposed: each at least and at most."""
+    return (
+        [each.found.compress * factors.compress for factors in each.factors],
+        [each.found.communicate * factors.messages for factors in each.factors],
+        [seconds - each.found.alone for seconds in each.between],
+    )
+
+
+def _milliseconds(ends: Sequence[float]) -> str:
+    """A range; what is alike at both ends stands once."""
+    return "-".join(dict.fromkeys(f"{abs(round(1e3 * each, 1)):.1f}" for each in ends))
 
 
 def _below(surely: float | None, possibly: float | None) -> str:
@@ -242,48 +254,3 @@ def _below(surely: float | None, possibly: float | None) -> str:
     if surely is not None and math.isinf(surely):
         return "always"
     return f"{surely or 0:.3g}-{'any' if math.isinf(possibly) else f'{possibly:.3g}'}"
-
-
-COMPUTING, EXCHANGE, REFUSED = "computing", "exchange that is not hidden", "the same, of a method not recommended"
-PARTS = {COMPUTING: colours.PALE, EXCHANGE: colours.BLUE, REFUSED: colours.SKY}
-
-
-def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice], git: Mapping[str, Any] | None) -> Figure:
-    """A bar for every composition: what computes, and what the exchange adds; pale for what is not recommended.
-
-    git  the commit that simulates, as an environment has it
-    """
-    bars = []
-    for each in shown:
-        exchange = REFUSED if each.compressor in ranking.refused else EXCHANGE
-        parts = {COMPUTING: 1e3 * each.found.alone, exchange: 1e3 * each.found.step.exposed}
-        words = f"{_range(each, ranking)}{', not recommended' * (exchange == REFUSED)}"
-        between = each.between
-        bars.append(Bar(_label(each, ranking), parts, (1e3 * between.low, 1e3 * between.high), words=words))
-    across = around("time per step, ms", [0.0, *(bar.end for bar in bars)])
-    dense = [_label(each, ranking) for each in shown if each.compressor == DENSE]
-    used = {part for bar in bars for part in bar.parts}
-    drawn = {part: colour for part, colour in PARTS.items() if part in used}
-    points = ", and points of top-1 beside dense training, as measured (*: at another density)"
-    note = (
-        f"{setting.described}. Names: compressor, schedule, collective{points * bool(ranking.accuracies.known)}; dense "
-        f"in bold. At the ends: {setting.trace.unit}/s. Thin lines: ranges of a step, by {ranking.errors.runs} "
-        f"measured runs. {computed(git, *_sources(setting))}."
-    )
-    look = Look(drawn, bold=dense, legend_columns=1, spread="range of the step")
-    return finished(stacked(bars, across, look, "Compositions by time per step", note))
-
-
-def _sources(setting: Setting) -> list[str]:
-    """What the numbers of a figure rest on."""
-    kind = "estimated" if setting.trace.estimate else "measured"
-    return [
-        f"the trace {setting.trace.name} ({kind}, {setting.trace.hardware})",
-        f"the network {setting.network}",
-        f"compressors in memory of {setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})",
-    ]
-
-
-def _label(each: Advice, ranking: Ranking) -> str:
-    ended = ranking.top1(each.compressor) if each.compressor != DENSE else ""
-    return ", ".join(filter(None, (each.compressor, each.scheduler, each.collective, ended)))

@@ -12,9 +12,6 @@ from typing import Any
 
 import torch
 
-from suite.bench.compressors import parse_compressor
-from suite.bench.inputs import parse_size
-from suite.bench.turns import Bench
 from suite.planner.compositions import DENSE
 from wirebench.simulation.compress_rates import Rates
 from wirebench.telemetry.environment import hardware
@@ -63,6 +60,11 @@ def time_unknown(names: Sequence[str], rates: Rates, density: float | None, nume
     if not unknown:
         return NOTHING
     print(f"timing {', '.join(unknown)} on this machine: up to half a minute each", file=sys.stderr)
+    # Imported where they are needed: a benchmark brings rivals and figures along.
+    from suite.bench.compressors import parse_compressor
+    from suite.bench.inputs import parse_size
+    from suite.bench.turns import Bench
+
     sizes = [parse_size(text) for text in SIZES]
     enough = next((place for place, size in enumerate(sizes, 1) if place > 1 and size.numel >= numel), len(sizes))
     threads = torch.get_num_threads()

@@ -3,15 +3,20 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from suite.planner.accuracy import Accuracies
+from suite.planner.accuracy import Accuracies, Ended
+from suite.planner.advice import WORTHWHILE, Advice, place, too_close
 from suite.planner.compositions import DENSE
-from suite.planner.rank import WORTHWHILE, Advice, place, too_close
+from suite.planner.ranges import Between
 
+Ends = tuple[float | None, float | None]
+"""Gbit/s below which a compressor surely pays, and from which on it surely does not; None: no rate, inf: any."""
 MILDEST = "fp16"
 TOO_MUCH = 5.0
 """Points of top-1: what lost more is not recommended."""
 MOST_NAMES = 3
 NEVER = "was never trained (results/convergence): measure its accuracy first"
+UNKNOWN = Ended(0.0, None)
+"""What was not trained has lost nothing that is known of."""
 NOTABLE = 0.02
 """Share of a step from which on it is said what compressing would cost if nothing else went on."""
 
@@ -26,17 +31,23 @@ def not_counted(best: Sequence[Advice], accuracies: Accuracies, on_noise: Sequen
     }  # fmt: skip
     refused |= dict.fromkeys(on_noise, "was timed on noise alone")
     for name in (each.compressor for each in best):
-        points = accuracies.known[name].points if name in accuracies.known else 0.0
-        if points is None:
+        ended = accuracies.known.get(name, UNKNOWN)
+        if ended.points is None:
             refused[name] = "diverged in training"
-        elif points < -TOO_MUCH:
-            refused[name] = f"lost {-points:.1f} points of top-1 in training"
+        elif ended.points < -TOO_MUCH:
+            refused[name] = f"lost {_lost(ended.points, ended.between)} points of top-1 in training"
     return refused
+
+
+def _lost(points: float, between: tuple[float, float] | None) -> str:
+    """Points, with the range of the seeds."""
+    return f"{-points:.1f}" + ("" if between is None else f" [{-between[1]:.1f} - {-between[0]:.1f}]")
 
 
 def sentence(
     best: Sequence[Advice],
     breaks: Mapping[str, float | None],
+    ends: Mapping[str, Ends],
     accuracies: Accuracies,
     densities: Mapping[str, float | None],
     refused: Mapping[str, str],
@@ -44,7 +55,7 @@ def sentence(
     """The plain answer.
 
     best       each compressor's best composition, dense among them, in any order
-    breaks     by compressor, where a rate between machines was looked for: below which it pays
+    breaks     by compressor, where a rate between machines was looked for: below which it pays; ends: its range
     densities  at which the compressors work, by name
     refused    of not_counted()
     """
@@ -62,14 +73,14 @@ def sentence(
         only = "" if not ahead else " that is to be recommended"
         may = [each for each in best if each.compressor not in refused and too_close(dense, each)]
         open_to = f" Too close to call beside it: {_names(may)}." if may else ""
-        other = _elsewhere(breaks, refused, accuracies, densities)
+        other = _elsewhere(breaks, ends, refused, accuracies, densities)
         return f"On this network nothing{only} beats {plain}{other}{open_to}{but}"
     limit = breaks.get(first.compressor)
-    until = "" if not limit else " It pays " + (rate(limit) if math.isinf(limit) else f"below {rate(limit)}") + "."
+    until = "" if not limit else f" It pays {pays(limit, ends[first.compressor])}."
     call = "Too close to call: " if too_close(dense, first) else ""
     return (
         f"{call}{first.compressor} with {first.scheduler} on {first.collective} is {_gain(first, dense)} than "
-        f"{plain} ({_images(first)} against {_images(dense)} {dense.unit}/s)"
+        f"{plain} ({images(first)} against {images(dense)} {dense.unit}/s)"
         f"{_at_worst(first, dense)}.{until} {_price(first.compressor, accuracies, densities.get(first.compressor))}"
         f"{_milder(best, dense, first, accuracies)}{but}"
     )
@@ -86,7 +97,8 @@ def _preferred(ahead: Sequence[Advice], accuracies: Accuracies) -> Advice | None
     return max(alike, key=points, default=None)
 
 
-def _images(each: Advice) -> str:
+def images(each: Advice) -> str:
+    """Images per second, with their range."""
     low, high = each.images_between
     return f"{each.images_per_second:.0f} [{low:.0f} - {high:.0f}]"
 
@@ -98,17 +110,22 @@ def _names(several: Sequence[Advice]) -> str:
 
 
 def _gain(each: Advice, dense: Advice) -> str:
-    return _faster(each.images_per_second / dense.images_per_second - 1)
+    return _faster(each.images_per_second, each.images_between, dense)
 
 
-def _faster(gain: float) -> str:
-    return f"{100 * abs(gain):.0f} % {'faster' if gain > 0 else 'slower'}"
+def _faster(speed: float, between: Between, dense: Advice) -> str:
+    """By how much so many images per second are more than the dense ones: as predicted, at least and at most."""
+    rivals = dense.images_per_second, *reversed(dense.images_between)
+    gain, *ends = (ours / theirs - 1 for ours, theirs in zip((speed, *between), rivals, strict=True))
+    sign = 1 if gain > 0 else -1
+    low, high = sorted(round(100 * sign * each) for each in ends)
+    return f"{round(100 * sign * gain)} [{low} - {high}] % {'faster' if sign > 0 else 'slower'}"
 
 
 def _at_worst(first: Advice, dense: Advice) -> str:
     if first.serial > (1 - NOTABLE) * first.images_per_second:
         return ""
-    return f", {_faster(first.serial / dense.images_per_second - 1)} if nothing else went on while it compresses"
+    return f", {_faster(first.serial, first.serial_between, dense)} if nothing else went on while it compresses"
 
 
 def _milder(best: Sequence[Advice], dense: Advice, first: Advice, accuracies: Accuracies) -> str:
@@ -134,6 +151,7 @@ def _points(name: str, accuracies: Accuracies, density: float | None) -> str:
 
 def _elsewhere(
     breaks: Mapping[str, float | None],
+    ends: Mapping[str, Ends],
     refused: Mapping[str, str],
     accuracies: Accuracies,
     densities: Mapping[str, float | None],
@@ -148,7 +166,7 @@ def _elsewhere(
         return "."
     name, most = max(paying.items(), key=lambda item: item[1])
     points = f": {_points(name, accuracies, densities.get(name))}" if name in accuracies.known else ""
-    return f". The first to pay on slower links is {name}, below {rate(most)}, and it is lossy{points}."
+    return f". The first to pay on slower links is {name}, {pays(most, ends[name])}, and it is lossy{points}."
 
 
 def rate(gbit: float) -> str:
@@ -156,3 +174,15 @@ def rate(gbit: float) -> str:
     if math.isinf(gbit):
         return "at any rate"
     return f"{gbit:.3g} Gbit/s" if gbit >= 1 else f"{1e3 * gbit:.3g} Mbit/s"
+
+
+def pays(limit: float, ends: Ends) -> str:
+    """Where a compressor pays, in words: below which rate, and the range of that."""
+    surely, possibly = ends
+    if math.isinf(limit):
+        if surely is None:
+            return "at any rate, surely at none"
+        return "at any rate" if math.isinf(surely) else f"at any rate, surely below {rate(surely)}"
+    unit, scale = ("Gbit/s", 1.0) if limit >= 1 else ("Mbit/s", 1e3)
+    most = "any" if possibly is None or math.isinf(possibly) else f"{scale * possibly:.3g}"
+    return f"below {scale * limit:.3g} [{scale * (surely or 0):.3g} - {most}] {unit}"

@@ -11,8 +11,8 @@ from wirebench import collectives
 from wirebench.collectives.execution.segments import SEGMENT_BYTES, segments
 from wirebench.collectives.plan import Plan, Transfer, gather_moves
 from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, plan_seconds
+from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.request_cost import Pricer
-from wirebench.costmodel.request_sizes import RequestSize
 from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum
 from wirebench.topology import presets
 from wirebench.topology.processor import Processor

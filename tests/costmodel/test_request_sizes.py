@@ -8,7 +8,8 @@ import torch
 
 import compressors
 from tests.helpers import LocalEngine, cut, lay_out
-from wirebench.costmodel.request_sizes import GRADIENT_DEVIATION, PARAMETER_DEVIATION, SMALL, RequestSize, Sizes
+from wirebench.costmodel.played_exchange import GRADIENT_DEVIATION, PARAMETER_DEVIATION, RequestSize
+from wirebench.costmodel.request_sizes import SEARCHED, SMALL, Sizes
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.requests import Gather, Merge, Reduce, Route, Sum
 
@@ -107,10 +108,11 @@ def test_one_rank_brings_indices_and_the_others_nothing():
 
 
 def test_voters_are_found_in_a_large_world():
-    gather, total = Sizes(make_of("iwp"), 1000).of(lay_out([(SMALL, 16)]))
-    assert (gather.kind, total.kind) == (Gather, Sum)
-    assert gather.most_bytes == pytest.approx(SMALL * 16 / 8, rel=0.01)
-    assert gather.num_bytes == pytest.approx(1 + 2 / 1000 * gather.most_bytes, rel=0.02)
+    for size in (1000, 100 * SEARCHED):
+        gather, total = Sizes(make_of("iwp"), size).of(lay_out([(SMALL, 16)]))
+        assert (gather.kind, total.kind) == (Gather, Sum)
+        assert gather.most_bytes == pytest.approx(SMALL * 16 / 8, rel=0.01)
+        assert gather.num_bytes == pytest.approx(1 + 2 / size * gather.most_bytes, rel=0.02)
 
 
 def test_a_large_world_is_asked_as_a_small_one_where_the_method_does_not_care():

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from models import build
-from suite.traces.estimate import GPUS, Gpu, estimate
+from suite.traces.estimate import GPUS, Gpu, estimate, model_options, shipped
 from suite.traces.inputs import images
 from tests.distributed.launch import PLUGINS
 from tests.suite.verbs import verb
@@ -74,6 +74,32 @@ def test_resnet20_comes_out_as_shipped(tmp_path, capsys):
     assert (
         "269,722 parameters, forward 2.93 ms, backward 5.24 ms at batch size 128 (estimated" in capsys.readouterr().out
     )
+
+
+ESTIMATED = [
+    pytest.param(path.stem, marks=[] if path.stem == "resnet50_v100" else pytest.mark.slow)
+    for path in sorted(SHIPPED.glob("*.json"))
+    if load(path).source.startswith("wirebench trace estimate")
+]
+
+
+@pytest.mark.parametrize("name", ESTIMATED)
+def test_a_shipped_estimate_is_what_would_be_made(name):
+    """Of the version of PyTorch that made it, to the digit; for another it is no stand-in."""
+    known = load(SHIPPED / f"{name}.json")
+    described, pixels, classes = known.model.split(", ")
+    model, *words = described.split(" ")
+    gpu = next(each for each in GPUS.values() if each.label == known.hardware)
+    given = images(known.batch_size, int(pixels.rpartition("x")[2]), int(classes.split()[0]))
+    asked = model, model_options(words), gpu, given, name
+    same = torch.__version__.partition("+")[0] == known.torch
+    assert shipped(*asked) == (known if same else None)
+    if same:
+        assert estimate(*asked) == known
+    assert shipped(*asked[:3], images(known.batch_size + 1, given.shape[-1], given.num_classes), name) is None
+    assert shipped(model, {"depth": 8}, gpu, given, name) is None
+    assert shipped(*asked[:2], gpu._replace(memory_gbs=1.0), given, name) is None
+    assert shipped(*asked, "tf32") is None
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from wirebench.topology.tree import Branch, BranchPath, Topology
+from wirebench.topology.tree import Branch, Topology
 
 
 class Line(NamedTuple):
@@ -41,7 +41,7 @@ def reduce_scatter_seconds(n: float, d: int, w: float, alpha: float) -> float:
 
 def flexreduce_levels(n: float, topology: Topology, alpha: float) -> tuple[float, ...]:
     """Seconds of each level's reduce-scatter, from the lowest to the root: half of what `flexreduce_seconds` sums."""
-    slowest = [0.0] * len(topology.levels)
+    slowest = [0.0] * _depth(topology)
     for level, seconds in _level_costs(n, topology, alpha):
         slowest[level] = max(slowest[level], seconds)
     return tuple(slowest)
@@ -71,20 +71,16 @@ def flexreduce_ideal_saving(size: int, machines: int) -> float:
 
 
 def _level_costs(n: float, topology: Topology, alpha: float) -> Iterator[tuple[int, float]]:
-    """(l, T_r) for every branch x and every level l from its own to the root's."""
-    top = len(topology.levels) - 1
-    for path, branch in topology.branches.items():
-        held = n
-        for ancestor in _ancestors(path):
-            level = top - len(ancestor)
-            degree = topology.branches[ancestor].degree
-            yield level, reduce_scatter_seconds(held, degree, _rate(branch), alpha)
-            held /= degree
+    """(l, T_r) for every kind of branch x and every level l from its own to the root's."""
+    for lineage in topology.lineages:
+        held, rate = n, _rate(lineage[0])
+        for level, ancestor in enumerate(lineage, _depth(topology) - len(lineage)):
+            yield level, reduce_scatter_seconds(held, ancestor.degree, rate, alpha)
+            held /= ancestor.degree
 
 
-def _ancestors(path: BranchPath) -> Iterator[BranchPath]:
-    """The branch itself, its parent, and so on to the root."""
-    return (path[:depth] for depth in range(len(path), -1, -1))
+def _depth(topology: Topology) -> int:
+    return max(map(len, topology.lineages))
 
 
 def _rate(branch: Branch) -> float:

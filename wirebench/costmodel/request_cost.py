@@ -13,7 +13,7 @@ from wirebench.collectives.execution.segments import SEGMENT_BYTES, segments
 from wirebench.collectives.plan import Collective, Move, Plan, Transfer, gather_moves, has_root
 from wirebench.collectives.ring import Ring
 from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds, plan_seconds
-from wirebench.costmodel.request_sizes import RequestSize
+from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.round_cost import MOST_RANKS, RoundCost
 from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum
 from wirebench.gradient.schedule import Duration

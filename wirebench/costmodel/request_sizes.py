@@ -1,67 +1,42 @@
 """The sizes of a compressor's requests, without a network: its own generator, advanced with made-up answers.
 
 Where the layers' shapes decide, tensors have no data (PyTorch's meta device), and the sizes are exact. Else the
-gradient is noise, as a replayed model's, and requests are counted at powers of four and interpolated in between. A few
-ranks are played, that is their exchanges are run in lockstep; all others are taken to send what the last of these does.
+gradient is noise, and requests are counted at powers of four and interpolated in between. A few ranks are played, that
+is their exchanges are run in lockstep (played_exchange.py); all others are taken to send what the last of these does.
 """
 
 import copy
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import zip_longest
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
-from wirebench.gradient.context import ExchangeContext
+from wirebench.costmodel.played_exchange import CPU, META, PLAYED, SAMPLE, RequestSize, Shapes, buckets, play
 from wirebench.gradient.contract import Method
-from wirebench.gradient.flat import Bucket, Layer
-from wirebench.gradient.requests import Answer, Gather, Merge, Reduce, Request, Route, Sum, handed_over, payload
-from wirebench.utils.rng import generator
+from wirebench.gradient.flat import Layer
+from wirebench.gradient.requests import Route, Sum
 
-SAMPLE, SMALL, TINY = 1 << 16, 1 << 12, 1 << 6
-"""Elements of a bucket of noise: the largest, from which larger ones are extrapolated; a usual one; a quick one."""
+SMALL, TINY = 1 << 12, 1 << 6
+"""Elements of a bucket of noise: a usual one; a quick one. Larger ones than SAMPLE are extrapolated from that."""
 FLOAT_BYTES = 4
-GRADIENT_DEVIATION, PARAMETER_DEVIATION = 1e-4, 0.05
-"""The same as in a replayed model (models/replay.py)."""
 FEW = 2
 """World size in which requests are counted: their number does not depend on it."""
 REGIONS = 8
 """Largest world that is played of a method that gives each rank a region: in a larger one regions are nearly empty."""
-PLAYED = 8
-"""Ranks that are played at most; of these it is tried whether all send. How many entries a sum shows, as in gs_sgd,
-depends on how many ranks differ."""
-META, CPU = torch.device("meta"), torch.device("cpu")
-
-Shapes = tuple[tuple[int, int, int], ...]
-"""(elements, dimensions, rows) of each layer of a bucket."""
+SEARCHED = 1 << 10
+"""Largest world in which those are looked for who send, where not all do: each rank has to be asked. In a larger one
+as many send, and all others are as quiet."""
 PROBE: Shapes = ((SMALL, 2, 64), (TINY, 1, TINY), (2 * SMALL, 4, 32))
 
 
-class RequestSize(NamedTuple):
-    """One request: its kind, and the bytes that a rank hands to the network (of a Route: for all ranks together).
+class Played(NamedTuple):
+    """The ranks that are played, and the size of the world that they believe to be in."""
 
-    num_bytes   mean over ranks
-    most_bytes  of the rank that hands over most: where only some ranks send, the others hand over a byte, or nothing
-    """
-
-    kind: type[Request]
-    num_bytes: float
-    most_bytes: float
-
-    def sent(self, size: int) -> float:
-        """Bytes that each of `size` ranks sends on average, by a collective in which nothing travels twice."""
-        if self.kind is Gather:
-            return (size - 1) * self.num_bytes
-        return (1 if self.kind in (Reduce, Route) else 2) * (size - 1) / size * self.num_bytes
-
-    def plus(self, other: "RequestSize", times: float = 1.0) -> "RequestSize":
-        """This request with `times` times the other's bytes added."""
-        return RequestSize(
-            self.kind, self.num_bytes + times * other.num_bytes, self.most_bytes + times * other.most_bytes
-        )
+    ranks: tuple[int, ...]
+    world: int
 
 
 class Sizes:
@@ -79,6 +54,7 @@ class Sizes:
         self.make, self.size = lambda: copy.deepcopy(fresh), size
         self._known: dict[tuple[Shapes, torch.device, float], list[RequestSize]] = {}
         self._buckets: dict[tuple[Layer, ...], list[RequestSize]] = {}
+        self._spans: dict[tuple[Layer, ...], dict[range, list[RequestSize]]] = {}
 
     def of_world(self, size: int) -> "Sizes":
         """The same compressor in a world of another size."""
@@ -90,6 +66,17 @@ class Sizes:
         if bucket not in self._buckets:
             self._buckets[bucket] = self._counted(bucket)
         return self._buckets[bucket]
+
+    def of_spans(self, model: tuple[Layer, ...]) -> Callable[[range], list[RequestSize]]:
+        """The same by the places of a bucket's layers in a model, which are looked up faster than its layers."""
+        known = self._spans.setdefault(model, {})
+
+        def of(span: range) -> list[RequestSize]:
+            if span not in known:
+                known[span] = self.of(model[span.start : span.stop])
+            return known[span]
+
+        return of
 
     def _counted(self, layers: Sequence[Layer]) -> list[RequestSize]:
         limit = self.dense_below
@@ -160,62 +147,41 @@ class Sizes:
         return self._known[key]
 
     def _played_requests(self, shapes: Shapes, device: torch.device, scale: float) -> list[RequestSize]:
-        def play(ranks: Sequence[int], size: int, most: int | None = None) -> list[RequestSize]:
-            return _play(self.make, _buckets(shapes, device, scale, len(ranks)), ranks, size, most)
+        def of(
+            ranks: Sequence[int], size: int, most: int | None = None, counted: int | None = None
+        ) -> list[RequestSize]:
+            return play(self.make, buckets(shapes, device, scale, len(ranks)), ranks, size, most, counted)
 
         if self.size <= FEW:
-            return play(range(self.size), self.size)
+            return of(range(self.size), self.size)
         # A whole exchange of few ranks tells how many requests there are, and whether ranks have regions.
         many = device == CPU and sum(numel for numel, _, _ in shapes) >= SMALL
         # Without data all ranks are alike, so that one of them tells it.
-        few = self._of_few if many else play((0,) if device == META else range(FEW), FEW)
+        few = self._of_few if many else of((0,) if device == META else range(FEW), FEW)
         if any(request.kind is Route for request in few):
-            worlds = (play(range(size), size, len(few)) for size in (REGIONS // 2, min(self.size, REGIONS)))
+            worlds = (of(range(size), size, len(few)) for size in (REGIONS // 2, min(self.size, REGIONS)))
             return [_grown(one, two, self.size) for one, two in zip(*worlds, strict=True)]
-        return play((0,) if device == META else self._played, self.size, len(few))
+        ranks, world = Played((0,), self.size) if device == META else self._played
+        return of(ranks, world, len(few), self.size)
 
     @cached_property
     def _of_few(self) -> list[RequestSize]:
         """The requests of a whole exchange of few ranks; from SMALL elements on their number is the same."""
-        return _play(self.make, _buckets(((SMALL, 2, 64),), CPU, 1.0, FEW), range(FEW), FEW)
+        return play(self.make, buckets(((SMALL, 2, 64),), CPU, 1.0, FEW), range(FEW), FEW)
 
     @cached_property
-    def _played(self) -> tuple[int, ...]:
-        """The ranks that are played; where not all send (iwp has voters), those that do, and at the end one other."""
+    def _played(self) -> Played:
+        """Who is played; where not all send (iwp has voters), those that do, and at the end one other."""
 
-        def sends(rank: int) -> bool:
-            return _play(self.make, _buckets(((TINY, 2, 8),), CPU, 1.0, 1), (rank,), self.size, 1)[0].num_bytes > 1
+        def sends(rank: int, world: int) -> bool:
+            return play(self.make, buckets(((TINY, 2, 8),), CPU, 1.0, 1), (rank,), world, 1)[0].num_bytes > 1
 
-        if all(sends(rank) for rank in range(min(self.size, PLAYED))):
-            return tuple(range(min(self.size, PLAYED)))
-        sending = [rank for rank in range(self.size) if sends(rank)][: PLAYED - 1]
-        quiet = next(rank for rank in range(self.size) if rank not in sending)
-        return (*sending, quiet) if sending else tuple(range(min(self.size, PLAYED)))
-
-
-def _play(
-    make: Callable[[], Method], buckets: Sequence[Bucket], ranks: Sequence[int], size: int, most: int | None = None
-) -> list[RequestSize]:
-    """Run the exchanges of these ranks in a world of `size` in lockstep, to their end or for `most` requests.
-
-    With `most` the last request is not answered: nothing follows it, and thousands of ranks' answers take long to read.
-    """
-    exchanges = []
-    for bucket, rank in zip(buckets, ranks, strict=False):
-        method = make()
-        exchanges.append(method.exchange(bucket, ExchangeContext(rank, size, method.usual_step)))
-    answers: list[Answer] = [None] * len(exchanges)
-    sizes: list[RequestSize] = []
-    with torch.no_grad():
-        while most is None or len(sizes) < most:
-            try:
-                requests = [exchange.send(answer) for exchange, answer in zip(exchanges, answers, strict=True)]
-            except StopIteration:  # all make as many requests
-                break
-            sizes.append(_size_of(requests, size))
-            if most is None or len(sizes) < most:
-                answers = _answers(requests, ranks, size)
-    return sizes
+        first, world = tuple(range(min(self.size, PLAYED))), min(self.size, SEARCHED)
+        if all(sends(rank, self.size) for rank in first):
+            return Played(first, self.size)
+        sending = [rank for rank in range(world) if sends(rank, world)][: PLAYED - 1]
+        quiet = next(rank for rank in range(world) if rank not in sending)
+        return Played((*sending, quiet), world) if sending else Played(first, self.size)
 
 
 def _grown(one: RequestSize, two: RequestSize, size: int) -> RequestSize:
@@ -226,54 +192,3 @@ def _grown(one: RequestSize, two: RequestSize, size: int) -> RequestSize:
     """
     power = round(math.log2(two.num_bytes / one.num_bytes)) if size > REGIONS and one.num_bytes and two.num_bytes else 0
     return RequestSize(two.kind, 0.0, 0.0).plus(two, (size / REGIONS) ** power)
-
-
-def _size_of(requests: Sequence[Request], size: int) -> RequestSize:
-    """The size of one request of `size` ranks, from those of the ranks that are played."""
-    num_bytes = [sum(tensor.nbytes for tensor in handed_over(request)) for request in requests]
-    most, last = max(num_bytes), num_bytes[-1]
-    # All ranks that are not played are like the last one. They count only where that one sends less than others: else
-    # all are alike, and the mean of those that are played is the mean of all.
-    others = size - len(requests) if last < most / 2 else 0
-    return RequestSize(type(requests[0]), (sum(num_bytes) + others * last) / (len(requests) + others), float(most))
-
-
-def _answers(requests: Sequence[Request], ranks: Sequence[int], size: int) -> list[Answer]:
-    """What each of `ranks` gets, if all other ranks send what the last one does."""
-    kind, played = requests[0], dict(zip(ranks, requests, strict=False))
-    everyone = [played.get(rank, requests[-1]) for rank in range(size)] if isinstance(kind, Gather | Route) else []
-    if isinstance(kind, Gather):
-        return [[payload(request) for request in everyone] for _ in requests]
-    if isinstance(kind, Route):
-        return [[request.parts[rank] for request in everyone if isinstance(request, Route)] for rank in played]
-    first, *others = (payload(request) for request in requests)
-    if isinstance(kind, Merge):
-        total = first.clone()
-        for other in others:
-            total = kind.combine(total, other)
-    else:
-        total = payload(requests[-1]) * (size - len(others))
-        for other in (first, *others)[:-1]:
-            total += other
-    if isinstance(kind, Reduce):
-        return [total, *(None for _ in others)]
-    return [total.clone() for _ in requests]
-
-
-def _buckets(shapes: Shapes, device: torch.device, scale: float, count: int) -> list[Bucket]:
-    """A bucket of these layers for each of `count` ranks, filled with noise of the rank's own."""
-    layers, start = [], 0
-    for number, (numel, ndim, rows) in enumerate(shapes):
-        layers.append(Layer(f"layer{number}", start, start + numel, ndim, rows))
-        start += numel
-    if device == META:
-        param = torch.empty(start, device=device)
-        return [Bucket(0, torch.empty_like(param), param, tuple(layers)) for _ in range(count)]
-    param = PARAMETER_DEVIATION * _noise("param")[:start]
-    grads = [scale * GRADIENT_DEVIATION * _noise(f"grad {place}")[:start] for place in range(count)]
-    return [Bucket(0, grad, param, tuple(layers)) for grad in grads]
-
-
-@lru_cache(maxsize=PLAYED + 1)
-def _noise(key: str) -> Tensor:
-    return torch.randn(SAMPLE, generator=generator("sizing", key))

@@ -34,6 +34,13 @@ class _Costs(NamedTuple):
     adding: float
 
 
+class _Crossed(NamedTuple):
+    """The links that a round's messages cross: their start-up time; of each, messages one after another, and rate."""
+
+    latency: float
+    ways: tuple[tuple[float, float], ...]
+
+
 class RoundCost:
     """Seconds of a collective on a topology, by its rounds.
 
@@ -61,6 +68,7 @@ class RoundCost:
         # Of each level above the machines: the links over which machines, racks and so on are left.
         above = [[each for each in level if isinstance(each.children[0], Branch)] for level in levels[1:]]
         self._network = [_kinds(each) for each in above]
+        self._ways: dict[tuple[float, ...], _Crossed] = {}
 
     def sum_seconds(self, num_bytes: float, part: Part = "whole") -> float:
         """Seconds of an all-reduce of `num_bytes`, or of its reduce half or its copy half alone (`part`)."""
@@ -129,17 +137,27 @@ class RoundCost:
 
     def _costs(self, each: Rounds, message_bytes: float, processor: Processor) -> _Costs:
         """A round's costs. A rank sends one message and receives one, so that its processor works at two ends."""
+        crossed = self._crossed(each.crossing, message_bytes)
+        wire = max([messages * message_bytes / rate for messages, rate in crossed.ways])
+        adding = message_bytes * self.topology.reduce_seconds_per_byte if each.adds else 0.0
+        latency = crossed.latency + 2 * processor.message_seconds + processor.engine_round_seconds
+        return _Costs(latency, wire, adding + 2 * message_bytes * processor.seconds_per_byte)
+
+    def _crossed(self, crossing: tuple[float, ...], message_bytes: float) -> _Crossed:
+        """The links that a round's messages of this size cross; kept where links have one speed for all sizes."""
+        if crossing in self._ways:
+            return self._ways[crossing]
         links = [branch.link(message_bytes) for branch in self._local]
-        wire = max(message_bytes / link.bytes_per_second for link in links)
-        for leaving, branches in zip(each.crossing, self._network, strict=False):
+        ways = [(1.0, link.bytes_per_second) for link in links]
+        for leaving, branches in zip(crossing, self._network, strict=False):
             if leaving:
                 # The highest level that is crossed has the start-up time.
                 links = [branch.link(message_bytes) for branch in branches]
-                wire = max(wire, *(link.busiest(leaving) * message_bytes / link.bytes_per_second for link in links))
-        adding = message_bytes * self.topology.reduce_seconds_per_byte if each.adds else 0.0
-        latency = max(link.latency_seconds for link in links) + 2 * processor.message_seconds
-        latency += processor.engine_round_seconds
-        return _Costs(latency, wire, adding + 2 * message_bytes * processor.seconds_per_byte)
+                ways += [(link.busiest(leaving), link.bytes_per_second) for link in links]
+        found = _Crossed(max(link.latency_seconds for link in links), tuple(ways))
+        if all(len(branch.links) == 1 for level in (self._local, *self._network) for branch in level):
+            self._ways[crossing] = found
+        return found
 
 
 @functools.lru_cache(maxsize=64)

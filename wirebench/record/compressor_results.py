@@ -80,7 +80,8 @@ class CompressorResult:
     @property
     def copies(self) -> dict[Part, float]:
         """Every part in copies: `parts` over the copies' median."""
-        return {part: seconds / self.copy for part, seconds in self.parts.items()}
+        copy = self.copy
+        return {part: seconds / copy for part, seconds in self.parts.items()}
 
     @property
     def copy(self) -> float:

@@ -93,13 +93,15 @@ class Rates:
 
 
 def _cost(cells: Sequence[CompressorResult]) -> _Cost:
-    first, *others = cells
-    fixed = max(0.0, first.total - others[0].total) * first.copy if others else 0.0
-    known = others or [first]
-    decode = tuple((cell.items, cell.copies["decode"]) for cell in known)
-    low = min((cell.spread[0] / cell.total for cell in known if cell.total), default=1.0)
-    high = max((cell.spread[1] / cell.total for cell in known if cell.total), default=1.0)
-    rest = tuple((cell.items, cell.total - cell.copies["decode"]) for cell in known)
+    # Of each cell once: whoever asks for its copies has its turns sorted.
+    seen = [(cell, copies, sum(copies.values())) for cell, copies in ((cell, cell.copies) for cell in cells)]
+    fixed = max(0.0, seen[0][2] - seen[1][2]) * cells[0].copy if len(seen) > 1 else 0.0
+    known = seen[1:] or seen
+    decode = tuple((cell.items, copies["decode"]) for cell, copies, _ in known)
+    rest = tuple((cell.items, total - copies["decode"]) for cell, copies, total in known)
+    spreads = [(*cell.spread, total) for cell, _, total in known if total]
+    low = min((quick / total for quick, _, total in spreads), default=1.0)
+    high = max((slow / total for _, slow, total in spreads), default=1.0)
     return _Cost(fixed, rest, decode, (min(low, 1.0), max(high, 1.0)))
 
 

@@ -11,8 +11,9 @@ from typing import NamedTuple, cast
 
 from wirebench import collectives
 from wirebench.costmodel.piecewise import Piecewise, spans
+from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.request_cost import Pricer
-from wirebench.costmodel.request_sizes import RequestSize, Sizes
+from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
 from wirebench.gradient.conformance import method_of
 from wirebench.gradient.contract import Compressor, Scheduler
@@ -137,14 +138,13 @@ class Simulator:
 
     def __init__(self, trace: Trace, sizes: Sizes, compressing: Compressing, pricer: Pricer) -> None:
         assert sizes.size == pricer.topology.size, f"{sizes.size} workers, {pricer.topology.size} ranks"
-        self.layers, self.passes = layers_of(trace), passes_of(trace)
+        self.layers, self.passes, self._layer_costs = layers_of(trace), passes_of(trace), costs_of(trace)
         self.pricer = pricer
         # All ranks compress at the same time; where they share cores they are in one another's way.
         processor = pricer.topology.processor
         crowded = processor.compress_factor * processor.crowded(pricer.topology.size)
         self.compressing: Compressing = lambda numel: crowded * compressing(numel)
-        self._sizes = sizes
-        self._known: dict[tuple[int, int], list[RequestSize]] = {}
+        self._sizes, self._requests = sizes, sizes.of_spans(self.layers)
 
     def step(self, scheduler: Scheduler) -> Simulated:
         """One step under this schedule."""
@@ -179,9 +179,7 @@ class Simulator:
 
     def costs(self) -> list[LayerCost]:
         """The layers as a scheduler sees them."""
-        ready = (0.0, *self.passes.ready)
-        pairs = zip(self.layers, ready, self.passes.ready, strict=False)
-        return [LayerCost(layer.name, layer.numel, now - before) for layer, before, now in pairs]
+        return list(self._layer_costs)
 
     @functools.cached_property
     def _cost(self) -> Piecewise:
@@ -194,12 +192,6 @@ class Simulator:
 
     def _numel(self, group: range) -> int:
         return self.layers[group.stop - 1].stop - self.layers[group.start].start
-
-    def _requests(self, group: range) -> list[RequestSize]:
-        key = (group.start, group.stop)
-        if key not in self._known:
-            self._known[key] = self._sizes.of(self.layers[group.start : group.stop])
-        return self._known[key]
 
 
 @functools.lru_cache(maxsize=8)
@@ -233,6 +225,14 @@ def passes_of(trace: Trace) -> Passes:
         else:
             waiting += layer.forward_seconds
     return Passes(tuple(forward), tuple(ready), now)
+
+
+@functools.lru_cache(maxsize=8)
+def costs_of(trace: Trace) -> tuple[LayerCost, ...]:
+    """The trace's layers with parameters as a scheduler sees them."""
+    ready = passes_of(trace).ready
+    pairs = zip(layers_of(trace), (0.0, *ready), ready, strict=False)
+    return tuple(LayerCost(layer.name, layer.numel, now - before) for layer, before, now in pairs)
 
 
 def draw(simulated: Simulated, passes: Passes, timeline: Timeline) -> None:

@@ -74,6 +74,10 @@ class Trace:
     layers: tuple[TraceLayer, ...]
     unit: Literal["images", "samples", "tokens"] = "images"
 
+    def __hash__(self) -> int:
+        """Of a few fields: that of hundreds of layers takes longer than what is kept by trace would take anew."""
+        return hash((self.name, self.batch_size, len(self.layers), self.layers[:1]))
+
     @property
     def numel(self) -> int:
         """Parameters of the model."""

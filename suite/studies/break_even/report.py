@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from suite.planner.rank import WORTHWHILE
+from suite.planner.advice import WORTHWHILE
 from suite.planner.wording import rate
 from suite.studies import notes, trust
 from suite.studies.break_even import sides

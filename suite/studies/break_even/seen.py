@@ -4,7 +4,7 @@ import statistics
 from pathlib import Path
 from typing import NamedTuple
 
-from suite.planner.rank import WORTHWHILE
+from suite.planner.advice import WORTHWHILE
 from suite.studies.break_even.sides import Side
 from suite.studies.claim import Claim, Verdict
 from suite.studies.published import load

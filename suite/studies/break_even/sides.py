@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from suite.planner.advice import Advice
 from suite.planner.compositions import DENSE
-from suite.planner.rank import Advice, Adviser
+from suite.planner.rank import Adviser
 from wirebench.errors import UserError
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.files import write_atomically

@@ -7,8 +7,7 @@ from suite.figures import colours
 from suite.figures.curves import Curve, curves
 from suite.figures.provenance import counted, provenance
 from suite.figures.style import Axis, Figure, Panel, around, grid
-from suite.studies.convergence.rows import Method, history, shared, wire_bytes
-from suite.studies.convergence.tasks import DENSE
+from suite.studies.convergence.rows import DENSE, Method, history, shared, wire_bytes
 
 PER_PANEL, ACROSS, WIDTH, HEIGHT = 6, 3, 230, 210
 UP = "top-1 on the test set, %"

@@ -10,8 +10,8 @@ from functools import lru_cache
 from suite.studies.convergence.rows import first_reaching, history, wire_bytes
 from suite.studies.notes import NotedRun
 from wirebench import collectives
+from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.request_cost import Pricer
-from wirebench.costmodel.request_sizes import RequestSize
 from wirebench.gradient import requests
 from wirebench.topology import presets
 from wirebench.topology.tree import Topology

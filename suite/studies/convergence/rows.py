@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from suite.studies import notes
-from suite.studies.convergence.tasks import DENSE
 from suite.studies.notes import NotedRun
 from suite.studies.rows import Row, by_label
 from wirebench.errors import UserError
 
+DENSE = "dense"
+"""The label of what all methods are compared with."""
 SHARED = {
     "model": ("model", "name"), "depth": ("model", "depth"), "width": ("model", "width"), "data": ("data", "name"),
     "pixels": ("data", "size"), "batch size": ("data", "batch_size"), "workers": ("engine", "workers"),

@@ -8,8 +8,7 @@ from scipy import stats
 from suite.studies import trust
 from suite.studies.convergence.contrasts import contrasts
 from suite.studies.convergence.network import RATES, quietest, seconds_to
-from suite.studies.convergence.rows import Method, first_reaching, shared, target, wire_bytes
-from suite.studies.convergence.tasks import DENSE
+from suite.studies.convergence.rows import DENSE, Method, first_reaching, shared, target, wire_bytes
 from suite.studies.convergence.verdicts import findings
 from suite.studies.findings import claims_table
 from suite.studies.significance import LEAST_RUNS, LEVEL, compare

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import compressors
 from compressors.sketch.base import Sketched
 from suite.compose.resolve import compressor_of
+from suite.studies.convergence.rows import DENSE
 from suite.studies.gs_sgd.claims import PUBLISHED
 from suite.studies.gs_sgd.variants import DAMAGING_K, LITERAL
 from suite.studies.runner import ROOT
 from wirebench.config import loader
 from wirebench.errors import UserError
 
-DENSE = "dense"
 WARMUP = PUBLISHED.tables["warmup"]["densities"]
 SHARES = ("compressor.density=", "compressor.k=")
 ORACLE = "compressor.name=suite.studies.convergence.perfect_sketch"

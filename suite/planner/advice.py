@@ -1,0 +1,108 @@
+"""A composition that is ranked, with its ranges, and by how much a compressor's is below what would pay."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from suite.planner.compositions import DENSE
+from suite.planner.ranges import Between
+from wirebench.simulation.pipeline import Step
+from wirebench.simulation.simulator import Factors, Simulated
+
+WORTHWHILE = 0.99
+"""Of the dense step's time: a compressor that needs more of it does not pay."""
+HIDDEN = 0.02
+"""Of the computation: a step that waits for less than that is limited by computing."""
+
+
+@dataclass(frozen=True)
+class Advice:
+    """One composition.
+
+    stretched  its step with an exchange that takes so many times as long
+    factors    of the shortest and of the longest exchange that it may have
+    """
+
+    compressor: str
+    scheduler: str
+    collective: str
+    found: Simulated
+    images_per_second: float
+    stretched: Callable[[Factors], Step] = field(repr=False)
+    factors: tuple[Factors, Factors]
+    unit: str = "images"
+
+    @functools.cached_property
+    def between(self) -> Between:
+        """Seconds of the step, at least and at most."""
+        return Between(*(self.stretched(each).seconds for each in self.factors))
+
+    @property
+    def images_between(self) -> Between:
+        """Images per second, at least and at most."""
+        images = self.images_per_second * self.found.step.seconds
+        return Between(images / self.between.high, images / self.between.low)
+
+    @property
+    def serial(self) -> float:
+        """Images per second if nothing else went on while it compresses; a GPU that computes may come near that."""
+        parts = self.found
+        seconds = min(parts.step.seconds + parts.compress, parts.alone + parts.compress + parts.communicate)
+        return self.images_per_second * parts.step.seconds / seconds
+
+    @property
+    def serial_between(self) -> Between:
+        """The same, at least and at most."""
+        images, parts = self.images_per_second * self.found.step.seconds, self.found
+        seconds = [
+            min(
+                step + factors.compress * parts.compress,
+                parts.alone + factors.compress * parts.compress + factors.messages * parts.communicate,
+            )
+            for step, factors in zip(self.between, self.factors, strict=True)
+        ]
+        return Between(images / seconds[1], images / seconds[0])
+
+    @property
+    def limit(self) -> str:
+        """What the step waits for: messages, the compressor's own work, or hardly anything."""
+        if self.found.step.exposed < HIDDEN * self.found.alone:
+            return "computing"
+        return "compressing" if self.found.compress > self.found.communicate else "messages"
+
+
+class Margin(NamedTuple):
+    """Seconds by which a compressor's step is below what would pay, by what is counted of both steps."""
+
+    dense: Callable[[Advice], float]
+    lossy: Callable[[Advice], float]
+
+    def of(self, dense: Advice, lossy: Advice) -> float:
+        """The margin of these two compositions."""
+        return WORTHWHILE * self.dense(dense) - self.lossy(lossy)
+
+    def most(self, dense: Advice) -> float:
+        """That of a compressor whose exchange takes no time: no step is shorter than its computation."""
+        return WORTHWHILE * self.dense(dense) - dense.found.alone
+
+
+def _seconds(advice: Advice) -> float:
+    return advice.found.step.seconds
+
+
+PREDICTED = Margin(_seconds, _seconds)
+SURELY = Margin(lambda dense: dense.between.low, lambda lossy: lossy.between.high)
+"""The shortest dense step, and the longest of the compressor's."""
+POSSIBLY = Margin(lambda dense: dense.between.high, lambda lossy: lossy.between.low)
+"""The longest dense step, and the shortest of the compressor's."""
+
+
+def too_close(dense: Advice, lossy: Advice) -> bool:
+    """Whether nobody can call it: the ranges say neither that the compressor pays nor that it does not."""
+    return POSSIBLY.of(dense, lossy) > 0 >= SURELY.of(dense, lossy)
+
+
+def place(advice: Advice) -> float:
+    """To rank by: seconds of a step, and dense before whatever is not worth its loss."""
+    return advice.found.step.seconds * (WORTHWHILE if advice.compressor == DENSE else 1)

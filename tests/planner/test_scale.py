@@ -1,0 +1,91 @@
+"""What predictions cost: of 100,000 workers, and of README's example; and 64 workers beside their plans."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import schedulers
+from suite.planner.compositions import DENSE, collective_of
+from tests.planner import large
+from wirebench.costmodel import plan_cost, request_cost
+
+ROOT = Path(__file__).resolve().parents[2]
+FIVE = ("fp16", "topk", "powersgd", "gtopk", "oktopk")
+"""Of each kind of request: sums, gathers, sums of matrices, merges up a tree, parts for every rank."""
+
+
+class Cost(NamedTuple):
+    """What a process printed, the seconds of its processors' time, and the most memory that it held."""
+
+    printed: str
+    seconds: float
+    gigabytes: float
+
+
+def cost(*words: str) -> Cost:
+    """Run `python WORDS...` anew, so that its start counts."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, *words], cwd=ROOT, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        printed = process.stdout.read().decode()
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    return Cost(printed, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20)
+
+
+def test_100_000_workers_in_thirty_seconds_and_four_gigabytes():
+    """Under every schedule that goes with a compressor, on machines in racks below a spine."""
+    printed, seconds, gigabytes = cost("-m", "tests.planner.large", "100000", "32", DENSE, *FIVE)
+    found = json.loads(printed)
+    assert set(found) == {DENSE, *FIVE}
+    alone = large.MODEL.forward_seconds + large.MODEL.backward_seconds
+    for name, by_collective in found.items():
+        tried = set().union(*by_collective.values())
+        assert tried == set(schedulers.available()) - (set() if name == DENSE else {"native", "easgd"}), name
+        assert all(0.999 * alone < each < 1e4 for steps in by_collective.values() for each in steps.values()), name
+    assert seconds < 30 and gigabytes < 4
+
+
+VERB = """
+import sys
+from suite.cli.main import main
+
+code = main(sys.argv[1:])
+print("brought along:", *sorted({"altair", "torchvision"} & set(sys.modules)))
+sys.exit(code)
+"""
+
+
+@pytest.mark.slow
+def test_readmes_example_takes_less_than_ten_seconds():
+    """Of a core; for that neither what draws nor the model itself is imported."""
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    example = next(line for line in lines if line.startswith("wirebench advise --model "))
+    printed, seconds, _ = cost("-c", VERB, *example.split()[1:])
+    assert " images/s" in printed and printed.endswith("brought along:\n")
+    assert seconds < 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [DENSE, *FIVE])
+def test_64_workers_cost_what_their_plans_cost(name: str, monkeypatch: pytest.MonkeyPatch):
+    """A quicker test holds rounds against plans request by request (tests/costmodel/test_round_cost.py)."""
+    topology, collective = large.cluster(64, 4), collective_of(name)
+    assert topology.degrees == (8, 4, 2)
+    by_rounds = large.steps(name, collective, topology)
+    monkeypatch.setattr(request_cost, "MOST_RANKS", topology.size)
+    by_plans = large.steps(name, collective, topology)
+    plan_cost._shapes.cache_clear()  # of plans of thousands of transfers, which no other test prices
+    assert by_rounds.keys() == by_plans.keys()
+    alike = {each for each, found in by_rounds.items() if found.groups == by_plans[each].groups}
+    assert alike >= {"wfbp", "naive", "sync_easgd", "fused", "dear"}, "they cut by size alone"
+    for each, found in by_rounds.items():
+        assert found.step.seconds == pytest.approx(by_plans[each].step.seconds, rel=0.02), each
+        if each in alike:
+            assert found.communicate == pytest.approx(by_plans[each].communicate, rel=0.02), each
