@@ -186,8 +186,8 @@ def test_predictions_are_also_counted_where_the_machine_repeats_itself(tmp_path:
     assert main([str(tmp_path)]) == 0
     text = (tmp_path / "table.md").read_text()
     assert (
-        "2 of these 3 steps repeat themselves to 3 %: of these predictions 1 are within 10 %, the mean error is 10.0 %, "
-        "the largest +15.0 % (a-0)." in text
+        "2 of these 3 steps repeat themselves to 3 %: of these predictions 1 are within 10 %, the mean error is "
+        "10.0 %, the largest +15.0 % (a-0)." in text
     )
 
 

@@ -78,7 +78,7 @@ def near(error: float) -> bool:
 
 
 def where_steady(runs: Sequence[Predicted], errors: Mapping[str, float]) -> str:
-    """How near predictions come where the machine repeats itself, in a sentence. errors: of some of the runs, by name."""
+    """How near predictions come where the machine repeats itself, in a sentence. errors: of some of the runs, by name"""
     steady = {each.name for each in runs if each.repeats is not None and each.repeats <= STEADY}
     judged = {name: error for name, error in errors.items() if name in steady}
     if not judged:
@@ -87,5 +87,6 @@ def where_steady(runs: Sequence[Predicted], errors: Mapping[str, float]) -> str:
     return (
         f"{len(judged)} of these {len(errors)} steps repeat themselves to {100 * STEADY:.0f} %: of these predictions "
         f"{sum(map(near, judged.values()))} are within {100 * NEAR:.0f} %, the mean error is "
-        f"{100 * statistics.fmean(map(abs, judged.values())):.1f} %, the largest {100 * judged[worst]:+.1f} % ({worst})."
+        f"{100 * statistics.fmean(map(abs, judged.values())):.1f} %, the largest {100 * judged[worst]:+.1f} % "
+        f"({worst})."
     )

@@ -1,10 +1,10 @@
 """How well a run's measured step repeats itself: where the median of another run of as many steps would lie.
 
-A record keeps the 10th percentile, the median and the 90th percentile of its counted steps, not each step. Were the steps
-drawn independently, the median of n of them would scatter by sqrt(pi / 2n) of the steps' standard deviation, and two such
-medians would differ by sqrt(2) times as much. That is the least by which runs differ: what a machine does otherwise an
-hour later is in no single run. The seconds of whole epochs, which a record has as well, say less: they include what an
-epoch's end takes, which is a tenth of a step and more where an epoch has one step.
+A record keeps the 10th percentile, the median and the 90th percentile of its counted steps, not each step. Were the
+steps drawn independently, the median of n of them would scatter by sqrt(pi / 2n) of the steps' standard deviation, and
+two such medians would differ by sqrt(2) times as much. That is the least by which runs differ: what a machine does
+otherwise an hour later is in no single run. The seconds of whole epochs, which a record has as well, say less: they
+include what an epoch's end takes, which is a tenth of a step and more where an epoch has one step.
 """
 
 import math
@@ -22,7 +22,7 @@ DECILES = 2.563
 
 
 def repeats_to(record: Mapping[str, Any]) -> float | None:
-    """Share of the median step within which 19 of 20 medians of other such runs would lie; None where nobody can say."""
+    """Share of the median step within which 19 of 20 medians of other such runs would lie; None where none can tell."""
     steps, count = record["step_seconds"], record["images_per_second"]["steps"]
     low, middle, high = (steps[key] for key in ("p10", "median", "p90"))
     if None in (low, middle, high) or count < LEAST_STEPS or not middle:
