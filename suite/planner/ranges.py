@@ -6,8 +6,8 @@ range is its step with an exchange as short, and as long, as nine out of ten of 
 
 A step that hides its exchange says nothing of it. What computing was off by would count as the exchange's, and only
 where a step took longer than simulated: one that took less has no factor. So exchanges would seem to take longer than
-predicted more often than they do, and the short end of the range would lie nearer than it does. What these steps are off
-by is computing's range.
+predicted more often than they do, and the short end of the range would lie nearer than it does. What these steps are
+off by is computing's range.
 """
 
 import json

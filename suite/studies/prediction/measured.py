@@ -78,7 +78,12 @@ def near(error: float) -> bool:
 
 
 def where_steady(runs: Sequence[Predicted], errors: Mapping[str, float]) -> str:
-    """How near predictions come where the machine repeats itself, in a sentence. errors: of some of the runs, by name"""
+    """How near predictions come where the machine repeats itself, in a sentence; "" for none.
+
+    errors  of some of the runs, by name
+    """
+    if not errors:
+        return ""
     steady = {each.name for each in runs if each.repeats is not None and each.repeats <= STEADY}
     judged = {name: error for name, error in errors.items() if name in steady}
     if not judged:

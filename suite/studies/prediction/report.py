@@ -90,7 +90,7 @@ def document(
         f"these steps' 10th and 90th percentiles. {where_steady(runs, {each.name: each.error for each in runs})}",
         "",
         *([] if outside is None else [outside.said, ""]),
-        *([] if before is None else [f"{before.said(measured)} {where_steady(runs, before.errors(measured))}", ""]),
+        *([] if before is None else [_before(before, runs), ""]),
         *([EXPLAINED, ""] if has_cells else []),
         *trust.note({each.name: [each.run] for each in runs}, ""),
         *markdown.table(
@@ -106,6 +106,11 @@ def document(
         ),
     ]
     return "\n".join(lines) + "\n" + FIGURE
+
+
+def _before(before: Signed, runs: Sequence[Predicted]) -> str:
+    measured = {each.name: each.seconds for each in runs}
+    return f"{before.said(measured)} {where_steady(runs, before.errors(measured))}".rstrip()
 
 
 def verdict(runs: Sequence[Predicted]) -> str:
