@@ -86,7 +86,7 @@ def document(
         "(`naive`, `sync_easgd`, or a single message) these steps are the schedule itself, and the error only says how "
         f"steady they are; {overlapping(runs)}",
         "",
-        f"Column \"repeats to\": where the median of another run of as many steps would lie, 19 times out of 20, by "
+        'Column "repeats to": where the median of another run of as many steps would lie, 19 times out of 20, by '
         f"these steps' 10th and 90th percentiles. {where_steady(runs, {each.name: each.error for each in runs})}",
         "",
         *([] if outside is None else [outside.said, ""]),
