@@ -3,12 +3,17 @@
 `wirebench study prediction report --simulate` compares steps that were measured with what the simulator says of them,
 and writes how many times as long as predicted their exchanges took (results/prediction/outside.json). A prediction's
 range is its step with an exchange as short, and as long, as nine out of ten of those.
+
+A step that hides its exchange says nothing of it. What computing was off by would count as the exchange's, and only
+where a step took longer than simulated: one that took less has no factor. So exchanges would seem to take longer than
+predicted more often than they do, and the short end of the range would lie nearer than it does. What these steps are
+off by is computing's range.
 """
 
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,17 +43,27 @@ class Errors:
     low, high  what nine out of ten measured exchanges took, over what was predicted of them
     runs       how many runs say so
     network    share by which the fit of the links' speeds was off at its median cell; 0 where none was fitted
+    computing  the same as low and high, of whole steps whose exchange is hidden
     """
 
     low: float
     high: float
     runs: int
     network: float = 0.0
+    computing: tuple[float, float] = (1.0, 1.0)
 
     def factors(self, compress: tuple[float, float]) -> tuple[Factors, Factors]:
         """The shortest and the longest exchange; compress: how far the compressor's measured turns lay apart."""
         shortest = Factors(self.low / (1 + self.network), self.low * compress[0])
         return shortest, Factors(self.high * (1 + self.network), self.high * compress[1])
+
+    def of_steps(self, compress: tuple[float, float]) -> tuple[Factors, Factors]:
+        """The same of steps that are held against measured ones, with what computing may be off by.
+
+        Where compositions are compared with one another it moves all of them alike, and is left out.
+        """
+        shortest, longest = self.factors(compress)
+        return shortest._replace(compute=self.computing[0]), longest._replace(compute=self.computing[1])
 
     @property
     def said(self) -> str:
@@ -62,21 +77,21 @@ class Errors:
 
 def of(factors: Sequence[float]) -> Errors:
     """From what exchanges took, over what was predicted of them; what was predicted is always in the range."""
-    ordered = sorted(factors)
-    low, high = (_quantile(ordered, share) for share in (TAIL, 1 - TAIL))
-    return Errors(min(low, 1.0), max(high, 1.0), len(ordered))
+    return Errors(*_ends(factors), len(factors))
 
 
 def load(path: Path = SHIPPED, network: float = 0.0) -> Errors:
     """What the study of predictions wrote; UserError for a file that is not that."""
     try:
-        factors = [float(each["factor"]) for each in _table(path)["runs"] if not each["fitted"]]
-    except (ValueError, TypeError, KeyError) as error:
+        held = [each for each in _table(path)["runs"] if not each["fitted"]]
+        factors = [float(each["factor"]) for each in held if each["factor"] is not None]
+        hidden = [each for each in held if each["factor"] is None]
+        steps = [float(each["measured_seconds"]) / float(each["simulated_seconds"]) for each in hidden]
+    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
         raise UserError(f"{path}: is not what `{WRITER}` writes: {error}") from error
-    if not factors or not all(0 < each < math.inf for each in factors):
+    if not factors or not all(0 < each < math.inf for each in (*factors, *steps)):
         raise UserError(f"{path}: runs: needs factors above 0 of runs that nothing was fitted to; `{WRITER}` writes it")
-    found = of(factors)
-    return Errors(found.low, found.high, found.runs, network)
+    return replace(of(factors), network=network, computing=_ends(steps or [1.0]))
 
 
 class Machine(NamedTuple):
@@ -120,6 +135,12 @@ def written(runs: Sequence[dict[str, object]], about: dict[str, object]) -> str:
     lines = ",\n".join(f"  {json.dumps(run)}" for run in runs)
     head = json.dumps(about, indent=1).removesuffix("\n}")
     return f'{head},\n "runs": [\n{lines}\n ]\n}}\n'
+
+
+def _ends(ratios: Sequence[float]) -> tuple[float, float]:
+    """Between which nine out of ten lie, with 1 always inside."""
+    ordered = sorted(ratios)
+    return min(_quantile(ordered, TAIL), 1.0), max(_quantile(ordered, 1 - TAIL), 1.0)
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

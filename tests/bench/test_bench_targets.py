@@ -252,7 +252,7 @@ TOOLS: dict[str, Callable[[Words, Place], Any]] = {
 @pytest.fixture(autouse=True)
 def planner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What the planner finds depends on this machine's memory; here its speed is made up."""
-    monkeypatch.setattr(break_even, "copy_bytes_per_second", lambda: 1e10)
+    monkeypatch.setattr(break_even, "memory", lambda rates: (1e10, "probe"))
     monkeypatch.setattr(methods, "RESULTS", tmp_path)
 
 

@@ -31,6 +31,14 @@ def test_nine_out_of_ten_lie_in_the_range_and_the_prediction_too(tmp_path):
     runs: list[dict[str, object]] = [{"factor": 0.5, "fitted": False}, {"factor": 9.0, "fitted": True}]
     path.write_text(ranges.written(runs, {"processor": {"cores": 2}, "other_seconds": {"2": 0.1, "8": 0.4}}))
     assert ranges.load(path) == ranges.Errors(0.5, 1.0, 1), "runs that the constants were fitted to say nothing"
+    hidden = {"factor": None, "fitted": False, "simulated_seconds": 1.0}
+    runs += [{**hidden, "measured_seconds": seconds} for seconds in (1.04, 1.02)]
+    path.write_text(ranges.written(runs, {"processor": {"cores": 2}, "other_seconds": {"2": 0.1, "8": 0.4}}))
+    found = ranges.load(path)
+    assert (found.low, found.high, found.runs) == (0.5, 1.0, 1), "a hidden exchange says nothing of messages"
+    shortest, longest = found.of_steps((1.0, 1.0))
+    assert shortest == (0.5, 0.5, 1.0) and longest == (1.0, 1.0, pytest.approx(1.039))
+    assert found.factors((1.0, 1.0))[1].compute == 1.0, "compositions are compared by their exchanges"
     made = ranges.machine(path)
     assert made.processor.cores == 2 and [made.other_seconds(hosts) for hosts in (2, 4, 6)] == [0.1, 0.1, 0.4]
     shortest, longest = ranges.Errors(0.5, 2.0, 9, network=0.1).factors((0.9, 1.2))

@@ -10,14 +10,17 @@ import pytest
 
 from suite.figures import colours
 from suite.studies import notes
+from suite.studies.break_even import run as break_even
 from suite.studies.break_even.figures import figure
 from suite.studies.break_even.report import findings, match
-from suite.studies.break_even.run import CONFIG
+from suite.studies.break_even.run import CONFIG, MEASURED_RATES, memory
 from suite.studies.break_even.sides import FILE, Predicted, Side, load, save
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
 from tests.studies.test_mg_wfbp_runs import rows
+from wirebench.simulation.compress_rates import Rates
+from wirebench.telemetry import environment
 from wirebench.topology import presets, topology_file
 from wirebench.topology.rates import parse_rate
 
@@ -55,6 +58,7 @@ def test_both_compositions_run_on_both_sides(tmp_path: Path, topology: Path) -> 
     assert run([*words, "--compressors", "topk", "--density", "0.05"], fake) == 0
     (below, above), given = load(out)
     assert given["trace"] == "vgg16_cifar_epyc" and given["memory_bytes_per_second"] > 1e8
+    assert given["memory_told_by"] in ("rates", "probe")
     assert (below.factor, above.factor) == (0.85, 1.15) and below.pays and not above.pays
     # A link that was shaped to 1 Gbit/s carried 0.9.
     for side in (below, above):
@@ -67,6 +71,19 @@ def test_both_compositions_run_on_both_sides(tmp_path: Path, topology: Path) -> 
     assert runs[1][:2] == ["compressor.name=topk", "compressor.density=0.05"]
     assert f"collective.name={below.lossy['collective']}" in runs[1]
     assert report([str(out)]) == 0
+
+
+def test_on_the_machine_of_the_rates_their_own_copies_count(monkeypatch) -> None:
+    """Elsewhere a probe says how fast memory copies; a name alone, such as "AMD EPYC", makes no machine the same."""
+    rates = Rates(MEASURED_RATES)
+    monkeypatch.setattr(break_even, "copy_bytes_per_second", lambda: 3e10)
+    monkeypatch.setattr(environment, "cpu", lambda: {**rates.cpu, "memory_mb": 1})
+    assert memory(rates) == (rates.bytes_per_second, "rates") and 1e9 < rates.bytes_per_second < 3e10
+    for other in ({"model": "another"}, {"flags": ["avx512f"]}, {"cores": 64}):
+        monkeypatch.setattr(environment, "cpu", lambda other=other: {**rates.cpu, **other})
+        assert memory(rates) == (3e10, "probe"), other
+    rates.cpu = {}
+    assert memory(rates) == (3e10, "probe"), "an older file does not say where it was measured"
 
 
 def side(factor: float) -> Side:

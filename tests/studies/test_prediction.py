@@ -1,15 +1,22 @@
 """wirebench study prediction report on records whose answers are known, and on runs simulated from outside."""
 
+import csv
 import json
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from suite.planner import ranges
 from suite.studies import notes
-from suite.studies.prediction.report import collect, figure
-from suite.studies.prediction.resimulated import Resimulated, fit, rates_of
+from suite.studies.prediction.measured import collect
+from suite.studies.prediction.repeats import repeats_to
+from suite.studies.prediction.report import figure
+from suite.studies.prediction.resimulated import LEAST_EXPOSED, Resimulated, fit, rates_of
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
@@ -23,6 +30,7 @@ fit_verb = verbs.verb("fit")
 CELLS = Path(__file__).resolve().parents[2] / "results" / "break_even" / "2x1gbit.jsonl"
 
 KINDS = ("measured", "predicted")
+PAGE = (Path(__file__).resolve().parents[2] / "results" / "prediction" / "README.md").read_text(encoding="utf-8")
 MACHINE = Processor(2.0, call_seconds=2e-3, message_seconds=4e-4, seconds_per_byte=2e-9)
 
 
@@ -59,7 +67,8 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     assert "of the 1 others 1 are within 10 %" in text, "under naive no message overlaps"
     rows = table(text)
     assert rows.keys() == {"a-0", "b-0"}
-    assert rows["a-0"][1:] == ["wfbp", "none", "ring", "9", "200.00", "210.00", "+5.0 %"]
+    assert rows["a-0"][1:6] == ["wfbp", "none", "ring", "9", "200.00"] and rows["a-0"][7:] == ["210.00", "+5.0 %"]
+    assert "None of these steps repeats itself to 3 %." in text, "they lie from 0.9 to 1.2 of the median"
     drawn = figure(collect(tmp_path))
     charts.check(drawn)
     points = [(row["name"], row["x"], row["y"], row["words"]) for row in charts.of(drawn, "point")]
@@ -98,7 +107,8 @@ def test_the_machines_constants_are_found_and_carry_to_other_runs(tmp_path: Path
     assert max(abs(run.error(found)) for run in runs) < 0.05
     assert max(abs(run.error(Processor(2.0))) for run in runs) > 0.3
     slow = next(run for run in runs if run.error(Processor(2.0)) < -0.2)
-    assert slow.factor(MACHINE) == pytest.approx(1.0, rel=0.01) and (slow.factor(Processor(2.0)) or 9.0) > 1.3
+    assert slow.exchange(MACHINE).factor == pytest.approx(1.0, rel=0.01)
+    assert (slow.exchange(Processor(2.0)).factor or 9.0) > 1.3
     assert main([str(tmp_path), "--simulate"]) == 0
     text = (tmp_path / "table.md").read_text()
     assert "Of the 4 others 4 are within 10 %" in text and "the largest of all is" in text
@@ -107,6 +117,78 @@ def test_the_machines_constants_are_found_and_carry_to_other_runs(tmp_path: Path
     assert all(abs(float(row[-2].removesuffix(" %"))) < 5 for row in cells)
     errors = ranges.load(tmp_path / "outside.json")
     assert 0.3 < errors.low <= 1 <= errors.high < 3 and 1 <= errors.runs <= 4, "of the runs that were held out"
+    assert_that_another_simulator_can_be_compared(tmp_path)
+
+
+def assert_that_another_simulator_can_be_compared(folder: Path) -> None:
+    """By the lines of the page that explains the files: here the other one is off by a tenth everywhere."""
+    (page := folder / "page").mkdir()
+    (page / "results").mkdir()
+    (page / "results" / "prediction").symlink_to(folder)
+    with (folder / "cells.csv").open() as file:
+        rows = {row["run"]: row for row in csv.DictReader(file)}
+    assert [row["held_out"] for row in rows.values()] == ["no", "yes"] * 4 + ["no"]
+    theirs = {name: 1.1e-3 * float(row["measured_median_ms"]) for name, row in rows.items()}
+    (page / "theirs.json").write_text(json.dumps(theirs))
+    lines = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    said = subprocess.run([sys.executable, "-c", *lines], cwd=page, capture_output=True, text=True, check=True).stdout
+    assert "theirs: mean 10.0%, worst +10.0% (" in said and said.startswith("ours: mean ")
+
+
+def test_a_step_that_hides_its_exchange_says_nothing_of_exchanges(tmp_path: Path) -> None:
+    """Of a long computation a tenth more is computing's, however little of the exchange shows."""
+    draft = made(1.0, 1.0)
+    draft["config"]["network"]["dilation"] = 400.0
+    hidden = Resimulated(notes.NotedRun(tmp_path, {"link": "1gbit"}, draft), Rates())
+    hidden.measured = 1.1 * hidden.seconds(MACHINE)
+    exposed, factor = hidden.exchange(MACHINE)
+    assert 0 < exposed < LEAST_EXPOSED * hidden.seconds(MACHINE) and factor is None
+    shows = Resimulated(notes.NotedRun(tmp_path, {"link": "1gbit"}, made(1.0, 1.0, "naive")), Rates())
+    shows.measured = 1.1 * shows.seconds(MACHINE)
+    assert 1.1 < (shows.exchange(MACHINE).factor or 0) < 2
+
+
+def test_a_cell_has_what_another_simulator_needs_and_the_page_explains_it(tmp_path: Path) -> None:
+    put(tmp_path, "a", 0, made(0.2, 0.21))
+    put(tmp_path / "deeper", "b", 0, made(0.2, 0.21))
+    assert main([str(tmp_path)]) == 0
+    assert [path.parent.name for path in tmp_path.rglob("cell.json")] == ["a-0"], "those of the folder itself"
+    cell = json.loads((tmp_path / "a-0" / "cell.json").read_text())
+    assert cell["composition"]["collective"] == {"name": "ring"}
+    assert cell["model"]["trace"] == "configs/traces/resnet20_gtx1080ti.json" and cell["model"]["dilation"] == 4.0
+    assert cell["cluster"] == {"hosts": 4, "ranks": 4, "link_bits_per_second": 1e9, "burst_bytes": 70312}
+    assert cell["measured"]["step_seconds_median"] == 0.2 and cell["predicted"] == {
+        "own_steps": {"seconds": 0.21, "error": pytest.approx(0.05)}
+    }
+    sections = (section for section in cell.values() if isinstance(section, dict))
+    fields = {*cell, *(key for section in sections for key in section)} | {"outside", "before", "held_out", "low"}
+    header = (tmp_path / "cells.csv").read_text().partition("\n")[0].split(",")
+    assert not [name for name in {*fields, *header} if f"`{name}`" not in PAGE]
+
+
+def test_how_well_a_step_repeats_itself_is_told_by_its_steps() -> None:
+    """Of a hundred draws of two runs of 14 steps about five pairs of medians differ by more than that."""
+    run = {"step_seconds": {"median": 1.0, "p10": 1 - 1.2816 * 0.02, "p90": 1 + 1.2816 * 0.02}}
+    told = repeats_to({**run, "images_per_second": {"steps": 14}})
+    rng = np.random.default_rng(0)
+    medians = np.median(rng.normal(1, 0.02, (2, 10_000, 14)), axis=2)
+    assert told is not None and np.mean(np.abs(medians[0] - medians[1]) > told) == pytest.approx(0.05, abs=0.015)
+    assert repeats_to({**run, "images_per_second": {"steps": 4}}) is None
+    unknown = {"median": 1.0, "p10": None, "p90": 1.1}
+    assert repeats_to({"step_seconds": unknown, "images_per_second": {"steps": 14}}) is None
+
+
+def test_predictions_are_also_counted_where_the_machine_repeats_itself(tmp_path: Path) -> None:
+    for turn, (predicted, spread) in enumerate(((0.23, 0.001), (0.21, 0.002), (0.4, 0.2))):
+        found = made(0.2, predicted)
+        found["step_seconds"] |= {"p10": 0.2 - spread, "p90": 0.2 + spread}
+        put(tmp_path, "a", turn, found)
+    assert main([str(tmp_path)]) == 0
+    text = (tmp_path / "table.md").read_text()
+    assert (
+        "2 of these 3 steps repeat themselves to 3 %: of these predictions 1 are within 10 %, the mean error is "
+        "10.0 %, the largest +15.0 % (a-0)." in text
+    )
 
 
 def test_how_long_compressors_work_is_what_was_measured_beside_the_runs(tmp_path: Path) -> None:

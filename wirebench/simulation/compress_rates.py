@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from wirebench.errors import UserError
 from wirebench.record import compressor_results
@@ -41,6 +41,7 @@ class Rates:
 
     workers           world size of the measurement
     bytes_per_second  memory traffic of a copy of the largest vector there, read and written
+    cpu               of that machine, as a record's environment describes it; empty where the file does not
     """
 
     def __init__(self, path: Path = SHIPPED) -> None:
@@ -48,6 +49,7 @@ class Rates:
         self.workers = int(measured.header["workers"])
         if not measured.cells:
             raise UserError(f"{path}: has no cells")
+        self.cpu: dict[str, Any] = measured.header.get("environment", {}).get("cpu", {})
         largest = max(measured.cells, key=lambda cell: cell.items if cell.turns else 0)
         self.bytes_per_second = 2 * FLOAT_BYTES * largest.items / largest.copy if largest.turns else math.inf
         self._costs: dict[str, _Cost] = {}

@@ -41,10 +41,15 @@ def host() -> dict[str, Any]:
         "versions": _versions(),
         "hostname": hostname(),
         "kernel": platform.release(),
-        "cpu": {"model": _cpu_model(), "flags": cpu_flags(), "cores": _cores(), "memory_mb": _memory_mb()},
+        "cpu": cpu(),
         "gpus": _gpus(),
         "gpu_driver": gpu.driver_version(),
     }
+
+
+def cpu() -> dict[str, Any]:
+    """The machine's processor and memory; cores are those that the calling process may use."""
+    return {"model": _cpu_model(), "flags": cpu_flags(), "cores": _cores(), "memory_mb": _memory_mb()}
 
 
 def hostname() -> str:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,9 @@ RATES = "rates.jsonl"
 """Beside the runs: how long compressors work on their machine, by `wirebench bench compressors`."""
 LEAST = 4
 LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0
+LEAST_EXPOSED = 0.05
+"""Share of a step that its exchange adds, so that the step says how far off the exchange is. Steps are off by 2 % where
+messages are hidden: of an exchange that adds less, half or more of what it seems to be off by would be computing's."""
 ROBUST_SCALE = 0.05
 """Errors beyond this share of a step's time count less and less, so that a few disturbed runs bend nothing."""
 
@@ -120,11 +123,8 @@ class Resimulated(FromOutside):
         """The simulated step over the measured one, less 1."""
         return self.seconds(machine) / self.measured - 1
 
-    def factor(self, machine: Processor) -> float | None:
-        """How many times as long as simulated the exchanges took, to make the step as long as it was measured.
-
-        None where no exchange from LEAST_FACTOR to MOST_FACTOR times as long does.
-        """
+    def exchange(self, machine: Processor) -> "Exchange":
+        """What the simulated step has of its exchange, and how far off that is."""
         simulator = self._simulator(machine)
         found = simulator.step(self.scheduler)
 
@@ -132,10 +132,23 @@ class Resimulated(FromOutside):
             factors = Factors(math.exp(logarithm), math.exp(logarithm))
             return simulator.stretched(found, self.scheduler, factors).seconds + self.other - self.measured
 
-        low, high = math.log(LEAST_FACTOR), math.log(MOST_FACTOR)
-        if missing(low) >= 0 or missing(high) <= 0:
-            return None
-        return math.exp(brentq(missing, low, high, xtol=1e-4))
+        exposed, low, high = found.step.exposed, math.log(LEAST_FACTOR), math.log(MOST_FACTOR)
+        shows = exposed >= LEAST_EXPOSED * (found.step.seconds + self.other)
+        if not shows or missing(low) >= 0 or missing(high) <= 0:
+            return Exchange(exposed, None)
+        return Exchange(exposed, math.exp(brentq(missing, low, high, xtol=1e-4)))
+
+
+class Exchange(NamedTuple):
+    """A simulated exchange beside the measured step.
+
+    exposed_seconds  that it adds to the simulated step
+    factor           times as long as simulated the exchange took, to make the step as long as it was measured; None
+                     where it adds less than LEAST_EXPOSED, and where no factor from LEAST_FACTOR to MOST_FACTOR does
+    """
+
+    exposed_seconds: float
+    factor: float | None
 
 
 def replayed(folder: Path, option: str) -> dict[str, Resimulated]:

@@ -51,12 +51,17 @@ class Signed(NamedTuple):
         seconds, low, high = (1e3 * self.steps[name][key] for key in KEYS)
         return [f"{seconds:.2f}", f"{low:.2f}-{high:.2f}", f"{0.1 * seconds / measured - 100:+.1f} %"]
 
+    def errors(self, measured: Mapping[str, float]) -> dict[str, float]:
+        """Predicted over measured, less 1, by name. measured: seconds of the steps, by name"""
+        both = ((name, seconds) for name, seconds in measured.items() if name in self.steps)
+        return {name: self.steps[name]["seconds"] / seconds - 1 for name, seconds in both}
+
     def said(self, measured: Mapping[str, float]) -> str:
-        """How near they came, in sentences. measured: seconds of the steps, by name"""
+        """How near they came, in sentences. measured: as above"""
         both = [(self.steps[name], seconds) for name, seconds in measured.items() if name in self.steps]
         if not both:
             return ""
-        errors = [abs(step["seconds"] / seconds - 1) for step, seconds in both]
+        errors = [abs(error) for error in self.errors(measured).values()]
         inside = sum(step["low"] <= seconds <= step["high"] for step, seconds in both)
         order = kendalltau([step["seconds"] for step, _ in both], [seconds for _, seconds in both]).statistic
         tau = f"; Kendall's tau of their order {order:.2f}" if math.isfinite(order) else ""
@@ -79,7 +84,7 @@ def predict(compositions: Sequence[Composition], config: Path, machine: Path) ->
         resolved = resolve(loader.load(ROOT / config, list(each.overrides)))
         other = constants.other_seconds(each.hosts)
         made = FromOutside(loader.to_dict(resolved), each.hosts, each.link, other, rates)
-        low, high = made.between(constants.processor, errors.factors(rates.spread(each.compressor)))
+        low, high = made.between(constants.processor, errors.of_steps(rates.spread(each.compressor)))
         steps[each.name] = {"seconds": made.seconds(constants.processor), "low": low, "high": high}
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Signed(git["commit"], now, within(machine), steps)
