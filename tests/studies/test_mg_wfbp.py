@@ -140,13 +140,15 @@ def test_verdicts():
     assert made_so.state == "not run here" and "reconstructed so that this comes out" in made_so.why
 
 
-def put(folder: Path, name: str, schedule: str, nodes: int, seconds: float, **config: Any) -> dict[str, Any]:
+def put(
+    folder: Path, name: str, schedule: str, nodes: int, seconds: float, top1: float | None = None, **config: Any
+) -> dict[str, Any]:
     """A run under this schedule on so many machines of one rank: the authors' log of GoogLeNet, replayed."""
     made = record("none", seconds)
     made |= {"world_size": nodes, "load": [{"hostname": "a", "cores": 8, "others_cores": 0.1, "steal": 0.0}] * nodes}
     replayed = {"name": "replay", "trace": GOOGLENET.trace}
     made["config"] |= {"model": replayed, "network": {"dilation": 1.0}, "scheduler": {"name": schedule}, **config}
-    made["final"]["top1"] = config.get("top1")
+    made["final"]["top1"] = top1
     (folder / name).mkdir(parents=True)
     (folder / name / "record.json").write_text(json.dumps(made))
     return made
@@ -170,7 +172,7 @@ def test_runs_on_a_cluster_are_judged_and_take_the_place_of_predictions(wfbp: fl
     assert found["near_linear_wfbp"].here.startswith("78.4 % ")
     predicted = [replace(measured, here="predicted", about=model.label) for model in paper.MODELS]
     assert [each.about for each in cluster.instead(predicted, [measured])] == ["ResNet-50", "GoogLeNet, 1 a node"]
-    assert "| measured, 8 nodes: MG-WFBP over WFBP; here: predicted: GoogLeNet, 1 a node |" in cluster.section([measured])
+    assert "| measured, 8 nodes: MG-WFBP over WFBP: GoogLeNet, 1 a node |" in cluster.section([measured])
 
 
 @pytest.mark.parametrize(("lost", "state"), [(0.0, "reproduced"), (0.02, "not reproduced")])

@@ -6,6 +6,7 @@ one machine plays are one machine, so an emulated cluster says nothing here.
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,7 +128,8 @@ def _finding(
     shown = "" if figure is None else f"{figure:.2f}x"
     rules = trust.rules_of((row.runs for row in rows), "turns")
     records = tuple(run.folder for row in rows for run in row.runs)
-    return Finding(claim, here, verdict, f"{setting.model}, {setting.ranks} a node", shown, records, rules)
+    measured_claim = replace(claim, text=claim.text.partition("; here: ")[0])  # not "here: predicted"
+    return Finding(measured_claim, here, verdict, f"{setting.model}, {setting.ranks} a node", shown, records, rules)
 
 
 def _convergence(claim: Claim, model: Model, runs: Sequence[NotedRun]) -> Iterator[Finding]:
