@@ -1,7 +1,7 @@
 """method.json, what a study says of a run beside its record: written, read together with it, and compared."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -57,6 +57,18 @@ def read(folder: Path, needs: Mapping[str, Any]) -> list[NotedRun]:
     needs  the keys that every note has, and their types
     """
     return [NotedRun(path.parent, note(path, needs), schema.read(path.parent)) for path in _notes(folder)]
+
+
+def finished(folder: Path) -> list[NotedRun]:
+    """All finished runs anywhere below `folder`, by their path, without notes: somebody made them by hand."""
+    found = (NotedRun(path.parent, {}, schema.read(path)) for path in sorted(folder.rglob("record.json")))
+    return [run for run in found if run.record["status"] == "finished"]
+
+
+def commits(runs: Iterable[NotedRun]) -> str:
+    """Of the code that made them, in words."""
+    known = sorted({run.commit for run in runs})
+    return f"{'commit' if len(known) == 1 else 'commits'} {', '.join(known)}"
 
 
 def refuse_mixed(folder: Path, settings: Mapping[str, Mapping[str, object]]) -> None:

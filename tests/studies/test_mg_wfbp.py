@@ -1,14 +1,22 @@
 """The MG-WFBP paper: what its authors measured, predicted with one fitted number; and its claims, simulated."""
 
 import functools
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from suite.studies.mg_wfbp import origin, paper
+from suite.compose.resolve import resolve
+from suite.studies.mg_wfbp import cluster, origin, paper
 from suite.studies.mg_wfbp import simulated as report
 from suite.studies.mg_wfbp.claims import claims
 from suite.studies.mg_wfbp.paper import GOOGLENET, RESNET, Model, Step
 from tests import charts
+from tests.studies import verb
+from tests.studies.test_methods_run import record
+from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.telemetry import environment
 
@@ -130,3 +138,65 @@ def test_verdicts():
     assert (wfbp.here, wfbp.verdict.state) == ("predicted 78.4 %", "not run here")
     made_so = resnet["simulated, 64 nodes: efficiency of SyncEASGD"].verdict
     assert made_so.state == "not run here" and "reconstructed so that this comes out" in made_so.why
+
+
+def put(
+    folder: Path, name: str, schedule: str, nodes: int, seconds: float, top1: float | None = None, **config: Any
+) -> dict[str, Any]:
+    """A run under this schedule on so many machines of one rank: the authors' log of GoogLeNet, replayed."""
+    made = record("none", seconds)
+    made |= {"world_size": nodes, "load": [{"hostname": "a", "cores": 8, "others_cores": 0.1, "steal": 0.0}] * nodes}
+    replayed = {"name": "replay", "trace": GOOGLENET.trace}
+    made["config"] |= {"model": replayed, "network": {"dilation": 1.0}, "scheduler": {"name": schedule}, **config}
+    made["final"]["top1"] = top1
+    (folder / name).mkdir(parents=True)
+    (folder / name / "record.json").write_text(json.dumps(made))
+    return made
+
+
+@pytest.mark.parametrize(("wfbp", "state"), [(0.508, "reproduced"), (0.6, "direction reproduced")])
+def test_runs_on_a_cluster_are_judged_and_take_the_place_of_predictions(wfbp: float, state: str, tmp_path: Path):
+    steps = [("wfbp", 8, wfbp), ("mg_wfbp", 8, 0.423), ("wfbp", 1, 0.392), ("wfbp", 2, 0.4), ("wfbp", 4, 0.5)]
+    for turn in range(5):
+        for schedule, nodes, seconds in steps:
+            put(tmp_path, f"{schedule}-{nodes}-{turn}", schedule, nodes, seconds)
+        emulated = put(tmp_path, f"emulated-{turn}", "sync_easgd", 8, 0.6)
+        emulated["load"] = emulated["load"][:1]
+        (tmp_path / f"emulated-{turn}" / "record.json").write_text(json.dumps(emulated))
+    found = {each.claim.id: each for each in cluster.findings(cluster.load(tmp_path))}
+    assert {name: each.verdict.state for name, each in found.items()} == {
+        "measured_over_wfbp": state, "near_linear_wfbp": "not reproduced", "near_linear_mg_wfbp": "reproduced",
+    }, "hosts that one machine plays are no cluster"  # fmt: skip
+    measured = found["measured_over_wfbp"]
+    assert (measured.claimed, measured.about, len(measured.records)) == ("1.20x", "GoogLeNet, 1 a node", 10)
+    assert found["near_linear_wfbp"].here.startswith("78.4 % ")
+    predicted = [replace(measured, here="predicted", about=model.label) for model in paper.MODELS]
+    assert [each.about for each in cluster.instead(predicted, [measured])] == ["ResNet-50", "GoogLeNet, 1 a node"]
+    assert "| measured, 8 nodes: MG-WFBP over WFBP: GoogLeNet, 1 a node |" in cluster.section([measured])
+
+
+@pytest.mark.parametrize(("lost", "state"), [(0.0, "reproduced"), (0.02, "not reproduced")])
+def test_accuracies_of_trainings_are_judged_beside_those_of_one_message(lost: float, state: str, tmp_path: Path):
+    trained: dict[str, Any] = {"model": {"name": "resnet50"}, "data": {"name": "imagefolder", "batch_size": 32}}
+    for seed in range(3):
+        length = {"train": {"epochs": 13, "seed": seed}}
+        for schedule, top1 in (("mg_wfbp", 0.7 - lost), ("sync_easgd", 0.7)):
+            put(tmp_path, f"{schedule}-{seed}", schedule, 8, 0.4, **trained, **length, top1=top1 + 1e-4 * seed)
+    put(tmp_path, "short-0", "mg_wfbp", 8, 0.4, **trained, train={"epochs": 2, "seed": 3}, top1=0.1)
+    [judged] = [each for each in cluster.findings(cluster.load(tmp_path)) if each.claim.id == "convergence"]
+    assert (judged.about, judged.verdict.state, len(judged.records)) == ("ResNet-50", state, 6)
+
+
+def test_a_replay_in_slow_motion_is_no_run_of_the_papers_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    put(tmp_path, "wfbp-0", "wfbp", 8, 5.0, network={"dilation": 10.0})
+    assert verb.report("mg_wfbp")(["--cluster", str(tmp_path), "--print"]) == 2
+    assert "has no finished run of googlenet or resnet50" in capsys.readouterr().err
+
+
+def test_commands_of_claims_that_are_not_run_make_sense():
+    commands = [claim.command for claim in paper.PUBLISHED.claims.values() if "train.py" in claim.command]
+    assert len(commands) == 5
+    for command in commands:
+        config, *overrides = command.partition("train.py ")[2].split()
+        made = resolve(loader.load(config, overrides))
+        assert made.network.dilation == 1, "a real network is not slowed down"

@@ -17,6 +17,7 @@ from suite.webpage import charts, overview, prose, readme, render
 from suite.webpage.content import Section, counted
 from suite.webpage.findings import sentences
 from tests.charts import note
+from tests.studies.test_methods_run import put, record
 
 SOURCE = {"authors": "A. Author", "title": "On <b>wires</b>", "published": "2026"}
 
@@ -97,6 +98,20 @@ def test_a_verdict_from_records_that_break_a_rule_says_so_wherever_it_is_shown_o
     (tmp_path / "README.md").write_text(f"{readme.BEGIN}\n{readme.END}\n")
     assert "| 1 (1) |" in readme.text([broken], tmp_path / "README.md", tmp_path / "report.html")
     assert "1 of them from records that break a rule" in note(overview.verdicts([broken]))
+
+
+def test_what_is_said_of_speed_is_of_compressors_and_holds_in_every_turn(tmp_path: Path) -> None:
+    """Another code of gTop-k is no further compressor, and one turn that is slower than dense is enough."""
+    steps = {"dense": ["none", 1.0], "topk": ["topk", 0.5], "gtopk": ["gtopk", 0.8], "int8": ["int8", 0.9]}
+    steps["gtopk 16 bytes"] = ["suite.studies.gs_sgd.released_gtopk", 0.7]
+    for label, (name, seconds) in steps.items():
+        for turn in range(5):
+            made = record(name, 1.1 if (name, turn) == ("int8", 3) else seconds)
+            made["config"]["network"]["dilation"] = 1.0
+            put(tmp_path / "methods" / "vgg16", label, turn, made)
+    (tmp_path / "methods" / "vgg16" / "table.md").touch()
+    said = "2 of 3 compressors are faster than dense training in every turn, at most 2.0 times [2.0 - 2.0], by topk"
+    assert said in sentences([], tmp_path)[1]
 
 
 def test_a_run_that_converges_otherwise_than_its_reference_is_flagged(

@@ -8,14 +8,13 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from suite.studies import trust
+from suite.studies import notes, trust
 from suite.studies.claim import Claim
 from suite.studies.findings import Finding
 from suite.studies.iwp.claims import CLAIMED
 from suite.studies.iwp.variants import FIXED, LAYERWISE
 from suite.studies.notes import NotedRun
 from wirebench.errors import UserError
-from wirebench.record import schema
 
 BASELINE = "baseline"
 ABOVE = "above"
@@ -28,9 +27,8 @@ def load(folder: Path | None) -> Trained:
     if folder is None:
         return {}
     found: defaultdict[tuple[str, str], list[NotedRun]] = defaultdict(list)
-    for path in sorted(folder.rglob("record.json")):
-        run = NotedRun(path.parent, {}, schema.read(path))
-        if run.has("config", "data", "name") == "imagefolder" and _is_whole(run):
+    for run in notes.finished(folder):
+        if run.has("config", "data", "name") == "imagefolder" and run.has("final", "top1") is not None:
             found[str(run.has("config", "model", "name")), method_of(run)].append(run)
     if not found:
         raise UserError(f"--imagenet: {folder}: has no finished run on an image folder")
@@ -66,10 +64,6 @@ def _finding(claim: Claim, ours: Sequence[NotedRun], base: Sequence[NotedRun]) -
     here = f"{middle:.2f} {what} [{spread[0]:.2f} - {spread[1]:.2f}] ({seeds} {'seed' if seeds == 1 else 'seeds'})"
     records = tuple(run.folder for those in runs for run in those)
     return Finding(claim, here, claim.judge(middle, spread), "", "", records, trust.rules_of(runs, "seeds"))
-
-
-def _is_whole(run: NotedRun) -> bool:
-    return run.record["status"] == "finished" and run.has("final", "top1") is not None
 
 
 def _points(runs: Sequence[NotedRun]) -> list[float]:

@@ -136,7 +136,7 @@ def document(part: str, rows: Sequence[Counted]) -> str:
             "",
             f"{config['model']['name']} on {config['data']['name']}, {record['world_size']} virtual workers of "
             f"{config['data']['batch_size']} images, {rows[0].steps} steps, on {rows[0].run.machine}; made by "
-            f"`wirebench study iwp run`, commit {rows[0].run.commit}.",
+            f"`wirebench study iwp run`, {notes.commits(row.run for row in rows)}.",
             "",
             *table(HEAD, [row.cells() for row in rows]),
             LEGEND,

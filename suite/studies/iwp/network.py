@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from suite.studies import trust
+from suite.studies import notes, trust
 from suite.studies.claim import Claim
 from suite.studies.findings import Finding
 from suite.studies.iwp.variants import DENSE, FIXED, kind, unlabelled
@@ -90,7 +90,7 @@ def document(rows: Sequence[Row]) -> str:
             "",
             f"{config['model']['name']} on {config['data']['name']}, {run.note['hosts']} emulated hosts of one worker "
             f"with {config['data']['batch_size']} images, links of {run.note['link']}, on {run.machine}; made by "
-            f"`wirebench study iwp run`, commit {run.commit}.",
+            f"`wirebench study iwp run`, {notes.commits(each for row in rows for each in row.runs)}.",
             "",
             *table(HEAD, lines),
             *trust.note({unlabelled(row.label): row.runs for row in rows}, "turns"),

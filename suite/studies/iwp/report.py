@@ -10,7 +10,7 @@ from pathlib import Path
 
 from suite.studies.convergence import rows as convergence
 from suite.studies.findings import Finding, claims_table, with_unrun
-from suite.studies.iwp import figures, imagenet, measured, network
+from suite.studies.iwp import dispersion, figures, imagenet, measured, network
 from suite.studies.iwp.claims import CLAIMED, PUBLISHED, of_densification, of_intervals, of_ratios, of_trainings
 from suite.studies.iwp.measured import Counted
 from suite.studies.page import Page
@@ -36,13 +36,15 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     """All claims: judged by whatever runs are there, not run here where these are missing."""
     parts, slow = _parts(options.runs), network.load(options.runs / NETWORK)
     tasks = sorted({path.parents[1] for path in options.trainings.glob("*/*/method.json")})
+    trained = imagenet.load(options.imagenet)
     found = [
         *of_ratios(parts),
         *(each for folder in tasks for each in of_trainings(convergence.load(folder), folder.name)),
         *of_intervals(parts.get("cifar", ())),
         *of_densification(),
         *network.findings(slow, CLAIMED),
-        *imagenet.findings(imagenet.load(options.imagenet)),
+        *imagenet.findings(trained),
+        *dispersion.findings(trained),
     ]
     return with_unrun(found, CLAIMED.values())
 

@@ -3,13 +3,15 @@
 wirebench study mg_wfbp report                                        simulated, in half a minute: results/mg-wfbp
 wirebench study mg_wfbp report --dir FOLDER                           the same, elsewhere
 wirebench study mg_wfbp report results/schedules/googlenet_8x10gbit   of what `wirebench study mg_wfbp run` measured
+wirebench study mg_wfbp report --cluster FOLDER                       also what the claims' commands made on a cluster
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from suite.studies.findings import Finding
-from suite.studies.mg_wfbp import measured, simulated
+from suite.studies.mg_wfbp import cluster, measured, simulated
 from suite.studies.page import Page, tables_below
 from suite.studies.runner import RESULTS
 from wirebench.errors import UserError
@@ -19,22 +21,27 @@ def flags(parser: argparse.ArgumentParser) -> None:
     """Which report."""
     add = parser.add_argument
     add("folders", type=Path, nargs="*", metavar="FOLDER", help="runs, whose tables and figures are made instead")
+    add("--cluster", type=Path, metavar="FOLDER", help="also runs on a cluster of machines, anywhere below FOLDER")
     add("--dir", type=Path, metavar="FOLDER", help="where the simulated report goes (results/mg-wfbp)")
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
     """The simulated one, or one for each folder."""
     if not options.folders:
-        return [simulated.page(options.dir or RESULTS / "mg-wfbp")]
-    if options.dir is not None:
-        raise UserError("--dir: the report of runs stands in their folder")
+        measured_there = cluster.findings(cluster.load(options.cluster))
+        page = simulated.page(options.dir or RESULTS / "mg-wfbp")
+        return [replace(page, text=page.text + cluster.section(measured_there))]
+    for name in ("dir", "cluster"):
+        if getattr(options, name) is not None:
+            raise UserError(f"--{name}: the report of runs stands in their folder")
     return [measured.page(folder) for folder in options.folders]
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
     """Those of the simulator, or of each folder."""
     if not options.folders:
-        return simulated.findings()
+        measured_there = cluster.findings(cluster.load(options.cluster))
+        return cluster.instead(simulated.findings(), measured_there)
     return [each for folder in options.folders for each in measured.findings(folder)]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from suite.compose.resolve import resolve
-from suite.studies.iwp import figures, imagenet, measured, network, report
+from suite.studies.iwp import dispersion, figures, imagenet, measured, network, report
 from suite.studies.iwp.claims import CLAIMED, united
 from suite.studies.iwp.measured import Counted
 from suite.studies.notes import NotedRun
@@ -142,6 +142,27 @@ def test_trainings_on_imagenet_are_judged_beside_their_baseline(
     assert any(rule.startswith("seeds") for rule in judged.rules), "one seed each"
     assert verb.report("iwp")(["--imagenet", str(tmp_path / "nothing"), "--print"]) == 2
     assert "has no finished run on an image folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("turn, state", [(20, "reproduced"), (12, "not decidable"), (None, "not decidable")])
+def test_the_epoch_in_which_an_importance_turns_is_told_by_the_steps(
+    turn: int | None, state: str, tmp_path: Path
+) -> None:
+    """Three times as dispersed from one epoch on; a run whose importance creeps has no such epoch."""
+    made = run_record("2+2")
+    layerwise = {"name": "iwp", "mode": "layerwise"}
+    made["config"] |= {"model": {"name": "resnet50"}, "data": {"name": "imagefolder"}, "compressor": layerwise}
+    (tmp_path / "record.json").write_text(json.dumps(made))
+    assert not list(dispersion.findings(imagenet.load(tmp_path))), "the record alone does not tell"
+    lines: list[dict[str, float]] = []
+    for epoch in range(1, 31):
+        variance = 1 + 0.01 * epoch if turn is None or epoch < turn else 3.0
+        read = {dispersion.MEAN: 0.5, dispersion.VARIANCE: variance}
+        lines += [{"epoch": epoch - 1, **read}, {"epoch": epoch - 1}]
+    (tmp_path / "steps.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    [found] = dispersion.findings(imagenet.load(tmp_path))
+    assert (found.verdict.state, found.verdict.measured) == (state, turn or 0)
+    assert found.here.startswith("in no epoch" if turn is None else f"epoch {turn} ")
 
 
 @pytest.mark.parametrize("age, state", [(150.0, "reproduced"), (0.3, "not decidable")])

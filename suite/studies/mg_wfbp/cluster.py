@@ -1,0 +1,155 @@
+"""The paper's measured claims, judged by runs that somebody with a cluster made by the claims' commands.
+
+Runs are told apart by what their records say: the network, the schedule, and on how many machines they ran. Hosts that
+one machine plays are one machine, so an emulated cluster says nothing here.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from suite.studies import notes, trust
+from suite.studies.claim import Claim
+from suite.studies.convergence.rows import Method
+from suite.studies.convergence.verdicts import judge_points
+from suite.studies.findings import Finding, claims_table
+from suite.studies.mg_wfbp.paper import GOOGLENET, MODELS, PUBLISHED, RESNET, Model
+from suite.studies.notes import NotedRun
+from suite.studies.rows import Row, Spread, fastest, times_faster
+from wirebench.errors import UserError
+
+NAMES = {"googlenet": GOOGLENET, "resnet50": RESNET}
+"""The models that compute. A replay of the authors' own log stands for one; a reconstructed trace does not."""
+OURS, S_SGD = "mg_wfbp", "sync_easgd"
+"""One message after the backward pass is S-SGD."""
+
+
+class Setting(NamedTuple):
+    """What a run is of: the network by the paper's name, its schedule, machines, and ranks on each."""
+
+    model: str
+    schedule: str
+    nodes: int
+    ranks: int
+
+
+Rows = Mapping[Setting, Row]
+
+
+def load(folder: Path | None) -> list[NotedRun]:
+    """The finished runs of the paper's networks below `folder`, none for None; UserError where there is none."""
+    if folder is None:
+        return []
+    found = [run for run in notes.finished(folder) if model_of(run) is not None]
+    if not found:
+        raise UserError(f"--cluster: {folder}: has no finished run of {' or '.join(NAMES)}")
+    return found
+
+
+def model_of(run: NotedRun) -> Model | None:
+    """The paper's network that the run computes, or replays by the authors' log at its own speed; else None."""
+    section = run.record["config"]["model"]
+    if section.get("name") != "replay":
+        return NAMES.get(str(section.get("name")))
+    if (run.has("config", "network", "dilation") or 1) != 1:
+        return None
+    return next((model for model in MODELS if model.measured and model.trace == section.get("trace")), None)
+
+
+def findings(runs: Sequence[NotedRun]) -> list[Finding]:
+    """Every claim of which these runs have all that it compares."""
+    rows = _rows(runs)
+    found: list[Finding] = []
+    for claim in PUBLISHED.claims.values():
+        for model in MODELS:
+            if "predicted_over" in claim.about:
+                found += _factors(claim, model, rows)
+            elif "predicted_efficiency" in claim.about:
+                found += _efficiencies(claim, model, rows)
+            elif claim.id == "convergence":
+                found += _convergence(claim, model, runs)
+    return found
+
+
+def instead(predicted: Sequence[Finding], measured: Sequence[Finding]) -> list[Finding]:
+    """All of both, but for predictions of what was measured on a cluster."""
+    known = {(each.claim.id, each.about.partition(",")[0]) for each in measured}
+    return [*(each for each in predicted if (each.claim.id, each.about) not in known), *measured]
+
+
+def section(found: Sequence[Finding]) -> str:
+    """For the report's end; nothing without a finding."""
+    return "\n".join(["", "## On a cluster", "", *claims_table(found)]).rstrip() + "\n" if found else ""
+
+
+def _rows(runs: Sequence[NotedRun]) -> Rows:
+    by: defaultdict[Setting, list[NotedRun]] = defaultdict(list)
+    for run in runs:
+        model, nodes = model_of(run), len(run.has("load") or ())
+        if model and nodes:
+            schedule = str(run.has("config", "scheduler", "name"))
+            by[Setting(model.label, schedule, nodes, run.record["world_size"] // nodes)].append(run)
+    return {setting: Row(setting.schedule, tuple(those)) for setting, those in by.items()}
+
+
+def _factors(claim: Claim, model: Model, rows: Rows) -> Iterator[Finding]:
+    """MG-WFBP's step against the rival's, on the most nodes that the authors had."""
+    rival = claim.about["predicted_over"]
+    figure = model.seconds(model.nodes[-1], rival) / model.seconds(model.nodes[-1], OURS)
+    for setting, ours in rows.items():
+        other = rows.get(setting._replace(schedule=rival))
+        if other and setting[:3] == (model.label, OURS, model.nodes[-1]) and (ratio := times_faster(ours, other)):
+            here = "{:.2f}x [{:.2f} - {:.2f}]".format(*ratio)
+            yield _finding(claim, setting, here, ratio, (ours, other), figure)
+
+
+def _efficiencies(claim: Claim, model: Model, rows: Rows) -> Iterator[Finding]:
+    """The lowest share of the throughput of as many single nodes, on the claim's numbers of nodes."""
+    schedule, nodes = claim.about["predicted_efficiency"], claim.about["nodes"]
+    for ranks in sorted({setting.ranks for setting in rows}):
+        single = [row for each, row in rows.items() if (each.model, each.nodes, each.ranks) == (model.label, 1, ranks)]
+        alone = fastest(single, [row.label for row in single])
+        settings = [Setting(model.label, schedule, each, ranks) for each in nodes]
+        many = [rows[setting] for setting in settings if setting in rows]
+        shares = [share for row in many if alone and (share := times_faster(row, alone))]
+        if alone and len(shares) == len(nodes):
+            lowest = min(shares)
+            here = "{:.1f} % [{:.1f} - {:.1f}]".format(*(100 * each for each in lowest))
+            yield _finding(claim, settings[0], here, lowest, (*many, alone))
+
+
+def _finding(
+    claim: Claim, setting: Setting, here: str, measured: Spread, rows: Sequence[Row], figure: float | None = None
+) -> Finding:
+    middle, low, high = measured
+    verdict = claim.judge(middle, (low, high), expected=figure)
+    shown = "" if figure is None else f"{figure:.2f}x"
+    rules = trust.rules_of((row.runs for row in rows), "turns")
+    records = tuple(run.folder for row in rows for run in row.runs)
+    measured_claim = replace(claim, text=claim.text.partition("; here: ")[0])  # not "here: predicted"
+    return Finding(measured_claim, here, verdict, f"{setting.model}, {setting.ranks} a node", shown, records, rules)
+
+
+def _convergence(claim: Claim, model: Model, runs: Sequence[NotedRun]) -> Iterator[Finding]:
+    """Accuracies of trainings on images that are as long as the claim's: MG-WFBP's against S-SGD's."""
+    ours, rival = (
+        Method(schedule, tuple(run for run in runs if _is_training(run, model, schedule, claim.about["epochs"])))
+        for schedule in (OURS, S_SGD)
+    )
+    if ours.runs and rival.runs:
+        here, verdict = judge_points(claim, ours, rival)
+        records = tuple(run.folder for run in (*ours.runs, *rival.runs))
+        rules = trust.rules_of((ours.runs, rival.runs), "seeds")
+        yield Finding(claim, here, verdict, model.label, "", records, rules)
+
+
+def _is_training(run: NotedRun, model: Model, schedule: str, epochs: int) -> bool:
+    known = run.has("config", "data", "name"), run.has("config", "train", "epochs")
+    return (
+        model_of(run) is model
+        and run.has("config", "scheduler", "name") == schedule
+        and known == ("imagefolder", epochs)
+        and run.has("final", "top1") is not None
+    )
