@@ -63,8 +63,8 @@ def test_compositions_are_ranked_and_the_sentence_names_the_first(tmp_path, caps
     assert wire["topk"] < wire["fp16"] == pytest.approx(wire["none"] / 2)
     first, dense = rows[0], by["none"]
     assert found["answer"].startswith(
-        f"{first['compressor']} with {first['scheduler']} on {first['collective']} is {faster(first, dense)} than dense "
-        f"with {dense['scheduler']} on {dense['collective']} "
+        f"{first['compressor']} with {first['scheduler']} on {first['collective']} is {faster(first, dense)} than "
+        f"dense with {dense['scheduler']} on {dense['collective']} "
     )
     low, high = first["break_even_gbit_range"]
     assert f"It pays below {first['break_even_gbit']:.3g} [{low:.3g} - {high:.3g}] Gbit/s." in found["answer"]
