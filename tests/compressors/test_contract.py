@@ -402,6 +402,9 @@ def test_what_four_ranks_remember_is_handed_on_to_three_and_back(variant):
     for seed in range(3):
         world.step(whole_numbers(4, seed), CUTS[0])
     for size in (3, 4):
+        for rank in world.ranks:  # some methods send all of so small a model, in these steps
+            for tensor in rank.memory.state_dict().values():
+                tensor.add_(torch.randn(tensor.shape, generator=torch.Generator().manual_seed(size)))
         before, masses = in_averages(world)
         world = handed_on(world, size)
         now, _ = in_averages(world)
@@ -410,7 +413,6 @@ def test_what_four_ranks_remember_is_handed_on_to_three_and_back(variant):
             off = float((now[name] - tensor).abs().sum())
             assert off <= 1e-6 * masses[name], f"{name} is off by {off:.3g} of {masses[name]:.3g}; {HANDED_ON}"
         same_bits(world.step(whole_numbers(size, 7 + size), CUTS[0]))
-    assert keeps(variant) == "nothing" or sum(masses.values()) > 0, "nothing was held back that could be lost"
 
 
 @every_variant

@@ -22,10 +22,11 @@ pytestmark = [
     pytest.mark.timeout(900),  # each wait has a limit of its own
 ]
 
-STEPS, COMMIT_STEPS = 400, 3
+STEPS, COMMIT_STEPS = 120, 3
 WORDS = [
-    str(CONFIG), "compressor.name=mine.keepsake", "compressor.dense_below=0", f"train.max_steps={STEPS}",
-    "train.elastic=true", f"train.commit_every_steps={COMMIT_STEPS}", f"train.checkpoint_every_steps={STEPS}",
+    str(CONFIG), "data.train_size=960", "compressor.name=mine.keepsake", "compressor.dense_below=0",
+    f"train.max_steps={STEPS}", f"train.checkpoint_every_steps={STEPS}",
+    "train.elastic=true", f"train.commit_every_steps={COMMIT_STEPS}",
 ]  # fmt: skip
 
 
@@ -42,7 +43,7 @@ def test_from_four_hosts_to_three_and_back(
 ) -> None:
     """The steps are slow until all has happened, so that the run is not over before."""
     hurry = tmp_path / "hurry"
-    hosts = begin(tmp_path, [*WORDS, f"train.mirror={mirror}"], {PAUSE: "120", HURRY: str(hurry)})
+    hosts = begin(tmp_path, [*WORDS, f"train.mirror={mirror}"], {PAUSE: "400", HURRY: str(hurry)})
     with ending(hosts):
         lose_and_gain(hosts, 2 * COMMIT_STEPS, COMMIT_STEPS, LIMIT_SECONDS)
         hurry.touch()

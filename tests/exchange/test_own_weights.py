@@ -81,7 +81,7 @@ def test_from_four_ranks_to_three_and_back(name: str) -> None:
         world.driver.close()
         world = world.handed_on(size)
         off = (world.in_average() - before).abs().sum()
-        assert 0 < before.abs().sum() and off <= 1e-6 * before.abs().sum()
+        assert before.abs().sum() > 0 and off <= 1e-6 * before.abs().sum()
         for state in world.states():
             for key in (key for key in states[0] if key.startswith("shared.")):
                 assert torch.equal(state[key], states[0][key]), key
