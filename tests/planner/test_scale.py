@@ -74,6 +74,7 @@ sys.exit(code)
 
 
 @pytest.mark.slow
+@pytest.mark.clock
 def test_readmes_example_takes_less_than_ten_seconds():
     """Of a core; for that neither what draws nor the model itself is imported."""
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
