@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from suite.studies import trust
+from suite.studies.convergence.rows import DENSE as DENSE_TRAINING
 from suite.studies.convergence.rows import Method
 from suite.studies.convergence.rows import load as trained
-from suite.studies.convergence.rows import DENSE as DENSE_TRAINING
 from suite.studies.gs_sgd.claims import model_of
 from suite.studies.rows import DENSE, Row, fastest, load, times_faster
 from suite.studies.runner import RESULTS

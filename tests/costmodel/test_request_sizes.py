@@ -8,6 +8,7 @@ import torch
 
 import compressors
 from tests.helpers import LocalEngine, cut, lay_out
+from wirebench.costmodel import played_exchange
 from wirebench.costmodel.played_exchange import GRADIENT_DEVIATION, PARAMETER_DEVIATION, RequestSize
 from wirebench.costmodel.request_sizes import SEARCHED, SMALL, Sizes
 from wirebench.gradient.context import ExchangeContext
@@ -137,6 +138,14 @@ def test_which_methods_depend_on_shapes_and_on_values():
         "demo",
     }
     assert {name for name, sizes in found.items() if sizes.by_value} == {"iwp", "threshold"}
+
+
+@pytest.mark.parametrize("name", ["powersgd", "acp_sgd", "onebit", "dion", "demo"])
+def test_shapes_tell_the_same_without_data(name: str, monkeypatch: pytest.MonkeyPatch):
+    layers = lay_out([(512, 300), (300,), (64, 32, 3, 3)])
+    real = Sizes(make_of(name), 4).of(layers)
+    monkeypatch.setattr(played_exchange, "REAL", 0)
+    assert Sizes(make_of(name), 4).of(layers) == real
 
 
 def test_vectors_go_dense_where_the_paper_sends_them_so():

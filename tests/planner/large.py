@@ -1,6 +1,6 @@
 """Steps on a cluster of three levels, under every schedule; run as a module, in a process whose cost is measured.
 
-  python -m tests.planner.large WORKERS MACHINES_OF_A_RACK COMPRESSOR ...
+python -m tests.planner.large WORKERS MACHINES_OF_A_RACK COMPRESSOR ...
 """
 
 import json

@@ -261,11 +261,11 @@ def test_all_shows_every_composition_and_a_figure_is_drawn(tmp_path, monkeypatch
     parts = ("compressor", "scheduler", "collective")
     row = next(row for row in found["rows"] if spread["name"].startswith(", ".join(row[part] for part in parts)))
     assert [spread["low"], spread["high"]] == pytest.approx([1e3 * each for each in row["step_seconds_range"]])
-    bars = charts.of(drawn[0], "bar")
-    totals = {row["name"]: row["total"] for row in bars}
+    shown = charts.of(drawn[0], "bar")
+    totals = {row["name"]: row["total"] for row in shown}
     assert len(totals) == len(found["rows"]) == 2 * len(dense)
     assert list(totals.values()) == pytest.approx([1e3 * row["step_seconds"] for row in found["rows"]])
-    assert {row["part"] for row in bars} == {"computing", "exchange that is not hidden"}, "fp16 is recommended"
+    assert {row["part"] for row in shown} == {"computing", "exchange that is not hidden"}, "fp16 is recommended"
 
 
 def test_a_topologys_links_are_used(tmp_path):

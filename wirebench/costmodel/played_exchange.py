@@ -1,6 +1,7 @@
 """Exchanges of a few ranks, run in lockstep with made-up answers: what each of their requests hands to the network.
 
-A gradient is noise, as a replayed model's, or has no data (PyTorch's meta device).
+A gradient is noise, as a replayed model's. A large one of which nothing but the shape counts has no data (PyTorch's
+meta device), of which every operation takes 0.1 ms, and the first one a second to import what it needs.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,7 +24,8 @@ GRADIENT_DEVIATION, PARAMETER_DEVIATION = 1e-4, 0.05
 """The same as in a replayed model (models/replay.py)."""
 PLAYED = 8
 """Ranks that are played at most. How many entries a sum shows, as in gs_sgd, depends on how many ranks differ."""
-META, CPU = torch.device("meta"), torch.device("cpu")
+REAL = 1 << 22
+"""The most elements that have data where nothing but their shapes counts."""
 
 Shapes = tuple[tuple[int, int, int], ...]
 """(elements, dimensions, rows) of each layer of a bucket."""
@@ -128,20 +130,29 @@ def _answers(requests: Sequence[Request], ranks: Sequence[int], size: int) -> li
     return [total.clone() for _ in requests]
 
 
-def buckets(shapes: Shapes, device: torch.device, scale: float, count: int) -> list[Bucket]:
-    """A bucket of these layers for each of `count` ranks, filled with noise of the rank's own."""
+def buckets(shapes: Shapes, scale: float, count: int, shaped: bool = False) -> list[Bucket]:
+    """A bucket of these layers for each of `count` ranks, filled with noise of the rank's own.
+
+    shaped  nothing but the shapes counts
+    """
     layers, start = [], 0
     for number, (numel, ndim, rows) in enumerate(shapes):
         layers.append(Layer(f"layer{number}", start, start + numel, ndim, rows))
         start += numel
-    if device == META:
-        param = torch.empty(start, device=device)
+    if shaped and start > REAL:
+        param = torch.empty(start, device="meta")
         return [Bucket(0, torch.empty_like(param), param, tuple(layers)) for _ in range(count)]
-    param = PARAMETER_DEVIATION * _noise("param")[:start]
-    grads = [scale * GRADIENT_DEVIATION * _noise(f"grad {place}")[:start] for place in range(count)]
+    param = PARAMETER_DEVIATION * _noise("param", start)
+    grads = [scale * GRADIENT_DEVIATION * _noise(f"grad {place}", start) for place in range(count)]
     return [Bucket(0, grad, param, tuple(layers)) for grad in grads]
 
 
+def _noise(key: str, numel: int) -> Tensor:
+    """Normal numbers, which repeat themselves where more than SAMPLE are wanted."""
+    drawn = _drawn(key)
+    return drawn[:numel] if numel <= SAMPLE else drawn.repeat(-(-numel // SAMPLE))[:numel]
+
+
 @lru_cache(maxsize=PLAYED + 1)
-def _noise(key: str) -> Tensor:
+def _drawn(key: str) -> Tensor:
     return torch.randn(SAMPLE, generator=generator("sizing", key))

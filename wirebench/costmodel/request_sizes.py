@@ -1,8 +1,8 @@
 """The sizes of a compressor's requests, without a network: its own generator, advanced with made-up answers.
 
-Where the layers' shapes decide, tensors have no data (PyTorch's meta device), and the sizes are exact. Else the
-gradient is noise, and requests are counted at powers of four and interpolated in between. A few ranks are played, that
-is their exchanges are run in lockstep (played_exchange.py); all others are taken to send what the last of these does.
+Where the layers' shapes decide, the sizes are exact. Else the gradient is noise, and requests are counted at powers of
+four and interpolated in between. A few ranks are played, that is their exchanges are run in lockstep
+(played_exchange.py); all others are taken to send what the last of these does.
 """
 
 import copy
@@ -12,9 +12,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import NamedTuple
 
-import torch
-
-from wirebench.costmodel.played_exchange import CPU, META, PLAYED, SAMPLE, RequestSize, Shapes, buckets, play
+from wirebench.costmodel.played_exchange import PLAYED, SAMPLE, RequestSize, Shapes, buckets, play
 from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.requests import Route, Sum
@@ -52,7 +50,7 @@ class Sizes:
         # Thousands of compressors are needed, and a copy is made far faster than one is built from name and options.
         fresh = make()
         self.make, self.size = lambda: copy.deepcopy(fresh), size
-        self._known: dict[tuple[Shapes, torch.device, float], list[RequestSize]] = {}
+        self._known: dict[tuple[Shapes, bool, float], list[RequestSize]] = {}
         self._buckets: dict[tuple[Layer, ...], list[RequestSize]] = {}
         self._spans: dict[tuple[Layer, ...], dict[range, list[RequestSize]]] = {}
 
@@ -88,7 +86,7 @@ class Sizes:
     def _of(self, layers: Sequence[Layer]) -> list[RequestSize]:
         shapes = tuple((layer.numel, layer.ndim, layer.rows) for layer in layers)
         if self.by_shape:
-            return self._layer_by_layer(shapes) if self._is_sum_of_layers else self._requests(shapes, META)
+            return self._layer_by_layer(shapes) if self._is_sum_of_layers else self._requests(shapes, shaped=True)
         one_layer = self._interpolated(sum(numel for numel, _, _ in shapes))
         pairs = zip_longest(one_layer, self._of_a_layer[: len(one_layer)])
         return [a.plus(more, len(shapes) - 1) if more and more.kind is a.kind else a for a, more in pairs]
@@ -106,13 +104,13 @@ class Sizes:
     @cached_property
     def _is_sum_of_layers(self) -> bool:
         """Whether each request of a bucket has the bytes of the same requests of its layers, one by one, together."""
-        return self._layer_by_layer(PROBE) == self._requests(PROBE, META)
+        return self._layer_by_layer(PROBE) == self._requests(PROBE, shaped=True)
 
     def _layer_by_layer(self, shapes: Shapes) -> list[RequestSize]:
         """The requests of the layers one by one, added; models have few shapes of layers, and many buckets."""
         total: list[RequestSize] = []
         for shape in shapes:
-            pairs = zip_longest(total, self._requests((shape,), META))
+            pairs = zip_longest(total, self._requests((shape,), shaped=True))
             total = [one.plus(other) if one and other else one or other for one, other in pairs]
         return total
 
@@ -139,42 +137,44 @@ class Sizes:
     def _of_numel(self, numel: int) -> list[RequestSize]:
         return self._requests(((numel, 2, min(1 << (numel.bit_length() // 2), numel)),))
 
-    def _requests(self, shapes: Shapes, device: torch.device = CPU, scale: float = 1.0) -> list[RequestSize]:
-        """The requests of a bucket of these layers, on noise of `scale` times the usual deviation; played once."""
-        key = (shapes, device, scale)
+    def _requests(self, shapes: Shapes, shaped: bool = False, scale: float = 1.0) -> list[RequestSize]:
+        """The requests of a bucket of these layers, on noise of `scale` times the usual deviation; played once.
+
+        shaped  nothing but the shapes counts, so that all ranks are alike, and one of them tells it
+        """
+        key = (shapes, shaped, scale)
         if key not in self._known:
             self._known[key] = self._played_requests(*key)
         return self._known[key]
 
-    def _played_requests(self, shapes: Shapes, device: torch.device, scale: float) -> list[RequestSize]:
+    def _played_requests(self, shapes: Shapes, shaped: bool, scale: float) -> list[RequestSize]:
         def of(
             ranks: Sequence[int], size: int, most: int | None = None, counted: int | None = None
         ) -> list[RequestSize]:
-            return play(self.make, buckets(shapes, device, scale, len(ranks)), ranks, size, most, counted)
+            return play(self.make, buckets(shapes, scale, len(ranks), shaped), ranks, size, most, counted)
 
         if self.size <= FEW:
             return of(range(self.size), self.size)
         # A whole exchange of few ranks tells how many requests there are, and whether ranks have regions.
-        many = device == CPU and sum(numel for numel, _, _ in shapes) >= SMALL
-        # Without data all ranks are alike, so that one of them tells it.
-        few = self._of_few if many else of((0,) if device == META else range(FEW), FEW)
+        many = not shaped and sum(numel for numel, _, _ in shapes) >= SMALL
+        few = self._of_few if many else of((0,) if shaped else range(FEW), FEW)
         if any(request.kind is Route for request in few):
             worlds = (of(range(size), size, len(few)) for size in (REGIONS // 2, min(self.size, REGIONS)))
             return [_grown(one, two, self.size) for one, two in zip(*worlds, strict=True)]
-        ranks, world = Played((0,), self.size) if device == META else self._played
+        ranks, world = Played((0,), self.size) if shaped else self._played
         return of(ranks, world, len(few), self.size)
 
     @cached_property
     def _of_few(self) -> list[RequestSize]:
         """The requests of a whole exchange of few ranks; from SMALL elements on their number is the same."""
-        return play(self.make, buckets(((SMALL, 2, 64),), CPU, 1.0, FEW), range(FEW), FEW)
+        return play(self.make, buckets(((SMALL, 2, 64),), 1.0, FEW), range(FEW), FEW)
 
     @cached_property
     def _played(self) -> Played:
         """Who is played; where not all send (iwp has voters), those that do, and at the end one other."""
 
         def sends(rank: int, world: int) -> bool:
-            return play(self.make, buckets(((TINY, 2, 8),), CPU, 1.0, 1), (rank,), world, 1)[0].num_bytes > 1
+            return play(self.make, buckets(((TINY, 2, 8),), 1.0, 1), (rank,), world, 1)[0].num_bytes > 1
 
         first, world = tuple(range(min(self.size, PLAYED))), min(self.size, SEARCHED)
         if all(sends(rank, self.size) for rank in first):
