@@ -76,11 +76,12 @@ def test_both_compositions_run_on_both_sides(tmp_path: Path, topology: Path) -> 
 def test_on_the_machine_of_the_rates_their_own_copies_count(monkeypatch) -> None:
     """Elsewhere a probe says how fast memory copies; a name alone, such as "AMD EPYC", makes no machine the same."""
     rates = Rates(MEASURED_RATES)
+    measured_on = rates.cpu
     monkeypatch.setattr(break_even, "copy_bytes_per_second", lambda: 3e10)
-    monkeypatch.setattr(environment, "cpu", lambda: {**rates.cpu, "memory_mb": 1})
+    monkeypatch.setattr(environment, "cpu", lambda: {**measured_on, "memory_mb": 1})
     assert memory(rates) == (rates.bytes_per_second, "rates") and 1e9 < rates.bytes_per_second < 3e10
     for other in ({"model": "another"}, {"flags": ["avx512f"]}, {"cores": 64}):
-        monkeypatch.setattr(environment, "cpu", lambda other=other: {**rates.cpu, **other})
+        monkeypatch.setattr(environment, "cpu", lambda other=other: {**measured_on, **other})
         assert memory(rates) == (3e10, "probe"), other
     rates.cpu = {}
     assert memory(rates) == (3e10, "probe"), "an older file does not say where it was measured"
