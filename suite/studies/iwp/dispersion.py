@@ -54,8 +54,6 @@ def by_epoch(path: Path) -> dict[int, float]:
 
 def turning(course: dict[int, float]) -> float:
     """The epoch that differs most from the one before, by the ratio of both; 0 where none differs by DRASTIC."""
-    changes = {
-        epoch: abs(math.log(course[epoch] / course[before])) for before, epoch in itertools.pairwise(course)
-    }
+    changes = {epoch: abs(math.log(course[epoch] / course[before])) for before, epoch in itertools.pairwise(course)}
     most = max(changes, key=changes.__getitem__)
     return float(most) if changes[most] >= math.log(DRASTIC) else 0.0
