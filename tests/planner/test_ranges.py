@@ -6,7 +6,7 @@ import pytest
 
 from suite.planner import ranges
 from suite.planner.accuracy import Accuracies, Ended
-from suite.planner.rank import WORTHWHILE
+from suite.planner.advice import WORTHWHILE
 from tests.suite.test_advise import answer
 from tests.suite.verbs import verb
 from wirebench.errors import UserError
