@@ -1,12 +1,15 @@
 """Ranges of predictions: from how far others were off, in the ranking, and in the sentence."""
 
 import json
+import math
+import re
 
 import pytest
 
 from suite.planner import ranges
 from suite.planner.accuracy import Accuracies, Ended
 from suite.planner.advice import WORTHWHILE
+from suite.planner.wording import pays
 from tests.suite.test_advise import answer
 from tests.suite.verbs import verb
 from wirebench.errors import UserError
@@ -34,7 +37,7 @@ def test_nine_out_of_ten_lie_in_the_range_and_the_prediction_too(tmp_path):
     found = ranges.load(path)
     assert (found.low, found.high, found.runs) == (0.5, 1.0, 1), "a hidden exchange says nothing of messages"
     shortest, longest = found.of_steps((1.0, 1.0))
-    assert (*shortest, *longest) == pytest.approx((0.5, 0.5, 1.0, 1.0, 1.0, 1.039))
+    assert tuple(shortest) == (0.5, 0.5, 1.0) and longest[:2] == (1.0, 1.0) and longest.compute == pytest.approx(1.039)
     assert found.factors((1.0, 1.0))[1].compute == 1.0, "compositions are compared by their exchanges"
     made = ranges.machine(path)
     assert made.processor.cores == 2 and [made.other_seconds(hosts) for hosts in (2, 4, 6)] == [0.1, 0.1, 0.4]
@@ -54,12 +57,20 @@ def test_damaged_errors_are_one_line(text, tmp_path):
         assert "\n" not in str(caught.value) and ranges.WRITER in str(caught.value)
 
 
-def test_every_number_has_a_range_around_it(tmp_path, monkeypatch):
+def test_every_number_has_a_range_around_it(tmp_path, monkeypatch, capsys):
     errors(monkeypatch, 0.8, 1.5)
     found = answer(tmp_path, *WHERE, "--compressors", "topk", "fp16")
+    assert len(re.findall(r"\d\] (?:%|points|images/s|Gbit/s)", found["answer"])) >= 4
+    printed = capsys.readouterr().out
+    assert re.search(r"As DDP has it .*: \d+ \[\d+ - \d+\] images/s", printed)
+    alone = re.findall(r"\d (?:%|points|images/s)", printed[printed.index("compressor ") :])
+    assert not alone, "a number with its unit comes after its range"
     assert found["exchange_factors"] == {"low": 0.8, "high": 1.5, "runs": 9}
     for row in found["rows"]:
-        for key in ("step_seconds", "images_per_second", "exposed_seconds", "compress_seconds", "communicate_seconds"):
+        for key in (
+            "step_seconds", "images_per_second", "images_per_second_serial", "efficiency", "exposed_seconds",
+            "compress_seconds", "communicate_seconds",
+        ):  # fmt: skip
             low, high = row[f"{key}_range"]
             assert low <= row[key] <= high, key
         seconds = row["communicate_seconds"]
@@ -67,6 +78,20 @@ def test_every_number_has_a_range_around_it(tmp_path, monkeypatch):
         if row["break_even_gbit"] is not None:
             low, high = row["break_even_gbit_range"]
             assert low <= row["break_even_gbit"] <= high
+
+
+@pytest.mark.parametrize(
+    ("limit", "ends", "words"),
+    [
+        (3.214, (2.0, 4.567), "below 3.21 [2 - 4.57] Gbit/s"),
+        (0.5, (None, math.inf), "below 500 [0 - any] Mbit/s"),
+        (math.inf, (None, math.inf), "at any rate, surely at none"),
+        (math.inf, (2.0, math.inf), "at any rate, surely below 2 Gbit/s"),
+        (math.inf, (math.inf, math.inf), "at any rate"),
+    ],
+)
+def test_where_it_pays_is_a_range_too(limit, ends, words):
+    assert pays(limit, ends) == words
 
 
 def test_what_overlaps_is_too_close_to_call(tmp_path, monkeypatch, capsys):
