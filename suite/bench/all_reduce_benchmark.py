@@ -122,13 +122,12 @@ class AllReduceBenchmark:
 
 
 def predicted_seconds(trial: AllReduceBenchmark, items: int, item_bytes: int) -> float | None:
-    """The cost model's price of the call; None where the topology does not have the speeds for it."""
+    """The cost model's price; None where the topology does not have the speeds for it."""
     topology, cut = trial.topology, trial.segments(items, item_bytes)
-    call = topology.processor.call_seconds
     if cut.plans:
         known = all(branch.links for branch in topology.branches.values())
-        return call + pipelined_seconds(cut.plans, topology, item_bytes, cut.apart) if known else None
-    return call + native_seconds(topology, items * item_bytes) if topology.native else None
+        return pipelined_seconds(cut.plans, topology, item_bytes, cut.apart) if known else None
+    return native_seconds(topology, items * item_bytes) if topology.native else None
 
 
 def planned_bytes(

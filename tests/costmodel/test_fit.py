@@ -10,12 +10,8 @@ from wirebench import collectives
 from wirebench.collectives.execution.segments import segments
 from wirebench.costmodel.fit import Fit, fit, judge
 from wirebench.costmodel.plan_cost import native_seconds, pipelined_seconds
-from wirebench.costmodel.request_cost import Pricer
-from wirebench.costmodel.request_sizes import RequestSize
 from wirebench.errors import UserError
-from wirebench.gradient.requests import Sum
 from wirebench.record.collective_results import AllReduceResult
-from wirebench.topology.processor import Processor
 from wirebench.topology.tree import Link, Topology
 
 SIZES = [1, 1_000, 60_000, 4_000_000]
@@ -83,21 +79,6 @@ def test_the_engines_own_collective_is_interpolated(found: Fit) -> None:
     truth = cluster(NETWORK)
     for num_bytes in (4, 5_000, 16_000_000, 64_000_000):
         assert native_seconds(found.topology, num_bytes) == pytest.approx(native_seconds(truth, num_bytes), rel=1e-6)
-
-
-def test_what_a_call_costs_is_in_the_cells_and_not_in_the_links() -> None:
-    """A request then costs what its cell took, although the call is counted beside the fitted links."""
-    processor = Processor(call_seconds=2e-3)
-    truth = dataclasses.replace(cluster(NETWORK), processor=processor)
-    whole = [
-        dataclasses.replace(each, seconds=tuple(2e-3 + seconds for seconds in each.seconds)) for each in cells(truth)
-    ]
-    found = fit(dataclasses.replace(Topology.parse("2+3"), processor=processor), whole)
-    assert found.within == 1
-    for each in (cell for cell in whole if cell.collective in ("ring", "native") and cell.items > 1):
-        pricer = Pricer(collectives.build(each.collective), each.collective, found.topology)
-        request = RequestSize(Sum, each.num_bytes, each.num_bytes)
-        assert pricer.seconds(request) == pytest.approx(each.median, rel=0.1), (each.collective, each.items)
 
 
 def test_too_few_cells_and_cells_of_another_cluster_are_refused() -> None:

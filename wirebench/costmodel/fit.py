@@ -3,8 +3,7 @@
 All parameters are fitted at once, to the logarithm of predicted over measured seconds, so that a millisecond and a
 minute count alike; a robust loss keeps a few disturbed measurements from bending the rest. A level starts as one
 straight line, seconds over bytes. Where that predicts cells badly, its line is broken in two at the size of message
-that helps most, and again, as long as breaking helps. A cell is one measured all-reduce (an AllReduceResult): a whole
-call, so that what a call costs the processor is taken off before the links get what is left.
+that helps most, and again, as long as breaking helps. A cell is one measured all-reduce (an AllReduceResult).
 """
 
 import functools
@@ -38,7 +37,6 @@ TOLERANCE = 0.1
 ROBUST_SCALE = 0.05
 WORTH_A_BREAK = 0.85
 MAX_BREAKS = 3
-LEAST_SECONDS = 1e-9
 
 
 @dataclass(frozen=True)
@@ -104,8 +102,7 @@ def fit(topology: Topology, cells: Sequence[AllReduceResult]) -> Fit:
     if len(planned) < 3:
         raise ValueError(f"a fit needs at least 3 cells of plans, got {len(planned)}")
     fitted = _fit_plans(topology, planned)
-    own = [case.cell for case in cases if not case.plans]
-    fitted = replace(fitted, native=_fit_native(topology.size, own, topology.processor.call_seconds))
+    fitted = replace(fitted, native=_fit_native(topology.size, [case.cell for case in cases if not case.plans]))
     return judge(fitted, cells)
 
 
@@ -135,10 +132,9 @@ def _case(topology: Topology, cell: AllReduceResult) -> _Case:
 
 
 def _price(topology: Topology, case: _Case) -> float:
-    call = topology.processor.call_seconds
     if not case.plans:
-        return call + native_seconds(topology, case.cell.num_bytes)
-    return max(call + pipelined_seconds(case.plans, topology, case.cell.item_bytes, case.apart), LEAST_SECONDS)
+        return native_seconds(topology, case.cell.num_bytes)
+    return max(pipelined_seconds(case.plans, topology, case.cell.item_bytes, case.apart), 1e-9)
 
 
 def _fit_plans(topology: Topology, cases: Sequence[_Case]) -> Topology:
@@ -216,10 +212,8 @@ def _widened(old: Breaks, new: Breaks, logs: NDArray[np.float64]) -> NDArray[np.
     return np.array([*values, *logs[place:]])
 
 
-def _fit_native(size: int, cells: Sequence[AllReduceResult], call_seconds: float) -> tuple[Link, ...]:
+def _fit_native(size: int, cells: Sequence[AllReduceResult]) -> tuple[Link, ...]:
     """The engine's own all-reduce: straight lines through neighbouring sizes, so that it costs at each what it took.
-
-    call_seconds  of what it took, that a request costs beside the all-reduce
 
     Below the smallest size it costs what that one does. Nothing is fitted: the engine's algorithm is not known, and
     changes with the size.
@@ -227,8 +221,7 @@ def _fit_native(size: int, cells: Sequence[AllReduceResult], call_seconds: float
     by_size: dict[int, list[float]] = {}
     for cell in cells:
         by_size.setdefault(cell.num_bytes, []).append(cell.median)
-    whole = ((num_bytes, math.exp(float(np.mean(np.log(s))))) for num_bytes, s in by_size.items())
-    points = sorted((num_bytes, max(seconds - call_seconds, LEAST_SECONDS)) for num_bytes, seconds in whole)
+    points = sorted((num_bytes, math.exp(float(np.mean(np.log(s))))) for num_bytes, s in by_size.items())
     if not points:
         return ()
     factor = 2 * (size - 1) / size
