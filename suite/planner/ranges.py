@@ -4,10 +4,10 @@
 and writes how many times as long as predicted their exchanges took (results/prediction/outside.json). A prediction's
 range is its step with an exchange as short, and as long, as nine out of ten of those.
 
-A step that hides its exchange says nothing of it. What computing was off by would count as the exchange's, and only
-where a step took longer than simulated: one that took less has no factor. So exchanges would seem to take longer than
-predicted more often than they do, and the short end of the range would lie nearer than it does. What these steps are
-off by is computing's range.
+A step that hides its exchange says nothing of how short exchanges are: one that took less than simulated has no factor,
+since no exchange, however short, makes it shorter than its computation. Were it counted, the short end would lie nearer
+than it does. At the long end it counts: what was hidden took so long that it shows, or computing did, and a range
+without it would hold fewer steps than it says.
 """
 
 import json
@@ -27,6 +27,8 @@ SHIPPED = Path(__file__).resolve().parents[2] / "results" / "prediction" / "outs
 WRITER = "wirebench study prediction report --simulate"
 TAIL = 0.05
 """Share of the exchanges that are left out at either end: nine out of ten lie between."""
+LEAST_EXPOSED = 0.05
+"""Share of a step that its exchange adds, where it is not hidden. Computing alone is off by 2 % of a step."""
 
 
 class Between(NamedTuple):
@@ -43,27 +45,17 @@ class Errors:
     low, high  what nine out of ten measured exchanges took, over what was predicted of them
     runs       how many runs say so
     network    share by which the fit of the links' speeds was off at its median cell; 0 where none was fitted
-    computing  the same as low and high, of whole steps whose exchange is hidden
     """
 
     low: float
     high: float
     runs: int
     network: float = 0.0
-    computing: tuple[float, float] = (1.0, 1.0)
 
     def factors(self, compress: tuple[float, float]) -> tuple[Factors, Factors]:
         """The shortest and the longest exchange; compress: how far the compressor's measured turns lay apart."""
         shortest = Factors(self.low / (1 + self.network), self.low * compress[0])
         return shortest, Factors(self.high * (1 + self.network), self.high * compress[1])
-
-    def of_steps(self, compress: tuple[float, float]) -> tuple[Factors, Factors]:
-        """The same of steps that are held against measured ones, with what computing may be off by.
-
-        Where compositions are compared with one another it moves all of them alike, and is left out.
-        """
-        shortest, longest = self.factors(compress)
-        return shortest._replace(compute=self.computing[0]), longest._replace(compute=self.computing[1])
 
     @property
     def said(self) -> str:
@@ -75,23 +67,32 @@ class Errors:
         )
 
 
-def of(factors: Sequence[float]) -> Errors:
-    """From what exchanges took, over what was predicted of them; what was predicted is always in the range."""
-    return Errors(*_ends(factors), len(factors))
+def of(factors: Sequence[float], showing: Sequence[float] | None = None) -> Errors:
+    """From what exchanges took, over what was predicted of them; what was predicted is always in the range.
+
+    showing  those of steps that do not hide their exchange, which the short end rests on; None: all
+    """
+    low = _quantile(sorted(factors if showing is None else showing), TAIL)
+    return Errors(min(low, 1.0), max(_quantile(sorted(factors), 1 - TAIL), 1.0), len(factors))
 
 
 def load(path: Path = SHIPPED, network: float = 0.0) -> Errors:
     """What the study of predictions wrote; UserError for a file that is not that."""
     try:
-        held = [each for each in _table(path)["runs"] if not each["fitted"]]
-        factors = [float(each["factor"]) for each in held if each["factor"] is not None]
-        hidden = [each for each in held if each["factor"] is None]
-        steps = [float(each["measured_seconds"]) / float(each["simulated_seconds"]) for each in hidden]
-    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+        held = [each for each in _table(path)["runs"] if not each["fitted"] and each["factor"] is not None]
+        factors = [float(each["factor"]) for each in held]
+        showing = [float(each["factor"]) for each in held if _shows(each)]
+    except (ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path}: is not what `{WRITER}` writes: {error}") from error
-    if not factors or not all(0 < each < math.inf for each in (*factors, *steps)):
+    if not factors or not all(0 < each < math.inf for each in factors):
         raise UserError(f"{path}: runs: needs factors above 0 of runs that nothing was fitted to; `{WRITER}` writes it")
-    return replace(of(factors), network=network, computing=_ends(steps or [1.0]))
+    return replace(of(factors, showing or None), network=network)
+
+
+def _shows(run: dict[str, Any]) -> bool:
+    """Whether the exchange adds enough to the simulated step; files of earlier versions do not say it."""
+    exposed = run.get("exposed_seconds")
+    return exposed is None or float(exposed) >= LEAST_EXPOSED * float(run["simulated_seconds"])
 
 
 class Machine(NamedTuple):
@@ -135,12 +136,6 @@ def written(runs: Sequence[dict[str, object]], about: dict[str, object]) -> str:
     lines = ",\n".join(f"  {json.dumps(run)}" for run in runs)
     head = json.dumps(about, indent=1).removesuffix("\n}")
     return f'{head},\n "runs": [\n{lines}\n ]\n}}\n'
-
-
-def _ends(ratios: Sequence[float]) -> tuple[float, float]:
-    """Between which nine out of ten lie, with 1 always inside."""
-    ordered = sorted(ratios)
-    return min(_quantile(ordered, TAIL), 1.0), max(_quantile(ordered, 1 - TAIL), 1.0)
 
 
 def _quantile(ordered: Sequence[float], share: float) -> float:

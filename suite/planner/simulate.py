@@ -158,7 +158,7 @@ def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
     usual = (options.workers, options.gbit or [None], options.batch or [model.batch_size], options.speed)
     for workers, gbit, batch, speed in itertools.product(*(dict.fromkeys(each) for each in usual)):
         topology = topology_of(options, workers, gbit)
-        factors = ranges.load(network=error_of(options)).of_steps(rates.spread(options.compressor))
+        factors = ranges.load(network=error_of(options)).factors(rates.spread(options.compressor))
         if workers not in sizes:
             sizes[workers] = sizes_of(options.compressor, options.density, model, workers)
             if reason := lacks_shapes(sizes[workers], model) or sends_no_noise(sizes[workers], model):

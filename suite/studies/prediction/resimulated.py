@@ -49,9 +49,6 @@ RATES = "rates.jsonl"
 """Beside the runs: how long compressors work on their machine, by `wirebench bench compressors`."""
 LEAST = 4
 LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0
-LEAST_EXPOSED = 0.05
-"""Share of a step that its exchange adds, so that the step says how far off the exchange is. Steps are off by 2 % where
-messages are hidden: of an exchange that adds less, half or more of what it seems to be off by would be computing's."""
 ROBUST_SCALE = 0.05
 """Errors beyond this share of a step's time count less and less, so that a few disturbed runs bend nothing."""
 
@@ -133,8 +130,7 @@ class Resimulated(FromOutside):
             return simulator.stretched(found, self.scheduler, factors).seconds + self.other - self.measured
 
         exposed, low, high = found.step.exposed, math.log(LEAST_FACTOR), math.log(MOST_FACTOR)
-        shows = exposed >= LEAST_EXPOSED * (found.step.seconds + self.other)
-        if not shows or missing(low) >= 0 or missing(high) <= 0:
+        if missing(low) >= 0 or missing(high) <= 0:
             return Exchange(exposed, None)
         return Exchange(exposed, math.exp(brentq(missing, low, high, xtol=1e-4)))
 
@@ -144,7 +140,7 @@ class Exchange(NamedTuple):
 
     exposed_seconds  that it adds to the simulated step
     factor           times as long as simulated the exchange took, to make the step as long as it was measured; None
-                     where it adds less than LEAST_EXPOSED, and where no factor from LEAST_FACTOR to MOST_FACTOR does
+                     where no factor from LEAST_FACTOR to MOST_FACTOR does
     """
 
     exposed_seconds: float

@@ -84,7 +84,7 @@ def predict(compositions: Sequence[Composition], config: Path, machine: Path) ->
         resolved = resolve(loader.load(ROOT / config, list(each.overrides)))
         other = constants.other_seconds(each.hosts)
         made = FromOutside(loader.to_dict(resolved), each.hosts, each.link, other, rates)
-        low, high = made.between(constants.processor, errors.of_steps(rates.spread(each.compressor)))
+        low, high = made.between(constants.processor, errors.factors(rates.spread(each.compressor)))
         steps[each.name] = {"seconds": made.seconds(constants.processor), "low": low, "high": high}
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     return Signed(git["commit"], now, within(machine), steps)
