@@ -59,8 +59,9 @@ class Plugins:
         except (ImportError, SyntaxError) as error:
             absent = isinstance(error, ModuleNotFoundError) and error.name
             parent, _, member = path.rpartition(".")
-            if absent == path and parent in sys.modules:  # it is a module, but no package
-                text = f"module {parent!r} has no {member!r}; {suggest(member, _members(sys.modules[parent]))}"
+            within = sys.modules.get(parent) if absent == path else None
+            if within is not None and not hasattr(within, "__path__"):
+                text = f"module {parent!r} has no {member!r}; {suggest(member, _members(within))}"
             elif absent and (path + ".").startswith(f"{absent}."):
                 text = f"no module {path!r} can be imported (its folder on PYTHONPATH?)"
             else:
