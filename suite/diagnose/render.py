@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from suite.bench.collectives import size_text
-from suite.diagnose.causes import Finding
+from suite.diagnose.causes import NOTABLE, Finding
 from suite.diagnose.evidence import COMPUTING, Evidence
 from suite.diagnose.exchange import SECONDS, Row, rows
 from suite.diagnose.link import Link
@@ -41,7 +41,7 @@ def lines(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -
     network = _network(evidence, nominal)
     told += [*network, ""] if network else []
     if not found:
-        return [*told, "Nothing stands out: no cause that a rule knows takes 5 % of the step."]
+        return [*told, f"Nothing stands out: no cause that a rule knows takes 5 % of the step.{_unexplained(evidence)}"]
     for number, each in enumerate(found, 1):
         told += [
             f"{number}. {each.sentence}",
@@ -49,6 +49,12 @@ def lines(evidence: Evidence, found: Sequence[Finding], nominal: float | None) -
             f"   change: {each.change}; it may save {ms(each.gain)} a step ({each.gain / evidence.step:.0%})",
         ]
     return told
+
+
+def _unexplained(evidence: Evidence) -> str:
+    """What the exchange adds where no rule says why, as far as it is worth a word."""
+    share = parts(evidence)["exchange, not hidden"] / evidence.step
+    return "" if share < NOTABLE else f" The exchange adds {share:.0%}, and of that no rule knows the cause."
 
 
 def measured_lines(measured: Measured, evidence: Evidence, nominal: float | None) -> list[str]:

@@ -71,7 +71,7 @@ def sentence(
     )
     if first is dense:
         only = "" if not ahead else " that is to be recommended"
-        may = [each for each in best if each.compressor not in refused and too_close(dense, each)]
+        may = [each for each in best if each is not dense and each.compressor not in refused and too_close(dense, each)]
         open_to = f" Too close to call beside it: {_names(may)}." if may else ""
         other = _elsewhere(breaks, ends, refused, accuracies, densities)
         return f"On this network nothing{only} beats {plain}{other}{open_to}{but}"

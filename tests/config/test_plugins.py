@@ -179,6 +179,8 @@ def test_a_dotted_name_is_a_module_of_the_users_own(shapes, tmp_path: Path):
     assert plugins.defaults("elsewhere.mine") == {"size": 3}
     for name in ("elsewhere.yours", "nowhere.mine"):
         assert refusal(plugins.load, name).startswith(f"shape.name: no module '{name}' can be imported")
+    told = refusal(plugins.load, "elsewhere.mine.Mime")
+    assert told == "shape.name: module 'elsewhere.mine' has no 'Mime'; did you mean 'Mine'? there is: Mine"
 
 
 @pytest.mark.parametrize("name", [".mine", "mine.", "a..b", "my-pkg.mine", "."])

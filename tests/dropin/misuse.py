@@ -1,6 +1,7 @@
 """Wrong uses of a loop of one's own, each one line; `own_loop.py` runs these cases, too."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,20 @@ def says(words: str, act: Callable[[], object]) -> None:
         assert "\n" not in str(error)
     else:
         raise AssertionError(f"nothing said {words!r}")
+
+
+def states_of_others_are_refused(state: dict[str, Any]) -> None:
+    """state: of `synchronise` with compressor none"""
+    sync = wirebench.synchronise(network(), compressors.build("topk"), schedulers.build("wfbp"))
+    hook = wirebench.comm_hook(compressors.build("none"))
+    says("of compressor 'none', and here is 'topk'", lambda: sync.load_state_dict(state))
+    says("a state of sync, whose gradient is cut in another way", lambda: hook.load_state_dict(state))
+    wrong: list[Any] = [{}, {"steps": 1}, None, [1]]
+    for each in wrong:
+        says("needs what sync.state_dict() returned", partial(sync.load_state_dict, each))
+        says("needs what comm_hook.state_dict() returned", partial(hook.load_state_dict, each))
+    sync.close()
+    hook.close()
 
 
 def mistakes_are_told() -> None:
@@ -48,6 +63,16 @@ def mistakes_are_told() -> None:
     other = torch.optim.SGD(network().parameters(), RATE)
     says("no parameter of the model", lambda: sync.step(other))
     says("comes before the first step", lambda: sync.load_state_dict({}))
+    states_of_others_are_refused(sync.state_dict())
+    things: Any = None, 3
+    says("needs the optimizer, not a NoneType", lambda: sync.step(things[0]))
+    says("must be a torch.nn.Module, not a int", lambda: wirebench.profile(things[1]))
+    says("batch_size: needs a number of samples", lambda: wirebench.profile(model, things[0]))
+    build = compressors.build("none"), schedulers.build("wfbp")
+    says("collective: pass a name", lambda: wirebench.synchronise(network(), *build, things[1]))
+    says("must be a torch.amp.GradScaler", lambda: wirebench.synchronise(network(), *build, scaler=things[1]))
+    outer = build[0], schedulers.build("dear")
+    says("holds no parameter", lambda: wirebench.synchronise(network(), *outer, optimizer=other))
     mesh = init_device_mesh("cpu", (WORLD,)) if ENGINE == "torch" else None
     if mesh is not None:
         sharded = nn.Linear(8, 8)

@@ -13,6 +13,7 @@ import importlib.util
 import inspect
 import math
 import pkgutil
+import sys
 import types
 import typing
 from collections.abc import Mapping, Sequence
@@ -57,7 +58,11 @@ class Plugins:
             module = importlib.import_module(path)
         except (ImportError, SyntaxError) as error:
             absent = isinstance(error, ModuleNotFoundError) and error.name
-            if absent and (path + ".").startswith(f"{absent}."):
+            parent, _, member = path.rpartition(".")
+            within = sys.modules.get(parent) if absent == path else None
+            if within is not None and not hasattr(within, "__path__"):
+                text = f"module {parent!r} has no {member!r}; {suggest(member, _members(within))}"
+            elif absent and (path + ".").startswith(f"{absent}."):
                 text = f"no module {path!r} can be imported (its folder on PYTHONPATH?)"
             else:
                 text = f"{name!r} cannot be imported: {fault(error)}"
@@ -198,6 +203,13 @@ def _member(path: str) -> Any:
         return None
     found = getattr(importlib.import_module(parent), name, None)
     return found if inspect.isclass(found) or inspect.isfunction(found) else None
+
+
+def _members(module: types.ModuleType) -> list[str]:
+    """The public classes and functions that a module defines itself."""
+    kinds = (type, types.FunctionType)
+    named = {name: each for name, each in vars(module).items() if isinstance(each, kinds) and not name.startswith("_")}
+    return sorted(name for name, each in named.items() if each.__module__ == module.__name__)
 
 
 def _is_foreign(name: str, plugin: Any) -> bool:

@@ -6,6 +6,7 @@ import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
 from wirebench.dropin.overflow import refuse_unknown_scaler
+from wirebench.dropin.usage import holds
 from wirebench.errors import UserError
 from wirebench.gradient.conformance import name_of
 from wirebench.gradient.contract import Method
@@ -24,7 +25,7 @@ def watch(
         if id(optimizer) in seen:
             return
         mine = parameters()
-        if any(id(p) in mine for group in optimizer.param_groups for p in group["params"]):
+        if holds(optimizer, mine):
             _refuse_two_momenta(compressor, optimizer)
             refuse_unknown_scaler(compressor, scaler)
             seen.add(id(optimizer))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from wirebench.dropin.replicas import trainable
+from wirebench.dropin.usage import refuse_no_module
 from wirebench.errors import UserError
 from wirebench.profiling.layer_timer import LayerTimer, median
 from wirebench.simulation.trace import Trace, TraceLayer
@@ -39,6 +40,9 @@ class Profiler:
     """
 
     def __init__(self, model: nn.Module, batch_size: int = 0) -> None:
+        refuse_no_module(model)
+        if not isinstance(batch_size, int) or batch_size < 0:
+            raise UserError(f"profile: batch_size: needs a number of samples, got {batch_size!r}")
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
         self.batch_size, self._given = batch_size, batch_size
         self._parameters = trainable(self.model)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from wirebench.dropin.usage import holds
 from wirebench.telemetry.clock import Clock
 
 
@@ -65,7 +66,7 @@ class StepWatch:
 
     def holds(self, optimizer: Optimizer) -> bool:
         """Whether the optimizer holds a parameter of the model."""
-        return any(id(parameter) in self._mine for group in optimizer.param_groups for parameter in group["params"])
+        return holds(optimizer, self._mine)
 
     def close(self) -> None:
         """Detach from model and optimizers."""

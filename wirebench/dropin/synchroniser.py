@@ -20,20 +20,21 @@ from torch.optim import Optimizer
 from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import attach
-from wirebench.dropin import optimizer_watch
+from wirebench.dropin import optimizer_watch, saved_state
 from wirebench.dropin.assembly import UPDATES_ITSELF, collective_name
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
 from wirebench.dropin.overflow import Overflow, overflow_of
 from wirebench.dropin.replicas import make_alike, trainable
 from wirebench.dropin.step_watch import StepWatch
-from wirebench.dropin.usage import ModelWatch, refuse_parts
+from wirebench.dropin.usage import ModelWatch, holds, refuse_kinds, refuse_parts
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method, Scheduler
 
 WARMUP_STEPS = 10
 """Steps that no report counts."""
+NAME = "sync"
 
 
 def synchronise(
@@ -62,6 +63,7 @@ def synchronise(
     Raises UserError outside a job, for a model that cannot be flattened, and for parts that do not go together.
     """
     refuse_parts(model, compressor=compressor, scheduler=scheduler)
+    refuse_kinds(scaler, collective)
     method = conformance.method_of(compressor)
     if scheduler.mode == "native":
         raise UserError("synchronise: scheduler 'native' is DistributedDataParallel or hvd.DistributedOptimizer itself")
@@ -74,6 +76,8 @@ def synchronise(
     if isinstance(collective, str):
         collective = collectives.build(collective or collective_name(method, scheduler))
     parameters = trainable(model)
+    if optimizer is not None and not holds(optimizer, set(map(id, parameters.values()))):
+        raise UserError("synchronise: optimizer= holds no parameter of the model")
     engine = attach(next(iter(parameters.values())).device, timeout_seconds)
     make_alike(engine, model, method, scheduler, collective)
     meter = Meter(engine, sum(p.numel() for p in parameters.values()), warmup_steps)
@@ -119,6 +123,8 @@ class Sync:
         """
         if (scaler is None) != (self._scaler is None):
             raise UserError("sync.step: pass the scaler to synchronise(..., scaler=) and to step, or to neither")
+        if not hasattr(optimizer, "param_groups"):
+            raise UserError(f"sync.step: needs the optimizer, not a {type(optimizer).__name__}")
         if not self._watch.holds(optimizer):
             raise UserError("sync.step: this optimizer holds no parameter of the model that is synchronised")
         self._finish()
@@ -161,12 +167,14 @@ class Sync:
 
         Each rank saves its own: residuals differ. The model and the optimizer are saved as ever.
         """
-        return {"steps": self.steps, "epoch": self.epoch, **self._exchange.state_dict()}
+        return {**saved_state.mark(NAME, self.compressor), "steps": self.steps, "epoch": self.epoch,
+                **self._exchange.state_dict()}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned; before the first step."""
         if self._exchange.is_laid_out or self._begun:
             raise UserError("sync.load_state_dict: comes before the first step")
+        saved_state.check(state, NAME, self.compressor)
         self.steps, self.epoch = state["steps"], state["epoch"]
         self._pending = state
 

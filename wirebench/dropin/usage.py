@@ -1,14 +1,16 @@
 """Wrong uses of `synchronise` that would let ranks drift apart without a word: each is one line instead."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
 
+import torch
 from torch import nn
 from torch.nn.modules import module as modules
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from wirebench.errors import UserError
@@ -34,16 +36,35 @@ def _word(part: object) -> str:
     return "name" if isinstance(part, str) else "class" if isinstance(part, type) else "module"
 
 
+def refuse_kinds(scaler: object, collective: object) -> None:
+    """UserError for a scaler or a collective that is something else."""
+    if scaler is not None and not isinstance(scaler, torch.amp.GradScaler):
+        raise UserError(f"scaler: must be a torch.amp.GradScaler, not a {type(scaler).__name__}")
+    if not isinstance(collective, str) and not hasattr(collective, "plan"):
+        kind = type(collective).__name__
+        raise UserError(f"collective: pass a name, or an object as collectives.build(...) makes one; not a {kind}")
+
+
+def holds(optimizer: Optimizer, parameters: Collection[int]) -> bool:
+    """Whether it updates one of these parameters, which are given by `id`."""
+    return any(id(each) in parameters for group in optimizer.param_groups for each in group["params"])
+
+
 def refuse_parts(model: nn.Module, **parts: object) -> None:
     """UserError where the model or one of the parts is not what `synchronise` takes."""
+    refuse_no_module(model)
     _refuse_model(model)
     refuse_names(**parts)
 
 
-def _refuse_model(model: nn.Module) -> None:
-    """UserError for what is no module, averages its gradients itself, or has a part of each parameter only."""
+def refuse_no_module(model: object) -> None:
+    """UserError for what is no module."""
     if not isinstance(model, nn.Module):
         raise UserError(f"model: must be a torch.nn.Module, not a {type(model).__name__}")
+
+
+def _refuse_model(model: nn.Module) -> None:
+    """UserError for what averages its gradients itself, or has a part of each parameter only."""
     if isinstance(model, DistributedDataParallel):
         raise UserError("model: DistributedDataParallel averages its gradients already; pass the module inside it")
     fsdp = sys.modules.get("torch.distributed.fsdp")
