@@ -55,7 +55,7 @@ def test_a_function_makes_a_model(name: str, more: list[str], tmp_path: Path) ->
     [
         ([TOKENS, "model.name=resnet18"], "'resnet18' takes images, and 'mine.letters.Counting' has none"),
         (["data.name=digits", SUCCESSOR], "cannot be trained on what data.name = 'digits' has"),
-        ([TOKENS, "model.name=mine.letters.Nothing"], "no module 'mine.letters.Nothing' can be imported"),
+        ([TOKENS, "model.name=mine.letters.Nothing"], "module 'mine.letters' has no 'Nothing'"),
         ([TOKENS, "model.name=mine.letters.small", "model.width=3"], "'mine.letters.small' has no such option"),
         ([TOKENS, SUCCESSOR, "train.channels_last=true"], "train.channels_last"),
     ],

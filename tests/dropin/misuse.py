@@ -13,6 +13,7 @@ import compressors
 import schedulers
 import wirebench
 from tests.dropin.own_loop import ENGINE, RATE, WORLD, batch, loss_of, network, train
+from wirebench.dropin.synchroniser import Sync
 from wirebench.errors import UserError
 
 
@@ -40,6 +41,19 @@ def states_of_others_are_refused(state: dict[str, Any]) -> None:
     hook.close()
 
 
+def wrong_kinds_are_refused(sync: Sync, other: torch.optim.Optimizer) -> None:
+    """other: of another model"""
+    things: Any = None, 3
+    says("needs the optimizer, not a NoneType", lambda: sync.step(things[0]))
+    says("must be a torch.nn.Module, not a int", lambda: wirebench.profile(things[1]))
+    says("batch_size: needs a number of samples", lambda: wirebench.profile(network(), things[0]))
+    build = compressors.build("none"), schedulers.build("wfbp")
+    says("collective: pass a name", lambda: wirebench.synchronise(network(), *build, things[1]))
+    says("must be a torch.amp.GradScaler", lambda: wirebench.synchronise(network(), *build, scaler=things[1]))
+    outer = build[0], schedulers.build("dear")
+    says("holds no parameter", lambda: wirebench.synchronise(network(), *outer, optimizer=other))
+
+
 def mistakes_are_told() -> None:
     model = network()
     adam = torch.optim.AdamW(model.parameters())
@@ -64,15 +78,7 @@ def mistakes_are_told() -> None:
     says("no parameter of the model", lambda: sync.step(other))
     says("comes before the first step", lambda: sync.load_state_dict({}))
     states_of_others_are_refused(sync.state_dict())
-    things: Any = None, 3
-    says("needs the optimizer, not a NoneType", lambda: sync.step(things[0]))
-    says("must be a torch.nn.Module, not a int", lambda: wirebench.profile(things[1]))
-    says("batch_size: needs a number of samples", lambda: wirebench.profile(model, things[0]))
-    build = compressors.build("none"), schedulers.build("wfbp")
-    says("collective: pass a name", lambda: wirebench.synchronise(network(), *build, things[1]))
-    says("must be a torch.amp.GradScaler", lambda: wirebench.synchronise(network(), *build, scaler=things[1]))
-    outer = build[0], schedulers.build("dear")
-    says("holds no parameter", lambda: wirebench.synchronise(network(), *outer, optimizer=other))
+    wrong_kinds_are_refused(sync, other)
     mesh = init_device_mesh("cpu", (WORLD,)) if ENGINE == "torch" else None
     if mesh is not None:
         sharded = nn.Linear(8, 8)

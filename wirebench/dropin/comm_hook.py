@@ -18,9 +18,9 @@ from torch.futures import Future
 
 from wirebench import collectives
 from wirebench.collectives.plan import Collective
-from wirebench.dropin import optimizer_watch, saved_state
+from wirebench.dropin import optimizer_watch
 from wirebench.dropin.hook_job import HookJob
-from wirebench.dropin.usage import refuse_kinds, refuse_names
+from wirebench.dropin.usage import mark_state, refuse_kinds, refuse_names, refuse_state
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method
@@ -103,13 +103,13 @@ class CommHook:
         """What this rank needs to go on after a restart; each rank saves its own, since residuals differ."""
         if self._job is None:
             raise UserError("comm_hook.state_dict: no step is done yet")
-        return {**saved_state.mark("comm_hook", self.compressor), "epoch": self.epoch, **self._job.state_dict()}
+        return {**mark_state("comm_hook", self.compressor), "epoch": self.epoch, **self._job.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned; before the first step. Two dense steps come first again."""
         if self._job is not None:
             raise UserError("comm_hook.load_state_dict: comes before the first step")
-        saved_state.check(state, "comm_hook", self.compressor)
+        refuse_state(state, "comm_hook", self.compressor)
         self.epoch, self._state = state["epoch"], state
 
     def close(self) -> None:

@@ -20,14 +20,14 @@ from torch.optim import Optimizer
 from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import attach
-from wirebench.dropin import optimizer_watch, saved_state
+from wirebench.dropin import optimizer_watch
 from wirebench.dropin.assembly import UPDATES_ITSELF, collective_name
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
 from wirebench.dropin.overflow import Overflow, overflow_of
 from wirebench.dropin.replicas import make_alike, trainable
 from wirebench.dropin.step_watch import StepWatch
-from wirebench.dropin.usage import ModelWatch, holds, refuse_kinds, refuse_parts
+from wirebench.dropin.usage import ModelWatch, holds, mark_state, refuse_kinds, refuse_parts, refuse_state
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method, Scheduler
@@ -65,14 +65,7 @@ def synchronise(
     refuse_parts(model, compressor=compressor, scheduler=scheduler)
     refuse_kinds(scaler, collective)
     method = conformance.method_of(compressor)
-    if scheduler.mode == "native":
-        raise UserError("synchronise: scheduler 'native' is DistributedDataParallel or hvd.DistributedOptimizer itself")
-    if scheduler.mode in UPDATES_ITSELF and optimizer is None:
-        raise UserError("synchronise: this scheduler updates the model itself; pass optimizer=")
-    if scheduler.mode in UPDATES_ITSELF and scaler is not None:
-        raise UserError("synchronise: this scheduler updates the model itself, which a GradScaler does not allow")
-    if scheduler.mode == "elastic" and conformance.name_of(method) != "none":
-        raise UserError("synchronise: this scheduler sends weights, not gradients; it goes with compressor 'none'")
+    _refuse_mode(scheduler, method, optimizer, scaler)
     if isinstance(collective, str):
         collective = collectives.build(collective or collective_name(method, scheduler))
     parameters = trainable(model)
@@ -83,6 +76,20 @@ def synchronise(
     meter = Meter(engine, sum(p.numel() for p in parameters.values()), warmup_steps)
     exchange = ModelExchange(engine, model, method, scheduler, collective, seed, optimizer, meter)
     return Sync(exchange, scaler)
+
+
+def _refuse_mode(
+    scheduler: Scheduler, method: Method, optimizer: Optimizer | None, scaler: torch.amp.GradScaler | None
+) -> None:
+    """UserError where the scheduler's mode does not go with the other parts."""
+    if scheduler.mode == "native":
+        raise UserError("synchronise: scheduler 'native' is DistributedDataParallel or hvd.DistributedOptimizer itself")
+    if scheduler.mode in UPDATES_ITSELF and optimizer is None:
+        raise UserError("synchronise: this scheduler updates the model itself; pass optimizer=")
+    if scheduler.mode in UPDATES_ITSELF and scaler is not None:
+        raise UserError("synchronise: this scheduler updates the model itself, which a GradScaler does not allow")
+    if scheduler.mode == "elastic" and conformance.name_of(method) != "none":
+        raise UserError("synchronise: this scheduler sends weights, not gradients; it goes with compressor 'none'")
 
 
 class Sync:
@@ -167,14 +174,14 @@ class Sync:
 
         Each rank saves its own: residuals differ. The model and the optimizer are saved as ever.
         """
-        return {**saved_state.mark(NAME, self.compressor), "steps": self.steps, "epoch": self.epoch,
+        return {**mark_state(NAME, self.compressor), "steps": self.steps, "epoch": self.epoch,
                 **self._exchange.state_dict()}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned; before the first step."""
         if self._exchange.is_laid_out or self._begun:
             raise UserError("sync.load_state_dict: comes before the first step")
-        saved_state.check(state, NAME, self.compressor)
+        refuse_state(state, NAME, self.compressor)
         self.steps, self.epoch = state["steps"], state["epoch"]
         self._pending = state
 

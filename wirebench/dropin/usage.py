@@ -1,7 +1,7 @@
 """Wrong uses of `synchronise` that would let ranks drift apart without a word: each is one line instead."""
 
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from types import ModuleType
 from typing import Any
@@ -14,11 +14,14 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
 from wirebench.errors import UserError
+from wirebench.gradient.conformance import name_of
+from wirebench.gradient.contract import Method
 from wirebench.gradient.flat import FlatGradient
 
 _held = WeakIdKeyDictionary()
 """Parameters whose gradients a `synchronise` of this process averages."""
 _LEARNS = attrgetter("requires_grad")
+_MAKER, _METHOD = "made_by", "method"
 _AGAIN = "close() it, and call synchronise again with the model as it is now"
 
 
@@ -73,6 +76,31 @@ def _refuse_model(model: nn.Module) -> None:
     for name, parameter in model.named_parameters():
         if parameter in _held:
             raise UserError(f"model: {name} is in another synchronise already; close() that one first")
+
+
+def mark_state(maker: str, compressor: Method) -> dict[str, str]:
+    """To go into a state. maker: `sync` or `comm_hook`, as its errors name it"""
+    return {_MAKER: maker, _METHOD: name_of(compressor)}
+
+
+def refuse_state(state: Mapping[str, Any], maker: str, compressor: Method) -> None:
+    """UserError for what is no state of this maker with this compressor.
+
+    Residuals of two compressors may have the same names and shapes, so that nothing else tells them apart.
+    """
+    where = f"{maker}.load_state_dict"
+    if not isinstance(state, Mapping) or _MAKER not in state:
+        raise UserError(f"{where}: needs what {maker}.state_dict() returned, not {_kind_of(state)}")
+    if state[_MAKER] != maker:
+        raise UserError(f"{where}: this is a state of {state[_MAKER]}, whose gradient is cut in another way")
+    if state[_METHOD] != name_of(compressor):
+        raise UserError(
+            f"{where}: this is a state of compressor {state[_METHOD]!r}, and here is {name_of(compressor)!r}"
+        )
+
+
+def _kind_of(state: object) -> str:
+    return "a mapping without its keys" if isinstance(state, Mapping) else f"a {type(state).__name__}"
 
 
 class ModelWatch:
