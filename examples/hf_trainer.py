@@ -42,6 +42,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
     options = parser.parse_args()
+    torch.manual_seed(0)  # Trainer's own seed comes after the model is made
     digits = load_digits()
     images = torch.tensor(digits.data, dtype=torch.float32) / 16
     dataset = [{"inputs": image, "labels": int(label)} for image, label in zip(images, digits.target, strict=True)]

@@ -396,8 +396,6 @@ def in_averages(ranks: Ranks) -> tuple[dict[str, Tensor], dict[str, float]]:
 @pytest.mark.parametrize("variant", [*variants(), *with_momentum()])
 def test_what_four_ranks_remember_is_handed_on_to_three_and_back(variant):
     """Residuals, velocities and moments: nothing of their part in the update is lost, and all ranks go on alike."""
-    if not compressors.build(variant[0], **variant[1]).takes_over:
-        pytest.skip("it cannot be handed on, and says so")
     world = Ranks(variant, 4)
     for seed in range(3):
         world.step(whole_numbers(4, seed), CUTS[0])
