@@ -79,7 +79,7 @@ def of(factors: Sequence[float], showing: Sequence[float] | None = None) -> Erro
 def load(path: Path = SHIPPED, network: float = 0.0) -> Errors:
     """What the study of predictions wrote; UserError for a file that is not that."""
     try:
-        held = [each for each in _table(path)["runs"] if not each["fitted"] and each["factor"] is not None]
+        held = [each for each in table(path)["runs"] if not each["fitted"] and each["factor"] is not None]
         factors = [float(each["factor"]) for each in held]
         showing = [float(each["factor"]) for each in held if _shows(each)]
     except (ValueError, TypeError, KeyError) as error:
@@ -111,20 +111,21 @@ class Machine(NamedTuple):
 
 def machine(path: Path = SHIPPED) -> Machine:
     """The machine of the file; UserError for a file that has none."""
-    table = _table(path)
+    content = table(path)
     try:
-        others = {int(hosts): float(seconds) for hosts, seconds in table["other_seconds"].items()}
+        others = {int(hosts): float(seconds) for hosts, seconds in content["other_seconds"].items()}
         if not others or not all(0 <= seconds < math.inf for seconds in others.values()):
             raise ValueError("other_seconds: needs seconds by the number of hosts")
-        return Machine(processors.read(table["processor"]), others)
+        return Machine(processors.read(content["processor"]), others)
     except (TypeError, KeyError, AttributeError, ValueError, UserError) as error:
         raise UserError(f"{path}: is not what `{WRITER}` writes: {error}") from error
 
 
-def _table(path: Path) -> dict[str, Any]:
+def table(path: Path = SHIPPED) -> dict[str, Any]:
+    """The file's content; UserError for one that cannot be read or is no JSON."""
     try:
-        table: dict[str, Any] = json_of(path.read_text(encoding="utf-8"))
-        return table
+        content: dict[str, Any] = json_of(path.read_text(encoding="utf-8"))
+        return content
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}; `{WRITER}` writes it") from error
     except ValueError as error:

@@ -3,6 +3,8 @@
 import csv
 import json
 import re
+import shutil
+import statistics
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +15,11 @@ import pytest
 
 from suite.planner import ranges
 from suite.studies import notes
+from suite.studies.prediction import outside
 from suite.studies.prediction.measured import collect
 from suite.studies.prediction.repeats import repeats_to
 from suite.studies.prediction.report import figure
-from suite.studies.prediction.resimulated import Resimulated, fit, rates_of
+from suite.studies.prediction.resimulated import Resimulated, fit, rates_of, replayed
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
@@ -118,6 +121,38 @@ def test_the_machines_constants_are_found_and_carry_to_other_runs(tmp_path: Path
     errors = ranges.load(tmp_path / "outside.json")
     assert 0.3 < errors.low <= 1 <= errors.high < 3 and 1 <= errors.runs <= 4, "of the runs that were held out"
     assert_that_another_simulator_can_be_compared(tmp_path)
+
+
+def test_constants_are_fitted_once_to_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search for them ends elsewhere on a processor that rounds otherwise, and tables are compared to the bit."""
+    simulated_runs(tmp_path)
+    fits: list[int] = []
+
+    def counted(runs: list[Resimulated]) -> Processor:
+        fits.append(len(runs))
+        return MACHINE
+
+    monkeypatch.setattr(outside, "fit", counted)
+    texts = []
+    for _ in range(2):
+        assert main([str(tmp_path), "--simulate"]) == 0
+        texts.append(((tmp_path / "table.md").read_bytes(), (tmp_path / "outside.json").read_bytes()))
+    assert fits == [5] and texts[0] == texts[1]
+    shutil.rmtree(tmp_path / "naive4-8")
+    assert main([str(tmp_path), "--simulate"]) == 0 and fits == [5, 4]
+    (tmp_path / "outside.json").write_text('{"runs": [7]}')
+    assert main([str(tmp_path), "--simulate"]) == 0 and fits == [5, 4, 4]
+
+
+@pytest.mark.slow
+def test_the_committed_constants_are_as_good_as_those_of_a_fit_made_here() -> None:
+    folder = ranges.SHIPPED.parent
+    fitted = {each["run"] for each in ranges.table()["runs"] if each["fitted"]}
+    runs = [run for name, run in replayed(folder, "").items() if name in fitted]
+    committed, here = (
+        statistics.fmean(abs(run.error(machine)) for run in runs) for machine in (ranges.machine().processor, fit(runs))
+    )
+    assert len(runs) == len(fitted) == 20 and committed < 1.1 * here
 
 
 def assert_that_another_simulator_can_be_compared(folder: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from suite.planner import ranges
 from suite.studies.prediction.measured import NEAR, Predicted, near, where_steady
 from suite.studies.prediction.resimulated import Resimulated, fit, replayed
+from wirebench.errors import UserError
 from wirebench.topology import processor
 from wirebench.topology.processor import Processor
 
@@ -41,12 +42,29 @@ def from_outside(folder: Path, runs: Sequence[Predicted]) -> Outside:
     known = replayed(folder, "--simulate")
     made = {run.name: known[run.name] for run in runs if run.name in known}
     fitted = set(list(made)[::2])
-    machine = fit([each for name, each in made.items() if name in fitted])
+    machine = _machine(folder / ranges.SHIPPED.name, made, fitted)
     seconds = {name: (each.seconds(machine), name in fitted) for name, each in made.items()}
     errors = {name: seconds[name][0] / each.measured - 1 for name, each in made.items()}
     held = {name: error for name, error in errors.items() if name not in fitted}
     said = f"{_said(machine, errors, held)} {where_steady(runs, held)}"
     return Outside(seconds, said, _numbers(made, machine, seconds))
+
+
+def _machine(kept: Path, made: Mapping[str, Resimulated], fitted: set[str]) -> Processor:
+    """What was fitted to the same runs before and is kept, or a fit to them now, to the digits that are kept.
+
+    A search ends elsewhere on a processor that rounds otherwise: where schedulers cut anew, the errors jump. With
+    constants that are kept, the same records give the same table on every machine. Without the file they are fitted.
+    """
+    runs = [each for name, each in made.items() if name in fitted]
+    same = [(name, name in fitted, _short(each.measured)) for name, each in made.items()]
+    try:
+        lines = ranges.table(kept)["runs"]
+        if same == [(each["run"], each["fitted"], each["measured_seconds"]) for each in lines]:
+            return ranges.machine(kept).processor
+    except (UserError, KeyError, TypeError):
+        pass  # of another make, or none: it is written anew
+    return processor.read({key: _short(value) for key, value in processor.written(fit(runs)).items()})
 
 
 def _said(machine: Processor, errors: Mapping[str, float], held: Mapping[str, float]) -> str:
