@@ -32,7 +32,7 @@ STUDY = $(VENV)/wirebench study
 .DEFAULT_GOAL := help
 .PHONY: help setup run test test-all lint format clean tables bench-overhead bench-checkpoint bench-input bench-cifar bench-synthetic \
 	bench-collectives bench-flexreduce bench-compressors bench-methods bench-gssgd bench-convergence bench-mgwfbp \
-	bench-prediction bench-schedules bench-break-even bench-iwp bench-today
+	bench-prediction bench-schedules bench-break-even bench-iwp bench-today bench-ranking
 
 help: ## show this list
 	@echo 'Wirebench: what data-parallel training puts on the wire'
@@ -190,6 +190,11 @@ bench-break-even: setup ## compressors on both sides of the break-evens that the
 	$(SIDES) --compressors gs_sgd sketched_sgd --config configs/tables/break_even_vgg16_gtx1080ti.toml \
 		--out $(BREAK_EVEN)/vgg16_gtx1080ti || failed=yes; \
 	$(STUDY) break_even report $(BREAK_EVEN)/*/ && test -z "$$failed"
+
+bench-ranking: setup ## the planner's ten best compositions on six emulated clusters, five turns of each (about 150 min)
+	@failed=; \
+	$(STUDY) ranking run --again || failed=yes; \
+	$(STUDY) ranking report && test -z "$$failed"
 
 # A method over its budget of copies is measured all the same.
 bench-prediction: setup ## forty compositions on emulated clusters, each compared with its prediction (about 15 min)

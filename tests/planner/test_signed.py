@@ -15,7 +15,7 @@ from tests.studies.test_prediction import made, table
 from wirebench.errors import UserError
 from wirebench.telemetry import environment
 
-HUNDRED = Path(listed.__file__).parent / "hundred.toml"
+LISTS = Path(listed.__file__).parent
 MACHINE = ranges.written(
     [{"factor": 0.8, "fitted": False}, {"factor": 1.2, "fitted": False}],
     {"processor": {"cores": 2, "message_us": 200, "call_us": 300}, "other_seconds": {"2": 0.002, "8": 0.005}},
@@ -39,12 +39,16 @@ def write(tmp_path: Path, *lines: str) -> list[str]:
     return ["--list", str(path), "--out", str(tmp_path / "out")]
 
 
-def test_the_hundred_are_compositions_that_can_be_run() -> None:
-    hundred = listed.load(HUNDRED)
-    assert len(hundred) == len({each.name for each in hundred}) == 100
-    assert {each.hosts for each in hundred} == {2, 3, 4, 5, 6, 8} and len({each.link for each in hundred}) == 4
-    for each in hundred:
+@pytest.mark.parametrize(("name", "count"), [("hundred", 100), ("sixty", 60)])
+def test_what_is_listed_can_be_run_and_is_new(name: str, count: int) -> None:
+    compositions = listed.load(LISTS / f"{name}.toml")
+    assert len(compositions) == len({each.name for each in compositions}) == count
+    assert {each.hosts for each in compositions} == {2, 3, 4, 5, 6, 8}
+    assert len({each.link for each in compositions}) == 4
+    for each in compositions:
         each.training(CONFIG).check()
+    earlier = [] if name == "hundred" else [*FORTY, *listed.load(LISTS / "hundred.toml")]
+    assert not {each.name for each in compositions} & {each.name for each in earlier}
     assert len({each.name for each in FORTY}) == 40
 
 

@@ -12,8 +12,19 @@ from tests.studies import verb
 from tests.studies.test_methods_run import put, record
 from wirebench.errors import UserError
 
-STUDIES = ["break_even", "convergence", "flexreduce", "gs_sgd", "iwp", "methods", "mg_wfbp", "prediction", "today"]
-NOT_YET_MEASURED = {"today"}
+STUDIES = [
+    "break_even",
+    "convergence",
+    "flexreduce",
+    "gs_sgd",
+    "iwp",
+    "methods",
+    "mg_wfbp",
+    "prediction",
+    "ranking",
+    "today",
+]
+NOT_YET_MEASURED = {"ranking", "today"}
 
 
 def run(*words: str) -> int:

@@ -32,7 +32,7 @@ from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.simulator import Factors, Simulator, free
 from wirebench.topology import presets
 from wirebench.topology.presets import Network
-from wirebench.topology.processor import Processor
+from wirebench.topology.processor import IDLE, Processor
 from wirebench.topology.rates import parse_rate
 from wirebench.topology.tree import Topology
 
@@ -67,6 +67,13 @@ class _KeptPlans:
         return self._known[items]
 
 
+def emulated(link: str, ranks: int, processor: Processor = IDLE) -> Topology:
+    """Hosts of one rank each, as `wirebench cluster run` emulates them with links of this rate."""
+    rate = parse_rate(link) / 8
+    network = Network(0.0, rate, "", head_start_seconds=head_start_seconds(rate))
+    return replace(presets.cluster(network, ranks), processor=processor)
+
+
 class FromOutside:
     """A composition on an emulated cluster, with what does not depend on the machine worked out once.
 
@@ -75,9 +82,8 @@ class FromOutside:
     """
 
     def __init__(self, config: dict[str, Any], ranks: int, link: str, other: float, rates: Rates) -> None:
-        rate, dilation = parse_rate(link) / 8, config["network"]["dilation"] or 1.0
-        network = Network(0.0, rate, "", head_start_seconds=head_start_seconds(rate))
-        self.topology = presets.cluster(network, ranks)
+        dilation = config["network"]["dilation"] or 1.0
+        self.topology = emulated(link, ranks)
         self.model = trace.load(trace.find(config["model"]["trace"])).faster(1 / dilation)
         self.other = other
         name, options = _plugin(config["scheduler"], "profile")
