@@ -4,6 +4,7 @@ The one who listens sends each of the first PINGS bytes back at once. What follo
 how fast that came: the sender's buffers are not on its way.
 """
 
+import os
 import socket
 import statistics
 import struct
@@ -31,7 +32,10 @@ class Timed(NamedTuple):
 
 def listen(port: int) -> int:
     """Take one connection at `port` (0: any free one) in a thread of its own; returns the port."""
-    server = socket.create_server(("", port))
+    try:
+        server = socket.create_server(("", port))
+    except OSError as error:  # its words repeat the address
+        raise OSError(error.errno, os.strerror(error.errno or 0)) from error
     server.settimeout(6 * PATIENCE)
     threading.Thread(target=_serve, args=(server,), daemon=True).start()
     return int(server.getsockname()[1])

@@ -1,6 +1,7 @@
 """Run a command line in a process of its own, with limits, forked from one that has imported everything."""
 
 import os
+import re
 import resource
 import sys
 import traceback
@@ -13,7 +14,8 @@ from tests.distributed.launch import ROOT
 
 SECONDS = 60.0
 MEMORY = 6 * 2**30
-"""Address space beyond what a process has that imported torch: what asks for more is to say so in one line."""
+"""Beyond what a process has that imported torch: what asks for more is to say so in one line. Address space that is
+only reserved does not count: the plotting library's JavaScript engine reserves more than that."""
 
 
 class Ended(NamedTuple):
@@ -45,8 +47,10 @@ def _become(program: str, words: list[str], out: str, err: str) -> None:
         os.dup2(target, number)
         os.close(target)
     os.chdir(ROOT)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY, used + MEMORY))
+    kilobytes = re.search(r"^VmData:\s+(\d+) kB", Path("/proc/self/status").read_text(), re.MULTILINE)
+    assert kilobytes
+    most = 1024 * int(kilobytes[1]) + MEMORY
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
     sys.argv = [program, *words]
     try:
         code = _main(program)(words)

@@ -5,6 +5,7 @@ python -m tests.planner.large WORKERS MACHINES_OF_A_RACK COMPRESSOR ...
 
 import json
 import sys
+from pathlib import Path
 
 import schedulers
 from suite.planner.compositions import DENSE, clash, collective_of, needs_whole, sizes_of
@@ -45,7 +46,10 @@ def steps(name: str, collective: str, topology: Topology) -> dict[str, Simulated
 
 
 def main(workers: int, machines: int, names: list[str]) -> None:
-    """Print the seconds of every step, by compressor, collective and schedule."""
+    """Print the seconds of every step, by compressor, collective and schedule; in a second line the peak of memory.
+
+    The kernel tells it in kilobytes of what runs now; to whoever waits for the process also of what it was forked from.
+    """
     topology = cluster(workers, machines)
     found = {
         name: {
@@ -55,6 +59,7 @@ def main(workers: int, machines: int, names: list[str]) -> None:
         for name in names
     }
     print(json.dumps(found))
+    print(Path("/proc/self/status").read_text(encoding="utf-8").partition("VmHWM:")[2].split()[0])
 
 
 if __name__ == "__main__":

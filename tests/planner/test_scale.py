@@ -23,11 +23,10 @@ FIVE = ("fp16", "topk", "powersgd", "gtopk", "oktopk")
 
 
 class Cost(NamedTuple):
-    """What a process printed, the seconds of its processors' time, and the most memory that it held."""
+    """What a process printed, and the seconds of its processors' time."""
 
     printed: str
     seconds: float
-    gigabytes: float
 
 
 def cost(*words: str) -> Cost:
@@ -39,14 +38,15 @@ def cost(*words: str) -> Cost:
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0
-    return Cost(printed, used.ru_utime + used.ru_stime, used.ru_maxrss / 2**20)
+    return Cost(printed, used.ru_utime + used.ru_stime)
 
 
 def test_100_000_workers_in_thirty_seconds_and_four_gigabytes():
     """Dense gradients and all compressors, under every schedule, on machines in racks below a spine."""
     names = sorted(set(compressors.available()) - {"int8"})
-    printed, seconds, gigabytes = cost("-m", "tests.planner.large", "100000", "32", *names)
-    found = json.loads(printed)
+    printed, seconds = cost("-m", "tests.planner.large", "100000", "32", *names)
+    steps_found, peak = printed.splitlines()
+    found = json.loads(steps_found)
     assert list(found) == names and {DENSE, *FIVE} < set(names)
     alone = large.MODEL.forward_seconds + large.MODEL.backward_seconds
     for name, by_collective in found.items():
@@ -55,7 +55,7 @@ def test_100_000_workers_in_thirty_seconds_and_four_gigabytes():
         assert tried == fitting - (set() if name == DENSE else {"native", "easgd"}), name
         steps = [each for by_schedule in by_collective.values() for each in by_schedule.values()]
         assert all(0.999 * alone < each < math.inf for each in steps), name
-    assert seconds < 30 and gigabytes < 4
+    assert seconds < 30 and int(peak) / 2**20 < 4
 
 
 def test_what_cannot_be_summed_of_so_many_is_refused():
@@ -79,7 +79,7 @@ def test_readmes_example_takes_less_than_ten_seconds():
     """Of a core; for that neither what draws nor the model itself is imported."""
     lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
     example = next(line for line in lines if line.startswith("wirebench advise --model "))
-    printed, seconds, _ = cost("-c", VERB, *example.split()[1:])
+    printed, seconds = cost("-c", VERB, *example.split()[1:])
     assert " images/s" in printed and printed.endswith("brought along:\n")
     assert seconds < 10
 

@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from suite.inspect import accuracies
 from suite.planner import ranges
 from suite.planner.accuracy import Accuracies, Ended
 from suite.planner.advice import WORTHWHILE, Advice
 from suite.planner.wording import not_counted
+from suite.studies.convergence import accuracies
 from tests.suite.test_advise import FEW, answer, faster
 from wirebench.simulation.trace import SHIPPED, load
 

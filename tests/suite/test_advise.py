@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from suite.figures.files import save
-from suite.inspect import accuracies
 from suite.planner import advise, bars, ranges, timing
 from suite.planner.advice import WORTHWHILE
 from suite.planner.compositions import compressing, sizes_of
 from suite.planner.rank import HIGHEST_GBIT, Adviser
+from suite.studies.convergence import accuracies
 from tests import charts
 from tests.distributed.launch import PLUGINS
 from tests.suite.verbs import verb

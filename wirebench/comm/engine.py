@@ -39,7 +39,6 @@ from wirebench.comm.peers import (
     any_dead,
     end_stopped,
     first_line,
-    in_words,
     introduce,
     leave_word,
     linger,
@@ -107,7 +106,7 @@ class Engine:
     def who_is_gone(self) -> str:
         """After a failure, which all living ranks are to meet: those that are gone, in words; '' if nobody can tell."""
         self.gone = missing(self.peers, self.ranks[0], self.store, functools.partial(hang_up, self.store))
-        return in_words(self.gone, self.peers[self.ranks[0]].host)
+        return ", ".join(map(str, self.gone))
 
     def say_farewell(self, why: str) -> None:
         """This rank ends alone: the others, which are to fail now, find with `farewell` why. Then let them `linger`."""

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,18 @@ STOPPED = "T"
 class Peer:
     """A rank's process: host name and process number.
 
-    ends  its ends of the connections that it and this process had when they met; empty where they cannot be told
+    ends     its ends of the connections that it and this process had when they met; empty where they cannot be told
+    stopped  whether a signal had stopped it when it was missed
     """
 
     rank: int
     host: str
     pid: int
     ends: frozenset[End] = frozenset()
+    stopped: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
-        return f"rank {self.rank} (pid {self.pid} on {self.host})"
+        return f"rank {self.rank} (pid {self.pid} on {self.host})" + ", which a signal has stopped" * self.stopped
 
 
 @contextmanager
@@ -129,8 +131,9 @@ def missing(
     left = [] if len(left) == len(peers) - 1 > 1 else _closing(peers, me, book)
     hang_up()
     gone = _missing(peers, me, book, left)
+    still = stopped(gone, peers[me].host)  # until all have seen it: then it is ended, too
     book.sign("leaving", me)
-    return gone
+    return [replace(peer, stopped=peer in still) for peer in gone]
 
 
 def _closing(peers: list[Peer], me: int, book: "_Book") -> list[Peer]:
@@ -185,9 +188,9 @@ def word_left(store: dist.Store | None, me: int) -> str:
 def linger(peers: list[Peer], me: int, store: dist.Store | None, gone: Collection[Peer] = ()) -> None:
     """On rank 0, whose process may keep the store: let the living read it before it goes, at most GRACE_SECONDS.
 
-    gone  peers that are known to be
+    Where a peer is stopped, on all ranks: let the others see it before it ends. gone: peers that are known to be
     """
-    if me != 0 or store is None:
+    if store is None or (me != 0 and not stopped(peers, peers[me].host)):
         return
     book = _Book(store)
     deadline = time.monotonic() + GRACE_SECONDS
@@ -206,12 +209,6 @@ def dead(peers: list[Peer], host: str) -> list[Peer]:
 def stopped(peers: list[Peer], host: str) -> list[Peer]:
     """The peers on `host`, this process's own, that a signal has stopped (SIGSTOP)."""
     return [p for p in peers if p.host == host and _state(p.pid) == STOPPED]
-
-
-def in_words(gone: list[Peer], host: str) -> str:
-    """Who is gone, as a process on `host` says it."""
-    still = stopped(gone, host)
-    return ", ".join(f"{peer}, which a signal has stopped" if peer in still else str(peer) for peer in gone)
 
 
 def end_stopped(peers: list[Peer], host: str) -> None:

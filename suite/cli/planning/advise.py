@@ -18,13 +18,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite.inspect import accuracies
 from suite.planner.accuracy import Accuracies
 from suite.planner.advise import PROBE_SECONDS, check_schedulers, chosen, ranking_of, setting_of, write
 from suite.planner.compositions import check_positive
 from suite.planner.networks import add_network
 from suite.planner.rank import SCHEDULERS
 from suite.planner.timing import time_unknown
+from suite.studies.convergence import accuracies
 from suite.traces.inputs import CLASSES, IMAGE_SIZE
 from wirebench.simulation.compress_rates import SHIPPED, Rates
 from wirebench.simulation.roofline import GPUS, PRECISIONS

@@ -56,15 +56,19 @@ def _machine(kept: Path, made: Mapping[str, Resimulated], fitted: set[str]) -> P
     A search ends elsewhere on a processor that rounds otherwise: where schedulers cut anew, the errors jump. With
     constants that are kept, the same records give the same table on every machine. Without the file they are fitted.
     """
-    runs = [each for name, each in made.items() if name in fitted]
     same = [(name, name in fitted, _short(each.measured)) for name, each in made.items()]
+    if same == _fitted_before(kept):
+        return ranges.machine(kept).processor
+    found = fit([each for name, each in made.items() if name in fitted])
+    return processor.read({key: _short(value) for key, value in processor.written(found).items()})
+
+
+def _fitted_before(kept: Path) -> list[tuple[str, bool, float]]:
+    """Of each run of the file its name, whether it was fitted to, and its step; [] where there is no such file."""
     try:
-        lines = ranges.table(kept)["runs"]
-        if same == [(each["run"], each["fitted"], each["measured_seconds"]) for each in lines]:
-            return ranges.machine(kept).processor
+        return [(each["run"], each["fitted"], each["measured_seconds"]) for each in ranges.table(kept)["runs"]]
     except (UserError, KeyError, TypeError):
-        pass  # of another make, or none: it is written anew
-    return processor.read({key: _short(value) for key, value in processor.written(fit(runs)).items()})
+        return []
 
 
 def _said(machine: Processor, errors: Mapping[str, float], held: Mapping[str, float]) -> str:

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import compressors
-from suite.inspect import accuracies
 from suite.planner import ranges
 from suite.planner.advice import Advice
 from suite.planner.rank import Adviser
 from suite.studies.break_even.run import memory
+from suite.studies.convergence import accuracies
 from suite.studies.prediction.listed import DENSITY, Composition
 from suite.studies.prediction.resimulated import emulated, rates_of
 from suite.studies.runner import ROOT, within

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from suite.compose.resolve import resolve
-from suite.inspect import accuracies
 from suite.planner import ranges
 from suite.planner.advice import WORTHWHILE
 from suite.planner.compositions import DENSE
 from suite.studies import notes
+from suite.studies.convergence import accuracies
 from suite.studies.prediction.resimulated import FromOutside, rates_of
 from suite.studies.ranking import ranked
 from suite.studies.ranking.measured import Measured

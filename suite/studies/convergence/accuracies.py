@@ -10,7 +10,7 @@ from suite.studies.convergence import rows
 from suite.studies.convergence.rows import DENSE, Method
 from wirebench.errors import UserError
 
-FOLDER = Path(__file__).resolve().parents[2] / "results" / "convergence" / "quick"
+FOLDER = Path(__file__).resolve().parents[3] / "results" / "convergence" / "quick"
 
 
 def load(folder: Path = FOLDER) -> Accuracies:
