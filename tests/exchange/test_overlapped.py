@@ -201,6 +201,22 @@ def test_closing_ends_the_thread_and_detaches():
     assert not lane.flat.grad.any()
 
 
+def test_closing_in_a_step_exchanges_all_of_it_on_every_rank():
+    """Else only ranks whose thread had a wake-up call left over exchange the last bucket, and wait for the others."""
+    compressor, order = Averaging(), [name for name in ORDER if not name.startswith("odd")]
+    model, _ = lane_of(Echo())
+    model.odd.requires_grad_(False)
+    server = RequestExecutor(Metered(Echo()), collectives.build("native"), Topology.flat(2))
+    lane = Lane(0, FlatGradient(model, order), compressor, server, 0, nullcontext)
+    lane.set_buckets([range(place, place + 1) for place in range(len(order))])
+    driver = Threaded(lane, Timeline())
+    driver.begin(0, 0)
+    driver.enable_sync()
+    loss_of(model, images(0)).backward()
+    driver.close()
+    assert len(compressor.seen) == len(order) and not driver._thread.is_alive()
+
+
 class SlowBackward(torch.autograd.Function):
     """Passes on what it gets, and takes its time on the way back."""
 

@@ -82,9 +82,7 @@ class Threaded:
         self.lane.fill_unused()
         self._missing = [0] * len(self._missing)
         self._launch_full(wake=False)
-        with self._turn:
-            while self._queue:
-                self._work_once()
+        self._do_what_is_queued()
         if self.error is not None:
             raise self.error
         if self._last_event is not None:
@@ -119,8 +117,13 @@ class Threaded:
         return nullcontext()
 
     def close(self) -> None:
-        """Detach from the model, end the thread."""
+        """Detach from the model, end the thread.
+
+        What is queued of a step that is given up is exchanged first. The thread may have got to the last bucket or not;
+        where it had on one rank alone, that rank would wait for the others until its time is out.
+        """
         self.lane.detach()
+        self._do_what_is_queued()
         self._calls.put(False)
         if self.error is None:
             self._thread.join()
@@ -158,6 +161,11 @@ class Threaded:
         self._queue.append((work, done))
         if wake:
             self._calls.put(True)
+
+    def _do_what_is_queued(self) -> None:
+        with self._turn:
+            while self._queue:
+                self._work_once()
 
     def _work(self) -> None:
         while self._calls.get():
