@@ -201,7 +201,8 @@ def test_closing_ends_the_thread_and_detaches():
     assert not lane.flat.grad.any()
 
 
-def test_closing_in_a_step_exchanges_all_of_it_on_every_rank():
+@pytest.mark.parametrize("stopped", [False, True])
+def test_closing_in_a_step_exchanges_all_of_it_on_every_rank(stopped):
     """Else only ranks whose thread had a wake-up call left over exchange the last bucket, and wait for the others."""
     compressor, order = Averaging(), [name for name in ORDER if not name.startswith("odd")]
     model, _ = lane_of(Echo())
@@ -213,8 +214,18 @@ def test_closing_in_a_step_exchanges_all_of_it_on_every_rank():
     driver.begin(0, 0)
     driver.enable_sync()
     loss_of(model, images(0)).backward()
-    driver.close()
+    if stopped:
+        driver._queue.append((interrupted, lambda: None))
+        with pytest.raises(KeyboardInterrupt):
+            driver.close()
+    else:
+        driver.close()
+    driver._thread.join(5)
     assert len(compressor.seen) == len(order) and not driver._thread.is_alive()
+
+
+def interrupted() -> None:
+    raise KeyboardInterrupt
 
 
 class SlowBackward(torch.autograd.Function):

@@ -123,10 +123,13 @@ class Threaded:
         where it had on one rank alone, that rank would wait for the others until its time is out.
         """
         self.lane.detach()
+        earlier = self.error
         self._do_what_is_queued()
         self._calls.put(False)
         if self.error is None:
             self._thread.join()
+        elif earlier is None and isinstance(self.error, KeyboardInterrupt):
+            raise self.error
 
     def _on_ready(self, layers: Sequence[int]) -> None:
         if not self._armed:
