@@ -168,7 +168,7 @@ bench-convergence: setup ## CIFAR-10 with every compressor, several seeds, two t
 bench-mgwfbp: setup ## the MG-WFBP paper's claims, simulated: table and figures (a few seconds)
 	@$(STUDY) mg_wfbp report
 
-bench-schedules: setup ## every schedule on emulated clusters, compared with the MG-WFBP paper's speed-ups (about 110 min)
+bench-schedules: setup ## every schedule on emulated clusters, compared with the MG-WFBP paper's speed-ups (about 140 min)
 	@failed=; \
 	$(STUDY) mg_wfbp run --again || failed=yes; \
 	$(STUDY) mg_wfbp report results/schedules/*/ && test -z "$$failed"

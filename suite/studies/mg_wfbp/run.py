@@ -75,7 +75,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 def series(quick: bool) -> list[Part]:
     """Five settings; quick: one turn of the paper's three schedules in the paper's own."""
     if not quick:
-        return [Part(120, [])]
+        return [Part(140, [])]
     name = next(iter(SETTINGS))
     own = SETTINGS[name]
     place = ["--hosts", str(own.hosts), "--link", own.link, "--out", str(RESULTS / "schedules" / name)]
