@@ -354,13 +354,16 @@ def test_a_compressor_of_ones_own_is_timed_here_and_ranked(own, tmp_path, capsys
 
 
 def test_what_is_timed_here_costs_about_what_the_same_code_costs_elsewhere(own, monkeypatch):
-    """In copies of a vector, which is what machines have in common: the method that was measured comes out again."""
+    """In copies of a vector, which is what machines have in common: the method that was measured comes out again.
+
+    At the rate of a CPU's memory: at a GPU's the calls' own cost is all, and that differs between CPUs.
+    """
     monkeypatch.setattr(timing, "SIZES", ("0.27m", "1m"))
     rates = Rates()
     timed = timing.time_unknown(["none", "topk", "owned.compressing.Mine"], rates, None, 10**6)
     assert timed.names == ("owned.compressing.Mine",) and not timed.failed
-    mine, topk = (rates.on(name, 900e9)(10**6) for name in ("owned.compressing.Mine", "topk"))
-    assert 0.1 < mine / topk < 10
+    mine, topk = (rates.on(name, 1e10)(10**6) for name in ("owned.compressing.Mine", "topk"))
+    assert 0.2 < mine / topk < 5
 
 
 def test_a_short_model_is_not_timed_at_the_largest_size(own):
