@@ -1,6 +1,7 @@
 """What `wirebench simulate` and `advise` put together: compressors as their papers have them, what goes with what."""
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from wirebench.gradient.requests import Gather
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.simulator import Compressing, free, layers_of
 from wirebench.simulation.trace import MOST_IMAGES, Trace
+from wirebench.topology.processor import IDLE, Processor
 
 DENSE = "none"
 LEAST, MOST = 1e-6, 1e6
@@ -67,14 +69,35 @@ def sizes_of(name: str, density: float | None, model: Trace, workers: int) -> Si
     return Sizes(make, workers, below)
 
 
-def compressing(rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float) -> Compressing:
-    """Seconds that the compressor works, at the memory's rate and among so many workers as `sizes` are for."""
+def compressing(
+    rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float, processor: Processor = IDLE
+) -> Compressing:
+    """Seconds that the compressor works, at the memory's rate and among so many workers as `sizes` are for.
+
+    processor  of the topology; the simulator multiplies a rank's work by how many ranks share a core of it
+    """
     if name == DENSE:
         return free
+    merged = _merges(sizes.size, processor) / _merges(rates.workers, IDLE)
+    return rates.on(name, bytes_per_second, _more_gathered(sizes, rates.workers, model), merged)
+
+
+def _merges(ranks: int, processor: Processor) -> float:
+    """How many merges are waited for, in merges of a rank that shares its core as all others do.
+
+    A message passes as many merges as a tree has levels. Cores that all ranks share have the merges of all to do, and
+    only half of the ranks, a quarter, an eighth merge at each level.
+    """
+    levels = max(1, math.ceil(math.log2(ranks)))
+    return max(levels, processor.together([ranks - 1.0])) / processor.crowded(ranks)
+
+
+@functools.lru_cache(maxsize=256)
+def _more_gathered(sizes: Sizes, workers: int, model: Trace) -> float:
+    """How many times as many bytes are gathered as among so many workers."""
     gathered = _gathered(sizes, model)
     # What gathers nothing needs no look at the world of the measurement.
-    more = gathered / (_gathered(sizes.of_world(rates.workers), model) or 1.0) if gathered else 1.0
-    return rates.on(name, bytes_per_second, more)
+    return gathered / (_gathered(sizes.of_world(workers), model) or 1.0) if gathered else 1.0
 
 
 def _gathered(sizes: Sizes, model: Trace) -> float:

@@ -189,8 +189,8 @@ class Adviser:
 
     def _compressing(self, name: str) -> Compressing:
         if name not in self._known:
-            made = compressing(self.rates, name, self._sizes_of(name), self.trace, self.bytes_per_second)
-            self._known[name] = made
+            sizes, processor = self._sizes_of(name), self.topology(None).processor
+            self._known[name] = compressing(self.rates, name, sizes, self.trace, self.bytes_per_second, processor)
         return self._known[name]
 
     def _sizes_of(self, name: str) -> Sizes:

@@ -198,7 +198,8 @@ def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology
     pricer = Pricer(collectives.build(name), name, topology, options.call_us * 1e-6, options.formulas)
     seconds: Compressing = free
     if options.gpu:
-        seconds = compressing(rates, options.compressor, sizes, model, gpu_of(options.gpu).memory_gbs * 1e9)
+        rate = gpu_of(options.gpu).memory_gbs * 1e9
+        seconds = compressing(rates, options.compressor, sizes, model, rate, topology.processor)
     return Simulator(model, sizes, seconds, pricer)
 
 

@@ -66,7 +66,18 @@ def test_processors_work_differently_for_each_kind_of_request():
     one_core = replace(work, cores=1.0)
     assert seconds("tree", Merge, one_core) == pytest.approx(3 * 2 * 2), "the ends of both ranks"
     crowded = Pricer(collectives.build("tree"), "tree", replace(wire, processor=one_core))
-    assert crowded.call_seconds == 100.0, "a call's own work is done while others wait for messages"
+    assert crowded.call_seconds == 200.0, "both ranks make the call at the same time"
+
+
+@pytest.mark.parametrize("name", ["ring", "native"])
+@pytest.mark.parametrize("items", [1, 2, 3, 4])
+def test_a_chunk_without_elements_is_no_message(name: str, items: int):
+    """Four ranks on two cores: every element makes three steps to be summed and three back, of two ends each."""
+    wire = presets.cluster(presets.Network(0.0, 1e18, ""), 4)
+    pricer = Pricer(collectives.build(name), name, replace(wire, processor=Processor(cores=2.0, message_seconds=1.0)))
+    for item_bytes in (2, 4):
+        size = RequestSize(Sum, item_bytes * items, item_bytes * items, item_bytes)
+        assert pricer.seconds(size) == pytest.approx(6 * items)
 
 
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)

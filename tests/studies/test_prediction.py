@@ -114,7 +114,7 @@ def test_the_machines_constants_are_found_and_carry_to_other_runs(tmp_path: Path
     assert (slow.exchange(Processor(2.0)).factor or 9.0) > 1.3
     assert main([str(tmp_path), "--simulate"]) == 0
     text = (tmp_path / "table.md").read_text()
-    assert "Of the 4 others 4 are within 10 %" in text and "the largest of all is" in text
+    assert "Of the 4 others here 4 are within 10 %" in text and "the largest of all here is" in text
     cells = list(table(text).values())
     assert [row[-1] for row in cells] == ["yes", ""] * 4 + ["yes"]
     assert all(abs(float(row[-2].removesuffix(" %"))) < 5 for row in cells)
@@ -146,13 +146,47 @@ def test_constants_are_fitted_once_to_the_same_runs(tmp_path: Path, monkeypatch:
 
 @pytest.mark.slow
 def test_the_committed_constants_are_as_good_as_those_of_a_fit_made_here() -> None:
-    folder = ranges.SHIPPED.parent
+    folders, rates = (
+        (ranges.SHIPPED.parent, ranges.SHIPPED.parent.with_name("prediction-100")),
+        rates_of(ranges.SHIPPED.parent),
+    )
+    known = {
+        name if folder == folders[0] else f"{folder.name}/{name}": run
+        for folder in folders
+        for name, run in replayed(folder, "", rates).items()
+    }
     fitted = {each["run"] for each in ranges.table()["runs"] if each["fitted"]}
-    runs = [run for name, run in replayed(folder, "").items() if name in fitted]
+    runs = [run for name, run in known.items() if name in fitted]
     committed, here = (
         statistics.fmean(abs(run.error(machine)) for run in runs) for machine in (ranges.machine().processor, fit(runs))
     )
-    assert len(runs) == len(fitted) == 20 and committed < 1.1 * here
+    assert len(runs) == len(fitted) == 70 and committed < 1.1 * here
+
+
+def test_runs_of_one_machine_share_its_constants_and_of_two_machines_have_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    for folder in (first, second):
+        simulated_runs(folder)
+    assert main([str(first), str(second), "--simulate"]) == 0
+    assert not (second / "outside.json").exists()
+    runs = {each["run"]: each["fitted"] for each in ranges.table(first / "outside.json")["runs"]}
+    for folder in (first, second):
+        text = (folder / "table.md").read_text()
+        assert "fitted to every second run of 2 folders" in text and "Of the 4 others here 4 are within 10 %" in text
+        fitted = {name: row[-1] == "yes" for name, row in table(text).items()}
+        where = "" if folder == first else "b/"
+        assert fitted == {name: runs[where + name] for name in fitted} and len(runs) == 2 * len(fitted)
+    for path in second.glob("*/record.json"):
+        changed = json.loads(path.read_text())
+        changed["environment"]["cpu"]["model"] = "another"
+        path.write_text(json.dumps(changed))
+    assert main([str(first), str(second), "--simulate"]) == 2
+    assert (
+        "constants are those of one machine, and the runs are of 2: AMD EPYC with 2 cores; another with 2 "
+        in capsys.readouterr().err
+    )
 
 
 def assert_that_another_simulator_can_be_compared(folder: Path) -> None:

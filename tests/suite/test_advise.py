@@ -21,6 +21,7 @@ from tests.suite.verbs import verb
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.trace import SHIPPED, load
 from wirebench.topology import presets
+from wirebench.topology.processor import IDLE, Processor
 from wirebench.topology.tree import Topology
 
 main = verb("advise")
@@ -167,6 +168,21 @@ def test_more_workers_take_longer_to_decode_what_they_gather():
             seconds[name, workers] = compressing(Rates(), name, sizes, trace, 900e9)(25_000_000)
     assert seconds["qsgd", 32] > 2 * seconds["qsgd", 4]
     assert seconds["fp16", 32] == seconds["fp16", 4]
+
+
+def test_more_workers_merge_on_more_levels_and_on_shared_cores_all_merges_of_all():
+    trace, rates = load(SHIPPED / "resnet50_v100.json"), Rates()
+
+    def seconds(name: str, workers: int, processor: Processor = IDLE) -> float:
+        sizes = sizes_of(name, None, trace, workers)
+        return compressing(rates, name, sizes, trace, 900e9, processor)(25_000_000) * processor.crowded(workers)
+
+    level = (seconds("gtopk", 16) - seconds("gtopk", 4)) / 2
+    assert level > 0 and seconds("gtopk", 1024) == pytest.approx(seconds("gtopk", 4) + 8 * level)
+    assert seconds("fp16", 1024) == seconds("fp16", 4)
+    # Eight ranks on two cores: each core makes three and a half of the seven merges, and four ranks' other work.
+    alone = seconds("gtopk", 4) - 2 * level
+    assert seconds("gtopk", 8, Processor(2.0)) == pytest.approx(4 * alone + 3.5 * level)
 
 
 def test_a_compressor_pays_below_its_break_even_and_not_above():

@@ -36,11 +36,13 @@ class RequestSize(NamedTuple):
 
     num_bytes   mean over ranks
     most_bytes  of the rank that hands over most: where only some ranks send, the others hand over a byte, or nothing
+    item_bytes  of an element, which is never cut
     """
 
     kind: type[Request]
     num_bytes: float
     most_bytes: float
+    item_bytes: int = 4
 
     def sent(self, size: int) -> float:
         """Bytes that each of `size` ranks sends on average, by a collective in which nothing travels twice."""
@@ -50,9 +52,8 @@ class RequestSize(NamedTuple):
 
     def plus(self, other: "RequestSize", times: float = 1.0) -> "RequestSize":
         """This request with `times` times the other's bytes added."""
-        return RequestSize(
-            self.kind, self.num_bytes + times * other.num_bytes, self.most_bytes + times * other.most_bytes
-        )
+        num_bytes, most_bytes = self.num_bytes + times * other.num_bytes, self.most_bytes + times * other.most_bytes
+        return self._replace(num_bytes=num_bytes, most_bytes=most_bytes)
 
 
 def play(
@@ -104,7 +105,9 @@ def _size_of(requests: Sequence[Request], size: int) -> RequestSize:
     # All ranks that are not played are like the last one. They count only where that one sends less than others: else
     # all are alike, and the mean of those that are played is the mean of all.
     others = size - len(requests) if last < most / 2 else 0
-    return RequestSize(type(requests[0]), (sum(num_bytes) + others * last) / (len(requests) + others), float(most))
+    mean = (sum(num_bytes) + others * last) / (len(requests) + others)
+    item_bytes = min((tensor.element_size() for tensor in handed_over(requests[0])), default=4)
+    return RequestSize(type(requests[0]), mean, float(most), item_bytes)
 
 
 def _answers(requests: Sequence[Request], ranks: Sequence[int], size: int) -> list[Answer]:

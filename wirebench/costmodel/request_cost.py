@@ -39,7 +39,8 @@ class Pricer:
         self, collective: Collective, name: str, topology: Topology, call_seconds: float = 0.0, formulas: bool = False
     ) -> None:
         self.topology = topology
-        own = topology.processor.call_seconds
+        # All ranks make a request at the same time; where they share cores they are in one another's way.
+        own = topology.processor.call_seconds * topology.processor.crowded(topology.size)
         # An engine gathers the lengths first, in a call of their own.
         self.call_seconds, self._gather_call = call_seconds + own, call_seconds + own * (2 if name == "native" else 1)
         self._native = name == "native"
@@ -76,7 +77,7 @@ class Pricer:
             return 0.0
         num_bytes, most_bytes = max(request.num_bytes, LEAST_BYTES), max(request.most_bytes, LEAST_BYTES)
         if request.kind in (Sum, Reduce) and not self._large and not self._is_measured:
-            num_bytes = self._even_bytes(num_bytes)
+            num_bytes = self._even_bytes(num_bytes, max(math.ceil(request.num_bytes / request.item_bytes), 1))
         key = (request.kind, part, num_bytes, most_bytes if request.kind is Gather else num_bytes)
         if key not in self._known:
             self._known[key] = self._price(*key)
@@ -88,13 +89,17 @@ class Pricer:
         """Whether sums are the engine's own all-reduce, and the topology has measurements of it."""
         return self._native and bool(self.topology.native)
 
-    def _even_bytes(self, num_bytes: float) -> float:
+    def _even_bytes(self, num_bytes: float, elements: int) -> float:
         """About as many bytes, in items that divide evenly among ranks and segments.
 
         Then all chunks, and so all rounds and segments, are alike: few distinct rounds have to be priced, and requests
-        of nearly the same size have the same price, which is kept.
+        of nearly the same size have the same price, which is kept. Fewer elements than ranks stay as they are where
+        ranks share cores: a chunk that has none is no message, and takes no core's time. Elsewhere a round waits for
+        its slowest message, however many there are, as those of more than MOST_RANKS ranks do.
         """
         items, size, pieces = num_bytes / ITEM_BYTES, self.topology.size, int(num_bytes // SEGMENT_BYTES)
+        if self.topology.processor.cores and elements <= size:
+            return float(ITEM_BYTES) * elements
         if pieces <= 8:
             # At least 256 items for each rank and piece, so that this changes the size by a fraction of a percent.
             pieces = max((count for count in EVENLY if 256 * count * size <= items), default=1)

@@ -191,4 +191,4 @@ def _grown(one: RequestSize, two: RequestSize, size: int) -> RequestSize:
     world has shown.
     """
     power = round(math.log2(two.num_bytes / one.num_bytes)) if size > REGIONS and one.num_bytes and two.num_bytes else 0
-    return RequestSize(two.kind, 0.0, 0.0).plus(two, (size / REGIONS) ** power)
+    return two._replace(num_bytes=0.0, most_bytes=0.0).plus(two, (size / REGIONS) ** power)

@@ -12,25 +12,29 @@ from typing import Any, NamedTuple
 
 from wirebench.errors import UserError
 from wirebench.record import compressor_results
-from wirebench.record.compressor_results import CompressorResult
+from wirebench.record.compressor_results import CompressorResult, Part
 from wirebench.simulation.simulator import Compressing
 
 SHIPPED = Path(__file__).resolve().parents[2] / "results" / "cpu-2core" / "compressors" / "cells.jsonl"
 FLOAT_BYTES = 4
+GROWING: tuple[Part, ...] = ("decode", "merge")
+"""What takes longer among more workers."""
 
 
 class _Cost(NamedTuple):
     """What a method's work costs.
 
     fixed   seconds of an exchange whatever its size
-    copies  (elements, cost in copies of a vector of so many), by rising size: all work but decoding
+    copies  (elements, cost in copies of a vector of so many), by rising size: all work but decoding and merging
     decode  likewise, of decoding what was gathered
+    merge   likewise, of what a rank of the measured world combines, one message after the other
     spread  the quickest and the slowest tenth of its measured turns, over what is counted with
     """
 
     fixed: float
     copies: tuple[tuple[int, float], ...]
     decode: tuple[tuple[int, float], ...]
+    merge: tuple[tuple[int, float], ...]
     spread: tuple[float, float]
 
 
@@ -75,10 +79,11 @@ class Rates:
         cost = self._costs.get(compressor)
         return (1.0, 1.0) if cost is None else cost.spread
 
-    def on(self, compressor: str, bytes_per_second: float, gathered: float = 1.0) -> Compressing:
+    def on(self, compressor: str, bytes_per_second: float, gathered: float = 1.0, merged: float = 1.0) -> Compressing:
         """Seconds of a bucket by its elements, on hardware whose memory moves so many bytes; 0 for an unknown method.
 
         gathered  factor on decoding: how many times as much is gathered as among the measured workers
+        merged    factor on merging: how many times as many messages are combined in turn as among them
 
         Costs in copies lie on straight lines over the logarithm of the size. What an exchange of few elements takes
         beyond them is the calls' own cost, which the host pays on any hardware.
@@ -89,6 +94,7 @@ class Rates:
             if cost is None or not numel:
                 return 0.0
             copies = _between(cost.copies, numel) + gathered * _between(cost.decode, numel)
+            copies += merged * _between(cost.merge, numel)
             return cost.fixed + copies * 2 * FLOAT_BYTES * numel / bytes_per_second
 
         return seconds
@@ -99,12 +105,12 @@ def _cost(cells: Sequence[CompressorResult]) -> _Cost:
     seen = [(cell, copies, sum(copies.values())) for cell, copies in ((cell, cell.copies) for cell in cells)]
     fixed = max(0.0, seen[0][2] - seen[1][2]) * cells[0].copy if len(seen) > 1 else 0.0
     known = seen[1:] or seen
-    decode = tuple((cell.items, copies["decode"]) for cell, copies, _ in known)
-    rest = tuple((cell.items, total - copies["decode"]) for cell, copies, total in known)
+    decode, merge = (tuple((cell.items, copies[part]) for cell, copies, _ in known) for part in GROWING)
+    rest = tuple((cell.items, total - sum(copies[part] for part in GROWING)) for cell, copies, total in known)
     spreads = [(*cell.spread, total) for cell, _, total in known if total]
     low = min((quick / total for quick, _, total in spreads), default=1.0)
     high = max((slow / total for _, slow, total in spreads), default=1.0)
-    return _Cost(fixed, rest, decode, (min(low, 1.0), max(high, 1.0)))
+    return _Cost(fixed, rest, decode, merge, (min(low, 1.0), max(high, 1.0)))
 
 
 def _name(method: str) -> str:

@@ -29,7 +29,7 @@ class Processor:
     """The constants of a kind of machine, in seconds of one core.
 
     cores              that all ranks share; 0: every rank has cores of its own
-    call_seconds       of a request, on every rank, whatever it carries
+    call_seconds       of a request, on every rank at the same time, whatever it carries
     message_seconds    of a message at each of its two ends: a measurement of a round sees both ends together
     seconds_per_byte   of a message's bytes at each of its two ends
     engine_share       of `message_seconds`: what a message costs inside the engine's own collectives

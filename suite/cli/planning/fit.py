@@ -16,7 +16,7 @@ from pathlib import Path
 
 from suite.bench.fit_network import fitted, judged, load, show
 from suite.studies.prediction.resimulated import fit as fit_processor
-from suite.studies.prediction.resimulated import replayed
+from suite.studies.prediction.resimulated import rates_of, replayed
 from wirebench.topology import ascii, processor, topology_file
 from wirebench.topology.processor import IDLE
 from wirebench.utils.cli import parser_of
@@ -31,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     machine = IDLE
     if options.runs:
-        machine = fit_processor(list(replayed(options.runs, "--runs").values()))
+        machine = fit_processor(list(replayed(options.runs, "--runs", rates_of(options.runs)).values()))
         print(f"processor: {', '.join(f'{key} {value:.3g}' for key, value in processor.written(machine).items())}")
     fit = fitted(measured, machine)
     show(fit, measured)

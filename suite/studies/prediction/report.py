@@ -26,6 +26,7 @@ from suite.studies.prediction.measured import CLAIM, NEAR, Predicted, collect, n
 from suite.studies.prediction.outside import Outside, from_outside
 from suite.studies.prediction.signed import Signed
 from suite.studies.runner import RESULTS
+from wirebench.record import schema
 from wirebench.utils import markdown
 
 AFTERWARDS = ("naive", "sync_easgd")
@@ -40,35 +41,67 @@ EXPLAINED = "The same for programs: cells.csv, and cell.json beside each record 
 def flags(parser: argparse.ArgumentParser) -> None:
     """Which runs, and how much is said of them."""
     add = parser.add_argument
-    add("folder", type=Path, nargs="?", default=FOLDER, metavar="FOLDER", help="of the runs (results/prediction)")
-    add("--simulate", action="store_true", help="simulate runs of emulated clusters from outside, too")
+    add("folders", type=Path, nargs="*", metavar="FOLDER", help="of the runs (results/prediction, and those of lists "
+        "beside it that were made on the same machine)")  # fmt: skip
+    add("--simulate", action="store_true", help="simulate runs of emulated clusters from outside, too; the constants "
+        "that are fitted to every second run of all folders go to the first")  # fmt: skip
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
-    """The folder's."""
-    runs = collect(options.folder)
-    outside = from_outside(options.folder, runs) if options.simulate else None
-    before = signed.load(options.folder)
-    files = cells.files(options.folder, runs, outside, before)
+    """The folders'."""
+    runs = {folder: collect(folder) for folder in _folders(options)}
+    outside = from_outside(runs) if options.simulate else {}
+    return [_page(folder, each, outside.get(folder)) for folder, each in runs.items()]
+
+
+def _page(folder: Path, runs: Sequence[Predicted], outside: Outside | None) -> Page:
+    before = signed.load(folder)
+    files = cells.files(folder, runs, outside, before)
     text = document(runs, outside, before, bool(files))
-    files |= {} if outside is None else {ranges.SHIPPED.name: outside.numbers}
-    return [Page(options.folder, text, {"errors.png": figure(runs)}, verdict(runs), files)]
+    files |= {ranges.SHIPPED.name: outside.numbers} if outside and outside.numbers else {}
+    return Page(folder, text, {"errors.png": figure(runs)}, verdict(runs), files)
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
-    """The claim on all runs together."""
-    runs = collect(options.folder)
+    """The claim on all runs of each folder together."""
+    return [_finding(folder) for folder in _folders(options)]
+
+
+def _finding(folder: Path) -> Finding:
+    runs = collect(folder)
     judged = {each.name: CLAIM.judge(1 + each.error) for each in runs}
     records = tuple(each.run.folder for each in runs)
     rules = trust.rules([each.run for each in runs], "")
-    about = "" if options.folder == FOLDER else options.folder.name
-    return [Finding(CLAIM, verdict(runs), together(judged), about, records=records, rules=rules)]
+    about = "" if folder == FOLDER else folder.name
+    return Finding(CLAIM, verdict(runs), together(judged), about, records=records, rules=rules)
 
 
 def committed() -> list[list[str]]:
-    """The runs that ranges rest on, and those of every list that was predicted before and has a run."""
-    listed = sorted(path.parent for path in FOLDER.parent.glob(f"{FOLDER.name}-*/{signed.FILE}"))
-    return [["--simulate"], *([str(folder)] for folder in listed if any(folder.glob(f"*/{NOTE}")))]
+    """The runs that ranges rest on, and those of lists that were made on other machines."""
+    shared = _shared()
+    return [["--simulate"], *([str(folder)] for folder in _listed() if folder not in shared)]
+
+
+def _folders(options: argparse.Namespace) -> list[Path]:
+    return list(dict.fromkeys(options.folders or _shared()))
+
+
+def _shared() -> list[Path]:
+    """The forty, and the lists whose runs share the machine's constants with them."""
+    machine = _machine(FOLDER)
+    return [FOLDER, *(folder for folder in _listed() if _machine(folder) == machine)]
+
+
+def _listed() -> list[Path]:
+    """Of every list that was predicted before and has a run."""
+    found = sorted(path.parent for path in FOLDER.parent.glob(f"{FOLDER.name}-*/{signed.FILE}"))
+    return [folder for folder in found if any(folder.glob(f"*/{NOTE}"))]
+
+
+def _machine(folder: Path) -> str | None:
+    """That of the first of its runs; None where there is none."""
+    path = next(iter(sorted(folder.glob("*/record.json"))), None)
+    return None if path is None else NotedRun(path.parent, {}, schema.read(path)).machine
 
 
 def document(

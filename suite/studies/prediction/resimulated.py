@@ -8,7 +8,7 @@ fitted to every second run, so that the others show how far it carries.
 import functools
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from scipy.optimize import brentq, least_squares
 
 import compressors
 import schedulers
+from suite.planner.compositions import compressing
 from suite.studies import notes
 from suite.studies.notes import NotedRun
 from wirebench import collectives
@@ -29,7 +30,7 @@ from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
 from wirebench.simulation import trace
 from wirebench.simulation.compress_rates import Rates
-from wirebench.simulation.simulator import Factors, Simulator, free
+from wirebench.simulation.simulator import Factors, Simulator
 from wirebench.topology import presets
 from wirebench.topology.presets import Network
 from wirebench.topology.processor import IDLE, Processor
@@ -47,6 +48,9 @@ FITTED = {
 """The constants that are fitted: where the search begins, and between which values."""
 RATES = "rates.jsonl"
 """Beside the runs: how long compressors work on their machine, by `wirebench bench compressors`."""
+STEPS = (0.2, 0.03)
+"""Of the search, in logarithms, one after the other. Schedulers that weigh times cut anew where a cost has changed: a
+step too small to see that sees noise."""
 LEAST = 4
 LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0
 ROBUST_SCALE = 0.05
@@ -93,7 +97,7 @@ class FromOutside:
         self.sizes = _sizes(name, json.dumps(options), self.topology.size, below)
         if name != "none" and not rates.knows(name):
             raise UserError(f"how long {name!r} compresses was not measured (wirebench bench compressors)")
-        self.compressing = free if name == "none" else rates.on(name, rates.bytes_per_second)
+        self._compressing = functools.partial(compressing, rates, name, self.sizes, self.model, rates.bytes_per_second)
         self.collective, collective_options = _plugin(config["collective"])
         self._plans = _KeptPlans(collectives.build(self.collective, **collective_options))
 
@@ -110,7 +114,7 @@ class FromOutside:
 
     def _simulator(self, machine: Processor) -> Simulator:
         pricer = Pricer(self._plans, self.collective, replace(self.topology, processor=machine))
-        return Simulator(self.model, self.sizes, self.compressing, pricer)
+        return Simulator(self.model, self.sizes, self._compressing(machine), pricer)
 
 
 class Resimulated(FromOutside):
@@ -119,7 +123,7 @@ class Resimulated(FromOutside):
     def __init__(self, run: NotedRun, rates: Rates) -> None:
         other = sum(run.record["phases"][name] for name in ("data", "update"))
         super().__init__(run.record["config"], run.record["world_size"], run.note["link"], other, rates)
-        self.cores = int(run.record["environment"]["cpu"]["cores"])
+        self.cores, self.machine = int(run.record["environment"]["cpu"]["cores"]), run.machine
         self.measured: float = run.record["step_seconds"]["median"]
 
     def error(self, machine: Processor) -> float:
@@ -153,10 +157,9 @@ class Exchange(NamedTuple):
     factor: float | None
 
 
-def replayed(folder: Path, option: str) -> dict[str, Resimulated]:
+def replayed(folder: Path, option: str, rates: Rates) -> dict[str, Resimulated]:
     """The replayed runs of emulated clusters in `folder`, by name; UserError, naming `option`, for fewer than LEAST."""
     noted = notes.read(folder, {"hosts": int, "link": str})
-    rates = rates_of(folder)
     runs = {
         each.folder.name: Resimulated(each, rates)
         for each in noted
@@ -173,8 +176,20 @@ def rates_of(folder: Path) -> Rates:
     return Rates(own) if own.is_file() else Rates()
 
 
+def check_machine(runs: Iterable[Resimulated]) -> None:
+    """Raise UserError for runs of several kinds of machines, which have no constants in common."""
+    machines = sorted({run.machine for run in runs})
+    if len(machines) > 1:
+        found = "; ".join(machines)
+        raise UserError(f"constants are those of one machine, and the runs are of {len(machines)}: {found}")
+
+
 def fit(runs: Sequence[Resimulated]) -> Processor:
-    """The constants that predict these runs best, all of them played by one machine; the same for the same runs."""
+    """The constants that predict these runs best, all of them played by one machine; the same for the same runs.
+
+    Raises UserError for runs of several kinds of machines.
+    """
+    check_machine(runs)
     cores = float(runs[0].cores)
 
     def machine(logarithms: NDArray[np.float64]) -> Processor:
@@ -183,12 +198,12 @@ def fit(runs: Sequence[Resimulated]) -> Processor:
     def errors(logarithms: NDArray[np.float64]) -> list[float]:
         return [math.log1p(run.error(machine(logarithms))) for run in runs]
 
-    start, low, high = np.log(np.array(list(FITTED.values()))).T
-    # Schedulers that weigh times cut anew where a cost has changed: a step too small to see that sees noise.
-    found = least_squares(
-        errors, start, bounds=(low, high), loss="soft_l1", f_scale=ROBUST_SCALE, diff_step=0.03, max_nfev=12
-    )
-    return machine(found.x)
+    found, low, high = np.log(np.array(list(FITTED.values()))).T
+    for step in STEPS:
+        found = least_squares(
+            errors, found, bounds=(low, high), loss="soft_l1", f_scale=ROBUST_SCALE, diff_step=step, max_nfev=12
+        ).x
+    return machine(found)
 
 
 @functools.cache
