@@ -5,7 +5,7 @@ results/exceptions.toml lists what breaks a rule all the same: `files`, patterns
 excuses no breach of one of its rules is a mistake, too.
 """
 
-import json
+import datetime
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from suite.studies import benchmarks, trust
 from suite.studies.notes import NOTE, NotedRun
+from suite.studies.prediction import signed
 from suite.studies.repository import Repository
 from suite.studies.study import Study, available
 from wirebench.config.plugins import check_type
@@ -25,6 +26,8 @@ EXCEPTIONS = "exceptions.toml"
 NO_HEADER = ("record.json", NOTE, "trace.json", "layers.json", "exchange.json", "predicted.json", "cluster.json",
              "outside.json", "simulated.json", "cell.json", "ranking.json")  # fmt: skip
 """JSON files that are no benchmark's: a run's own, and what a study was asked for, or computed."""
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+"""What reading a file raises that has other keys and values than its writer's."""
 OWN_RUNS = "runs"
 """Where train.py puts what somebody tries: git ignores it, and no table is made of it."""
 
@@ -73,18 +76,21 @@ class Excuse:
 
 def breaches(root: Path, repository: Repository) -> list[Breach]:
     """All of the records below `root` that nothing excuses; UserError for a file that cannot be read."""
-    excuses = _excuses(root / EXCEPTIONS)
+    listed = excuses(root / EXCEPTIONS)
     judged = _judged(root)
     untimed = frozenset(
         path for folder, what in judged if what in trust.UNTIMED for path in folder.rglob("record.json")
     )
-    single = [*_of_records(root, repository, untimed), *_of_benchmarks(root, repository)]
+    single = [
+        *_of_records(root, repository, untimed), *_of_benchmarks(root, repository),
+        *_of_predictions(root, repository),
+    ]  # fmt: skip
     unreadable = any(breach.rule == "schema" for breach in single)
     repeated = [] if unreadable else [breach for each in judged for breach in _of_rows(*each)]
     # Every excuse is asked, also after one that covers: it is not in vain.
-    found = [breach for breach in (*single, *repeated) if not any([each.covers(breach, root) for each in excuses])]
+    found = [breach for breach in (*single, *repeated) if not any([each.covers(breach, root) for each in listed])]
     # Where a file cannot be read, not all rules were asked.
-    unused = [] if unreadable else [words for excuse in excuses for words in excuse.unused]
+    unused = [] if unreadable else [words for excuse in listed for words in excuse.unused]
     return found + [Breach(root / EXCEPTIONS, "exceptions", f"{words} excuses nothing") for words in unused]
 
 
@@ -101,9 +107,12 @@ def _of_records(root: Path, repository: Repository, untimed: frozenset[Path]) ->
         except ValueError as error:
             yield Breach(path, "schema", f"not valid JSON: {error}")
             continue
-        mistakes = trust.broken(record, repository)
+        try:
+            mistakes = [*trust.broken(record, repository), *_edited(path, record, repository)]
+        except DAMAGED as error:
+            mistakes = [trust.Broken("schema", f"is no record of a run: {error!r}")]
         counted = [each for each in mistakes if path not in untimed or not each.rule.startswith("load")]
-        yield from (Breach(path, *each) for each in [*counted, *_edited(path, record, repository)])
+        yield from (Breach(path, *each) for each in counted)
         if not any(each.rule == "schema" for each in mistakes):
             known.append((path, record))
     yield from (Breach(path, *each) for path, each in trust.copies(known))
@@ -115,16 +124,60 @@ def _of_benchmarks(root: Path, repository: Repository) -> Iterator[Breach]:
             continue
         try:
             mistakes = [*benchmarks.broken(path, repository), *_edited(path, benchmarks.header(path), repository)]
-        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+        except DAMAGED as error:
             mistakes = [trust.Broken("schema", f"is no file of a benchmark: {error!r}")]
         yield from (Breach(path, *each) for each in mistakes)
 
 
+def _of_predictions(root: Path, repository: Repository) -> Iterator[Breach]:
+    """What was predicted before its runs: by a known commit, before the first of them, and once."""
+    for path in _below(root, signed.FILE):
+        if signed.KEY not in json_of(path.read_text(encoding="utf-8")):  # another study's, which does not sign
+            continue
+        runs = [schema.read(each) for each in path.parent.glob("*/record.json")]
+        began = min((at for run in runs if (at := trust.moment(run["environment"].get("utc")))), default=None)
+        found = _prediction(path.read_bytes(), began, repository)
+        others = (each for each in repository.versions.get(path, ()) if not list(_prediction(each, began, repository)))
+        if not found and any(others):
+            found = [trust.Broken("edited", "other predictions of before these runs were committed")]
+        yield from (Breach(path, *each) for each in found)
+
+
+def _prediction(content: bytes, began: datetime.datetime | None, repository: Repository) -> list[trust.Broken]:
+    """What keeps a file from being a prediction of runs of which the first began then."""
+    told = json_of(content.decode())
+    at, found = trust.moment(told.get("utc")), []
+    if not repository.knows(str(told.get("commit"))):
+        found.append(trust.Broken("commit", f"{str(told.get('commit'))[:10]} is not in this repository's history"))
+    if at is None or (began is not None and at > began):
+        found.append(trust.Broken("predicted", f"at {told.get('utc')}, and the first of the runs began at {began}"))
+    return found
+
+
 def _edited(path: Path, content: Mapping[str, Any], repository: Repository) -> Iterator[trust.Broken]:
-    """A run that was committed with another content: a new run begins at another time."""
-    began = content.get("environment", {}).get("utc")
-    if any(f'"utc": {json.dumps(began)}'.encode() in version for version in repository.versions.get(path, ())):
-        yield trust.Broken("edited", f"the run of {began} was committed with another content")
+    """A run that was committed with another content: a new run begins at another time, and takes another."""
+    own = _marks(content)
+    for version in repository.versions.get(path, ()):
+        same = own & _marks(_first(version, path.suffix))
+        if same:
+            told = ", ".join(sorted(name for name, *_ in same))
+            yield trust.Broken("edited", f"a run with the same {told} was committed with another content")
+            return
+
+
+def _marks(content: Mapping[str, Any]) -> set[Any]:
+    """By which a run is known again."""
+    began = trust.moment(content.get("environment", {}).get("utc"))
+    return {*trust.times(content), *([] if began is None else [("utc", began)])}
+
+
+def _first(version: bytes, suffix: str) -> Mapping[str, Any]:
+    """A version's record, or the header of its lines; {} for what is neither."""
+    try:
+        found = json_of(version.partition(b"\n")[0].decode() if suffix == ".jsonl" else version.decode())
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _below(root: Path, pattern: str) -> list[Path]:
@@ -148,7 +201,8 @@ def _of_rows(folder: Path, repeats: str) -> Iterator[Breach]:
         yield from (Breach(folder / label, *each) for each in trust.ENOUGH[repeats](runs))
 
 
-def _excuses(path: Path) -> list[Excuse]:
+def excuses(path: Path) -> list[Excuse]:
+    """What the file lists, nothing without it; UserError for one that is damaged."""
     if not path.exists():
         return []
     try:

@@ -12,6 +12,8 @@ from wirebench.utils.files import write_atomically
 from wirebench.utils.parsing import json_of
 
 NOTE = "method.json"
+WIDEST = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE"}
+"""Instructions by the kernel's flag, widest first."""
 
 
 class NotedRun(NamedTuple):
@@ -30,9 +32,9 @@ class NotedRun(NamedTuple):
 
     @property
     def machine(self) -> str:
-        """The processor it ran on."""
-        model, cores = self.has("environment", "cpu", "model"), self.has("environment", "cpu", "cores")
-        return "an unknown machine" if model is None else f"{model} with {cores} cores"
+        """The processor it ran on, with its cores."""
+        cpu = self.has("environment", "cpu") or {}
+        return f"{processor(cpu)} with {cpu.get('cores')} cores" if cpu.get("model") else "an unknown machine"
 
     @property
     def commit(self) -> str:
@@ -44,6 +46,15 @@ class NotedRun(NamedTuple):
     def diverged(self) -> bool:
         """Whether training ended before its time because of numbers that were not finite, or of its own guard."""
         return self.record["status"] == "diverged"
+
+
+def processor(cpu: Mapping[str, Any]) -> str:
+    """A record's CPU by its name, with its widest instructions where they are known.
+
+    A hypervisor gives several generations one name, of which one starts messages in two thirds of another's time.
+    """
+    widest = next((name for flag, name in WIDEST.items() if flag in (cpu.get("flags") or ())), None)
+    return str(cpu["model"]) + (f" ({widest})" if widest else "")
 
 
 def write(folder: Path, note: Mapping[str, Any]) -> None:

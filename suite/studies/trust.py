@@ -5,6 +5,7 @@ AlgoPerf's (enough runs for a test). A table shows which rules a record breaks, 
 record, unless results/exceptions.toml lists it with a reason.
 """
 
+import datetime
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -38,8 +39,8 @@ def broken(record: Mapping[str, Any], repository: Repository) -> list[Broken]:
     """The rules that a record breaks by itself."""
     mistakes = [Broken("schema", problem) for problem in schema.problems(record)]
     return mistakes or [
-        *_commit(record, repository), *machines(record, record["world_size"]), *_load(record), *_seed(record),
-        *_numbers(record),
+        *_commit(record, repository), *_began(record), *machines(record, record["world_size"]), *_load(record),
+        *_seed(record), *_numbers(record),
     ]  # fmt: skip
 
 
@@ -58,6 +59,21 @@ def _commit(record: Mapping[str, Any], repository: Repository) -> Iterator[Broke
         yield Broken("commit", f"{git['commit'][:10]} is not in this repository's history")
 
 
+def _began(record: Mapping[str, Any]) -> Iterator[Broken]:
+    """When the run began is known, by which it is told from others."""
+    if moment(record["environment"].get("utc")) is None:
+        yield Broken("schema", "environment.utc does not say when the run began")
+
+
+def moment(utc: Any) -> datetime.datetime | None:
+    """The time that a record says, however it is written; None where that is none of a time zone."""
+    try:
+        found = datetime.datetime.fromisoformat(utc)
+    except (TypeError, ValueError):
+        return None
+    return None if found.tzinfo is None else found
+
+
 def machines(record: Mapping[str, Any], size: int) -> Iterator[Broken]:
     """Every one of `size` ranks says on which machine it was."""
     hosts = record["environment"].get("hosts")
@@ -72,7 +88,7 @@ def machines(record: Mapping[str, Any], size: int) -> Iterator[Broken]:
 def _load(record: Mapping[str, Any]) -> Iterator[Broken]:
     """Every machine had little else to do."""
     machines = record.get("load")
-    if machines is None:
+    if not machines:
         yield Broken("load unknown", "the record does not say how busy the machines were")
     for machine in machines or ():
         where = f"of {machine['hostname']}'s {machine['cores']} cores"
@@ -197,11 +213,15 @@ UNTIMED = ("seeds", "counts")
 
 
 def copies(records: Iterable[tuple[Path, Mapping[str, Any]]]) -> Iterator[tuple[Path, Broken]]:
-    """Runs that are another run's copy: no two begin in the same second on one machine with the same step times."""
-    first: dict[tuple[Any, ...], Path] = {}
+    """Runs that are another run's copy: no two take the same time, to the last digit, whatever else they say."""
+    first: dict[Any, Path] = {}
     for path, record in records:
-        environment, steps = record["environment"], record["step_seconds"]
-        mark = (environment.get("utc"), environment.get("hostname"), *steps.values(), record["seconds_total"])
-        other = first.setdefault(mark, path)
-        if other is not path:
-            yield path, Broken("turns", f"is a copy of {other}")
+        found = {first.setdefault(mark, path) for mark in times(record)} - {path}
+        yield from ((path, Broken("turns", f"is a copy of {other}")) for other in sorted(found))
+
+
+def times(record: Mapping[str, Any]) -> list[Any]:
+    """What a clock measured of a run, each of which no other run has."""
+    steps = record.get("step_seconds", {})
+    measured = [("seconds_total", record.get("seconds_total")), ("step_seconds", steps.get("p10"), steps.get("p90"))]
+    return [mark for mark in measured if None not in mark]

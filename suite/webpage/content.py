@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from suite.studies.claim import STATES, Claim, State, Verdict, together
 from suite.studies.convergence import reference
 from suite.studies.findings import Finding, with_unrun
+from suite.studies.notes import processor
 from suite.studies.page import Page
 from suite.studies.published import Published
 from suite.studies.runner import ROOT
@@ -151,7 +152,7 @@ MACHINE_HEAD = ("processor", "cores", "GPU", "PyTorch", "Python", "records")
 def _machine(environment: Mapping[str, Any]) -> tuple[str, ...]:
     cpu, versions = environment["cpu"], environment["versions"]
     gpus = ", ".join(str(gpu.get("name", gpu)) if isinstance(gpu, dict) else str(gpu) for gpu in environment["gpus"])
-    return cpu["model"], str(cpu["cores"]), gpus or "none", versions["torch"], versions["python"]
+    return processor(cpu), str(cpu["cores"]), gpus or "none", versions["torch"], versions["python"]
 
 
 def _records(sections: Sequence[Section]) -> Iterable[Path]:

@@ -9,14 +9,14 @@ from suite.studies.convergence.rows import DENSE as DENSE_TRAINING
 from suite.studies.convergence.rows import Method
 from suite.studies.convergence.rows import load as trained
 from suite.studies.gs_sgd.claims import model_of
-from suite.studies.rows import DENSE, Row, fastest, load, times_faster
+from suite.studies.rows import DDP, DENSE, Row, fastest, load, times_faster
 from suite.studies.runner import RESULTS
-from suite.studies.significance import LEAST_RUNS
+from suite.studies.significance import LEAST_RUNS, LEVEL, difference_between
 from suite.webpage.content import BROKEN, Section, counted
 from wirebench.topology.rates import parse_rate
 
-LOSES = 1.0
-"""Points of accuracy: what is lost at most where a method is named as one that keeps the accuracy."""
+BY_VALUE = ("iwp", "threshold")
+"""How much these send depends on gradients' values, which are noise in a replay: its speed says nothing of training."""
 
 
 def sentences(sections: Sequence[Section], results: Path = RESULTS) -> list[str]:
@@ -46,7 +46,7 @@ def _speeds(folder: Path) -> Iterator[str]:
         if dense is None or not methods or slowed != 1:
             continue
         rate = parse_rate(rows[0].runs[0].note["link"]) / 1e9
-        cluster = f"{dense.runs[0].note['hosts']} workers, {rate:g} Gbit/s, each compressor in its fastest setting"
+        cluster = f"{dense.runs[0].note['hosts']} workers, {rate:g} Gbit/s, each compressor at its defaults"
         by_cluster.setdefault(cluster, []).append(_speed(methods, dense))
     for cluster, said in by_cluster.items():
         yield f"**{cluster}:** {'; '.join(said)}."
@@ -77,13 +77,9 @@ def _so_many(count: int, of: int) -> str:
 
 
 def _methods(rows: Sequence[Row]) -> list[Row]:
-    """Each compressor's fastest row; no dense ones. Settings and codes of other authors begin with its name."""
-    best: dict[str, Row] = {}
-    for row in rows:
-        dense = row.runs[0].record["config"]["compressor"]["name"] == "none"
-        if not dense and row.step_seconds and not row.diverged:
-            best.setdefault(row.label.partition(" ")[0], row)
-    return list(best.values())
+    """Each compressor's row at its defaults, which has its name alone; no dense ones, and none of BY_VALUE."""
+    names = [(row.label.partition(" (")[0], row) for row in rows if row.step_seconds and not row.diverged]
+    return [row for name, row in names if name not in (*DENSE, DDP, *BY_VALUE) and " " not in name]
 
 
 def _model(row: Row) -> str:
@@ -92,22 +88,32 @@ def _model(row: Row) -> str:
 
 
 def _accuracies(folder: Path) -> Iterator[str]:
-    """Which methods keep the accuracy of dense training, and with how many times fewer bytes."""
+    """How many points of accuracy each method loses, between which bounds, and with how many times fewer bytes."""
     if not folder.is_dir():
         return
     methods = [method for method in trained(folder) if len(method.judged) >= LEAST_RUNS and _is_real(method)]
     dense = next((method for method in methods if method.label == DENSE_TRAINING), None)
-    if dense is None:
+    if dense is None or len(methods) < 2:
         return
-    top = statistics.mean(dense.judged)
-    lost = [(method, top - statistics.mean(method.judged)) for method in methods if method is not dense]
-    kept = sorted((-_saving(method, dense), method.label) for method, points in lost if points <= LOSES)
-    others = [f"{method.label} loses {points:.1f} points" for method, points in lost if points > LOSES]
-    savings = _listed([f"{label} ({-saving:.2g})" for saving, label in kept])
-    said = (
-        f"{savings} end within a point of dense training's {top:.1f} %, with so many times fewer bytes" if kept else ""
+    broken = trust.rules_of((method.runs for method in methods), "seeds")
+    lost = sorted(
+        (*_lost(method, dense), method.label, _saving(method, dense)) for method in methods if method != dense
     )
-    yield f"**ResNet-20, ten epochs of CIFAR-10:** {'; '.join(filter(None, (said, _listed(others))))}."
+    said = "; ".join(
+        f"{label} {points:.1f} [{low:.1f} to {high:.1f}], {times:.2g} times" for points, low, high, label, times in lost
+    )
+    rules = f" (these records break rules of trust: {', '.join(broken)})" if broken else ""
+    yield (
+        "**ResNet-20, ten epochs of CIFAR-10:** points of accuracy below dense training's "
+        f"{statistics.mean(dense.judged):.1f} % [their {100 * (1 - 2 * LEVEL):.0f} % interval], and how many times "
+        f"fewer bytes: {said}{rules}."
+    )
+
+
+def _lost(method: Method, dense: Method) -> tuple[float, float, float]:
+    """Points of accuracy, and between which they lie."""
+    low, high = difference_between(dense.judged, method.judged)
+    return statistics.mean(dense.judged) - statistics.mean(method.judged), low, high
 
 
 def _is_real(method: Method) -> bool:

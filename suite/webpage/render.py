@@ -13,7 +13,9 @@ from markupsafe import Markup
 from suite.figures.colours import ON_DARK
 from suite.figures.files import VEGA_LITE, specification
 from suite.figures.style import Figure as Chart
+from suite.studies.committed import EXCEPTIONS, excuses
 from suite.studies.page import Page
+from suite.studies.runner import RESULTS
 from suite.webpage import charts, overview, prose
 from suite.webpage.content import MACHINE_HEAD, Judged, Section, counted, flagged, machines
 from suite.webpage.findings import sentences
@@ -59,6 +61,7 @@ def html(sections: Sequence[Section], beside: Path) -> str:
         states=counted(sections),
         found=sentences(sections),
         machines=(MACHINE_HEAD, machines(sections)),
+        excused=excuses(RESULTS / EXCEPTIONS),
         flagged=[(*_link(path, beside), said) for path, said in flagged(sections)],
         command=command,
         slug=prose.slug,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from suite.studies.mg_wfbp.measured import figure
+from suite.studies.mg_wfbp.measured import figure, findings
 from suite.studies.rows import load
 from tests import charts
 from tests.studies import verb
@@ -82,14 +82,22 @@ def test_all_gathers_under_the_forward_pass_are_told_in_traces_new_and_old(label
     assert "`dear`: a forward pass hides 40 of the 150 ms of all-gathers" in (tmp_path / "table.md").read_text()
 
 
-def test_another_networks_steps_are_not_the_papers(tmp_path: Path) -> None:
-    """The runs' links have 1 Gbit/s: with nothing slowed down ten times, that is not the paper's network."""
+@pytest.mark.parametrize(
+    ("slowed", "papers", "about"),
+    [(1.0, "-", None), (10.0, "1.20x", "the rate of the paper's network cards"), (3.6, "1.20x", "what all-reduces")],
+)
+def test_only_steps_on_the_papers_network_are_beside_its_own(
+    slowed: float, papers: str, about: str | None, tmp_path: Path
+) -> None:
+    """Of links of 1 Gbit/s, slowed down: by the rate of its network cards, or by what its authors fitted."""
     for name, seconds in (("wfbp", 0.5), ("mg_wfbp", 0.4)):
         found = made(seconds, seconds, 3)
-        found["config"]["network"] = {"dilation": 1.0}
+        found["config"]["network"] = {"dilation": slowed}
         put(tmp_path, name, 0, found)
     assert report([str(tmp_path)]) == 0
-    assert rows((tmp_path / "table.md").read_text(), "faster") == [["mg_wfbp", "wfbp", "1.25x [0.94 - 1.67]", "-"]]
+    assert rows((tmp_path / "table.md").read_text(), "faster") == [["mg_wfbp", "wfbp", "1.25x [0.94 - 1.67]", papers]]
+    told = [each.about for each in findings(tmp_path)]
+    assert len(told) == (about is not None) and all(f"{tmp_path.name}: {about}" in each for each in told)
 
 
 def test_another_models_steps_are_not_the_papers(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The rules that committed records keep: planted faults are found, each with its rule and its file."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -40,6 +41,15 @@ def test_a_sound_record_breaks_no_rule(results: Path) -> None:
         ("numbers", "compression_ratio.wire is 60", lambda r: r["compression_ratio"].update(wire=60.0)),
         ("numbers", "prediction.error is 0.5", lambda r: r["prediction"].update(error=0.5)),
         ("schema", "final.top1", lambda r: r["final"].pop("top1")),
+        ("schema", "environment.utc", lambda r: r["environment"].pop("utc")),
+        ("schema", "environment.utc", lambda r: r["environment"].update(utc="yesterday")),
+        ("load unknown", "the record does not say", lambda r: r.update(load=[])),
+        ("schema", "is no record of a run", lambda r: r.update(load=[{}])),
+        ("schema", "is no record of a run", lambda r: r["environment"].update(git={})),
+        ("schema", "is no record of a run", lambda r: r["environment"].update(git="x")),
+        ("schema", "is no record of a run", lambda r: r["environment"].update(hosts=[{}])),
+        ("schema", "is no record of a run", lambda r: r.update(prediction={"error": 1})),
+        ("schema", "is no record of a run", lambda r: r["bytes_per_step"].update(wire_mean="x")),
     ],
 )
 def test_a_doctored_record_is_named_with_its_rule(rule: str, how: str, change: Doctor, results: Path) -> None:
@@ -54,8 +64,12 @@ def test_a_doctored_record_is_named_with_its_rule(rule: str, how: str, change: D
 def test_turns_that_are_too_few_missing_or_copies_are_named(results: Path) -> None:
     runs = results / "gs-sgd/vgg16"
     (runs / "gtopk-4/record.json").write_bytes((runs / "gtopk-1/record.json").read_bytes())
-    [copied] = breaches(results, KNOWN)
-    assert copied.words(results) == f"gs-sgd/vgg16/gtopk-4/record.json: turns: is a copy of {runs}/gtopk-1/record.json"
+    for change in (lambda _: None, lambda r: r["environment"].update(utc="2026-01-01T00:00:00Z")):
+        doctor(runs / "gtopk-4/record.json", change)
+        [copied] = breaches(results, KNOWN)
+        assert copied.words(results) == (
+            f"gs-sgd/vgg16/gtopk-4/record.json: turns: is a copy of {runs}/gtopk-1/record.json"
+        )
     (runs / "gtopk-4/record.json").unlink()
     (runs / "gtopk-1/record.json").unlink()
     assert [breach.words(results) for breach in breaches(results, KNOWN)] == [
@@ -157,7 +171,7 @@ def test_a_run_that_was_committed_with_another_content_is_named(results: Path) -
 
     def edited() -> list[str]:
         found = breaches(results, Repository(KNOWN.commits, history(results, results).versions))
-        return [each.words(results).partition(": the run")[0] for each in found]
+        return [each.words(results).partition(": a run")[0] for each in found]
 
     path = results / "convergence/quick/dense-2/record.json"
     for words in (("init", "-q"), ("add", "."), ("commit", "-qm", "runs"), ("commit", "-qm", "more", "--allow-empty")):
@@ -167,8 +181,30 @@ def test_a_run_that_was_committed_with_another_content_is_named(results: Path) -
     assert edited() == ["convergence/quick/dense-2/record.json: edited"]
     git("commit", "-qam", "an edit")
     assert edited() == ["convergence/quick/dense-2/record.json: edited"]
-    doctor(path, lambda r: r["environment"].update(utc="a run of its own"))
-    assert edited() == []
+    begun = json.loads(path.read_text())["environment"]["utc"]
+    for other in (begun.replace("+00:00", "Z"), "2026-01-01T00:00:00+00:00"):
+        doctor(path, lambda r, other=other: r["environment"].update(utc=other))
+        assert edited() == ["convergence/quick/dense-2/record.json: edited"]
+    doctor(path, lambda r: r.update(seconds_total=1.0, step_seconds=r["step_seconds"] | {"p90": 2.0}))
+    assert edited() == [], "a run of its own"
+
+
+def test_predictions_are_older_than_their_runs_and_are_not_changed(results: Path) -> None:
+    folder = results / "prediction-2"
+    run = put(folder, "one-0")
+    began = json.loads(run.read_text())["environment"]["utc"]
+    told = {"commit": "c" * 40, "utc": "1970-01-01T00:00:00+00:00", "fitted_to": "x", "steps": {}}
+    path = folder / "predicted.json"
+    path.write_text(json.dumps(told))
+    known = Repository(KNOWN.commits, {path: (json.dumps(told | {"utc": "2199-01-01T00:00:00+00:00"}).encode(),)})
+    assert breaches(results, KNOWN) == breaches(results, known) == [], "others were of other runs"
+    known = Repository(KNOWN.commits, {path: (json.dumps(told | {"steps": {"one-0": {"seconds": 1}}}).encode(),)})
+    assert [breach.rule for breach in breaches(results, known)] == ["edited"]
+    path.write_text(json.dumps(told | {"commit": "d" * 40}))
+    assert [breach.rule for breach in breaches(results, KNOWN)] == ["commit"]
+    path.write_text(json.dumps(told | {"utc": "2199-01-01T00:00:00+00:00"}))
+    [late] = breaches(results, KNOWN)
+    assert late.rule == "predicted" and began[:10] in late.how
 
 
 def test_what_somebody_tries_is_nobodys_evidence(results: Path) -> None:

@@ -11,6 +11,7 @@ from suite.studies.convergence.network import RATES, quietest, seconds_to
 from suite.studies.convergence.rows import DENSE, Method, first_reaching, shared, target, wire_bytes
 from suite.studies.convergence.verdicts import findings
 from suite.studies.findings import claims_table
+from suite.studies.notes import NotedRun
 from suite.studies.significance import LEAST_RUNS, LEVEL, compare
 from wirebench.utils.markdown import table
 
@@ -153,9 +154,21 @@ def _networks(methods: Sequence[Method], goal: float | None, aim: str) -> list[s
         "Measured computing, simulated exchange. Every worker's passes take what the quietest run's took, "
         f"{1e3 * passes:.0f} ms a step, and its compressor what it took beside them, in equal shares; where one worker "
         "chooses for all (`broadcast=indices`), it takes longer. Requests cost what the cost model says with one "
-        "worker a machine; nothing overlaps. On a faster processor the exchange is a larger share.",
+        "worker a machine; nothing overlaps. On a faster processor the exchange is a larger share."
+        + _busy([run for method in methods for run in method.runs]),
         "",
     ]
+
+
+def _busy(runs: Sequence[NotedRun]) -> str:
+    """How many of the runs were made on a machine that did something else too, in a sentence; "" for none."""
+    busy = sum(any(rule.startswith("load") for rule in trust.rules([run], "")) for run in runs)
+    if not busy:
+        return ""
+    return (
+        f" {busy} of the {len(runs)} runs break the rule `load` (docs/studies.md): their machine did something else, "
+        "too, so that these times say roughly which method is sooner there, and no more."
+    )
 
 
 def _seconds(of_runs: Sequence[float | None]) -> str:

@@ -83,11 +83,19 @@ def _counted(values: Mapping[str, float], of: str) -> str:
 
 
 def _each(
-    claim: Claim, values: Mapping[str, float | None], form: Callable[[float], str] = _number, of: str = "layouts"
+    claim: Claim,
+    values: Mapping[str, float | Spread | None],
+    form: Callable[[float], str] = _number,
+    of: str = "layouts",
 ) -> Finding:
+    """`values` by layout; where no effect lies within a measurement's spread, that one decides nothing."""
     known = {layout: value for layout, value in values.items() if value is not None}
-    verdicts = {layout: claim.judge(value) for layout, value in known.items()}
-    return _finding(claim, claim.shown or " to ".join(map(whole, claim.number)), known, form, verdicts, of)
+    medians = {layout: value.median if isinstance(value, Spread) else value for layout, value in known.items()}
+    verdicts = {
+        layout: claim.judge(medians[layout], (value.low, value.high) if isinstance(value, Spread) else None)
+        for layout, value in known.items()
+    }
+    return _finding(claim, claim.shown or " to ".join(map(whole, claim.number)), medians, form, verdicts, of)
 
 
 def _saving(chosen: Sequence[Latencies], claim: Claim) -> Finding:
@@ -101,10 +109,11 @@ def _saving(chosen: Sequence[Latencies], claim: Claim) -> Finding:
 
 
 def _largest(claim: Claim, chosen: Sequence[Latencies]) -> Finding:
-    """The largest saving over the ring, and on which layout it is."""
-    savings = {_place(row, chosen): saving.median for row in chosen if (saving := row.saving("flexreduce", "ring"))}
-    values = {layout: share for layout, share in savings.items() if share == max(savings.values())}
-    return _each(claim, values, percent)
+    """The largest saving over the ring that the links allow, and on which layout it is: what is beyond is noise."""
+    possible = [row for row in chosen if (row.reached or 0.0) <= 1 + numbers.tolerance(row.topology)]
+    savings = {_place(row, chosen): saving for row in possible if (saving := row.saving("flexreduce", "ring"))}
+    most = max((saving.median for saving in savings.values()), default=0.0)
+    return _each(claim, {layout: saving for layout, saving in savings.items() if saving.median == most}, percent)
 
 
 def _on(rows: Sequence[Latencies], claim: Claim) -> list[Latencies]:
@@ -114,7 +123,7 @@ def _on(rows: Sequence[Latencies], claim: Claim) -> list[Latencies]:
 def _ratio(claim: Claim, chosen: Sequence[Latencies], rival: str) -> Finding:
     """BlueConnect's time over the rival's, by layout and size."""
     ratios = {_place(row, chosen): row.ratio("blueconnect", rival) for row in chosen}
-    return _each(claim, {place: ratio.median for place, ratio in ratios.items() if ratio})
+    return _each(claim, ratios)
 
 
 def _place(row: Latencies, among: Sequence[Latencies]) -> str:
@@ -127,7 +136,7 @@ def _by_size(claim: Claim, chosen: Sequence[Latencies]) -> Finding:
     """The same on one layout, by size: from 120,000 floats on, below which a round waits longer than it sends."""
     those = [row for row in chosen if row.items >= numbers.SMALL_ITEMS]
     ratios = {f"{row.items:,} floats": row.ratio("blueconnect", claim.about["over"]) for row in those}
-    return _each(claim, {size: ratio.median for size, ratio in ratios.items() if ratio}, of="sizes")
+    return _each(claim, ratios, of="sizes")
 
 
 def _epochs(runs: Sequence[Training], layouts: Sequence[str], one: str, other: str) -> dict[str, Spread]:

@@ -125,7 +125,9 @@ class Latencies:
         """Whether FlexReduce reaches the ideal saving."""
         saving = self.saving("flexreduce", "ring")
         claim = saving_claim(len(self.topology.machines))
-        return claim.judge(None if saving is None else saving.median, expected=self.ideal)
+        if saving is None:
+            return claim.judge(None)
+        return claim.judge(saving.median, (saving.low, saving.high), expected=self.ideal)
 
     def link_use(self, name: str, bits_per_second: float) -> float | None:
         """The plan's bytes over the busiest machine's link and direction, over what the link could carry in that time.
@@ -137,6 +139,11 @@ class Latencies:
             return None
         busiest = max(max(sent, received) for _, _, sent, received in machines)
         return busiest * 8 / (bits_per_second * self.cells[name].median)
+
+
+def tolerance(topology: Topology) -> float:
+    """Share by which a saving may miss the ideal one of as many machines."""
+    return saving_claim(len(topology.machines)).tolerance
 
 
 def saving_claim(machines: int) -> Claim:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from suite.studies import notes, trust
-from suite.studies.claim import Claim
+from suite.studies.claim import Claim, Verdict
 from suite.studies.findings import Finding
 from suite.studies.iwp.variants import DENSE, FIXED, kind, unlabelled
 from suite.studies.notes import NotedRun
@@ -67,7 +67,18 @@ def _finding(claim: Claim, measured: Spread, here: str, about: str, rows: Sequen
     middle, low, high = measured
     rules = trust.rules_of((row.runs for row in rows), "turns")
     records = tuple(run.folder for row in rows for run in row.runs)
-    return Finding(claim, here, claim.judge(middle, (low, high)), about, records=records, rules=rules)
+    other = _otherwise(claim, rows[0].runs[0])
+    # How full a link is, and what a method saves of it, is a matter of the model and of the link's rate.
+    verdict = Verdict("not run here", middle, other) if other else claim.judge(middle, (low, high))
+    return Finding(claim, here, verdict, about, records=records, rules=rules)
+
+
+def _otherwise(claim: Claim, run: NotedRun) -> str:
+    """In what the run differs from what the claim is about; "" where it does not."""
+    model, link = run.record["config"]["model"]["name"], run.note["link"]
+    if model == claim.about["model"] and parse_rate(link) == parse_rate(claim.about["link"]):
+        return ""
+    return f"measured of {model} on links of {link}, the claim is of {claim.about['model']} on {claim.about['link']}"
 
 
 def _share(shares: Spread) -> str:

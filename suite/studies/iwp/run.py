@@ -12,7 +12,7 @@ not made again.
 import argparse
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,6 +46,8 @@ PARTS = {
 }
 
 
+HOSTS, LINK, TURNS = 4, "10mbit", 5
+"""Of the part network, where nothing else is said."""
 ALL = [*NETWORK, *(label for label in VARIANTS if label not in NETWORK)]
 
 
@@ -59,9 +61,9 @@ def flags(parser: argparse.ArgumentParser) -> None:
     )
     add("--methods", nargs="+", choices=ALL, metavar="NAME", help="dense, 'fixed 0.05', terngrad, ... (all of a part)")
     add("--steps", type=int, default=0, metavar="N", help="end every run after N steps, to try the study (0: run on)")
-    add("--hosts", type=int, default=4, help="emulated hosts of one worker each, of the part network (%(default)s)")
-    add("--link", default="10mbit", help="rate of every host's link (%(default)s)")
-    add("--turns", type=int, default=5, help="runs of each method on the network (%(default)s)")
+    add("--hosts", type=int, help=f"emulated hosts of one worker each, of the part network ({HOSTS})")
+    add("--link", help=f"rate of every host's link, of the part network ({LINK})")
+    add("--turns", type=int, help=f"runs of each method of the part network ({TURNS})")
     add("--out", type=Path, default=RESULTS / "iwp", metavar="FOLDER", help="results go to FOLDER/PART")
 
 
@@ -69,9 +71,8 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """All runs that are not there yet; parts without data are left out, and named."""
     if options.steps < 0:
         raise UserError(f"--steps: is positive, or 0 for whole runs, got {options.steps}")
-    if options.turns < 1:
-        raise UserError(f"--turns: must be positive, got {options.turns}")
     chosen = parts(options)
+    _settle(options, chosen)
     out = options.out.resolve()
     linked = out / ".images"
     try:
@@ -81,6 +82,17 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         return measure({out: planned}, launch, options.again)
     finally:
         shutil.rmtree(linked, ignore_errors=True)
+
+
+def _settle(options: argparse.Namespace, chosen: Sequence[str]) -> None:
+    """Fill in what is about the network and was not said; UserError where it was, and the network is not run."""
+    for name, default in (("hosts", HOSTS), ("link", LINK), ("turns", TURNS)):
+        if getattr(options, name) is None:
+            setattr(options, name, default)
+        elif "network" not in chosen:
+            raise UserError(f"--{name}: is of the part network, and only {', '.join(chosen)} would run")
+    if options.turns < 1:
+        raise UserError(f"--turns: must be positive, got {options.turns}")
 
 
 def series(quick: bool) -> list[Part]:

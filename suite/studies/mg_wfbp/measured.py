@@ -9,7 +9,7 @@ from suite.figures.provenance import counted, provenance
 from suite.figures.style import Figure, around, finished
 from suite.studies import trust
 from suite.studies.findings import Finding
-from suite.studies.mg_wfbp.paper import GOOGLENET, PAPERS_LINK, PUBLISHED
+from suite.studies.mg_wfbp.paper import GOOGLENET, PAPERS_LINKS, PUBLISHED
 from suite.studies.notes import NotedRun
 from suite.studies.page import Page
 from suite.studies.rows import Row, cluster, load, times_faster
@@ -61,7 +61,8 @@ def findings(folder: Path) -> list[Finding]:
             here = f"{ratio[0]:.2f}x [{ratio[1]:.2f} - {ratio[2]:.2f}]"
             verdict = claim.judge(ratio[0], (ratio[1], ratio[2]), expected=figure)
             verdict = verdict._replace(why="; ".join(filter(None, (verdict.why, ONE_NETWORK))))
-            found.append(Finding(claim, here, verdict, folder.name, f"{figure:.2f}x", records, rules))
+            about = f"{folder.name}: {PAPERS_LINKS[_link(run)]}"
+            found.append(Finding(claim, here, verdict, about, f"{figure:.2f}x", records, rules))
     return found
 
 
@@ -177,11 +178,16 @@ def _papers(run: NotedRun, name: str, other: str) -> float | None:
     nodes, model = run.record["world_size"], GOOGLENET
     if run.record["config"]["model"].get("trace") != model.trace or nodes not in model.nodes:
         return None
-    if parse_rate(run.note["link"]) * (run.has("config", "network", "dilation") or 1) != PAPERS_LINK:
+    if _link(run) not in PAPERS_LINKS:
         return None
     if not {name, other} <= model.rates.keys():
         return None
     return model.seconds(nodes, other) / model.seconds(nodes, name)
+
+
+def _link(run: NotedRun) -> float:
+    """Bits per second of a link at full speed."""
+    return parse_rate(run.note["link"]) * (run.has("config", "network", "dilation") or 1)
 
 
 def _ms(seconds: float | None) -> float:

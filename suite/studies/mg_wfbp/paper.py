@@ -15,8 +15,11 @@ PUBLISHED = load(Path(__file__).parent)
 SCHEDULES = ("wfbp", "sync_easgd", "mg_wfbp")
 LABELS = {"wfbp": "WFBP", "sync_easgd": "SyncEASGD", "mg_wfbp": "MG-WFBP", "optimal": "optimal"}
 NETWORK = "mgwfbp"
-PAPERS_LINK: float = PUBLISHED.tables["cluster"]["link"]
-"""Bits per second of its nodes' network cards."""
+PAPERS_LINKS = {
+    PUBLISHED.tables["cluster"]["link"]: "the rate of the paper's network cards",
+    PUBLISHED.tables["cluster"]["attained"]: "what all-reduces attained on them, by the authors' fit",
+}
+"""Bits per second of its nodes' links, by either reading, and which one it is."""
 SIMULATED_NODES: tuple[int, ...] = tuple(PUBLISHED.tables["cluster"]["simulated_nodes"])
 FITTED = (("wfbp", 2), ("wfbp", 4))
 """The measured steps that the cost of a message is fitted to."""

@@ -117,7 +117,8 @@ def document(
         f"{', '.join(sorted(commits))}. A prediction is a simulation of the schedule, with messages and computation "
         "timed apart in the run's own uncounted steps (docs/record.md). Where no message overlaps computation "
         "(`naive`, `sync_easgd`, or a single message) these steps are the schedule itself, and the error only says how "
-        f"steady they are; {overlapping(runs)}",
+        f"steady they are; {overlapping(runs)} Every composition was run once, without turns: what is judged is the "
+        "error over all of them.",
         "",
         'Column "repeats to": where the median of another run of as many steps would lie, 19 times out of 20, by '
         f"these steps' 10th and 90th percentiles. {where_steady(runs, {each.name: each.error for each in runs})}",

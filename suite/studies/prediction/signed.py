@@ -29,6 +29,8 @@ from wirebench.utils.parsing import json_of
 FILE, WRITER = "predicted.json", "`wirebench study prediction run --list`"
 
 
+KEY = "steps"
+"""Of the file: what is predicted, by the run's name. Another study's predictions are not signed."""
 KEYS = ("seconds", "low", "high")
 HEAD = ("predicted before ms", "range", "error")
 

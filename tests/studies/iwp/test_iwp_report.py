@@ -46,12 +46,12 @@ def sending(megabytes: float) -> dict[str, Any]:
     return made
 
 
-def put(out: Path, part: str, label: str, made: dict[str, Any], turn: int = 0) -> None:
+def put(out: Path, part: str, label: str, made: dict[str, Any], turn: int = 0, link: str = "10mbit") -> None:
     folder = out / part / f"{label.replace(' ', '_')}-{turn}"
     folder.mkdir(parents=True)
     note: dict[str, Any] = {"label": f"{part}, {label}", "launch": "python train.py"}
     if part == "network":
-        note |= {"hosts": 4, "link": "10mbit"}
+        note |= {"hosts": 4, "link": link}
     (folder / "record.json").write_text(json.dumps(made))
     (folder / "method.json").write_text(json.dumps(note))
 
@@ -173,18 +173,23 @@ def test_an_interval_is_that_of_long_runs(age: float, state: str, tmp_path: Path
     assert found == {"fixed 0.05": state}, "a run of 30 steps says nothing of 100 to 300"
 
 
-@pytest.mark.parametrize("dense, state", [(1.2, "reproduced"), (0.5, "not reproduced")])
-def test_a_full_link_is_told_by_the_interfaces_counter(dense: float, state: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("dense, state", [(120.0, "reproduced"), (50.0, "not reproduced")])
+@pytest.mark.parametrize(("model", "link"), [("resnet50", "1gbit"), ("resnet50", "100mbit"), ("resnet20", "1gbit")])
+def test_a_full_link_is_told_by_the_interfaces_counter(
+    dense: float, state: str, model: str, link: str, tmp_path: Path
+) -> None:
+    """Of the paper's model and rate: a slower link is full of itself."""
     for turn in range(5):
-        put(tmp_path, "network", "dense", sending(dense), turn)
-        put(tmp_path, "network", "fixed 0.05", sending(dense / 1.5), turn)
-        put(tmp_path, "network", "fixed 0.1", sending(dense / 3), turn)
-    found = states(tmp_path)
-    assert found["baseline_io", ""] == state
-    assert found["iwp_io", "fixed 0.1"] == "reproduced"
-    assert found["iwp_io", "fixed 0.05"] == "direction reproduced"
+        for label, less in (("dense", 1.0), ("fixed 0.05", 1.5), ("fixed 0.1", 3.0)):
+            made = sending(dense / less)
+            made["config"]["model"]["name"] = model
+            put(tmp_path, "network", label, made, turn, link)
+    found, same = states(tmp_path), (model, link) == ("resnet50", "1gbit")
+    assert found["baseline_io", ""] == (state if same else "not run here")
+    assert found["iwp_io", "fixed 0.1"] == ("reproduced" if same else "not run here")
+    assert found["iwp_io", "fixed 0.05"] == ("direction reproduced" if same else "not run here")
     assert verb.report("iwp")(["--runs", str(tmp_path), "--trainings", str(tmp_path / "none")]) == 0
-    share = {1.2: "96.0", 0.5: "40.0"}[dense]
+    share = f"{dense / 1.25 * (1 if link == '1gbit' else 10):.1f}"
     assert (
         f"| {1000 * dense:.0f} [{1000 * dense:.0f} - {1000 * dense:.0f}] | {share} |"
         in (tmp_path / "network" / "table.md").read_text()

@@ -94,6 +94,7 @@ def test_what_has_no_images_is_left_out_and_named(
         (["DATA", "--methods", "dence"], "--methods: no 'dence'; did you mean 'dense'?"),
         (["DATA", "--parts", "alexnet", "--methods", "dense"], "--methods: alexnet has none of these"),
         (["DATA", "--hosts", "0"], "--hosts: must be positive"),
+        (["DATA", "--parts", "cifar", "--turns", "2"], "--turns: is of the part network, and only cifar would run"),
     ],
 )
 def test_a_mistake_is_a_line(
