@@ -24,6 +24,7 @@ from suite.studies.prediction import cells, signed
 from suite.studies.prediction import outside as simulations
 from suite.studies.prediction.measured import CLAIM, NEAR, Predicted, collect, near, where_steady
 from suite.studies.prediction.outside import Outside, from_outside
+from suite.studies.prediction.resimulated import RATES
 from suite.studies.prediction.signed import Signed
 from suite.studies.runner import RESULTS
 from wirebench.record import schema
@@ -77,9 +78,14 @@ def _finding(folder: Path) -> Finding:
 
 
 def committed() -> list[list[str]]:
-    """The runs that ranges rest on, and those of lists that were made on other machines."""
+    """The runs that ranges rest on, and those of lists that were made on other machines, with constants of their own.
+
+    Constants need to know how long compressors work there.
+    """
     shared = _shared()
-    return [["--simulate"], *([str(folder)] for folder in _listed() if folder not in shared)]
+    others = [folder for folder in _listed() if folder not in shared]
+    simulate = {True: ["--simulate"], False: []}
+    return [["--simulate"], *([*simulate[(folder / RATES).is_file()], str(folder)] for folder in others)]
 
 
 def _folders(options: argparse.Namespace) -> list[Path]:
