@@ -132,15 +132,24 @@ def _of_benchmarks(root: Path, repository: Repository) -> Iterator[Breach]:
 def _of_predictions(root: Path, repository: Repository) -> Iterator[Breach]:
     """What was predicted before its runs: by a known commit, before the first of them, and once."""
     for path in _below(root, signed.FILE):
-        if signed.KEY not in json_of(path.read_text(encoding="utf-8")):  # another study's, which does not sign
-            continue
-        runs = [schema.read(each) for each in path.parent.glob("*/record.json")]
-        began = min((at for run in runs if (at := trust.moment(run["environment"].get("utc")))), default=None)
-        found = _prediction(path.read_bytes(), began, repository)
-        others = (each for each in repository.versions.get(path, ()) if not list(_prediction(each, began, repository)))
-        if not found and any(others):
-            found = [trust.Broken("edited", "other predictions of before these runs were committed")]
+        try:
+            found = _predicted(path, repository)
+        except (*DAMAGED, UserError) as error:
+            found = [trust.Broken("schema", f"cannot be held against its runs: {error}")]
         yield from (Breach(path, *each) for each in found)
+
+
+def _predicted(path: Path, repository: Repository) -> list[trust.Broken]:
+    content = path.read_bytes()
+    if json_of(content.decode()).get(signed.KEY) is None:  # another study's, which does not sign
+        return []
+    runs = [schema.read(each) for each in path.parent.glob("*/record.json")]
+    began = min((at for run in runs if (at := trust.moment(run["environment"].get("utc")))), default=None)
+    found = _prediction(content, began, repository)
+    others = (each for each in repository.versions.get(path, ()) if not _prediction(each, began, repository))
+    if not found and any(others):
+        found = [trust.Broken("edited", "other predictions of before these runs were committed")]
+    return found
 
 
 def _prediction(content: bytes, began: datetime.datetime | None, repository: Repository) -> list[trust.Broken]:

@@ -206,6 +206,9 @@ def test_predictions_are_older_than_their_runs_and_are_not_changed(results: Path
     path.write_text(json.dumps(told | {"utc": "2199-01-01T00:00:00+00:00"}))
     [late] = breaches(results, KNOWN)
     assert late.rule == "predicted" and began[:10] in late.how
+    for damaged in ("{", "[]", '{"steps": {}, "utc": 1, "commit": null}'):
+        path.write_text(damaged)
+        assert {breach.file for breach in breaches(results, KNOWN)} == {path}
 
 
 def test_what_somebody_tries_is_nobodys_evidence(results: Path) -> None:

@@ -100,6 +100,16 @@ def test_a_verdict_from_records_that_break_a_rule_says_so_wherever_it_is_shown_o
     assert "1 of them from records that break a rule" in note(overview.verdicts([broken]))
 
 
+def test_what_is_committed_against_a_rule_is_listed_with_its_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(render, "RESULTS", tmp_path)
+    assert "<h2>Exceptions</h2>" not in render.html([], tmp_path)
+    excuse = '[[exceptions]]\nfiles = ["gs-sgd/*"]\nrules = ["load"]\nwhy = "two at a time"\n'
+    (tmp_path / "exceptions.toml").write_text(excuse)
+    assert "gs-sgd/*: load: two at a time" in render.html([], tmp_path)
+
+
 def test_what_is_said_of_speed_is_of_compressors_and_holds_in_every_turn(tmp_path: Path) -> None:
     """Another code of gTop-k is no further compressor, and one turn that is slower than dense is enough."""
     steps = {

@@ -84,8 +84,7 @@ def committed() -> list[list[str]]:
     """
     shared = _shared()
     others = [folder for folder in _listed() if folder not in shared]
-    simulate = {True: ["--simulate"], False: []}
-    return [["--simulate"], *([*simulate[(folder / RATES).is_file()], str(folder)] for folder in others)]
+    return [["--simulate"], *(["--simulate"] * (folder / RATES).is_file() + [str(folder)] for folder in others)]
 
 
 def _folders(options: argparse.Namespace) -> list[Path]:
