@@ -30,7 +30,7 @@ RESULTS ?= results/$(shell hostname)
 STUDY = $(VENV)/wirebench study
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-all lint format clean tables bench-overhead bench-checkpoint bench-input bench-cifar bench-synthetic \
+.PHONY: help setup run test test-all lint format clean tables bench-overhead bench-failures bench-input bench-cifar bench-synthetic \
 	bench-collectives bench-flexreduce bench-compressors bench-methods bench-gssgd bench-convergence bench-mgwfbp \
 	bench-prediction bench-schedules bench-break-even bench-iwp bench-today bench-ranking
 
@@ -100,10 +100,10 @@ bench-overhead: setup ## our train step and synchronise compared with DDP and wi
 	@$(RUN_ENV) $(VENV)/wirebench bench overhead --engine torch --model resnet20 --ours synchronise --turns 30 \
 		--json $(RESULTS)/overhead/torch-resnet20-synchronise.json
 
-bench-checkpoint: setup ## what checkpoints cost VGG-16 at every 50 steps: turns with and without (about 7 min)
-	@mkdir -p $(RESULTS)/checkpoint
-	@for method in none topk; do $(RUN_ENV) $(VENV)/wirebench bench checkpoint --compressor $$method \
-		--json $(RESULTS)/checkpoint/vgg16-$$method.json; done
+bench-failures: setup ## faults in jobs, hosts that are lost, checkpoints: what each costs; as root; CIFAR=FOLDER (about 5.5 h)
+	@failed=; \
+	$(STUDY) failures run --data "$(CIFAR)" || failed=yes; \
+	$(STUDY) failures report && test -z "$$failed"
 
 bench-input: setup ## images per second of the CIFAR-10 input pipeline, compared with training (about 2 min)
 	@$(VENV)/wirebench bench input

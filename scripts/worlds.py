@@ -10,21 +10,20 @@ that --out has are not made again. It needs root, to give hosts names.
 """
 
 import argparse
-import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-from suite.studies.significance import compare
+from suite.studies.failures import worlds
+from suite.studies.runner import KEPT
 from tests.distributed.ends import record
-from tests.distributed.launch import ROOT
 from tests.elastic.agents import Agents
 from tests.elastic.discovered import Discovered
 from tests.elastic.hosts import Hosts, ending, lose_and_gain
-from wirebench.utils.files import write_atomically
+from wirebench.record import schema
 
 ENGINES: dict[str, Callable[..., Hosts]] = {"torch": Agents, "horovod": Discovered}
 WORDS = (
@@ -33,8 +32,6 @@ WORDS = (
 )  # fmt: skip
 LEAST_STEPS, AGAIN_STEPS = 1000, 1000
 LIMIT_SECONDS = 3600.0
-MARGIN = 0.5
-"""Points that do not matter, as in the study convergence."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,21 +39,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parse(arguments)
     held = True
     for engine in ENGINES if options.engine == "all" else (options.engine,):
-        path = options.out / f"{engine}.json"
-        runs = json.loads(path.read_text())["runs"] if path.exists() else []
-        known = {(run["seed"], run["broken"]) for run in runs}
         for seed, broken in ((seed, broken) for seed in options.seeds for broken in (False, True)):
-            if (seed, broken) not in known:
-                runs.append(_run(engine, options.data, seed, broken))
-                path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, json.dumps({"kind": "worlds", "engine": engine, "runs": runs}, indent=1) + "\n")
-                print(f"{engine}, seed {seed}, {_side(broken)}: {runs[-1]['top1']:.2f} %", file=sys.stderr, flush=True)
-        held &= _told(engine, runs)
+            kept = options.out / f"{worlds.label(engine, broken)}-{seed}"
+            if not (kept / "record.json").exists():
+                _run(engine, options.data, seed, broken, kept)
+                top1 = 100 * schema.read(kept)["final"]["top1"]
+                print(f"{worlds.label(engine, broken)}, seed {seed}: {top1:.2f} %", file=sys.stderr, flush=True)
+        compared = worlds.load(options.out, engine)
+        print("\n".join(compared.lines()))
+        held &= compared.said != "worse"
     return 0 if held else 1
 
 
-def _run(engine: str, data: Path, seed: int, broken: bool) -> dict[str, Any]:
-    """Train once; what is kept of the record."""
+def _run(engine: str, data: Path, seed: int, broken: bool, kept: Path) -> None:
+    """Train once; `kept` gets what stays of the run."""
     words = [*WORDS, f"engine.name={engine}", f"data.root={data.resolve()}", f"train.seed={seed}"]
     with tempfile.TemporaryDirectory(prefix="worlds-") as folder:
         hosts = ENGINES[engine](Path(folder), words, {})
@@ -67,27 +63,11 @@ def _run(engine: str, data: Path, seed: int, broken: bool) -> dict[str, Any]:
                 for host in hosts.names[:-1]:
                     hosts.start(host)
             hosts.finish(LIMIT_SECONDS)
-        told = record(hosts.run)
-    workers = [(each["workers_before"], each["workers"]) for each in told["worlds"]]
-    assert workers == ([(4, 3), (3, 4)] if broken else []), f"another world came or went: {told['worlds']}"
-    environment = {key: told["environment"][key] for key in ("utc", "git", "versions", "cpu")}
-    kept = {key: told[key] for key in ("worlds", "history", "seconds_total", "steps_done")}
-    return {"seed": seed, "broken": broken, "top1": 100 * told["final"]["top1"], **kept, "environment": environment}
-
-
-def _told(engine: str, runs: Sequence[dict[str, Any]]) -> bool:
-    """Say where runs ended, and whether those that were broken are no worse."""
-    top1 = {broken: [run["top1"] for run in runs if run["broken"] == broken] for broken in (False, True)}
-    for broken, found in top1.items():
-        print(f"{engine}, {_side(broken)}: {', '.join(f'{each:.2f}' for each in found)} %")
-    verdict = compare(top1[True], top1[False], MARGIN)
-    assert verdict is not None
-    print(f"{engine}: broken {verdict.difference:+.2f} points, {verdict.words}")
-    return verdict.said != "worse"
-
-
-def _side(broken: bool) -> str:
-    return "4 -> 3 -> 4" if broken else "unbroken"
+        changes = [(each["workers_before"], each["workers"]) for each in record(hosts.run)["worlds"]]
+        assert changes == ([(4, 3), (3, 4)] if broken else []), f"another world came or went: {changes}"
+        kept.mkdir(parents=True, exist_ok=True)
+        for name in reversed(KEPT):  # the record last: with it the run is there
+            shutil.copy(hosts.run / name, kept / name)
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -98,7 +78,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, required=True, metavar="FOLDER", help="of CIFAR-10")
     parser.add_argument("--engine", choices=[*ENGINES, "all"], default="all", help="which one to train on (all)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the runs of each kind (0 1 2)")
-    parser.add_argument("--out", type=Path, default=ROOT / "results/worlds", metavar="FOLDER", help="results/worlds")
+    parser.add_argument("--out", type=Path, default=worlds.FOLDER, metavar="FOLDER", help="results/failures/worlds")
     options = parser.parse_args(arguments)
     if os.geteuid() != 0:
         parser.error("needs root, to give hosts names")

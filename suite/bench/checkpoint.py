@@ -87,6 +87,7 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
             **counts,
             **about,
             "backend": engine.backend,
+            "model": options.model,
             "compressor": options.compressor,
         }
         write_atomically(Path(options.json), json.dumps(record, indent=1) + "\n")

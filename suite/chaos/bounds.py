@@ -13,10 +13,15 @@ EVERY_SECONDS = 60.0
 
 
 class Bound(NamedTuple):
-    """What is promised, what the trials show, and whether that holds it."""
+    """What is promised, what the trials show in words and as a number, and whether that holds it.
 
+    id  by which the study `failures` knows it
+    """
+
+    id: str
     what: str
     seen: str
+    value: float
     held: bool
 
     def line(self) -> str:
@@ -30,7 +35,7 @@ def bounds_of(trials: Sequence[Line], header: Line, rate: float) -> list[Bound]:
     rate  images per second of the undisturbed job
     """
     hangs = sum(line["hang"] for line in trials)
-    found = [Bound("hangs 0", f"{hangs} in {len(trials)} trials", not hangs)]
+    found = [Bound("hangs", "hangs 0", f"{hangs} in {len(trials)} trials", 1 - hangs / len(trials), not hangs)]
     faults = [line for line in trials if line["kind"] != UNDISTURBED]
     if not header["elastic"] or not faults:
         return found
@@ -38,13 +43,18 @@ def bounds_of(trials: Sequence[Line], header: Line, rate: float) -> list[Bound]:
     if due:
         found.append(_named(due, header["timeout_seconds"]))
     if header["mirror"]:
-        lost = [line["lost_residual"] for line in faults if line["lost_residual"] or line["started_anew"]]
-        seen = f"{max(lost):.3g} of it at most, in {len(lost)} of {len(faults)} trials" if lost else "0"
-        found.append(Bound("lost residual mass 0 with mirroring", seen, not lost))
+        found.append(_lost(faults))
     pauses = [float("inf") if line["hang"] else line["pause_seconds"] for line in faults]
     recovery = percentile(pauses, 0.95)
     what = f"recovery (longest pause) p95 <= {RECOVERY_SECONDS:g} s"
-    return [*found, Bound(what, f"{recovery:.1f} s", recovery <= RECOVERY_SECONDS), _goodput(faults, header, rate)]
+    within = Bound("recovery", what, f"{recovery:.1f} s", recovery, recovery <= RECOVERY_SECONDS)
+    return [*found, within, _goodput(faults, header, rate)]
+
+
+def _lost(faults: Sequence[Line]) -> Bound:
+    lost = [line["lost_residual"] for line in faults if line["lost_residual"] or line["started_anew"]]
+    seen = f"{max(lost):.3g} of it at most, in {len(lost)} of {len(faults)} trials" if lost else "0"
+    return Bound("residual", "lost residual mass 0 with mirroring", seen, 1 - max(lost, default=0.0), not lost)
 
 
 def _named(due: Sequence[Line], within: float) -> Bound:
@@ -52,7 +62,8 @@ def _named(due: Sequence[Line], within: float) -> Bound:
     named = [line for line in due if line["named_by"] == line["due_to_name"] and line["name_seconds"] is not None]
     soon = sum(line["name_seconds"] <= within for line in named)
     seen = f"{soon} of {len(due)} ({len(named)} named by all)"
-    return Bound(f"every cause named within engine.timeout_seconds ({within:g} s)", seen, soon == len(due))
+    what = f"every cause named within engine.timeout_seconds ({within:g} s)"
+    return Bound("named", what, seen, soon / len(due), soon == len(due))
 
 
 def _goodput(faults: Sequence[Line], header: Line, rate: float) -> Bound:
@@ -63,4 +74,4 @@ def _goodput(faults: Sequence[Line], header: Line, rate: float) -> Bound:
         value = 1 - statistics.fmean(cost(line, rate) for line in faults) / EVERY_SECONDS
         how = f"extrapolated from faults {header['mtbf_seconds']:g} s apart"
     what = f"goodput >= {GOODPUT:.0%} at {EVERY_SECONDS:g} s between faults"
-    return Bound(what, f"{max(0.0, value):.1%}, {how}", value >= GOODPUT)
+    return Bound("goodput", what, f"{max(0.0, value):.1%}, {how}", value, value >= GOODPUT)

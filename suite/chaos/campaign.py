@@ -3,18 +3,22 @@
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from filelock import FileLock, Timeout
 
 from suite.chaos import trial as trials
+from suite.chaos.calls import Call, begun, with_load
 from suite.chaos.faults import FAULTS
+from suite.chaos.figures import UNDISTURBED
 from suite.chaos.job import Job, Setting, running
 from suite.chaos.trial import SETTLED_STEPS, START_SECONDS, Trial, until, whole
 from suite.chaos.trials_file import KIND, VERB, load
 from wirebench.errors import UserError
+from wirebench.telemetry.machines import LoadMeter
 from wirebench.utils import json_lines
 
 LIMIT_SECONDS = 100.0
@@ -43,21 +47,27 @@ class Campaign(NamedTuple):
         return Trial(number, order[place], host, rng.expovariate(1 / self.mtbf_seconds))
 
     def header(self) -> dict[str, Any]:
-        """The first line of the file."""
+        """The first line of the file, but for its `calls`."""
         return {
             "kind": KIND, **self.setting._asdict(), "kinds": list(self.kinds), "mtbf_seconds": self.mtbf_seconds,
             "seed": self.seed,
         }  # fmt: skip
 
-    def done(self, path: Path) -> list[dict[str, Any]]:
-        """The file's trials; UserError where they are another campaign's."""
+    def done(self, path: Path) -> tuple[list[Call], list[dict[str, Any]]]:
+        """The file's calls and trials; UserError where they are another campaign's."""
         if not path.exists():
-            return []
+            return [], []
         header, lines = load(path)
         for key, value in self.header().items():
             if header.get(key) != value:
                 raise UserError(f"{path}: has trials with {key} {header.get(key)!r}, not {value!r}; name another --out")
-        return lines
+        return header["calls"], lines
+
+
+def of(header: Mapping[str, Any]) -> Campaign:
+    """The campaign that a file's header tells."""
+    setting = Setting(**{name: header[name] for name in Setting._fields})
+    return Campaign(setting, tuple(header["kinds"]), header["mtbf_seconds"], header["seed"])
 
 
 def run(campaign: Campaign, path: Path, count: int) -> list[dict[str, Any]]:
@@ -71,8 +81,11 @@ def run(campaign: Campaign, path: Path, count: int) -> list[dict[str, Any]]:
 
 
 def _run(campaign: Campaign, path: Path, count: int) -> list[dict[str, Any]]:
-    lines = campaign.done(path)
+    before, lines = campaign.done(path)
     missing = [number for number in range(count) if number not in {line["number"] for line in lines}]
+    if not missing:
+        return lines
+    log = _Log(campaign, path, [*before, begun(missing[0], campaign.setting.hosts)], lines)
     failed = undelivered = 0
     while missing:
         with running(path.parent / f"{path.stem}-logs", campaign.setting) as job:
@@ -82,32 +95,48 @@ def _run(campaign: Campaign, path: Path, count: int) -> list[dict[str, Any]]:
                     raise UserError(f"the job does not begin; {job.folder} has what its launchers said")
                 continue
             failed = 0
-            undelivered = 0 if _series(campaign, job, missing, lines, path) else undelivered + 1
+            undelivered = 0 if _series(log, job, missing) else undelivered + 1
             if undelivered == ATTEMPTS:
                 planned = campaign.trial(missing[0])
                 raise UserError(f"trial {planned.number}: {planned.kind} cannot be delivered to {planned.host}")
     return lines
 
 
-def _series(campaign: Campaign, job: Job, missing: list[int], lines: list[dict[str, Any]], path: Path) -> int:
+@dataclass
+class _Log:
+    """The file as it grows: the campaign's calls, the last of which is this one, and its trials."""
+
+    campaign: Campaign
+    path: Path
+    calls: list[Call]
+    lines: list[dict[str, Any]]
+
+    def add(self, line: dict[str, Any]) -> None:
+        """Keep a trial."""
+        self.lines.append(line)
+        self.calls = with_load(self.calls, self.lines)
+        json_lines.save(self.path, {**self.campaign.header(), "calls": self.calls}, self.lines)
+
+
+def _series(log: _Log, job: Job, missing: list[int]) -> int:
     """Trials of one job, until one hangs, a fault cannot be delivered, or all are made; how many were made."""
     last, made = time.monotonic(), 0
     while missing:
-        planned = campaign.trial(missing[0])
+        planned = log.campaign.trial(missing[0])
         # What the fault before has taken to recover from is part of the time between the two.
         due = planned._replace(wait_seconds=max(0.0, last + planned.wait_seconds - time.monotonic()))
         last = time.monotonic() + due.wait_seconds
+        load = LoadMeter()
         line = trials.run(job, due, LIMIT_SECONDS)
         if line is None:
             told = f"{due.kind} could not be delivered to {due.host}, and is repeated with a new job"
             print(f"trial {due.number}: {told}", file=sys.stderr, flush=True)
             return made
-        lines.append(line)
+        log.add({**line, **({"load": load.load()} if due.kind == UNDISTURBED else {})})
         made += 1
-        json_lines.save(path, campaign.header(), lines)
         missing.pop(0)
-        print(_shown(lines[-1]), file=sys.stderr, flush=True)
-        if lines[-1]["hang"]:
+        print(_shown(line), file=sys.stderr, flush=True)
+        if line["hang"]:
             return made
     return made
 

@@ -17,6 +17,7 @@ _NUMBER = (int, float)
 _MAYBE = (int, float, type(None))
 HEADER: dict[str, tuple[type, ...]] = {
     "hosts": (int,), "elastic": (bool,), "mirror": (bool,), "timeout_seconds": _NUMBER, "mtbf_seconds": _NUMBER,
+    "link": (str,), "kinds": (list,), "seed": (int,), "calls": (list,),
 }  # fmt: skip
 TRIAL: dict[str, tuple[type, ...]] = {
     "number": (int,), "kind": (str,), "host": (str,), "hang": (bool,), "started_anew": (bool,), "due_to_name": (int,),

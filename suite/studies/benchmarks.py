@@ -5,12 +5,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from suite.chaos import campaign, trials_file
 from suite.studies import trust
 from suite.studies.repository import Repository
 from suite.studies.trust import TURNS, Broken
+from wirebench.errors import UserError
 from wirebench.record import collective_results, compressor_results, overhead_results
 from wirebench.utils.parsing import json_of
 
+DAMAGED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
+"""What reading a file raises that has other keys and values than its writer's."""
 Lines = Sequence[Mapping[str, Any]]
 """The objects of a file: the header, then the results; one alone where all is one object."""
 
@@ -18,11 +22,23 @@ Lines = Sequence[Mapping[str, Any]]
 def broken(path: Path, repository: Repository) -> list[Broken]:
     """The rules that the file breaks; ValueError, KeyError, TypeError or AttributeError for no file of a benchmark."""
     lines = _lines(path)
-    header, rules = (
-        lines[0],
-        RULES[lines[0].get("kind", overhead_results.KIND)],
-    )  # older files of overhead do not say it
-    return [*trust.broken_header(header, repository), *rules(lines)]
+    of_kind = RULES[lines[0].get("kind", overhead_results.KIND)]  # older files of overhead do not say it
+    of_calls = (mistake for call in calls(lines[0]) for mistake in trust.broken_header(call, repository))
+    return [*of_calls, *of_kind(lines)]
+
+
+def rules(path: Path) -> tuple[str, ...]:
+    """The names of the rules that the file breaks; whether its commits are known is no matter. UserError."""
+    try:
+        return tuple(dict.fromkeys(each.rule for each in broken(path, Repository(None))))
+    except DAMAGED as error:
+        raise UserError(f"{path}: is no file of a benchmark: {error!r}") from error
+
+
+def calls(header: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """What a header says of the calls that made its results, each with its environment and load: mostly of itself."""
+    several: list[Mapping[str, Any]] = header.get("calls") or [header]
+    return several
 
 
 def header(path: Path) -> Mapping[str, Any]:
@@ -65,6 +81,23 @@ def _two_sides(lines: Lines) -> Iterator[Broken]:
                 yield Broken("numbers", f"{name}.{key} is {result[name][key]:.4g}, and the turns say {value:.4g}")
 
 
+def _faults(lines: Lines) -> Iterator[Broken]:
+    """Of wirebench chaos: a line for each trial, of the kind and the host that the campaign's seed draws."""
+    header, trials = lines[0], lines[1:]
+    planned = campaign.of(header)
+    for call in calls(header):
+        yield from trust.machines(call, planned.setting.hosts)
+    for place, line in enumerate(trials):
+        due = planned.trial(place)
+        if (line["number"], line["kind"], line["host"]) != (due.number, due.kind, due.host):
+            told = f"{line['kind']} on {line['host']}, and the seed draws {due.kind} on {due.host}"
+            yield Broken("numbers", f"trial {place} is number {line['number']}, {told}")
+        if not 0 <= line["pause_seconds"] <= line["seconds"]:
+            yield Broken(
+                "numbers", f"trial {place} took {line['seconds']:.4g} s, not its pause of {line['pause_seconds']:.4g}"
+            )
+
+
 def _turns(counts: Sequence[int]) -> Iterator[Broken]:
     few = [count for count in counts if count < TURNS]
     if few:
@@ -81,5 +114,6 @@ RULES: Mapping[str, Callable[[Lines], Iterator[Broken]]] = {
     compressor_results.KIND: _compressors,
     overhead_results.KIND: _two_sides,
     overhead_results.CHECKPOINT: _two_sides,
+    trials_file.KIND: _faults,
 }
 """By the kind that the file says it is."""

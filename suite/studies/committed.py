@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from suite.studies import benchmarks, trust
+from suite.studies.benchmarks import DAMAGED
 from suite.studies.notes import NOTE, NotedRun
 from suite.studies.prediction import signed
 from suite.studies.repository import Repository
@@ -26,8 +27,6 @@ EXCEPTIONS = "exceptions.toml"
 NO_HEADER = ("record.json", NOTE, "trace.json", "layers.json", "exchange.json", "predicted.json", "cluster.json",
              "outside.json", "simulated.json", "cell.json", "ranking.json")  # fmt: skip
 """JSON files that are no benchmark's: a run's own, and what a study was asked for, or computed."""
-DAMAGED = (ValueError, KeyError, TypeError, AttributeError, IndexError)
-"""What reading a file raises that has other keys and values than its writer's."""
 OWN_RUNS = "runs"
 """Where train.py puts what somebody tries: git ignores it, and no table is made of it."""
 
@@ -166,11 +165,24 @@ def _prediction(content: bytes, began: datetime.datetime | None, repository: Rep
 def _edited(path: Path, content: Mapping[str, Any], repository: Repository) -> Iterator[trust.Broken]:
     """A run that was committed with another content: a new run begins at another time, and takes another."""
     own = _marks(content)
+    if "calls" in content:
+        yield from _rewritten(path, content, repository)
     for version in repository.versions.get(path, ()):
         same = own & _marks(_first(version, path.suffix))
         if same:
             told = ", ".join(sorted(name for name, *_ in same))
             yield trust.Broken("edited", f"a run with the same {told} was committed with another content")
+            return
+
+
+def _rewritten(path: Path, header: Mapping[str, Any], repository: Repository) -> Iterator[trust.Broken]:
+    """Results that were committed and are not there as they were, of a file that later calls add to."""
+    held = path.read_bytes().splitlines()[1:]
+    for version in repository.versions.get(path, ()):
+        results, earlier = version.splitlines()[1:], _first(version, path.suffix)
+        began = [call["environment"]["utc"] for each in (header, earlier) for call in each.get("calls", [])[:1]]
+        if began[:1] == began[1:] and held[: len(results)] != results:
+            yield trust.Broken("edited", "results that were committed are not there as they were")
             return
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from suite.studies import benchmarks
 from suite.studies.claim import STATES, Claim, State, Verdict, together
 from suite.studies.convergence import reference
 from suite.studies.findings import Finding, with_unrun
@@ -141,8 +142,9 @@ def machines(sections: Sequence[Section]) -> list[tuple[str, ...]]:
     count: dict[tuple[str, ...], int] = {}
     for path in sorted(set(_records(sections))):
         text = path.read_text(encoding="utf-8")
-        environment = json_of(text.partition("\n")[0] if path.suffix == ".jsonl" else text)["environment"]
-        count[_machine(environment)] = count.get(_machine(environment), 0) + 1
+        made_by = benchmarks.calls(json_of(text.partition("\n")[0] if path.suffix == ".jsonl" else text))
+        for machine in dict.fromkeys(_machine(call["environment"]) for call in made_by):
+            count[machine] = count.get(machine, 0) + 1
     return [(*machine, str(number)) for machine, number in sorted(count.items(), key=lambda each: -each[1])]
 
 

@@ -12,31 +12,34 @@ function merged(config, more) {
   return both;
 }
 
-/* As wide as its place with all that stands beside the plot, which only a drawn chart can tell. */
+/* As wide as its place with all that stands beside the plot, which only a drawn chart can tell. Whether it is. */
 async function fit(place, view) {
+  const over = () => Math.ceil(place.querySelector("svg").getBoundingClientRect().width - place.clientWidth);
   for (let turn = 0; turn < 8; turn += 1) {
-    const excess = Math.ceil(place.querySelector("svg").getBoundingClientRect().width - place.clientWidth);
+    const excess = over();
     if (excess === 0 || (turn > 0 && excess < 0)) break;
     // Words at the end of a bar move with it, so that taking away as much as is too much takes away less.
     await view.width(Math.max(view.width() - (turn > 0 ? Math.ceil(1.3 * excess) : excess), NARROWEST)).runAsync();
   }
+  return over() <= 0;
 }
 
-/* A legend does not shrink with its chart: where there is little room it has fewer columns. */
-function fold(part) {
-  if (part === null || typeof part !== "object") return;
-  if (part.legend?.columns > 2) part.legend.columns = 2;
-  Object.values(part).forEach(fold);
+/* A legend does not shrink with its chart: where there is little room it has fewer columns. Whether any had more. */
+function fold(part, columns) {
+  if (part === null || typeof part !== "object") return false;
+  const folded = part.legend?.columns > columns;
+  if (folded) part.legend.columns = columns;
+  return Object.values(part).filter((each) => fold(each, columns)).length > 0 || folded;
 }
 const NARROWEST = 40;
 
 async function embed(place) {
   const read = JSON.parse(place.nextElementSibling.textContent);
   const spec = theme() === "dark" ? darkened(read) : read;
-  if (place.clientWidth < 420) fold(spec);
   spec.config = merged(spec.config ?? {}, themes[theme()]);
-  const result = await vegaEmbed(place, spec, { renderer: "svg", actions: false, ast: false });
-  await fit(place, result.view);
+  const drawn = async () => fit(place, (await vegaEmbed(place, spec, { renderer: "svg", actions: false, ast: false })).view);
+  let fits = await drawn();
+  for (const columns of [2, 1]) if (!fits && fold(spec, columns)) fits = await drawn();
 }
 
 /* Kept, so that whoever needs all charts also waits for those that are being drawn; one drawing of a chart after the

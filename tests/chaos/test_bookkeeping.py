@@ -11,7 +11,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from suite.chaos import campaign, figures, rank, report, trial
+from suite.chaos import calls, campaign, figures, rank, report, trial
 from suite.chaos.campaign import Campaign
 from suite.chaos.faults import FAULTS
 from suite.chaos.job import FOLDER, Line, Setting, Step
@@ -163,6 +163,22 @@ def test_goodput_and_percentiles() -> None:
     ]  # fmt: skip
 
 
+def test_a_calls_load_is_that_of_its_undisturbed_trials() -> None:
+    loads = [
+        [{"seconds": seconds, "others_cores": others, "steal": 0.0, "load_average": [others, 3.0], "ranks": [0]}]
+        for seconds, others in ((10.0, 1.9), (10.0, 0.1), (30.0, 0.5))
+    ]
+    kinds = ["none", "sigkill", "none", "none"]
+    lines = [line(kind, 1, 1.0, number=number) for number, kind in enumerate(kinds)]
+    for each, load in zip((lines[0], lines[2], lines[3]), loads, strict=True):
+        each["load"] = load
+    first, second = calls.begun(0, 4), calls.begun(1, 4)
+    assert calls.with_load([first], lines[:0])[0]["load"] is None
+    [old, new] = calls.with_load([first, second], lines)
+    assert old == first and new["load"][0]["others_cores"] == pytest.approx(0.4) and new["load"][0]["seconds"] == 40
+    assert new["load"][0]["load_average"] == [0.1, 3.0] and new["environment"]["hosts"][0]["ranks"] == [0, 1, 2, 3]
+
+
 GOOD = line("sigkill", 15000, 55.0, due_to_name=3, named_by=3, name_seconds=0.5)
 
 
@@ -219,6 +235,8 @@ def test_a_campaign_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.M
     assert main([*words, "--trials", "5"]) == 1 and made == [0, 1, 2, 2, 3, 4]  # one was not delivered at first
     kept = [json.loads(each) for each in (tmp_path / "elastic.jsonl").read_text().splitlines()]
     assert kept[0]["kind"] == "chaos" and [each["number"] for each in kept[1:]] == [0, 1, 2, 3, 4]
+    assert [call["first"] for call in kept[0]["calls"]] == [0, 3]
+    assert all({"git", "cpu", "hosts"} <= set(call["environment"]) for call in kept[0]["calls"])
     with FileLock(tmp_path / "elastic.lock"):
         assert main([*words, "--trials", "6"]) == 2
     assert "another `wirebench chaos` makes these trials now" in capsys.readouterr().err

@@ -1,0 +1,172 @@
+"""Inject faults into jobs, lose and gain hosts, and save checkpoints: what each costs.
+
+wirebench study failures run --data FOLDER           all parts, into results/failures
+wirebench study failures run --parts elastic         360 trials of an elastic job, 30 of each kind: about 2 h
+wirebench study failures run --parts plain           the same faults, of a job with checkpoints in its place
+wirebench study failures run --parts worlds --data FOLDER    4 hosts, then 3, then 4, on both engines: about 50 min
+wirebench study failures run --parts checkpoints     VGG-16, one checkpoint every 50 steps: about 7 min
+wirebench study failures report                      afterwards: table.md and its figure
+
+Parts and trials that are there are not made again. The machine should have nothing else to do. `worlds` needs root, to
+give hosts names; FOLDER has CIFAR-10.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite.chaos import trials_file
+from suite.chaos.faults import FAULTS
+from suite.studies.failures import checkpoints, worlds
+from suite.studies.failures.faults import EACH, ELASTIC, PLAIN
+from suite.studies.runner import RESULTS, ROOT, WIREBENCH, Command, Launch, Part, measure
+from suite.studies.trust import SEEDS
+from wirebench.errors import UserError
+
+PARTS = ("elastic", "plain", "worlds", "checkpoints")
+CHUNK = 3 * len(FAULTS)
+"""Trials of one cell: three faults of each kind."""
+MTBF_SECONDS = 10.0
+"""Most faults take longer to recover from: the next then follows at once."""
+
+
+@dataclass(frozen=True)
+class Trials:
+    """The trials of one file up to a number."""
+
+    name: str
+    count: int
+    mtbf_seconds: float
+
+    @property
+    def label(self) -> str:
+        """In words."""
+        return f"{self.name.removesuffix('.jsonl')}, {self.count} trials"
+
+    def check(self) -> None:
+        """Nothing can be wrong before a job begins."""
+
+    def is_there(self, out: Path) -> bool:
+        """Whether the file has them; UserError for a damaged one."""
+        return (out / self.name).exists() and len(trials_file.load(out / self.name)[1]) >= self.count
+
+    def make(self, out: Path, launch: Launch) -> bool:
+        """Those that are missing; a bound that they do not hold is a result, too."""
+        plain = ["--plain"] if self.name == PLAIN else []
+        words = ["--trials", str(self.count), "--mtbf", f"{self.mtbf_seconds:g}", *plain, "--out", str(out)]
+        launch([*WIREBENCH, "chaos", *words])
+        return self.is_there(out)
+
+
+@dataclass(frozen=True)
+class Worlds:
+    """An engine's broken and unbroken run of a seed."""
+
+    engine: str
+    seed: int
+    data: Path
+
+    @property
+    def label(self) -> str:
+        """In words."""
+        return f"worlds, {self.engine}, seed {self.seed}"
+
+    def check(self) -> None:
+        """UserError where the data are not there, or the hosts cannot be."""
+        if os.geteuid() != 0:
+            raise UserError("the part worlds needs root, to give hosts names; --parts names others")
+        if not self.data.is_dir():
+            raise UserError(f"--data: {self.data} is no folder")
+
+    def is_there(self, out: Path) -> bool:
+        """Whether both are."""
+        folder = out / worlds.FOLDER.name
+        names = [f"{worlds.label(self.engine, broken)}-{self.seed}" for broken in worlds.SIDES]
+        return all((folder / name / "record.json").exists() for name in names)
+
+    def make(self, out: Path, launch: Launch) -> bool:
+        """The script makes what is missing; it ends with 1 where broken runs end worse, which is a result."""
+        command: Command = [sys.executable, str(ROOT / "scripts/worlds.py"), "--engine", self.engine]
+        launch([*command, "--seeds", str(self.seed), "--data", str(self.data), "--out", str(out / worlds.FOLDER.name)])
+        return self.is_there(out)
+
+
+@dataclass(frozen=True)
+class Checkpoints:
+    """What checkpoints with a compressor's state cost."""
+
+    compressor: str
+    turns: int
+
+    @property
+    def label(self) -> str:
+        """In words."""
+        return f"checkpoints, {self.compressor}"
+
+    def check(self) -> None:
+        """Nothing can be wrong."""
+
+    def is_there(self, out: Path) -> bool:
+        """Whether they were measured."""
+        return checkpoints.file(out, self.compressor).exists()
+
+    def make(self, out: Path, launch: Launch) -> bool:
+        """Measure."""
+        path = checkpoints.file(out, self.compressor)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        words = ["--model", checkpoints.MODEL, "--compressor", self.compressor, "--turns", str(self.turns)]
+        return not launch([*WIREBENCH, "bench", "checkpoint", *words, "--json", str(path)]) and path.exists()
+
+
+Cell = Trials | Worlds | Checkpoints
+
+
+def flags(parser: argparse.ArgumentParser) -> None:
+    """Which parts, and how much of each."""
+    add = parser.add_argument
+    add("--parts", nargs="+", choices=PARTS, metavar="PART", help=f"only these of {', '.join(PARTS)}")
+    add("--trials", type=int, default=EACH * len(FAULTS), metavar="N", help="of each job (%(default)s)")
+    add("--mtbf", type=float, default=MTBF_SECONDS, metavar="S", help="mean seconds between faults (%(default)g)")
+    add("--seeds", type=int, nargs="+", default=list(range(SEEDS)), help="of the runs of 4, 3, 4 hosts (0 1 2)")
+    add("--turns", type=int, default=5, help="with and without a checkpoint (%(default)s)")
+    add("--data", type=Path, metavar="FOLDER", help="of CIFAR-10, for the part worlds")
+    add("--out", type=Path, default=RESULTS / "failures", metavar="FOLDER", help="where the results go")
+
+
+def run(options: argparse.Namespace, launch: Launch) -> list[str]:
+    """One part after the other; the labels of the cells that failed."""
+    if options.trials < 1 or options.turns < 2:
+        raise UserError(f"--trials: must be at least 1, --turns at least 2, got {options.trials} and {options.turns}")
+    parts = options.parts or PARTS
+    if "worlds" in parts and options.data is None:
+        raise UserError("--data: the part worlds needs the folder of CIFAR-10; --parts names others")
+    out = options.out.resolve()
+    cells = [cell for part in parts for cell in _cells(part, options)]
+    if options.again:
+        for name in (name for part, name in (("elastic", ELASTIC), ("plain", PLAIN)) if part in parts):
+            (out / name).unlink(missing_ok=True)
+    return measure({out: cells}, launch, options.again)
+
+
+def series(quick: bool) -> list[Part]:
+    """All parts; quick: a fault of each kind."""
+    if quick:
+        return [Part(4, ["--parts", "elastic", "--trials", str(len(FAULTS))])]
+    return [
+        Part(120, ["--parts", "elastic"]),
+        Part(150, ["--parts", "plain"]),
+        Part(50, ["--parts", "worlds", "--data", "{data}"]),
+        Part(7, ["--parts", "checkpoints"]),
+    ]
+
+
+def _cells(part: str, options: argparse.Namespace) -> Sequence[Cell]:
+    if part == "worlds":
+        return [Worlds(engine, seed, options.data) for engine in worlds.ENGINES for seed in options.seeds]
+    if part == "checkpoints":
+        return [Checkpoints(name, options.turns) for name in checkpoints.COMPRESSORS]
+    counts = [*range(CHUNK, options.trials, CHUNK), options.trials]
+    return [Trials(ELASTIC if part == "elastic" else PLAIN, count, options.mtbf) for count in counts]

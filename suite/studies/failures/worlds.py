@@ -1,0 +1,120 @@
+"""Runs that lost a host and gained another, and runs without, as scripts/worlds.py made them: where both end."""
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from suite.studies.claim import Claim, Verdict
+from suite.studies.findings import Finding
+from suite.studies.notes import NotedRun
+from suite.studies.runner import RESULTS
+from suite.studies.significance import LEAST_RUNS, Comparison, compare, difference_between
+from suite.studies.trust import rules_of
+from wirebench.record import schema
+from wirebench.utils.markdown import table
+
+FOLDER = RESULTS / "failures/worlds"
+ENGINES = ("torch", "horovod")
+SIDES = {False: "unbroken", True: "broken"}
+MARGIN = 0.5
+"""Points that do not matter, as in the study convergence."""
+HEAD = (
+    "engine",
+    "hosts",
+    "seeds",
+    "top-1 % of each",
+    "mean",
+    "seconds a run",
+    "steps lost at a change",
+    "residual lost",
+)
+
+
+def label(engine: str, broken: bool) -> str:
+    """Of a run's folder, which ends with its seed."""
+    return f"{engine}_{SIDES[broken]}"
+
+
+class Compared(NamedTuple):
+    """The runs of an engine: those that were broken, and those that were not."""
+
+    engine: str
+    broken: Sequence[NotedRun]
+    unbroken: Sequence[NotedRun]
+
+    @property
+    def said(self) -> str:
+        """Whether the broken ones end worse: as significance.Comparison says it; "" where one side has no run."""
+        return "" if (found := self._compared) is None else found.said
+
+    @property
+    def _compared(self) -> Comparison | None:
+        return compare(_top1(self.broken), _top1(self.unbroken), MARGIN)
+
+    def lines(self) -> list[str]:
+        """For a terminal."""
+        told = [
+            f"{label(self.engine, broken)}: {', '.join(f'{each:.2f}' for each in _top1(runs))} %"
+            for broken, runs in ((False, self.unbroken), (True, self.broken))
+        ]
+        found = compare(_top1(self.broken), _top1(self.unbroken), MARGIN)
+        return (
+            told if found is None else [*told, f"{self.engine}: broken {found.difference:+.2f} points, {found.words}"]
+        )
+
+    def finding(self, claim: Claim) -> Finding | None:
+        """Of the claim about this engine; None where one side has no run."""
+        ours, others = _top1(self.broken), _top1(self.unbroken)
+        if not ours or not others:
+            return None
+        loss = statistics.mean(others) - statistics.mean(ours)
+        here, verdict = f"{loss:.2f} points", Verdict("not decidable", loss, "too few seeds")
+        if min(len(ours), len(others)) >= LEAST_RUNS:
+            low, high = difference_between(others, ours)
+            here, verdict = f"{here} [{low:.2f} to {high:.2f}]", claim.judge_interval(loss, (low, high))
+        here += f" ({len(ours)} and {len(others)} seeds)"
+        records = tuple(run.folder for run in (*self.broken, *self.unbroken))
+        return Finding(claim, here, verdict, records=records, rules=rules_of((self.broken, self.unbroken), "seeds"))
+
+
+def load(folder: Path, engine: str) -> Compared:
+    """An engine's runs below `folder`; UserError for a record that cannot be read."""
+    sides = {
+        broken: [
+            NotedRun(path.parent, {}, schema.read(path.parent))
+            for path in sorted(folder.glob(f"{label(engine, broken)}-*/record.json"))
+        ]
+        for broken in SIDES
+    }
+    return Compared(engine, sides[True], sides[False])
+
+
+def lines(all_of: Sequence[Compared]) -> list[str]:
+    """A Markdown table of both sides of each engine; nothing where there is no run."""
+    rows = [
+        _cells(each.engine, broken, runs)
+        for each in all_of
+        for broken, runs in ((False, each.unbroken), (True, each.broken))
+        if runs
+    ]
+    return table(HEAD, rows) if rows else []
+
+
+def _cells(engine: str, broken: bool, runs: Sequence[NotedRun]) -> list[str]:
+    accuracies, changes = _top1(runs), [change for run in runs for change in run.record["worlds"] or ()]
+    lost = max((change["lost_residual"] or 0.0 for change in changes), default=0.0)
+    return [
+        engine,
+        "4, then 3, then 4" if broken else "4",
+        str(len(runs)),
+        ", ".join(f"{each:.2f}" for each in accuracies),
+        f"{statistics.mean(accuracies):.2f}",
+        f"{statistics.mean(run.record['seconds_total'] for run in runs):.0f}",
+        f"{max(change['steps_lost'] for change in changes)} at most" if changes else "-",
+        f"{100 * lost:.2g} % at most" if changes else "-",
+    ]
+
+
+def _top1(runs: Sequence[NotedRun]) -> list[float]:
+    return [100 * run.record["final"]["top1"] for run in runs]
