@@ -17,6 +17,7 @@ from suite.studies.benchmarks import DAMAGED
 from suite.studies.notes import NOTE, NotedRun
 from suite.studies.prediction import signed
 from suite.studies.repository import Repository
+from suite.studies.rows import flat
 from suite.studies.study import Study, available
 from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
@@ -27,6 +28,7 @@ EXCEPTIONS = "exceptions.toml"
 NO_HEADER = ("record.json", NOTE, "trace.json", "layers.json", "exchange.json", "predicted.json", "cluster.json",
              "outside.json", "simulated.json", "cell.json", "ranking.json")  # fmt: skip
 """JSON files that are no benchmark's: a run's own, and what a study was asked for, or computed."""
+CONFIG = "config.toml"
 OWN_RUNS = "runs"
 """Where train.py puts what somebody tries: git ignores it, and no table is made of it."""
 
@@ -107,7 +109,8 @@ def _of_records(root: Path, repository: Repository, untimed: frozenset[Path]) ->
             yield Breach(path, "schema", f"not valid JSON: {error}")
             continue
         try:
-            mistakes = [*trust.broken(record, repository), *_edited(path, record, repository)]
+            mistakes = [*trust.broken(record, repository), *_another_config(path, record)]
+            mistakes += _edited(path, record, repository)
         except DAMAGED as error:
             mistakes = [trust.Broken("schema", f"is no record of a run: {error!r}")]
         counted = [each for each in mistakes if path not in untimed or not each.rule.startswith("load")]
@@ -160,6 +163,18 @@ def _prediction(content: bytes, began: datetime.datetime | None, repository: Rep
     if at is None or (began is not None and at > began):
         found.append(trust.Broken("predicted", f"at {told.get('utc')}, and the first of the runs began at {began}"))
     return found
+
+
+def _another_config(path: Path, record: Mapping[str, Any]) -> Iterator[trust.Broken]:
+    """The config.toml beside a record, with which somebody would make the run again, is not that of the run."""
+    beside = path.with_name(CONFIG)
+    if not beside.is_file():
+        return
+    told, own = (dict(flat(each)) for each in (toml_of(beside.read_text(encoding="utf-8")), record["config"]))
+    # TOML has no word for None: such a key is left out.
+    other = sorted(key for key in told.keys() | own.keys() if told.get(key) != own.get(key))
+    if other:
+        yield trust.Broken("config", f"{CONFIG} beside it has another {', '.join(other)}")
 
 
 def _edited(path: Path, content: Mapping[str, Any], repository: Repository) -> Iterator[trust.Broken]:

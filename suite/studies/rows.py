@@ -133,16 +133,17 @@ def _extremes(row: Row) -> tuple[float, float]:
 
 def _settings(run: NotedRun) -> dict[str, object]:
     """What all runs of a table share: the cluster, and the config but for what is a method's own."""
-    shared = {key: value for key, value in _flat(run.record["config"]) if not key.startswith(MAY_DIFFER)}
+    shared = {key: value for key, value in flat(run.record["config"]) if not key.startswith(MAY_DIFFER)}
     # The engine that ran; older configs only have what was asked for.
     ran = {"engine.name": run.record["engine"]}
     return {**shared, **ran, "hosts": run.note.get("hosts"), "link": run.note.get("link")}
 
 
-def _flat(table: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+def flat(table: Mapping[str, Any], within: str = "") -> Iterator[tuple[str, Any]]:
+    """The settings of nested tables, by section.key."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{within}{key}.")
+            yield from flat(value, f"{within}{key}.")
         else:
             yield within + key, value
 

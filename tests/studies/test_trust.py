@@ -139,6 +139,19 @@ def test_an_exception_of_the_load_says_how_far(results: Path) -> None:
     ]
 
 
+def test_a_config_that_is_not_the_runs_is_named(results: Path) -> None:
+    path = results / "gs-sgd/vgg16/gtopk-3/record.json"
+    own = (RESULTS / "gs-sgd/vgg16/gtopk-0/config.toml").read_text()
+    seeded = own.replace("seed = 0", "seed = 3")
+    path.with_name("config.toml").write_text(seeded)
+    assert seeded != own and breaches(results, KNOWN) == []
+    path.with_name("config.toml").write_text(seeded.replace("density = 0.01", "density = 0.5"))
+    [found] = breaches(results, KNOWN)
+    assert found.words(results) == (
+        "gs-sgd/vgg16/gtopk-3/record.json: config: config.toml beside it has another compressor.density"
+    )
+
+
 def test_what_is_no_json_is_named_and_nothing_else_is_said_of_rows(results: Path) -> None:
     (results / "gs-sgd/vgg16/gtopk-4/record.json").write_text("{")
     [damaged] = breaches(results, KNOWN)
@@ -258,7 +271,8 @@ def test_a_fault_that_is_planted_into_what_is_committed_is_found(
     doctor(path, change)
     found = set(breaches(linked, known)) - before
     path.write_bytes(original)
-    assert {breach.rule for breach in found} == {rule}
+    # A seed is in the config.toml beside the record, too.
+    assert {rule} <= {breach.rule for breach in found} <= {rule, "config"}
     assert all(
         run.startswith(breach.file.relative_to(linked).as_posix().removesuffix("/record.json")) for breach in found
     )
