@@ -78,11 +78,12 @@ def sentence(
     limit = breaks.get(first.compressor)
     until = "" if not limit else f" It pays {pays(limit, ends[first.compressor])}."
     call = "Too close to call: " if too_close(dense, first) else ""
+    surely = _surely([each for each in faster if each.compressor not in refused], dense, accuracies) if call else ""
     return (
         f"{call}{first.compressor} with {first.scheduler} on {first.collective} is {_gain(first, dense)} than "
         f"{plain} ({images(first)} against {images(dense)} {dense.unit}/s)"
         f"{_at_worst(first, dense)}.{until} {_price(first.compressor, accuracies, densities.get(first.compressor))}"
-        f"{_milder(best, dense, first, accuracies)}{but}"
+        f"{surely}{_milder(best, dense, first, accuracies)}{but}"
     )
 
 
@@ -95,6 +96,16 @@ def _preferred(ahead: Sequence[Advice], accuracies: Accuracies) -> Advice | None
         return -math.inf if known is None or known.points is None else known.points
 
     return max(alike, key=points, default=None)
+
+
+def _surely(counted: Sequence[Advice], dense: Advice, accuracies: Accuracies) -> str:
+    """The fastest of what pays by its whole range, to be told where what is preferred may not."""
+    found = next((each for each in counted if not too_close(dense, each)), None)
+    if found is None:
+        return ""
+    known = accuracies.known.get(found.compressor)
+    points = f": {known.said} points of top-1" if known and known.points is not None else ""
+    return f" {found.compressor} surely is, {_gain(found, dense)}{points}."
 
 
 def images(each: Advice) -> str:

@@ -159,8 +159,10 @@ def shown(number: tuple[float, ...], unit: str) -> str:
     return " to ".join(f"{each:.3g}" for each in number) + f" {unit}"
 
 
-def together(verdicts: Mapping[str, Verdict]) -> Verdict:
+def together(verdicts: Mapping[str, Verdict], argument: str = "") -> Verdict:
     """Of a claim about several settings: the verdict that is the furthest from reproduced, and the settings without it.
+
+    argument  of a claim that is contradicted, which is told
 
     Settings that were not run say nothing; one that was run and gave no number (a method that diverged, say) does.
     Both numbers are told where there is one setting only.
@@ -171,4 +173,5 @@ def together(verdicts: Mapping[str, Verdict]) -> Verdict:
     if not judged:
         return Verdict("not run here", why=next((verdict.why for verdict in verdicts.values() if verdict.why), ""))
     worst = max(judged.values(), key=lambda verdict: STATES.index(verdict.state))
-    return Verdict(worst.state, settings=tuple(name for name, verdict in judged.items() if not verdict.good))
+    why = argument if worst.state == "contradicted" else ""
+    return Verdict(worst.state, why=why, settings=tuple(name for name, verdict in judged.items() if not verdict.good))

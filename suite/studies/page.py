@@ -45,7 +45,7 @@ class Page:
         for name, figure in self.figures.items():
             if figure is None:
                 (self.folder / name).unlink(missing_ok=True)
-            else:
+            elif not shows(self.folder / name, figure):  # of the same chart every machine's fonts make another picture
                 save(figure, self.folder / name)
         for name, text in self.files.items():
             write_atomically(self.folder / name, text)

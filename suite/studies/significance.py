@@ -68,11 +68,11 @@ def larger(ours: Sequence[float], others: Sequence[float]) -> float:
     return float(stats.ttest_ind(ours, others, equal_var=False, alternative="greater").pvalue)
 
 
-def difference_between(ours: Sequence[float], others: Sequence[float]) -> tuple[float, float]:
-    """Between which the difference of the means lies: beyond either end Welch's one-sided test is below LEVEL."""
+def difference_between(ours: Sequence[float], others: Sequence[float], level: float = LEVEL) -> tuple[float, float]:
+    """Between which the difference of the means lies: beyond either end Welch's one-sided test is below `level`."""
     difference = statistics.mean(ours) - statistics.mean(others)
     if len(set(ours)) == len(set(others)) == 1:
         return difference, difference
     tested = stats.ttest_ind(ours, others, equal_var=False)
-    low, high = tested.confidence_interval(1 - 2 * LEVEL)
+    low, high = tested.confidence_interval(1 - 2 * level)
     return float(low), float(high)

@@ -64,7 +64,7 @@ class Judged(NamedTuple):
     @property
     def verdict(self) -> Verdict:
         """Of several findings the one that is the furthest from reproduced."""
-        return together({each.about or each.here: each.verdict for each in self.findings})
+        return together({each.about or each.here: each.verdict for each in self.findings}, self.claim.contradicted)
 
     @property
     def state(self) -> State:

@@ -1,39 +1,56 @@
 """What the suite found, in a few sentences made of the records."""
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from suite.planner.accuracy import Accuracies, Ended
 from suite.studies import trust
+from suite.studies.convergence.accuracies import load as load_accuracies
 from suite.studies.convergence.rows import DENSE as DENSE_TRAINING
 from suite.studies.convergence.rows import Method
 from suite.studies.convergence.rows import load as trained
 from suite.studies.gs_sgd.claims import model_of
-from suite.studies.rows import DDP, DENSE, Row, fastest, load, times_faster
+from suite.studies.rows import DDP, DENSE, Row, Spread, fastest, load, times_faster
 from suite.studies.runner import RESULTS
 from suite.studies.significance import LEAST_RUNS, LEVEL, difference_between
 from suite.webpage.content import BROKEN, Section, counted
 from wirebench.topology.rates import parse_rate
 
+LITTLE = 1.0
+"""Points of accuracy."""
 BY_VALUE = ("iwp", "threshold")
 """How much these send depends on gradients' values, which are noise in a replay: its speed says nothing of training."""
 
 
-def sentences(sections: Sequence[Section], results: Path = RESULTS) -> list[str]:
+Link = Callable[[Path], str]
+"""Where a sentence leads to for the table in a folder."""
+
+
+def sentences(sections: Sequence[Section], link: Link, results: Path = RESULTS) -> list[str]:
     """Of the claims, of speed by model, and of accuracy; none of what was not measured."""
-    papers = [section for section in sections if section.is_paper]
-    return [_claims(papers), *_speeds(results / "methods"), *_accuracies(results / "convergence" / "resnet20")]
+    accuracies = load_accuracies(results / "convergence" / "quick")
+    speeds = _speeds(results / "methods", accuracies, link)
+    return [_claims(sections), *speeds, *_accuracies(results / "convergence" / "resnet20", link)]
 
 
-def _claims(papers: Sequence[Section]) -> str:
-    states = counted(papers)
-    said = _listed([f"{count.cell} {state}" for state, count in states.items()])
-    rules = f"; in brackets: {BROKEN} of trust" if any(count.broken for count in states.values()) else ""
-    claims = sum(count.claims for count in states.values())
-    return f"**{claims} claims in {len(papers)} studies of papers:** {said}{rules}."
+def _claims(sections: Sequence[Section]) -> str:
+    papers, own = ([each for each in sections if each.is_paper == paper] for paper in (True, False))
+    said = f"**{_how_many(papers)} claims of papers, in {len(papers)} studies:** {_by_state(papers)}"
+    said += f"; of {_how_many(own)} claims of the suite's own {_by_state(own)}" if _how_many(own) else ""
+    broken = any(count.broken for count in counted(sections).values())
+    return said + (f"; in brackets: {BROKEN} of trust." if broken else ".")
 
 
-def _speeds(folder: Path) -> Iterator[str]:
+def _how_many(sections: Sequence[Section]) -> int:
+    return sum(count.claims for count in counted(sections).values())
+
+
+def _by_state(sections: Sequence[Section]) -> str:
+    return _listed([f"{count.cell} {state}" for state, count in counted(sections).items()])
+
+
+def _speeds(folder: Path, accuracies: Accuracies, link: Link) -> Iterator[str]:
     """For each cluster: how many methods are faster than dense training, and the fastest, by model.
 
     Networks that were slowed down are left out.
@@ -45,24 +62,55 @@ def _speeds(folder: Path) -> Iterator[str]:
         slowed = rows[0].runs[0].has("config", "network", "dilation") or 1
         if dense is None or not methods or slowed != 1:
             continue
-        rate = parse_rate(rows[0].runs[0].note["link"]) / 1e9
-        cluster = f"{dense.runs[0].note['hosts']} workers, {rate:g} Gbit/s, each compressor at its defaults"
-        by_cluster.setdefault(cluster, []).append(_speed(methods, dense))
-    for cluster, said in by_cluster.items():
-        yield f"**{cluster}:** {'; '.join(said)}."
+        said = _speed(methods, dense, accuracies) + f" ([table]({link(path.parent)}))"
+        by_cluster.setdefault(_setting(methods, dense), []).append(said)
+    lost = f" Accuracy is that of {accuracies.setting}." if accuracies.setting else ""
+    for setting, said_of in by_cluster.items():
+        yield f"**{setting}:** {'; '.join(said_of)}.{lost}"
 
 
-def _speed(methods: Sequence[Row], dense: Row) -> str:
-    ratios = [(row, ratio) for row in methods if (ratio := times_faster(row, dense))]
-    surely = [row for row, _ in ratios if _in_every_turn(row, dense)]
-    best, (middle, low, high) = max(ratios, key=lambda each: each[1][0])
+def _setting(methods: Sequence[Row], dense: Row) -> str:
+    """What the rows share, in words: a reader takes hosts for machines, and a replay for training, unless told."""
+    run = dense.runs[0]
+    rate = parse_rate(run.note["link"]) / 1e9
+    densities = sorted({value for row in methods if (value := row.runs[0].has("config", "compressor", "density"))})
+    replay = ", computing replayed" if run.has("config", "model", "name") == "replay" else ""
+    ends = " to ".join(f"{each:g}" for each in dict.fromkeys((*densities[:1], *densities[-1:])))
+    density = f", density {ends}" if ends else ""
+    return f"{run.note['hosts']} hosts with links of {rate:g} Gbit/s, emulated on one machine{replay}{density}"
+
+
+def _speed(methods: Sequence[Row], dense: Row, accuracies: Accuracies) -> str:
+    ratios = {_name(row): ratio for row in methods if (ratio := times_faster(row, dense))}
+    surely = [row for row in methods if _name(row) in ratios and _in_every_turn(row, dense)]
+    order = sorted(ratios, key=lambda name: -ratios[name][0])
+    first, mild = order[0], next((name for name in order if _lost_little(accuracies.known.get(name))), None)
+    told = f"the fastest is {_told(first, ratios[first], accuracies)}"
+    if mild not in (None, first):
+        told += f"; of those that lost less than a point {_told(mild, ratios[mild], accuracies)}"
     broken = trust.rules_of((row.runs for row in (*methods, dense)), "turns")
-    size = f"{best.runs[0].record['parameters'] / 1e6:.2g} million parameters"
+    size = f"{dense.runs[0].record['parameters'] / 1e6:.2g} million parameters"
+    turns = f"in each of {len(dense.runs)} turns"
     return (
-        f"on {_model(best)}, {size}, {_so_many(len(surely), len(methods))} faster than dense training in every turn, "
-        f"at most {middle:.1f} times [{low:.1f} - {high:.1f}], by {best.label.partition(' (')[0]}"
+        f"on {_model(dense)}, {size}, {_so_many(len(surely), len(methods))} faster than dense training {turns}; {told}"
         + (f" (these records break rules of trust: {', '.join(broken)})" if broken else "")
     )
+
+
+def _lost_little(ended: Ended | None) -> bool:
+    return ended is not None and ended.points is not None and ended.points > -LITTLE
+
+
+def _told(name: str, ratio: Spread, accuracies: Accuracies) -> str:
+    """How many times faster a method is, and what it did to the accuracy, where that is known."""
+    middle, low, high = ratio
+    known = accuracies.known.get(name)
+    points = f", {known.said} points" if known and known.points is not None else ""
+    return f"{name}: {middle:.1f} times [{low:.1f} to {high:.1f}]{points}"
+
+
+def _name(row: Row) -> str:
+    return row.label.partition(" (")[0]
 
 
 def _in_every_turn(row: Row, dense: Row) -> bool:
@@ -77,8 +125,8 @@ def _so_many(count: int, of: int) -> str:
 
 
 def _methods(rows: Sequence[Row]) -> list[Row]:
-    """Each compressor's row at its defaults, which has its name alone; no dense ones, and none of BY_VALUE."""
-    names = [(row.label.partition(" (")[0], row) for row in rows if row.step_seconds and not row.diverged]
+    """Each compressor's row without options of its own, named by its name alone; no dense ones, none of BY_VALUE."""
+    names = [(_name(row), row) for row in rows if row.step_seconds and not row.diverged]
     return [row for name, row in names if name not in (*DENSE, DDP, *BY_VALUE) and " " not in name]
 
 
@@ -87,7 +135,7 @@ def _model(row: Row) -> str:
     return model_of(config) or str(config.get("trace") or config["name"])
 
 
-def _accuracies(folder: Path) -> Iterator[str]:
+def _accuracies(folder: Path, link: Link) -> Iterator[str]:
     """How many points of accuracy each method loses, between which bounds, and with how many times fewer bytes."""
     if not folder.is_dir():
         return
@@ -100,19 +148,21 @@ def _accuracies(folder: Path) -> Iterator[str]:
         (*_lost(method, dense), method.label, _saving(method, dense)) for method in methods if method != dense
     )
     said = "; ".join(
-        f"{label} {points:.1f} [{low:.1f} to {high:.1f}], {times:.2g} times" for points, low, high, label, times in lost
+        f"{label} {-points:+.1f} [{-high:+.1f} to {-low:+.1f}], {times:.2g} times"
+        for points, low, high, label, times in lost
     )
     rules = f" (these records break rules of trust: {', '.join(broken)})" if broken else ""
+    ends = f"{statistics.mean(dense.judged):.1f} %"
     yield (
-        "**ResNet-20, ten epochs of CIFAR-10:** points of accuracy below dense training's "
-        f"{statistics.mean(dense.judged):.1f} % [their {100 * (1 - 2 * LEVEL):.0f} % interval], and how many times "
-        f"fewer bytes: {said}{rules}."
+        f"**ResNet-20, ten epochs of CIFAR-10, dense training ends at {ends}:** points of accuracy against that "
+        f"[{100 * (1 - LEVEL):.0f} % interval of the difference], and how many times fewer bytes: {said}{rules} "
+        f"([table]({link(folder)}))."
     )
 
 
 def _lost(method: Method, dense: Method) -> tuple[float, float, float]:
-    """Points of accuracy, and between which they lie."""
-    low, high = difference_between(dense.judged, method.judged)
+    """Points of accuracy, and between which they lie: beyond either end the table's test of both sides tells apart."""
+    low, high = difference_between(dense.judged, method.judged, LEVEL / 2)
     return statistics.mean(dense.judged) - statistics.mean(method.judged), low, high
 
 

@@ -24,14 +24,14 @@ def slug(text: str) -> str:
     return "-".join(re.findall(r"[a-z0-9]+", text.lower()))
 
 
-def anchor(page: Page) -> str:
-    """Of a table and its figures: the folder that it lies in, with the one above."""
-    return slug(" ".join(page.folder.parts[-2:]))
+def anchor(folder: Path) -> str:
+    """Of the table and its figures in a folder: by its name, with the one above."""
+    return slug(" ".join(folder.parts[-2:]))
 
 
 def figure_id(page: Page, name: str) -> str:
     """Of one of its figures."""
-    return f"{anchor(page)}-{slug(Path(name).stem)}"
+    return f"{anchor(page.folder)}-{slug(Path(name).stem)}"
 
 
 def inline(text: str) -> str:
@@ -54,7 +54,7 @@ def html_of(page: Page, beside: Path) -> str:
         elif token.type == "image":
             # Charts stand below the text, where there is room for them.
             token.type, token.tag, token.content, token.children = "text", "", "", None
-    _name_headings(tokens, anchor(page))
+    _name_headings(tokens, anchor(page.folder))
     text = str(markdown.renderer.render(tokens, markdown.options, {}))
     wide = text.replace("<table>", '<div class="wide"><table>').replace("</table>", "</table></div>")
     # A section of images alone has nothing left.

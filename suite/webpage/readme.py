@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from suite.studies.claim import STATES
+from suite.studies.page import TABLE
 from suite.webpage.content import BROKEN, Section, counted
 from suite.webpage.findings import sentences
 from suite.webpage.prose import slug
@@ -20,10 +21,9 @@ def text(sections: Sequence[Section], readme: Path, page: Path) -> str:
 
     page  the HTML file, which is linked
     """
-    beside = os.path.relpath(page.resolve(), readme.resolve().parent)
-    figure = os.path.relpath(page.with_name(FIGURE).resolve(), readme.resolve().parent)
+    beside, figure = _from(readme, page), _from(readme, page.with_name(FIGURE))
     lines = [
-        *(f"- {sentence}" for sentence in sentences(sections)),
+        *(f"- {sentence}" for sentence in sentences(sections, lambda folder: _from(readme, folder / TABLE))),
         "",
         f"![Claims of the papers by verdict]({figure})",
         "",
@@ -36,14 +36,16 @@ def text(sections: Sequence[Section], readme: Path, page: Path) -> str:
 
 def _verdicts(sections: Sequence[Section], beside: str) -> list[str]:
     """A line for each paper, with how many of its claims have each verdict."""
-    rows = []
-    for section in sections:
-        if section.is_paper:
-            counts = counted([section])
-            name = f"[{section.name}]({beside}#study-{slug(section.name)})"
-            rows.append([name, *(counts[state].cell if state in counts else "-" for state in STATES)])
-    return [
-        *table(("claims of", *STATES), rows),
-        f"In brackets: how many of these are {BROKEN} of trust; the page names the rules.",
-        "",
-    ]
+    rows, papers = [], [section for section in sections if section.is_paper]
+    for section in papers:
+        counts = counted([section])
+        name = f"[{section.name}]({beside}#study-{slug(section.name)})"
+        rows.append([name, *(counts[state].cell if state in counts else "-" for state in STATES)])
+    broken = any(count.broken for count in counted(papers).values())
+    rules = [f"In brackets: how many of these are {BROKEN} of trust; the page names the rules.", ""]
+    return [*table(("claims of", *STATES), rows), *(rules if broken else [])]
+
+
+def _from(readme: Path, path: Path) -> str:
+    """A file as a link in README.md."""
+    return os.path.relpath(path.resolve(), readme.resolve().parent)

@@ -14,7 +14,7 @@ from suite.figures.colours import ON_DARK
 from suite.figures.files import VEGA_LITE, specification
 from suite.figures.style import Figure as Chart
 from suite.studies.committed import EXCEPTIONS, excuses
-from suite.studies.page import Page
+from suite.studies.page import TABLE, Page
 from suite.studies.runner import RESULTS
 from suite.webpage import charts, overview, prose
 from suite.webpage.content import MACHINE_HEAD, Judged, Section, counted, flagged, machines
@@ -59,7 +59,7 @@ def html(sections: Sequence[Section], beside: Path) -> str:
         papers=[section for section in sections if section.is_paper],
         counted=counted([section for section in sections if section.is_paper]),
         states=counted(sections),
-        found=sentences(sections),
+        found=sentences(sections, lambda folder: _table(folder, sections, beside)),
         machines=(MACHINE_HEAD, machines(sections)),
         excused=excuses(RESULTS / EXCEPTIONS),
         flagged=[(*_link(path, beside), said) for path, said in flagged(sections)],
@@ -75,6 +75,13 @@ def html(sections: Sequence[Section], beside: Path) -> str:
         on_dark=Markup(charts.script(dict(ON_DARK))),
         vega=Markup(_vega()),
     )
+
+
+def _table(folder: Path, sections: Sequence[Section], beside: Path) -> str:
+    """Where the table of a folder stands: on the page, or in its file."""
+    if folder in {page.folder for section in sections for page in section.pages}:
+        return f"#of-{prose.anchor(folder)}"
+    return os.path.relpath((folder / TABLE).resolve(), beside.resolve())
 
 
 @lru_cache

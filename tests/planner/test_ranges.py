@@ -3,16 +3,20 @@
 import json
 import math
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from suite.planner import ranges
 from suite.planner.accuracy import Accuracies, Ended
-from suite.planner.advice import WORTHWHILE
-from suite.planner.wording import pays
+from suite.planner.advice import WORTHWHILE, Advice
+from suite.planner.wording import pays, sentence
 from tests.suite.test_advise import answer
 from tests.suite.verbs import verb
 from wirebench.errors import UserError
+from wirebench.simulation.pipeline import Step
+from wirebench.simulation.simulator import Factors
 
 WHERE = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "4"]
 
@@ -93,6 +97,24 @@ def test_where_it_pays_is_a_range_too(limit, ends, words):
     assert pays(limit, ends) == words
 
 
+def test_what_surely_pays_is_told_beside_what_may() -> None:
+    """Of equally fast ones that which lost least is preferred; the ranges say which of them is no gamble."""
+
+    def of(name: str, seconds: float, most: float) -> Advice:
+        step = Step(seconds, 0.0, 0.0, ())
+        found: Any = SimpleNamespace(step=step, alone=0.5, compress=0.0, communicate=seconds)
+        ends = {1.0: Step(seconds, 0.0, 0.0, ()), 2.0: Step(most, 0.0, 0.0, ())}
+        return Advice(name, "wfbp", "ring", found, 8 / seconds, lambda factors: ends[factors.messages],
+                      (Factors(1.0, 1.0), Factors(2.0, 1.0)))  # fmt: skip
+
+    best = [of("none", 1.0, 1.1), of("mild", 0.6, 1.05), of("harsh", 0.61, 0.62)]
+    known = Accuracies("toy", {name: Ended(points, None) for name, points in (("mild", -0.1), ("harsh", -1.9))})
+    told = sentence(best, {}, {}, known, {}, {})
+    assert told.startswith("Too close to call: mild with wfbp on ring is 67 [") and "It is lossy: -0.1 points" in told
+    assert " harsh surely is, 64 [61 - 80] % faster: -1.9 points of top-1." in told
+    assert "surely is" not in sentence(best, {}, {}, known, {}, {"harsh": "diverged in training"})
+
+
 def test_what_overlaps_is_too_close_to_call(tmp_path, monkeypatch, capsys):
     where = [*WHERE, "--compressors", "topk"]
     errors(monkeypatch, 1.0, 1.0)
@@ -101,7 +123,7 @@ def test_what_overlaps_is_too_close_to_call(tmp_path, monkeypatch, capsys):
     assert "~" not in capsys.readouterr().out.partition("compressor ")[2]
     errors(monkeypatch, 0.05, 20.0)
     unsure = answer(tmp_path, *where)
-    assert unsure["answer"].startswith("Too close to call: topk with ")
+    assert unsure["answer"].startswith("Too close to call: topk with ") and " surely is, " not in unsure["answer"]
     rows = {row["compressor"]: row for row in unsure["rows"]}
     dense, topk = (rows[name]["step_seconds_range"] for name in ("none", "topk"))
     assert topk[1] >= WORTHWHILE * dense[0] and topk[0] < WORTHWHILE * dense[1]

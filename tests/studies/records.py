@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -37,6 +38,11 @@ def put(root: Path, name: str, **changes: object) -> Path:
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps(record))
     return path
+
+
+def unlinked(table: str) -> str:
+    """A table's text without where its links lead."""
+    return re.sub(r"\[([^]]+)\]\([^)]+/record\.json\)", r"\1", table)
 
 
 def doctor(path: Path, change: Doctor) -> None:

@@ -8,6 +8,7 @@ from suite.studies.methods.report import figure
 from suite.studies.rows import load
 from tests import charts
 from tests.studies import verb
+from tests.studies.records import unlinked
 from tests.studies.test_methods_run import put, record
 
 main = verb.report("methods")
@@ -16,7 +17,7 @@ main = verb.report("methods")
 def report(folder: Path) -> tuple[str, list[list[str]]]:
     """The table's text, and the cells of its first table's rows."""
     assert main([str(folder)]) == 0
-    text = (folder / "table.md").read_text()
+    text = unlinked((folder / "table.md").read_text())
     lines = text.partition("| method ")[2].partition("\n\n")[0].splitlines()[2:]
     return text, [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 

@@ -12,6 +12,7 @@ from suite.studies.methods import run as methods
 from suite.studies.methods.run import BASELINES, plan
 from tests.flexreduce import run_record
 from tests.studies import verb
+from tests.studies.records import unlinked
 from wirebench.cluster.signals import Interrupted
 from wirebench.config import loader
 
@@ -136,7 +137,7 @@ def test_a_method_that_diverges_has_a_row(tmp_path: Path) -> None:
     code, _ = run(tmp_path, "--methods", "dense", "topk", "--turns", "1", failing="topk", status="diverged")
     assert code == 0
     assert verb.report("methods")([str(tmp_path)]) == 0
-    assert "| topk (diverged) (mg_wfbp, ring) |" in (tmp_path / "table.md").read_text()
+    assert "| topk (diverged) (mg_wfbp, ring) |" in unlinked((tmp_path / "table.md").read_text())
 
 
 def test_results_go_by_the_configs_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

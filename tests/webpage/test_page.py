@@ -94,7 +94,7 @@ def test_a_verdict_from_records_that_break_a_rule_says_so_wherever_it_is_shown_o
     assert "from records that break: turns (2)" in row.partition('data-label="verdict"')[2].partition("</td>")[0]
     said = "1 reproduced (of these 1 from records that break a rule)"
     assert said in html.partition('class="counts"')[2].partition("</ul>")[0]
-    assert "1 (1) reproduced; in brackets: from records that break a rule" in sentences([broken], tmp_path)[0]
+    assert "1 (1) reproduced; in brackets: from records that break a rule" in sentences([broken], str, tmp_path)[0]
     (tmp_path / "README.md").write_text(f"{readme.BEGIN}\n{readme.END}\n")
     assert "| 1 (1) |" in readme.text([broken], tmp_path / "README.md", tmp_path / "report.html")
     assert "1 of them from records that break a rule" in note(overview.verdicts([broken]))
@@ -125,8 +125,10 @@ def test_what_is_said_of_speed_is_of_compressors_and_holds_in_every_turn(tmp_pat
             made["config"]["network"]["dilation"] = 1.0
             put(tmp_path / "methods" / "vgg16", label, turn, made)
     (tmp_path / "methods" / "vgg16" / "table.md").touch()
-    said = "2 of 3 compressors are faster than dense training in every turn, at most 2.0 times [2.0 - 2.0], by topk"
-    assert said in sentences([], tmp_path)[1]
+    told = sentences([], str, tmp_path)[1]
+    assert "2 of 3 compressors are faster than dense training in each of 5 turns" in told
+    assert "the fastest is topk: 2.0 times [2.0 to 2.0] (" in told
+    assert told.endswith(f"([table]({tmp_path / 'methods/vgg16'})).")
 
 
 def test_a_run_that_converges_otherwise_than_its_reference_is_flagged(

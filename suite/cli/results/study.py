@@ -42,6 +42,9 @@ def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
         return run_tool("wirebench study report", report_all, arguments[1:])
     if arguments[0] == RUN:
         return run_tool("wirebench study run", lambda rest: make_all(rest, launch), arguments[1:])
+    if "." not in arguments[0] and arguments[0] not in available():
+        known = [*available(), RUN, REPORT, CHECK]
+        raise UserError(f"no study {arguments[0]!r}; {suggest(arguments[0], known)}")
     study, words = Study(arguments[0]), list(arguments[1:])
     if not words or words[0] in HELP:
         print(about(study))
@@ -67,7 +70,7 @@ def about(study: Study) -> str:
     """A study's source and claims."""
     published = study.published
     head = [f"{study.name}: {published.about}", '{authors}, "{title}", {published}'.format(**published.source)]
-    claims = [f"  {claim.id}: {claim.text} ({claim.where})" for claim in published.claims.values()]
+    claims = [f"  {claim.id}: {claim.text}: {claim.figure()} ({claim.where})" for claim in published.claims.values()]
     others = [f"  no claim: {each.text} ({each.where}): {each.why}" for each in published.excluded]
     return "\n".join([*head, *claims, *others, f"wirebench study {study.name} run | report | check"])
 
@@ -111,7 +114,9 @@ def check(study: Study, arguments: Sequence[str]) -> int:
     drifted = [said for said in map(Page.drift, pages) if said is not None]
     for said in drifted:
         print(said)
-    if not drifted:
+    if not pages:
+        print(f"{study.name} has no table yet: nothing was measured (wirebench study {study.name} run)")
+    elif not drifted:
         print(
             "the table is that of its records" if len(pages) == 1 else f"{len(pages)} tables are those of their records"
         )

@@ -57,7 +57,8 @@ def _setting(methods: Sequence[Method]) -> list[str]:
         f"virtual workers of {usual.get('batch size', '?')} images, {usual.get('epochs', '?')} epochs, "
         f"{usual.get('precision', '?')}, one-cycle rate up to {usual.get('learning rate', '?')}{density}. Accuracy is "
         "on the test set at the end of the run; after its sign, the standard deviation over seeds. Bytes are those "
-        "that a worker sends, gathered and summed by ring where the paper names nothing else.",
+        "that a worker sends, gathered and summed by ring where the paper names nothing else. A method's name leads to "
+        "the record of its first seed; the others lie beside it.",
         "",
         f"Made by `wirebench study convergence run` on {_machines(methods)}; {methods[0].label} by "
         f"`{methods[0].runs[0].note['launch']}`.",
@@ -85,7 +86,7 @@ def _cells(method: Method, dense: Method | None, goal: float | None) -> list[str
         statistics.mean(dense.wire_bytes) / statistics.mean(sent) if dense and dense.wire_bytes and any(sent) else None
     )
     return [
-        method.title,
+        f"[{method.title}]({runs[0].folder.name}/record.json)",
         str(len(runs)),
         _spread(percent),
         "-" if against is None else f"{against.difference:+.1f}",

@@ -138,8 +138,9 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """One part after the other; the labels of the cells that failed."""
-    if options.trials < 1 or options.turns < 2:
-        raise UserError(f"--trials: must be at least 1, --turns at least 2, got {options.trials} and {options.turns}")
+    for name, least in (("trials", 1), ("turns", 2)):
+        if getattr(options, name) < least:
+            raise UserError(f"--{name}: must be at least {least}, got {getattr(options, name)}")
     parts = options.parts or PARTS
     if "worlds" in parts and options.data is None:
         raise UserError("--data: the part worlds needs the folder of CIFAR-10; --parts names others")

@@ -70,10 +70,10 @@ def _finding(
 ) -> Finding:
     """`values` and `verdicts` by layout, or what else `of` names; the claim holds where it does on all of them."""
     if not values:
-        return Finding(claim, "-", together(verdicts), figure=figure)
+        return Finding(claim, "-", together(verdicts, claim.contradicted), figure=figure)
     ends = dict.fromkeys((form(min(values.values())), form(max(values.values()))))
     measured = f"{' to '.join(ends)} ({', '.join(values) if len(values) < 3 else f'{_counted(values, of)}'})"
-    return Finding(claim, measured, together(verdicts), figure=figure)
+    return Finding(claim, measured, together(verdicts, claim.contradicted), figure=figure)
 
 
 def _counted(values: Mapping[str, float], of: str) -> str:

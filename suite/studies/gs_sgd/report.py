@@ -20,19 +20,22 @@ from suite.studies.rows import Row, load
 from suite.studies.runner import RESULTS
 from wirebench.errors import UserError
 
+TRAININGS = RESULTS / "convergence"
+
 
 def flags(parser: argparse.ArgumentParser) -> None:
     """Where the runs are, and the report goes."""
     add = parser.add_argument
     add("--runs", type=Path, default=RESULTS / "gs-sgd", metavar="FOLDER", help="MODEL/METHOD-TURN (results/gs-sgd)")
-    where = RESULTS / "convergence"
-    add("--trainings", type=Path, default=where, metavar="FOLDER", help="TASK/METHOD-SEED (results/convergence)")
+    add("--trainings", type=Path, default=TRAININGS, metavar="FOLDER", help="TASK/METHOD-SEED (results/convergence)")
     add("--dir", type=Path, default=RESULTS / "gs-sgd", metavar="FOLDER", help="of the report (results/gs-sgd)")
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
     """All claims: judged by the folders of runs, and of trainings, that are there, not run here without either."""
     rows = _rows(options)
+    if not options.trainings.is_dir() and options.trainings != TRAININGS:
+        raise UserError(f"--trainings: {options.trainings}: is no folder; expected TASK/METHOD-SEED below it")
     tasks = sorted({path.parents[1] for path in options.trainings.glob("*/*/method.json")})
     found = [*(each for those in rows.values() for each in of_rows(those)), *of_runs(rows)]
     for folder in tasks:

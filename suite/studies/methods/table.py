@@ -7,7 +7,7 @@ from suite.studies.rows import DDP, DENSE, Row, fastest, size
 from wirebench.utils.markdown import table
 
 HEAD = (
-    "method", "step ms [all turns]", "x dense", "x DDP", "compress", "exchange, exposed", "payload", "wire",
+    "method", "step ms [p10 - p90]", "x dense", "x DDP", "compress", "exchange, exposed", "payload", "wire",
     "wire, mean of ranks", "interface", "interface - headers / wire", "left over", "ratio on the wire", "state",
 )  # fmt: skip
 TOLERANCE = 0.03
@@ -28,7 +28,9 @@ def document(rows: Sequence[Row]) -> str:
         f"{first.record['parameters']:,} parameters, {first.record['world_size']} workers on {note['hosts']} emulated "
         f"hosts with links of {note['link']}, all on one {first.machine}. The workers share these, so `compress` is "
         "the time of a busy part of a core. Times are milliseconds, bytes those of one step; `wire` and the interface "
-        f"are rank 0's.{_compared(*baselines)}",
+        "are rank 0's. A step is the median of the turns' medians, and in brackets are the least tenth and the largest "
+        "ninetieth percentile of a turn's steps. A method's name leads to the record of its first turn; the others lie "
+        f"beside it.{_compared(*baselines)}",
         "",
         *_slowed(first.has("config", "network", "dilation") or 1),
         f"Commits: {commits}. Made by `wirebench study methods run`, which runs `{note['launch']}` and the like.",
@@ -48,7 +50,7 @@ def _cells(row: Row, baselines: Sequence[Row | None]) -> list[str]:
     spread = "" if between is None else f" [{_milliseconds(between[0])} - {_milliseconds(between[1])}]"
     state = row.median("compressor_state")
     return [
-        f"{row.title} ({_composition(row)})",
+        f"[{row.title}]({row.runs[0].folder.name}/record.json) ({_composition(row)})",
         _milliseconds(row.step_seconds) + spread,
         *(_times(row, base) for base in baselines),
         _milliseconds(row.median("phases", "compress")),

@@ -20,6 +20,7 @@ from suite.studies.gs_sgd.variants import DAMAGING_K, LITERAL
 from tests import charts
 from tests.flexreduce import run_record
 from tests.studies import verb
+from tests.studies.records import unlinked
 from wirebench.config import loader
 from wirebench.errors import UserError
 
@@ -64,7 +65,7 @@ def rows(folder: Path) -> list[str]:
 
 
 def text_of(folder: Path) -> str:
-    return (folder / "resnet20" / "table.md").read_text()
+    return unlinked((folder / "resnet20" / "table.md").read_text())
 
 
 class Fake:

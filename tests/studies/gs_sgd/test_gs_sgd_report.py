@@ -89,6 +89,8 @@ def test_the_table_has_what_messages_alone_would_allow(tmp_path: Path) -> None:
 def test_the_report_has_every_claim_and_a_figure_for_each_network(tmp_path: Path) -> None:
     runs(tmp_path / "runs/vgg16")
     where = ["--runs", str(tmp_path / "runs"), "--trainings", str(tmp_path / "none"), "--dir", str(tmp_path / "out")]
+    assert main(where) == 2, "there is no such folder"
+    (tmp_path / "none").mkdir()
     assert main(where) == 0
     text = (tmp_path / "out/table.md").read_text()
     assert text.count("not run here") >= 10 and "## VGG-16" in text and "## ResNet-20" not in text
