@@ -87,6 +87,9 @@ def _faults(lines: Lines) -> Iterator[Broken]:
     planned = campaign.of(header)
     for call in calls(header):
         yield from trust.machines(call, planned.setting.hosts)
+    firsts = [call["first"] for call in header["calls"]]
+    if firsts[:1] != [0] or firsts != sorted(set(firsts)):
+        yield Broken("numbers", f"calls begin with trials {', '.join(map(str, firsts))}")
     for place, line in enumerate(trials):
         due = planned.trial(place)
         if (line["number"], line["kind"], line["host"]) != (due.number, due.kind, due.host):

@@ -21,6 +21,7 @@ READERS = [
 ]
 CHAOS: dict[str, Any] = {
     "kind": "chaos", "hosts": 4, "elastic": True, "mirror": True, "timeout_seconds": 4.0, "mtbf_seconds": 60.0,
+    "link": "100mbit", "kinds": [], "seed": 0, "calls": [],
 }  # fmt: skip
 
 

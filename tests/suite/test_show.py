@@ -171,6 +171,11 @@ def test_latest_is_the_run_that_ended_last(runs):
     assert [record["config"]["name"] for record in json.loads(done.stdout)] == ["tree"]
 
 
+def test_a_folder_of_runs_is_told_from_a_run(runs):
+    done = show(str(runs.parent))
+    assert done.returncode == 2 and "no such file; there are runs below, such as " in done.stderr
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -64,14 +64,23 @@ def validate(record: object) -> None:
         raise UserError(problem)
 
 
+def _instead(path: Path) -> str:
+    """What there is where a record is not, in words."""
+    if path.name != "record.json":
+        return ""
+    if (path.parent / "config.toml").exists():
+        return "; the run has not ended, or was killed"
+    below = min(path.parent.rglob("record.json"), default=None)
+    return "" if below is None else f"; there are runs below, such as {below.parent}"
+
+
 def read(path: Path) -> dict[str, Any]:
     """The valid record of a run folder or of a record.json; UserError says what is missing or damaged."""
     path = path / "record.json" if path.is_dir() else path
     try:
         record = json_of(path.read_text())
     except FileNotFoundError as error:
-        started = (path.parent / "config.toml").exists() and path.name == "record.json"
-        raise UserError(f"{path}: no such file{'; the run has not ended, or was killed' if started else ''}") from error
+        raise UserError(f"{path}: no such file{_instead(path)}") from error
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:

@@ -54,7 +54,7 @@ def parser_of(verb: str, doc: str | None) -> Parser:
     return Parser(
         prog=f"wirebench {verb}",
         description=summary,
-        epilog="examples:" + examples,
+        epilog="examples:" + examples if examples.strip() else None,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
 

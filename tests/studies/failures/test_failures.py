@@ -96,6 +96,8 @@ def test_a_bound_is_held_by_enough_faults(
         ("numbers", lambda header, lines: header.update(seed=1)),
         ("load unknown", lambda header, lines: header["calls"].append(call(5, load=None))),
         ("commit", lambda header, lines: header["calls"][0]["environment"].update(git=None)),
+        ("numbers", lambda header, lines: header["calls"].append(call(0))),
+        ("schema", lambda header, lines: header["calls"][0].pop("first")),
         ("schema", lambda header, lines: header.pop("calls")),
         ("schema", lambda header, lines: lines[2].pop("pause_seconds")),
     ],
