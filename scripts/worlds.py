@@ -11,7 +11,6 @@ that --out has are not made again. It needs root, to give hosts names.
 
 import argparse
 import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -24,12 +23,15 @@ from tests.elastic.agents import Agents
 from tests.elastic.discovered import Discovered
 from tests.elastic.hosts import Hosts, ending, lose_and_gain
 from wirebench.record import schema
+from wirebench.utils.files import write_atomically
 
 ENGINES: dict[str, Callable[..., Hosts]] = {"torch": Agents, "horovod": Discovered}
 WORDS = (
     "configs/tables/convergence_quick.toml", "engine.workers=0", "compressor.name=topk", "compressor.density=0.01",
     "train.elastic=true", "train.mirror=1",
 )  # fmt: skip
+SHARED = {"WIREBENCH_SHARED_BY": "4"}
+"""Ranks that share the machine's cores, which its hosts' names hide: each would take all of them for its threads."""
 LEAST_STEPS, AGAIN_STEPS = 1000, 1000
 LIMIT_SECONDS = 3600.0
 
@@ -55,7 +57,7 @@ def _run(engine: str, data: Path, seed: int, broken: bool, kept: Path) -> None:
     """Train once; `kept` gets what stays of the run."""
     words = [*WORDS, f"engine.name={engine}", f"data.root={data.resolve()}", f"train.seed={seed}"]
     with tempfile.TemporaryDirectory(prefix="worlds-") as folder:
-        hosts = ENGINES[engine](Path(folder), words, {})
+        hosts = ENGINES[engine](Path(folder), words, SHARED)
         with ending(hosts):
             if broken:
                 lose_and_gain(hosts, LEAST_STEPS, AGAIN_STEPS, LIMIT_SECONDS)
@@ -67,7 +69,7 @@ def _run(engine: str, data: Path, seed: int, broken: bool, kept: Path) -> None:
         assert changes == ([(4, 3), (3, 4)] if broken else []), f"another world came or went: {changes}"
         kept.mkdir(parents=True, exist_ok=True)
         for name in reversed(KEPT):  # the record last: with it the run is there
-            shutil.copy(hosts.run / name, kept / name)
+            write_atomically(kept / name, (hosts.run / name).read_bytes())
 
 
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:

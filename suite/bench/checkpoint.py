@@ -15,8 +15,9 @@ import json
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from suite.bench.overhead import MODELS, PEERS, composition, launch
 from suite.compose.build import compose
@@ -68,29 +69,27 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     machines = {"load": load.loads(engine), "hosts": hosts(engine)}
     if not engine.is_first:
         return
-    result = overhead_results.summary(seconds) | {"stall": spread(stalls)}
-    share = result["stall"]["mean"] / options.every / result[SIDES[1]]["median"]
     size = sum(file.stat().st_size for file in (folder / "checkpoints" / str(run.checkpoints.newest)).iterdir())
-    ratio = result["ratio"]
-    print(f"{options.model}, {options.compressor}, {engine.size} processes, {engine.backend}: {size / 1e6:.0f} MB")
-    print(f"  step, no checkpoint {result[SIDES[1]]['median'] * 1e3:9.2f} ms")
-    print(f"  stall a checkpoint  {result['stall']['mean'] * 1e3:9.2f} ms, {share:.2%} of {options.every} steps")
-    print(f"  ratio of steps with / without, {options.turns} turns: median {ratio['median']:.4f}", end="")
-    print(f"  [{ratio['p10']:.4f} - {ratio['p90']:.4f}]")
+    counts = {"every": options.every, "stalls": stalls, "checkpoint_bytes": size, "processes": engine.size}
+    result = overhead_results.summary(seconds)
+    shares = overhead_results.stalls(stalls, options.every, result[SIDES[1]]["median"])
+    _tell(options, engine, result, counts | shares)
     if options.json:
         about = {"environment": {**capture(engine.device), "hosts": machines["hosts"]}, "load": machines["load"]}
-        counts = {"every": options.every, "stall_share": share, "checkpoint_bytes": size, "processes": engine.size}
-        record = {
-            "kind": overhead_results.CHECKPOINT,
-            **result,
-            "turns": seconds,
-            **counts,
-            **about,
-            "backend": engine.backend,
-            "model": options.model,
-            "compressor": options.compressor,
-        }
+        what = {"backend": engine.backend, "model": options.model, "compressor": options.compressor}
+        record = {"kind": overhead_results.CHECKPOINT, **result, "turns": seconds, **counts, **shares, **about, **what}
         write_atomically(Path(options.json), json.dumps(record, indent=1) + "\n")
+
+
+def _tell(options: argparse.Namespace, engine: Engine, result: Mapping[str, Any], counts: Mapping[str, Any]) -> None:
+    """The result, for people."""
+    ratio, stall = result["ratio"], statistics.fmean(counts["stalls"])
+    size, share = counts["checkpoint_bytes"] / 1e6, counts["stall_share"]
+    print(f"{options.model}, {options.compressor}, {engine.size} processes, {engine.backend}: {size:.0f} MB")
+    print(f"  step, no checkpoint {result[SIDES[1]]['median'] * 1e3:9.2f} ms")
+    print(f"  stall a checkpoint  {stall * 1e3:9.2f} ms, {share:.2%} of {options.every} steps")
+    print(f"  ratio of steps with / without, {options.turns} turns: median {ratio['median']:.4f}", end="")
+    print(f"  [{ratio['p10']:.4f} - {ratio['p90']:.4f}]")
 
 
 def turn(run: Trainer, batches: list[Iterator[Batch]], steps: int, *, saves: bool) -> float:
@@ -105,12 +104,6 @@ def turn(run: Trainer, batches: list[Iterator[Batch]], steps: int, *, saves: boo
     with run.checkpoints.standing_still():
         run.checkpoints.wait()
     return (time.perf_counter() - begin) / steps
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean, tenth and ninetieth percentile."""
-    deciles = statistics.quantiles(values, n=10, method="inclusive")
-    return {"mean": statistics.fmean(values), "p10": deciles[0], "p90": deciles[-1]}
 
 
 def settings(options: argparse.Namespace, folder: Path, size: int) -> loader.Config:

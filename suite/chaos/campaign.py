@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 from filelock import FileLock, Timeout
 
 from suite.chaos import trial as trials
-from suite.chaos.calls import Call, begun, with_load
+from suite.chaos.calls import Call, Load, begun, with_loads
 from suite.chaos.faults import FAULTS
-from suite.chaos.figures import UNDISTURBED
 from suite.chaos.job import Job, Setting, running
 from suite.chaos.trial import SETTLED_STEPS, START_SECONDS, Trial, until, whole
 from suite.chaos.trials_file import KIND, VERB, load
@@ -22,6 +21,7 @@ from wirebench.telemetry.machines import LoadMeter
 from wirebench.utils import json_lines
 
 LIMIT_SECONDS = 100.0
+CALM_SECONDS = 5.0
 ATTEMPTS = 3
 """Jobs in a row that may fail to begin, or in which a fault cannot be delivered."""
 
@@ -95,6 +95,7 @@ def _run(campaign: Campaign, path: Path, count: int) -> list[dict[str, Any]]:
                     raise UserError(f"the job does not begin; {job.folder} has what its launchers said")
                 continue
             failed = 0
+            log.begin(_calm(job))
             undelivered = 0 if _series(log, job, missing) else undelivered + 1
             if undelivered == ATTEMPTS:
                 planned = campaign.trial(missing[0])
@@ -111,11 +112,23 @@ class _Log:
     calls: list[Call]
     lines: list[dict[str, Any]]
 
+    def begin(self, load: Sequence[Load]) -> None:
+        """Note what else the machine does while a new job goes undisturbed."""
+        last = self.calls[-1]
+        self.calls[-1] = {**last, "beginnings": [*last["beginnings"], load]}
+
     def add(self, line: dict[str, Any]) -> None:
         """Keep a trial."""
         self.lines.append(line)
-        self.calls = with_load(self.calls, self.lines)
+        self.calls = with_loads(self.calls, self.lines)
         json_lines.save(self.path, {**self.campaign.header(), "calls": self.calls}, self.lines)
+
+
+def _calm(job: Job) -> Sequence[Load]:
+    """The machine's load in some seconds in which nothing happens to the job."""
+    meter = LoadMeter()
+    until(job, lambda: False, CALM_SECONDS)
+    return meter.load()
 
 
 def _series(log: _Log, job: Job, missing: list[int]) -> int:
@@ -126,13 +139,12 @@ def _series(log: _Log, job: Job, missing: list[int]) -> int:
         # What the fault before has taken to recover from is part of the time between the two.
         due = planned._replace(wait_seconds=max(0.0, last + planned.wait_seconds - time.monotonic()))
         last = time.monotonic() + due.wait_seconds
-        load = LoadMeter()
         line = trials.run(job, due, LIMIT_SECONDS)
         if line is None:
             told = f"{due.kind} could not be delivered to {due.host}, and is repeated with a new job"
             print(f"trial {due.number}: {told}", file=sys.stderr, flush=True)
             return made
-        log.add({**line, **({"load": load.load()} if due.kind == UNDISTURBED else {})})
+        log.add(line)
         made += 1
         missing.pop(0)
         print(_shown(line), file=sys.stderr, flush=True)

@@ -61,6 +61,11 @@ class Fault(NamedTuple):
         return set(_RANK.findall(line, found.end())) == {victim}
 
 
+def due_to_name(fault: "Fault", hosts: int) -> int:
+    """How many of so many hosts have to name its cause."""
+    return {"others": hosts - 1, "all": hosts, "any": 1}[fault.who] if fault.due else 0
+
+
 def nothing() -> None:
     """There is nothing to undo."""
 

@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from suite.chaos.faults import FAULTS
+from suite.chaos.faults import FAULTS, due_to_name
 from suite.chaos.job import BATCH_SIZE, COMMIT_STEPS, Job, Line, Step
+from wirebench.telemetry.machines import LoadMeter
 
 POLL_SECONDS = 0.05
 SETTLED_STEPS = 2 * COMMIT_STEPS
@@ -52,7 +53,9 @@ def run(job: Job, trial: Trial, limit_seconds: float) -> dict[str, Any] | None:
     limit_seconds  a job that is not whole again by then hangs
     """
     fault, began, first = FAULTS[trial.kind], time.monotonic(), job.steps[-1]
+    meter = LoadMeter()
     until(job, lambda: time.monotonic() - began >= trial.wait_seconds, trial.wait_seconds + 1)
+    load = meter.load()
     until(job, lambda: job.rank_of(trial.host) is not None, limit_seconds)
     before, said, rank = list(job.steps), len(job.lines), job.rank_of(trial.host)
     injected = time.monotonic()
@@ -78,6 +81,7 @@ def run(job: Job, trial: Trial, limit_seconds: float) -> dict[str, Any] | None:
         "seconds": time.monotonic() - began,
         "images": job.steps[-1].images - first.images,
         "calm_images_per_second": _rate(calm),
+        "load": load,
     }
 
 
@@ -103,7 +107,7 @@ def _measured(
 def _naming(job: Job, trial: Trial, lines: Sequence[Line], injected: float) -> dict[str, Any]:
     """How many hosts had to name the cause, how many did, and the seconds until the last of them had."""
     fault, times = FAULTS[trial.kind], sorted(_named(lines, trial).values())
-    due = {"others": job.setting.hosts - 1, "all": job.setting.hosts, "any": 1}[fault.who] if fault.due else 0
+    due = due_to_name(fault, job.setting.hosts)
     seconds = times[due - 1] - injected if due and len(times) >= due else None
     return {"due_to_name": due, "named_by": min(len(times), due), "name_seconds": seconds}
 
@@ -149,9 +153,11 @@ def _redone(before: Sequence[Step], after: Sequence[Step]) -> int:
 
 
 def _lost(line: str) -> float:
-    """Share of all residuals that a restart lost, by what rank 0 said of it."""
-    found = re.search(r"lost with (?:rank [\d, ]+|all ranks): (\S+)% of all residuals", line)
-    return float(found[1]) / 100 if found else 0.0
+    """Share of all residuals that a restart lost, by what rank 0 said of it; all of them where nobody can tell."""
+    found = re.search(r"lost with (?:rank [\d, ]+|all ranks): (?:(\S+)% of all residuals|how much is not)", line)
+    if found is None:
+        return 0.0
+    return 1.0 if found[1] is None else float(found[1]) / 100
 
 
 def _rate(steps: Sequence[Step]) -> float | None:

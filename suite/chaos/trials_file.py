@@ -23,6 +23,7 @@ TRIAL: dict[str, tuple[type, ...]] = {
     "number": (int,), "kind": (str,), "host": (str,), "hang": (bool,), "started_anew": (bool,), "due_to_name": (int,),
     "named_by": (int,), "name_seconds": _MAYBE, "pause_seconds": _NUMBER, "whole_seconds": _MAYBE,
     "lost_residual": _NUMBER, "seconds": _NUMBER, "images": _NUMBER, "calm_images_per_second": _MAYBE,
+    "load": (list,),
 }  # fmt: skip
 """What a report reads of a trial."""
 

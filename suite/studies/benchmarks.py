@@ -5,8 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from suite.chaos import campaign, trials_file
+from suite.chaos import trials_file
 from suite.studies import trust
+from suite.studies.failures.rules import faults
 from suite.studies.repository import Repository
 from suite.studies.trust import TURNS, Broken
 from wirebench.errors import UserError
@@ -75,30 +76,20 @@ def _two_sides(lines: Lines) -> Iterator[Broken]:
         yield Broken("turns unknown", "the file has medians alone")
         return
     yield from _turns([len(seconds) for seconds in turns.values()])
+    if result.get("kind") == overhead_results.CHECKPOINT:
+        yield from _stalls(result)
     for name, expected in overhead_results.summary(turns).items():
         for key, value in expected.items():
             if not math.isclose(result[name][key], value, rel_tol=trust.NEAR):
                 yield Broken("numbers", f"{name}.{key} is {result[name][key]:.4g}, and the turns say {value:.4g}")
 
 
-def _faults(lines: Lines) -> Iterator[Broken]:
-    """Of wirebench chaos: a line for each trial, of the kind and the host that the campaign's seed draws."""
-    header, trials = lines[0], lines[1:]
-    planned = campaign.of(header)
-    for call in calls(header):
-        yield from trust.machines(call, planned.setting.hosts)
-    firsts = [call["first"] for call in header["calls"]]
-    if firsts[:1] != [0] or firsts != sorted(set(firsts)):
-        yield Broken("numbers", f"calls begin with trials {', '.join(map(str, firsts))}")
-    for place, line in enumerate(trials):
-        due = planned.trial(place)
-        if (line["number"], line["kind"], line["host"]) != (due.number, due.kind, due.host):
-            told = f"{line['kind']} on {line['host']}, and the seed draws {due.kind} on {due.host}"
-            yield Broken("numbers", f"trial {place} is number {line['number']}, {told}")
-        if not 0 <= line["pause_seconds"] <= line["seconds"]:
-            yield Broken(
-                "numbers", f"trial {place} took {line['seconds']:.4g} s, not its pause of {line['pause_seconds']:.4g}"
-            )
+def _stalls(result: Mapping[str, Any]) -> Iterator[Broken]:
+    """Of wirebench bench checkpoint: what follows from how long each turn stood still."""
+    expected = overhead_results.stalls(result["stalls"], result["every"], result["not saving"]["median"])
+    for key, value in expected.items():
+        if not math.isclose(result[key], value, rel_tol=trust.NEAR):
+            yield Broken("numbers", f"{key} is {result[key]:.4g}, and the stalls say {value:.4g}")
 
 
 def _turns(counts: Sequence[int]) -> Iterator[Broken]:
@@ -117,6 +108,6 @@ RULES: Mapping[str, Callable[[Lines], Iterator[Broken]]] = {
     compressor_results.KIND: _compressors,
     overhead_results.KIND: _two_sides,
     overhead_results.CHECKPOINT: _two_sides,
-    trials_file.KIND: _faults,
+    trials_file.KIND: faults,
 }
 """By the kind that the file says it is."""

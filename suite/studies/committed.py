@@ -6,7 +6,7 @@ excuses no breach of one of its rules is a mistake, too.
 """
 
 import datetime
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -170,7 +170,12 @@ def _another_config(path: Path, record: Mapping[str, Any]) -> Iterator[trust.Bro
     beside = path.with_name(CONFIG)
     if not beside.is_file():
         return
-    told, own = (dict(flat(each)) for each in (toml_of(beside.read_text(encoding="utf-8")), record["config"]))
+    try:
+        told = dict(flat(toml_of(beside.read_text(encoding="utf-8"))))
+    except ValueError as error:
+        yield trust.Broken("config", f"{CONFIG} beside it is no TOML: {error}")
+        return
+    own = dict(flat(record["config"]))
     # TOML has no word for None: such a key is left out.
     other = sorted(key for key in told.keys() | own.keys() if told.get(key) != own.get(key))
     if other:
@@ -191,14 +196,30 @@ def _edited(path: Path, content: Mapping[str, Any], repository: Repository) -> I
 
 
 def _rewritten(path: Path, header: Mapping[str, Any], repository: Repository) -> Iterator[trust.Broken]:
-    """Results that were committed and are not there as they were, of a file that later calls add to."""
-    held = path.read_bytes().splitlines()[1:]
+    """A file that later calls add to does not have what was committed of it: results, calls, or what they are about.
+
+    Of the last call of a version the load may change, as more results of its own may follow.
+    """
+    held = [json_of(line) for line in path.read_text(encoding="utf-8").splitlines()[1:]]
+    took = {line["seconds"] for line in held}
     for version in repository.versions.get(path, ()):
-        results, earlier = version.splitlines()[1:], _first(version, path.suffix)
-        began = [call["environment"]["utc"] for each in (header, earlier) for call in each.get("calls", [])[:1]]
-        if began[:1] == began[1:] and held[: len(results)] != results:
-            yield trust.Broken("edited", "results that were committed are not there as they were")
+        earlier = _first(version, path.suffix)
+        results = [json_of(line) for line in version.decode().splitlines()[1:]]
+        if not took & {line["seconds"] for line in results}:
+            continue  # another campaign's
+        same = {key: value for key, value in earlier.items() if key != "calls"}.items() <= dict(header).items()
+        if held[: len(results)] != results or not same or not _goes_on(earlier["calls"], header["calls"]):
+            yield trust.Broken("edited", "what was committed of these calls and their results is not there as it was")
             return
+
+
+def _goes_on(earlier: Sequence[Mapping[str, Any]], calls: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the calls begin with the earlier ones, of which the last may have gone on."""
+    *whole, last = [*earlier]
+    now = calls[len(whole)] if len(calls) >= len(earlier) else {}
+    begun = now.get("beginnings", [])[: len(last["beginnings"])]
+    kept = {**now, "beginnings": begun, "load": last["load"]}
+    return list(calls[: len(whole)]) == whole and kept == last
 
 
 def _marks(content: Mapping[str, Any]) -> set[Any]:

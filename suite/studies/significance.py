@@ -7,6 +7,7 @@ equivalence test); it may be better or worse all the same, by less than that. A 
 nothing.
 """
 
+import math
 import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -56,6 +57,24 @@ def compare(ours: Sequence[float], others: Sequence[float], margin: float) -> Co
     if alike < LEVEL:
         return Comparison("as good", difference, alike, side if either < LEVEL else "")
     return Comparison(side if either < LEVEL else "not told apart", difference, either)
+
+
+def mean_between(values: Sequence[float]) -> tuple[float, float]:
+    """Between which the mean of what they were drawn from lies: beyond either end Student's test is below LEVEL."""
+    middle = statistics.mean(values)
+    if len(set(values)) == 1:
+        return middle, middle
+    low, high = stats.t.interval(1 - 2 * LEVEL, len(values) - 1, middle, stats.sem(values))
+    return float(low), float(high)
+
+
+def quantile_between(values: Sequence[float], share: float) -> tuple[float, float]:
+    """Between which of the values the quantile of what they were drawn from lies: beyond either end a count of values
+    below it has a probability of less than LEVEL. Without end where there are too few of them.
+    """
+    ordered = [-math.inf, *sorted(values), math.inf]
+    low, high = (int(stats.binom.ppf(each, len(values), share)) for each in (LEVEL, 1 - LEVEL))
+    return ordered[low], ordered[high + 1]
 
 
 def larger(ours: Sequence[float], others: Sequence[float]) -> float:

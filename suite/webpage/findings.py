@@ -64,7 +64,8 @@ def _speeds(folder: Path, accuracies: Accuracies, link: Link) -> Iterator[str]:
             continue
         said = _speed(methods, dense, accuracies) + f" ([table]({link(path.parent)}))"
         by_cluster.setdefault(_setting(methods, dense), []).append(said)
-    lost = f" Accuracy is that of {accuracies.setting}." if accuracies.setting else ""
+    lost = " In brackets: between turns, without the fastest and the slowest"
+    lost += f"; points of accuracy, between seeds, are of {accuracies.setting}." if accuracies.setting else "."
     for setting, said_of in by_cluster.items():
         yield f"**{setting}:** {'; '.join(said_of)}.{lost}"
 
@@ -87,7 +88,7 @@ def _speed(methods: Sequence[Row], dense: Row, accuracies: Accuracies) -> str:
     first, mild = order[0], next((name for name in order if _lost_little(accuracies.known.get(name))), None)
     told = f"the fastest is {_told(first, ratios[first], accuracies)}"
     if mild not in (None, first):
-        told += f"; of those that lost less than a point {_told(mild, ratios[mild], accuracies)}"
+        told += f"; of those of which no seed lost a point, {_told(mild, ratios[mild], accuracies)}"
     broken = trust.rules_of((row.runs for row in (*methods, dense)), "turns")
     size = f"{dense.runs[0].record['parameters'] / 1e6:.2g} million parameters"
     turns = f"in each of {len(dense.runs)} turns"
@@ -98,7 +99,8 @@ def _speed(methods: Sequence[Row], dense: Row, accuracies: Accuracies) -> str:
 
 
 def _lost_little(ended: Ended | None) -> bool:
-    return ended is not None and ended.points is not None and ended.points > -LITTLE
+    least = None if ended is None else ended.points if ended.between is None else ended.between[0]
+    return least is not None and least > -LITTLE
 
 
 def _told(name: str, ratio: Spread, accuracies: Accuracies) -> str:
@@ -106,7 +108,7 @@ def _told(name: str, ratio: Spread, accuracies: Accuracies) -> str:
     middle, low, high = ratio
     known = accuracies.known.get(name)
     points = f", {known.said} points" if known and known.points is not None else ""
-    return f"{name}: {middle:.1f} times [{low:.1f} to {high:.1f}]{points}"
+    return f"{name}, {middle:.1f} times [{low:.1f} - {high:.1f}]{points}"
 
 
 def _name(row: Row) -> str:

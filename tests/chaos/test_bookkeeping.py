@@ -29,7 +29,7 @@ def steps(*points: tuple[float, int, int]) -> list[Step]:
 def line(kind: str, images: int, seconds: float, **more: Any) -> dict[str, Any]:
     usual: dict[str, Any] = {"number": 0, "host": "h1", "hang": False, "started_anew": False, "due_to_name": 0}
     usual |= {"named_by": 0, "name_seconds": None, "pause_seconds": 1.0}
-    usual |= {"whole_seconds": 1.0, "lost_residual": 0.0, "calm_images_per_second": 300.0}
+    usual |= {"whole_seconds": 1.0, "lost_residual": 0.0, "calm_images_per_second": 300.0, "load": []}
     return {**usual, "kind": kind, "images": images, "seconds": seconds, **more}
 
 
@@ -92,7 +92,7 @@ def test_the_whole_world_has_to_make_some_steps_in_a_row() -> None:
     assert trial.whole(job, 2.5, 2) and not trial.whole(job, 2.5, 3) and not trial.whole(job, 3.5, 2)
 
 
-@pytest.mark.parametrize(("share", "seen"), [(0.246, 0.246), (None, 0.0)])
+@pytest.mark.parametrize(("share", "seen"), [(0.246, 0.246), (None, 1.0)])
 def test_lost_residuals_are_read_from_what_rank_0_says(share: float | None, seen: float) -> None:
     change = {"step": 20, "workers_before": 4, "workers": 3, "lost_ranks": [2], "lost_residual": share}
     assert trial._lost(changes.in_words(change)) == pytest.approx(seen)
@@ -163,20 +163,19 @@ def test_goodput_and_percentiles() -> None:
     ]  # fmt: skip
 
 
-def test_a_calls_load_is_that_of_its_undisturbed_trials() -> None:
-    loads = [
-        [{"seconds": seconds, "others_cores": others, "steal": 0.0, "load_average": [others, 3.0], "ranks": [0]}]
-        for seconds, others in ((10.0, 1.9), (10.0, 0.1), (30.0, 0.5))
-    ]
-    kinds = ["none", "sigkill", "none", "none"]
-    lines = [line(kind, 1, 1.0, number=number) for number, kind in enumerate(kinds)]
-    for each, load in zip((lines[0], lines[2], lines[3]), loads, strict=True):
-        each["load"] = load
+def test_a_calls_load_is_that_of_all_waits_and_beginnings_in_it() -> None:
+    def load(seconds: float, others: float) -> list[dict[str, Any]]:
+        return [{"seconds": seconds, "others_cores": others, "steal": 0.0, "load_average": [others, 3.0], "ranks": [0]}]
+
+    loads = [load(10.0, 1.9), load(0.0, 1e9), load(10.0, 0.1), load(30.0, 0.5)]
+    lines = [line("sigkill", 1, 1.0, number=number, load=load) for number, load in enumerate(loads)]
     first, second = calls.begun(0, 4), calls.begun(1, 4)
-    assert calls.with_load([first], lines[:0])[0]["load"] is None
-    [old, new] = calls.with_load([first, second], lines)
-    assert old == first and new["load"][0]["others_cores"] == pytest.approx(0.4) and new["load"][0]["seconds"] == 40
-    assert new["load"][0]["load_average"] == [0.1, 3.0] and new["environment"]["hosts"][0]["ranks"] == [0, 1, 2, 3]
+    assert calls.with_loads([first], [])[0]["load"] is None
+    second["beginnings"].append(load(10.0, 0.5))
+    [old, new] = calls.with_loads([first, second], lines)
+    assert (old["load"][0]["others_cores"], new["load"][0]["seconds"]) == (1.9, 50)
+    assert new["load"][0]["others_cores"] == pytest.approx(0.42) and new["load"][0]["load_average"] == [0.5, 3.0]
+    assert new["environment"]["hosts"][0]["ranks"] == [0, 1, 2, 3]
 
 
 GOOD = line("sigkill", 15000, 55.0, due_to_name=3, named_by=3, name_seconds=0.5)
@@ -204,31 +203,35 @@ def test_a_bound_that_is_not_held_is_named(change: dict[str, Any], header: dict[
     assert told.held == (not any(each.startswith("- NOT HELD") for each in told.lines))
 
 
+class Running:
+    """A job that is whole at once, and of which nothing is started."""
+
+    def __init__(self, folder: Path, setting: Setting) -> None:
+        self.steps = steps(*((float(n), n, 4) for n in range(1, 40)))
+        self.setting, self.folder = setting, folder
+        self.lines: list[Line] = []
+
+    def __enter__(self) -> "Running":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def look(self) -> None:
+        return None
+
+
 def test_a_campaign_goes_on_where_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     made: list[int] = []
-
-    class Running:
-        def __init__(self, folder: Path, setting: Setting) -> None:
-            self.steps = steps(*((float(n), n, 4) for n in range(1, 40)))
-            self.setting, self.folder = setting, folder
-            self.lines: list[Line] = []
-
-        def __enter__(self) -> "Running":
-            return self
-
-        def __exit__(self, *error: object) -> None:
-            return None
-
-        def look(self) -> None:
-            return None
 
     def one(job: Running, planned: trial.Trial, limit: float) -> dict[str, Any] | None:
         made.append(planned.number)
         if made.count(2) == 1 and planned.number == 2:
-            return None
+            return None  # not delivered
         return line(planned.kind, 300, 1.0, number=planned.number, host=planned.host, hang=planned.number == 1)
 
     monkeypatch.setattr(campaign, "running", Running)
+    monkeypatch.setattr(campaign, "CALM_SECONDS", 0.1)
     monkeypatch.setattr(campaign.trials, "run", one)
     words = ["chaos", "--mtbf", "0.001", "--out", str(tmp_path)]
     assert main([*words, "--trials", "3"]) == 1  # the second one hangs, and the third has a job of its own

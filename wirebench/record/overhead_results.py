@@ -9,6 +9,15 @@ KIND = "wirebench overhead"
 CHECKPOINT = "wirebench checkpoint"
 
 
+def stalls(seconds: Sequence[float], every: int, step_seconds: float) -> dict[str, float]:
+    """What checkpoints cost of the steps between two: the mean stall over them, and those of the turns' extremes.
+
+    seconds  that each turn stood still for its checkpoint; every: steps of a turn; step_seconds: of one without
+    """
+    shares = {"stall_share": statistics.fmean(seconds), "stall_least": min(seconds), "stall_most": max(seconds)}
+    return {name: value / every / step_seconds for name, value in shares.items()}
+
+
 def summary(turns: Mapping[str, Sequence[float]]) -> dict[str, dict[str, float]]:
     """Medians of both sides' seconds a step, and the spread of the ratio of neighbouring turns.
 

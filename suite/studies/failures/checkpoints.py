@@ -1,6 +1,7 @@
 """What checkpoints cost, as `wirebench bench checkpoint` measured it: a file for each compressor."""
 
 import json
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -8,12 +9,16 @@ from typing import Any, NamedTuple
 from suite.studies import benchmarks
 from suite.studies.claim import Claim
 from suite.studies.findings import Finding
+from wirebench.errors import UserError
+from wirebench.record.overhead_results import CHECKPOINT
 from wirebench.utils.markdown import table
 
 FOLDER = "checkpoint"
 MODEL = "vgg16"
 COMPRESSORS = ("none", "topk")
-HEAD = ("compressor", "checkpoint", "every", "step ms", "stall ms [10 % - 90 % of turns]", "share of the steps' time",
+SETTING = {"model": MODEL, "every": 50, "processes": 4}
+"""Of the claim."""
+HEAD = ("compressor", "checkpoint", "every", "step ms", "stall ms [all turns]", "share of the steps' time",
         "steps with / without [10 % - 90 %]")  # fmt: skip
 
 
@@ -25,33 +30,38 @@ class Cost(NamedTuple):
     rules: tuple[str, ...]
 
     def finding(self, claim: Claim) -> Finding:
-        """The stall over the steps between two checkpoints, with its spread."""
-        about, share = f"compressor {self.result['compressor']}", self.result["stall_share"]
-        stall = self.result["stall"]
-        spread = tuple(share * stall[end] / stall["mean"] for end in ("p10", "p90"))
-        here = f"{100 * share:.2f} % [{100 * spread[0]:.2f} - {100 * spread[1]:.2f}]"
-        verdict = claim.judge(share, (spread[0], spread[1]))
+        """The stall over the steps between two checkpoints, with its least and its largest."""
+        share, between = self.result["stall_share"], (self.result["stall_least"], self.result["stall_most"])
+        here = f"{100 * share:.2f} % [{100 * between[0]:.2f} - {100 * between[1]:.2f}]"
+        verdict, about = claim.judge_interval(share, between), f"compressor {self.result['compressor']}"
         return Finding(claim, here, verdict, about, records=(self.path,), rules=self.rules)
 
     def cells(self) -> list[str]:
         """Of the table."""
-        result, stall, ratio = self.result, self.result["stall"], self.result["ratio"]
+        result, ratio, stalls = self.result, self.result["ratio"], self.result["stalls"]
         return [
             result["compressor"],
             f"{result['checkpoint_bytes'] / 1e6:.0f} MB",
             f"{result['every']} steps",
             f"{1e3 * result['not saving']['median']:.0f}",
-            f"{1e3 * stall['mean']:.0f} [{1e3 * stall['p10']:.0f} - {1e3 * stall['p90']:.0f}]",
+            f"{1e3 * statistics.fmean(stalls):.0f} [{1e3 * min(stalls):.0f} - {1e3 * max(stalls):.0f}]",
             f"{100 * result['stall_share']:.2f} %",
             f"{ratio['median']:.4f} [{ratio['p10']:.4f} - {ratio['p90']:.4f}]",
         ]
 
 
 def load(folder: Path) -> list[Cost]:
-    """The files below `folder` that are there; UserError for a damaged one."""
-    paths = [path for name in COMPRESSORS if (path := file(folder, name)).exists()]
-    rules = [benchmarks.rules(path) for path in paths]
-    return [Cost(path, json.loads(path.read_text()), those) for path, those in zip(paths, rules, strict=True)]
+    """The files below `folder` that are there; UserError for a damaged one, or one of something else."""
+    return [_read(path, name) for name in COMPRESSORS if (path := file(folder, name)).exists()]
+
+
+def _read(path: Path, compressor: str) -> Cost:
+    rules, result = benchmarks.rules(path), json.loads(path.read_text())
+    wanted = {"kind": CHECKPOINT, **SETTING, "compressor": compressor}
+    other = [f"{name} {result.get(name)!r}" for name, value in wanted.items() if result.get(name) != value]
+    if other:
+        raise UserError(f"{path}: has {', '.join(other)}; expected {wanted}")
+    return Cost(path, result, rules)
 
 
 def file(folder: Path, compressor: str) -> Path:

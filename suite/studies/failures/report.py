@@ -8,7 +8,6 @@ import argparse
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from suite.chaos.faults import FAULTS
 from suite.chaos.figures import UNDISTURBED, percentile
@@ -89,8 +88,9 @@ def document(measured: Measured) -> str:
     lines += claims_table(with_unrun(list(measured.findings()), CLAIMS.values()))
     for trials in measured.trials:
         title, about = TITLES[trials.path.name]
-        lines += [f"## {title}", "", f"{about} {_made_by(trials)} [What each is](../../docs/chaos.md).", ""]
+        lines += [f"## {title}", "", f"{about} {_made_by(trials)} `docs/chaos.md` says what each is.", ""]
         lines += trials.table()
+        lines += [f"Broken rules (docs/studies.md): {', '.join(trials.rules)}.", ""] if trials.rules else []
     if measured.trials:
         lines += [f"![longest pause by fault]({FIGURE})", ""]
     if rows := worlds.lines(measured.worlds):
@@ -108,7 +108,7 @@ def _made_by(trials: Trials) -> str:
     for call, first, end in zip(trials.header["calls"], counts, counts[1:], strict=False):
         environment = call["environment"]
         cpu, git = environment["cpu"], environment["git"]
-        commit = "an unknown commit" if git is None else f"commit {git['commit'][:10]}"
+        commit = "an unknown commit" if git is None else f"commit {git['commit'][:10]}{' and changes' * git['dirty']}"
         told.append(f"trials {first} to {end - 1} on {processor(cpu)} with {cpu['cores']} cores, {commit}")
     return f"Faults {trials.header['mtbf_seconds']:g} s apart, or as soon as the job is whole again: {'; '.join(told)}."
 
@@ -118,15 +118,22 @@ def figure(all_of: Sequence[Trials]) -> Figure:
     bars = [bar for kind in FAULTS for trials in all_of if (bar := _bar(trials, kind)) is not None]
     across = around("longest pause, s", [0.0, *(bar.end for bar in bars)])
     look = Look({"elastic": colours.BLUE, "with checkpoints": colours.GREY}, spread="5 % to 95 % of trials", width=300)
-    counts = sorted({len(trials.of_kind(kind)) for trials in all_of for kind in trials.header["kinds"]})
+    counts = sorted({len(_pauses(trials, kind)) for trials in all_of for kind in trials.header["kinds"]})
     many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    hung = sum(line["hang"] for trials in all_of for line in trials.lines)
+    many += f" trials of a kind{f', without {hung} that hung' if hung else ''}"
     calls = [call["environment"] for trials in all_of for call in benchmarks.calls(trials.header)]
-    note = f"Bars: medians of {many} faults of a kind; thin lines: 5 % to 95 % of them. {provenance(calls)}."
+    note = f"Bars: medians of {many}; thin lines: 5 % to 95 % of them. {provenance(calls)}."
     return finished(stacked(bars, across, look, "How long a job pauses after a fault", note))
 
 
+def _pauses(trials: Trials, kind: str) -> list[float]:
+    """Seconds, of the trials that did not hang."""
+    return [line["pause_seconds"] for line in trials.of_kind(kind) if not line["hang"]]
+
+
 def _bar(trials: Trials, kind: str) -> Bar | None:
-    pauses: list[Any] = [line["pause_seconds"] for line in trials.of_kind(kind) if not line["hang"]]
+    pauses = _pauses(trials, kind)
     if not pauses:
         return None
     job = "elastic" if trials.header["elastic"] else "with checkpoints"

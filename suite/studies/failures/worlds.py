@@ -5,18 +5,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from suite.studies import notes
 from suite.studies.claim import Claim, Verdict
 from suite.studies.findings import Finding
 from suite.studies.notes import NotedRun
+from suite.studies.rows import flat
 from suite.studies.runner import RESULTS
 from suite.studies.significance import LEAST_RUNS, Comparison, compare, difference_between
 from suite.studies.trust import rules_of
+from wirebench.errors import UserError
 from wirebench.record import schema
 from wirebench.utils.markdown import table
 
 FOLDER = RESULTS / "failures/worlds"
 ENGINES = ("torch", "horovod")
 SIDES = {False: "unbroken", True: "broken"}
+CHANGES = {False: [], True: [(4, 3), (3, 4)]}
+"""Of the number of workers, by the side."""
 MARGIN = 0.5
 """Points that do not matter, as in the study convergence."""
 HEAD = (
@@ -79,15 +84,28 @@ class Compared(NamedTuple):
 
 
 def load(folder: Path, engine: str) -> Compared:
-    """An engine's runs below `folder`; UserError for a record that cannot be read."""
-    sides = {
-        broken: [
-            NotedRun(path.parent, {}, schema.read(path.parent))
-            for path in sorted(folder.glob(f"{label(engine, broken)}-*/record.json"))
-        ]
-        for broken in SIDES
-    }
+    """An engine's runs below `folder`; UserError for a record that cannot be read, or of another run than its place."""
+    sides: dict[bool, list[NotedRun]] = {}
+    for broken in SIDES:
+        paths = sorted(folder.glob(f"{label(engine, broken)}-*/record.json"))
+        sides[broken] = [NotedRun(path.parent, {}, schema.read(path.parent)) for path in paths]
+        for run in sides[broken]:
+            _check(run, engine, broken)
+    settings = {run.folder.name: _settings(run) for runs in sides.values() for run in runs}
+    notes.refuse_mixed(folder, settings)
     return Compared(engine, sides[True], sides[False])
+
+
+def _check(run: NotedRun, engine: str, broken: bool) -> None:
+    changes = [(each["workers_before"], each["workers"]) for each in run.record["worlds"] or ()]
+    if changes != CHANGES[broken] or run.record["engine"] != engine:
+        told = " and ".join(f"{before} -> {after}" for before, after in changes) or "no change"
+        raise UserError(f"{run.folder}: is a run on {run.record['engine']} with {told} of its world")
+
+
+def _settings(run: NotedRun) -> dict[str, object]:
+    """What runs have in common: all but the seed, and where they lay."""
+    return {key: value for key, value in flat(run.record["config"]) if not key.startswith(("train.seed", "output."))}
 
 
 def lines(all_of: Sequence[Compared]) -> list[str]:
@@ -103,7 +121,7 @@ def lines(all_of: Sequence[Compared]) -> list[str]:
 
 def _cells(engine: str, broken: bool, runs: Sequence[NotedRun]) -> list[str]:
     accuracies, changes = _top1(runs), [change for run in runs for change in run.record["worlds"] or ()]
-    lost = max((change["lost_residual"] or 0.0 for change in changes), default=0.0)
+    lost = [change["lost_residual"] for change in changes]
     return [
         engine,
         "4, then 3, then 4" if broken else "4",
@@ -112,7 +130,7 @@ def _cells(engine: str, broken: bool, runs: Sequence[NotedRun]) -> list[str]:
         f"{statistics.mean(accuracies):.2f}",
         f"{statistics.mean(run.record['seconds_total'] for run in runs):.0f}",
         f"{max(change['steps_lost'] for change in changes)} at most" if changes else "-",
-        f"{100 * lost:.2g} % at most" if changes else "-",
+        "-" if not lost else "unknown" if None in lost else f"{100 * max(lost):.2g} % at most",
     ]
 
 
