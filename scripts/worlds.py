@@ -1,6 +1,6 @@
 """Train with a host that is lost and one that comes, and without, and compare where both end: accuracy over seeds.
 
-python scripts/worlds.py --data FOLDER                     both engines, three seeds: about 50 minutes on two cores
+python scripts/worlds.py --data FOLDER                     both engines, three seeds: about 30 minutes on two cores
 python scripts/worlds.py --data FOLDER --engine horovod --seeds 0 1 2 3 4
 
 ResNet-8 learns CIFAR-10 at 16 x 16 pixels with the largest 1 % of the gradient, on four hosts of one rank each, all of

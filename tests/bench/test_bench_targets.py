@@ -7,10 +7,12 @@ number of workers, steps suffice for what is counted, and files that are read ar
 
 import argparse
 import dataclasses
+import functools
 import os
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +25,7 @@ import models
 from suite.bench import checkpoint, input_pipeline, overhead, plot_collectives
 from suite.bench import collectives as bench_collectives
 from suite.bench import compressors as bench_compressors
-from suite.cli.jobs import cluster
+from suite.cli.jobs import chaos, cluster
 from suite.cli.planning import fit
 from suite.cli.results import study
 from suite.compose.resolve import refuse_cut, refuse_workers, resolve, scheduler_of
@@ -205,6 +207,19 @@ def check_plot(words: Words, place: Place) -> None:
         place.read(path)
 
 
+@functools.cache
+def help_of(script: str) -> str:
+    """What a script says of its flags."""
+    command = [sys.executable, script, "--help"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def check_worlds(words: Words, place: Place) -> None:
+    """It has the flags."""
+    unknown = [word for word in words if word.startswith("--") and f" {word} " not in help_of("scripts/worlds.py")]
+    assert not unknown and "--data" in words
+
+
 def check_study(words: Words, place: Place) -> None:
     """What a report or a planner reads is there; so is what the runs need that are launched."""
     name, action, *rest = words
@@ -239,6 +254,8 @@ def check_launched(words: Words, place: Place) -> None:
 
 TOOLS: dict[str, Callable[[Words, Place], Any]] = {
     "python train.py": check_training,
+    "python scripts/worlds.py": check_worlds,
+    "wirebench chaos": lambda words, _: chaos._parse(words),
     "wirebench cluster": check_cluster,
     "wirebench fit": check_fit,
     "wirebench study": check_study,
