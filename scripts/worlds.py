@@ -4,7 +4,7 @@ python scripts/worlds.py --data FOLDER                     both engines, three s
 python scripts/worlds.py --data FOLDER --engine horovod --seeds 0 1 2 3 4
 
 ResNet-8 learns CIFAR-10 at 16 x 16 pixels with the largest 1 % of the gradient, on four hosts of one rank each, all of
-them this machine. Of a broken run a host is lost after at least 1,000 of 3,125 steps, and another comes at least 1,000
+them this machine. Of a broken run a host is lost after at least 1,000 of 3,120 steps, and another comes at least 1,000
 steps of the three later. A Welch test over the seeds says whether broken runs end worse; then the exit code is 1. Runs
 that --out has are not made again. It needs root, to give hosts names.
 """

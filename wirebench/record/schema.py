@@ -1,5 +1,6 @@
 """What record.json must hold, schema 1, and the check that it does. A record may hold more."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +65,21 @@ def validate(record: object) -> None:
         raise UserError(problem)
 
 
+LEVELS_BELOW = 2
+
+
 def _instead(path: Path) -> str:
     """What there is where a record is not, in words."""
     if path.name != "record.json":
         return ""
     if (path.parent / "config.toml").exists():
         return "; the run has not ended, or was killed"
-    below = min(path.parent.rglob("record.json"), default=None)
-    return "" if below is None else f"; there are runs below, such as {below.parent}"
+    # Two levels are what studies have; somebody may have named the root of all files.
+    for folder, below, files in os.walk(path.parent):
+        if "record.json" in files:
+            return f"; there are runs below, such as {folder}"
+        below[:] = sorted(below) if len(Path(folder).relative_to(path.parent).parts) < LEVELS_BELOW else []
+    return ""
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -103,13 +103,15 @@ def document(measured: Measured) -> str:
 
 def _made_by(trials: Trials) -> str:
     """On which machines, and by which commits."""
-    counts = [call["first"] for call in trials.header["calls"]] + [len(trials.lines)]
-    told = []
-    for call, first, end in zip(trials.header["calls"], counts, counts[1:], strict=False):
-        environment = call["environment"]
-        cpu, git = environment["cpu"], environment["git"]
+    begun: dict[int, str] = {}
+    for call in trials.header["calls"]:
+        cpu, git = call["environment"]["cpu"], call["environment"]["git"]
         commit = "an unknown commit" if git is None else f"commit {git['commit'][:10]}{' and changes' * git['dirty']}"
-        told.append(f"trials {first} to {end - 1} on {processor(cpu)} with {cpu['cores']} cores, {commit}")
+        where = f"on {processor(cpu)} with {cpu['cores']} cores, {commit}"
+        if where != next(reversed(begun.values()), None):
+            begun[call["first"]] = where
+    ends = [first - 1 for first in [*begun, len(trials.lines)][1:]]
+    told = [f"trials {first} to {end} {where}" for (first, where), end in zip(begun.items(), ends, strict=True)]
     return f"Faults {trials.header['mtbf_seconds']:g} s apart, or as soon as the job is whole again: {'; '.join(told)}."
 
 
@@ -117,7 +119,8 @@ def figure(all_of: Sequence[Trials]) -> Figure:
     """A bar for each kind of fault and job: the median of the longest pause, up to 95 % of them."""
     bars = [bar for kind in FAULTS for trials in all_of if (bar := _bar(trials, kind)) is not None]
     across = around("longest pause, s", [0.0, *(bar.end for bar in bars)])
-    look = Look({"elastic": colours.BLUE, "with checkpoints": colours.GREY}, spread="5 % to 95 % of trials", width=300)
+    jobs = {_job(trials): colours.BLUE if trials.header["elastic"] else colours.GREY for trials in all_of}
+    look = Look(jobs, spread="5 % to 95 % of trials", width=300)
     counts = sorted({len(_pauses(trials, kind)) for trials in all_of for kind in trials.header["kinds"]})
     many = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     hung = sum(line["hang"] for trials in all_of for line in trials.lines)
@@ -132,11 +135,15 @@ def _pauses(trials: Trials, kind: str) -> list[float]:
     return [line["pause_seconds"] for line in trials.of_kind(kind) if not line["hang"]]
 
 
+def _job(trials: Trials) -> str:
+    return "elastic" if trials.header["elastic"] else "with checkpoints"
+
+
 def _bar(trials: Trials, kind: str) -> Bar | None:
     pauses = _pauses(trials, kind)
     if not pauses:
         return None
-    job = "elastic" if trials.header["elastic"] else "with checkpoints"
+    job = _job(trials)
     middle, ends = statistics.median(pauses), (percentile(pauses, 0.05), percentile(pauses, 0.95))
     name = kind if kind != UNDISTURBED else "no fault"
     return Bar(f"{name}, {job}", {job: middle}, ends, words=f"{middle:.1f}")

@@ -24,16 +24,7 @@ CHANGES = {False: [], True: [(4, 3), (3, 4)]}
 """Of the number of workers, by the side."""
 MARGIN = 0.5
 """Points that do not matter, as in the study convergence."""
-HEAD = (
-    "engine",
-    "hosts",
-    "seeds",
-    "top-1 % of each",
-    "mean",
-    "seconds a run",
-    "steps lost at a change",
-    "residual lost",
-)
+HEAD = ("engine", "hosts", "seeds", "top-1 % of each", "mean", "seconds a run", "steps done again", "residual lost")
 
 
 def label(engine: str, broken: bool) -> str:
@@ -63,10 +54,9 @@ class Compared(NamedTuple):
             f"{label(self.engine, broken)}: {', '.join(f'{each:.2f}' for each in _top1(runs))} %"
             for broken, runs in ((False, self.unbroken), (True, self.broken))
         ]
-        found = compare(_top1(self.broken), _top1(self.unbroken), MARGIN)
-        return (
-            told if found is None else [*told, f"{self.engine}: broken {found.difference:+.2f} points, {found.words}"]
-        )
+        if found := self._compared:
+            told.append(f"{self.engine}: broken {found.difference:+.2f} points, {found.words}")
+        return told
 
     def finding(self, claim: Claim) -> Finding | None:
         """Of the claim about this engine; None where one side has no run."""
