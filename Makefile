@@ -100,7 +100,7 @@ bench-overhead: setup ## our train step and synchronise compared with DDP and wi
 	@$(RUN_ENV) $(VENV)/wirebench bench overhead --engine torch --model resnet20 --ours synchronise --turns 30 \
 		--json $(RESULTS)/overhead/torch-resnet20-synchronise.json
 
-bench-failures: setup ## faults in jobs, hosts that are lost, checkpoints: what each costs; CIFAR=FOLDER and root for a part (about 4.5 h)
+bench-failures: setup ## faults in jobs, hosts that are lost, checkpoints: what each costs; CIFAR=FOLDER and root for a part (about 2.5 h)
 	@failed=; \
 	$(STUDY) failures run $(if $(wildcard $(CIFAR)),--data "$(CIFAR)") || failed=yes; \
 	$(STUDY) failures report && test -z "$$failed"

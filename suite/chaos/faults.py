@@ -121,10 +121,9 @@ def _busy_neighbour(job: Job, host: str) -> Undo | None:
         _pin(rank, core)
     except psutil.NoSuchProcess:
         return None
-    busy = [
-        subprocess.Popen([sys.executable, "-I", "-S", "-c", f"import os; os.sched_setaffinity(0, {core})\nwhile 1: 0"])
-        for _ in range(NEIGHBOURS)
-    ]
+    # They end with this process, also where it is killed.
+    words = f"import os; os.sched_setaffinity(0, {core})\nwhile os.getppid() == {os.getpid()}: sum(range(1000))"
+    busy = [subprocess.Popen([sys.executable, "-I", "-S", "-c", words]) for _ in range(NEIGHBOURS)]
 
     def undo() -> None:
         for each in busy:

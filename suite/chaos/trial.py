@@ -62,8 +62,10 @@ def run(job: Job, trial: Trial, limit_seconds: float) -> dict[str, Any] | None:
     undo = fault.deliver(job, trial.host)
     if undo is None:
         return None
-    until(job, lambda: time.monotonic() - injected >= fault.seconds, fault.seconds + 1)
-    undo()
+    try:
+        until(job, lambda: time.monotonic() - injected >= fault.seconds, fault.seconds + 1)
+    finally:
+        undo()  # also where the campaign is stopped: busy neighbours would outlive it
     replaced = not fault.renews or until(job, lambda: job.rank_of(trial.host) not in (None, rank), limit_seconds)
     since = time.monotonic()
 

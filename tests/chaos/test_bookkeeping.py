@@ -5,7 +5,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -13,7 +13,7 @@ from filelock import FileLock
 
 from suite.chaos import calls, campaign, figures, rank, report, trial
 from suite.chaos.campaign import Campaign
-from suite.chaos.faults import FAULTS
+from suite.chaos.faults import FAULTS, NEIGHBOURS
 from suite.chaos.job import FOLDER, Line, Setting, Step
 from suite.cli.main import main
 from wirebench.errors import UserError
@@ -146,6 +146,21 @@ def test_a_launcher_that_is_not_replaced_is_a_hang() -> None:
     made = iter(range(2, 10_000))
     job.look = lambda: job.steps.append(Step(time.monotonic(), 32 * next(made), 4))
     assert (trial.run(job, trial.Trial(0, "launcher", "h1", 0.0), 0.2) or {})["hang"]
+
+
+def test_a_fault_is_undone_where_its_trial_is_stopped() -> None:
+    """The rank is this very process, which gets its cores back; its neighbours are gone."""
+    me, job = psutil.Process(), cast(Any, Absent(gone=False))
+    before, cores, job.process = me.children(), me.cpu_affinity(), me
+
+    def stop() -> None:
+        if len(me.children()) == len(before) + NEIGHBOURS:
+            raise KeyboardInterrupt
+
+    job.look = stop
+    with pytest.raises(KeyboardInterrupt):
+        trial.run(job, trial.Trial(0, "slow_rank", "h1", 0.0), 1.0)
+    assert me.children() == before and me.cpu_affinity() == cores
 
 
 def test_goodput_and_percentiles() -> None:

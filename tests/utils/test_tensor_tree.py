@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load, save
 
 from wirebench.errors import UserError
-from wirebench.utils.tensor_tree import on_device, pack, pack_to, snapshot, unpack
+from wirebench.utils.tensor_tree import flatten, on_device, pack, pack_to, snapshot, unflatten, unpack
 
 SHARED = torch.arange(6.0).view(2, 3)
 TREE = {
@@ -67,6 +67,18 @@ def test_a_snapshot_is_written_as_the_tree_is_packed(tmp_path):
     assert (folder / "file").read_bytes() == pack(TREE)
     (folder / "plain").touch()
     assert (folder / "file").stat().st_mode == (folder / "plain").stat().st_mode
+
+
+def test_a_flat_tree_is_views_of_one_buffer_and_is_written_as_the_tree_is_packed(tmp_path):
+    head, content = flatten(TREE)
+    back = unflatten(head, content)
+    assert same(back, TREE)
+    assert content.numel() == 2 * 32 + 3 * 16, "24, 24, 4, 12 and 16 bytes, each at a multiple of 16"
+    pack_to(tmp_path / "file", back)
+    assert (tmp_path / "file").read_bytes() == pack(TREE)
+    content.zero_()
+    assert back["parameter"]["conv.weight"].sum() == 0 and SHARED.sum() == 15
+    assert same(unflatten(*flatten({})), {})
 
 
 def test_a_disk_without_room_is_an_error_of_the_system(tmp_path):

@@ -1,27 +1,34 @@
-"""Bring every rank's bytes to rank 0, or rank 0's to every rank: for checkpoints, as only rank 0 uses the disk."""
+"""Bring what every rank has to rank 0, or rank 0's to every rank: for checkpoints, as only rank 0 uses the disk."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from wirebench.comm.engine import Engine
+from wirebench.utils.tensor_tree import flatten, unflatten
 
 
-def collect(engine: Engine, mine: bytes) -> Iterator[bytes]:
-    """On rank 0's process: the bytes of the ranks of other processes, in rank order. Elsewhere: nothing.
+def collect(engine: Engine, mine: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """On rank 0's process: the trees of tensors of the ranks of other processes, in rank order. Elsewhere: nothing.
 
-    mine  this process's rank's; rank 0's stay where they are
+    mine  this process's rank's; rank 0's stays where it is
     Every process must run the iterator to its end.
     """
     if not engine.distributed:
         return
     (communicator,) = engine.communicators
+    head, content = flatten(mine) if communicator.rank else (b"", torch.empty(0, dtype=torch.uint8))
+    messages = (_tensor(head), content)
     for rank in range(1, communicator.size):
-        sends = [(0, _tensor(mine))] if communicator.rank == rank else []
         receives = [(rank, None)] if communicator.rank == 0 else []
-        received = communicator.exchange(sends, receives, torch.uint8, True).wait()
-        yield from (_bytes(tensor) for tensor in received)
+        received: list[Tensor] = []
+        for message in messages:
+            sends = [(0, message)] if communicator.rank == rank else []
+            received += communicator.exchange(sends, receives, torch.uint8, True).wait()
+        if received:
+            yield unflatten(_bytes(received[0]), received[1].cpu())
 
 
 def distribute(engine: Engine, content: Sequence[bytes]) -> list[bytes]:

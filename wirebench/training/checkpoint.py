@@ -26,7 +26,7 @@ from wirebench.training.checkpoint_files import Contents, DamagedError, candidat
 from wirebench.training.resharding import RankState, from_bytes, rank_states, to_bytes
 from wirebench.training.train_state import TrainState
 from wirebench.utils.background import Background
-from wirebench.utils.tensor_tree import pack, snapshot, unpack
+from wirebench.utils.tensor_tree import snapshot, unpack
 
 
 @dataclass
@@ -115,10 +115,10 @@ class Checkpoints:
         state = self.state.state_dict()
         mine = [each.states[0] for each in state["ranks"]]
         if not self.engine.is_first:
-            deque(collect(self.engine, pack(mine[0])), maxlen=0)
+            deque(collect(self.engine, mine[0]), maxlen=0)
             return None
         model, own, progress = (snapshot(tree) for tree in (state["model"], mine, state["progress"]))
-        return Contents(model, [*own, *collect(self.engine, b"")], self._world(), self.identity, progress)
+        return Contents(model, [*own, *collect(self.engine, {})], self._world(), self.identity, progress)
 
     def restore(self, source: str) -> bool:
         """Load the state that `source` names (train.resume); every rank calls it. Whether there was one.

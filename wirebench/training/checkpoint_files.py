@@ -31,13 +31,13 @@ class Contents:
     """What a checkpoint is written from; nothing of it changes meanwhile.
 
     model     the tree that is the same on all ranks, as `snapshot` copies it
-    ranks     of each rank its tree, likewise or, where another process has packed it, the file
+    ranks     of each rank its tree, likewise
     world     `size` and `steps_per_epoch`; identity: what a run that resumes must share
     progress  JSON
     """
 
     model: Mapping[str, Any]
-    ranks: Sequence[Mapping[str, Any] | bytes]
+    ranks: Sequence[Mapping[str, Any]]
     world: Mapping[str, int]
     identity: Mapping[str, Any]
     progress: Mapping[str, Any]
@@ -73,11 +73,8 @@ def _fill(folder: Path, contents: Contents) -> None:
     write_atomically(folder / STATE, json.dumps({**about, "checksum": _checksum(about)}, indent=1))
 
 
-def _write(path: Path, content: Mapping[str, Any] | bytes) -> str:
+def _write(path: Path, content: Mapping[str, Any]) -> str:
     """Write one file of tensors; its checksum."""
-    if isinstance(content, bytes):
-        write_atomically(path, content)
-        return hashlib.sha256(content).hexdigest()
     pack_to(path, content)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

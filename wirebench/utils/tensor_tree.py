@@ -5,6 +5,7 @@ tensor, is JSON in the file's metadata. Nothing is pickled, so a file that someb
 """
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
@@ -24,6 +25,8 @@ from wirebench.utils.parsing import json_of
 TREE = "tree"
 HEADER_BYTES = 8
 """A safetensors file begins with the length of its JSON header, a little-endian number of so many bytes."""
+ALIGNED_BYTES = 16
+"""Tensors of `flatten` begin at multiples of it: more than any element has."""
 
 
 def pack(tree: Mapping[str, Any]) -> bytes:
@@ -82,6 +85,38 @@ def unpack(content: bytes) -> dict[str, Any]:
         tree: dict[str, Any] = _joined(json_of(header["__metadata__"][TREE]), tensors)
     except (SafetensorError, KeyError) as error:
         raise ValueError(f"no tree of tensors: {error}") from error
+    return tree
+
+
+def flatten(tree: Mapping[str, Any]) -> tuple[bytes, Tensor]:
+    """The tree as two messages, which `unflatten` takes: a head, and the bytes of all tensors, on the CPU.
+
+    One copy of the tensors, where `pack` makes three. UserError as of `pack`.
+    """
+    tensors: dict[str, Tensor] = {}
+    shape = _split(tree, "", tensors)
+    places: list[tuple[str, str, list[int], int]] = []
+    end = 0
+    for path, tensor in tensors.items():
+        places.append((path, str(tensor.dtype).removeprefix("torch."), list(tensor.shape), end))
+        end += -(-tensor.nbytes // ALIGNED_BYTES) * ALIGNED_BYTES
+    content = torch.empty(end, dtype=torch.uint8)
+    for (*_, start), tensor in zip(places, tensors.values(), strict=True):
+        if tensor.nbytes:
+            place = content[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+            place.copy_(tensor.detach())
+    return json.dumps([shape, places]).encode(), content
+
+
+def unflatten(head: bytes, content: Tensor) -> dict[str, Any]:
+    """The tree of `flatten`, whose tensors are views of `content`."""
+    shape, places = json_of(head)
+    tensors = {}
+    for path, name, size, start in places:
+        dtype = getattr(torch, name)
+        stop = start + math.prod(size) * dtype.itemsize
+        tensors[path] = content[start:stop].view(dtype).view(size)
+    tree: dict[str, Any] = _joined(shape, tensors)
     return tree
 
 

@@ -19,6 +19,8 @@ from suite.studies.significance import mean_between, quantile_between
 ELASTIC, PLAIN = "elastic.jsonl", "plain.jsonl"
 EACH = 30
 """Faults of each kind before a bound counts as held."""
+BESIDE = 10
+"""Faults of each kind of the job beside, which holds no bound."""
 
 
 class Trials(NamedTuple):

@@ -1,10 +1,10 @@
 """Inject faults into jobs, lose and gain hosts, and save checkpoints: what each costs.
 
 wirebench study failures run --data FOLDER           all parts, into results/failures
-wirebench study failures run --parts elastic         360 trials of an elastic job, 30 of each kind: about 1.5 h
-wirebench study failures run --parts plain           the same faults, of a job with checkpoints in its place
+wirebench study failures run --parts elastic         360 trials of an elastic job, 30 of each kind: about 75 min
+wirebench study failures run --parts plain           120 trials of a job with checkpoints in its place: about 40 min
 wirebench study failures run --parts worlds --data FOLDER    4 hosts, then 3, then 4, on both engines: about 30 min
-wirebench study failures run --parts checkpoints     VGG-16, one checkpoint every 50 steps: about 7 min
+wirebench study failures run --parts checkpoints     VGG-16, one checkpoint every 50 steps: about 4 min
 wirebench study failures report                      afterwards: table.md and its figure
 
 Parts and trials that are there are not made again. The machine should have nothing else to do. `worlds` needs root, to
@@ -24,7 +24,7 @@ from suite.chaos.campaign import Campaign
 from suite.chaos.faults import FAULTS
 from suite.chaos.job import Setting
 from suite.studies.failures import checkpoints, worlds
-from suite.studies.failures.faults import EACH, ELASTIC, PLAIN
+from suite.studies.failures.faults import BESIDE, EACH, ELASTIC, PLAIN
 from suite.studies.runner import RESULTS, WIREBENCH, Command, Launch, Part, measure
 from suite.studies.trust import SEEDS
 from wirebench.errors import UserError
@@ -147,7 +147,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
     """Which parts, and how much of each."""
     add = parser.add_argument
     add("--parts", nargs="+", choices=PARTS, metavar="PART", help=f"only these of {', '.join(PARTS)}")
-    add("--trials", type=int, default=EACH * len(FAULTS), metavar="N", help="of each job (%(default)s)")
+    most = f"of each job ({EACH * len(FAULTS)}; {BESIDE * len(FAULTS)} for the part plain)"
+    add("--trials", type=int, metavar="N", help=most)
     add("--mtbf", type=float, default=MTBF_SECONDS, metavar="S", help="mean seconds between faults (%(default)g)")
     add("--seeds", type=int, nargs="+", default=list(range(SEEDS)), help="of the runs of 4, 3, 4 hosts (0 1 2)")
     add("--turns", type=int, default=5, help="with and without a checkpoint (%(default)s)")
@@ -158,8 +159,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """One part after the other; the labels of the cells that failed."""
     for name, least in (("trials", 1), ("turns", 2)):
-        if getattr(options, name) < least:
-            raise UserError(f"--{name}: must be at least {least}, got {getattr(options, name)}")
+        if (got := getattr(options, name)) is not None and got < least:
+            raise UserError(f"--{name}: must be at least {least}, got {got}")
     parts = options.parts or [part for part in PARTS if part != "worlds" or _can_make_worlds(options)]
     if options.data is None and "worlds" in parts:
         raise UserError("--data: the part worlds needs the folder of CIFAR-10; --parts names others")
@@ -194,7 +195,7 @@ def series(quick: bool) -> list[Part]:
     """All parts; quick: a fault of each kind."""
     if quick:
         return [Part(4, ["--parts", "elastic", "--trials", str(len(FAULTS))])]
-    parts = [Part(90, ["--parts", "elastic"]), Part(120, ["--parts", "plain"]), Part(7, ["--parts", "checkpoints"])]
+    parts = [Part(75, ["--parts", "elastic"]), Part(40, ["--parts", "plain"]), Part(4, ["--parts", "checkpoints"])]
     if os.geteuid() != 0:
         print("failures: worlds is left out: needs root", file=sys.stderr)
         return parts
@@ -206,5 +207,6 @@ def _cells(part: str, options: argparse.Namespace) -> Sequence[Cell]:
         return [Worlds(engine, seed, options.data) for engine in worlds.ENGINES for seed in options.seeds]
     if part == "checkpoints":
         return [Checkpoints(name, options.turns) for name in checkpoints.COMPRESSORS]
-    counts = [*range(CHUNK, options.trials, CHUNK), options.trials]
-    return [Trials(ELASTIC if part == "elastic" else PLAIN, count, options.mtbf) for count in counts]
+    name, each = (ELASTIC, EACH) if part == "elastic" else (PLAIN, BESIDE)
+    most = options.trials or each * len(FAULTS)
+    return [Trials(name, count, options.mtbf) for count in [*range(CHUNK, most, CHUNK), most]]
