@@ -21,7 +21,7 @@ if __name__ == "__main__":
 from suite.compose.build import compose
 from suite.compose.resolve import KINDS, notes
 from wirebench.comm.engine import ENGINES
-from wirebench.comm.launch import end_process, launched, tell_error
+from wirebench.comm.launch import await_agent, end_process, launched, tell_error
 from wirebench.config import catalog, loader
 from wirebench.data.base import Batch
 from wirebench.errors import Diverged, PeerLost, Unwritable, UserError
@@ -108,6 +108,8 @@ def conduct(run: Trainer) -> int:
         return AGAIN
     if run.stopper.told and not launched().alone:
         end_process(0, told=True)
+    if status == "interrupted":
+        await_agent()
     return 0
 
 

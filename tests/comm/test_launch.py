@@ -58,6 +58,15 @@ def test_the_environment_names_the_launcher_and_the_place(environment, place):
     assert launched({"HOME": "/root", **environment}) == place
 
 
+@pytest.mark.parametrize(("hosts", "waits"), [("1", False), ("2", True)])
+def test_a_rank_stops_later_than_torchruns_of_several_hosts_hear_of_a_change(hosts, waits, monkeypatch):
+    slept = []
+    monkeypatch.setattr(launch.time, "sleep", slept.append)
+    launch.await_agent({**TORCHRUN, "TORCHELASTIC_RUN_ID": "job", "GROUP_WORLD_SIZE": hosts})
+    launch.await_agent(HOROVOD)
+    assert slept == [launch.SECONDS_FOR_AGENTS] * waits
+
+
 def test_this_process_was_not_launched():
     assert launched().alone
 

@@ -20,6 +20,8 @@ from typing import NamedTuple, NoReturn
 from wirebench.errors import PeerLost, UserError, line_of
 
 SECONDS_FOR_RANK_0 = 3.0
+SECONDS_FOR_AGENTS = 5.0
+"""In which torchruns of several hosts hear that a host has come or gone: they look about once a second."""
 VIRTUAL_WORKERS = 4
 COMMANDS = {"torch": "torchrun --nproc-per-node {size}", "horovod": "horovodrun -np {size} python"}
 """How an engine's own launcher is called on one host; the script follows."""
@@ -234,6 +236,16 @@ def _tell_torchrun(line: str) -> None:
         # The line itself is on its way already.
         with suppress(OSError):
             Path(path).write_text(json.dumps(content), encoding="utf-8")
+
+
+def await_agent(environment: Environment = os.environ) -> None:
+    """Before a rank ends that stopped because another one was told to: torchrun on this host may be about to tell it.
+
+    So it is where a host comes or goes: each torchrun ends its ranks when it hears of that, to start all anew. One
+    whose rank has ended by itself until then takes the job for done, and the others wait for its host for ever.
+    """
+    if "TORCHELASTIC_RUN_ID" in environment and int(environment.get("GROUP_WORLD_SIZE", 1)) > 1:
+        time.sleep(SECONDS_FOR_AGENTS)
 
 
 def end_process(code: int, tidy: bool = True, told: bool = False) -> NoReturn:
