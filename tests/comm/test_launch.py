@@ -60,7 +60,7 @@ def test_the_environment_names_the_launcher_and_the_place(environment, place):
 
 @pytest.mark.parametrize(("hosts", "waits"), [("1", False), ("2", True)])
 def test_a_rank_stops_later_than_torchruns_of_several_hosts_hear_of_a_change(hosts, waits, monkeypatch):
-    slept = []
+    slept: list[float] = []
     monkeypatch.setattr(launch.time, "sleep", slept.append)
     launch.await_agent({**TORCHRUN, "TORCHELASTIC_RUN_ID": "job", "GROUP_WORLD_SIZE": hosts})
     launch.await_agent(HOROVOD)
