@@ -33,8 +33,7 @@ class NotedRun(NamedTuple):
     @property
     def machine(self) -> str:
         """The processor it ran on, with its cores."""
-        cpu = self.has("environment", "cpu") or {}
-        return f"{processor(cpu)} with {cpu.get('cores')} cores" if cpu.get("model") else "an unknown machine"
+        return machine(self.has("environment", "cpu") or {})
 
     @property
     def commit(self) -> str:
@@ -46,6 +45,17 @@ class NotedRun(NamedTuple):
     def diverged(self) -> bool:
         """Whether training ended before its time because of numbers that were not finite, or of its own guard."""
         return self.record["status"] == "diverged"
+
+
+def machine(cpu: Mapping[str, Any]) -> str:
+    """A record's CPU in words, with its cores."""
+    return f"{processor(cpu)} with {cpu.get('cores')} cores" if cpu.get("model") else "an unknown machine"
+
+
+def machine_of(folder: Path) -> str | None:
+    """That of the first run right below `folder`; None where there is none."""
+    path = next(iter(sorted(folder.glob("*/record.json"))), None)
+    return None if path is None else NotedRun(path.parent, {}, schema.read(path)).machine
 
 
 def processor(cpu: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from suite.planner import ranges
+from suite.studies import notes
 from suite.studies.prediction import listed, signed
 from suite.studies.prediction.run import CONFIG, FORTY
 from suite.studies.prediction.signed import Signed
@@ -99,8 +100,25 @@ def test_mistakes_in_a_list_are_one_line(lines, problem, tmp_path, machine, caps
 
 
 def test_only_a_list_is_predicted(tmp_path, capsys) -> None:
-    assert verb.run("prediction")(["--predict-only", "--out", str(tmp_path)], verb.nothing) == 2
-    assert "--predict-only: goes with --list" in capsys.readouterr().err
+    for words in (["--predict-only"], ["--machine", str(tmp_path)]):
+        assert verb.run("prediction")([*words, "--out", str(tmp_path)], verb.nothing) == 2
+        assert f"{words[0]}: goes with --list" in capsys.readouterr().err
+
+
+def test_constants_of_another_machine_predict_no_run_of_this_one(tmp_path, machine, monkeypatch, capsys) -> None:
+    other, own = tmp_path / "other", tmp_path / "own"
+    for folder in (other, own):
+        put(folder, "run", 0, made(0.2, 0.2))
+        (folder / "outside.json").write_text(MACHINE)
+    words, fake = write(tmp_path, "2x1gbit wfbp none native"), Fake()
+    run, cpu = verb.run("prediction"), notes.read(own, {})[0].record["environment"]["cpu"]
+    monkeypatch.setattr(environment, "cpu", lambda: {**cpu, "cores": 64})
+    assert run([*words, "--machine", str(other)], fake) == 2 and not fake.commands
+    assert f"--machine: {other} has runs of " in capsys.readouterr().err
+    monkeypatch.setattr(environment, "cpu", lambda: cpu)
+    assert run([*words, "--machine", str(own)], fake) == 0 and len(fake.commands) == 1
+    before = signed.load(tmp_path / "out")
+    assert before is not None and before.fitted_to == str(own / "outside.json")
 
 
 def test_a_report_compares_what_was_signed(tmp_path) -> None:

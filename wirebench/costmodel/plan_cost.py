@@ -27,7 +27,6 @@ from typing import Literal, NamedTuple
 from wirebench.collectives.execution.segments import IN_FLIGHT
 from wirebench.collectives.plan import Message, Plan, messages
 from wirebench.costmodel.routes import DirectedLink, Network, network_of
-from wirebench.topology.processor import Processor
 from wirebench.topology.tree import Link, Topology, link_for
 
 SAME_REQUESTS = 2  # of which the last is priced
@@ -229,7 +228,7 @@ def _load(parcels: Sequence[_Parcel], topology: Topology, item_bytes: float) -> 
         wire |= _on_lanes(parcels, network, item_bytes, carried, speeds)
     waking = topology.round_seconds * len({parcel.dst for parcel in parcels}) + topology.processor.engine_round_seconds
     shared = _shared_seconds(parcels, topology, item_bytes)
-    work = _work(parcels, topology.processor, item_bytes)
+    work = _work(parcels, topology, item_bytes)
     if topology.processor.cores:
         for rank, seconds in adding.items():
             work[rank] += seconds
@@ -257,13 +256,14 @@ def _on_lanes(
     return {link: num_bytes / speeds[link].bytes_per_second for link, num_bytes in most.items()}
 
 
-def _work(parcels: Iterable[_Parcel], processor: Processor, item_bytes: float) -> defaultdict[int, float]:
+def _work(parcels: Iterable[_Parcel], topology: Topology, item_bytes: float) -> defaultdict[int, float]:
     """Seconds of one core that a round's messages cost each rank at its ends of them."""
     work: defaultdict[int, float] = defaultdict(float)
-    if processor.free:
+    if topology.processor.free:
         return work
+    message, byte = topology.processor.message(topology.size), topology.processor.seconds_per_byte
     for parcel in parcels:
-        end = processor.message_seconds + parcel.items * item_bytes * processor.seconds_per_byte
+        end = message + parcel.items * item_bytes * byte
         work[parcel.src] += end
         work[parcel.dst] += end
     return work

@@ -18,7 +18,7 @@ from suite.planner import ranges
 from suite.studies import trust
 from suite.studies.claim import together
 from suite.studies.findings import Finding
-from suite.studies.notes import NOTE, NotedRun
+from suite.studies.notes import NOTE, NotedRun, machine_of
 from suite.studies.page import Page
 from suite.studies.prediction import cells, signed
 from suite.studies.prediction import outside as simulations
@@ -27,7 +27,6 @@ from suite.studies.prediction.outside import Outside, from_outside
 from suite.studies.prediction.resimulated import RATES
 from suite.studies.prediction.signed import Signed
 from suite.studies.runner import RESULTS
-from wirebench.record import schema
 from wirebench.utils import markdown
 
 AFTERWARDS = ("naive", "sync_easgd")
@@ -80,11 +79,17 @@ def _finding(folder: Path) -> Finding:
 def committed() -> list[list[str]]:
     """The runs that ranges rest on, and those of lists that were made on other machines, with constants of their own.
 
-    Constants need to know how long compressors work there.
+    Constants need to know how long compressors work there: a machine's folder that says so comes first.
     """
-    shared = _shared()
-    others = [folder for folder in _listed() if folder not in shared]
-    return [["--simulate"], *(["--simulate"] * (folder / RATES).is_file() + [str(folder)] for folder in others)]
+    others: dict[str | None, list[Path]] = {}
+    for folder in _listed():
+        if folder not in _shared():
+            others.setdefault(machine_of(folder), []).append(folder)
+    calls = [["--simulate"]]
+    for folders in others.values():
+        folders.sort(key=lambda folder: not (folder / RATES).is_file())
+        calls.append(["--simulate"] * (folders[0] / RATES).is_file() + list(map(str, folders)))
+    return calls
 
 
 def _folders(options: argparse.Namespace) -> list[Path]:
@@ -93,20 +98,14 @@ def _folders(options: argparse.Namespace) -> list[Path]:
 
 def _shared() -> list[Path]:
     """The forty, and the lists whose runs share the machine's constants with them."""
-    machine = _machine(FOLDER)
-    return [FOLDER, *(folder for folder in _listed() if _machine(folder) == machine)]
+    machine = machine_of(FOLDER)
+    return [FOLDER, *(folder for folder in _listed() if machine_of(folder) == machine)]
 
 
 def _listed() -> list[Path]:
     """Of every list that was predicted before and has a run."""
     found = sorted(path.parent for path in FOLDER.parent.glob(f"{FOLDER.name}-*/{signed.FILE}"))
     return [folder for folder in found if any(folder.glob(f"*/{NOTE}"))]
-
-
-def _machine(folder: Path) -> str | None:
-    """That of the first of its runs; None where there is none."""
-    path = next(iter(sorted(folder.glob("*/record.json"))), None)
-    return None if path is None else NotedRun(path.parent, {}, schema.read(path)).machine
 
 
 def document(

@@ -53,6 +53,9 @@ STEPS = (0.2, 0.03)
 step too small to see that sees noise."""
 LEAST = 4
 LEAST_FACTOR, MOST_FACTOR = 0.05, 20.0
+PULL = 0.1
+"""Towards where the search begins: a constant that is e times as large counts like a run that is off by so much. Runs
+may not tell what a message costs from what passes between two: this keeps either from taking all."""
 ROBUST_SCALE = 0.05
 """Errors beyond this share of a step's time count less and less, so that a few disturbed runs bend nothing."""
 
@@ -195,10 +198,13 @@ def fit(runs: Sequence[Resimulated]) -> Processor:
     def machine(logarithms: NDArray[np.float64]) -> Processor:
         return Processor(cores, **dict(zip(FITTED, np.exp(logarithms).tolist(), strict=True)))
 
-    def errors(logarithms: NDArray[np.float64]) -> list[float]:
-        return [math.log1p(run.error(machine(logarithms))) for run in runs]
+    begin, low, high = np.log(np.array(list(FITTED.values()))).T
 
-    found, low, high = np.log(np.array(list(FITTED.values()))).T
+    def errors(logarithms: NDArray[np.float64]) -> list[float]:
+        pulls = PULL * (logarithms - begin)
+        return [*(math.log1p(run.error(machine(logarithms))) for run in runs), *pulls.tolist()]
+
+    found = begin
     for step in STEPS:
         found = least_squares(
             errors, found, bounds=(low, high), loss="soft_l1", f_scale=ROBUST_SCALE, diff_step=step, max_nfev=12

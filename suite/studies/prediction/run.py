@@ -3,6 +3,7 @@
 wirebench study prediction run                 all that are not there yet, into results/prediction
 wirebench study prediction run --list FILE     those that a file names (suite/studies/prediction/hundred.toml), each
                                                predicted first: predicted.json, with the commit that predicts
+wirebench study prediction run --list FILE --machine FOLDER    by the constants of other runs of this machine
 wirebench study prediction report              afterwards: table.md and the figure
 
 The machine should have nothing else to do: a prediction is made of what is measured just before, and knows of nothing
@@ -14,10 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from suite.planner import ranges
+from suite.studies import notes
 from suite.studies.prediction import listed, signed
 from suite.studies.prediction.listed import Composition
 from suite.studies.runner import RESULTS, Launch, Part, measure
 from wirebench.errors import UserError
+from wirebench.telemetry import environment
 from wirebench.utils.cli import check_outputs
 
 CONFIG = Path("configs/tables/prediction_resnet20.toml")
@@ -48,6 +51,8 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--config", type=Path, default=CONFIG, metavar="FILE", help="what is trained (%(default)s)")
     add("--first", type=int, metavar="N", help="only the first N compositions")
     add("--list", type=Path, metavar="FILE", help="instead of the forty: those of this file, predicted first")
+    add("--machine", type=Path, metavar="FOLDER", help="with --list: of runs of this machine, whose outside.json "
+        "and rates.jsonl predict (results/prediction)")  # fmt: skip
     add("--predict-only", action="store_true", help="with --list: predict, and run nothing")
     add("--out", type=Path, default=RESULTS / "prediction", metavar="FOLDER", help="where the results go")
 
@@ -56,21 +61,35 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """All forty, or the first."""
     if options.first is not None and options.first < 1:
         raise UserError(f"--first: must be positive, got {options.first}")
-    if options.predict_only and options.list is None:
-        raise UserError("--predict-only: goes with --list")
+    for name in ("predict_only", "machine"):
+        if getattr(options, name) and options.list is None:
+            raise UserError(f"--{name.replace('_', '-')}: goes with --list")
     chosen = (FORTY if options.list is None else listed.load(options.list))[: options.first]
     planned, out = [each.training(options.config) for each in chosen], options.out.resolve()
     for each in planned:
         each.check()
     if options.list is not None:
-        if out == ranges.SHIPPED.parent:
+        machine = ranges.SHIPPED if options.machine is None else options.machine / ranges.SHIPPED.name
+        if out == machine.parent.resolve():
             raise UserError(f"--out: {options.out} has the runs that the predictions rest on; name another folder")
-        predict(chosen, options, out)
+        if not options.predict_only:
+            _check_machine(machine.parent)
+        predict(chosen, options, out, machine)
     return [] if options.predict_only else measure({out: planned}, launch, options.again)
 
 
-def predict(chosen: Sequence[Composition], options: argparse.Namespace, out: Path) -> None:
-    """Sign what is predicted of runs that are not there yet; UserError where a run is there without its prediction."""
+def _check_machine(folder: Path) -> None:
+    """UserError where the runs of `folder` are another machine's: its constants would predict that one's steps."""
+    theirs, here = notes.machine_of(folder), notes.machine(environment.cpu())
+    if theirs not in (None, here):
+        raise UserError(f"--machine: {folder} has runs of {theirs}, and this is {here}; name a folder of its own runs")
+
+
+def predict(chosen: Sequence[Composition], options: argparse.Namespace, out: Path, machine: Path) -> None:
+    """Sign what is predicted of runs that are not there yet; UserError where a run is there without its prediction.
+
+    machine  the file of constants
+    """
     known = signed.load(out)
     steps = {} if known is None else known.steps
     missing = [each for each in chosen if each.name not in steps]
@@ -80,7 +99,7 @@ def predict(chosen: Sequence[Composition], options: argparse.Namespace, out: Pat
         raise UserError(f"{out / signed.FILE}: does not predict {missing[0].name}; --out names another folder")
     if missing:
         check_outputs(out=out / signed.FILE)
-        signed.save(out, signed.predict(chosen, options.config, ranges.SHIPPED))
+        signed.save(out, signed.predict(chosen, options.config, machine))
 
 
 def series(quick: bool) -> list[Part]:
