@@ -119,6 +119,9 @@ def test_constants_of_another_machine_predict_no_run_of_this_one(tmp_path, machi
     assert run([*words, "--machine", str(own)], fake) == 0 and len(fake.commands) == 1
     before = signed.load(tmp_path / "out")
     assert before is not None and before.fitted_to == str(own / "outside.json")
+    assert run(words, fake) == 0 and len(fake.commands) == 1, "by the same constants, unsaid"
+    assert run([*words, "--machine", str(other)], fake) == 2
+    assert f"predicted.json predicts by {own / 'outside.json'}; --out names another" in capsys.readouterr().err
 
 
 def test_a_report_compares_what_was_signed(tmp_path) -> None:

@@ -18,7 +18,7 @@ from suite.planner import ranges
 from suite.studies import notes
 from suite.studies.prediction import listed, signed
 from suite.studies.prediction.listed import Composition
-from suite.studies.runner import RESULTS, Launch, Part, measure
+from suite.studies.runner import RESULTS, ROOT, Launch, Part, measure, within
 from wirebench.errors import UserError
 from wirebench.telemetry import environment
 from wirebench.utils.cli import check_outputs
@@ -69,13 +69,23 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     for each in planned:
         each.check()
     if options.list is not None:
-        machine = ranges.SHIPPED if options.machine is None else options.machine / ranges.SHIPPED.name
+        machine = _constants(options.machine, out)
         if out == machine.parent.resolve():
             raise UserError(f"--out: {options.out} has the runs that the predictions rest on; name another folder")
         if not options.predict_only:
             _check_machine(machine.parent)
         predict(chosen, options, out, machine)
     return [] if options.predict_only else measure({out: planned}, launch, options.again)
+
+
+def _constants(folder: Path | None, out: Path) -> Path:
+    """The file that predicts the runs of `out`: once it has, that of then; UserError where another one is asked for."""
+    known, named = signed.load(out), None if folder is None else (folder / ranges.SHIPPED.name).resolve()
+    if known is None:
+        return named or ranges.SHIPPED
+    if named and within(named) != known.fitted_to:
+        raise UserError(f"--machine: {out / signed.FILE} predicts by {known.fitted_to}; --out names another folder")
+    return ROOT / known.fitted_to
 
 
 def _check_machine(folder: Path) -> None:
