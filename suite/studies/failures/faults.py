@@ -19,7 +19,7 @@ from suite.studies.significance import mean_between, quantile_between
 ELASTIC, PLAIN = "elastic.jsonl", "plain.jsonl"
 EACH = 30
 """Faults of each kind before a bound counts as held."""
-BESIDE = 10
+BESIDE = 5
 """Faults of each kind of the job beside, which holds no bound."""
 
 

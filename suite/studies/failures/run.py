@@ -2,7 +2,7 @@
 
 wirebench study failures run --data FOLDER           all parts, into results/failures
 wirebench study failures run --parts elastic         360 trials of an elastic job, 30 of each kind: about 75 min
-wirebench study failures run --parts plain           120 trials of a job with checkpoints in its place: about 40 min
+wirebench study failures run --parts plain           60 trials of a job with checkpoints in its place: about 20 min
 wirebench study failures run --parts worlds --data FOLDER    4 hosts, then 3, then 4, on both engines: about 30 min
 wirebench study failures run --parts checkpoints     VGG-16, one checkpoint every 50 steps: about 9 min
 wirebench study failures report                      afterwards: table.md and its figure
@@ -195,7 +195,7 @@ def series(quick: bool) -> list[Part]:
     """All parts; quick: a fault of each kind."""
     if quick:
         return [Part(4, ["--parts", "elastic", "--trials", str(len(FAULTS))])]
-    parts = [Part(75, ["--parts", "elastic"]), Part(40, ["--parts", "plain"]), Part(9, ["--parts", "checkpoints"])]
+    parts = [Part(75, ["--parts", "elastic"]), Part(20, ["--parts", "plain"]), Part(9, ["--parts", "checkpoints"])]
     if os.geteuid() != 0:
         print("failures: worlds is left out: needs root", file=sys.stderr)
         return parts
