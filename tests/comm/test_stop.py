@@ -3,8 +3,11 @@
 import os
 import random
 import signal
+import subprocess
+import sys
 import threading
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,10 @@ import torch.distributed as dist
 from tests.distributed.ends import assert_same_end, checkpoints, losses, record
 from tests.distributed.launch import CONFIG, here, trouble
 from wirebench.comm import stop
+from wirebench.comm import store as meeting
 from wirebench.comm.stop import Stopper, steps_between_looks
+from wirebench.comm.store import Place
+from wirebench.errors import PeerLost
 
 
 def test_a_signal_is_a_wish(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,6 +47,30 @@ def test_a_launcher_that_is_gone_is_a_wish(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(os, "getppid", lambda: 1)
     stopper.before_step(4)
     assert stopper.told and stopper.after_step(4)
+
+
+def test_a_store_whose_rank_is_stopped_is_a_loss_and_no_endless_wait() -> None:
+    """The stopped rank's host goes on answering for its connections. A key that is missing is waited for as long."""
+    words = (
+        "import sys, time; from wirebench.comm import store\n"
+        "place, server = store.listen('127.0.0.1'); kept = store.keep(place, server, 30.0)\n"
+        "print(place.port, place.word, flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True) as rank_0:
+        assert rank_0.stdout is not None
+        port, word = rank_0.stdout.readline().split()
+        joined = meeting.join(Place("127.0.0.1", int(port), word), 1.0)
+        stopper = Stopper(joined)
+        assert not stopper.after_step(3)
+        late = threading.Timer(1.5, meeting.join(Place("127.0.0.1", int(port), word), 1.0).set, ["late", "word"])
+        late.start()
+        joined.wait(["late"], timedelta(seconds=10))
+        rank_0.send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(PeerLost):
+            stopper.after_step(4)
+        assert time.monotonic() - began < 10
+        rank_0.kill()
 
 
 def test_the_first_wish_counts_from_its_step_on() -> None:

@@ -6,6 +6,7 @@ tells the others once which ends of those are its own, and which of them it is c
 
 import os
 import socket
+import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -52,6 +53,13 @@ def end_silence_of(connection: socket.socket, seconds: float) -> None:
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, round(seconds / 2)))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+
+
+def end_wait_of(connection: socket.socket, seconds: float) -> None:
+    """Let a read from it fail after so long: of a process that is stopped, whose host goes on answering for it."""
+    whole = int(seconds)
+    wait = struct.pack("ll", whole, round(1e6 * (seconds - whole)))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
 
 
 def hang_up(store: dist.Store | None) -> None:

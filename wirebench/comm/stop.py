@@ -17,6 +17,8 @@ from types import FrameType
 
 import torch.distributed as dist
 
+from wirebench.comm.peers import reporting_loss
+
 KEY = "stop"
 LOOK_EVERY_SECONDS = 0.5
 SAME_WISH_SECONDS = 2.0
@@ -68,14 +70,19 @@ class Stopper:
         if self._parent is not None and os.getppid() != self._parent:
             self.told = True
         if (self.told or self._regroup) and self._store is not None and not self._written:
-            self._store.compare_set(KEY, "", str(step))
+            with reporting_loss():
+                self._store.compare_set(KEY, "", str(step))
             self._written = True
 
     def after_step(self, step: int) -> bool:
-        """Whether step `step` was the last one; all ranks get the same answer if all ask after the same steps."""
+        """Whether step `step` was the last one; all ranks get the same answer if all ask after the same steps.
+
+        Raises PeerLost where the rank that keeps the store does not answer.
+        """
         if self._store is None:
             return self.told
-        return bool(self._store.check([KEY])) and int(self._store.get(KEY)) <= step
+        with reporting_loss():
+            return bool(self._store.check([KEY])) and int(self._store.get(KEY)) <= step
 
     def heard(self, step: int) -> bool:
         """After step `step`, before the next: whether any rank was told to stop, as far as this one knows.

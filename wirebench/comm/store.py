@@ -20,7 +20,7 @@ from typing import NamedTuple
 import psutil
 import torch.distributed as dist
 
-from wirebench.comm.connections import connections_to, end_silence_of
+from wirebench.comm.connections import connections_to, end_silence_of, end_wait_of
 
 _NAMES = {"torchrun": "TORCHELASTIC_RUN_ID", "srun": "SLURM_JOB_ID"}
 """The variable in which a launcher names the job to all ranks; torchrun's is random, unless --rdzv-id is given."""
@@ -94,9 +94,10 @@ def join(place: Place, seconds: float) -> dist.Store:
     """A store that another process keeps."""
     timeout = timedelta(seconds=seconds)
     store = dist.TCPStore(place.host, place.port, is_master=False, timeout=timeout, wait_for_workers=False)
-    # Its own timeout does not count while it waits for an answer.
+    # Its own timeout does not count while it waits for an answer: a key it waits for itself, without reading.
     for connection in connections_to(store.port):
         end_silence_of(connection, seconds)
+        end_wait_of(connection, seconds)
     return dist.PrefixStore(_prefix(place), store)
 
 

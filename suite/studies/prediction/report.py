@@ -79,17 +79,11 @@ def _finding(folder: Path) -> Finding:
 def committed() -> list[list[str]]:
     """The runs that ranges rest on, and those of lists that were made on other machines, with constants of their own.
 
-    Constants need to know how long compressors work there: a machine's folder that says so comes first.
+    Constants need to know how long compressors work there: a list that was predicted by another list's has none.
     """
-    others: dict[str | None, list[Path]] = {}
-    for folder in _listed():
-        if folder not in _shared():
-            others.setdefault(machine_of(folder), []).append(folder)
-    calls = [["--simulate"]]
-    for folders in others.values():
-        folders.sort(key=lambda folder: not (folder / RATES).is_file())
-        calls.append(["--simulate"] * (folders[0] / RATES).is_file() + list(map(str, folders)))
-    return calls
+    shared = _shared()
+    others = [folder for folder in _listed() if folder not in shared]
+    return [["--simulate"], *(["--simulate"] * (folder / RATES).is_file() + [str(folder)] for folder in others)]
 
 
 def _folders(options: argparse.Namespace) -> list[Path]:
