@@ -22,7 +22,7 @@ def test_turns_with_and_without_a_checkpoint(tmp_path: Path) -> None:
     ended = fork("torch", 2, [*words, f"--json={tmp_path / 'it.json'}"], tmp_path, script="-m suite bench checkpoint")
     assert ended.code == 0, ended.said
     found = json.loads((tmp_path / "it.json").read_text())
-    assert found["processes"] == 2 and found["stall"]["mean"] > 0
+    assert found["processes"] == 2 and found["stall_share"] > 0
     # Parameters and momentum of 272,474 elements, and the residual of each of two ranks.
     assert found["checkpoint_bytes"] > 4 * 4 * 272_474
     assert [len(seconds) for seconds in found["turns"].values()] == [2, 2]
