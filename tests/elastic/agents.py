@@ -35,6 +35,7 @@ class Agents:
         # Nobody's agent keeps the rendezvous: whichever host is lost, the others find each other.
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.folder, self.run = folder, folder / f"elastic-{self.store.port}"
+        self.since = time.time()
         self.agents: dict[str, subprocess.Popen[bytes]] = {}
         self.words = [
             *torchrun, "--nnodes", "3:4", "--nproc-per-node", "1", "--max-restarts", "9",

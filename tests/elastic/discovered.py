@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ class Discovered:
 
     def __init__(self, folder: Path, words: Sequence[str], environment: Mapping[str, str]) -> None:
         self.folder, self.run, self.environment = folder, folder / "run", environment
+        self.since = time.time()
         self.there: list[str] = []
         self.lost: list[str] = []
         self.job: Job | None = None

@@ -61,7 +61,7 @@ def test_from_four_hosts_to_three_and_back(
     kept = mean_residual(checkpoints(hosts.run)[-1])
     torch.testing.assert_close(kept, torch.full_like(kept, 2.5 * (1 - shrunk["lost_residual"])), rtol=1e-6, atol=0)
     assert [entry["epoch"] for entry in told["history"]] == list(range(len(told["history"])))
-    assert not any(commits_of(host, size) for host in hosts.names for size in (3, 4))
+    assert not any(commits_of(hosts, host, size) for host in hosts.names for size in (3, 4))
 
 
 def mean_residual(checkpoint: Path) -> torch.Tensor:

@@ -57,9 +57,15 @@ def end_silence_of(connection: socket.socket, seconds: float) -> None:
 
 def end_wait_of(connection: socket.socket, seconds: float) -> None:
     """Let a read from it fail after so long: of a process that is stopped, whose host goes on answering for it."""
-    whole = int(seconds)
-    wait = struct.pack("ll", whole, round(1e6 * (seconds - whole)))
+    wait = struct.pack("ll", *divmod(round(1e6 * seconds), 10**6))
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+
+
+def cut(store: dist.Store) -> None:
+    """Close this process's connections to a store that did not answer: a late answer would pass for the next one's."""
+    for copy in connections_to(_port(store) or 0):
+        with suppress(OSError):
+            copy.shutdown(socket.SHUT_RDWR)
 
 
 def hang_up(store: dist.Store | None) -> None:
@@ -67,13 +73,17 @@ def hang_up(store: dist.Store | None) -> None:
 
     Back ends close theirs only when the process ends, which would then look like one more rank that is gone.
     """
-    inner = store
-    while isinstance(inner, dist.PrefixStore):  # torchrun's store has the job's prefix and the reunion's
-        inner = inner.underlying_store
-    spared = inner.port if isinstance(inner, dist.TCPStore) else None
+    spared = _port(store)
     for copy in _copies(lambda each: spared not in (each.laddr.port, each.raddr.port)):
         with suppress(OSError):
             copy.shutdown(socket.SHUT_RDWR)
+
+
+def _port(store: dist.Store | None) -> int | None:
+    inner = store
+    while isinstance(inner, dist.PrefixStore):  # torchrun's store has the job's prefix and the reunion's
+        inner = inner.underlying_store
+    return inner.port if isinstance(inner, dist.TCPStore) else None
 
 
 def _established() -> list[Any]:

@@ -242,7 +242,8 @@ def await_agent(environment: Environment = os.environ) -> None:
     """Before a rank ends that stopped because another one was told to: torchrun on this host may be about to tell it.
 
     So it is where a host comes or goes: each torchrun ends its ranks when it hears of that, to start all anew. One
-    whose rank has ended by itself until then takes the job for done, and the others wait for its host for ever.
+    whose rank has ended by itself until then takes the job for done, and the others wait for its host for ever. That
+    is left where torchruns hear of it later than this rank waits.
     """
     if "TORCHELASTIC_RUN_ID" in environment and int(environment.get("GROUP_WORLD_SIZE", 1)) > 1:
         time.sleep(SECONDS_FOR_AGENTS)

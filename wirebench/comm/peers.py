@@ -268,8 +268,8 @@ class _Book:
 def _within(seconds: float, call: Callable[[], Any]) -> tuple[bool, Any]:
     """Whether a call of the store's ends without a RuntimeError within so many seconds, and what it returns.
 
-    The store's own timeout does not count while it waits for an answer: where the host that keeps it is cut off, that
-    takes as long as TCP tries, a quarter of an hour.
+    The store's own timeout does not count while it waits for an answer: where the host that keeps it is cut off, or its
+    process is stopped, that takes as long as the job's timeout (store.join), which is too long here.
     """
     answers: list[Any] = []
 

@@ -12,12 +12,15 @@ import functools
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import torch.distributed as dist
 
+from wirebench.comm.connections import cut
 from wirebench.comm.peers import reporting_loss
+from wirebench.errors import PeerLost
 
 KEY = "stop"
 LOOK_EVERY_SECONDS = 0.5
@@ -70,7 +73,7 @@ class Stopper:
         if self._parent is not None and os.getppid() != self._parent:
             self.told = True
         if (self.told or self._regroup) and self._store is not None and not self._written:
-            with reporting_loss():
+            with self._asking():
                 self._store.compare_set(KEY, "", str(step))
             self._written = True
 
@@ -81,7 +84,7 @@ class Stopper:
         """
         if self._store is None:
             return self.told
-        with reporting_loss():
+        with self._asking():
             return bool(self._store.check([KEY])) and int(self._store.get(KEY)) <= step
 
     def heard(self, step: int) -> bool:
@@ -95,6 +98,17 @@ class Stopper:
             return self.told
         self._looked_at = now
         return self.after_step(step)
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        """Around a question to the store, which then is asked nothing more where it does not answer."""
+        try:
+            with reporting_loss():
+                yield
+        except PeerLost:
+            if self._store is not None:
+                cut(self._store)
+            raise
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()

@@ -72,9 +72,13 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         machine = _constants(options.machine, out)
         if out == machine.parent.resolve():
             raise UserError(f"--out: {options.out} has the runs that the predictions rest on; name another folder")
-        if not options.predict_only:
+        signs, runs = signed.load(out) is None, not options.predict_only
+        if signs and runs:
             _check_machine(machine.parent)
         predict(chosen, options, out, machine)
+        if runs and not all(each.is_there(out) for each in planned):
+            # What is there has been measured, whatever predicted it; the rest belongs to the same machine.
+            _check_machine(out if notes.machine_of(out) else machine.parent)
     return [] if options.predict_only else measure({out: planned}, launch, options.again)
 
 
@@ -92,7 +96,9 @@ def _check_machine(folder: Path) -> None:
     """UserError where the runs of `folder` are another machine's: its constants would predict that one's steps."""
     theirs, here = notes.machine_of(folder), notes.machine(environment.cpu())
     if theirs not in (None, here):
-        raise UserError(f"--machine: {folder} has runs of {theirs}, and this is {here}; name a folder of its own runs")
+        raise UserError(
+            f"{folder} has runs of {theirs}, and this is {here}; --machine and --out name folders of its own"
+        )
 
 
 def predict(chosen: Sequence[Composition], options: argparse.Namespace, out: Path, machine: Path) -> None:
