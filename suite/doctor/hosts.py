@@ -9,6 +9,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from wirebench.errors import UserError
@@ -82,8 +83,10 @@ class Host:
     def close(self) -> None:
         """The agent ends when nobody asks any more."""
         for pipe in (self._agent.stdin, self._agent.stdout):
-            if pipe is not None:
-                pipe.close()
+            # A question that never reached an agent that has gone waits in the pipe, and would be sent once more.
+            with suppress(BrokenPipeError):
+                if pipe is not None:
+                    pipe.close()
         try:
             self._agent.wait(5)
         except subprocess.TimeoutExpired:

@@ -10,6 +10,7 @@ import time
 from datetime import timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 import torch.distributed as dist
 
@@ -59,31 +60,38 @@ def test_a_store_whose_rank_is_stopped_is_a_loss_and_no_endless_wait() -> None:
     with subprocess.Popen([sys.executable, "-c", words], stdout=subprocess.PIPE, text=True) as rank_0:
         assert rank_0.stdout is not None
         port, word = rank_0.stdout.readline().split()
-        joined = meeting.join(Place("127.0.0.1", int(port), word), 1.0)
-        stopper = Stopper(joined)
-        assert not stopper.after_step(3)
-        late = threading.Timer(1.5, meeting.join(Place("127.0.0.1", int(port), word), 1.0).set, ["late", "word"])
-        late.start()
-        joined.wait(["late"], timedelta(seconds=10))
-        rank_0.send_signal(signal.SIGSTOP)
-        lost: list[PeerLost] = []
-
-        def look() -> None:
-            try:
-                stopper.after_step(4)
-            except PeerLost as error:
-                lost.append(error)
-
-        looks = threading.Thread(target=look, daemon=True)
-        looks.start()
-        looks.join(10)
-        rank_0.send_signal(signal.SIGCONT)
         try:
-            assert lost, "nobody interrupts what waits for ever in the store"
-            with pytest.raises(RuntimeError):  # and not the late answer to the question before
-                joined.check(["late"])
+            _stop_and_ask(rank_0, Place("127.0.0.1", int(port), word))
         finally:
-            rank_0.kill()
+            rank_0.kill()  # it would be waited for otherwise, stopped as it may be
+
+
+def _stop_and_ask(rank_0: "subprocess.Popen[str]", place: Place) -> None:
+    joined = meeting.join(place, 1.0)
+    stopper = Stopper(joined)
+    assert not stopper.after_step(3)
+    late = threading.Timer(1.5, meeting.join(place, 1.0).set, ["late", "word"])
+    late.start()
+    joined.wait(["late"], timedelta(seconds=10))
+    rank_0.send_signal(signal.SIGSTOP)
+    while psutil.Process(rank_0.pid).status() != psutil.STATUS_STOPPED:  # until then its threads go on answering
+        time.sleep(0.01)
+    told: list[bool | PeerLost] = []
+
+    def look() -> None:
+        try:
+            told.append(stopper.after_step(4))
+        except PeerLost as error:
+            told.append(error)
+
+    looks = threading.Thread(target=look, daemon=True)
+    looks.start()
+    looks.join(10)
+    rank_0.send_signal(signal.SIGCONT)
+    assert told, "nobody interrupts what waits for ever in the store"
+    assert isinstance(told[0], PeerLost), "a stopped process has answered"
+    with pytest.raises(RuntimeError):  # and not the late answer to the question before
+        joined.check(["late"])
 
 
 def test_the_first_wish_counts_from_its_step_on() -> None:

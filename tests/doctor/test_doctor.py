@@ -14,7 +14,7 @@ import pytest
 
 from suite.doctor import compare, visit, wire
 from suite.doctor.compare import Finding
-from suite.doctor.hosts import Unreachable, parse_hosts
+from suite.doctor.hosts import Host, Unreachable, parse_hosts
 from suite.doctor.wire import Timed
 from wirebench.errors import UserError
 
@@ -100,6 +100,16 @@ def test_one_host_alone_is_well() -> None:
     if told.code:  # a work tree with changes is like itself, all the same
         pytest.fail("\n".join(told.lines))
     assert told.lines == ["1 host, so no link was measured; nothing is wrong"]
+
+
+def test_a_host_that_has_gone_before_it_is_asked_is_left_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What could not be written to it is no output of the doctor's that nobody reads."""
+    monkeypatch.setenv("DIFFERS", json.dumps({"h4": {"refuses": "h4: Permission denied"}}))
+    host = Host("h4", SSH)
+    host._agent.wait(30)
+    with pytest.raises(Unreachable, match="h4: Permission denied"):
+        host.ask("facts")
+    host.close()
 
 
 @pytest.mark.parametrize(
