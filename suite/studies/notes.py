@@ -12,8 +12,14 @@ from wirebench.utils.files import write_atomically
 from wirebench.utils.parsing import json_of
 
 NOTE = "method.json"
-WIDEST = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2", "sve": "SVE"}
-"""Instructions by the kernel's flag, widest first."""
+WIDEST = {
+    "amx_tile": "AMX",
+    "avx512_vp2intersect": "AVX-512 VP2INTERSECT",
+    "avx512f": "AVX-512",
+    "avx2": "AVX2",
+    "sve": "SVE",
+}
+"""Instructions by the kernel's flag, widest and newest first."""
 
 
 class NotedRun(NamedTuple):
@@ -59,7 +65,7 @@ def machine_of(folder: Path) -> str | None:
 
 
 def processor(cpu: Mapping[str, Any]) -> str:
-    """A record's CPU by its name, with its widest instructions where they are known.
+    """A record's CPU by its name, with its widest and newest instructions where they are known.
 
     A hypervisor gives several generations one name, of which one starts messages in two thirds of another's time.
     """
