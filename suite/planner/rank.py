@@ -69,7 +69,7 @@ class Adviser:
         self._fastest: dict[tuple[str, float], Advice] = {}
 
     def all(self, names: Sequence[str], named: bool) -> tuple[list[Advice], dict[str, str]]:
-        """Every composition of these compressors, the fastest first; and those left out, with the reason.
+        """Every composition of these compressors, in the order of `place`; and those left out, with the reason.
 
         named  the user asked for them: also those of which noise says little
         Raises UserError where no schedule goes with dense gradients: nothing could be compared.

@@ -63,7 +63,7 @@ def sentence(
     plain = f"dense with {dense.scheduler} on {dense.collective}"
     if len(best) == 1:
         return f"The fastest dense composition is {plain.removeprefix('dense with ')}; nothing else could be ranked."
-    faster = sorted((each for each in best if place(each) < place(dense)), key=place)
+    faster = sorted((each for each in best if _before(each, dense)), key=place)
     first = _preferred([each for each in faster if each.compressor not in refused], accuracies) or dense
     ahead = [each for each in faster if each.compressor in refused]
     but = "".join(
@@ -118,6 +118,11 @@ def _names(several: Sequence[Advice]) -> str:
     """The first few, and how many more there are."""
     more = len(several) - MOST_NAMES
     return ", ".join(each.compressor for each in several[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def _before(each: Advice, dense: Advice) -> bool:
+    """Whether it stands before dense, and is predicted to be faster: a smaller risk alone is no reason to name it."""
+    return place(each) < place(dense) and each.images_per_second > dense.images_per_second
 
 
 def _gain(each: Advice, dense: Advice) -> str:

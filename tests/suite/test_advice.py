@@ -10,10 +10,12 @@ import pytest
 
 from suite.planner import ranges
 from suite.planner.accuracy import Accuracies, Ended
-from suite.planner.advice import WORTHWHILE, Advice
+from suite.planner.advice import WORTHWHILE, Advice, place
 from suite.planner.wording import not_counted
 from suite.studies.convergence import accuracies
 from tests.suite.test_advise import FEW, answer, faster
+from wirebench.simulation.pipeline import Step
+from wirebench.simulation.simulator import Factors, Simulated
 from wirebench.simulation.trace import SHIPPED, load
 
 
@@ -78,6 +80,23 @@ def test_dense_stands_before_what_is_hardly_faster(tmp_path):
     """Where computing hides everything, a lossy method's last microsecond is no reason for it."""
     found = answer(tmp_path, "--trace", "googlenet_k80", "--network", "ib200", "--workers", "4", *FEW)
     assert found["rows"][0]["compressor"] == "none"
+
+
+def test_of_steps_that_are_predicted_alike_the_one_with_less_to_lose_comes_first():
+    """The same step, of which either exchange may take twice as long: what is hidden shows in one of them."""
+
+    def advice(scheduler, longest):
+        low, high = Factors(0.9, 0.9), Factors(2.0, 2.0)
+        ends = {low: 0.99, high: longest}
+        found = SimpleNamespace(step=SimpleNamespace(seconds=1.0))
+        return Advice(
+            "topk", scheduler, "ring", cast(Simulated, found), 1.0,
+            lambda factors: cast(Step, SimpleNamespace(seconds=ends[factors])), (low, high),
+        )  # fmt: skip
+
+    risky, safe = advice("optimal", 1.6), advice("fused", 1.0)
+    assert sorted((risky, safe), key=place) == [safe, risky]
+    assert risky.expected_seconds == pytest.approx((0.99 + 4 + 1.6) / 6)
 
 
 def test_an_accuracy_of_another_density_is_marked(tmp_path, capsys):

@@ -89,8 +89,9 @@ def document(measured: Measured) -> str:
         f"{measured.said} {run.record['world_size']} workers, {run.machine}; "
         f"{counted((len(row.runs) for row in measured.rows), 'turn')} of each; {made_by}. Ranked before the runs, by "
         f"{ranked_by}, from the trace, the links' rate and the constants of {ranking.machine}.{elsewhere} Compressors "
-        f"that have a density work at {DENSITY:g}. Dense stands before what gains less than 1 %, and what "
-        "was never trained to an end stands last. A prediction leaves out loading and the update; its error is over "
+        f"that have a density work at {DENSITY:g}. The order is that of expected steps, (least + 4 x predicted + most) "
+        "/ 6; dense stands before what gains less than 1 %, and what was never trained to an end stands last. A "
+        "prediction leaves out loading and the update; its error is over "
         f"the measured step without them.{missing}",
         "",
         f"Made by `wirebench study ranking run`, which runs `{run.note['launch']}` and the like.",

@@ -1,6 +1,7 @@
 """wirebench study ranking: what the planner ranks is run, and its first choice is held against the rest."""
 
 import argparse
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -56,19 +57,22 @@ def test_the_ten_best_are_ranked_first_and_then_run(tmp_path: Path) -> None:
 
 
 def assert_ranked_as_the_planner_ranks(ranking: Ranking) -> None:
-    """By steps; dense before what gains less than a hundredth, what was never trained last."""
+    """By expected steps; dense before what gains less than a hundredth, what was never trained last."""
     known, machine = accuracies.load(), ranges.machine()
-    places = [
-        (not known.trained(each.compressor), each.seconds * (WORTHWHILE if each.compressor == DENSE else 1))
-        for each in ranking.best
-    ]
-    assert places == sorted(places)
+
+    def expected(each: Ranked) -> float:
+        return (each.low + 4 * each.seconds + each.high) / 6 * (WORTHWHILE if each.compressor == DENSE else 1)
+
+    assert [known.trained(each.compressor) for each in ranking.best] == [True] * ranked.COUNT
+    for one, other in itertools.pairwise(map(expected, ranking.best)):
+        assert one <= other * 1.001, "but for the digits that are written"
     assert all(each.low <= each.seconds <= each.high for each in ranking.best)
-    dense = next(each for each in ranking.best if each.compressor == DENSE)
-    composition = dense.on(CLUSTERS[CLUSTER])
+    first = ranking.best[0]
+    composition = first.on(CLUSTERS[CLUSTER])
     config = loader.to_dict(resolve(loader.load(ranked.ROOT / CLUSTERS[CLUSTER].config, list(composition.overrides))))
     outside = FromOutside(config, 2, "100mbit", 0.0, rates_of(ranges.SHIPPED.parent))
-    assert dense.seconds == pytest.approx(outside.seconds(machine.processor), rel=1e-3)
+    # The planner measures this machine's memory, which is not that of the rates.
+    assert first.seconds == pytest.approx(outside.seconds(machine.processor), rel=5e-3)
 
 
 def measured(folder: Path, *seconds: Sequence[float], utc: str = "2026-11-25T00:00:00+00:00") -> Path:
