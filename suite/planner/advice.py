@@ -20,6 +20,7 @@ HIDDEN = 0.02
 class Advice:
     """One composition.
 
+    samples    of all workers in a step
     stretched  its step with an exchange that takes so many times as long
     factors    of the shortest and of the longest exchange that it may have
     """
@@ -28,7 +29,7 @@ class Advice:
     scheduler: str
     collective: str
     found: Simulated
-    images_per_second: float
+    samples: float
     stretched: Callable[[Factors], Step] = field(repr=False)
     factors: tuple[Factors, Factors]
     unit: str = "images"
@@ -40,17 +41,21 @@ class Advice:
 
     @property
     def expected_seconds(self) -> float:
-        """Seconds of the step that are to be expected, by PERT's three points.
+        """Seconds of the step that are to be expected: of its prediction and of the ends of its range, as PERT weighs.
 
-        Of two steps that are predicted alike, one that just hides a long exchange has more to lose.
+        Of two steps that are predicted alike, one that barely hides a long exchange has more to lose.
         """
         return (self.between.low + 4 * self.found.step.seconds + self.between.high) / 6
 
     @property
+    def images_per_second(self) -> float:
+        """Images per second that are to be expected."""
+        return self.samples / self.expected_seconds
+
+    @property
     def images_between(self) -> Between:
         """Images per second, at least and at most."""
-        images = self.images_per_second * self.found.step.seconds
-        return Between(images / self.between.high, images / self.between.low)
+        return Between(self.samples / self.between.high, self.samples / self.between.low)
 
     @property
     def serial(self) -> float:
@@ -62,7 +67,7 @@ class Advice:
     @property
     def serial_between(self) -> Between:
         """The same, at least and at most."""
-        images, parts = self.images_per_second * self.found.step.seconds, self.found
+        parts = self.found
         seconds = [
             min(
                 step + factors.compress * parts.compress,
@@ -70,7 +75,7 @@ class Advice:
             )
             for step, factors in zip(self.between, self.factors, strict=True)
         ]
-        return Between(images / seconds[1], images / seconds[0])
+        return Between(self.samples / seconds[1], self.samples / seconds[0])
 
     @property
     def limit(self) -> str:
@@ -96,10 +101,10 @@ class Margin(NamedTuple):
 
 
 def _seconds(advice: Advice) -> float:
-    return advice.found.step.seconds
+    return advice.expected_seconds
 
 
-PREDICTED = Margin(_seconds, _seconds)
+EXPECTED = Margin(_seconds, _seconds)
 SURELY = Margin(lambda dense: dense.between.low, lambda lossy: lossy.between.high)
 """The shortest dense step, and the longest of the compressor's."""
 POSSIBLY = Margin(lambda dense: dense.between.high, lambda lossy: lossy.between.low)

@@ -45,8 +45,8 @@ def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice], git: Map
     points = ", and points of top-1 beside dense training, as measured (*: at another density)"
     note = (
         f"{setting.described}. Names: compressor, schedule, collective{points * bool(ranking.accuracies.known)}; dense "
-        f"in bold. At the ends: {setting.trace.unit}/s. Thin lines: ranges of a step, by {ranking.errors.runs} "
-        f"measured runs. {computed(git, *_sources(setting))}."
+        f"in bold. In the order of expected steps. At the ends: {setting.trace.unit}/s. Thin lines: ranges of a step, "
+        f"by {ranking.errors.runs} measured runs. {computed(git, *_sources(setting))}."
     )
     look = Look(drawn, bold=dense, legend_columns=1, spread="range of the step")
     return finished(stacked(bars, across, look, "Compositions by time per step", note))

@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 
 import schedulers
-from suite.planner.advice import POSSIBLY, PREDICTED, SURELY, Advice, Margin, place
+from suite.planner.advice import EXPECTED, POSSIBLY, SURELY, Advice, Margin, place
 from suite.planner.compositions import (
     DENSE,
     clash,
@@ -31,7 +31,7 @@ from wirebench.topology.tree import Topology
 
 SCHEDULERS = ("wfbp", "fused", "sync_easgd", "mg_wfbp", "optimal", "dear")
 QUICK = ("optimal", "dear")
-"""The best of all but a hundredth, where many rates are tried."""
+"""The best of all but for two hundredths, where many rates are tried."""
 COLLECTIVES = ("ring", "halving_doubling", "hierarchical", "blueconnect", "flexreduce")
 LOWEST_GBIT, HIGHEST_GBIT, STEPS, HALVINGS, HALVINGS_OF_ENDS = 0.01, 1000.0, 12, 5, 2
 """Rates between which break-evens are looked for, in how many steps, and how often one of these is halved: also for the
@@ -122,7 +122,7 @@ class Adviser:
         The highest such rate between LOWEST_GBIT and HIGHEST_GBIT; None: at no rate, inf: at the highest already. It is
         looked for in STEPS, then by halves: at the same rates for all compressors, so that the dense step is known.
         """
-        return self._limit(name, PREDICTED, HALVINGS)
+        return self._limit(name, EXPECTED, HALVINGS)
 
     def break_even_between(self, name: str) -> tuple[float | None, float | None]:
         """Gbit/s below which the compressor surely pays, and from which on it surely does not, as in break_even().
@@ -155,9 +155,9 @@ class Adviser:
         return _gbit_of(low + (high - low) * gains[0] / (gains[0] - gains[1]))
 
     def best(self, name: str, gbit: float) -> Advice:
-        """The fastest composition of a compressor at this rate between machines, but for a hundredth."""
+        """A compressor's composition with the shortest expected step at this rate between machines, of QUICK."""
         if (name, gbit) not in self._fastest:
-            self._fastest[name, gbit] = min(self._of(name, gbit, quick=True), key=lambda each: each.found.step.seconds)
+            self._fastest[name, gbit] = min(self._of(name, gbit, quick=True), key=lambda each: each.expected_seconds)
         return self._fastest[name, gbit]
 
     def _of(self, name: str, gbit: float | None, quick: bool = False) -> list[Advice]:
@@ -173,9 +173,9 @@ class Adviser:
                     continue
                 built = self._schedulers[scheduler]
                 step = simulator.step(built)
-                images = self.workers * self.trace.batch_size / step.step.seconds
+                samples = self.workers * self.trace.batch_size
                 stretched = functools.partial(simulator.stretched, step, built)
-                advices.append(Advice(name, scheduler, collective, step, images, stretched, factors, self.trace.unit))
+                advices.append(Advice(name, scheduler, collective, step, samples, stretched, factors, self.trace.unit))
         if not advices:
             raise UserError(f"no scheduler of {', '.join(chosen)} goes with it")
         return advices

@@ -121,6 +121,7 @@ def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
         "compressor": name, "scheduler": each.scheduler, "collective": each.collective,
         "density": ranking.densities[name], "images_per_second": each.images_per_second,
         "images_per_second_serial": each.serial, "step_seconds": each.found.step.seconds,
+        "step_seconds_expected": each.expected_seconds,
         "efficiency": each.found.efficiency,
         "bytes_per_step": {"payload": each.found.num_bytes, "wire": each.found.wire_bytes},
         "exposed_seconds": each.found.step.exposed, "compress_seconds": each.found.compress,
@@ -214,7 +215,7 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
     made.add_column("limit", no_wrap=True)
     seen: set[str] = set()
     for number, each in enumerate(shown, 1):
-        # A break-even is that of the compressor's best composition, the first of it here.
+        # A break-even is that of the compressor's best composition, which is the first of it here, or a usual schedule.
         known = ranking.breaks if each.compressor not in seen else {}
         seen.add(each.compressor)
         made.add_row(

@@ -63,7 +63,7 @@ def sentence(
     plain = f"dense with {dense.scheduler} on {dense.collective}"
     if len(best) == 1:
         return f"The fastest dense composition is {plain.removeprefix('dense with ')}; nothing else could be ranked."
-    faster = sorted((each for each in best if _before(each, dense)), key=place)
+    faster = sorted((each for each in best if place(each) < place(dense)), key=place)
     first = _preferred([each for each in faster if each.compressor not in refused], accuracies) or dense
     ahead = [each for each in faster if each.compressor in refused]
     but = "".join(
@@ -88,8 +88,8 @@ def sentence(
 
 
 def _preferred(ahead: Sequence[Advice], accuracies: Accuracies) -> Advice | None:
-    """Of those that are as fast as the fastest, within what is worth while, the one that lost least."""
-    alike = [each for each in ahead if each.found.step.seconds * WORTHWHILE <= ahead[0].found.step.seconds]
+    """Of those that are expected to be as fast as the first, within what is worth while, the one that lost least."""
+    alike = [each for each in ahead if each.expected_seconds * WORTHWHILE <= ahead[0].expected_seconds]
 
     def points(each: Advice) -> float:
         known = accuracies.known.get(each.compressor)
@@ -120,17 +120,12 @@ def _names(several: Sequence[Advice]) -> str:
     return ", ".join(each.compressor for each in several[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
-def _before(each: Advice, dense: Advice) -> bool:
-    """Whether it stands before dense, and is predicted to be faster: a smaller risk alone is no reason to name it."""
-    return place(each) < place(dense) and each.images_per_second > dense.images_per_second
-
-
 def _gain(each: Advice, dense: Advice) -> str:
     return _faster(each.images_per_second, each.images_between, dense)
 
 
 def _faster(speed: float, between: Between, dense: Advice) -> str:
-    """By how much so many images per second are more than the dense ones: as predicted, at least and at most."""
+    """By how much so many images per second are more than the dense ones: as expected, at least and at most."""
     rivals = dense.images_per_second, *reversed(dense.images_between)
     gain, *ends = (ours / theirs - 1 for ours, theirs in zip((speed, *between), rivals, strict=True))
     sign = 1 if gain > 0 else -1

@@ -74,7 +74,9 @@ def _stop_and_ask(rank_0: "subprocess.Popen[str]", place: Place) -> None:
     late.start()
     joined.wait(["late"], timedelta(seconds=10))
     rank_0.send_signal(signal.SIGSTOP)
-    while psutil.Process(rank_0.pid).status() != psutil.STATUS_STOPPED:  # until then its threads go on answering
+    stopping = time.monotonic()
+    while psutil.Process(rank_0.pid).status() != psutil.STATUS_STOPPED:  # until then it goes on answering
+        assert time.monotonic() < stopping + 30
         time.sleep(0.01)
     told: list[bool | PeerLost] = []
 

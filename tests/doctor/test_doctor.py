@@ -103,7 +103,7 @@ def test_one_host_alone_is_well() -> None:
 
 
 def test_a_host_that_has_gone_before_it_is_asked_is_left_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What could not be written to it is no output of the doctor's that nobody reads."""
+    """That a question could not be sent is a finding. It does not end the doctor as `| head` would."""
     monkeypatch.setenv("DIFFERS", json.dumps({"h4": {"refuses": "h4: Permission denied"}}))
     host = Host("h4", SSH)
     host._agent.wait(30)

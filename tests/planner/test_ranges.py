@@ -104,14 +104,14 @@ def test_what_surely_pays_is_told_beside_what_may() -> None:
         step = Step(seconds, 0.0, 0.0, ())
         found: Any = SimpleNamespace(step=step, alone=0.5, compress=0.0, communicate=seconds)
         ends = {1.0: Step(seconds, 0.0, 0.0, ()), 2.0: Step(most, 0.0, 0.0, ())}
-        return Advice(name, "wfbp", "ring", found, 8 / seconds, lambda factors: ends[factors.messages],
+        return Advice(name, "wfbp", "ring", found, 8, lambda factors: ends[factors.messages],
                       (Factors(1.0, 1.0), Factors(2.0, 1.0)))  # fmt: skip
 
-    best = [of("none", 1.0, 1.1), of("mild", 0.6, 1.05), of("harsh", 0.61, 0.62)]
+    best = [of("none", 1.0, 1.1), of("mild", 0.52, 1.05), of("harsh", 0.61, 0.62)]
     known = Accuracies("toy", {name: Ended(points, None) for name, points in (("mild", -0.1), ("harsh", -1.9))})
     told = sentence(best, {}, {}, known, {}, {})
     assert told.startswith("Too close to call: mild with wfbp on ring is 67 [") and "It is lossy: -0.1 points" in told
-    assert " harsh surely is, 64 [61 - 80] % faster: -1.9 points of top-1." in told
+    assert " harsh surely is, 66 [61 - 80] % faster: -1.9 points of top-1." in told
     assert "surely is" not in sentence(best, {}, {}, known, {}, {"harsh": "diverged in training"})
 
 

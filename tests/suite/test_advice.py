@@ -119,7 +119,8 @@ def test_compressing_may_stop_all_else(tmp_path):
     model = load(SHIPPED / "resnet50_v100.json")
     alone = model.forward_seconds + model.backward_seconds
     longest = min(topk["step_seconds"], alone + topk["communicate_seconds"]) + topk["compress_seconds"]
-    assert topk["images_per_second_serial"] == pytest.approx(4 * 32 / longest) and longest > topk["step_seconds"]
+    shorter = topk["step_seconds"] / longest
+    assert topk["images_per_second_serial"] == pytest.approx(topk["images_per_second"] * shorter) and shorter < 1
     dense = next(row for row in found["rows"] if row["compressor"] == "none")
     assert dense["images_per_second_serial"] == dense["images_per_second"]
     low, high = topk["images_per_second_serial_range"]

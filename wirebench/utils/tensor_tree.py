@@ -26,7 +26,7 @@ TREE = "tree"
 HEADER_BYTES = 8
 """A safetensors file begins with the length of its JSON header, a little-endian number of so many bytes."""
 ALIGNED_BYTES = 16
-"""Tensors of `flatten` begin at multiples of it: as many as the largest element has."""
+"""Tensors of `flatten` begin at multiples of so many bytes; no element is larger."""
 
 
 def pack(tree: Mapping[str, Any]) -> bytes:

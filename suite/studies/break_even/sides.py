@@ -119,4 +119,4 @@ def _side(given: dict[str, Any]) -> Side:
 
 
 def _composition(best: Advice) -> dict[str, Any]:
-    return {"scheduler": best.scheduler, "collective": best.collective, "seconds": best.found.step.seconds}
+    return {"scheduler": best.scheduler, "collective": best.collective, "seconds": best.expected_seconds}

@@ -69,7 +69,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 
 def series(quick: bool) -> list[Part]:
     """All six; quick: one, and a turn."""
-    return [Part(4, ["--clusters", "resnet20_2x100mbit", "--turns", "1"])] if quick else [Part(150, [])]
+    return [Part(4, ["--clusters", "resnet20_2x100mbit", "--turns", "1"])] if quick else [Part(65, [])]
 
 
 def plan(cluster: Clustered, best: Sequence[Ranked], turns: int) -> list[Training]:
