@@ -48,7 +48,6 @@ from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.schedule import LayerCost
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.disturbance import Disturbance, quantiles
-from wirebench.simulation.pipeline import Passes
 from wirebench.simulation.simulator import Compressing, Simulated, Simulator, draw, free
 from wirebench.simulation.trace import Trace
 from wirebench.telemetry import environment
@@ -77,7 +76,6 @@ class Row:
     speed: float
     scheduler: str
     found: Simulated
-    passes: Passes
     layers: Sequence[LayerCost]
     between: Between
     quantiles: tuple[float, float] | None = None
@@ -175,7 +173,7 @@ def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
             layers = simulator.costs()
             seconds = Between(*(simulator.stretched(simulated, scheduler, each).seconds for each in factors))
             drawn = quantiles(simulator, simulated, scheduler, disturbance) if disturbance != Disturbance() else None
-            rows.append(Row(workers, carried, batch, speed, name, simulated, simulator.passes, layers, seconds, drawn))
+            rows.append(Row(workers, carried, batch, speed, name, simulated, layers, seconds, drawn))
     return rows
 
 
@@ -220,7 +218,7 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row], timed:
         save(_figure(options, model, rows), options.figure)
     if options.timeline:
         timeline = Timeline()
-        draw(rows[-1].found, rows[-1].passes, timeline)
+        draw(rows[-1].found, timeline)
         timeline.save(options.timeline)
     if options.chakra:
         write_chakra(options, rows[-1])
@@ -251,7 +249,7 @@ def _figure(options: argparse.Namespace, model: Trace, rows: Sequence[Row]) -> F
 def write_chakra(options: argparse.Namespace, row: Row) -> None:
     """The row's step as Chakra traces, FOLDER/step.RANK.et."""
     collective = options.collective or collective_of(options.compressor)
-    trace = step_trace(row.found, row.passes, row.layers, row.workers, collective)
+    trace = step_trace(row.found, row.layers, row.workers, collective)
     about = {"model": options.trace, "scheduler": row.scheduler, "compressor": options.compressor}
     about |= {"collective": collective, "network": source_of(options)}
     chakra.save(options.chakra, STEP, [trace] * row.workers, about)

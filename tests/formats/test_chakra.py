@@ -156,7 +156,7 @@ def test_a_plans_messages_meet_and_none_waits_for_ever(name, layout):
 def test_a_steps_nodes_take_the_simulated_times_in_the_simulated_order(name, compressor):
     made = simulator(SMALL, 4, compressor, compressing=lambda numel: 1e-8 * numel)
     found = made.step(schedulers.build(name))
-    nodes = read(step_trace(found, made.passes, made.costs(), 4, "ring"))
+    nodes = read(step_trace(found, made.costs(), 4, "ring"))
     for each in nodes:
         assert all(before < each.id for before in each.after), "a feeder reads what a node waits for before it"
         # Begin and end are rounded to microseconds.
@@ -184,14 +184,14 @@ def test_a_steps_nodes_take_the_simulated_times_in_the_simulated_order(name, com
 )
 def test_a_reduce_has_a_root_where_its_collective_has_one(collective, kind):
     made = simulator(SMALL, 4, "gs_sgd")
-    nodes = read(step_trace(made.step(schedulers.build("wfbp")), made.passes, made.costs(), 4, collective))
+    nodes = read(step_trace(made.step(schedulers.build("wfbp")), made.costs(), 4, collective))
     asked = [each for each in nodes if each.kind == NodeType.COMM_COLL_NODE]
     assert {each.value("comm_type") for each in asked if each.value("request") == "Reduce"} == {kind}
 
 
 def test_one_message_after_the_backward_pass_waits_for_all_of_it():
     made = simulator(GOOGLENET)
-    nodes = read(step_trace(made.step(schedulers.build("sync_easgd")), made.passes, made.costs(), 4, "ring"))
+    nodes = read(step_trace(made.step(schedulers.build("sync_easgd")), made.costs(), 4, "ring"))
     [message] = [each for each in nodes if each.kind == NodeType.COMM_COLL_NODE]
     last = max(each.id for each in nodes if each.name.startswith("backward"))
     assert message.after == [last]

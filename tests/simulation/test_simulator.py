@@ -220,7 +220,7 @@ def test_a_split_exchange_is_left_at_its_first_sum():
 def test_the_picture_has_the_passes_and_every_message(name: str, tmp_path):
     made = simulator(GOOGLENET, 16, formulas=True)
     found, timeline = made.step(schedulers.build(name)), Timeline()
-    draw(found, made.passes, timeline)
+    draw(found, timeline)
     timeline.save(tmp_path / "step.json")
     events = json.loads((tmp_path / "step.json").read_text())["traceEvents"]
     spans = {event["name"]: event for event in events if event["ph"] == "X"}

@@ -46,6 +46,7 @@ ns_per_byte = 0.5
 engine_share = 0.25
 engine_round_us = 700
 compress_factor = 3
+gradient_ns_per_byte = 0.5
 
 [fit]
 r2 = 0.998
@@ -78,7 +79,9 @@ def test_a_file_is_read(written):
     assert (described.note, described.names) == ("measured here", ("machine", "network"))
     assert described.fit == {"r2": 0.998, "messages": 40.0}
     assert topology.machines == ((4, 0), (1, 2, 3))
-    assert list(vars(topology.processor).values()) == pytest.approx([2, 300e-6, 20.5e-6, 0.5e-9, 0.25, 700e-6, 3])
+    assert list(vars(topology.processor).values()) == pytest.approx(
+        [2, 300e-6, 20.5e-6, 0.5e-9, 0.25, 700e-6, 3, 0.5e-9]
+    )
     assert (topology.reduce_seconds_per_byte, topology.round_seconds) == pytest.approx((0.25e-9, 10e-6))
     network = [Link(120e-6, 0.9e9 / 8), Link(-30e-6, 0.96e9 / 8, 65536.0)]
     assert numbers(topology.root.links) == near(network)

@@ -10,7 +10,7 @@ from wirebench import collectives
 from wirebench.collectives.plan import has_root
 from wirebench.formats.chakra import CommType, NodeType, RankTrace
 from wirebench.gradient.schedule import LayerCost
-from wirebench.simulation.pipeline import Passes, Span
+from wirebench.simulation.pipeline import Span
 from wirebench.simulation.simulator import Simulated, Stage
 
 COMM_TYPES = {
@@ -29,19 +29,17 @@ has it (RequestExecutor._reduce).
 """
 
 
-def step_trace(
-    simulated: Simulated, passes: Passes, layers: Sequence[LayerCost], ranks: int, collective: str
-) -> RankTrace:
+def step_trace(simulated: Simulated, layers: Sequence[LayerCost], ranks: int, collective: str) -> RankTrace:
     """The trace of each of `ranks` ranks; `layers` in backward order, `collective` the name of what serves requests."""
-    return _Step(simulated, passes, [layer.name for layer in layers], ranks, collective).trace
+    return _Step(simulated, [layer.name for layer in layers], ranks, collective).trace
 
 
 class _Step:
     """Builds a trace in the order in which a feeder may read it: nodes after those that they wait for."""
 
-    def __init__(self, simulated: Simulated, passes: Passes, names: Sequence[str], ranks: int, collective: str) -> None:
+    def __init__(self, simulated: Simulated, names: Sequence[str], ranks: int, collective: str) -> None:
         self.trace = RankTrace()
-        self._simulated, self._passes, self._names = simulated, passes, names
+        self._simulated, self._passes, self._names = simulated, simulated.passes, names
         self._ranks, self._collective = ranks, collective
         self._comm_types = dict(COMM_TYPES)
         if not has_root(collectives.build(collective)):
@@ -57,10 +55,10 @@ class _Step:
         for span in simulated.step.spans:
             if span.half != "copy":
                 self._exchange(span, backward)
-        if passes.other:
+        if self._passes.other:
             end = simulated.step.seconds
             after = [backward[-1], *self._sent]
-            self.trace.add(NodeType.COMP_NODE, "update", after, end - passes.other, end)
+            self.trace.add(NodeType.COMP_NODE, "update", after, end - self._passes.other, end)
 
     def _forward(self) -> list[int]:
         bucket_of = [number for number, group in enumerate(self._simulated.groups) for _ in group]

@@ -17,6 +17,8 @@ from wirebench.simulation.simulator import Compressing
 
 SHIPPED = Path(__file__).resolve().parents[2] / "results" / "cpu-2core" / "compressors" / "cells.jsonl"
 FLOAT_BYTES = 4
+HANDLING_COPIES = 2
+"""Of a replayed gradient: it is copied from noise (models/replay.py), and then into its bucket (exchange/lane.py)."""
 GROWING: tuple[Part, ...] = ("decode", "merge")
 """What takes longer among more workers."""
 
@@ -69,6 +71,11 @@ class Rates:
         plainest = {_name(method): cells[method] for method in sorted(cells, key=len, reverse=True)}
         for name, results in plainest.items():
             self._costs[name] = _cost(sorted(results, key=lambda cell: cell.items))
+
+    @property
+    def gradient_seconds_per_byte(self) -> float:
+        """Of a gradient that a replayed backward pass makes and copies into its bucket, on the measured machine."""
+        return HANDLING_COPIES * 2 / self.bytes_per_second
 
     def knows(self, compressor: str) -> bool:
         """Whether the method was measured."""

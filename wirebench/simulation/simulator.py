@@ -7,56 +7,28 @@ is priced by the plan that would serve it, and the messages are set beside the t
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 from wirebench import collectives
 from wirebench.costmodel.piecewise import Piecewise, spans
-from wirebench.costmodel.played_exchange import RequestSize
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
 from wirebench.gradient.conformance import method_of
 from wirebench.gradient.contract import Compressor, Scheduler
 from wirebench.gradient.flat import Layer
-from wirebench.gradient.requests import Sum
-from wirebench.gradient.schedule import Duration, LayerCost, Mode, OuterRule
+from wirebench.gradient.schedule import LayerCost, Mode, OuterRule
 from wirebench.simulation.pipeline import Passes, Step, outer_step, simulate_step
+from wirebench.simulation.shared_cores import share
+from wirebench.simulation.stages import AS_PREDICTED, COMPRESS, Factors, Stage, duration, in_halves, whole, working
 from wirebench.simulation.trace import Trace
 from wirebench.telemetry.timeline import ALL_GATHER, Timeline
 from wirebench.topology.presets import Network, cluster
 from wirebench.topology.tree import Topology
 
+FLOAT_BYTES = 4
 Compressing = Callable[[int], float]
 """compressing(numel): seconds that a compressor works on a bucket of so many elements."""
-
-
-COMPRESS = "compress"
-"""What a compressor's own work is called among the stages of an exchange."""
-
-
-class Factors(NamedTuple):
-    """How many times as long as predicted parts of a step take: requests, the compressor's work, computation."""
-
-    messages: float
-    compress: float
-    compute: float = 1.0
-
-
-AS_PREDICTED = Factors(1.0, 1.0)
-
-
-class Stage(NamedTuple):
-    """A part of a bucket's exchange, one after the other: the compressor's work, or a request (or half of a sum).
-
-    name       "compress", the request's kind, or "reduce-scatter" and "all-gather" for the halves of a split sum
-    num_bytes  that a rank hands to the network
-    copy       it belongs to the second part of a split exchange
-    """
-
-    name: str
-    num_bytes: float
-    seconds: float
-    copy: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,7 +44,8 @@ class Simulated:
     wire_bytes   bytes that it sends, by collectives in which nothing travels twice
     compress     seconds of the compressor's work on all buckets, hidden or not
     communicate  seconds of all requests, hidden or not
-    alone        seconds of a step that exchanges nothing
+    alone        seconds of a step that exchanges nothing, nor handles gradients
+    passes       its computation; where cores are shared, as long as it takes beside the exchange
     """
 
     step: Step
@@ -85,6 +58,7 @@ class Simulated:
     compress: float
     communicate: float
     alone: float
+    passes: Passes
 
     @property
     def efficiency(self) -> float:
@@ -142,8 +116,11 @@ class Simulator:
         self.pricer = pricer
         # All ranks compress at the same time; where they share cores they are in one another's way.
         processor = pricer.topology.processor
-        crowded = processor.compress_factor * processor.crowded(pricer.topology.size)
-        self.compressing: Compressing = lambda numel: crowded * compressing(numel)
+        crowded = processor.crowded(pricer.topology.size)
+        self.compressing: Compressing = lambda numel: crowded * processor.compress_factor * compressing(numel)
+        self._together = processor.together_speed(pricer.topology.size)
+        handling = crowded * processor.gradient_seconds_per_byte * FLOAT_BYTES
+        self._handling = [handling * layer.numel for layer in self.layers]
         self._sizes, self._requests = sizes, sizes.of_spans(self.layers)
 
     def step(self, scheduler: Scheduler) -> Simulated:
@@ -155,12 +132,12 @@ class Simulator:
             raise UserError(f"scheduler.name: {name!r}: its groups must cover the layers in order, got {groups}")
         requests = [self._requests(group) for group in groups]
         compress = [self.compressing(self._numel(group)) for group in groups]
-        cut = _in_halves if scheduler.mode == "split" else _whole
+        cut = in_halves if scheduler.mode == "split" else whole
         stages = [cut(self.pricer, each, seconds) for each, seconds in zip(requests, compress, strict=True)]
-        durations = [_duration(each) for each in stages]
         steps = cast(OuterRule, scheduler).every if scheduler.mode == "outer" else 1
+        step, passes = self._timed(scheduler, groups, stages, AS_PREDICTED)
         return Simulated(
-            _timed(self.passes, scheduler, groups, durations),
+            step,
             scheduler.mode,
             tuple(groups),
             tuple(self._numel(group) for group in groups),
@@ -168,14 +145,14 @@ class Simulator:
             sum(request.num_bytes for each in requests for request in each) / steps,
             sum(request.sent(self.pricer.topology.size) for each in requests for request in each) / steps,
             sum(compress) / steps,
-            (sum(d.seconds + d.copy_seconds for d in durations) - sum(compress)) / steps,
+            sum(part.seconds for each in stages for part in each if part.name != COMPRESS) / steps,
             self.passes.seconds,
+            passes,
         )
 
     def stretched(self, found: Simulated, scheduler: Scheduler, factors: Factors) -> Step:
         """The step that `scheduler` made of the same buckets, had its parts taken so many times as long."""
-        durations = [_duration(stages, factors) for stages in found.stages]
-        return _timed(self.passes.times(factors.compute), scheduler, found.groups, durations)
+        return self._timed(scheduler, found.groups, found.stages, factors)[0]
 
     def costs(self) -> list[LayerCost]:
         """The layers as a scheduler sees them."""
@@ -186,9 +163,25 @@ class Simulator:
         """The cost of an exchange by its elements, from the sizes that a job would measure (exchange_timer.py)."""
         points = []
         for group in spans(tuple(layer.numel for layer in self.layers)):
-            duration = _duration(_whole(self.pricer, self._requests(group), self.compressing(self._numel(group))))
-            points.append((self._numel(group), duration.seconds))
+            stages = whole(self.pricer, self._requests(group), self.compressing(self._numel(group)))
+            points.append((self._numel(group), duration(stages).seconds))
         return Piecewise(points)
+
+    def _timed(
+        self, scheduler: Scheduler, groups: Sequence[range], stages: Sequence[Sequence[Stage]], factors: Factors
+    ) -> tuple[Step, Passes]:
+        """The step, and its computation as long as it takes beside the exchange."""
+        passes, durations = self.passes.times(factors.compute), [duration(each, factors) for each in stages]
+        if scheduler.mode == "outer":
+            return outer_step(passes, cast(OuterRule, scheduler), durations), passes
+        if not any(self._handling) or scheduler.mode == "elastic":
+            # Elastic averaging sends weights, which no backward pass makes.
+            return simulate_step(passes, groups, scheduler.mode, durations), passes
+        work, handling = [working(each, factors) for each in stages], [factors.compute * s for s in self._handling]
+        beside, durations = share(passes, groups, scheduler.mode, durations, work, handling, self._together)
+        step = simulate_step(beside, groups, scheduler.mode, durations)
+        # By what the backward pass takes longer than computation, gradients and what is beside them add to the step.
+        return step._replace(exposed=step.exposed + beside.seconds - passes.seconds), beside
 
     def _numel(self, group: range) -> int:
         return self.layers[group.stop - 1].stop - self.layers[group.start].start
@@ -235,63 +228,17 @@ def costs_of(trace: Trace) -> tuple[LayerCost, ...]:
     return tuple(LayerCost(layer.name, layer.numel, now - before) for layer, before, now in pairs)
 
 
-def draw(simulated: Simulated, passes: Passes, timeline: Timeline) -> None:
+def draw(simulated: Simulated, timeline: Timeline) -> None:
     """The step as a picture, in the format of a real run's."""
     step = simulated.step
     timeline.draw("compute", "forward", 0.0, step.backward)
-    timeline.draw("compute", "backward", step.backward, step.backward + passes.backward)
+    timeline.draw("compute", "backward", step.backward, step.backward + simulated.passes.backward)
     for span in step.spans:
         # The all-gather under the next forward pass is drawn where the step before has left it: under this one.
         name, shift = (f" {ALL_GATHER}", step.seconds) if span.half == "copy" else ("", 0.0)
         begin, end, ready = (max(0.0, at - shift) for at in (span.start, span.end, span.ready))
         elements = simulated.elements[span.bucket]
         timeline.draw("exchange", f"bucket {span.bucket}{name}", begin, end, ready=ready, elements=elements)
-
-
-def _duration(stages: Sequence[Stage], factors: Factors = AS_PREDICTED) -> Duration:
-    """Seconds of a bucket's exchange, stage after stage, each so many times as long as predicted."""
-    first = second = 0.0
-    for name, _, seconds, copy in stages:
-        seconds *= factors.compress if name == COMPRESS else factors.messages
-        if copy:
-            second += seconds
-        else:
-            first += seconds
-    return Duration(first, second)
-
-
-def _timed(passes: Passes, scheduler: Scheduler, groups: Sequence[range], durations: Sequence[Duration]) -> Step:
-    if scheduler.mode == "outer":
-        return outer_step(passes, cast(OuterRule, scheduler), durations)
-    return simulate_step(passes, groups, scheduler.mode, durations)
-
-
-def _whole(pricer: Pricer, requests: Sequence[RequestSize], compress: float) -> list[Stage]:
-    """A bucket's exchange: the compressor's work, then its requests."""
-    return [Stage(COMPRESS, 0.0, compress), *(_stage(pricer, each) for each in requests)]
-
-
-def _stage(pricer: Pricer, request: RequestSize, copy: bool = False) -> Stage:
-    return Stage(request.kind.__name__, request.num_bytes, pricer.seconds(request), copy)
-
-
-def _in_halves(pricer: Pricer, requests: Sequence[RequestSize], compress: float) -> list[Stage]:
-    """A bucket's exchange that is interrupted at its first sum, as in a job (exchange/reduce_scatter.py).
-
-    Up to that sum's reduce-scatter it runs in the backward pass; its all-gather and all requests after it run under the
-    next forward pass. All of the compressor's work is counted in the first half, though some comes after that sum.
-    """
-    place = next((number for number, each in enumerate(requests) if each.kind is Sum), None)
-    if place is None:
-        return _whole(pricer, requests, compress)
-    first, second = pricer.halves(requests[place])
-    num_bytes = requests[place].num_bytes
-    return [
-        *_whole(pricer, requests[:place], compress),
-        Stage("reduce-scatter", num_bytes, first),
-        Stage("all-gather", num_bytes, second, copy=True),
-        *(_stage(pricer, each, copy=True) for each in requests[place + 1 :]),
-    ]
 
 
 def free(numel: int) -> float:

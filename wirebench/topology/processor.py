@@ -5,6 +5,7 @@ every rank has cores of its own, and the busiest rank is waited for. Where one m
 the work of all ranks to do, and a rank's work takes longer the more ranks there are.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ KEYS = {
     "engine_share": ("engine_share", 1.0),
     "engine_round_us": ("engine_round_seconds", 1e6),
     "compress_factor": ("compress_factor", 1.0),
+    "gradient_ns_per_byte": ("gradient_seconds_per_byte", 1e9),
 }
 """Of a topology file's section `processor`: the constant that each stands for, and how many of its units it has."""
 
@@ -41,6 +43,7 @@ class Processor:
     engine_round_seconds  that pass between two rounds inside these, whatever they carry
     compress_factor    times as long as on the machine of their measurement that compressors work: in a step caches are
                        cold, and vectors may be far shorter than those that were measured
+    gradient_seconds_per_byte  of a gradient that the backward pass makes and copies into its bucket
     """
 
     cores: float = 0.0
@@ -50,6 +53,7 @@ class Processor:
     engine_share: float = 1.0
     engine_round_seconds: float = 0.0
     compress_factor: float = 1.0
+    gradient_seconds_per_byte: float = 0.0
 
     def __post_init__(self) -> None:
         wrong = {key: value for key, value in vars(self).items() if not 0 <= value < float("inf")}
@@ -64,6 +68,11 @@ class Processor:
     def crowded(self, ranks: int) -> float:
         """How many times as long a rank's own work takes while all of so many ranks do the same."""
         return max(1.0, ranks / self.cores) if self.cores else 1.0
+
+    def together_speed(self, ranks: int) -> float:
+        """Share of its speed that either of a rank's two threads has while both work, as those of all ranks do."""
+        share = self.cores / ranks if self.cores else math.inf
+        return min(1.0, share / 2) / min(1.0, share)
 
     def message(self, ranks: int) -> float:
         """Seconds of a message at each of its two ends, where there are so many ranks."""

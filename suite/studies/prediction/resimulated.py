@@ -92,7 +92,7 @@ class FromOutside:
         dilation = config["network"]["dilation"] or 1.0
         self.topology = emulated(link, ranks)
         self.model = trace.load(trace.find(config["model"]["trace"])).faster(1 / dilation)
-        self.other = other
+        self.other, self.gradient_seconds_per_byte = other, rates.gradient_seconds_per_byte
         name, options = _plugin(config["scheduler"], "profile")
         self.scheduler = schedulers.build(name, **options)
         name, options = _plugin(config["compressor"], "dense_below", "warmup")
@@ -193,10 +193,10 @@ def fit(runs: Sequence[Resimulated]) -> Processor:
     Raises UserError for runs of several kinds of machines.
     """
     check_machine(runs)
-    cores = float(runs[0].cores)
+    known = {"cores": float(runs[0].cores), "gradient_seconds_per_byte": runs[0].gradient_seconds_per_byte}
 
     def machine(logarithms: NDArray[np.float64]) -> Processor:
-        return Processor(cores, **dict(zip(FITTED, np.exp(logarithms).tolist(), strict=True)))
+        return Processor(**known, **dict(zip(FITTED, np.exp(logarithms).tolist(), strict=True)))
 
     begin, low, high = np.log(np.array(list(FITTED.values()))).T
 

@@ -35,11 +35,12 @@ COUNT = 10
 
 
 class Clustered(NamedTuple):
-    """What is trained, and on how many emulated hosts with links of which rate."""
+    """What is trained, and on how many emulated hosts with links of which rate; more: settings of all runs."""
 
     config: Path
     hosts: int
     link: str
+    more: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -25,15 +25,17 @@ from wirebench.utils.cli import check_outputs
 from wirebench.utils.names import suggest
 
 RESNET, VGG = (Path(f"configs/tables/{name}.toml") for name in ("prediction_resnet20", "break_even_vgg16_gtx1080ti"))
+MORE = ("train.max_steps=42",)
+"""Thirty counted steps: of a large model they differ more, by how hosts meet on the cores."""
 CLUSTERS = {
-    f"{model}_{hosts}x{link}": Clustered(config, hosts, link)
-    for model, config, hosts, link in (
-        ("resnet20", RESNET, 2, "100mbit"),
-        ("resnet20", RESNET, 4, "500mbit"),
-        ("resnet20", RESNET, 8, "1gbit"),
-        ("vgg16", VGG, 2, "1gbit"),
-        ("vgg16", VGG, 4, "500mbit"),
-        ("vgg16", VGG, 8, "1gbit"),
+    f"{model}_{hosts}x{link}": Clustered(config, hosts, link, more)
+    for model, config, hosts, link, more in (
+        ("resnet20", RESNET, 2, "100mbit", ()),
+        ("resnet20", RESNET, 4, "500mbit", ()),
+        ("resnet20", RESNET, 8, "1gbit", ()),
+        ("vgg16", VGG, 2, "1gbit", MORE),
+        ("vgg16", VGG, 4, "500mbit", MORE),
+        ("vgg16", VGG, 8, "1gbit", MORE),
     )
 }
 
@@ -75,7 +77,11 @@ def series(quick: bool) -> list[Part]:
 def plan(cluster: Clustered, best: Sequence[Ranked], turns: int) -> list[Training]:
     """The runs, in the order of their turns."""
     composed = [each.on(cluster).training(cluster.config) for each in best]
-    return [dataclasses.replace(each, folder=f"{each.folder}-{turn}") for turn in range(turns) for each in composed]
+    return [
+        dataclasses.replace(each, folder=f"{each.folder}-{turn}", overrides=(*each.overrides, *cluster.more))
+        for turn in range(turns)
+        for each in composed
+    ]
 
 
 def _ranking(out: Path, cluster: Clustered, options: argparse.Namespace) -> Ranking:

@@ -1,0 +1,76 @@
+"""Gradients and compressors that share their cores, by hand: each has its share of the speed while both work."""
+
+from dataclasses import replace
+
+import pytest
+
+import schedulers
+from tests.costmodel.test_request_sizes import make_of
+from tests.simulation.test_simulator import GOOGLENET, PAPER
+from wirebench import collectives
+from wirebench.costmodel.request_cost import Pricer
+from wirebench.costmodel.request_sizes import Sizes
+from wirebench.gradient.schedule import Duration
+from wirebench.simulation.pipeline import Passes
+from wirebench.simulation.shared_cores import share
+from wirebench.simulation.simulator import Factors, Simulator
+from wirebench.topology import presets
+from wirebench.topology.processor import Processor
+
+PASSES = Passes(forward=(1.0, 1.0), ready=(2.0, 10.0), backward=10.0)
+SINGLE = [range(1), range(1, 2)]
+EXCHANGES = [Duration(4.0, 0.5), Duration(1.0)]
+"""Of which the first 3 s and nothing are work."""
+
+
+def shared(mode="overlapped", handling=(0.0, 4.0), together=0.5):
+    return share(PASSES, SINGLE, mode, EXCHANGES, [3.0, 0.0], handling, together)
+
+
+def test_each_waits_for_the_other():
+    """From 2 on the second gradient's first half, 2 s, and the bucket's 3 s share the cores: 6, then 7; its message
+    goes until 8. From 10 on the gradient's other half has them alone."""
+    passes, exchanges = shared()
+    assert passes == Passes(PASSES.forward, ready=(2.0, 12.0), backward=12.0)
+    assert exchanges == [Duration(6.0, 0.5), Duration(1.0)]
+
+
+def test_what_comes_after_the_backward_pass_meets_nothing():
+    passes, exchanges = shared("after_backward")
+    assert (passes.ready, passes.backward, exchanges) == ((2.0, 12.0), 12.0, EXCHANGES)
+
+
+@pytest.mark.parametrize(("handling", "together"), [((0.0, 0.0), 0.5), ((0.0, 4.0), 1.0)])
+def test_without_handling_or_with_cores_enough_exchanges_are_as_alone(handling, together):
+    passes, exchanges = shared(handling=handling, together=together)
+    assert exchanges == EXCHANGES and passes.backward == 10.0 + handling[1] / 2
+
+
+def test_handling_that_is_longer_than_computing_is_waited_for():
+    """20 s before the second layer is there in any case: 3 s of the bucket's work beside it take 3 s from it."""
+    passes, exchanges = shared(handling=(0.0, 40.0))
+    assert passes.ready[1] == pytest.approx(2 + 20 + 3 + 20) and exchanges[0].seconds == pytest.approx(6 + 1)
+
+
+def made(processor: Processor, ranks: int) -> Simulator:
+    topology = replace(presets.cluster(PAPER, ranks), processor=processor)
+    pricer = Pricer(collectives.build("ring"), "ring", topology)
+    return Simulator(GOOGLENET, Sizes(make_of("topk"), ranks, 0), lambda numel: 1e-8 * numel, pricer)
+
+
+@pytest.mark.parametrize("scheduler", ["wfbp", "optimal", "dear", "naive"])
+def test_a_machine_that_plays_all_hosts_handles_their_gradients(scheduler):
+    cores, built = Processor(cores=2.0), schedulers.build(scheduler)
+    handles = replace(cores, gradient_seconds_per_byte=5e-9)
+    bare, found, crowded = (made(each, ranks).step(built) for each, ranks in ((cores, 2), (handles, 2), (handles, 8)))
+    assert bare.step.seconds < found.step.seconds < crowded.step.seconds
+    assert crowded.passes.backward > found.passes.backward and bare.alone == crowded.alone
+    assert crowded.step.exposed == pytest.approx(crowded.step.seconds - crowded.alone)
+    again = made(handles, 8)
+    assert again.stretched(again.step(built), built, Factors(1.0, 1.0)) == again.step(built).step
+
+
+def test_elastic_averaging_sends_weights_which_no_backward_pass_makes():
+    easgd = schedulers.build("easgd")
+    bare, handles = (Processor(cores=2.0, gradient_seconds_per_byte=each) for each in (0.0, 5e-9))
+    assert made(handles, 8).step(easgd) == made(bare, 8).step(easgd)

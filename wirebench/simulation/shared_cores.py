@@ -1,0 +1,126 @@
+"""A backward pass whose gradients are handled by the cores that compress.
+
+Where one machine plays all hosts, making a gradient and copying it into its bucket is the processor's work, as
+compressing the bucket before is. While a rank does both, each of them has half of the rank's share of the cores:
+compressing takes longer, and so does the backward pass once that half no longer suffices to keep up with computation.
+"""
+
+from collections.abc import Generator, Sequence
+from math import inf
+from typing import NamedTuple
+
+from wirebench.gradient.schedule import Duration, Mode
+from wirebench.simulation.pipeline import Passes
+
+ROUNDING = 1e-9
+"""Of sums of seconds, as a share of them: work of which less is left is done."""
+
+
+class _Task(NamedTuple):
+    """What a thread does next: so many seconds of work, or a wait until a time; inf: until the other one is further."""
+
+    work: float = 0.0
+    until: float = 0.0
+
+
+Thread = Generator[_Task, float, None]
+"""Yields tasks, and is sent the time at which each is done."""
+
+
+def share(
+    passes: Passes,
+    groups: Sequence[range],
+    mode: Mode,
+    durations: Sequence[Duration],
+    work: Sequence[float],
+    handling: Sequence[float],
+    together: float,
+) -> tuple[Passes, list[Duration]]:
+    """The passes and the exchanges of buckets, as long as they take beside one another.
+
+    passes     of a step in which gradients cost nothing; durations: of each bucket's exchange with nothing beside it
+    work       seconds at the beginning of each exchange in which the processor works
+    handling   seconds of the processor for each layer's gradient, in backward order, with nothing beside it: one half
+               goes on while the layer is computed, the other follows
+    together   share of their speed that both have while both work
+    """
+    ready: list[float] = []
+    spans: list[tuple[float, float]] = []
+    after = mode == "after_backward"
+    _run([_computing(passes, handling, ready), _exchanging(groups, durations, work, after, ready, spans)], together)
+    taken = [Duration(end - begin, each.copy_seconds) for (begin, end), each in zip(spans, durations, strict=True)]
+    return passes._replace(ready=tuple(ready), backward=max(passes.backward, ready[-1])), taken
+
+
+def _computing(passes: Passes, handling: Sequence[float], ready: list[float]) -> Thread:
+    """The backward pass, from its start; `ready` gets the times at which gradients lie in their buckets."""
+    for computed, seconds in zip(passes.ready, handling, strict=True):
+        yield _Task(work=seconds / 2)
+        yield _Task(until=computed)
+        ready.append((yield _Task(work=seconds / 2)))
+
+
+def _exchanging(
+    groups: Sequence[range],
+    durations: Sequence[Duration],
+    work: Sequence[float],
+    after: bool,
+    ready: list[float],
+    spans: list[tuple[float, float]],
+) -> Thread:
+    """The exchanges, one after the other; `spans` gets their begin and their end. after: behind the backward pass."""
+    now = 0.0
+    for group, duration, compress in zip(groups, durations, work, strict=True):
+        while len(ready) < (groups[-1].stop if after else group.stop):
+            now = yield _Task(until=inf)
+        begin = now
+        now = yield _Task(work=compress)
+        now = yield _Task(until=now + duration.seconds - compress)
+        spans.append((begin, now))
+
+
+def _run(threads: Sequence[Thread], together: float) -> None:
+    """All of them to their end, on cores where two that work at the same time have `together` of their speed each."""
+    running, now = [_Running(thread) for thread in threads], 0.0
+    while any(not each.done for each in running):
+        speed = together if sum(each.works for each in running) > 1 else 1.0
+        passed = min(each.left(now, speed) for each in running)
+        now += passed
+        for each in running:
+            each.advance(now, passed * speed)
+
+
+class _Running:
+    """A thread with its task."""
+
+    def __init__(self, thread: Thread) -> None:
+        self._thread = thread
+        self._task: _Task | None = next(thread, None)
+
+    @property
+    def done(self) -> bool:
+        """Whether it has come to its end."""
+        return self._task is None
+
+    @property
+    def works(self) -> bool:
+        """Whether it needs a core."""
+        return self._task is not None and self._task.work > 0
+
+    def left(self, now: float, speed: float) -> float:
+        """Seconds until its task is done, at this speed; inf where that is the other one's to say."""
+        if self._task is None:
+            return inf
+        return self._task.work / speed if self._task.work > 0 else max(0.0, self._task.until - now)
+
+    def advance(self, now: float, worked: float) -> None:
+        """It is `now`, and so many seconds of work were done."""
+        if self._task is None:
+            return
+        if self._task.work > worked * (1 + ROUNDING):
+            self._task = self._task._replace(work=self._task.work - worked)
+        elif self._task.until <= now or self._task.until == inf:
+            try:
+                self._task = self._thread.send(now)
+            except StopIteration:
+                self._task = None
