@@ -82,6 +82,13 @@ def compressing(
     return rates.on(name, bytes_per_second, _more_gathered(sizes, rates.workers, model), merged)
 
 
+def decoding(rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float) -> Compressing:
+    """Seconds of `compressing` after the last request is answered."""
+    if name == DENSE:
+        return free
+    return rates.decoding(name, bytes_per_second, _more_gathered(sizes, rates.workers, model))
+
+
 def _merges(ranks: int, processor: Processor) -> float:
     """How many merges are waited for, in merges of a rank that shares its core as all others do.
 

@@ -11,6 +11,7 @@ from suite.planner.compositions import (
     clash,
     collective_of,
     compressing,
+    decoding,
     has_density,
     has_own_collective,
     lacks_shapes,
@@ -65,7 +66,7 @@ class Adviser:
         self._schedulers = {name: schedulers.build(name) for name in {*SCHEDULERS, *tried}}
         self._sizes: dict[str, Sizes] = {}
         self._pricers: dict[tuple[str, float | None], Pricer] = {}
-        self._known: dict[str, Compressing] = {}
+        self._known: dict[str, tuple[Compressing, Compressing]] = {}
         self._fastest: dict[tuple[str, float], Advice] = {}
 
     def all(self, names: Sequence[str], named: bool) -> tuple[list[Advice], dict[str, str]]:
@@ -164,10 +165,10 @@ class Adviser:
         topology, sizes = self.topology(gbit), self._sizes_of(name)
         usual = QUICK if quick else SCHEDULERS
         chosen = ("sync_easgd",) if needs_whole(name, self.density) else self.tried or usual
-        seconds, factors = self._compressing(name), self.errors.factors(self.rates.spread(name))
+        (seconds, decoded), factors = self._compressing(name), self.errors.factors(self.rates.spread(name))
         advices = []
         for collective in _collectives(name, topology):
-            simulator = Simulator(self.trace, sizes, seconds, self._pricer(collective, gbit))
+            simulator = Simulator(self.trace, sizes, seconds, self._pricer(collective, gbit), decoded)
             for scheduler in chosen:
                 if clash(self._schedulers[scheduler], name, collective):
                     continue
@@ -187,10 +188,11 @@ class Adviser:
             self._pricers[collective, gbit] = made
         return self._pricers[collective, gbit]
 
-    def _compressing(self, name: str) -> Compressing:
+    def _compressing(self, name: str) -> tuple[Compressing, Compressing]:
+        """Seconds of its work, and how many of them come last."""
         if name not in self._known:
-            sizes, processor = self._sizes_of(name), self.topology(None).processor
-            self._known[name] = compressing(self.rates, name, sizes, self.trace, self.bytes_per_second, processor)
+            method = self.rates, name, self._sizes_of(name), self.trace, self.bytes_per_second
+            self._known[name] = compressing(*method, self.topology(None).processor), decoding(*method)
         return self._known[name]
 
     def _sizes_of(self, name: str) -> Sizes:

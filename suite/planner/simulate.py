@@ -27,6 +27,7 @@ from suite.planner.compositions import (
     check_time,
     collective_of,
     compressing,
+    decoding,
     density_of,
     lacks_shapes,
     needs_whole,
@@ -48,7 +49,7 @@ from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.schedule import LayerCost
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.disturbance import Disturbance, quantiles
-from wirebench.simulation.simulator import Compressing, Simulated, Simulator, draw, free
+from wirebench.simulation.simulator import Simulated, Simulator, draw, free
 from wirebench.simulation.trace import Trace
 from wirebench.telemetry import environment
 from wirebench.telemetry.timeline import Timeline
@@ -194,11 +195,10 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
 def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology, rates: Rates) -> Simulator:
     name = options.collective or collective_of(options.compressor)
     pricer = Pricer(collectives.build(name), name, topology, options.call_us * 1e-6, options.formulas)
-    seconds: Compressing = free
-    if options.gpu:
-        rate = gpu_of(options.gpu).memory_gbs * 1e9
-        seconds = compressing(rates, options.compressor, sizes, model, rate, topology.processor)
-    return Simulator(model, sizes, seconds, pricer)
+    if not options.gpu:
+        return Simulator(model, sizes, free, pricer)
+    method = rates, options.compressor, sizes, model, gpu_of(options.gpu).memory_gbs * 1e9
+    return Simulator(model, sizes, compressing(*method, topology.processor), pricer, decoding(*method))
 
 
 def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row], timed: Timed) -> None:

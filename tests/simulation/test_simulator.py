@@ -39,10 +39,10 @@ def simulator(
     model: Trace = SMALL, ranks: int = 4, compressor: str = "none", collective: str = "ring", **options
 ) -> Simulator:
     topology = presets.cluster(options.pop("network", PAPER), ranks, options.pop("each", 1))
-    compressing = options.pop("compressing", free)
+    compressing, decoding = options.pop("compressing", free), options.pop("decoding", None)
     pricer = Pricer(collectives.build(collective), collective, topology, **options)
     sizes = Sizes(make_of(compressor), ranks, compressors.dense_below_of(compressor))
-    return Simulator(model, sizes, compressing, pricer)
+    return Simulator(model, sizes, compressing, pricer, decoding)
 
 
 def efficiency(made: Simulator, name: str) -> float:
@@ -238,3 +238,17 @@ def test_the_picture_has_the_passes_and_every_message(name: str, tmp_path):
         assert all(each["ts"] >= 0 and each["ts"] + each["dur"] <= backward["ts"] + 1 for each in gathers)
     else:
         assert backward["ts"] == pytest.approx(1e6 * sum(made.passes.forward), abs=1)
+
+
+def test_what_is_decoded_goes_under_the_next_forward_pass_as_the_all_gather_does():
+    early, late = (simulator(compressing=lambda numel: 1e-3, decoding=each) for each in (None, lambda numel: 1e-3))
+    for name in ("dear", "fused", "naive"):
+        before, after = (each.step(schedulers.build(name)) for each in (early, late))
+        assert before.compress == after.compress > 0 and before.communicate == after.communicate
+        if name != "dear":
+            assert after.step == before.step
+            continue
+        assert after.stages[0][-1][2:] == (1e-3, True)
+        for first, then in zip(before.step.spans, after.step.spans, strict=True):
+            longer = (then.end - then.start) - (first.end - first.start)
+            assert longer == pytest.approx(1e-3 if first.half == "copy" else -1e-3)

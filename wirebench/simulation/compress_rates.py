@@ -106,6 +106,17 @@ class Rates:
 
         return seconds
 
+    def decoding(self, compressor: str, bytes_per_second: float, gathered: float = 1.0) -> Compressing:
+        """Of the seconds of `on` those after the last request is answered, in which the average is written."""
+        cost = self._costs.get(compressor)
+
+        def seconds(numel: int) -> float:
+            if cost is None or not numel:
+                return 0.0
+            return gathered * _between(cost.decode, numel) * 2 * FLOAT_BYTES * numel / bytes_per_second
+
+        return seconds
+
 
 def _cost(cells: Sequence[CompressorResult]) -> _Cost:
     # Of each cell once: whoever asks for its copies has its turns sorted.

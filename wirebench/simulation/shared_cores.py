@@ -39,7 +39,7 @@ def share(
     """The passes and the exchanges of buckets, as long as they take beside one another.
 
     passes     of a step in which gradients cost nothing; durations: of each bucket's exchange with nothing beside it
-    work       seconds at the beginning of each exchange in which the processor works
+    work       seconds of each exchange in which the processor works; they count as its first
     handling   seconds of the processor for each layer's gradient, in backward order, with nothing beside it: one half
                goes on while the layer is computed, the other follows
     together   share of their speed that both have while both work

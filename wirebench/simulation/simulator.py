@@ -20,7 +20,17 @@ from wirebench.gradient.flat import Layer
 from wirebench.gradient.schedule import LayerCost, Mode, OuterRule
 from wirebench.simulation.pipeline import Passes, Step, outer_step, simulate_step
 from wirebench.simulation.shared_cores import share
-from wirebench.simulation.stages import AS_PREDICTED, COMPRESS, Factors, Stage, duration, in_halves, whole, working
+from wirebench.simulation.stages import (
+    AS_PREDICTED,
+    COMPRESS,
+    Factors,
+    Stage,
+    Work,
+    duration,
+    in_halves,
+    whole,
+    working,
+)
 from wirebench.simulation.trace import Trace
 from wirebench.telemetry.timeline import ALL_GATHER, Timeline
 from wirebench.topology.presets import Network, cluster
@@ -107,17 +117,23 @@ class Simulator:
     sizes        the compressor's requests by bucket
     compressing  seconds that the compressor works on a bucket, by its elements
     pricer       the network with its collective
+    decoding     how many of these seconds come after the last request is answered; None: none
     A bucket's requests are counted once, for all schedules that make it.
     """
 
-    def __init__(self, trace: Trace, sizes: Sizes, compressing: Compressing, pricer: Pricer) -> None:
+    def __init__(
+        self, trace: Trace, sizes: Sizes, compressing: Compressing, pricer: Pricer, decoding: Compressing | None = None
+    ) -> None:
         assert sizes.size == pricer.topology.size, f"{sizes.size} workers, {pricer.topology.size} ranks"
         self.layers, self.passes, self._layer_costs = layers_of(trace), passes_of(trace), costs_of(trace)
         self.pricer = pricer
+        decoding = decoding or free
         # All ranks compress at the same time; where they share cores they are in one another's way.
         processor = pricer.topology.processor
         crowded = processor.crowded(pricer.topology.size)
-        self.compressing: Compressing = lambda numel: crowded * processor.compress_factor * compressing(numel)
+        factor = crowded * processor.compress_factor
+        self.compressing: Compressing = lambda numel: factor * compressing(numel)
+        self._decoding: Compressing = lambda numel: factor * decoding(numel)
         self._together = processor.together_speed(pricer.topology.size)
         handling = crowded * processor.gradient_seconds_per_byte * FLOAT_BYTES
         self._handling = [handling * layer.numel for layer in self.layers]
@@ -131,9 +147,9 @@ class Simulator:
             name = type(scheduler).__name__
             raise UserError(f"scheduler.name: {name!r}: its groups must cover the layers in order, got {groups}")
         requests = [self._requests(group) for group in groups]
-        compress = [self.compressing(self._numel(group)) for group in groups]
+        compress = [self._work(group) for group in groups]
         cut = in_halves if scheduler.mode == "split" else whole
-        stages = [cut(self.pricer, each, seconds) for each, seconds in zip(requests, compress, strict=True)]
+        stages = [cut(self.pricer, each, work) for each, work in zip(requests, compress, strict=True)]
         steps = cast(OuterRule, scheduler).every if scheduler.mode == "outer" else 1
         step, passes = self._timed(scheduler, groups, stages, AS_PREDICTED)
         return Simulated(
@@ -144,7 +160,7 @@ class Simulator:
             tuple(map(tuple, stages)),
             sum(request.num_bytes for each in requests for request in each) / steps,
             sum(request.sent(self.pricer.topology.size) for each in requests for request in each) / steps,
-            sum(compress) / steps,
+            sum(work.before + work.after for work in compress) / steps,
             sum(part.seconds for each in stages for part in each if part.name != COMPRESS) / steps,
             self.passes.seconds,
             passes,
@@ -163,7 +179,7 @@ class Simulator:
         """The cost of an exchange by its elements, from the sizes that a job would measure (exchange_timer.py)."""
         points = []
         for group in spans(tuple(layer.numel for layer in self.layers)):
-            stages = whole(self.pricer, self._requests(group), self.compressing(self._numel(group)))
+            stages = whole(self.pricer, self._requests(group), self._work(group))
             points.append((self._numel(group), duration(stages).seconds))
         return Piecewise(points)
 
@@ -182,6 +198,12 @@ class Simulator:
         step = simulate_step(beside, groups, scheduler.mode, durations)
         # By what the backward pass takes longer than computation, gradients and what is beside them add to the step.
         return step._replace(exposed=step.exposed + beside.seconds - passes.seconds), beside
+
+    def _work(self, group: range) -> Work:
+        """What the compressor does for a bucket."""
+        numel = self._numel(group)
+        after = self._decoding(numel)
+        return Work(self.compressing(numel) - after, after)
 
     def _numel(self, group: range) -> int:
         return self.layers[group.stop - 1].stop - self.layers[group.start].start

@@ -23,6 +23,13 @@ class Factors(NamedTuple):
 AS_PREDICTED = Factors(1.0, 1.0)
 
 
+class Work(NamedTuple):
+    """Seconds of a compressor on a bucket: before its requests are answered, and after the last one."""
+
+    before: float
+    after: float = 0.0
+
+
 class Stage(NamedTuple):
     """A part of a bucket's exchange, one after the other: the compressor's work, or a request (or half of a sum).
 
@@ -50,33 +57,35 @@ def duration(stages: Sequence[Stage], factors: Factors = AS_PREDICTED) -> Durati
 
 
 def working(stages: Sequence[Stage], factors: Factors = AS_PREDICTED) -> float:
-    """Seconds at the beginning of a bucket's exchange in which the compressor works."""
-    return factors.compress * sum(each.seconds for each in stages if each.name == COMPRESS)
+    """Seconds of a bucket's exchange, or of its first part, in which the compressor works."""
+    return factors.compress * sum(each.seconds for each in stages if each.name == COMPRESS and not each.copy)
 
 
-def whole(pricer: Pricer, requests: Sequence[RequestSize], compress: float) -> list[Stage]:
-    """A bucket's exchange: the compressor's work, then its requests."""
-    return [Stage(COMPRESS, 0.0, compress), *(_stage(pricer, each) for each in requests)]
+def whole(pricer: Pricer, requests: Sequence[RequestSize], work: Work) -> list[Stage]:
+    """A bucket's exchange: the compressor's work around its requests."""
+    asked = (_stage(pricer, each) for each in requests)
+    return [Stage(COMPRESS, 0.0, work.before), *asked, Stage(COMPRESS, 0.0, work.after)]
 
 
 def _stage(pricer: Pricer, request: RequestSize, copy: bool = False) -> Stage:
     return Stage(request.kind.__name__, request.num_bytes, pricer.seconds(request), copy)
 
 
-def in_halves(pricer: Pricer, requests: Sequence[RequestSize], compress: float) -> list[Stage]:
+def in_halves(pricer: Pricer, requests: Sequence[RequestSize], work: Work) -> list[Stage]:
     """A bucket's exchange that is interrupted at its first sum, as in a job (exchange/reduce_scatter.py).
 
-    Up to that sum's reduce-scatter it runs in the backward pass; its all-gather and all requests after it run under the
-    next forward pass. All of the compressor's work is counted in the first half, though some comes after that sum.
+    Up to that sum's reduce-scatter it runs in the backward pass; its all-gather, all requests after it and what is
+    decoded run under the next forward pass.
     """
     place = next((number for number, each in enumerate(requests) if each.kind is Sum), None)
     if place is None:
-        return whole(pricer, requests, compress)
+        return whole(pricer, requests, work)
     first, second = pricer.halves(requests[place])
     num_bytes = requests[place].num_bytes
     return [
-        *whole(pricer, requests[:place], compress),
+        *whole(pricer, requests[:place], Work(work.before)),
         Stage("reduce-scatter", num_bytes, first),
         Stage("all-gather", num_bytes, second, copy=True),
         *(_stage(pricer, each, copy=True) for each in requests[place + 1 :]),
+        Stage(COMPRESS, 0.0, work.after, copy=True),
     ]

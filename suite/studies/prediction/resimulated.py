@@ -19,7 +19,7 @@ from scipy.optimize import brentq, least_squares
 
 import compressors
 import schedulers
-from suite.planner.compositions import compressing
+from suite.planner.compositions import compressing, decoding
 from suite.studies import notes
 from suite.studies.notes import NotedRun
 from wirebench import collectives
@@ -100,7 +100,8 @@ class FromOutside:
         self.sizes = _sizes(name, json.dumps(options), self.topology.size, below)
         if name != "none" and not rates.knows(name):
             raise UserError(f"how long {name!r} compresses was not measured (wirebench bench compressors)")
-        self._compressing = functools.partial(compressing, rates, name, self.sizes, self.model, rates.bytes_per_second)
+        method = rates, name, self.sizes, self.model, rates.bytes_per_second
+        self._compressing, self._decoding = functools.partial(compressing, *method), decoding(*method)
         self.collective, collective_options = _plugin(config["collective"])
         self._plans = _KeptPlans(collectives.build(self.collective, **collective_options))
 
@@ -117,7 +118,7 @@ class FromOutside:
 
     def _simulator(self, machine: Processor) -> Simulator:
         pricer = Pricer(self._plans, self.collective, replace(self.topology, processor=machine))
-        return Simulator(self.model, self.sizes, self._compressing(machine), pricer)
+        return Simulator(self.model, self.sizes, self._compressing(machine), pricer, self._decoding)
 
 
 class Resimulated(FromOutside):
