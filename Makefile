@@ -191,7 +191,7 @@ bench-break-even: setup ## compressors on both sides of the break-evens that the
 		--out $(BREAK_EVEN)/vgg16_gtx1080ti || failed=yes; \
 	$(STUDY) break_even report $(BREAK_EVEN)/*/ && test -z "$$failed"
 
-bench-ranking: setup ## the planner's ten best compositions on six emulated clusters, five turns of each (about 65 min)
+bench-ranking: setup ## the planner's ten best compositions on six emulated clusters, five turns of each (about 90 min)
 	@failed=; \
 	$(STUDY) ranking run --again || failed=yes; \
 	$(STUDY) ranking report && test -z "$$failed"

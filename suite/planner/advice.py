@@ -62,16 +62,20 @@ class Advice:
         """Images per second if nothing else went on while it compresses; a GPU that computes may come near that."""
         parts = self.found
         seconds = min(parts.step.seconds + parts.compress, parts.alone + parts.compress + parts.communicate)
-        return self.images_per_second * parts.step.seconds / seconds
+        # On cores that all hosts share a step may be longer: it handles gradients, too.
+        return self.images_per_second * parts.step.seconds / max(seconds, parts.step.seconds)
 
     @property
     def serial_between(self) -> Between:
         """The same, at least and at most."""
         parts = self.found
         seconds = [
-            min(
-                step + factors.compress * parts.compress,
-                parts.alone + factors.compress * parts.compress + factors.messages * parts.communicate,
+            max(
+                step,
+                min(
+                    step + factors.compress * parts.compress,
+                    parts.alone + factors.compress * parts.compress + factors.messages * parts.communicate,
+                ),
             )
             for step, factors in zip(self.between, self.factors, strict=True)
         ]

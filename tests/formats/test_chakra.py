@@ -16,6 +16,7 @@ from wirebench.formats import chakra
 from wirebench.formats.chakra import CommType, NodeType, RankTrace
 from wirebench.formats.chakra_plan import plan_traces
 from wirebench.formats.chakra_step import step_trace
+from wirebench.topology.processor import IDLE, Processor
 from wirebench.topology.tree import Topology
 
 SEND, RECEIVE = NodeType.COMM_SEND_NODE, NodeType.COMM_RECV_NODE
@@ -153,8 +154,9 @@ def test_a_plans_messages_meet_and_none_waits_for_ever(name, layout):
 
 @pytest.mark.parametrize("name", ["wfbp", "sync_easgd", "mg_wfbp", "dear", "fused"])
 @pytest.mark.parametrize("compressor", ["none", "topk", "gs_sgd"])
-def test_a_steps_nodes_take_the_simulated_times_in_the_simulated_order(name, compressor):
-    made = simulator(SMALL, 4, compressor, compressing=lambda numel: 1e-8 * numel)
+@pytest.mark.parametrize("processor", [IDLE, Processor(cores=2.0, gradient_seconds_per_byte=1e-8)])
+def test_a_steps_nodes_take_the_simulated_times_in_the_simulated_order(name, compressor, processor):
+    made = simulator(SMALL, 4, compressor, compressing=lambda numel: 1e-8 * numel, processor=processor)
     found = made.step(schedulers.build(name))
     nodes = read(step_trace(found, made.costs(), 4, "ring"))
     for each in nodes:
@@ -167,7 +169,7 @@ def test_a_steps_nodes_take_the_simulated_times_in_the_simulated_order(name, com
     )
     passes = [each for each in nodes if each.name.startswith(("forward", "backward"))]
     assert sum(each.micros for each in passes) == pytest.approx(
-        1e6 * (sum(made.passes.forward) + made.passes.backward), abs=len(passes)
+        1e6 * (sum(found.passes.forward) + found.passes.backward), abs=len(passes)
     )
     ends: list[int] = []
     for each in nodes:

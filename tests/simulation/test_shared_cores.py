@@ -12,19 +12,22 @@ from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.gradient.schedule import Duration
 from wirebench.simulation.pipeline import Passes
-from wirebench.simulation.shared_cores import share
+from wirebench.simulation.shared_cores import handled, share
 from wirebench.simulation.simulator import Factors, Simulator
+from wirebench.simulation.stages import Work
 from wirebench.topology import presets
 from wirebench.topology.processor import Processor
 
 PASSES = Passes(forward=(1.0, 1.0), ready=(2.0, 10.0), backward=10.0)
 SINGLE = [range(1), range(1, 2)]
 EXCHANGES = [Duration(4.0, 0.5), Duration(1.0)]
-"""Of which the first 3 s and nothing are work."""
 
 
-def shared(mode="overlapped", handling=(0.0, 4.0), together=0.5):
-    return share(PASSES, SINGLE, mode, EXCHANGES, [3.0, 0.0], handling, together)
+BEFORE, AFTER = [Work(3.0), Work(0.0)], [Work(0.0, 3.0), Work(0.0)]
+
+
+def shared(handling=(0.0, 4.0), together=0.5, works=BEFORE):
+    return share(PASSES, SINGLE, EXCHANGES, works, handling, together)
 
 
 def test_each_waits_for_the_other():
@@ -35,21 +38,31 @@ def test_each_waits_for_the_other():
     assert exchanges == [Duration(6.0, 0.5), Duration(1.0)]
 
 
-def test_what_comes_after_the_backward_pass_meets_nothing():
-    passes, exchanges = shared("after_backward")
-    assert (passes.ready, passes.backward, exchanges) == ((2.0, 12.0), 12.0, EXCHANGES)
+def test_what_is_decoded_shares_the_cores_when_its_message_has_come():
+    """The message goes until 3; 1 s of the handling is left then, so the 3 s of work have it beside them until 5."""
+    passes, exchanges = shared(works=AFTER)
+    assert (passes.ready, exchanges[0]) == ((2.0, 12.0), Duration(7.0 - 2.0, 0.5))
 
 
 @pytest.mark.parametrize(("handling", "together"), [((0.0, 0.0), 0.5), ((0.0, 4.0), 1.0)])
 def test_without_handling_or_with_cores_enough_exchanges_are_as_alone(handling, together):
-    passes, exchanges = shared(handling=handling, together=together)
-    assert exchanges == EXCHANGES and passes.backward == 10.0 + handling[1] / 2
+    passes, exchanges = shared(handling, together)
+    assert exchanges == EXCHANGES and passes == handled(PASSES, handling)
+    assert passes.backward == 10.0 + handling[1] / 2
 
 
 def test_handling_that_is_longer_than_computing_is_waited_for():
     """20 s before the second layer is there in any case: 3 s of the bucket's work beside it take 3 s from it."""
-    passes, exchanges = shared(handling=(0.0, 40.0))
+    passes, exchanges = shared((0.0, 40.0))
     assert passes.ready[1] == pytest.approx(2 + 20 + 3 + 20) and exchanges[0].seconds == pytest.approx(6 + 1)
+    assert handled(PASSES, (0.0, 40.0)).ready == (2.0, 42.0)
+
+
+@pytest.mark.parametrize(
+    ("cores", "ranks", "speed"), [(0, 8, 1.0), (4, 2, 1.0), (3, 2, 0.75), (2, 2, 0.5), (2, 8, 0.5)]
+)
+def test_two_threads_have_half_of_what_their_rank_has(cores, ranks, speed):
+    assert Processor(cores=cores).together_speed(ranks) == speed
 
 
 def made(processor: Processor, ranks: int) -> Simulator:
@@ -70,7 +83,14 @@ def test_a_machine_that_plays_all_hosts_handles_their_gradients(scheduler):
     assert again.stretched(again.step(built), built, Factors(1.0, 1.0)) == again.step(built).step
 
 
-def test_elastic_averaging_sends_weights_which_no_backward_pass_makes():
-    easgd = schedulers.build("easgd")
-    bare, handles = (Processor(cores=2.0, gradient_seconds_per_byte=each) for each in (0.0, 5e-9))
-    assert made(handles, 8).step(easgd) == made(bare, 8).step(easgd)
+@pytest.mark.parametrize("scheduler", ["easgd", "outer", "sync_easgd"])
+def test_gradients_that_nobody_compresses_meanwhile_are_handled_all_the_same(scheduler):
+    built, handles = schedulers.build(scheduler), made(Processor(cores=2.0, gradient_seconds_per_byte=5e-9), 8)
+    found = handles.step(built)
+    assert found.passes == handled(handles.passes, [4 * 4 * 5e-9 * each.numel for each in handles.layers])
+    assert found.step.exposed == pytest.approx(found.step.seconds - found.alone)
+
+
+def test_hosts_of_their_own_have_cores_to_spare():
+    bare, handles = (Processor(gradient_seconds_per_byte=each) for each in (0.0, 5e-9))
+    assert made(handles, 8).step(schedulers.build("wfbp")) == made(bare, 8).step(schedulers.build("wfbp"))

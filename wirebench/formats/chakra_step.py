@@ -99,10 +99,16 @@ class _Step:
             self._gathered[span.bucket] = self._sent[0], max(0.0, span.end - self._simulated.step.seconds)
 
     def _stages(self, span: Span, after: list[int], begin: float, copy: bool) -> None:
-        for stage in self._simulated.stages[span.bucket]:
-            if stage.copy is not copy or (stage.name == "compress" and not stage.seconds):
-                continue
-            end = begin + stage.seconds
+        stages = [
+            each
+            for each in self._simulated.stages[span.bucket]
+            if each.copy is copy and (each.name != "compress" or each.seconds)
+        ]
+        work = sum(each.seconds for each in stages if each.name == "compress")
+        # Where cores are shared, compressing takes longer beside the backward pass: what is left of the span.
+        longer = (span.end - span.start - sum(each.seconds for each in stages)) / work if work else 0.0
+        for stage in stages:
+            end = begin + stage.seconds * (1 + longer * (stage.name == "compress"))
             after = [self._stage(f"bucket {span.bucket} {stage.name}", stage, after, begin, end)]
             begin = end
         self._sent = after

@@ -107,7 +107,7 @@ class Rates:
         return seconds
 
     def decoding(self, compressor: str, bytes_per_second: float, gathered: float = 1.0) -> Compressing:
-        """Of the seconds of `on` those after the last request is answered, in which the average is written."""
+        """Of the seconds of `on` those in which answers are read and the average is written; they count as the last."""
         cost = self._costs.get(compressor)
 
         def seconds(numel: int) -> float:

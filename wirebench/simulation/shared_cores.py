@@ -9,8 +9,9 @@ from collections.abc import Generator, Sequence
 from math import inf
 from typing import NamedTuple
 
-from wirebench.gradient.schedule import Duration, Mode
+from wirebench.gradient.schedule import Duration
 from wirebench.simulation.pipeline import Passes
+from wirebench.simulation.stages import Work
 
 ROUNDING = 1e-9
 """Of sums of seconds, as a share of them: work of which less is left is done."""
@@ -27,27 +28,39 @@ Thread = Generator[_Task, float, None]
 """Yields tasks, and is sent the time at which each is done."""
 
 
+def handled(passes: Passes, handling: Sequence[float]) -> Passes:
+    """The passes with the processor's work on gradients, which has the rank's share of the cores to itself.
+
+    handling  seconds for each layer's gradient, in backward order: one half goes on while the layer is computed, the
+              other follows
+    """
+    ready, now = [], 0.0
+    for computed, seconds in zip(passes.ready, handling, strict=True):
+        now = max(now + seconds / 2, computed) + seconds / 2
+        ready.append(now)
+    return passes._replace(ready=tuple(ready), backward=max(passes.backward, now))
+
+
 def share(
     passes: Passes,
     groups: Sequence[range],
-    mode: Mode,
     durations: Sequence[Duration],
-    work: Sequence[float],
+    works: Sequence[Work],
     handling: Sequence[float],
     together: float,
 ) -> tuple[Passes, list[Duration]]:
-    """The passes and the exchanges of buckets, as long as they take beside one another.
+    """The passes, and the exchanges of buckets that start beside them, as long as they take beside one another.
 
     passes     of a step in which gradients cost nothing; durations: of each bucket's exchange with nothing beside it
-    work       seconds of each exchange in which the processor works; they count as its first
-    handling   seconds of the processor for each layer's gradient, in backward order, with nothing beside it: one half
-               goes on while the layer is computed, the other follows
+    works      seconds of each exchange's `seconds` in which the processor works: before its messages, and after them
+    handling   seconds of the processor for each layer's gradient, as in handled()
     together   share of their speed that both have while both work
     """
+    if together == 1 or not any(handling) or not any(map(any, works)):
+        return handled(passes, handling), list(durations)
     ready: list[float] = []
     spans: list[tuple[float, float]] = []
-    after = mode == "after_backward"
-    _run([_computing(passes, handling, ready), _exchanging(groups, durations, work, after, ready, spans)], together)
+    _run([_computing(passes, handling, ready), _exchanging(groups, durations, works, ready, spans)], together)
     taken = [Duration(end - begin, each.copy_seconds) for (begin, end), each in zip(spans, durations, strict=True)]
     return passes._replace(ready=tuple(ready), backward=max(passes.backward, ready[-1])), taken
 
@@ -63,19 +76,19 @@ def _computing(passes: Passes, handling: Sequence[float], ready: list[float]) ->
 def _exchanging(
     groups: Sequence[range],
     durations: Sequence[Duration],
-    work: Sequence[float],
-    after: bool,
+    works: Sequence[Work],
     ready: list[float],
     spans: list[tuple[float, float]],
 ) -> Thread:
-    """The exchanges, one after the other; `spans` gets their begin and their end. after: behind the backward pass."""
+    """The exchanges, one after the other; `spans` gets their begin and their end."""
     now = 0.0
-    for group, duration, compress in zip(groups, durations, work, strict=True):
-        while len(ready) < (groups[-1].stop if after else group.stop):
+    for group, duration, work in zip(groups, durations, works, strict=True):
+        while len(ready) < group.stop:
             now = yield _Task(until=inf)
         begin = now
-        now = yield _Task(work=compress)
-        now = yield _Task(until=now + duration.seconds - compress)
+        now = yield _Task(work=work.before)
+        now = yield _Task(until=now + duration.seconds - sum(work))
+        now = yield _Task(work=work.after)
         spans.append((begin, now))
 
 

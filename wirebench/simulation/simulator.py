@@ -19,7 +19,7 @@ from wirebench.gradient.contract import Compressor, Scheduler
 from wirebench.gradient.flat import Layer
 from wirebench.gradient.schedule import LayerCost, Mode, OuterRule
 from wirebench.simulation.pipeline import Passes, Step, outer_step, simulate_step
-from wirebench.simulation.shared_cores import share
+from wirebench.simulation.shared_cores import handled, share
 from wirebench.simulation.stages import (
     AS_PREDICTED,
     COMPRESS,
@@ -29,7 +29,7 @@ from wirebench.simulation.stages import (
     duration,
     in_halves,
     whole,
-    working,
+    work_of,
 )
 from wirebench.simulation.trace import Trace
 from wirebench.telemetry.timeline import ALL_GATHER, Timeline
@@ -39,6 +39,10 @@ from wirebench.topology.tree import Topology
 FLOAT_BYTES = 4
 Compressing = Callable[[int], float]
 """compressing(numel): seconds that a compressor works on a bucket of so many elements."""
+
+
+BESIDE_BACKWARD = ("overlapped", "native", "split")
+"""Modes in which gradients are exchanged, and compressed, while others are made."""
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,7 @@ def simulate(
     *,
     dense_below: int = 0,
     compressing: Compressing | None = None,
+    decoding: Compressing | None = None,
 ) -> Simulated:
     """One step of `trace` on `workers` ranks of `network`.
 
@@ -95,6 +100,7 @@ def simulate(
     network      the ranks' topology, or what lies between machines of one worker each (wirebench.topology.presets)
     dense_below  tensors of one dimension or of fewer elements are not compressed; 0: all are
     compressing  seconds that the compressor works on a bucket, by its elements; None: no time
+    decoding     how many of these come after the last request is answered; None: none
     Many schedules of one composition are cheaper together: Simulator. Raises UserError for a network that lacks
     speeds, for a number of workers that is not the topology's, and for a collective that does not exist.
     """
@@ -108,7 +114,7 @@ def simulate(
         raise UserError("network: the topology does not say how fast its links are")
     pricer = Pricer(collectives.build(collective), collective, network)
     sizes = Sizes(lambda: method_of(compressor()), network.size, dense_below)
-    return Simulator(trace, sizes, compressing or free, pricer).step(scheduler)
+    return Simulator(trace, sizes, compressing or free, pricer, decoding).step(scheduler)
 
 
 class Simulator:
@@ -135,7 +141,8 @@ class Simulator:
         self.compressing: Compressing = lambda numel: factor * compressing(numel)
         self._decoding: Compressing = lambda numel: factor * decoding(numel)
         self._together = processor.together_speed(pricer.topology.size)
-        handling = crowded * processor.gradient_seconds_per_byte * FLOAT_BYTES
+        # Hosts of their own have cores to spare for it.
+        handling = crowded * processor.gradient_seconds_per_byte * FLOAT_BYTES if processor.cores else 0.0
         self._handling = [handling * layer.numel for layer in self.layers]
         self._sizes, self._requests = sizes, sizes.of_spans(self.layers)
 
@@ -188,14 +195,18 @@ class Simulator:
     ) -> tuple[Step, Passes]:
         """The step, and its computation as long as it takes beside the exchange."""
         passes, durations = self.passes.times(factors.compute), [duration(each, factors) for each in stages]
+        beside, handling = passes, [factors.compute * seconds for seconds in self._handling]
+        if any(handling) and scheduler.mode in BESIDE_BACKWARD:
+            works = [work_of(each, factors) for each in stages]
+            beside, durations = share(passes, groups, durations, works, handling, self._together)
+        elif any(handling):
+            beside = handled(passes, handling)
         if scheduler.mode == "outer":
-            return outer_step(passes, cast(OuterRule, scheduler), durations), passes
-        if not any(self._handling) or scheduler.mode == "elastic":
-            # Elastic averaging sends weights, which no backward pass makes.
-            return simulate_step(passes, groups, scheduler.mode, durations), passes
-        work, handling = [working(each, factors) for each in stages], [factors.compute * s for s in self._handling]
-        beside, durations = share(passes, groups, scheduler.mode, durations, work, handling, self._together)
-        step = simulate_step(beside, groups, scheduler.mode, durations)
+            step = outer_step(beside, cast(OuterRule, scheduler), durations)
+        else:
+            step = simulate_step(beside, groups, scheduler.mode, durations)
+        if beside is passes:
+            return step, passes
         # By what the backward pass takes longer than computation, gradients and what is beside them add to the step.
         return step._replace(exposed=step.exposed + beside.seconds - passes.seconds), beside
 

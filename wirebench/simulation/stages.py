@@ -56,13 +56,14 @@ def duration(stages: Sequence[Stage], factors: Factors = AS_PREDICTED) -> Durati
     return Duration(first, second)
 
 
-def working(stages: Sequence[Stage], factors: Factors = AS_PREDICTED) -> float:
-    """Seconds of a bucket's exchange, or of its first part, in which the compressor works."""
-    return factors.compress * sum(each.seconds for each in stages if each.name == COMPRESS and not each.copy)
+def work_of(stages: Sequence[Stage], factors: Factors = AS_PREDICTED) -> Work:
+    """What the compressor does for a bucket; of a split exchange, in its first part."""
+    first, last = stages[0], stages[-1]
+    return Work(factors.compress * first.seconds, 0.0 if last.copy else factors.compress * last.seconds)
 
 
 def whole(pricer: Pricer, requests: Sequence[RequestSize], work: Work) -> list[Stage]:
-    """A bucket's exchange: the compressor's work around its requests."""
+    """A bucket's exchange: the compressor's work around its requests; what it does between two comes before them."""
     asked = (_stage(pricer, each) for each in requests)
     return [Stage(COMPRESS, 0.0, work.before), *asked, Stage(COMPRESS, 0.0, work.after)]
 
@@ -75,7 +76,7 @@ def in_halves(pricer: Pricer, requests: Sequence[RequestSize], work: Work) -> li
     """A bucket's exchange that is interrupted at its first sum, as in a job (exchange/reduce_scatter.py).
 
     Up to that sum's reduce-scatter it runs in the backward pass; its all-gather, all requests after it and what is
-    decoded run under the next forward pass.
+    decoded run under the next forward pass. What a compressor does between two requests counts as before that sum.
     """
     place = next((number for number, each in enumerate(requests) if each.kind is Sum), None)
     if place is None:

@@ -106,7 +106,8 @@ def _said(machine: Processor, errors: Mapping[str, float], held: Mapping[str, fl
     every = "every second run" if folders == 1 else f"every second run of {folders} folders"
     sizes = [abs(error) for error in held.values()]
     worst = max(errors, key=lambda name: abs(errors[name]))
-    constants = ", ".join(f"{key} {value:.3g}" for key, value in processor.written(machine).items() if key != "cores")
+    known = ("cores", "gradient_ns_per_byte")
+    constants = ", ".join(f"{key} {value:.3g}" for key, value in processor.written(machine).items() if key not in known)
     return (
         "Simulated from outside, with the trace, the links' rate, the copies that a compressor takes, and what the run "
         f"measured of loading and of the update; and with what messages cost the {machine.cores:.0f} cores that play "
