@@ -1,10 +1,12 @@
 """Gradients and compressors that share their cores, by hand: each has its share of the speed while both work."""
 
+import functools
 from dataclasses import replace
 
 import pytest
 
 import schedulers
+from suite.planner.advice import Advice
 from tests.costmodel.test_request_sizes import make_of
 from tests.simulation.test_simulator import GOOGLENET, PAPER
 from wirebench import collectives
@@ -94,3 +96,13 @@ def test_gradients_that_nobody_compresses_meanwhile_are_handled_all_the_same(sch
 def test_hosts_of_their_own_have_cores_to_spare():
     bare, handles = (Processor(gradient_seconds_per_byte=each) for each in (0.0, 5e-9))
     assert made(handles, 8).step(schedulers.build("wfbp")) == made(bare, 8).step(schedulers.build("wfbp"))
+
+
+def test_a_step_that_handles_gradients_is_not_said_to_be_faster_when_nothing_overlaps():
+    simulator, naive = made(Processor(cores=2.0, gradient_seconds_per_byte=5e-9), 8), schedulers.build("naive")
+    found = simulator.step(naive)
+    stretched = functools.partial(simulator.stretched, found, naive)
+    advice = Advice("topk", "naive", "ring", found, 8.0, stretched, (Factors(1.0, 1.0), Factors(1.0, 1.0)))
+    assert found.alone + found.compress + found.communicate < found.step.seconds
+    assert advice.serial == pytest.approx(advice.images_per_second)
+    assert advice.serial_between.high == pytest.approx(advice.images_between.high)

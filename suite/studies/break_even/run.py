@@ -39,8 +39,8 @@ CONFIG = Path("configs/tables/break_even_vgg16.toml")
 FACTORS = (0.85, 1.15)
 MEASURED = ROOT / "results" / "break_even" / "2x1gbit.toml"
 """The emulated hosts of this suite's own machine, by `make bench-break-even`."""
-MEASURED_RATES = ROOT / "results" / "prediction" / "rates.jsonl"
-"""How long compressors work on that machine, by `make bench-prediction`."""
+MEASURED_RATES = MEASURED.with_name("rates.jsonl")
+"""How long compressors work on that machine, by the same."""
 BOTH = ("dense", "lossy")
 SAME_MACHINE = ("model", "flags", "cores")
 """What two machines' descriptions have in common that are one: "AMD EPYC" alone is several generations of it."""
