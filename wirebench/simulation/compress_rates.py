@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 from wirebench.errors import UserError
 from wirebench.record import compressor_results
 from wirebench.record.compressor_results import CompressorResult, Part
-from wirebench.simulation.simulator import Compressing
+from wirebench.simulation.simulator import FLOAT_BYTES, Compressing
 
 SHIPPED = Path(__file__).resolve().parents[2] / "results" / "cpu-2core" / "compressors" / "cells.jsonl"
-FLOAT_BYTES = 4
 HANDLING_COPIES = 2
 """Of a replayed gradient: it is copied from noise (models/replay.py), and then into its bucket (exchange/lane.py)."""
 GROWING: tuple[Part, ...] = ("decode", "merge")

@@ -53,7 +53,7 @@ class Step(NamedTuple):
     """One simulated step, in seconds.
 
     seconds   of the whole step
-    exposed   what the exchange adds to the step's computation
+    exposed   what the exchange adds to the step's computation, and handling gradients, on cores that all hosts share
     backward  from the step's start until its backward pass begins; waits during the forward pass are in it
     spans     in the order in which they start; all-gathers of a `split` schedule end after the step, under the next one
     """
