@@ -175,8 +175,8 @@ class Adviser:
                 built = self._schedulers[scheduler]
                 step = simulator.step(built)
                 samples = self.workers * self.trace.batch_size
-                stretched = functools.partial(simulator.stretched, step, built)
-                advices.append(Advice(name, scheduler, collective, step, samples, stretched, factors, self.trace.unit))
+                limits = functools.partial(simulator.between, step, built)
+                advices.append(Advice(name, scheduler, collective, step, samples, limits, factors, self.trace.unit))
         if not advices:
             raise UserError(f"no scheduler of {', '.join(chosen)} goes with it")
         return advices

@@ -15,7 +15,7 @@ import pytest
 
 from suite.planner import ranges
 from suite.studies import notes
-from suite.studies.prediction import outside
+from suite.studies.prediction import outside, signed
 from suite.studies.prediction.measured import collect
 from suite.studies.prediction.repeats import repeats_to
 from suite.studies.prediction.report import figure
@@ -82,6 +82,40 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     assert "2 runs" in charts.note(drawn) and "10 % to 90 % of the measured steps" in charts.note(drawn)
     assert {row["words"] for row in charts.of(drawn, "text")} == {"within 10 %"}
     assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_runs_that_were_made_another_time_say_which_steps_repeat_themselves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, again = tmp_path / "list", tmp_path / "list-again"
+    for name, *both, spread in (
+        ("a", 0.20, 0.204, 0.001), ("b", 0.30, 0.36, 0.001), ("c", 0.50, 0.49, 0.001), ("d", 0.4, None, 0.001),
+        ("e", 0.6, 0.6, 0.2),
+    ):  # fmt: skip
+        for folder, seconds in zip((first, again), both, strict=True):
+            if seconds is not None:
+                run = made(seconds, 0.2)
+                run["step_seconds"] |= {"p10": (1 - spread) * seconds, "p90": (1 + spread) * seconds}
+                put(folder, name, 0, run)
+    predicted = {"a": 0.21, "b": 0.6, "c": 0.45, "d": 0.4, "e": 0.1}
+    steps = {f"{name}-0": {"seconds": seconds, "low": 0.1, "high": 1.0} for name, seconds in predicted.items()}
+    signed.save(first, signed.Signed("c" * 40, "2026-11-26", "x", steps))
+    assert main([str(first)]) == 0 and main([str(again)]) == 0
+    text = (first / "table.md").read_text()
+    assert "4 of these runs were made another time (list-again): the two steps of 3 lie within 3 % of each" in text
+    assert "half of all within 2.0 %, all within 20 %; Kendall's tau of the two times' order is 1.00. 2 of" in text
+    assert (
+        "Of the 2 that repeat themselves within runs and from one to the other 2 predictions are within 10 %, the mean "
+        "error is 7.5 %, the largest -10.0 % (c-0), and Kendall's tau of their order 1.00." in text
+    )
+    there = {"a-0": "204.00", "b-0": "360.00", "c-0": "490.00", "d-0": "-", "e-0": "600.00"}
+    assert {name: cells[9] for name, cells in table(text).items()} == there
+    other = (again / "table.md").read_text()
+    assert "made another time (list)" in other and table(other)["b-0"][9] == "300.00"
+    path = again / "a-0" / "record.json"
+    path.write_text(path.read_text().replace("AMD EPYC", "another"))
+    assert main([str(first)]) == 2
+    assert "list-again: has runs of another with 2 cores, and list of AMD EPYC" in capsys.readouterr().err
 
 
 def test_printing_names_a_single_run_and_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -25,11 +25,13 @@ HEAD = ("simulated ms", "error", "fitted")
 class Outside:
     """Of a folder's runs by name: the simulated step, and whether the run is one that the constants are fitted to.
 
+    held     the errors of those that they are not fitted to
     numbers  the same of all folders for programs, with what each run's exchange took over what was simulated; "" for
              all folders but the first
     """
 
     seconds: dict[str, tuple[float, bool]]
+    held: dict[str, float]
     said: str
     numbers: str
 
@@ -69,7 +71,7 @@ def from_outside(runs: Mapping[Path, Sequence[Predicted]]) -> dict[Path, Outside
         held = {each.name: errors[each.name] for each in own if not each.fitted}
         said = f"{_said(machine, errors, held, len(runs))} {where_steady(found, held)}"
         numbers = _numbers(made, machine, seconds) if folder == first else ""
-        outsides[folder] = Outside({each.name: (seconds[each.key], each.fitted) for each in own}, said, numbers)
+        outsides[folder] = Outside({each.name: (seconds[each.key], each.fitted) for each in own}, held, said, numbers)
     return outsides
 
 

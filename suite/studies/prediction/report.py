@@ -7,7 +7,7 @@ wirebench study prediction report results --print      only the table, of whatev
 
 import argparse
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from suite.figures import colours
@@ -20,8 +20,9 @@ from suite.studies.claim import together
 from suite.studies.findings import Finding
 from suite.studies.notes import NOTE, NotedRun, machine_of
 from suite.studies.page import Page
-from suite.studies.prediction import cells, signed
+from suite.studies.prediction import another_time, cells, signed
 from suite.studies.prediction import outside as simulations
+from suite.studies.prediction.another_time import AnotherTime
 from suite.studies.prediction.measured import CLAIM, NEAR, Predicted, collect, near, where_steady
 from suite.studies.prediction.outside import Outside, from_outside
 from suite.studies.prediction.resimulated import RATES
@@ -57,7 +58,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
 def _page(folder: Path, runs: Sequence[Predicted], outside: Outside | None) -> Page:
     before = signed.load(folder)
     files = cells.files(folder, runs, outside, before)
-    text = document(runs, outside, before, bool(files))
+    text = document(runs, outside, before, bool(files), another_time.find(folder, runs))
     files |= {ranges.SHIPPED.name: outside.numbers} if outside and outside.numbers else {}
     return Page(folder, text, {"errors.png": figure(runs)}, verdict(runs), files)
 
@@ -91,9 +92,10 @@ def _folders(options: argparse.Namespace) -> list[Path]:
 
 
 def _shared() -> list[Path]:
-    """The forty, and the lists whose runs share the machine's constants with them."""
+    """The forty, and the lists whose runs share the machine's constants with them; a repeated list shares none."""
     machine = machine_of(FOLDER)
-    return [FOLDER, *(folder for folder in _listed() if machine_of(folder) == machine)]
+    lists = (folder for folder in _listed() if not another_time.is_repeat(folder))
+    return [FOLDER, *(folder for folder in lists if machine_of(folder) == machine)]
 
 
 def _listed() -> list[Path]:
@@ -103,33 +105,38 @@ def _listed() -> list[Path]:
 
 
 def document(
-    runs: Sequence[Predicted], outside: Outside | None = None, before: Signed | None = None, has_cells: bool = False
+    runs: Sequence[Predicted],
+    outside: Outside | None = None,
+    before: Signed | None = None,
+    has_cells: bool = False,
+    again: AnotherTime | None = None,
 ) -> str:
-    """table.md. before: what was predicted before the runs, where it was; has_cells: other programs have their files"""
+    """table.md.
+
+    before     what was predicted before the runs, where it was; again: the same runs another time, where they are
+    has_cells  other programs have their files
+    """
     measured = {each.name: each.seconds for each in runs}
-    commits = {each.run.commit for each in runs}
     lines = [
         "# Predicted and measured steps",
         "",
-        f"{verdict(runs)} Measured on {', '.join(sorted({each.run.machine for each in runs}))}; commits: "
-        f"{', '.join(sorted(commits))}. A prediction is a simulation of the schedule, with messages and computation "
-        "timed apart in the run's own uncounted steps (docs/record.md). Where no message overlaps computation "
-        "(`naive`, `sync_easgd`, or a single message) these steps are the schedule itself, and the error only says how "
-        f"steady they are; {overlapping(runs)} Every composition was run once, without turns: what is judged is the "
-        "error over all of them.",
-        "",
-        'Column "repeats to": where the median of another run of as many steps would lie, 19 times out of 20, by '
-        f"these steps' 10th and 90th percentiles. {where_steady(runs, {each.name: each.error for each in runs})}",
-        "",
-        *([] if outside is None else [outside.said, ""]),
-        *([] if before is None else [_before(before, runs), ""]),
+        *_about(runs),
+        *([] if again is None else [again.said(), ""]),
+        *([] if outside is None else [f"{outside.said} {_agreeing(again, outside.held)}".rstrip(), ""]),
+        *([] if before is None else [_before(before, runs, again), ""]),
         *([EXPLAINED, ""] if has_cells else []),
         *trust.note({each.name: [each.run] for each in runs}, ""),
         *markdown.table(
-            (*HEAD, *(() if outside is None else simulations.HEAD), *(() if before is None else signed.HEAD)),
+            (
+                *HEAD,
+                *(() if again is None else another_time.HEAD),
+                *(() if outside is None else simulations.HEAD),
+                *(() if before is None else signed.HEAD),
+            ),
             [
                 [
                     *_cells(each),
+                    *([] if again is None else again.cells(each.name)),
                     *([] if outside is None else outside.cells(each)),
                     *([] if before is None else before.cells(each.name, measured[each.name])),
                 ]
@@ -140,9 +147,32 @@ def document(
     return "\n".join(lines) + "\n" + FIGURE
 
 
-def _before(before: Signed, runs: Sequence[Predicted]) -> str:
+def _about(runs: Sequence[Predicted]) -> list[str]:
+    """What was measured, and how good it is."""
+    commits = {each.run.commit for each in runs}
+    return [
+        f"{verdict(runs)} Measured on {', '.join(sorted({each.run.machine for each in runs}))}; commits: "
+        f"{', '.join(sorted(commits))}. A prediction is a simulation of the schedule, with messages and computation "
+        "timed apart in the run's own uncounted steps (docs/record.md). Where no message overlaps computation "
+        "(`naive`, `sync_easgd`, or a single message) these steps are the schedule itself, and the error only says how "
+        f"steady they are; {overlapping(runs)} Every composition was run once here, without turns: what is judged is "
+        "the error over all of them.",
+        "",
+        'Column "repeats to": where the median of another run of as many steps would lie, 19 times out of 20, by '
+        f"these steps' 10th and 90th percentiles. {where_steady(runs, {each.name: each.error for each in runs})}",
+        "",
+    ]
+
+
+def _before(before: Signed, runs: Sequence[Predicted], again: AnotherTime | None) -> str:
     measured = {each.name: each.seconds for each in runs}
-    return f"{before.said(measured)} {where_steady(runs, before.errors(measured))}".rstrip()
+    errors = before.errors(measured)
+    said = before.said(measured), where_steady(runs, errors), _agreeing(again, errors)
+    return " ".join(words for words in said if words)
+
+
+def _agreeing(again: AnotherTime | None, errors: Mapping[str, float]) -> str:
+    return "" if again is None else again.judged(errors)
 
 
 def verdict(runs: Sequence[Predicted]) -> str:
