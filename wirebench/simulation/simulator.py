@@ -171,16 +171,19 @@ class Simulator:
         """The step that `scheduler` made of the same buckets, had its parts taken so many times as long."""
         return self._timed(scheduler, found.groups, found.stages, factors)[0]
 
-    def between(self, found: Simulated, scheduler: Scheduler, factors: Sequence[Factors]) -> tuple[float, float]:
+    def between(
+        self, found: Simulated, scheduler: Scheduler, factors: Sequence[Factors], anew: bool = True
+    ) -> tuple[float, float]:
         """Seconds of the shortest and of the longest step with parts that take so many times as long.
 
         A scheduler that weighs times cuts the gradient by what it measures. Where exchanges take longer than predicted
         it may cut otherwise, and a step of other buckets may be longer or shorter by much more than its exchanges.
+        anew: whether that is looked for
         """
         seconds = []
         for each in factors:
             cuts = {found.groups: found.stages}
-            if scheduler.needs_profile:
+            if anew and scheduler.needs_profile:
                 groups = tuple(self._cut(scheduler, each))
                 if groups not in cuts:
                     cuts[groups] = tuple(map(tuple, self._stages(scheduler, groups)))
