@@ -1,12 +1,13 @@
 """A composition that is ranked, with its ranges, and by how much a compressor's is below what would pay."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from suite.planner.compositions import DENSE
 from suite.planner.ranges import Between
+from wirebench.simulation.pipeline import Step
 from wirebench.simulation.simulator import Factors, Simulated
 
 WORTHWHILE = 0.99
@@ -19,9 +20,9 @@ HIDDEN = 0.02
 class Advice:
     """One composition.
 
-    samples  of all workers in a step
-    limits   seconds of the shortest and of the longest step with exchanges that take so many times as long
-    factors  of the shortest and of the longest exchange that it may have
+    samples    of all workers in a step
+    stretched  its step with an exchange that takes so many times as long
+    factors    of the shortest and of the longest exchange that it may have
     """
 
     compressor: str
@@ -29,14 +30,14 @@ class Advice:
     collective: str
     found: Simulated
     samples: float
-    limits: Callable[[Sequence[Factors]], tuple[float, float]] = field(repr=False)
+    stretched: Callable[[Factors], Step] = field(repr=False)
     factors: tuple[Factors, Factors]
     unit: str = "images"
 
     @functools.cached_property
     def between(self) -> Between:
         """Seconds of the step, at least and at most."""
-        return Between(*self.limits(self.factors))
+        return Between(*(self.stretched(each).seconds for each in self.factors))
 
     @property
     def expected_seconds(self) -> float:

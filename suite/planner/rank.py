@@ -175,9 +175,8 @@ class Adviser:
                 built = self._schedulers[scheduler]
                 step = simulator.step(built)
                 samples = self.workers * self.trace.batch_size
-                # A break-even asks for the optimum at many rates. What it cuts at other costs is hardly shorter.
-                limits = functools.partial(simulator.between, step, built, anew=not quick)
-                advices.append(Advice(name, scheduler, collective, step, samples, limits, factors, self.trace.unit))
+                stretched = functools.partial(simulator.stretched, step, built)
+                advices.append(Advice(name, scheduler, collective, step, samples, stretched, factors, self.trace.unit))
         if not advices:
             raise UserError(f"no scheduler of {', '.join(chosen)} goes with it")
         return advices

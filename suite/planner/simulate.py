@@ -49,8 +49,7 @@ from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.schedule import LayerCost
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.disturbance import Disturbance, quantiles
-from wirebench.simulation.picture import draw
-from wirebench.simulation.simulator import Simulated, Simulator, free
+from wirebench.simulation.simulator import Simulated, Simulator, draw, free
 from wirebench.simulation.trace import Trace
 from wirebench.telemetry import environment
 from wirebench.telemetry.timeline import Timeline
@@ -173,7 +172,7 @@ def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
                 raise UserError(f"--schedulers: {name!r} cuts the model, and {options.compressor!r} needs it whole")
             carried = gbit_of(topology) if between else None
             layers = simulator.costs()
-            seconds = Between(*simulator.between(simulated, scheduler, factors))
+            seconds = Between(*(simulator.stretched(simulated, scheduler, each).seconds for each in factors))
             drawn = quantiles(simulator, simulated, scheduler, disturbance) if disturbance != Disturbance() else None
             rows.append(Row(workers, carried, batch, speed, name, simulated, layers, seconds, drawn))
     return rows

@@ -103,8 +103,9 @@ def test_what_surely_pays_is_told_beside_what_may() -> None:
     def of(name: str, seconds: float, most: float) -> Advice:
         step = Step(seconds, 0.0, 0.0, ())
         found: Any = SimpleNamespace(step=step, alone=0.5, compress=0.0, communicate=seconds)
-        ends = Factors(1.0, 1.0), Factors(2.0, 1.0)
-        return Advice(name, "wfbp", "ring", found, 8, lambda factors: (seconds, most), ends)
+        ends = {1.0: Step(seconds, 0.0, 0.0, ()), 2.0: Step(most, 0.0, 0.0, ())}
+        return Advice(name, "wfbp", "ring", found, 8, lambda factors: ends[factors.messages],
+                      (Factors(1.0, 1.0), Factors(2.0, 1.0)))  # fmt: skip
 
     best = [of("none", 1.0, 1.1), of("mild", 0.52, 1.05), of("harsh", 0.61, 0.62)]
     known = Accuracies("toy", {name: Ended(points, None) for name, points in (("mild", -0.1), ("harsh", -1.9))})

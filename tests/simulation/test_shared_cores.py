@@ -101,8 +101,8 @@ def test_hosts_of_their_own_have_cores_to_spare():
 def test_a_step_that_handles_gradients_is_not_said_to_be_faster_when_nothing_overlaps():
     simulator, naive = made(Processor(cores=2.0, gradient_seconds_per_byte=5e-9), 8), schedulers.build("naive")
     found = simulator.step(naive)
-    limits = functools.partial(simulator.between, found, naive)
-    advice = Advice("topk", "naive", "ring", found, 8.0, limits, (Factors(1.0, 1.0), Factors(1.0, 1.0)))
+    stretched = functools.partial(simulator.stretched, found, naive)
+    advice = Advice("topk", "naive", "ring", found, 8.0, stretched, (Factors(1.0, 1.0), Factors(1.0, 1.0)))
     assert found.alone + found.compress + found.communicate < found.step.seconds
     assert advice.serial == pytest.approx(advice.images_per_second)
     assert advice.serial_between.high == pytest.approx(advice.images_between.high)

@@ -1,9 +1,7 @@
 """Simulated steps: the MG-WFBP paper's setting, what must always hold, and the picture of a step."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar
 
 import pytest
 
@@ -16,11 +14,8 @@ from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
 from wirebench.gradient.requests import Sum
-from wirebench.gradient.schedule import Cost, LayerCost, Mode
 from wirebench.simulation import trace
-from wirebench.simulation.picture import draw
-from wirebench.simulation.simulator import Factors, Simulator, free, layers_of, passes_of, simulate
-from wirebench.simulation.stages import AS_PREDICTED
+from wirebench.simulation.simulator import Factors, Simulator, draw, free, layers_of, passes_of, simulate
 from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.telemetry.timeline import ALL_GATHER, Timeline
 from wirebench.topology import presets
@@ -67,33 +62,6 @@ def test_a_stretched_exchange_moves_what_it_does_not_hide():
     assert found.step.seconds < wire < slow.seconds, "both its messages and its compressor"
     outer = schedulers.build("outer")
     assert made.stretched(made.step(outer), outer, Factors(1.0, 1.0)) == made.step(outer).step
-
-
-class Tipping:
-    """One message for each layer, or a single one where a start-up takes longer than `most` seconds."""
-
-    needs_profile: ClassVar[bool] = True
-    mode: ClassVar[Mode] = "overlapped"
-
-    def __init__(self, most: float) -> None:
-        self.most = most
-
-    def partition(self, layers: Sequence[LayerCost], cost: Cost) -> list[range]:
-        """As above."""
-        return [range(len(layers))] if cost(0) > self.most else [range(i, i + 1) for i in range(len(layers))]
-
-
-def test_a_range_has_the_cuts_that_other_costs_make() -> None:
-    made, ends = simulator(), (Factors(10.0, 1.0), Factors(50.0, 1.0))
-    always, never, later = (Tipping(20 * made._cost(AS_PREDICTED)(0) * share) for share in (0.0, 1e9, 1.0))
-    apart, whole = made.step(never), made.step(always)
-    (low, high), (longer, shorter) = (
-        tuple(made.stretched(each, always, end).seconds for end in ends) for each in (apart, whole)
-    )
-    assert low < longer and high > shorter, "short exchanges hide one by one; long ones are better made at once"
-    assert made.between(apart, never, ends) == (low, high) and made.between(whole, always, ends) == (longer, shorter)
-    assert made.between(whole, later, ends) == (low, shorter), "costs of ten times as much still cut it"
-    assert made.between(whole, never, ends) == (low, high)
 
 
 def test_one_call_says_what_the_simulator_does():

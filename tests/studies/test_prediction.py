@@ -1,5 +1,6 @@
 """wirebench study prediction report on records whose answers are known, and on runs simulated from outside."""
 
+import argparse
 import csv
 import json
 import re
@@ -15,7 +16,7 @@ import pytest
 
 from suite.planner import ranges
 from suite.studies import notes
-from suite.studies.prediction import outside, signed
+from suite.studies.prediction import another_time, outside, report, signed
 from suite.studies.prediction.measured import collect
 from suite.studies.prediction.repeats import repeats_to
 from suite.studies.prediction.report import figure
@@ -84,12 +85,10 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_runs_that_were_made_another_time_say_which_steps_repeat_themselves(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_runs_that_were_made_another_time_say_which_steps_repeat_themselves(tmp_path: Path) -> None:
     first, again = tmp_path / "list", tmp_path / "list-again"
     for name, *both, spread in (
-        ("a", 0.20, 0.204, 0.001), ("b", 0.30, 0.36, 0.001), ("c", 0.50, 0.49, 0.001), ("d", 0.4, None, 0.001),
+        ("a", 0.20, 0.204, 0.001), ("b", 0.30, 0.36, 0.001), ("c", 0.50, 0.49, 0.0), ("d", 0.4, None, 0.001),
         ("e", 0.6, 0.6, 0.2),
     ):  # fmt: skip
         for folder, seconds in zip((first, again), both, strict=True):
@@ -102,20 +101,56 @@ def test_runs_that_were_made_another_time_say_which_steps_repeat_themselves(
     signed.save(first, signed.Signed("c" * 40, "2026-11-26", "x", steps))
     assert main([str(first)]) == 0 and main([str(again)]) == 0
     text = (first / "table.md").read_text()
-    assert "4 of these runs were made another time (list-again): the two steps of 3 lie within 3 % of each" in text
-    assert "half of all within 2.0 %, all within 20 %; Kendall's tau of the two times' order is 1.00. 2 of" in text
+    assert "4 of these runs were made another time (list-again, commits: 0123456789): the two steps of 3 lie" in text
+    assert "half of all within 2.0 %, all within 20 %; Kendall's tau of their order 1.00." in text
     assert (
-        "Of the 2 that repeat themselves within runs and from one to the other 2 predictions are within 10 %, the mean "
-        "error is 7.5 %, the largest -10.0 % (c-0), and Kendall's tau of their order 1.00." in text
+        "3 of these agree with another time: of the predictions 2 are within 10 %, the mean error is 32.8 %, the "
+        "largest -83.3 % (e-0); Kendall's tau of their order -0.33. 2 of these also repeat themselves within both: of "
+        "the predictions 2 are within 10 %, the mean error is 7.5 %, the largest -10.0 % (c-0); Kendall's tau of their "
+        "order 1.00. 2 of the 4 miss both times by more than 10 %, on the same side." in text
     )
     there = {"a-0": "204.00", "b-0": "360.00", "c-0": "490.00", "d-0": "-", "e-0": "600.00"}
     assert {name: cells[9] for name, cells in table(text).items()} == there
     other = (again / "table.md").read_text()
-    assert "made another time (list)" in other and table(other)["b-0"][9] == "300.00"
-    path = again / "a-0" / "record.json"
-    path.write_text(path.read_text().replace("AMD EPYC", "another"))
-    assert main([str(first)]) == 2
-    assert "list-again: has runs of another with 2 cores, and list of AMD EPYC" in capsys.readouterr().err
+    assert "made another time (list," in other and table(other)["b-0"][9] == "300.00"
+
+
+def test_another_time_is_that_of_the_same_settings_on_the_same_kind_of_machine(tmp_path: Path) -> None:
+    first, again = tmp_path / "list", tmp_path / "list-again"
+
+    def compared() -> str:
+        assert main([str(first)]) == 0
+        found = re.search(r"\d+ of these runs were made another time.*", (first / "table.md").read_text())
+        return "" if found is None else found[0]
+
+    def change(name: str, old: str, new: str) -> None:
+        path = again / name / "record.json"
+        path.write_text(path.read_text().replace(old, new))
+
+    for name in ("a", "b"):
+        put(first, name, 0, made(0.2, 0.2))
+    assert compared() == ""
+    for name in ("a", "b"):
+        put(again, name, 0, made(0.2, 0.2))
+    assert compared().startswith("2 of these runs")
+    change("b-0", "resnet20_gtx1080ti", "vgg16_cifar_gtx1080ti")
+    assert compared().startswith("1 of these runs") and "tau" not in compared(), "one has no order"
+    for name in ("a-0", "b-0"):
+        change(name, "AMD EPYC", "another")
+    assert compared() == ""
+    assert [another_time.is_repeat(Path(name)) for name in ("x-again", "x", "-again")] == [True, False, False]
+
+
+def test_a_repeated_list_has_no_part_in_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("prediction", "prediction-1", "prediction-1-again"):
+        put(tmp_path / folder, "a", 0, made(0.2, 0.2))
+    nothing = signed.Signed("c" * 40, "2026-11-26", "x", {})
+    for folder in ("prediction-1", "prediction-1-again"):
+        signed.save(tmp_path / folder, nothing)
+    monkeypatch.setattr(report, "FOLDER", tmp_path / "prediction")
+    assert report.committed() == [["--simulate"], [str(tmp_path / "prediction-1-again")]]
+    parsed = argparse.Namespace(folders=[], simulate=False)
+    assert [page.folder.name for page in report.pages(parsed)] == ["prediction", "prediction-1"]
 
 
 def test_printing_names_a_single_run_and_no_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from suite.planner.advice import WORTHWHILE, Advice, place
 from suite.planner.wording import not_counted
 from suite.studies.convergence import accuracies
 from tests.suite.test_advise import FEW, answer, faster
+from wirebench.simulation.pipeline import Step
 from wirebench.simulation.simulator import Factors, Simulated
 from wirebench.simulation.trace import SHIPPED, load
 
@@ -86,10 +87,11 @@ def test_of_steps_that_are_predicted_alike_the_one_with_less_to_lose_comes_first
 
     def advice(scheduler, longest):
         low, high = Factors(0.9, 0.9), Factors(2.0, 2.0)
+        ends = {low: 0.99, high: longest}
         found = SimpleNamespace(step=SimpleNamespace(seconds=1.0))
         return Advice(
             "topk", scheduler, "ring", cast(Simulated, found), 1.0,
-            lambda factors: (0.99, longest), (low, high),
+            lambda factors: cast(Step, SimpleNamespace(seconds=ends[factors])), (low, high),
         )  # fmt: skip
 
     risky, safe = advice("optimal", 1.6), advice("fused", 1.0)

@@ -32,6 +32,7 @@ from wirebench.simulation.stages import (
     work_of,
 )
 from wirebench.simulation.trace import Trace
+from wirebench.telemetry.timeline import ALL_GATHER, Timeline
 from wirebench.topology.presets import Network, cluster
 from wirebench.topology.tree import Topology
 
@@ -147,10 +148,15 @@ class Simulator:
 
     def step(self, scheduler: Scheduler) -> Simulated:
         """One step under this schedule."""
-        groups = self._cut(scheduler)
+        layers = self.costs()
+        groups = scheduler.partition(layers, self._cost if scheduler.needs_profile else free)
+        if [place for group in groups for place in group] != list(range(len(layers))):
+            name = type(scheduler).__name__
+            raise UserError(f"scheduler.name: {name!r}: its groups must cover the layers in order, got {groups}")
         requests = [self._requests(group) for group in groups]
         compress = [self._work(group) for group in groups]
-        stages = self._stages(scheduler, groups)
+        cut = in_halves if scheduler.mode == "split" else whole
+        stages = [cut(self.pricer, each, work) for each, work in zip(requests, compress, strict=True)]
         steps = cast(OuterRule, scheduler).every if scheduler.mode == "outer" else 1
         step, passes = self._timed(scheduler, groups, stages, AS_PREDICTED)
         return Simulated(
@@ -171,51 +177,18 @@ class Simulator:
         """The step that `scheduler` made of the same buckets, had its parts taken so many times as long."""
         return self._timed(scheduler, found.groups, found.stages, factors)[0]
 
-    def between(
-        self, found: Simulated, scheduler: Scheduler, factors: Sequence[Factors], anew: bool = True
-    ) -> tuple[float, float]:
-        """Seconds of the shortest and of the longest step with parts that take so many times as long.
-
-        A scheduler that weighs times cuts the gradient by what it measures. Where exchanges take longer than predicted
-        it may cut otherwise, and a step of other buckets may be longer or shorter by much more than its exchanges.
-        anew: whether that is looked for
-        """
-        seconds = []
-        for each in factors:
-            cuts = {found.groups: found.stages}
-            if anew and scheduler.needs_profile:
-                groups = tuple(self._cut(scheduler, each))
-                if groups not in cuts:
-                    cuts[groups] = tuple(map(tuple, self._stages(scheduler, groups)))
-            seconds += [self._timed(scheduler, *cut, each)[0].seconds for cut in cuts.items()]
-        return min(seconds), max(seconds)
-
     def costs(self) -> list[LayerCost]:
         """The layers as a scheduler sees them."""
         return list(self._layer_costs)
 
-    def _cut(self, scheduler: Scheduler, factors: Factors = AS_PREDICTED) -> list[range]:
-        """The scheduler's buckets, where exchanges took it so many times as long."""
-        layers = self.costs()
-        groups = list(scheduler.partition(layers, self._cost(factors) if scheduler.needs_profile else free))
-        if [place for group in groups for place in group] != list(range(len(layers))):
-            name = type(scheduler).__name__
-            raise UserError(f"scheduler.name: {name!r}: its groups must cover the layers in order, got {groups}")
-        return groups
-
-    def _stages(self, scheduler: Scheduler, groups: Sequence[range]) -> list[list[Stage]]:
-        cut = in_halves if scheduler.mode == "split" else whole
-        return [cut(self.pricer, self._requests(group), self._work(group)) for group in groups]
-
-    def _cost(self, factors: Factors) -> Piecewise:
-        """The cost of an exchange by its elements, from the sizes that a job would measure (exchange_timer.py)."""
-        return Piecewise([(numel, duration(stages, factors).seconds) for numel, stages in self._tried])
-
     @functools.cached_property
-    def _tried(self) -> list[tuple[int, list[Stage]]]:
-        """Elements and exchanges of the sizes that a job would measure."""
-        tried = spans(tuple(layer.numel for layer in self.layers))
-        return [(self._numel(group), whole(self.pricer, self._requests(group), self._work(group))) for group in tried]
+    def _cost(self) -> Piecewise:
+        """The cost of an exchange by its elements, from the sizes that a job would measure (exchange_timer.py)."""
+        points = []
+        for group in spans(tuple(layer.numel for layer in self.layers)):
+            stages = whole(self.pricer, self._requests(group), self._work(group))
+            points.append((self._numel(group), duration(stages).seconds))
+        return Piecewise(points)
 
     def _timed(
         self, scheduler: Scheduler, groups: Sequence[range], stages: Sequence[Sequence[Stage]], factors: Factors
@@ -286,6 +259,19 @@ def costs_of(trace: Trace) -> tuple[LayerCost, ...]:
     ready = passes_of(trace).ready
     pairs = zip(layers_of(trace), (0.0, *ready), ready, strict=False)
     return tuple(LayerCost(layer.name, layer.numel, now - before) for layer, before, now in pairs)
+
+
+def draw(simulated: Simulated, timeline: Timeline) -> None:
+    """The step as a picture, in the format of a real run's."""
+    step = simulated.step
+    timeline.draw("compute", "forward", 0.0, step.backward)
+    timeline.draw("compute", "backward", step.backward, step.backward + simulated.passes.backward)
+    for span in step.spans:
+        # The all-gather under the next forward pass is drawn where the step before has left it: under this one.
+        name, shift = (f" {ALL_GATHER}", step.seconds) if span.half == "copy" else ("", 0.0)
+        begin, end, ready = (max(0.0, at - shift) for at in (span.start, span.end, span.ready))
+        elements = simulated.elements[span.bucket]
+        timeline.draw("exchange", f"bucket {span.bucket}{name}", begin, end, ready=ready, elements=elements)
 
 
 def free(numel: int) -> float:

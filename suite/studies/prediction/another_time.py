@@ -1,11 +1,11 @@
 """Runs of a folder beside those of FOLDER-again, the same compositions another time on the same kind of machine.
 
-Steps of one run say how steady that run was (repeats.py). Whether a machine repeats itself shows where a run is made
+Steps of one run say how steady that run was (repeats.py). Whether steps repeat themselves shows where a run is made
 again: schedulers that weigh times may cut the gradient otherwise, and what ranks wait for each other may differ.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +14,6 @@ from scipy.stats import kendalltau
 from suite.studies.notes import machine_of
 from suite.studies.prediction.measured import NEAR, Predicted, collect, near
 from suite.studies.prediction.repeats import STEADY
-from wirebench.errors import UserError
 
 SUFFIX = "-again"
 """Of the folder's name."""
@@ -24,12 +23,14 @@ HEAD = ("another time ms",)
 class AnotherTime(NamedTuple):
     """Both times of the compositions that were run twice.
 
-    name    of the other time's folder
-    steps   seconds of the step this time and the other time, by the run's name
-    steady  names of the runs whose steps repeat themselves to STEADY, by what either run itself can tell
+    name     of the other time's folder
+    commits  that made the other time's runs
+    steps    seconds of the step this time and the other time, by the run's name
+    steady   names of the runs whose steps repeat themselves to STEADY within both times, by their percentiles
     """
 
     name: str
+    commits: frozenset[str]
     steps: dict[str, tuple[float, float]]
     steady: frozenset[str]
 
@@ -44,49 +45,76 @@ class AnotherTime(NamedTuple):
 
     def said(self) -> str:
         """How far the two times lie apart, in a sentence."""
-        first, second = zip(*self.steps.values(), strict=True)
         apart = [max(both) / min(both) - 1 for both in self.steps.values()]
-        order = kendalltau(first, second).statistic
+        commits, order = ", ".join(sorted(self.commits)), _tau(*zip(*self.steps.values(), strict=True))
         return (
-            f"{len(self.steps)} of these runs were made another time ({self.name}): the two steps of "
-            f"{len(self.agreeing)} lie within {100 * STEADY:.0f} % of each other, half of all within "
-            f"{100 * statistics.median(apart):.1f} %, all within {100 * max(apart):.0f} %; Kendall's tau of the two "
-            f"times' order is {order:.2f}. {len(self.agreeing & self.steady)} of those repeat themselves to "
-            f"{100 * STEADY:.0f} % within either run, too."
+            f"{len(self.steps)} of these runs were made another time ({self.name}, commits: {commits}): the two steps "
+            f"of {len(self.agreeing)} lie within {100 * STEADY:.0f} % of each other, half of all within "
+            f"{100 * statistics.median(apart):.1f} %, all within {100 * max(apart):.0f} %{order}."
         )
 
     def judged(self, errors: Mapping[str, float]) -> str:
-        """How near predictions come where steps repeat themselves in both ways; "" for none. errors: by name"""
-        chosen = {name: error for name, error in errors.items() if name in self.agreeing & self.steady}
-        if len(chosen) <= 1:
+        """How near predictions come where the two times agree; "" where none does. errors: by the run's name"""
+        known = {name: error for name, error in errors.items() if name in self.steps}
+        agreeing = self.agreeing & known.keys()
+        if not agreeing:
             return ""
-        worst = max(chosen, key=lambda name: abs(chosen[name]))
-        measured = [self.steps[name][0] for name in chosen]
-        predicted = [(1 + error) * seconds for error, seconds in zip(chosen.values(), measured, strict=True)]
-        return (
-            f"Of the {len(chosen)} that repeat themselves within runs and from one to the other "
-            f"{sum(map(near, chosen.values()))} predictions are within {100 * NEAR:.0f} %, the mean error is "
-            f"{100 * statistics.fmean(map(abs, chosen.values())):.1f} %, the largest {100 * chosen[worst]:+.1f} % "
-            f"({worst}), and Kendall's tau of their order {kendalltau(predicted, measured).statistic:.2f}."
+        both = agreeing & self.steady
+        further = (
+            "" if not both else f" {len(both)} of these also repeat themselves within both: {self._near(known, both)}"
         )
+        return (
+            f"{len(agreeing)} of these agree with another time: {self._near(known, agreeing)}{further} "
+            f"{sum(self._twice_off(name, error) for name, error in known.items())} of the {len(known)} miss both times "
+            f"by more than {100 * NEAR:.0f} %, on the same side."
+        )
+
+    def _near(self, errors: Mapping[str, float], names: Collection[str]) -> str:
+        worst = max(sorted(names), key=lambda name: abs(errors[name]))
+        measured = [self.steps[name][0] for name in names]
+        predicted = [self.steps[name][0] * (1 + errors[name]) for name in names]
+        return (
+            f"of the predictions {sum(near(errors[name]) for name in names)} are within {100 * NEAR:.0f} %, the mean "
+            f"error is {100 * statistics.fmean(abs(errors[name]) for name in names):.1f} %, the largest "
+            f"{100 * errors[worst]:+.1f} % ({worst}){_tau(predicted, measured)}."
+        )
+
+    def _twice_off(self, name: str, error: float) -> bool:
+        here, there = self.steps[name]
+        other = (1 + error) * here / there - 1
+        return not near(error) and not near(other) and (error > 0) == (other > 0)
+
+
+def _tau(first: Sequence[float], second: Sequence[float]) -> str:
+    """Kendall's tau of their order, as the end of a sentence; "" where there is none, as of one."""
+    if min(len(set(first)), len(set(second))) <= 1:
+        return ""
+    return f"; Kendall's tau of their order {kendalltau(first, second).statistic:.2f}"
 
 
 def is_repeat(folder: Path) -> bool:
     """Whether its runs are another folder's, made another time."""
-    return folder.resolve().name.endswith(SUFFIX)
+    name = folder.resolve().name
+    return name.endswith(SUFFIX) and name != SUFFIX
 
 
 def find(folder: Path, runs: Sequence[Predicted]) -> AnotherTime | None:
-    """The runs beside those of the other folder; None where there is none; UserError where it is another machine's."""
+    """The runs beside those of the other folder that had the same settings.
+
+    None where there are none, or where another kind of machine made them. UserError for a damaged record.
+    """
     here = folder.resolve()
     other = here.with_name(here.name.removesuffix(SUFFIX) if is_repeat(here) else here.name + SUFFIX)
-    machines = machine_of(here), machine_of(other) if other.is_dir() else None
-    if machines[1] is None:
+    if not other.is_dir() or (machine := machine_of(here)) is None or machine_of(other) != machine:
         return None
-    if machines[0] != machines[1]:
-        raise UserError(f"{other}: has runs of {machines[1]}, and {here.name} of {machines[0]}: none is another's time")
     there = {each.name: each for each in collect(other)}
-    twice = [(each, there[each.name]) for each in runs if each.name in there]
-    steady = {one.name for one, two in twice if all((each.repeats or 1.0) <= STEADY for each in (one, two))}
+    twice = [(one, two) for one in runs if (two := there.get(one.name)) and _settings(one) == _settings(two)]
+    if not twice:
+        return None
+    steady = {one.name for one, two in twice if one.steady and two.steady}
     steps = {one.name: (one.seconds, two.seconds) for one, two in twice}
-    return AnotherTime(other.name, steps, frozenset(steady)) if len(steps) > 1 else None
+    return AnotherTime(other.name, frozenset(two.run.commit for _, two in twice), steps, frozenset(steady))
+
+
+def _settings(each: Predicted) -> dict[str, object]:
+    return {section: values for section, values in each.record["config"].items() if section not in ("name", "output")}

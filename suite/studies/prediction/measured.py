@@ -50,6 +50,11 @@ class Predicted:
         """Share of the measured step to which another run would repeat it (repeats.py)."""
         return repeats_to(self.record)
 
+    @property
+    def steady(self) -> bool:
+        """Whether that is at most STEADY."""
+        return self.repeats is not None and self.repeats <= STEADY
+
     def plugin(self, section: str) -> str:
         """Name of its scheduler, compressor or collective."""
         return str(self.record["config"].get(section, {}).get("name", "-"))
@@ -84,7 +89,7 @@ def where_steady(runs: Sequence[Predicted], errors: Mapping[str, float]) -> str:
     """
     if not errors:
         return ""
-    steady = {each.name for each in runs if each.repeats is not None and each.repeats <= STEADY}
+    steady = {each.name for each in runs if each.steady}
     judged = {name: error for name, error in errors.items() if name in steady}
     if not judged:
         return f"None of these steps repeats itself to {100 * STEADY:.0f} %."

@@ -113,8 +113,8 @@ class FromOutside:
         """Of a step, with the shortest and with the longest exchange."""
         simulator = self._simulator(machine)
         found = simulator.step(self.scheduler)
-        low, high = simulator.between(found, self.scheduler, factors)
-        return low + self.other, high + self.other
+        low, high = (simulator.stretched(found, self.scheduler, each).seconds + self.other for each in factors)
+        return low, high
 
     def _simulator(self, machine: Processor) -> Simulator:
         pricer = Pricer(self._plans, self.collective, replace(self.topology, processor=machine))
