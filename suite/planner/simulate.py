@@ -60,6 +60,7 @@ from wirebench.utils.files import write_atomically
 
 STEP = "step"
 """What the files of a step's Chakra traces are called: step.RANK.et."""
+UNDISTURBED = "Stragglers and jitter are in p50 and p99 alone, not in the step, its range, exposed ms and efficiency."
 USUAL = ("wfbp", "sync_easgd", "mg_wfbp", "optimal", "fused", "dear")
 
 
@@ -103,6 +104,8 @@ def check_options(options: argparse.Namespace, model: Trace) -> None:
     """Raise UserError for what does not exist, or cannot be swept."""
     check_positive("--speed", options.speed)
     check_positive("--gbit", options.gbit or ())
+    if options.gbit and not options.topology and max(options.workers) <= (options.per_machine or 1):
+        raise UserError("--gbit: is the rate between machines, and there is one")
     if not (math.isfinite(options.call_us) and options.call_us >= 0):
         raise UserError(f"--call-us: needs a number from 0 on, got {options.call_us:g}")
     check_batches(options.batch or ())
@@ -227,7 +230,8 @@ def write(options: argparse.Namespace, model: Trace, rows: Sequence[Row], timed:
     kind = "estimated" if model.estimate else "measured"
     collective = options.collective or collective_of(options.compressor)
     said = f"{model.name} ({kind}, {model.hardware}), {options.compressor} on {collective}; {source_of(options)}"
-    for line in (said, *timed.said):
+    undisturbed = [UNDISTURBED] if any(row.quantiles for row in rows) else []
+    for line in (said, *timed.said, *undisturbed):
         shown.print(line, markup=False, highlight=False, soft_wrap=True)
     shown.print(schedules)
     for path in filter(None, (options.json, options.figure, options.timeline, options.chakra)):

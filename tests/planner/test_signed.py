@@ -138,7 +138,8 @@ def test_a_report_compares_what_was_signed(tmp_path) -> None:
     text = (tmp_path / "table.md").read_text()
     assert (
         "Predicted before the runs, by commit 0123456789 at 2026-11-24T10:00:00+00:00, with the constants of "
-        "machine.json: 2 of 3 were run; the mean error is 15.0 %, the largest 25.0 %, 1 lie in the predicted range; "
+        "machine.json: 2 of 3 were run; 1 are within 10 %; the median error is 15.0 %, the mean 15.0 %, "
+        "the largest 25.0 %, 1 lie in the predicted range; "
         "Kendall's tau of their order 1.00. None of these steps repeats itself to 3 %." in text
     )
     assert table(text)["b-1"][-3:] == ["500.00", "450.00-550.00", "+25.0 %"]

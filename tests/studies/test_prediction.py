@@ -149,7 +149,7 @@ def test_a_repeated_list_has_no_part_in_the_fit(tmp_path: Path, monkeypatch: pyt
         signed.save(tmp_path / folder, nothing)
     monkeypatch.setattr(report, "FOLDER", tmp_path / "prediction")
     assert report.committed() == [["--simulate"], [str(tmp_path / "prediction-1-again")]]
-    parsed = argparse.Namespace(folders=[], simulate=False)
+    parsed = argparse.Namespace(folders=[], simulate=False, print=False)
     assert [page.folder.name for page in report.pages(parsed)] == ["prediction", "prediction-1"]
 
 
@@ -207,6 +207,8 @@ def test_constants_are_fitted_once_to_the_same_runs(tmp_path: Path, monkeypatch:
         assert main([str(tmp_path), "--simulate"]) == 0
         texts.append(((tmp_path / "table.md").read_bytes(), (tmp_path / "outside.json").read_bytes()))
     assert fits == [5] and texts[0] == texts[1]
+    assert main([str(tmp_path)]) == 2 and (tmp_path / "table.md").read_bytes() == texts[0][0], "nothing is lost"
+    assert main([str(tmp_path), "--print"]) == 0
     shutil.rmtree(tmp_path / "naive4-8")
     assert main([str(tmp_path), "--simulate"]) == 0 and fits == [5, 4]
     (tmp_path / "outside.json").write_text('{"runs": [7]}')

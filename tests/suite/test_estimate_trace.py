@@ -22,7 +22,8 @@ ONLY_FLOPS, ONLY_BYTES = UNIT._replace(memory_gbs=1e30), UNIT._replace(peak_tflo
 
 def test_names_of_hardware_mean_a_gpu():
     """As traces and the driver have them."""
-    assert of_hardware("NVIDIA A100-SXM4-40GB") is GPUS["a100"]
+    assert of_hardware("NVIDIA A100-SXM4-40GB") is GPUS["a100"] and of_hardware("NVIDIA A100 80GB PCIe") is None
+    assert of_hardware("NVIDIA A100-SXM4-80GB") is GPUS["a100_80gb"]
     assert of_hardware("NVIDIA Tesla K80") is of_hardware("Tesla K80 (assumed)") is GPUS["k80"]
     assert all(of_hardware(gpu.label) is gpu for gpu in GPUS.values())
     assert of_hardware("NVIDIA RTX A1000") is None and of_hardware("NVIDIA GH200 480GB") is None

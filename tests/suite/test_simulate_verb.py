@@ -229,6 +229,8 @@ def test_what_else_is_swept_has_an_efficiency():
         (["--batch", "8", "0"], "--batch: needs 1 to 1000000000, got 0"),
         (["--speed", "0"], "--speed: needs a number from 1e-06 to 1e+06, got 0"),
         (["--speed", "inf"], "--speed: needs a number from 1e-06 to 1e+06, got inf"),
+        (["--workers", "4", "--per-machine", "8", "--gbit", "1"], "--gbit: is the rate between machines, and there is"),
+        (["--workers", "100000", "--chakra", "traces"], "--chakra: writes a file for each rank, of at most 4096, and"),
         (["--gbit", "nan"], "--gbit: needs a number from 1e-06 to 1e+06, got nan"),
         (["--call-us", "-1"], "--call-us: needs a number from 0 on, got -1"),
         (["--call-us", "nan"], "--call-us: needs a number from 0 on, got nan"),

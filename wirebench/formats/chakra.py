@@ -21,6 +21,8 @@ from wirebench.utils.files import write_atomically
 
 VERSION = "0.0.4"
 _PACKAGE = "ChakraProtoMsg"
+MOST_RANKS = 4096
+"""Each has a file, of some 25 kB for a ResNet-50."""
 _SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
     "AttributeProto": {
         "name": (1, "string"), "int32_val": (7, "int32"), "int64_val": (9, "int64"), "bool_val": (27, "bool"),
@@ -132,10 +134,13 @@ def _attribute(name: str, value: bool | int | str) -> Any:
 
 
 def check_folder(folder: Path, name: str, ranks: int) -> None:
-    """Make the folder of the files NAME.RANK.et; UserError for one that cannot be written, or has such files of others.
+    """Make the folder of the files NAME.RANK.et.
 
+    UserError for one that cannot be written, or has such files of others, and for more than MOST_RANKS.
     A reader counts on one file for each rank, so files of a trace of more ranks must not lie among them.
     """
+    if ranks > MOST_RANKS:
+        raise UserError(f"--chakra: writes a file for each rank, of at most {MOST_RANKS}, and there are {ranks}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

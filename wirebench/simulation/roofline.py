@@ -62,7 +62,11 @@ GPUS = {
         "NVIDIA GeForce GTX 1080 Ti", "1080 Ti", 11.34, 484, "3584 cores x 1.582 GHz x 2; 11 Gbit/s x 352 bit"
     ),
     "v100": Gpu("NVIDIA Tesla V100 SXM2", "V100", 15.7, 900, "data sheet of the V100, 2018"),
-    "a100": Gpu("NVIDIA A100 40GB", "A100", 19.5, 1555, "data sheet of the A100, 2020", 156, 312),
+    # The card of 80 GB named PCIe has another memory.
+    "a100": Gpu("NVIDIA A100 40GB", "A100(?!.*80GB)", 19.5, 1555, "data sheet of the A100, 2020", 156, 312),
+    "a100_80gb": Gpu(
+        "NVIDIA A100 SXM 80GB", "A100(?=.*SXM)(?=.*80GB)", 19.5, 2039, "data sheet of the A100 80GB, 2021", 156, 312
+    ),
     "a10": Gpu("NVIDIA A10", "A10", 31.2, 600, "data sheet of the A10, 2021", 62.5, 125),
     # 120 and 242 TFLOPS with sparsity.
     "l4": Gpu("NVIDIA L4", "L4", 30.3, 300, "data sheet of the L4, 2023", 60, 121),

@@ -28,6 +28,7 @@ from suite.studies.prediction.outside import Outside, from_outside
 from suite.studies.prediction.resimulated import RATES
 from suite.studies.prediction.signed import Signed
 from suite.studies.runner import RESULTS
+from wirebench.errors import UserError
 from wirebench.utils import markdown
 
 AFTERWARDS = ("naive", "sync_easgd")
@@ -50,15 +51,26 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def pages(options: argparse.Namespace) -> list[Page]:
     """The folders'."""
-    runs = {folder: collect(folder) for folder in _folders(options)}
+    folders = _folders(options)
+    runs = {folder: collect(folder) for folder in folders}
+    if not options.simulate and not options.print:
+        _keep(folders)
     outside = from_outside(runs) if options.simulate else {}
     return [_page(folder, each, outside.get(folder)) for folder, each in runs.items()]
+
+
+def _keep(folders: Sequence[Path]) -> None:
+    """UserError where a folder's table has simulated steps, which would be lost without --simulate."""
+    for folder in folders:
+        if (folder / "table.md").is_file() and "Simulated from outside" in (folder / "table.md").read_text():
+            shared = "" if (folder / ranges.SHIPPED.name).is_file() else ", with the folder of its constants first"
+            raise UserError(f"{folder}: its table has simulated steps; --simulate makes them anew{shared}")
 
 
 def _page(folder: Path, runs: Sequence[Predicted], outside: Outside | None) -> Page:
     before = signed.load(folder)
     files = cells.files(folder, runs, outside, before)
-    text = document(runs, outside, before, bool(files), another_time.find(folder, runs))
+    text = document(folder.resolve().name, runs, outside, before, bool(files), another_time.find(folder, runs))
     files |= {ranges.SHIPPED.name: outside.numbers} if outside and outside.numbers else {}
     return Page(folder, text, {"errors.png": figure(runs)}, verdict(runs), files)
 
@@ -105,20 +117,21 @@ def _listed() -> list[Path]:
 
 
 def document(
+    name: str,
     runs: Sequence[Predicted],
     outside: Outside | None = None,
     before: Signed | None = None,
     has_cells: bool = False,
     again: AnotherTime | None = None,
 ) -> str:
-    """table.md.
+    """table.md of the folder of this name.
 
     before     what was predicted before the runs, where it was; again: the same runs another time, where they are
     has_cells  other programs have their files
     """
     measured = {each.name: each.seconds for each in runs}
     lines = [
-        "# Predicted and measured steps",
+        f"# Predicted and measured steps: {name}",
         "",
         *_about(runs),
         *([] if again is None else [again.said(), ""]),

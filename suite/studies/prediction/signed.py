@@ -18,6 +18,7 @@ from scipy.stats import kendalltau
 from suite.compose.resolve import resolve
 from suite.planner import ranges
 from suite.studies.prediction.listed import Composition
+from suite.studies.prediction.measured import NEAR, near
 from suite.studies.prediction.resimulated import FromOutside, rates_of
 from suite.studies.runner import ROOT, within
 from wirebench.config import loader
@@ -64,12 +65,14 @@ class Signed(NamedTuple):
         if not both:
             return ""
         errors = [abs(error) for error in self.errors(measured).values()]
+        good = sum(near(error) for error in errors)
         inside = sum(step["low"] <= seconds <= step["high"] for step, seconds in both)
         order = kendalltau([step["seconds"] for step, _ in both], [seconds for _, seconds in both]).statistic
         tau = f"; Kendall's tau of their order {order:.2f}" if math.isfinite(order) else ""
         return (
             f"Predicted before the runs, by commit {self.commit[:10]} at {self.utc}, with the constants of "
-            f"{self.fitted_to}: {len(both)} of {len(self.steps)} were run; the mean error is "
+            f"{self.fitted_to}: {len(both)} of {len(self.steps)} were run; {good} are within "
+            f"{100 * NEAR:.0f} %; the median error is {100 * statistics.median(errors):.1f} %, the mean "
             f"{100 * statistics.fmean(errors):.1f} %, the largest {100 * max(errors):.1f} %, {inside} lie in the "
             f"predicted range{tau}."
         )
