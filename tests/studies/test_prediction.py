@@ -149,7 +149,7 @@ def test_a_repeated_list_has_no_part_in_the_fit(tmp_path: Path, monkeypatch: pyt
         signed.save(tmp_path / folder, nothing)
     monkeypatch.setattr(report, "FOLDER", tmp_path / "prediction")
     assert report.committed() == [["--simulate"], [str(tmp_path / "prediction-1-again")]]
-    parsed = argparse.Namespace(folders=[], simulate=False, print=False)
+    parsed = argparse.Namespace(folders=[], simulate=False)
     assert [page.folder.name for page in report.pages(parsed)] == ["prediction", "prediction-1"]
 
 

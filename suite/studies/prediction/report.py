@@ -53,7 +53,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
     """The folders'."""
     folders = _folders(options)
     runs = {folder: collect(folder) for folder in folders}
-    if not options.simulate and not options.print:
+    if not options.simulate and not getattr(options, "print", False):
         _keep(folders)
     outside = from_outside(runs) if options.simulate else {}
     return [_page(folder, each, outside.get(folder)) for folder, each in runs.items()]
