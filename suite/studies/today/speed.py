@@ -5,7 +5,7 @@ themselves compute (gradients, updates, top-k) is then small beside what the tra
 are whole rounds, and follow one round or, of dense training, one step.
 
 SparseLoCo  links of 25 Mbit/s, four times slower than life (100 Mbit/s). A dense step takes 27 s, a run 2 minutes.
-            A model of twice the size would need a minute for an all-reduce, after which an engine gives up.
+            At the start weights need longer than the minute after which an engine usually gives up.
 streaming   links of 200 Mbit/s, five times slower than life (1 Gbit/s), and batches of 64: five local steps take 3.4 s,
             a fragment's all-reduce up to 1.5 s. Without a delay a worker waits for each: that is what can be hidden.
 """
