@@ -3,6 +3,7 @@
 The runs on emulated clusters also have cell.json in their folders and a line in cells.csv, for other programs.
 wirebench study prediction report --simulate           also what the simulator says of each run, from outside
 wirebench study prediction report results --print      only the table, of whatever is there
+A table that has simulated steps is not written without --simulate: they would be lost.
 """
 
 import argparse

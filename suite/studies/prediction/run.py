@@ -4,7 +4,7 @@ wirebench study prediction run                 all that are not there yet, into 
 wirebench study prediction run --list FILE     those that a file names (suite/studies/prediction/hundred.toml), each
                                                predicted first: predicted.json, with the commit that predicts
 wirebench study prediction run --list FILE --machine FOLDER    by the constants of other runs of this machine
-wirebench study prediction report              afterwards: table.md and the figure
+wirebench study prediction report --simulate   afterwards: table.md and the figure
 
 The machine should have nothing else to do: a prediction is made of what is measured just before, and knows of nothing
 that disturbs the steps after it.
