@@ -41,11 +41,11 @@ class Advice:
 
     @property
     def expected_seconds(self) -> float:
-        """Seconds of the step that are to be expected: of its prediction and of the ends of its range, as PERT weighs.
+        """Seconds of the step that are to be expected.
 
         Of two steps that are predicted alike, one that barely hides a long exchange has more to lose.
         """
-        return (self.between.low + 4 * self.found.step.seconds + self.between.high) / 6
+        return self.between.expected(self.found.step.seconds)
 
     @property
     def images_per_second(self) -> float:

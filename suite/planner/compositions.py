@@ -170,6 +170,8 @@ def clash(built: Scheduler, compressor: str, collective: str) -> str:
         return "is the engine's own, and goes with --collective native"
     if built.mode == "split" and collective == "native":
         return "needs a collective with two halves, not native"
+    if built.mode == "outer" and compressors.build(compressor).owns_momentum:
+        return f"has an outer momentum, and {compressor!r} applies one to what it is given"
     return ""
 
 

@@ -37,6 +37,10 @@ class Between(NamedTuple):
     low: float
     high: float
 
+    def expected(self, predicted: float) -> float:
+        """The seconds that are to be expected: of what is predicted and of the ends of its range, as PERT weighs."""
+        return (self.low + 4 * predicted + self.high) / 6
+
 
 @dataclass(frozen=True)
 class Errors:

@@ -91,7 +91,8 @@ class FromOutside:
     def __init__(self, config: dict[str, Any], ranks: int, link: str, other: float, rates: Rates) -> None:
         dilation = config["network"]["dilation"] or 1.0
         self.topology = emulated(link, ranks)
-        self.model = trace.load(trace.find(config["model"]["trace"])).faster(1 / dilation)
+        replayed = trace.load(trace.find(config["model"]["trace"]))
+        self.model = replayed.batched(config["data"]["batch_size"]).faster(1 / dilation)
         self.other, self.gradient_seconds_per_byte = other, rates.gradient_seconds_per_byte
         name, options = _plugin(config["scheduler"], "profile")
         self.scheduler = schedulers.build(name, **options)

@@ -1,7 +1,7 @@
 """The tables and the curves of the study's tasks, and the table of what was measured on emulated hosts.
 
-wirebench study today report                   of results/today/gpt, results/today/resnet and results/today/speed
-wirebench study today report --out FOLDER      of FOLDER/gpt, FOLDER/resnet and FOLDER/speed
+wirebench study today report                   of results/today/gpt, resnet, speed, order_1gbit and order_100gbit
+wirebench study today report --out FOLDER      of FOLDER/gpt and so on
 
 table.md of each, and of a task bytes.png and seconds.png with the loss by bytes and by time.
 """
@@ -17,10 +17,12 @@ from suite.studies.convergence.rows import NEEDS, Method, load, settings
 from suite.studies.findings import Finding, with_unrun
 from suite.studies.page import Page
 from suite.studies.runner import RESULTS
-from suite.studies.today import measured, verdicts
+from suite.studies.today import verdicts
+from suite.studies.today.emulated import measured, ordered
+from suite.studies.today.emulated.order import NETWORKS
+from suite.studies.today.emulated.speed import SPEED
 from suite.studies.today.figures import SHOWN_GBIT, against_bytes, against_seconds
 from suite.studies.today.outcome import losses
-from suite.studies.today.speed import SPEED
 from suite.studies.today.table import document
 from suite.studies.today.tasks import DENSE, SHORTER, TASKS
 from wirebench.errors import UserError
@@ -37,7 +39,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def pages(options: argparse.Namespace) -> list[Page]:
     """One for each task that has runs, and for the measured part."""
-    found = [page(options.out / name) for name in (*TASKS, SPEED)]
+    found = [page(options.out / name) for name in (*TASKS, SPEED, *NETWORKS)]
     there = [each for each in found if each is not None]
     if not there:
         raise UserError(f"{options.out}: has no TASK/METHOD-SEED/method.json; train first")
@@ -50,7 +52,10 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     trained = [
         replace(each, about=", ".join(filter(None, (name, each.about)))) for name, those in found for each in those
     ]
-    return [*trained, *measured.findings(measured.load(options.out / SPEED))]
+    hosts = [*measured.findings(measured.load(options.out / SPEED))]
+    for name in NETWORKS:
+        hosts += ordered.findings(options.out / name, ordered.load(options.out / name))
+    return [*trained, *hosts]
 
 
 def committed() -> list[list[str]]:
@@ -62,6 +67,8 @@ def page(folder: Path) -> Page | None:
     """The table of a task's methods and their curves, or that of the measured part; None where nothing has run."""
     if folder.name == SPEED:
         return measured.page(folder) if measured.load(folder) else None
+    if folder.name in NETWORKS:
+        return ordered.page(folder) if ordered.load(folder) else None
     task, methods = folder.name, methods_of(folder)
     if not methods:
         return None

@@ -1,9 +1,10 @@
 """Train a GPT and a ResNet with the methods of today and the classics, and measure exchanges on emulated hosts.
 
-wirebench study today run --data FOLDER                       all parts: about 7 h on two quiet cores
+wirebench study today run --data FOLDER                       all parts: about 9 h on two quiet cores
 wirebench study today run                                     without the ResNet, which alone reads CIFAR-10
 wirebench study today run --task gpt --methods dense demo dion --seeds 0
 wirebench study today run --task speed                        steps per second, 40 minutes; needs root
+wirebench study today run --task order_1gbit order_100gbit    the planner's order against steps, 100 minutes; root
 wirebench study today run --quick                             two short runs, into build/tables/today
 wirebench study today report                                  the tables and the figures, without training
 
@@ -24,14 +25,18 @@ from suite.studies.notes import NOTE
 from suite.studies.runner import RESULTS, ROOT, Launch, Part, Planned, measure
 from suite.studies.today import report
 from suite.studies.today.curve import curve_of
-from suite.studies.today.speed import SPEED, trainings
+from suite.studies.today.emulated import order, speed
+from suite.studies.today.emulated.order import NETWORKS
+from suite.studies.today.emulated.rated import Rated
+from suite.studies.today.emulated.speed import SPEED
 from suite.studies.today.tasks import GPT, QUICK, TASKS, compositions
 from suite.studies.trainings import refuse_another
 from wirebench.errors import UserError
 from wirebench.record import schema
 
 CIFAR10 = "cifar-10-batches-bin"
-PARTS = (*TASKS, SPEED)
+EMULATED = (SPEED, *NETWORKS)
+PARTS = (*TASKS, *EMULATED)
 SHORT, SHALLOW = 30, "model.depth=2"
 """Of a quick run: the steps, as many as local ones until the first exchange, and a model that is soon evaluated."""
 
@@ -67,10 +72,11 @@ def flags(parser: argparse.ArgumentParser) -> None:
     """What is trained, for how long, where."""
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help=f"folder that has {CIFAR10}; without it: no resnet")
-    add("--task", nargs="+", choices=list(PARTS), help=f"what is made ({', '.join(PARTS)}); {SPEED}: emulated hosts")
+    add("--task", nargs="+", choices=list(PARTS), metavar="PART", help=f"what is made: {', '.join(TASKS)}, or on "
+        f"emulated hosts {', '.join(EMULATED)} (all)")  # fmt: skip
     add("--methods", nargs="+", metavar="NAME", help="dense, sparseloco, demo, ... (all of the task)")
-    add("--seeds", nargs="+", type=int, metavar="SEED", help="one run of each method for each (0 1 2); of the part "
-        f"{SPEED} the turns (0 to 4)")  # fmt: skip
+    add("--seeds", nargs="+", type=int, metavar="SEED", help="one run of each method for each (0 1 2); on emulated "
+        "hosts the turns (0 to 4)")  # fmt: skip
     add("--steps", type=int, default=0, metavar="N", help="end every run after N steps, to try the study (0: run on)")
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
     add("--out", type=Path, metavar="FOLDER", help="results go to FOLDER/TASK (results/today)")
@@ -97,6 +103,7 @@ def series(quick: bool) -> list[Part]:
         return [Part(2, ["--task", GPT.name, *short])]
     return [
         Part(40, ["--task", SPEED]),
+        Part(100, ["--task", *NETWORKS]),
         Part(4.15 * 60, ["--task", "gpt"]),
         Part(2.6 * 60, ["--task", "resnet", "--data", "{data}"]),
     ]
@@ -115,7 +122,7 @@ def tasks(options: argparse.Namespace) -> list[str]:
     """The tasks that were asked for and have their data; the others are told. UserError where none has."""
     if options.data is not None and not (options.data / CIFAR10).is_dir():
         raise UserError(f"--data: {options.data}: has no {CIFAR10}")
-    given = [name for name in options.task if options.data is not None or name == SPEED or not TASKS[name].data]
+    given = [name for name in options.task if options.data is not None or name in EMULATED or not TASKS[name].data]
     left_out = ", ".join(name for name in options.task if name not in given)
     if not given:
         raise UserError(f"--data: which folder has the {CIFAR10} of {left_out}?")
@@ -135,7 +142,9 @@ def planned(options: argparse.Namespace, name: str) -> Sequence[Planned]:
         raise UserError(f"--seeds: one is given twice: {' '.join(map(str, seeds))}")
     more = (*([f"train.max_steps={options.steps}"] if options.steps else []), *options.set)
     if name == SPEED:
-        return trainings(options.methods, seeds, more)
+        return speed.trainings(options.methods, seeds, more)
+    if name in NETWORKS:
+        return [Rated(), *order.trainings(name, options.methods, seeds, more)]
     task = TASKS[name]
     chosen = compositions(task, options.methods)
     return [Traced(task, method, seed, more, options.data) for seed in seeds or range(task.seeds) for method in chosen]

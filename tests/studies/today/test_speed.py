@@ -8,8 +8,8 @@ import pytest
 
 from suite.compose.resolve import resolve
 from suite.studies.runner import ROOT
-from suite.studies.today import measured
-from suite.studies.today.speed import HOSTS, MEASURED, SPARSELOCO, STREAMED, WAITING, trainings
+from suite.studies.today.emulated import measured
+from suite.studies.today.emulated.speed import HOSTS, MEASURED, SPARSELOCO, STREAMED, WAITING, trainings
 from suite.studies.today.tasks import DENSE
 from tests.flexreduce import run_record
 from tests.studies import verb

@@ -19,7 +19,7 @@ from suite.studies.today.curve import WINDOW, curve_of, pace
 from suite.studies.today.fronts import front, marked
 from suite.studies.today.outcome import bytes_of
 from suite.studies.today.report import methods_of
-from suite.studies.today.run import PARTS, SHALLOW, SHORT, Traced, completed, tasks
+from suite.studies.today.run import EMULATED, PARTS, SHALLOW, SHORT, Traced, completed, tasks
 from suite.studies.today.tasks import DENSE, GPT, HALF, QUARTER, QUICK, SETTINGS, SHORTER, STEPS, TASKS, compositions
 from suite.studies.today.times import mean_pace, yardstick
 from suite.studies.today.zero_one import rounds_of
@@ -102,7 +102,7 @@ def test_short_runs_are_few_and_lie_apart_and_images_are_left_out_where_there_ar
     assert (short.out, short.set) == (ROOT / "build/tables/today", [SHALLOW])
     usual = completed(options_of("today", []))
     assert (usual.task, usual.methods, usual.steps, usual.out) == (list(PARTS), None, 0, RESULTS / "today")
-    assert tasks(usual) == ["gpt", "speed"]
+    assert tasks(usual) == ["gpt", *EMULATED]
     assert capsys.readouterr().err == "left out without --data: resnet\n"
     with pytest.raises(UserError, match="--data: which folder has the cifar-10-batches-bin of resnet"):
         tasks(completed(options_of("today", ["--task", "resnet"])))

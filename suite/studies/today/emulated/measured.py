@@ -10,7 +10,7 @@ from suite.studies.mg_wfbp.measured import together
 from suite.studies.notes import NotedRun
 from suite.studies.page import Page
 from suite.studies.rows import NEEDS, Row, by_label, size, spread
-from suite.studies.today.speed import PAIRS, SPARSELOCO, SPEED, STREAMED, WAITING
+from suite.studies.today.emulated.speed import PAIRS, SPARSELOCO, SPEED, STREAMED, WAITING
 from suite.studies.today.tasks import DENSE
 from suite.studies.today.verdicts import claims_of
 from wirebench.telemetry.timeline import timeline_spans

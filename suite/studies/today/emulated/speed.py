@@ -78,13 +78,13 @@ def trainings(names: Sequence[str] | None, turns: Sequence[int] | None, more: Se
     return [
         Training(
             f"{label.replace(' ', '-')}-{turn}", label, Cluster(MEASURED[label].setting.link, HOSTS), CONFIG,
-            _latest((*MEASURED[label].words, *more)), keeps=("trace.json",), may_diverge=False,
+            latest((*MEASURED[label].words, *more)), keeps=("trace.json",), may_diverge=False,
         )
         for turn in (range(TURNS) if turns is None else turns)
         for label in dict.fromkeys(names or MEASURED)
     ]  # fmt: skip
 
 
-def _latest(words: Sequence[str]) -> tuple[str, ...]:
+def latest(words: Sequence[str]) -> tuple[str, ...]:
     """Of several values for a key the last one."""
     return tuple({word.partition("=")[0]: word for word in words}.values())

@@ -1,0 +1,153 @@
+"""The planner's order of the methods beside the measured one: table.md of a network, with Kendall's tau of the two.
+
+The planner is asked from outside: it knows the trace, the links' rate, how long compressors work on this machine
+(rates.jsonl in the study's folder) and what was fitted to other runs on such a machine (results/prediction). Nothing
+that was timed in the runs is used.
+"""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from scipy.stats import kendalltau
+
+from suite.planner import ranges
+from suite.planner.ranges import Between
+from suite.studies import notes, trust
+from suite.studies.findings import Finding, claims_table, with_unrun
+from suite.studies.notes import NotedRun, commits
+from suite.studies.page import Page
+from suite.studies.prediction.resimulated import RATES, FromOutside, rates_of
+from suite.studies.rows import NEEDS, Row, by_label, cluster, size
+from suite.studies.today.emulated.measured import step_seconds
+from suite.studies.today.verdicts import claims_of
+from wirebench.utils.markdown import table
+
+HEAD = ("planner's place", "method", "predicted ms", "range", "turns", "ms of a step [between turns]", "error", "place",
+        "compressing ms", "waiting for exchanges ms", "bytes of a step")  # fmt: skip
+LEAST = 3
+"""Methods that make an order."""
+
+
+class Placed(NamedTuple):
+    """A method's row, the seconds of its step by the planner, their range, and the mean step of each turn."""
+
+    row: Row
+    predicted: float
+    between: Between
+    turns: dict[str, float]
+
+    @property
+    def expected(self) -> float:
+        """By which the planner ranks."""
+        return self.between.expected(self.predicted)
+
+    @property
+    def measured(self) -> float:
+        """The median of the turns."""
+        return statistics.median(self.turns.values())
+
+
+def load(folder: Path) -> list[Placed]:
+    """The methods in the planner's order, empty where there is no run; UserError for runs of several settings."""
+    runs = notes.read(folder, NEEDS)
+    notes.refuse_mixed(folder, {run.folder.name: _setting(run) for run in runs})
+    rows = [Row(label, those) for label, those in by_label(runs).items()]
+    placed = [_placed(row, folder) for row in rows if step_seconds(row)]
+    return sorted(placed, key=lambda each: each.expected)
+
+
+def _placed(row: Row, folder: Path) -> Placed:
+    run, rates, machine = row.runs[0], rates_of(folder.parent), ranges.machine().processor
+    asked = FromOutside(run.record["config"], run.record["world_size"], run.note["link"], 0.0, rates)
+    factors = ranges.load().factors(rates.spread(run.record["config"]["compressor"]["name"]))
+    return Placed(row, asked.seconds(machine), Between(*asked.between(machine, factors)), step_seconds(row))
+
+
+def page(folder: Path) -> Page:
+    """Table and verdict."""
+    placed = load(folder)
+    return Page(folder, document(placed, with_unrun(findings(folder, placed), claims_of(folder.name))))
+
+
+def findings(folder: Path, placed: Sequence[Placed]) -> list[Finding]:
+    """Kendall's tau of the planner's order and the measured one, and of each turn's."""
+    [claim] = claims_of(folder.name)
+    if len(placed) < LEAST:
+        return []
+    middle, turns = order([each.measured for each in placed]), _by_turn(placed)
+    between = (min(turns), max(turns)) if turns else (middle, middle)
+    here = f"{middle:.2f} [{between[0]:.2f} - {between[1]:.2f}] of {len(placed)} methods"
+    records = tuple(run.folder for each in placed for run in each.row.runs)
+    rules = trust.rules_of((each.row.runs for each in placed), "turns")
+    return [Finding(claim, here, claim.judge(middle, between), records=records, rules=rules)]
+
+
+def order(seconds: Sequence[float]) -> float:
+    """Kendall's tau of places, the first one first, and these seconds."""
+    return float(kendalltau(range(len(seconds)), seconds).statistic)
+
+
+def _by_turn(placed: Sequence[Placed]) -> list[float]:
+    """Of each turn that all methods made."""
+    common = set.intersection(*(set(each.turns) for each in placed))
+    return [order([each.turns[turn] for each in placed]) for turn in sorted(common)]
+
+
+def document(placed: Sequence[Placed], found: Sequence[Finding]) -> str:
+    """The whole file."""
+    runs = [run for each in placed for run in each.row.runs]
+    rows, run = [each.row for each in placed], runs[0]
+    ranked = sorted(placed, key=lambda each: each.measured)
+    lines = [
+        f"# The methods of today: the planner's order on {cluster(rows)}",
+        "",
+        f"All hosts are played by one {run.machine}; {commits(runs)}. Links and trace are as much slower than life as "
+        "the title says, workers are not. The planner ranks by the step that is to be expected, (least + 4 x predicted "
+        "+ most) / 6, and is asked from outside: of the trace, the links' rate, the constants of results/prediction "
+        f"and {_rates(placed)}. It leaves out loading and the update, so that an error is over the measured step with "
+        "them. Counted steps are whole rounds of local steps, and means are of them all. Made by `wirebench study "
+        f"today run`, which runs `{run.note['launch']}` and the like.",
+        "",
+        *table(HEAD, [_cells(place, each, ranked.index(each) + 1) for place, each in enumerate(placed, 1)]),
+        *trust.note({row.label: row.runs for row in rows}, "turns"),
+        *claims_table(found),
+    ]
+    return "\n".join(lines)
+
+
+def _rates(placed: Sequence[Placed]) -> str:
+    folder = placed[0].row.runs[0].folder.parent.parent
+    own = (folder / RATES).is_file()
+    return f"[{RATES}](../{RATES}), how long compressors work on such a machine" if own else "the shipped rates"
+
+
+def _cells(place: int, each: Placed, measured: int) -> list[str]:
+    low, high = min(each.turns.values()), max(each.turns.values())
+    row = each.row
+    return [
+        str(place),
+        row.title,
+        _ms(each.predicted),
+        f"{_ms(each.between.low)}-{_ms(each.between.high)}",
+        str(len(each.turns)),
+        f"{_ms(each.measured)} [{_ms(low)} - {_ms(high)}]",
+        f"{100 * (each.predicted / each.measured - 1):+.1f} %",
+        str(measured),
+        _ms(row.median("phases", "compress")),
+        _ms(row.median("phases", "exchange_exposed")),
+        size(row.median("bytes_per_step", "wire_mean")),
+    ]
+
+
+def _setting(run: NotedRun) -> dict[str, object]:
+    config: Mapping[str, Mapping[str, object]] = run.record["config"]
+    return {
+        "hosts": run.note["hosts"], "link": run.note["link"], "trace": config["model"].get("trace"),
+        "batch size": config["data"].get("batch_size"), "dilation": run.has("config", "network", "dilation"),
+    }  # fmt: skip
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1e3 * seconds:.1f}"

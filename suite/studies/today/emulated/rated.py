@@ -1,0 +1,48 @@
+"""How long the methods' compressors work on this machine: measured before their steps are, and read by the planner."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from suite.planner.compositions import DENSE
+from suite.studies.prediction.listed import DENSITY
+from suite.studies.prediction.resimulated import RATES
+from suite.studies.runner import WIREBENCH, Command, Launch, within
+from suite.studies.today.emulated.order import METHODS, compressor_of
+
+SIZES = ("4k", "270k", "14.7m")
+"""Elements: those of calls, of a small model, and of a large one; between them costs are interpolated."""
+
+
+@dataclass(frozen=True)
+class Rated:
+    """The measurement as a cell of the study: rates.jsonl beside the folders of the runs, for all networks."""
+
+    label: str = RATES
+
+    def check(self) -> None:
+        """Nothing can be wrong with it."""
+
+    def is_there(self, out: Path) -> bool:
+        """Whether it was made."""
+        return (out.parent / RATES).is_file()
+
+    def make(self, out: Path, launch: Launch) -> bool:
+        """Measure; a file that is there already is kept if that fails."""
+        path = out.parent / RATES
+        made = path.with_name(f".{path.name}.part")
+        made.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            if launch(self.command(made)) or not made.is_file():
+                return False
+            made.replace(path)
+            return True
+        finally:
+            made.unlink(missing_ok=True)
+
+    def command(self, path: Path) -> Command:
+        """What measures into `path`."""
+        chosen = dict.fromkeys(name for label in METHODS if (name := compressor_of(label)) != DENSE)
+        return [
+            *WIREBENCH, "bench", "compressors", "--compressors", *chosen, "--density", f"{DENSITY:g}",
+            "--sizes", *SIZES, "--no-rivals", "--json", within(path),
+        ]  # fmt: skip

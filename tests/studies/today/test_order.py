@@ -1,0 +1,136 @@
+"""The planner's order of the methods: what runs on emulated hosts, and how its order is held against their steps."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import compressors
+from compressors.zero_one_adam import ZeroOneAdam
+from suite.compose.resolve import resolve
+from suite.studies.prediction.resimulated import RATES
+from suite.studies.runner import ROOT
+from suite.studies.today.emulated import ordered
+from suite.studies.today.emulated.order import HOSTS, METHODS, NETWORKS, trainings
+from suite.studies.today.emulated.rated import Rated
+from tests.flexreduce import run_record
+from tests.studies import verb
+from wirebench.config import loader
+from wirebench.costmodel.request_sizes import Sizes
+from wirebench.errors import UserError
+from wirebench.gradient.flat import Layer
+
+run, report = verb.run("today"), verb.report("today")
+PART = "order_100gbit"
+KNOWN = ("dense", "bf16", "topk", "streaming_diloco")
+"""Methods of which the shipped rates know how long they compress; in the planner's order the last one comes first."""
+
+
+def settings(part: str, label: str) -> dict[str, Any]:
+    """The run's config, as its record has it."""
+    [training] = trainings(part, [label], [0], ())
+    training.check()
+    return loader.to_dict(resolve(loader.load(ROOT / training.config, list(training.overrides))))
+
+
+@pytest.mark.parametrize("part", NETWORKS)
+def test_everything_is_slowed_down_alike_and_counted_in_whole_rounds(part: str) -> None:
+    network = NETWORKS[part]
+    emulated = {"200mbit": 0.2, "1gbit": 1.0}[network.setting.link] * network.setting.dilation
+    assert emulated == pytest.approx(network.gbit)
+    for label in METHODS:
+        config = settings(part, label)
+        every, train = config["scheduler"].get("every", 1), config["train"]
+        assert train["warmup_steps"] % every == (train["max_steps"] - train["warmup_steps"]) % every == 0, label
+        assert config["network"]["dilation"] == network.setting.dilation
+        assert train["max_steps"] * config["data"]["batch_size"] * HOSTS < config["data"]["train_size"]
+
+
+def test_zero_one_adam_sends_one_bit_in_every_counted_step() -> None:
+    """As the planner has it: no dense step among those that are counted, and none without an exchange."""
+    config = settings(PART, "zero_one_adam")
+    options = {
+        key: value for key, value in config["compressor"].items() if key not in ("name", "dense_below", "warmup")
+    }
+    method = compressors.build("zero_one_adam", **options)
+    assert isinstance(method, ZeroOneAdam)
+    counted = range(config["train"]["warmup_steps"], config["train"]["max_steps"])
+    assert not any(method.intervals.is_dense(step) for step in counted)
+    assert all(method.intervals.around(step) == (step, 1) for step in counted)
+    asked = Sizes(lambda: compressors.build("zero_one_adam", **options), HOSTS).of([Layer("weight", 0, 4096, 2, 64)])
+    assert sum(each.num_bytes for each in asked) < 4096 * 4 / 8
+
+
+def put(folder: Path, label: str, turns: Sequence[float]) -> None:
+    """Runs of a method with steps of so many seconds in the mean."""
+    for turn, step in enumerate(turns):
+        made: dict[str, Any] = run_record("2+2")
+        made["config"] = settings(PART, label)
+        made["world_size"] = HOSTS
+        made["images_per_second"] |= {"mean": HOSTS * made["config"]["data"]["batch_size"] / step}
+        place = folder / PART / f"{label}-{turn}"
+        place.mkdir(parents=True)
+        (place / "record.json").write_text(json.dumps(made))
+        note = {"label": label, "hosts": HOSTS, "link": NETWORKS[PART].setting.link, "launch": "python train.py"}
+        (place / "method.json").write_text(json.dumps(note))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "tau", "state"),
+    [
+        ((1.06, 0.97, 0.89, 0.86), "1.00 [1.00 - 1.00] of 4 methods", "reproduced"),
+        ((1.06, 0.89, 0.97, 0.86), "0.67 [0.67 - 0.67] of 4 methods", "direction reproduced"),
+        ((0.86, 0.89, 0.97, 1.06), "-1.00 [-1.00 - -1.00] of 4 methods", "not reproduced"),
+    ],
+)
+def test_the_planners_order_is_held_against_the_steps(
+    tmp_path: Path, seconds: Sequence[float], tau: str, state: str
+) -> None:
+    for label, step in zip(KNOWN, seconds, strict=True):
+        put(tmp_path, label, [step] * 5)
+    [found] = ordered.findings(tmp_path / PART, ordered.load(tmp_path / PART))
+    assert (found.here, found.verdict.state) == (tau, state) and len(found.records) == 20
+    assert report(["--out", str(tmp_path)]) == 0
+    text = (tmp_path / PART / "table.md").read_text()
+    assert text.index("| 1 | streaming_diloco |") < text.index("| 4 | dense |")
+    assert "the planner's order on resnet18_gtx1080ti on 4 hosts, links of 1 Gbit/s, slowed down 100 times" in text
+
+
+def test_an_order_is_of_three_methods_and_of_one_network(tmp_path: Path) -> None:
+    for label in KNOWN[:2]:
+        put(tmp_path, label, [1.0])
+    assert not ordered.findings(tmp_path / PART, ordered.load(tmp_path / PART))
+    note = json.loads((path := tmp_path / PART / "bf16-0" / "method.json").read_text())
+    path.write_text(json.dumps({**note, "link": "200mbit"}))
+    with pytest.raises(UserError, match="mixes settings: link is"):
+        ordered.load(tmp_path / PART)
+
+
+def test_compressors_are_timed_before_the_first_run(tmp_path: Path) -> None:
+    commands: list[list[str]] = []
+
+    def launch(command: list[str]) -> int:
+        commands.append(command)
+        if "--json" in command:
+            shutil.copy(ROOT / "results/prediction/rates.jsonl", command[command.index("--json") + 1])
+            return 0
+        return 1
+
+    words = ["--task", PART, "--out", str(tmp_path), "--seeds", "0", "--methods", "dense", "demo"]
+    assert run(words, launch) == 1
+    timed, *trained = commands
+    assert timed[4:6] == ["compressors", "--compressors"] and "demo" in timed and "none" not in timed
+    assert [command[command.index("--link") + 1] for command in trained] == ["1gbit"] * 2
+    assert (tmp_path / RATES).is_file() and Rated().is_there(tmp_path / PART)
+    assert run(words, launch) == 1 and len(commands) == 5, "rates are there"
+    with pytest.raises(UserError, match="--methods: no 'local_sgd'; there is: dense, bf16, "):
+        trainings(PART, ["local_sgd"], None, ())
+
+
+def test_a_measurement_that_fails_leaves_earlier_rates(tmp_path: Path) -> None:
+    (tmp_path / RATES).write_text("kept")
+    assert not Rated().make(tmp_path / PART, lambda _: 1)
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [(RATES, "kept")]
