@@ -28,7 +28,8 @@ FAMILIES = {
     },
     "local steps, compressed": {
         "sparseloco": colours.VERMILLION, "sparseloco k=512": colours.BLUE, "sparseloco k=4096": colours.GREEN,
-        "sparseloco topk": colours.PINK, "sparseloco every=10": colours.ORANGE,
+        "sparseloco topk": colours.PINK, "sparseloco every=10": colours.ORANGE, "sparseloco every=2": colours.SKY,
+        "sparseloco every=2 beta=1": colours.WINE,
     },
     "updates in place of gradients": {
         "demo": colours.BLUE, "dion": colours.VERMILLION, "lion_sign": colours.GREEN, "zero_one_adam": colours.PINK,

@@ -39,10 +39,14 @@ _PARTS_OF_SPARSELOCO: dict[str, tuple[str, ...]] = {
     "sparseloco k=4096": (*SPARSE, "compressor.k=4096"),
     "sparseloco topk": ("compressor.name=topk", "compressor.density=0.015625", *_PLAIN_OUTER),
     "sparseloco every=10": (*SPARSE, "scheduler.every=10"),
+    "sparseloco every=2": (*SPARSE, "scheduler.every=2"),
+    "sparseloco every=2 beta=1": (*SPARSE, "scheduler.every=2", "compressor.beta=1"),
 }
 """What a loss of SparseLoCo's comes from. A run of 14 rounds brings 64 of 4,096 entries 14 times, and no parameter
 often: the row of 512 has a share that such a run can live on. The one of 4,096 leaves nothing out, so its loss is that
-of values of two bits; `topk` has as many entries in full, without a decay; `every=10` makes three times as many rounds.
+of values of two bits; `topk` has as many entries in full, without a decay; `every=10` makes three times as many rounds,
+`every=2` fifteen times as many. There a worker sends as many bytes as dense training in a 140th of the steps, and an
+entry waits for some sixty rounds: a decay of 0.95 forgets most of it by then, and `beta=1` nothing.
 """
 
 
