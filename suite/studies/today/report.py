@@ -1,6 +1,6 @@
 """The tables and the curves of the study's tasks, and the table of what was measured on emulated hosts.
 
-wirebench study today report                   of results/today/gpt, resnet, speed, order_1gbit and order_100gbit
+wirebench study today report                   of results/today/gpt, gpt_rates, resnet, speed, order_1gbit ...
 wirebench study today report --out FOLDER      of FOLDER/gpt and so on
 
 table.md of each, and of a task bytes.png and seconds.png with the loss by bytes and by time.
@@ -17,17 +17,18 @@ from suite.studies.convergence.rows import NEEDS, Method, load, settings
 from suite.studies.findings import Finding, with_unrun
 from suite.studies.page import Page
 from suite.studies.runner import RESULTS
-from suite.studies.today import verdicts
+from suite.studies.today import rates, verdicts
 from suite.studies.today.emulated import measured, ordered
 from suite.studies.today.emulated.order import NETWORKS
 from suite.studies.today.emulated.speed import SPEED
 from suite.studies.today.figures import SHOWN_GBIT, against_bytes, against_seconds
 from suite.studies.today.outcome import losses
+from suite.studies.today.rates import OWN, RATES
 from suite.studies.today.table import document
 from suite.studies.today.tasks import DENSE, SHORTER, TASKS
 from wirebench.errors import UserError
 
-LENGTH = ("epochs", "steps")
+LENGTH = OWN[1:]
 """Settings in which dense training on fewer tokens differs from all others."""
 
 
@@ -39,7 +40,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def pages(options: argparse.Namespace) -> list[Page]:
     """One for each task that has runs, and for the measured part."""
-    found = [page(options.out / name) for name in (*TASKS, SPEED, *NETWORKS)]
+    found = [page(options.out / name) for name in (*TASKS, *RATES, SPEED, *NETWORKS)]
     there = [each for each in found if each is not None]
     if not there:
         raise UserError(f"{options.out}: has no TASK/METHOD-SEED/method.json; train first")
@@ -69,6 +70,8 @@ def page(folder: Path) -> Page | None:
         return measured.page(folder) if measured.load(folder) else None
     if folder.name in NETWORKS:
         return ordered.page(folder) if ordered.load(folder) else None
+    if folder.name in RATES:
+        return rates.page(folder)
     task, methods = folder.name, methods_of(folder)
     if not methods:
         return None
@@ -85,7 +88,7 @@ def methods_of(folder: Path) -> list[Method]:
     UserError where runs have different lengths, but for those of dense training on fewer tokens.
     """
     notes.read(folder, {**NEEDS, "curve": list, "last_bytes": float, "rounds": int})
-    found = load(folder, own=("learning rate", *LENGTH))
+    found = load(folder, own=OWN)
     known = settings([run for method in found if method.label not in SHORTER for run in method.runs])
     notes.refuse_mixed(folder, {name: {key: each.get(key) for key in LENGTH} for name, each in known.items()})
     return sorted(found, key=lambda method: (method.label != DENSE, statistics.mean(losses(method) or [float("inf")])))

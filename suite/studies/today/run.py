@@ -1,8 +1,9 @@
 """Train a GPT and a ResNet with the methods of today and the classics, and measure exchanges on emulated hosts.
 
-wirebench study today run --data FOLDER                       all parts: about 9 h on two quiet cores
+wirebench study today run --data FOLDER                       all parts: about 10 h on two quiet cores
 wirebench study today run                                     without the ResNet, which alone reads CIFAR-10
 wirebench study today run --task gpt --methods dense demo dion --seeds 0
+wirebench study today run --task gpt_rates                    other learning rates of five methods, one seed, 55 minutes
 wirebench study today run --task speed                        steps per second, 40 minutes; needs root
 wirebench study today run --task order_1gbit order_100gbit    the planner's order against steps, 100 minutes; root
 wirebench study today run --quick                             two short runs, into build/tables/today
@@ -29,14 +30,16 @@ from suite.studies.today.emulated import order, speed
 from suite.studies.today.emulated.order import NETWORKS
 from suite.studies.today.emulated.rated import Rated
 from suite.studies.today.emulated.speed import SPEED
+from suite.studies.today.rates import RATES, at_other_rates
 from suite.studies.today.tasks import GPT, QUICK, TASKS, compositions
 from suite.studies.trainings import refuse_another
 from wirebench.errors import UserError
 from wirebench.record import schema
 
 CIFAR10 = "cifar-10-batches-bin"
+TRAINED = {**TASKS, **RATES}
 EMULATED = (SPEED, *NETWORKS)
-PARTS = (*TASKS, *EMULATED)
+PARTS = (*TRAINED, *EMULATED)
 SHORT, SHALLOW = 30, "model.depth=2"
 """Of a quick run: the steps, as many as local ones until the first exchange, and a model that is soon evaluated."""
 
@@ -72,11 +75,11 @@ def flags(parser: argparse.ArgumentParser) -> None:
     """What is trained, for how long, where."""
     add = parser.add_argument
     add("--data", type=Path, metavar="FOLDER", help=f"folder that has {CIFAR10}; without it: no resnet")
-    add("--task", nargs="+", choices=list(PARTS), metavar="PART", help=f"what is made: {', '.join(TASKS)}, or on "
+    add("--task", nargs="+", choices=list(PARTS), metavar="PART", help=f"what is made: {', '.join(TRAINED)}, or on "
         f"emulated hosts {', '.join(EMULATED)} (all)")  # fmt: skip
     add("--methods", nargs="+", metavar="NAME", help="dense, sparseloco, demo, ... (all of the task)")
-    add("--seeds", nargs="+", type=int, metavar="SEED", help="one run of each method for each (0 1 2); on emulated "
-        "hosts the turns (0 to 4)")  # fmt: skip
+    add("--seeds", nargs="+", type=int, metavar="SEED", help="one run of each method for each (0 1 2; of rates 0); on "
+        "emulated hosts the turns (0 to 4)")  # fmt: skip
     add("--steps", type=int, default=0, metavar="N", help="end every run after N steps, to try the study (0: run on)")
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
     add("--out", type=Path, metavar="FOLDER", help="results go to FOLDER/TASK (results/today)")
@@ -104,8 +107,8 @@ def series(quick: bool) -> list[Part]:
     return [
         Part(40, ["--task", SPEED]),
         Part(100, ["--task", *NETWORKS]),
-        Part(4.15 * 60, ["--task", "gpt"]),
-        Part(2.6 * 60, ["--task", "resnet", "--data", "{data}"]),
+        Part(5.3 * 60, ["--task", "gpt", "gpt_rates"]),
+        Part(3.1 * 60, ["--task", "resnet", "resnet_rates", "--data", "{data}"]),
     ]
 
 
@@ -122,7 +125,7 @@ def tasks(options: argparse.Namespace) -> list[str]:
     """The tasks that were asked for and have their data; the others are told. UserError where none has."""
     if options.data is not None and not (options.data / CIFAR10).is_dir():
         raise UserError(f"--data: {options.data}: has no {CIFAR10}")
-    given = [name for name in options.task if options.data is not None or name in EMULATED or not TASKS[name].data]
+    given = [name for name in options.task if options.data is not None or name in EMULATED or not TRAINED[name].data]
     left_out = ", ".join(name for name in options.task if name not in given)
     if not given:
         raise UserError(f"--data: which folder has the {CIFAR10} of {left_out}?")
@@ -145,6 +148,7 @@ def planned(options: argparse.Namespace, name: str) -> Sequence[Planned]:
         return speed.trainings(options.methods, seeds, more)
     if name in NETWORKS:
         return [Rated(), *order.trainings(name, options.methods, seeds, more)]
-    task = TASKS[name]
-    chosen = compositions(task, options.methods)
-    return [Traced(task, method, seed, more, options.data) for seed in seeds or range(task.seeds) for method in chosen]
+    task, searched = TRAINED[name], name in RATES
+    chosen = (at_other_rates if searched else compositions)(task, options.methods)
+    usual = range(1 if searched else task.seeds)
+    return [Traced(task, method, seed, more, options.data) for seed in seeds or usual for method in chosen]
