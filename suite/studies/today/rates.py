@@ -1,6 +1,7 @@
 """Learning rates of the methods that have one of their own: a third of it and three times as much, with the first seed.
 
 That is a search of three points, for dense training as for the others: it says whether a method lost for its rate.
+The decay of a step, rate x weight decay, stays what it is.
 """
 
 from collections.abc import Sequence
@@ -21,23 +22,21 @@ SEARCHED = (DENSE, "demo", "dion", "lion_sign", "zero_one_adam")
 FACTORS = (1 / 3, 3)
 OWN = ("learning rate", "epochs", "steps")
 """Settings in which the study's own runs differ."""
-_KEY = "optimizer.lr="
+_RATE, _DECAY = "optimizer.lr", "optimizer.weight_decay"
 
 
 def at_other_rates(task: Task, names: Sequence[str] | None) -> list[Composition]:
     """The methods at other rates than the task's, or those that are named; UserError for one that is not searched."""
     if unknown := next((name for name in names or () if name not in SEARCHED), None):
         raise UserError(f"--methods: no {unknown!r}; there is: {', '.join(SEARCHED)}")
-    return [
-        Composition(f"{each.label} lr={rate:g}", (*each.overrides, f"{_KEY}{rate:g}"), each.density)
-        for each in compositions(task, list(dict.fromkeys(names or SEARCHED)))
-        for rate in (float(f"{factor * _usual(task, each):.2g}") for factor in FACTORS)
-    ]
-
-
-def _usual(task: Task, method: Composition) -> float:
-    own = [float(word.removeprefix(_KEY)) for word in method.overrides if word.startswith(_KEY)]
-    return own[-1] if own else loader.load(ROOT / task.config).optimizer.lr
+    found = []
+    for each in compositions(task, list(dict.fromkeys(names or SEARCHED))):
+        usual = loader.load(ROOT / task.config, list(each.overrides)).optimizer
+        for rate in (float(f"{factor * usual.lr:.2g}") for factor in FACTORS):
+            decay = usual.weight_decay * usual.lr / rate
+            words = (*each.overrides, f"{_RATE}={rate:g}", f"{_DECAY}={decay:.4g}")
+            found.append(Composition(f"{each.label} lr={rate:g}", words, each.density))
+    return found
 
 
 def page(folder: Path) -> Page | None:

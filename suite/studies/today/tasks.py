@@ -45,21 +45,25 @@ _PARTS_OF_SPARSELOCO: dict[str, tuple[str, ...]] = {
 """What a loss of SparseLoCo's comes from. A run of 14 rounds brings 64 of 4,096 entries 14 times, and no parameter
 often: the row of 512 has a share that such a run can live on. The one of 4,096 leaves nothing out, so its loss is that
 of values of two bits; `topk` has as many entries in full, without a decay; `every=10` makes three times as many rounds,
-`every=2` fifteen times as many. There a worker sends as many bytes as dense training in a 140th of the steps, and an
-entry waits for some sixty rounds: a decay of 0.95 forgets most of it by then, and `beta=1` nothing.
+`every=2` fifteen times as many. There a worker sends a 144th of the bytes of dense training, and an entry waits for 64
+rounds: a decay of 0.95 forgets most of it by then, and `beta=1` nothing.
 """
 
 
-def _updates(rates: dict[str, float], more: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def _updates(rates: dict[str, float], decay: float, more: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
     """Methods that return updates, with plain SGD at rates of their own.
 
-    The rates are not searched for: 0/1 Adam has that of AdamW, Lion's signs a tenth to a seventh of it as its authors
-    advise, DeMo's signs half of it, Dion its authors' 0.01 to 0.02. Dense training has the rates of the task's config.
+    On the GPT 0/1 Adam has the rate of AdamW, Lion's signs a seventh of it as its authors advise, DeMo's signs half of
+    it, and Dion its authors' 0.01; on the ResNet the Adams have 0.005, the signs 0.001, and Dion 0.02. rates.py tries
+    others. Dense training has the rates of the task's config.
+
+    decay  by which a step shrinks the weights at the highest rate, the same as of dense training: rate x weight decay
     """
     names = {"onebit_adam": "zero_one_adam"}
     return {
         label: (
-            f"compressor.name={names.get(label, label)}", *PLAIN_SGD, f"optimizer.lr={rate:g}", *more.get(label, ())
+            f"compressor.name={names.get(label, label)}", *PLAIN_SGD, f"optimizer.lr={rate:g}",
+            f"optimizer.weight_decay={decay / rate:.4g}", *more.get(label, ()),
         )
         for label, rate in rates.items()
     }  # fmt: skip
@@ -94,6 +98,7 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         "gs_sgd momentum=0": ("compressor.name=gs_sgd", _DENSITY, "compressor.momentum=0"),
         **_updates(
             {"demo": 1e-3, "dion": 0.01, "lion_sign": 3e-4, "zero_one_adam": 2e-3, "onebit_adam": 2e-3},
+            2e-3 * 0.1,
             _adams(STEPS["gpt"]),
         ),
     },
@@ -105,6 +110,7 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         "gs_sgd": ("compressor.name=gs_sgd", _DENSITY),
         **_updates(
             {"demo": 1e-3, "dion": 0.02, "lion_sign": 1e-3, "zero_one_adam": 5e-3, "onebit_adam": 5e-3},
+            0.3 * 5e-4,
             _adams(STEPS["resnet"]),
         ),
     },

@@ -6,30 +6,36 @@ from pathlib import Path
 import pytest
 
 from suite.compose.resolve import resolve
+from suite.studies.convergence.tasks import Composition, Task
 from suite.studies.runner import ROOT
 from suite.studies.series import options_of
 from suite.studies.today.rates import RATES, SEARCHED, at_other_rates
 from suite.studies.today.run import Traced, completed, planned
-from suite.studies.today.tasks import GPT
+from suite.studies.today.tasks import DENSE, GPT, compositions
 from tests.studies import verb
 from tests.studies.today.test_today import put, record
 from wirebench.config import loader
+from wirebench.config.sections import OptimizerConfig
 from wirebench.errors import UserError
 
 report = verb.report("today")
+
+
+def _optimizer(task: Task, method: Composition) -> OptimizerConfig:
+    """As a run of the method has it."""
+    return resolve(loader.load(ROOT / task.config, list(Traced(task, method, 0, (), None).words))).optimizer
 
 
 @pytest.mark.parametrize("part", RATES)
 def test_a_third_and_three_times_the_methods_own_rate(part: str) -> None:
     task, chosen = RATES[part], at_other_rates(RATES[part], None)
     assert len(chosen) == 2 * len(SEARCHED)
+    decay = _optimizer(task, compositions(task, [DENSE])[0])
     for label in SEARCHED:
-        low, high = (
-            resolve(loader.load(ROOT / task.config, list(Traced(task, each, 0, (), None).words))).optimizer.lr
-            for each in chosen
-            if each.label.startswith(f"{label} lr=")
-        )
-        assert high / low == pytest.approx(9, rel=0.02), label
+        low, high = (_optimizer(task, each) for each in chosen if each.label.startswith(f"{label} lr="))
+        assert high.lr / low.lr == pytest.approx(9, rel=0.02), label
+        for each in (low, high, _optimizer(task, compositions(task, [label])[0])):
+            assert each.lr * each.weight_decay == pytest.approx(decay.lr * decay.weight_decay, rel=1e-3), label
     with pytest.raises(UserError, match="--methods: no 'topk'; there is: dense, demo, dion, "):
         at_other_rates(task, ["topk"])
 
