@@ -9,6 +9,7 @@ exchange comes after the backward pass; only what an outer step with a delay sen
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import schedulers
 from suite.studies.convergence.network import computing_seconds, exchange_seconds
 from suite.studies.notes import NotedRun
 from wirebench.errors import UserError
@@ -26,7 +27,7 @@ class Pace(NamedTuple):
 
     computing  of a worker
     exposed    the exchange after the backward pass, which nothing hides; hidden: what a delay hides of it
-    least      the exposed part at best, were each exchange of gradients beside its backward pass
+    least      the exposed part at best, were each exchange of gradients beside its backward pass, as far as it lasts
     """
 
     computing: float
@@ -39,6 +40,11 @@ class Pace(NamedTuple):
         """Of a step."""
         return self.computing + self.exposed
 
+    @property
+    def at_best(self) -> float:
+        """Of a step with its exchange of gradients beside the backward pass."""
+        return self.computing + self.least
+
 
 def curve_of(path: Path, total: float | None) -> dict[str, Any]:
     """Of a run's steps.jsonl: `curve`, by window [steps done, mean loss, bytes sent until then], last_bytes, rounds.
@@ -50,14 +56,14 @@ def curve_of(path: Path, total: float | None) -> dict[str, Any]:
     """
     try:
         steps = [json_of(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, ValueError) as error:
+        sizes, every = [step["wire_bytes"] or 0.0 for step in steps], [step["loss"] for step in steps]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
-    sizes = [step["wire_bytes"] or 0.0 for step in steps]
     scale = total / sum(sizes) if total and sum(sizes) else 1.0
     curve: list[list[float]] = []
     for begin in range(0, len(steps), WINDOW):
-        window = steps[begin : begin + WINDOW]
-        losses = [step["loss"] for step in window if step["loss"] is not None]
+        window = every[begin : begin + WINDOW]
+        losses = [loss for loss in window if loss is not None]
         if losses:
             done = begin + len(window)
             curve.append([done, round(sum(losses) / len(losses), 5), scale * sum(sizes[:done])])
@@ -74,21 +80,27 @@ def steps_of(run: NotedRun) -> int:
 def pace(run: NotedRun, gbit: float, passes: float) -> Pace | None:
     """How long a mean step takes at this link rate; None where the record does not say. `passes` as from `quietest`.
 
-    None, too, for a run that sent something and ended in a step that did not, as one that diverged between exchanges:
-    what an exchange costs is not in its record.
+    None, too, for a run that made rounds and ended in a step that took part in none, as one that diverged between them:
+    what a round costs is not in its record.
     """
     curve = run.note["curve"]
     if not curve or None in (run.has("phases", "forward"), run.has("requests")):
         return None
     steps, _, sent = curve[-1]
     last = run.note["last_bytes"]
-    if sent and not last:
+    if sent and (not last or (last < ROUND_BYTES and run.note.get("rounds"))):
         return None
     computing, once = computing_seconds(run, passes), exchange_seconds(run, gbit)
     share = sent / steps / last if last else 0.0
     beside = min((run.has("config", "scheduler", "delay") or 0) * computing, once)
-    under = 0.0 if run.has("config", "scheduler", "name") == "outer" else backward_seconds(run, passes)
+    under = 0.0 if _in_rounds(run) else backward_seconds(run, passes)
     return Pace(computing, share * (once - beside), share * beside, share * max(0.0, once - beside - under))
+
+
+def _in_rounds(run: NotedRun) -> bool:
+    """Whether it exchanged weights' differences, which have no backward pass beside them."""
+    name = run.has("config", "scheduler", "name")
+    return name is not None and schedulers.PLUGINS.load(name).mode == "outer"
 
 
 def backward_seconds(run: NotedRun, passes: float) -> float:

@@ -16,26 +16,30 @@ Cost = Callable[[Method], float | None]
 def fronts(methods: Sequence[Method], by: Yardstick) -> list[str]:
     """The table. A method that its seeds do not tell apart from the cheaper one before it is marked."""
 
-    def seconds(rate: float) -> Cost:
+    def seconds(rate: float, beside: bool) -> Cost:
         def of(method: Method) -> float | None:
             found = mean_pace(method, rate, by)
-            return None if found is None else found.seconds
+            return None if found is None else found.at_best if beside else found.seconds
 
         return of
 
-    costs = {"bytes": bytes_of, **{f"time at {rate:g} Gbit/s": seconds(rate) for rate in RATES}}
+    costs: dict[str, Cost] = {"bytes": bytes_of}
+    for rate in RATES:
+        costs[f"time at {rate:g} Gbit/s"] = seconds(rate, beside=False)
+        costs[f"time at {rate:g} Gbit/s, gradients beside the backward pass"] = seconds(rate, beside=True)
     found = {name: marked(methods, cost) for name, cost in costs.items()}
     return [
-        "Nobody reaches a smaller mean loss for less, cheapest first:",
+        "Nobody reaches a smaller mean loss for less, cheapest first. `near`: dearer than a method on the front, with "
+        "a mean loss that is no smaller, but its seeds do not tell the two apart:",
         "",
-        *table(("cost", "methods"), [[name, words] for name, (words, _) in found.items()]),
-        multiplicity(compared for _, those in found.values() for compared in those),
+        *table(("cost", "methods", "near"), [[name, words, near] for name, (words, near, _) in found.items()]),
+        multiplicity(compared for _, _, those in found.values() for compared in those),
         "",
     ]
 
 
-def marked(methods: Sequence[Method], cost: Cost) -> tuple[str, list[Comparison | None]]:
-    """The front in words, and the comparison of each of its methods with the one before."""
+def marked(methods: Sequence[Method], cost: Cost) -> tuple[str, str, list[Comparison | None]]:
+    """The front in words, who is near it, and the comparisons that this rests on."""
     known = {method.label: losses(method) for method in methods}
     points = {
         method.label: (price, statistics.mean(known[method.label]))
@@ -49,7 +53,15 @@ def marked(methods: Sequence[Method], cost: Cost) -> tuple[str, list[Comparison 
         name if one is not None and one.said == "better" else f"{name} (not told apart from {before})"
         for (before, name), one in zip(pairs, compared, strict=True)
     ]
-    return ", ".join([*names[:1], *words]) or "-", compared
+    # Of those on the front that cost no more the last one has the least loss.
+    behind = {
+        name: [each for each in names if points[each][0] <= price][-1]
+        for name, (price, _) in points.items()
+        if name not in names
+    }
+    beaten = {name: against(known[ahead], known[name], margin=0.0) for name, ahead in behind.items()}
+    near = [name for name, one in beaten.items() if one is None or one.said != "better"]
+    return ", ".join([*names[:1], *words]) or "-", ", ".join(near) or "-", [*compared, *beaten.values()]
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:

@@ -4,13 +4,16 @@ That is a search of three points, for dense training as for the others: it says 
 The decay of a step, rate x weight decay, stays what it is.
 """
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite.studies.convergence.rows import Method, load, read
+from suite.studies import notes
+from suite.studies.convergence.rows import Method, load, read, settings
 from suite.studies.convergence.tasks import Composition, Task
 from suite.studies.page import Page
 from suite.studies.runner import ROOT
+from suite.studies.today.outcome import MARGIN
 from suite.studies.today.tasks import DENSE, TASKS, compositions
 from wirebench.config import loader
 from wirebench.errors import UserError
@@ -20,8 +23,10 @@ RATES = {f"{name}_rates": task for name, task in TASKS.items()}
 """The parts, and what they train."""
 SEARCHED = (DENSE, "demo", "dion", "lion_sign", "zero_one_adam")
 FACTORS = (1 / 3, 3)
-OWN = ("learning rate", "epochs", "steps")
-"""Settings in which the study's own runs differ."""
+LENGTH = ("epochs", "steps")
+"""Settings in which dense training on fewer tokens differs from all others."""
+OWN = ("learning rate", *LENGTH)
+"""Settings in which a task's own runs may differ."""
 _RATE, _DECAY = "optimizer.lr", "optimizer.weight_decay"
 
 
@@ -39,43 +44,81 @@ def at_other_rates(task: Task, names: Sequence[str] | None) -> list[Composition]
     return found
 
 
+def better_rate(method: Method, others: Sequence[Method]) -> str:
+    """What the search says against judging a method's loss: another rate has less of it, or none was tried; else "".
+
+    others  the runs at other rates; a method that is not SEARCHED has the rate of dense training
+    """
+    if method.label not in SEARCHED:
+        return ""
+    tried = [each for each in others if _is_of(each, method.label)]
+    if len(tried) < len(FACTORS):
+        return f"other rates of {method.label} were not tried"
+    best = min(tried, key=_loss)
+    if _loss(best) < (1 - MARGIN) * _loss(method):
+        return f"{method.label} has {_loss(best):.4f} at the rate {_rate(best):g} with the first seed"
+    return ""
+
+
+def tried_beside(folder: Path) -> list[Method]:
+    """The runs at other rates that belong to a task's folder; none where nothing has run."""
+    beside = folder.with_name(f"{folder.name}_rates")
+    return load(beside, own=OWN[:1]) if read(beside) else []
+
+
 def page(folder: Path) -> Page | None:
-    """The losses by rate; None where nothing has run."""
-    if not read(folder):
+    """The losses by rate; None where nothing has run. UserError where they were trained otherwise than the study's."""
+    task, tried = RATES[folder.name], tried_beside(folder.with_name(RATES[folder.name].name))
+    if not tried:
         return None
-    tried, usual = load(folder, own=("learning rate",)), load(folder.with_name(RATES[folder.name].name), own=OWN)
-    return Page(folder, document(RATES[folder.name], tried, usual))
+    usual = [each for each in load(folder.with_name(task.name), own=OWN) if each.label in SEARCHED]
+    alike = settings([run for method in (*tried, *usual) for run in method.runs])
+    notes.refuse_mixed(folder, {name: {key: each.get(key) for key in LENGTH} for name, each in alike.items()})
+    return Page(folder, document(task, tried, usual))
 
 
 def document(task: Task, tried: Sequence[Method], usual: Sequence[Method]) -> str:
     """The whole file: a row for each method, the rates as they rise."""
+    own = {each.label: each for each in usual}
     rows = []
     for label in SEARCHED:
-        others = [each for each in tried if each.label.startswith(f"{label} lr=")]
+        others = [each for each in tried if _is_of(each, label)]
         if others:
-            own = [each for each in usual if each.label == label]
-            rows.append([label, *_cells([*others, *own], own)])
+            rows.append([label, *_cells(task, label, [*others, *([own[label]] if label in own else [])])])
     run = tried[0].runs[0]
     return "\n".join(
         [
             f"# The methods of today: learning rates on {task.name}",
             "",
-            "Test loss of the first seed at a third of a method's rate, at its rate in the study, and at three times "
-            f"as much. The least is marked. On {run.machine}; made by `wirebench study today run`, which runs "
-            f"`{run.note['launch']}` and the like.",
+            "Loss of the test set, with the first seed, at a third of a method's rate, at its rate in the study, and "
+            "at three times as much; the decay of a step stays. The least is marked. The rate is searched for on the "
+            f"set that losses are told of, since there is no third one. On {run.machine}; made by `wirebench study "
+            f"today run`, which runs `{run.note['launch']}` and the like.",
             "",
             *table(("method", "a third", "the study's", "three times"), rows),
         ]
     )
 
 
-def _cells(methods: Sequence[Method], own: Sequence[Method]) -> list[str]:
-    """By rate; a dash for the study's own where it was not run."""
-    known = sorted((_rate(each), _loss(each)) for each in methods)
-    least = min(loss for _, loss in known)
-    cells = [f"{rate:g}: {loss:.4f}{' *' if loss == least else ''}" if loss < float("inf") else f"{rate:g}: diverged"
-             for rate, loss in known]  # fmt: skip
-    return cells if own else [cells[0], "-", *cells[1:]]
+def _cells(task: Task, label: str, methods: Sequence[Method]) -> list[str]:
+    """A third, the study's own rate, and three times as much; a dash for what was not run."""
+    [usual] = compositions(task, [label])
+    middle = loader.load(ROOT / task.config, list(usual.overrides)).optimizer.lr
+    least = min(map(_loss, methods))
+    cells = []
+    for factor in (FACTORS[0], 1.0, FACTORS[1]):
+        found = [each for each in methods if math.isclose(_rate(each), factor * middle, rel_tol=0.05)]
+        cells.append(", ".join(_words(each, least) for each in found) or "-")
+    return cells
+
+
+def _words(method: Method, least: float) -> str:
+    loss = _loss(method)
+    return f"{_rate(method):g}: " + (f"{loss:.4f}{' *' if loss == least else ''}" if loss < math.inf else "diverged")
+
+
+def _is_of(method: Method, label: str) -> bool:
+    return method.label.startswith(f"{label} lr=")
 
 
 def _rate(method: Method) -> float:
@@ -83,6 +126,6 @@ def _rate(method: Method) -> float:
 
 
 def _loss(method: Method) -> float:
-    """Of the first seed; infinite for a run that diverged."""
-    first = min(method.runs, key=lambda run: int(run.note["seed"]))
-    return float("inf") if first.diverged else float(first.has("final", "loss") or float("inf"))
+    """Of the first seed; infinite where it has none, or diverged."""
+    first = next((run for run in method.runs if run.note["seed"] == 0), None)
+    return math.inf if first is None or first.diverged else float(first.has("final", "loss") or math.inf)

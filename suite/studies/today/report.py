@@ -15,6 +15,7 @@ from suite.figures.style import Figure
 from suite.studies import notes
 from suite.studies.convergence.rows import NEEDS, Method, load, settings
 from suite.studies.findings import Finding, with_unrun
+from suite.studies.notes import NotedRun
 from suite.studies.page import Page
 from suite.studies.runner import RESULTS
 from suite.studies.today import rates, verdicts
@@ -23,13 +24,10 @@ from suite.studies.today.emulated.order import NETWORKS
 from suite.studies.today.emulated.speed import SPEED
 from suite.studies.today.figures import SHOWN_GBIT, against_bytes, against_seconds
 from suite.studies.today.outcome import losses
-from suite.studies.today.rates import OWN, RATES
+from suite.studies.today.rates import LENGTH, OWN, RATES
 from suite.studies.today.table import document
 from suite.studies.today.tasks import DENSE, SHORTER, TASKS
 from wirebench.errors import UserError
-
-LENGTH = OWN[1:]
-"""Settings in which dense training on fewer tokens differs from all others."""
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -49,7 +47,8 @@ def pages(options: argparse.Namespace) -> list[Page]:
 
 def findings(options: argparse.Namespace) -> list[Finding]:
     """The claims on each task that has runs, and those of the measured part."""
-    found = ((name, verdicts.findings(name, methods_of(options.out / name))) for name in TASKS)
+    places = ((name, options.out / name) for name in TASKS)
+    found = ((name, verdicts.findings(name, methods_of(each), rates.tried_beside(each))) for name, each in places)
     trained = [
         replace(each, about=", ".join(filter(None, (name, each.about)))) for name, those in found for each in those
     ]
@@ -78,7 +77,7 @@ def page(folder: Path) -> Page | None:
     figures: dict[str, Figure | None] = {"bytes.png": against_bytes(task, methods)}
     for name, gbit in SHOWN_GBIT.items():
         figures[name] = against_seconds(task, methods, gbit)
-    found = with_unrun(verdicts.findings(task, methods), verdicts.claims_of(task))
+    found = with_unrun(verdicts.findings(task, methods, rates.tried_beside(folder)), verdicts.claims_of(task))
     return Page(folder, document(task, methods, found, list(figures)), figures)
 
 
@@ -91,4 +90,15 @@ def methods_of(folder: Path) -> list[Method]:
     found = load(folder, own=OWN)
     known = settings([run for method in found if method.label not in SHORTER for run in method.runs])
     notes.refuse_mixed(folder, {name: {key: each.get(key) for key in LENGTH} for name, each in known.items()})
+    # The text is the standard library's own: another Python's is another text.
+    pythons = {run.folder.name: {"python": python_of(run)} for method in found for run in method.runs}
+    notes.refuse_mixed(folder, pythons)
+    for method in found:
+        notes.refuse_mixed(folder, {run.folder.name: {"settings": run.note.get("settings")} for run in method.runs})
     return sorted(found, key=lambda method: (method.label != DENSE, statistics.mean(losses(method) or [float("inf")])))
+
+
+def python_of(run: NotedRun) -> str | None:
+    """The version whose standard library it read, to its minor number; None where the record does not say."""
+    version = run.has("environment", "versions", "python")
+    return version.rpartition(".")[0] if version and run.has("config", "data", "name") == "python_sources" else None

@@ -1,7 +1,9 @@
 """What a step takes on each network, and what dense training reaches in the time that a method's run takes."""
 
+import math
 import statistics
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,10 +57,10 @@ def mean_pace(method: Method, gbit: float, by: Yardstick) -> Pace | None:
     return Pace(*(statistics.mean(part) for part in zip(*known, strict=True))) if known else None
 
 
-def run_seconds(method: Method, gbit: float, by: Yardstick) -> float | None:
-    """Of a whole run."""
+def run_seconds(method: Method, gbit: float, by: Yardstick, beside: bool = False) -> float | None:
+    """Of a whole run; beside: with each exchange of gradients beside its backward pass."""
     found = mean_pace(method, gbit, by)
-    return None if found is None else found.seconds * steps_of(method.runs[0])
+    return None if found is None else (found.at_best if beside else found.seconds) * steps_of(method.runs[0])
 
 
 def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
@@ -95,34 +97,62 @@ def _pace(each: Pace | None) -> str:
 
 
 def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
-    """Each method's final loss beside that of the longest dense training that its time has room for, by the rate."""
+    """Each method's final loss beside that of dense training for as long, by the rate; with and without overlap."""
     dense = [method for method in methods if method.label in (DENSE, *SHORTER)]
     others = [method for method in methods if method not in dense]
-    beside = {method.title: [_beside(method, dense, rate, by) for rate in RATES] for method in others}
-    if not any(compared for cells in beside.values() for _, compared in cells):
-        return []
-    lines = [[name, *(words for words, _ in cells)] for name, cells in beside.items()]
-    return [
-        "Test loss beside that of dense training that takes no longer: of the whole run and of those on a half and a "
-        "quarter of the tokens, whose rates are cooled down to 0 too, the longest that a method's time has room for:",
+    lines: list[str] = []
+    for beside, head in (
+        (False, "nothing beside an exchange of gradients"),
+        (True, "all of it beside the backward pass"),
+    ):
+        cells = {each.title: [_beside(each, dense, rate, by, beside) for rate in RATES] for each in others}
+        if not any(compared for those in cells.values() for _, compared in those):
+            continue
+        rows = [[name, *(words for words, _ in those)] for name, those in cells.items()]
+        lines += [f"With {head}:", "", *table(("method", *(f"{rate:g} Gbit/s" for rate in RATES)), rows)]
+        lines += [multiplicity(compared for those in cells.values() for _, compared in those), ""]
+    return lines and [
+        "Test loss over that of dense training for the same time: of the whole run, where the method takes as long or "
+        "longer; else on a line between the runs on a half, a quarter and all of the tokens, whose rates are cooled "
+        "down to 0 too, by the logarithm of their time. A method's own exchanges of weights lie beside its local steps "
+        "only where it has a delay.",
         "",
-        *table(("method", *(f"{rate:g} Gbit/s" for rate in RATES)), lines),
-        multiplicity(compared for cells in beside.values() for _, compared in cells),
-        "",
+        *lines,
     ]
 
 
-def _beside(method: Method, dense: Sequence[Method], rate: float, by: Yardstick) -> tuple[str, Comparison | None]:
-    took = run_seconds(method, rate, by)
-    mine = losses(method)
-    timed = [(seconds, each) for each in dense if (seconds := run_seconds(each, rate, by)) and losses(each)]
+def _beside(
+    method: Method, dense: Sequence[Method], rate: float, by: Yardstick, beside: bool
+) -> tuple[str, Comparison | None]:
+    took, mine = run_seconds(method, rate, by, beside), losses(method)
+    timed = sorted(
+        ((seconds, each) for each in dense if (seconds := run_seconds(each, rate, by, beside)) and losses(each)),
+        key=lambda each: each[0],
+    )
     if took is None or not mine or not timed:
         return "-", None
-    fitting = [each for each in timed if each[0] <= took]
-    if not fitting:
-        shortest = min(timed, key=lambda each: each[0])[1]
-        return f"takes less time than {shortest.label}", None
-    rival = max(fitting, key=lambda each: each[0])[1]
-    compared = against(mine, losses(rival))
-    ratio = statistics.mean(mine) / statistics.mean(losses(rival))
-    return f"{ratio:.3f}x {rival.label}{'' if compared is None else f', {compared.words}'}", compared
+    if took < timed[0][0]:
+        return f"takes less time than {timed[0][1].label}", None
+    theirs, name = _dense_loss(took, timed)
+    compared = against(mine, theirs)
+    ratio = statistics.mean(mine) / statistics.mean(theirs)
+    return f"{ratio:.3f}x {name}{'' if compared is None else f', {compared.words}'}", compared
+
+
+def _dense_loss(took: float, timed: Sequence[tuple[float, Method]]) -> tuple[list[float], str]:
+    """What dense training comes to in a time, for each seed, and in words on how many tokens that is."""
+    longest = timed[-1]
+    if took >= longest[0]:
+        return losses(longest[1]), longest[1].label
+    (low, shorter), (high, longer) = next(pair for pair in pairwise(timed) if pair[0][0] <= took < pair[1][0])
+    share = math.log(took / low) / math.log(high / low)
+    fewer, more = _by_seed(shorter), _by_seed(longer)
+    found = [(1 - share) * fewer[seed] + share * more[seed] for seed in sorted(fewer.keys() & more.keys())]
+    if not found:
+        return losses(shorter), shorter.label
+    return found, f"between {shorter.label} and {longer.label}"
+
+
+def _by_seed(method: Method) -> dict[int, float]:
+    known = {run.note["seed"]: run.has("final", "loss") for run in method.runs}
+    return {seed: loss for seed, loss in known.items() if loss is not None}

@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,36 +11,37 @@ from suite.studies.claim import Claim, Verdict
 from suite.studies.convergence.rows import Method
 from suite.studies.findings import Finding
 from suite.studies.significance import LEAST_RUNS, difference_between
-from suite.studies.today import zero_one
+from suite.studies.today import rates, zero_one
 from suite.studies.today.outcome import bytes_of, losses, runs_of
 from suite.studies.today.times import Yardstick, mean_pace, yardstick
 
 PUBLISHED = published.load(Path(__file__).parent)
 HIDING_GBIT = 1.0
-OWN, AUTHORS = "in this run, by its own constants", "computed for the authors' setting"
 
 
 class Judged(NamedTuple):
-    """A measurement in words, its verdict, what it is of, and the figure where that is not the claim's."""
+    """A measurement in words, and its verdict."""
 
     here: str
     verdict: Verdict
-    about: str = ""
-    figure: str = ""
 
 
-def findings(task: str, methods: Sequence[Method]) -> list[Finding]:
-    """Every claim about methods of this task that have runs, with its verdict for each of its methods."""
+def findings(task: str, methods: Sequence[Method], others: Sequence[Method] = ()) -> list[Finding]:
+    """Every claim about methods of this task that have runs, with its verdict for each of its methods.
+
+    others  runs at other learning rates (rates.py): what a loss decides depends on them
+    """
     known = {method.label: method for method in methods}
     by = yardstick(methods)
     found = []
     for claim in claims_of(task):
         for label in claim.about["methods"]:
             ours, rival = known.get(label), _rival(claim, known)
-            if ours is None or (claim.about["rivals"] and rival is None):
+            if ours is None or not all(each in known for each in claim.about["rivals"]):
                 continue
             several = label if len(claim.about["methods"]) > 1 else ""
-            found += _findings(claim, ours, rival, by, several)
+            stated = replace(claim, unstated=unstated(claim, ours, rival, others))
+            found.append(_finding(stated, ours, rival, by, several))
     return found
 
 
@@ -49,78 +51,78 @@ def claims_of(task: str) -> list[Claim]:
 
 
 def _rival(claim: Claim, known: Mapping[str, Method]) -> Method | None:
-    """Of several the one with the least mean loss; None without any."""
+    """Of several the one with the least mean loss; None without any. A claim is judged when all of them have runs."""
     rivals = [known[label] for label in claim.about["rivals"] if label in known]
     return min(rivals, key=lambda each: statistics.mean(losses(each) or [float("inf")]), default=None)
 
 
-def _findings(claim: Claim, ours: Method, rival: Method | None, by: Yardstick, label: str) -> list[Finding]:
+def unstated(claim: Claim, ours: Method, rival: Method | None, others: Sequence[Method]) -> str:
+    """Why a loss decides nothing: another rate of either side was better, or none was tried; "" where that is known."""
+    if claim.about["measure"] != "loss":
+        return claim.unstated
+    reasons = (rates.better_rate(each, others) for each in (ours, rival) if each is not None)
+    return "; ".join(filter(None, (claim.unstated, *reasons)))
+
+
+def _finding(claim: Claim, ours: Method, rival: Method | None, by: Yardstick, label: str) -> Finding:
     measure = claim.about["measure"]
     those = [method for method in (ours, rival) if method is not None]
     rules = trust.rules_of([method.runs for method in those], "" if measure == "hidden" else "seeds")
     records = tuple(run.folder for run in runs_of(those))
-    return [
-        Finding(
-            claim, each.here, each.verdict, ", ".join(filter(None, (label, each.about))), each.figure,
-            records=() if each.about == AUTHORS else records, rules=() if each.about == AUTHORS else rules,
-        )
-        for each in JUDGES[measure](claim, ours, rival, by)
-    ]  # fmt: skip
+    judged = JUDGES[measure](claim, ours, rival, by)
+    return Finding(claim, judged.here, judged.verdict, label, records=records, rules=rules)
 
 
-def _loss(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> list[Judged]:
+def _loss(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
     """The ratio of mean final losses, with the interval that Welch's test leaves."""
     mine, theirs = losses(ours), losses(rival) if rival else []
     if rival is None or not mine or not theirs:
-        return [_without(claim, ours, rival)]
+        return _without(claim, ours, rival)
     base = statistics.mean(theirs)
     ratio = statistics.mean(mine) / base
     beside = f" of {rival.label}, the better of {len(claim.about['rivals'])}" if len(claim.about["rivals"]) > 1 else ""
     if min(len(mine), len(theirs)) < LEAST_RUNS:
         few = Verdict("not decidable", ratio, "too few seeds")
-        return [Judged(f"{ratio:.3f}x{beside} ({len(mine)} and {len(theirs)} seeds)", few)]
+        return Judged(f"{ratio:.3f}x{beside} ({len(mine)} and {len(theirs)} seeds)", few)
     low, high = (1 + difference / base for difference in difference_between(mine, theirs))
-    return [Judged(f"{ratio:.3f}x [{low:.3f} to {high:.3f}]{beside}", claim.judge_interval(ratio, (low, high)))]
+    return Judged(f"{ratio:.3f}x [{low:.3f} to {high:.3f}]{beside}", claim.judge_interval(ratio, (low, high)))
 
 
-def _bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> list[Judged]:
+def _bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
     """How many times fewer bytes in a whole run; a count, which needs no test."""
     mine, theirs = bytes_of(ours), bytes_of(rival) if rival else None
     if not mine or not theirs:
-        return [_without(claim, ours, rival)]
-    return [Judged(f"{theirs / mine:.2f}x", claim.judge(theirs / mine))]
+        return _without(claim, ours, rival)
+    return Judged(f"{theirs / mine:.2f}x", claim.judge(theirs / mine))
 
 
-def _zero_one_bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> list[Judged]:
-    """A run with constants of its own is held against those, the authors' constants against the authors' figure."""
-    computed = zero_one.authors_bytes()
-    lines = [Judged(f"{computed:.2f}x", claim.judge(computed), AUTHORS)]
+def _zero_one_bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
+    """The bytes of both runs, beside what their constants and the authors' give."""
     mine, theirs = bytes_of(ours), bytes_of(rival) if rival else None
     expected = zero_one.expected_bytes(ours, rival) if rival else None
     if not mine or not theirs or not expected:
-        return [_without(claim, ours, rival)._replace(about=OWN), *lines]
-    verdict = claim.judge(theirs / mine, expected=expected)
-    return [Judged(f"{theirs / mine:.2f}x", verdict, OWN, f"{expected:.2f}x"), *lines]
+        return _without(claim, ours, rival)
+    computed = f"{expected:.2f}x, by the authors' in {zero_one.AUTHORS_STEPS:,} steps {zero_one.authors_bytes():.2f}x"
+    return Judged(f"{theirs / mine:.2f}x; by its constants {computed}", claim.judge(theirs / mine))
 
 
-def _rounds(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> list[Judged]:
+def _rounds(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
     """The share of the rival's rounds that a run does without; a count."""
-    computed = zero_one.authors_fewer_rounds()
-    lines = [Judged(f"{100 * computed:.1f} %", claim.judge(computed), AUTHORS)]
     expected = zero_one.expected_fewer_rounds(ours, rival) if rival else None
     if rival is None or ours.ends or rival.ends or not expected:
-        return [_without(claim, ours, rival)._replace(about=OWN), *lines]
+        return _without(claim, ours, rival)
     mine, theirs = (statistics.mean(run.note["rounds"] for run in each.runs) for each in (ours, rival))
-    share = 1 - mine / theirs if theirs else 0.0
+    share, authors = 1 - mine / theirs if theirs else 0.0, zero_one.authors_fewer_rounds()
     here = f"{100 * share:.1f} % ({mine:.0f} of {theirs:.0f})"
-    return [Judged(here, claim.judge(share, expected=expected), OWN, f"{100 * expected:.1f} %"), *lines]
+    computed = f"{100 * expected:.1f} %, by the authors' in {zero_one.AUTHORS_STEPS:,} steps {100 * authors:.1f} %"
+    return Judged(f"{here}; by its constants {computed}", claim.judge(share))
 
 
-def _hidden(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> list[Judged]:
+def _hidden(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
     """The share of the exchange beside which local steps go on, by the cost model: no measurement, so no verdict."""
     pace = mean_pace(ours, HIDING_GBIT, by)
     share = pace.hidden / (pace.exposed + pace.hidden) if pace and pace.exposed + pace.hidden else None
-    return [Judged("-" if share is None else f"{100 * share:.1f} %", claim.judge(None))]
+    return Judged("-" if share is None else f"{100 * share:.1f} %", claim.judge(None))
 
 
 def _without(claim: Claim, ours: Method, rival: Method | None) -> Judged:
@@ -129,7 +131,7 @@ def _without(claim: Claim, ours: Method, rival: Method | None) -> Judged:
     return Judged("-", Verdict("not decidable", why=", ".join(ends) or "the records do not have the numbers"))
 
 
-JUDGES: dict[str, Callable[[Claim, Method, Method | None, Yardstick], list[Judged]]] = {
+JUDGES: dict[str, Callable[[Claim, Method, Method | None, Yardstick], Judged]] = {
     "loss": _loss, "bytes": _bytes, "zero_one_bytes": _zero_one_bytes, "rounds": _rounds, "hidden": _hidden,
 }  # fmt: skip
 """By the claim's `measure`."""

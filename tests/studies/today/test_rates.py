@@ -9,7 +9,9 @@ from suite.compose.resolve import resolve
 from suite.studies.convergence.tasks import Composition, Task
 from suite.studies.runner import ROOT
 from suite.studies.series import options_of
-from suite.studies.today.rates import RATES, SEARCHED, at_other_rates
+from suite.studies.today import verdicts
+from suite.studies.today.rates import RATES, SEARCHED, at_other_rates, tried_beside
+from suite.studies.today.report import methods_of
 from suite.studies.today.run import Traced, completed, planned
 from suite.studies.today.tasks import DENSE, GPT, compositions
 from tests.studies import verb
@@ -53,11 +55,41 @@ def test_losses_stand_by_rate_with_the_studys_own_in_between(tmp_path: Path) -> 
     run(tmp_path, "demo", 1e-3, 2.4)
     (tmp_path / "rates").mkdir()
     run(tmp_path / "rates", "demo lr=0.003", 3e-3, 9.0, "diverged")
-    run(tmp_path / "rates", "demo lr=0.0003", 3e-4, 2.2)
-    run(tmp_path / "rates", "dion lr=0.003", 3e-3, 2.5)
+    run(tmp_path / "rates", "demo lr=0.00033", 3.3e-4, 2.2)
+    run(tmp_path / "rates", "dion lr=0.0033", 3.3e-3, 2.5)
     run(tmp_path / "rates", "dion lr=0.03", 3e-2, 2.6)
     (tmp_path / "rates" / GPT.name).rename(tmp_path / "gpt_rates")
     assert report(["--out", str(tmp_path)]) == 0
     text = (tmp_path / "gpt_rates" / "table.md").read_text()
-    assert "| demo | 0.0003: 2.2000 * | 0.001: 2.4000 | 0.003: diverged |" in text
-    assert "| dion | 0.003: 2.5000 * | - | 0.03: 2.6000 |" in text
+    assert "| demo | 0.00033: 2.2000 * | 0.001: 2.4000 | 0.003: diverged |" in text
+    assert "| dion | 0.0033: 2.5000 * | - | 0.03: 2.6000 |" in text
+
+
+@pytest.mark.parametrize(
+    ("losses", "state", "why"),
+    [
+        ((2.25, 2.3), "not reproduced", "1.10x, not 1.00x"),
+        ((2.3, 1.97), "not decidable", "demo has 1.9700 at the rate 0.003 with the first seed"),
+        ((2.3,), "not decidable", "other rates of demo were not tried"),
+    ],
+)
+def test_a_loss_at_a_worse_rate_decides_nothing(tmp_path: Path, losses: list[float], state: str, why: str) -> None:
+    """Demo is at 2.2 and dense training at 2.0, which has its best rate."""
+    for seed, wobble in enumerate((-0.001, 0.0, 0.001)):
+        put(tmp_path, "dense", seed, record(2.0 + wobble, 10.0))
+        put(tmp_path, "demo", seed, record(2.2 + wobble, 10.0))
+    for rate, loss in (("0.00067", 2.1), ("0.006", 2.1)):
+        put(tmp_path / "rates", f"dense lr={rate}", 0, record(loss, 10.0, optimizer={"lr": float(rate)}))
+    for rate, loss in zip(("0.00033", "0.003"), losses, strict=False):
+        put(tmp_path / "rates", f"demo lr={rate}", 0, record(loss, 10.0, optimizer={"lr": float(rate)}))
+    (tmp_path / "rates" / GPT.name).rename(tmp_path / "gpt_rates")
+    methods, others = methods_of(tmp_path / "gpt"), tried_beside(tmp_path / "gpt")
+    [found] = [each for each in verdicts.findings("gpt", methods, others) if each.claim.id == "demo_loss"]
+    assert found.verdict.state == state and why in found.verdict.words
+
+
+def test_short_runs_are_not_held_against_whole_ones(tmp_path: Path) -> None:
+    put(tmp_path, "demo", 0, record(2.2, 10.0))
+    put(tmp_path / "rates", "demo lr=0.003", 0, record(2.2, 10.0, train={"epochs": 4}))
+    (tmp_path / "rates" / GPT.name).rename(tmp_path / "gpt_rates")
+    assert report(["--out", str(tmp_path)]) == 2

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 import compressors
-from compressors.common.intervals import Intervals
 from suite.compose.resolve import resolve
 from suite.figures import colours
 from suite.studies.notes import NotedRun
 from suite.studies.runner import RESULTS, ROOT
 from suite.studies.series import options_of
-from suite.studies.today import figures, verdicts
+from suite.studies.today import figures
 from suite.studies.today.curve import WINDOW, curve_of, pace
 from suite.studies.today.fronts import front, marked
 from suite.studies.today.outcome import bytes_of
@@ -22,7 +21,6 @@ from suite.studies.today.report import methods_of
 from suite.studies.today.run import EMULATED, PARTS, SHALLOW, SHORT, Traced, completed, tasks
 from suite.studies.today.tasks import DENSE, GPT, HALF, QUARTER, QUICK, SETTINGS, SHORTER, STEPS, TASKS, compositions
 from suite.studies.today.times import mean_pace, yardstick
-from suite.studies.today.zero_one import rounds_of
 from tests.flexreduce import run_record
 from tests.studies import verb
 from wirebench.config import loader
@@ -184,8 +182,10 @@ def test_a_front_says_what_the_seeds_do_not_tell_apart(tmp_path: Path) -> None:
         put(tmp_path, "topk", seed, record(2.0 + wobble, 1.0))
         put(tmp_path, "bf16", seed, record(1.99 + wobble, 2.0))
         put(tmp_path, "dense", seed, record(1.0 + wobble, 3.0))
-    words, compared = marked(methods_of(tmp_path / "gpt"), bytes_of)
-    assert words == "topk, bf16 (not told apart from topk), dense" and len(compared) == 2
+        put(tmp_path, "demo", seed, record(1.05 + wobble, 4.0))
+        put(tmp_path, "powersgd", seed, record(1.5 + wobble, 4.0))
+    words, near, compared = marked(methods_of(tmp_path / "gpt"), bytes_of)
+    assert words == "topk, bf16 (not told apart from topk), dense" and near == "demo" and len(compared) == 4
 
 
 def test_times_of_a_run_beside_other_work_are_refused(tmp_path: Path) -> None:
@@ -205,87 +205,19 @@ def test_times_of_a_run_beside_other_work_are_refused(tmp_path: Path) -> None:
     assert "Broken rules" in text and "load" not in text.partition("Broken rules")[2].partition("\n")[0]
 
 
-def test_rounds_are_those_of_the_intervals() -> None:
-    """Dense steps 0, 1, 2, 4, 6 and 10; sums of a bit in the other 6 up to step 11, then 12, 6 and 6."""
-    assert rounds_of(Intervals(2, 12, 12, 4), 60) == (6, 30)
-    assert rounds_of(Intervals(9, 9, 32_678, 1), 60) == (9, 51)
-
-
-def adam(loss: float, megabytes: float, *constants: int) -> dict[str, Any]:
-    options = dict(zip(Intervals._fields, constants, strict=True))
-    return record(loss, megabytes, compressor={"name": "zero_one_adam", **options}) | {"parameters": 1_000_000}
-
-
-def slow(made: dict[str, Any]) -> dict[str, Any]:
-    """The run with as many bytes to exchange as take half a second on a slow network."""
-    made["requests"][0]["payload_bytes"] = 4_000_000
-    return made
-
-
-def test_the_headlines_are_judged(tmp_path: Path) -> None:
-    for seed, wobble in enumerate((-0.001, 0.0, 0.001)):
-        put(tmp_path, "dense", seed, slow(record(2.0 + wobble, 1000.0)))
-        put(tmp_path, HALF, seed, slow(record(2.3 + wobble, 500.0)), curve=[[30, 2.3, 5e8]], last_bytes=5e8 / 30)
-        put(tmp_path, "diloco", seed, record(2.1 + wobble, 33.0))
-        put(tmp_path, "diloco momentum=0.5", seed, record(2.06 + wobble, 33.0))
-        put(tmp_path, "local_sgd", seed, record(2.04 + wobble, 33.0))
-        put(tmp_path, "sparseloco", seed, record(2.05 + 2 * wobble, 10.0))
-        put(tmp_path, "sparseloco k=512", seed, record(2.05 + 2 * wobble, 12.0))
-        # 9 dense rounds of 6 MB and 51 of a bit, 0.1875 MB; 6 and 30.
-        put(tmp_path, "onebit_adam", seed, adam(2.0 + wobble, 63.5625, 9, 9, 32_678, 1))
-        put(tmp_path, "zero_one_adam", seed, adam(2.2 + 2 * wobble, 41.625, 2, 12, 12, 4), rounds=36)
-    found = {(each.claim.id, each.about): each for each in verdicts.findings("gpt", methods_of(tmp_path / "gpt"))}
-    loss = found["sparseloco_loss", "sparseloco"]
-    assert loss.here.endswith(" of diloco momentum=0.5, the better of 2") and loss.verdict.state == "reproduced"
-    assert found["sparseloco_loss_local", "sparseloco k=512"].verdict.state == "reproduced"
-    assert found["sparseloco_bytes", "sparseloco"].verdict.state == "reproduced"
-    larger = found["sparseloco_bytes", "sparseloco k=512"]
-    assert larger.here == "83.33x" and larger.verdict.state == "not reproduced"
-    own = found["zero_one_bytes", verdicts.OWN]
-    assert (own.here, own.figure, own.verdict.state) == ("1.53x", "1.53x", "reproduced")
-    authors = found["zero_one_bytes", verdicts.AUTHORS]
-    assert authors.verdict.state == "direction reproduced" and not authors.records
-    assert authors.verdict.measured == pytest.approx(6.49, abs=0.01)
-    rounds = found["zero_one_rounds", verdicts.OWN]
-    assert (rounds.here, rounds.verdict.state) == ("40.0 % (36 of 60)", "reproduced")
-    assert found["zero_one_rounds", verdicts.AUTHORS].here == "51.1 %"
-    for claim in ("zero_one_loss", "zero_one_loss_dense"):
-        assert found[claim, ""].verdict.words.endswith("rates were not searched for")
-        assert found[claim, ""].verdict.state == "not decidable"
-    assert ("qgz_bytes", "") not in found and not verdicts.findings("resnet", methods_of(tmp_path / "gpt"))
-    assert report(["--out", str(tmp_path)]) == 0
-    text = (tmp_path / "gpt" / "table.md").read_text()
-    assert "`wirebench study today run --task gpt --methods quantised_sum bf16` | not run here: no runs of it" in text
-    assert "| bytes | sparseloco, local_sgd, onebit_adam |" in text
-    assert "| sparseloco | 3 | 2.0500 +- 0.0020 | 1.025x | worse" in text
-    assert f"| {HALF} |" not in text and "Comparisons in this table: 7, each at 5 %" in text
-    assert "takes less time than dense half | 0.891x dense half, better (p < 0.001) | " in text
-
-
-def test_what_the_cost_model_hides_is_told_without_a_verdict(tmp_path: Path) -> None:
-    put(tmp_path, "streaming_diloco", 0, record(2.0, 1.0, scheduler={"name": "outer", "delay": 5}))
-    [found] = verdicts.findings("gpt", methods_of(tmp_path / "gpt"))
-    assert (found.claim.id, found.here) == ("streaming_hides_computed", "100.0 %")
-    assert found.verdict.state == "not run here"
-
-
-def test_runs_of_other_lengths_are_refused_but_for_shorter_dense_ones(tmp_path: Path) -> None:
-    put(tmp_path, "dense", 0, record(2.0, 1.0))
-    put(tmp_path, HALF, 0, record(2.0, 1.0, train={"epochs": 4}))
-    assert len(methods_of(tmp_path / "gpt")) == 2
-    put(tmp_path, "topk", 0, record(2.0, 1.0, train={"epochs": 4}))
-    with pytest.raises(UserError, match=r"mixes settings: epochs is 1 in dense-0 and 4 in topk-0"):
-        methods_of(tmp_path / "gpt")
-
-
-def test_what_diverged_decides_nothing(tmp_path: Path) -> None:
-    for seed in range(3):
-        put(tmp_path, "onebit_adam", seed, record(2.0, 100.0))
-        put(tmp_path, "zero_one_adam", seed, record(2.0, 40.0) | {"status": "diverged" if seed == 1 else "finished"})
-    found = {each.claim.id: each.verdict for each in verdicts.findings("gpt", methods_of(tmp_path / "gpt"))}
-    assert found["zero_one_loss"].words == "not decidable: zero_one_adam (1 of 3 diverged)"
-
-
 def test_a_folder_without_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert report(["--out", str(tmp_path)]) == 2
     assert "has no TASK/METHOD-SEED/method.json; train first" in capsys.readouterr().err
+
+
+def test_a_run_that_ends_within_an_interval_has_no_pace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The four bytes with which ranks agree are no round, and say nothing of what one costs."""
+    monkeypatch.setattr("suite.studies.today.curve.exchange_seconds", lambda run, gbit: 6.0)
+    run = NotedRun(tmp_path, {"curve": [[40, 2.0, 4e6]], "last_bytes": 4.0, "rounds": 20}, record(2.0, 4.0))
+    assert pace(run, 1.0, 0.0) is None
+
+
+def test_a_step_that_is_no_step_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "steps.jsonl").write_text('{"step": 1}\n')
+    with pytest.raises(UserError, match=r"steps\.jsonl: cannot be read: 'wire_bytes'"):
+        curve_of(tmp_path / "steps.jsonl", None)
