@@ -3,7 +3,7 @@ Unsupervised Multitask Learners").
 
 The embedding is the head's weight, too. Attention is PyTorch's own. Weights are drawn as GPT-2's are: normal with a
 standard deviation of 0.02, those that write into the residual stream with 0.02 / sqrt(2 depth). With 256 tokens, depth
-4 and width 192 there are 1.8 million parameters; with 50,257 tokens, depth 12, width 768 and 12 heads 124 million.
+4 and width 192 there are 1.9 million parameters; with 50,257 tokens, depth 12, width 768 and 12 heads 124 million.
 """
 
 import math

@@ -36,8 +36,11 @@ class Contender:
 
 
 def world_of(subject: Method, number: int, workers: int) -> ExchangeContext:
-    """Rank 0's view of the step that is run as the `number`-th: where ranks take turns, always its own."""
-    step = subject.usual_step + (number * workers if subject.takes_turns else number)
+    """Rank 0's view of the step that is run as the `number`-th: where ranks take turns, always its own.
+
+    A method that names a usual step has steps of several kinds, and always runs that one.
+    """
+    step = subject.usual_step or (number * workers if subject.takes_turns else number)
     return ExchangeContext(0, workers, step)
 
 

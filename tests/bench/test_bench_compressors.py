@@ -451,6 +451,11 @@ def test_options_are_those_of_a_config() -> None:
     assert parse_compressor("topk:warmup=[0.5]", 0.25).make().densities == (0.5,)  # type: ignore[attr-defined]
 
 
+def test_of_steps_of_several_kinds_all_turns_run_the_usual_one() -> None:
+    adam = parse_compressor("zero_one_adam", None).make()
+    assert {world_of(adam, number, 4).step for number in range(9)} == {17}, "every second one after it is dense"
+
+
 @pytest.mark.parametrize("wrapped", ["", ":dense_below=1", ":warmup=[0.5]"])
 def test_of_a_method_whose_ranks_take_turns_rank_0_has_every_one(wrapped: str) -> None:
     turns, other = (parse_compressor(name + wrapped, 0.01).make() for name in ("clt_k", "topk"))

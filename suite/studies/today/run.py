@@ -28,6 +28,7 @@ from suite.studies.today import report
 from suite.studies.today.curve import curve_of
 from suite.studies.today.emulated import order, speed
 from suite.studies.today.emulated.order import NETWORKS
+from suite.studies.today.emulated.predicted import Predicted
 from suite.studies.today.emulated.rated import Rated
 from suite.studies.today.emulated.speed import SPEED
 from suite.studies.today.rates import RATES, at_other_rates
@@ -147,7 +148,7 @@ def planned(options: argparse.Namespace, name: str) -> Sequence[Planned]:
     if name == SPEED:
         return speed.trainings(options.methods, seeds, more)
     if name in NETWORKS:
-        return [Rated(), *order.trainings(name, options.methods, seeds, more)]
+        return [Rated(), Predicted(name), *order.trainings(name, options.methods, seeds, more)]
     task, searched = TRAINED[name], name in RATES
     chosen = (at_other_rates if searched else compositions)(task, options.methods)
     usual = range(1 if searched else task.seeds)

@@ -11,10 +11,13 @@ import pytest
 import compressors
 from compressors.zero_one_adam import ZeroOneAdam
 from suite.compose.resolve import resolve
+from suite.studies.prediction import signed
 from suite.studies.prediction.resimulated import RATES
+from suite.studies.prediction.signed import Signed
 from suite.studies.runner import ROOT
 from suite.studies.today.emulated import ordered
 from suite.studies.today.emulated.order import HOSTS, METHODS, NETWORKS, trainings
+from suite.studies.today.emulated.predicted import Predicted, predict
 from suite.studies.today.emulated.rated import Rated
 from tests.flexreduce import run_record
 from tests.studies import verb
@@ -22,6 +25,7 @@ from wirebench.config import loader
 from wirebench.costmodel.request_sizes import Sizes
 from wirebench.errors import UserError
 from wirebench.gradient.flat import Layer
+from wirebench.telemetry import environment
 
 run, report = verb.run("today"), verb.report("today")
 PART = "order_100gbit"
@@ -78,6 +82,26 @@ def put(folder: Path, label: str, turns: Sequence[float]) -> None:
         (place / "method.json").write_text(json.dumps(note))
 
 
+def sign(folder: Path) -> None:
+    """What is predicted with the shipped rates, which lack the methods of today."""
+    (folder / PART).mkdir(exist_ok=True)
+    steps = predict(PART, folder)
+    signed.save(
+        folder / PART, Signed("c0ffee" * 7, "2026-11-25T00:00:00+00:00", "results/prediction/outside.json", steps)
+    )
+
+
+def test_every_method_is_predicted_with_the_rates_that_the_study_measures(tmp_path: Path, capsys: Any) -> None:
+    shutil.copy(ROOT / "results/prediction/rates.jsonl", tmp_path / RATES)
+    for part in NETWORKS:
+        steps = predict(part, tmp_path)
+        assert steps.keys() == METHODS.keys() and not capsys.readouterr().err
+        assert all(0 < each["low"] <= each["seconds"] <= each["high"] for each in steps.values())
+    (tmp_path / RATES).unlink()
+    assert set(KNOWN) <= predict(PART, tmp_path).keys() < METHODS.keys()
+    assert "demo: is not predicted: how long 'demo' compresses was not measured" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("seconds", "tau", "state"),
     [
@@ -89,6 +113,7 @@ def put(folder: Path, label: str, turns: Sequence[float]) -> None:
 def test_the_planners_order_is_held_against_the_steps(
     tmp_path: Path, seconds: Sequence[float], tau: str, state: str
 ) -> None:
+    sign(tmp_path)
     for label, step in zip(KNOWN, seconds, strict=True):
         put(tmp_path, label, [step] * 5)
     [found] = ordered.findings(tmp_path / PART, ordered.load(tmp_path / PART))
@@ -100,8 +125,13 @@ def test_the_planners_order_is_held_against_the_steps(
 
 
 def test_an_order_is_of_three_methods_and_of_one_network(tmp_path: Path) -> None:
-    for label in KNOWN[:2]:
-        put(tmp_path, label, [1.0])
+    put(tmp_path, KNOWN[0], [1.0])
+    with pytest.raises(UserError, match=r"has runs and no predicted\.json"):
+        ordered.load(tmp_path / PART)
+    with pytest.raises(UserError, match="has runs, and nothing was predicted before them"):
+        Predicted(PART).is_there(tmp_path / PART)
+    sign(tmp_path)
+    put(tmp_path, KNOWN[1], [1.0])
     assert not ordered.findings(tmp_path / PART, ordered.load(tmp_path / PART))
     note = json.loads((path := tmp_path / PART / "bf16-0" / "method.json").read_text())
     path.write_text(json.dumps({**note, "link": "200mbit"}))
@@ -109,7 +139,10 @@ def test_an_order_is_of_three_methods_and_of_one_network(tmp_path: Path) -> None
         ordered.load(tmp_path / PART)
 
 
-def test_compressors_are_timed_before_the_first_run(tmp_path: Path) -> None:
+def test_compressors_are_timed_and_steps_predicted_before_the_first_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "git", lambda: {"commit": "c0ffee", "dirty": False})
     commands: list[list[str]] = []
 
     def launch(command: list[str]) -> int:
@@ -125,9 +158,17 @@ def test_compressors_are_timed_before_the_first_run(tmp_path: Path) -> None:
     assert timed[4:6] == ["compressors", "--compressors"] and "demo" in timed and "none" not in timed
     assert [command[command.index("--link") + 1] for command in trained] == ["1gbit"] * 2
     assert (tmp_path / RATES).is_file() and Rated().is_there(tmp_path / PART)
+    before = signed.load(tmp_path / PART)
+    assert before is not None and before.commit == "c0ffee" and before.steps.keys() == METHODS.keys()
     assert run(words, launch) == 1 and len(commands) == 5, "rates are there"
     with pytest.raises(UserError, match="--methods: no 'local_sgd'; there is: dense, bf16, "):
         trainings(PART, ["local_sgd"], None, ())
+
+
+def test_a_checkout_with_changes_signs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "git", lambda: {"commit": "c0ffee", "dirty": True})
+    with pytest.raises(UserError, match=r"predicted\.json: is signed with the commit that predicts"):
+        Predicted(PART).make(tmp_path / PART, lambda _: 0)
 
 
 def test_a_measurement_that_fails_leaves_earlier_rates(tmp_path: Path) -> None:

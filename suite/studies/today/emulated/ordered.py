@@ -1,8 +1,8 @@
 """The planner's order of the methods beside the measured one: table.md of a network, with Kendall's tau of the two.
 
-The planner is asked from outside: it knows the trace, the links' rate, how long compressors work on this machine
-(rates.jsonl in the study's folder) and what was fitted to other runs on such a machine (results/prediction). Nothing
-that was timed in the runs is used.
+The planner was asked before the runs (predicted.py): it knew the trace, the links' rate, how long compressors work on
+this machine (rates.jsonl in the study's folder) and what was fitted to other runs on such a machine
+(results/prediction). Nothing that was timed in the runs is used.
 """
 
 import statistics
@@ -12,16 +12,19 @@ from typing import NamedTuple
 
 from scipy.stats import kendalltau
 
-from suite.planner import ranges
 from suite.planner.ranges import Between
 from suite.studies import notes, trust
 from suite.studies.findings import Finding, claims_table, with_unrun
 from suite.studies.notes import NotedRun, commits
 from suite.studies.page import Page
-from suite.studies.prediction.resimulated import RATES, FromOutside, rates_of
+from suite.studies.prediction import signed
+from suite.studies.prediction.resimulated import RATES
 from suite.studies.rows import NEEDS, Row, by_label, cluster, size
+from suite.studies.runner import ROOT
 from suite.studies.today.emulated.measured import step_seconds
 from suite.studies.today.verdicts import claims_of
+from wirebench.errors import UserError
+from wirebench.simulation.compress_rates import Rates
 from wirebench.utils.markdown import table
 
 HEAD = ("planner's place", "method", "predicted ms", "range", "turns", "ms of a step [between turns]", "error", "place",
@@ -50,19 +53,23 @@ class Placed(NamedTuple):
 
 
 def load(folder: Path) -> list[Placed]:
-    """The methods in the planner's order, empty where there is no run; UserError for runs of several settings."""
-    runs = notes.read(folder, NEEDS)
+    """The methods in the planner's order; empty where there is no run. UserError for runs of several settings.
+
+    A method that was not predicted has no place.
+    """
+    runs, before = notes.read(folder, NEEDS), signed.load(folder)
+    if not runs:
+        return []
+    if before is None:
+        raise UserError(f"{folder}: has runs and no {signed.FILE}, which is written before them")
     notes.refuse_mixed(folder, {run.folder.name: _setting(run) for run in runs})
     rows = [Row(label, those) for label, those in by_label(runs).items()]
-    placed = [_placed(row, folder) for row in rows if step_seconds(row)]
+    placed = [_placed(row, before.steps[row.label]) for row in rows if row.label in before.steps and step_seconds(row)]
     return sorted(placed, key=lambda each: each.expected)
 
 
-def _placed(row: Row, folder: Path) -> Placed:
-    run, rates, machine = row.runs[0], rates_of(folder.parent), ranges.machine().processor
-    asked = FromOutside(run.record["config"], run.record["world_size"], run.note["link"], 0.0, rates)
-    factors = ranges.load().factors(rates.spread(run.record["config"]["compressor"]["name"]))
-    return Placed(row, asked.seconds(machine), Between(*asked.between(machine, factors)), step_seconds(row))
+def _placed(row: Row, step: Mapping[str, float]) -> Placed:
+    return Placed(row, step["seconds"], Between(step["low"], step["high"]), step_seconds(row))
 
 
 def page(folder: Path) -> Page:
@@ -105,10 +112,9 @@ def document(placed: Sequence[Placed], found: Sequence[Finding]) -> str:
         "",
         f"All hosts are played by one {run.machine}; {commits(runs)}. Links and trace are as much slower than life as "
         "the title says, workers are not. The planner ranks by the step that is to be expected, (least + 4 x predicted "
-        "+ most) / 6, and is asked from outside: of the trace, the links' rate, the constants of results/prediction "
-        f"and {_rates(placed)}. It leaves out loading and the update, so that an error is over the measured step with "
-        "them. Counted steps are whole rounds of local steps, and means are of them all. Made by `wirebench study "
-        f"today run`, which runs `{run.note['launch']}` and the like.",
+        f"+ most) / 6, and was asked before the runs: {_asked(run)} It leaves out loading and the update, so that an "
+        "error is over the measured step with them. Counted steps are whole rounds of local steps, and means are of "
+        f"them all. Made by `wirebench study today run`, which runs `{run.note['launch']}` and the like.",
         "",
         *table(HEAD, [_cells(place, each, ranked.index(each) + 1) for place, each in enumerate(placed, 1)]),
         *trust.note({row.label: row.runs for row in rows}, "turns"),
@@ -117,10 +123,20 @@ def document(placed: Sequence[Placed], found: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _rates(placed: Sequence[Placed]) -> str:
-    folder = placed[0].row.runs[0].folder.parent.parent
-    own = (folder / RATES).is_file()
-    return f"[{RATES}](../{RATES}), how long compressors work on such a machine" if own else "the shipped rates"
+def _asked(run: NotedRun) -> str:
+    """When, by which commit, and of what."""
+    before = signed.load(run.folder.parent)
+    assert before is not None
+    rates, theirs = run.folder.parent.parent / RATES, notes.machine_of((ROOT / before.fitted_to).parent)
+    timed = f"how long compressors work ([{RATES}](../{RATES}))" if rates.is_file() else "the shipped rates"
+    others = {theirs, notes.machine(Rates(rates).cpu) if rates.is_file() else run.machine} - {run.machine, None}
+    elsewhere = (
+        f" Not all of that is of this machine: {', '.join(map(str, sorted(map(str, others))))}." if others else ""
+    )
+    return (
+        f"at {before.utc}, by commit {before.commit[:10]}, from the trace, the links' rate, the constants of "
+        f"{before.fitted_to}, and {timed}.{elsewhere}"
+    )
 
 
 def _cells(place: int, each: Placed, measured: int) -> list[str]:
