@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+import schedulers
 from suite.planner.accuracy import Accuracies
 from suite.planner.advice import Advice, too_close
 from suite.planner.compositions import DENSE
@@ -13,9 +14,12 @@ from suite.planner.networks import WIDTH
 from suite.planner.ranges import Errors
 from suite.planner.timing import NOTHING, Timed
 from suite.planner.wording import Ends, images, rate
+from wirebench.gradient.schedule import Mode
 from wirebench.simulation.trace import Trace
 from wirebench.utils.console import console, with_room
 
+LOCAL: tuple[Mode, ...] = ("outer", "elastic")
+"""Modes of schedules that exchange weights now and then."""
 USUAL = ("fused", "ring")
 """Schedule and collective of DistributedDataParallel, as nearly as can be."""
 
@@ -193,7 +197,15 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
         "below: Gbit/s below which it surely pays, and above which it surely does not.",
         f"top-1: points beside dense, of the worst seed and the best: {measured}"
         f"{'; *: here another density' if marked else ''}.",
+        *_otherwise(ranking),
     ]
+
+
+def _otherwise(ranking: Ranking) -> list[str]:
+    """Schedules with which a model learns otherwise, so that accuracies with another one say nothing."""
+    names = sorted({each.scheduler for each in ranking.found})
+    other = [name for name in names if schedulers.build(name).mode in LOCAL]
+    return [f"{', '.join(other)}: trains with local steps, of which the points say nothing."] if other else []
 
 
 def _usual(ranking: Ranking) -> list[str]:

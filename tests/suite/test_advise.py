@@ -397,6 +397,13 @@ def test_a_compressor_of_ones_own_that_fails_is_left_out_with_the_reason(own, tm
     assert f"left out: owned.compressing.Failing: {reason}" in capsys.readouterr().out
 
 
+def test_local_steps_have_their_own_accuracy_and_no_second_momentum(tmp_path, capsys):
+    found = answer(tmp_path, *TRACE, "--compressors", "topk", "dgc", "--all", "--schedulers", "outer", "wfbp")
+    tried = {(row["compressor"], row["scheduler"]) for row in found["rows"]}
+    assert tried == {("none", "outer"), ("none", "wfbp"), ("topk", "outer"), ("topk", "wfbp"), ("dgc", "wfbp")}
+    assert "\nouter: trains with local steps, of which the points say nothing.\n" in capsys.readouterr().out
+
+
 def test_schedulers_that_are_named_are_tried_alone(own, tmp_path, capsys):
     of = [*TRACE, "--compressors", "topk", "fetch_sgd", "--all", "--schedulers"]
     found = answer(tmp_path, *of, "owned.scheduling.Pairs", "dear")
