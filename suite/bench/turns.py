@@ -15,6 +15,7 @@ from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
 from wirebench.record.compressor_results import PARTS, Budget, CompressorResult, Part
 from wirebench.telemetry.machines import LoadMeter
+from wirebench.utils.heap import keep_freed_memory
 
 SHARE_OF_MEMORY = 0.7
 LEAST_OF_BUDGET = 10_000_000
@@ -93,6 +94,8 @@ class Bench:
 
     def measure(self, size: Size, contenders: Sequence[Contender]) -> None:
         """Memory of every contender alone, then the turns, in as few groups as fit into memory."""
+        # As in a training, whose steps find the memory that the one before has freed.
+        keep_freed_memory()
         inputs = Inputs(size, self.device)
         memories: dict[str, tuple[int, Memory]] = {}
         for number, contender in enumerate(contenders, 1):

@@ -9,8 +9,9 @@ from suite.studies.prediction.resimulated import RATES
 from suite.studies.runner import WIREBENCH, Command, Launch, within
 from suite.studies.today.emulated.order import METHODS, compressor_of
 
-SIZES = ("4k", "270k", "14.7m")
-"""Elements: those of calls, of a small model, and of a large one; between them costs are interpolated."""
+SIZES = ("4k", "0.27m", "14.7m")
+"""Elements: those of calls, of ResNet-20, and of VGG-16 for CIFAR-10; between them costs are interpolated. Those of models
+have their layers: a square matrix of 519 rows has no chunk of 64, so that DeMo would send all of it."""
 
 
 @dataclass(frozen=True)
