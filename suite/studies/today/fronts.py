@@ -16,17 +16,17 @@ Cost = Callable[[Method], float | None]
 def fronts(methods: Sequence[Method], by: Yardstick) -> list[str]:
     """The table. A method that its seeds do not tell apart from the cheaper one before it is marked."""
 
-    def seconds(rate: float, beside: bool) -> Cost:
+    def seconds(rate: float, overlapped: bool) -> Cost:
         def of(method: Method) -> float | None:
             found = mean_pace(method, rate, by)
-            return None if found is None else found.at_best if beside else found.seconds
+            return None if found is None else found.at_best if overlapped else found.seconds
 
         return of
 
     costs: dict[str, Cost] = {"bytes": bytes_of}
     for rate in RATES:
-        costs[f"time at {rate:g} Gbit/s"] = seconds(rate, beside=False)
-        costs[f"time at {rate:g} Gbit/s, gradients beside the backward pass"] = seconds(rate, beside=True)
+        costs[f"time at {rate:g} Gbit/s"] = seconds(rate, overlapped=False)
+        costs[f"time at {rate:g} Gbit/s, gradients beside the backward pass"] = seconds(rate, overlapped=True)
     found = {name: marked(methods, cost) for name, cost in costs.items()}
     return [
         "Nobody reaches a smaller mean loss for less, cheapest first. `near`: dearer than a method on the front, with "

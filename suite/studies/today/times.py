@@ -57,10 +57,10 @@ def mean_pace(method: Method, gbit: float, by: Yardstick) -> Pace | None:
     return Pace(*(statistics.mean(part) for part in zip(*known, strict=True))) if known else None
 
 
-def run_seconds(method: Method, gbit: float, by: Yardstick, beside: bool = False) -> float | None:
-    """Of a whole run; beside: with each exchange of gradients beside its backward pass."""
+def run_seconds(method: Method, gbit: float, by: Yardstick, overlapped: bool = False) -> float | None:
+    """Of a whole run; overlapped: with each exchange of gradients beside its backward pass."""
     found = mean_pace(method, gbit, by)
-    return None if found is None else (found.at_best if beside else found.seconds) * steps_of(method.runs[0])
+    return None if found is None else (found.at_best if overlapped else found.seconds) * steps_of(method.runs[0])
 
 
 def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
@@ -101,11 +101,11 @@ def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
     dense = [method for method in methods if method.label in (DENSE, *SHORTER)]
     others = [method for method in methods if method not in dense]
     lines: list[str] = []
-    for beside, head in (
+    for overlapped, head in (
         (False, "nothing beside an exchange of gradients"),
         (True, "all of it beside the backward pass"),
     ):
-        cells = {each.title: [_beside(each, dense, rate, by, beside) for rate in RATES] for each in others}
+        cells = {each.title: [_beside(each, dense, rate, by, overlapped) for rate in RATES] for each in others}
         if not any(compared for those in cells.values() for _, compared in those):
             continue
         rows = [[name, *(words for words, _ in those)] for name, those in cells.items()]
@@ -122,11 +122,11 @@ def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
 
 
 def _beside(
-    method: Method, dense: Sequence[Method], rate: float, by: Yardstick, beside: bool
+    method: Method, dense: Sequence[Method], rate: float, by: Yardstick, overlapped: bool
 ) -> tuple[str, Comparison | None]:
-    took, mine = run_seconds(method, rate, by, beside), losses(method)
+    took, mine = run_seconds(method, rate, by, overlapped), losses(method)
     timed = sorted(
-        ((seconds, each) for each in dense if (seconds := run_seconds(each, rate, by, beside)) and losses(each)),
+        ((seconds, each) for each in dense if (seconds := run_seconds(each, rate, by, overlapped)) and losses(each)),
         key=lambda each: each[0],
     )
     if took is None or not mine or not timed:

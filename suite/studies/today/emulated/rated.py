@@ -10,8 +10,8 @@ from suite.studies.runner import WIREBENCH, Command, Launch, within
 from suite.studies.today.emulated.order import METHODS, compressor_of
 
 SIZES = ("4k", "0.27m", "14.7m")
-"""Elements: those of calls, of ResNet-20, and of VGG-16 for CIFAR-10; between them costs are interpolated. Those of models
-have their layers: a square matrix of 519 rows has no chunk of 64, so that DeMo would send all of it."""
+"""Elements: those of calls, of ResNet-20, and of VGG-16 for CIFAR-10; between them costs are interpolated. Those of
+models have their layers: a square matrix of 519 rows has no chunk of 64, so that DeMo would send all of it."""
 
 
 @dataclass(frozen=True)
