@@ -106,3 +106,12 @@ def test_a_step_that_handles_gradients_is_not_said_to_be_faster_when_nothing_ove
     assert found.alone + found.compress + found.communicate < found.step.seconds
     assert advice.serial == pytest.approx(advice.images_per_second)
     assert advice.serial_between.high == pytest.approx(advice.images_between.high)
+
+
+@pytest.mark.parametrize(
+    ("elements", "times"), [(0, 3.0), (4_000, 3.0), (270_000, 3.0), (1_992_235, 2.0), (14_700_000, 1.0), (10**9, 1.0)]
+)
+def test_a_vector_that_no_cache_holds_is_compressed_as_fast_as_it_was_timed(elements: int, times: float) -> None:
+    """In the middle of 0.27 and 14.7 million, by the logarithm, half of the factor's two more is left."""
+    assert Processor(compress_factor=3.0).slower_by(elements) == pytest.approx(times, rel=1e-5)
+    assert Processor().slower_by(elements) == 1.0

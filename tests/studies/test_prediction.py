@@ -278,6 +278,7 @@ def assert_that_another_simulator_can_be_compared(folder: Path) -> None:
 def test_a_step_that_hides_its_exchange_can_only_show_that_it_took_longer(tmp_path: Path) -> None:
     draft = made(1.0, 1.0)
     draft["config"]["network"]["dilation"] = 400.0
+    draft["config"]["data"]["batch_size"] = 1024  # the trace's
     hidden = Resimulated(notes.NotedRun(tmp_path, {"link": "1gbit"}, draft), Rates())
     simulated = hidden.seconds(MACHINE)
     hidden.measured = 0.97 * simulated

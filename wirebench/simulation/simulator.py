@@ -137,9 +137,8 @@ class Simulator:
         # All ranks compress at the same time; where they share cores they are in one another's way.
         processor = pricer.topology.processor
         crowded = processor.crowded(pricer.topology.size)
-        factor = crowded * processor.compress_factor
-        self.compressing: Compressing = lambda numel: factor * compressing(numel)
-        self._decoding: Compressing = lambda numel: factor * decoding(numel)
+        self.compressing: Compressing = lambda numel: crowded * processor.slower_by(numel) * compressing(numel)
+        self._decoding: Compressing = lambda numel: crowded * processor.slower_by(numel) * decoding(numel)
         self._together = processor.together_speed(pricer.topology.size)
         # Hosts of their own have cores to spare for it.
         handling = crowded * processor.gradient_seconds_per_byte * FLOAT_BYTES if processor.cores else 0.0

@@ -25,6 +25,9 @@ KEYS = {
 }
 """Of a topology file's section `processor`: the constant that each stands for, and how many of its units it has."""
 
+FITS, BEYOND = 270_000.0, 14_700_000.0
+"""Elements of a vector that lies in a core's caches, 1 MB, and of one that lies in none: the sizes that compressors are
+timed at (`wirebench bench compressors`). Runs with the first gave the constants, runs with millions confirm this."""
 CROWDED_SHARE = 0.15
 """A message costs a core less the more ranks share it, by this power of their number: probably a thread that runs finds
 more to do before it sleeps again. It was chosen on the forty, the hundred and the sixty runs of results/prediction*."""
@@ -41,8 +44,8 @@ class Processor:
     seconds_per_byte   of a message's bytes at each of its two ends
     engine_share       of `message_seconds`: what a message costs inside the engine's own collectives
     engine_round_seconds  that pass between two rounds inside these, whatever they carry
-    compress_factor    times as long as on the machine of their measurement that compressors work: in a step caches are
-                       cold, and vectors may be far shorter than those that were measured
+    compress_factor    times as long as in their measurement that compressors work on few elements: in a step caches are
+                       cold (slower_by)
     gradient_seconds_per_byte  of a gradient that the backward pass makes and copies into its bucket
     """
 
@@ -68,6 +71,15 @@ class Processor:
     def crowded(self, ranks: int) -> float:
         """How many times as long a rank's own work takes while all of so many ranks do the same."""
         return max(1.0, ranks / self.cores) if self.cores else 1.0
+
+    def slower_by(self, elements: float) -> float:
+        """How many times as long as in its measurement a compressor works on so many elements.
+
+        Up to FITS `compress_factor`; none of BEYOND lie in a cache in the measurement either; in between on a line over
+        the logarithm, as costs do.
+        """
+        share = math.log(BEYOND / max(elements, 1.0)) / math.log(BEYOND / FITS)
+        return 1.0 + (self.compress_factor - 1.0) * min(max(share, 0.0), 1.0)
 
     def together_speed(self, ranks: int) -> float:
         """Share of its speed that either of a rank's two threads has while both work, as those of all ranks do."""

@@ -120,6 +120,9 @@ def test_the_planners_order_is_held_against_the_steps(
     assert (found.here, found.verdict.state) == (tau, state) and len(found.records) == 20
     assert report(["--out", str(tmp_path)]) == 0
     text = (tmp_path / PART / "table.md").read_text()
+    right = {"reproduced": 6, "direction reproduced": 5, "not reproduced": 0}[state]
+    assert "Of the 6 pairs of methods 6 are in the same order in all 5 turns" in text
+    assert f"has {right} of these the right way round, a tau of {tau.partition(' ')[0]}." in text
     assert text.index("| 1 | streaming_diloco |") < text.index("| 4 | dense |")
     assert "the planner's order on resnet18_gtx1080ti on 4 hosts, links of 1 Gbit/s, slowed down 100 times" in text
 
@@ -175,3 +178,11 @@ def test_a_measurement_that_fails_leaves_earlier_rates(tmp_path: Path) -> None:
     (tmp_path / RATES).write_text("kept")
     assert not Rated().make(tmp_path / PART, lambda _: 1)
     assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [(RATES, "kept")]
+
+
+def test_pairs_that_turns_order_otherwise_are_not_counted(tmp_path: Path) -> None:
+    sign(tmp_path)
+    for label, turns in (("dense", [1.06, 1.06]), ("bf16", [0.97, 0.97]), ("topk", [0.96, 0.98])):
+        put(tmp_path, label, turns)
+    said = ordered.decided(ordered.load(tmp_path / PART))[0]
+    assert said.startswith("Of the 3 pairs of methods 2 are in the same order in all 2 turns; the planner has 2 ")

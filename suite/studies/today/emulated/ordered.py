@@ -7,6 +7,7 @@ this machine (rates.jsonl in the study's folder) and what was fitted to other ru
 
 import statistics
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,8 +99,26 @@ def order(seconds: Sequence[float]) -> float:
 
 def _by_turn(placed: Sequence[Placed]) -> list[float]:
     """Of each turn that all methods made."""
-    common = set.intersection(*(set(each.turns) for each in placed))
-    return [order([each.turns[turn] for each in placed]) for turn in sorted(common)]
+    return [order([each.turns[turn] for each in placed]) for turn in _common(placed)]
+
+
+def _common(placed: Sequence[Placed]) -> list[str]:
+    return sorted(set.intersection(*(set(each.turns) for each in placed)))
+
+
+def decided(placed: Sequence[Placed]) -> list[str]:
+    """How many pairs of methods all turns put in one order, and how many of these the planner puts in the same."""
+    turns, pairs = _common(placed), list(combinations(placed, 2))
+    if len(turns) < 2 or not pairs:
+        return []
+    later = [[second.turns[turn] > first.turns[turn] for turn in turns] for first, second in pairs]
+    alike, right = sum(len(set(each)) == 1 for each in later), sum(all(each) for each in later)
+    tau = f", a tau of {2 * right / alike - 1:.2f}" if alike else ""
+    return [
+        f"Of the {len(pairs)} pairs of methods {alike} are in the same order in all {len(turns)} turns; the planner "
+        f"has {right} of these the right way round{tau}.",
+        "",
+    ]
 
 
 def document(placed: Sequence[Placed], found: Sequence[Finding]) -> str:
@@ -117,6 +136,7 @@ def document(placed: Sequence[Placed], found: Sequence[Finding]) -> str:
         f"them all. Made by `wirebench study today run`, which runs `{run.note['launch']}` and the like.",
         "",
         *table(HEAD, [_cells(place, each, ranked.index(each) + 1) for place, each in enumerate(placed, 1)]),
+        *decided(placed),
         *trust.note({row.label: row.runs for row in rows}, "turns"),
         *claims_table(found),
     ]
