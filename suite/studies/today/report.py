@@ -94,8 +94,13 @@ def methods_of(folder: Path) -> list[Method]:
     pythons = {run.folder.name: {"python": python_of(run)} for method in found for run in method.runs}
     notes.refuse_mixed(folder, pythons)
     for method in found:
-        notes.refuse_mixed(folder, {run.folder.name: {"settings": run.note.get("settings")} for run in method.runs})
+        notes.refuse_mixed(folder, {run.folder.name: {"settings": _but_the_seed(run)} for run in method.runs})
     return sorted(found, key=lambda method: (method.label != DENSE, statistics.mean(losses(method) or [float("inf")])))
+
+
+def _but_the_seed(run: NotedRun) -> list[str] | None:
+    told = run.note.get("settings")
+    return None if told is None else [word for word in told if not word.startswith("train.seed=")]
 
 
 def python_of(run: NotedRun) -> str | None:

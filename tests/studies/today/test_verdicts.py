@@ -100,7 +100,9 @@ def test_what_diverged_decides_nothing(tmp_path: Path) -> None:
 
 
 def test_seeds_of_one_method_have_one_setting_and_one_text(tmp_path: Path) -> None:
-    put(tmp_path, "diloco", 0, record(2.0, 1.0), settings=["scheduler.every=30"])
+    put(tmp_path, "diloco", 0, record(2.0, 1.0), settings=["scheduler.every=30", "train.seed=0"])
+    put(tmp_path, "diloco", 2, record(2.0, 1.0), settings=["scheduler.every=30", "train.seed=2"])
+    assert len(methods_of(tmp_path / "gpt")[0].runs) == 2
     put(tmp_path, "diloco", 1, record(2.0, 1.0), settings=["scheduler.every=10"])
     with pytest.raises(UserError, match="mixes settings: settings is"):
         methods_of(tmp_path / "gpt")
