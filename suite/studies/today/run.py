@@ -5,7 +5,7 @@ wirebench study today run                                     without the ResNet
 wirebench study today run --task gpt --methods dense demo dion --seeds 0
 wirebench study today run --task gpt_rates                    other learning rates of five methods, one seed, 55 minutes
 wirebench study today run --task speed                        steps per second, 40 minutes; needs root
-wirebench study today run --task order_1gbit order_100gbit    the planner's order against steps, 100 minutes; root
+wirebench study today run --task order_1gbit order_100gbit    the planner's order against steps, 70 minutes; root
 wirebench study today run --quick                             two short runs, into build/tables/today
 wirebench study today report                                  the tables and the figures, without training
 
@@ -107,7 +107,7 @@ def series(quick: bool) -> list[Part]:
         return [Part(2, ["--task", GPT.name, *short])]
     return [
         Part(40, ["--task", SPEED]),
-        Part(100, ["--task", *NETWORKS]),
+        Part(70, ["--task", *NETWORKS]),
         Part(5.3 * 60, ["--task", "gpt", "gpt_rates"]),
         Part(3.1 * 60, ["--task", "resnet", "resnet_rates", "--data", "{data}"]),
     ]

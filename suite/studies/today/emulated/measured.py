@@ -29,7 +29,7 @@ def load(folder: Path) -> dict[str, Row]:
     """The rows by label, empty where there is no run; UserError where two that are compared have different settings."""
     runs = notes.read(folder, NEEDS)
     for pair in PAIRS:
-        notes.refuse_mixed(folder, {run.folder.name: _setting(run) for run in runs if run.note["label"] in pair})
+        notes.refuse_mixed(folder, {run.folder.name: setting_of(run) for run in runs if run.note["label"] in pair})
     return {label: Row(label, those) for label, those in by_label(runs).items()}
 
 
@@ -122,10 +122,10 @@ def _cells(row: Row) -> list[str]:
         run.note["link"],
         f"{run.has('config', 'network', 'dilation') or 1:g}",
         str(run.record["images_per_second"]["steps"]),
-        "-" if middle is None else f"{_ms(middle)} [{_ms(low)} - {_ms(high)}]",
-        _ms(computing),
-        _ms(row.median("phases", "exchange_exposed")),
-        _ms(row.median("phases", "compress")),
+        "-" if middle is None else f"{ms(middle)} [{ms(low)} - {ms(high)}]",
+        ms(computing),
+        ms(row.median("phases", "exchange_exposed")),
+        ms(row.median("phases", "compress")),
         size(row.median("bytes_per_step", "wire_mean")),
     ]
 
@@ -154,7 +154,7 @@ def _drawn(row: Row) -> list[str]:
     link = f"{path.parent.name}/{path.name}"
     return [
         f"`{row.label}`: in the steps that [{link}]({link}) shows (ui.perfetto.dev), "
-        f"{_ms(total - together(exchanges, waits))} of the {_ms(total)} ms of its exchanges lie beside local steps.",
+        f"{ms(total - together(exchanges, waits))} of the {ms(total)} ms of its exchanges lie beside local steps.",
         "",
     ]
 
@@ -163,7 +163,8 @@ def _turn(run: NotedRun) -> str:
     return run.folder.name.rpartition("-")[2]
 
 
-def _setting(run: NotedRun) -> dict[str, object]:
+def setting_of(run: NotedRun) -> dict[str, object]:
+    """What runs on emulated hosts have to share to be compared."""
     config = run.record["config"]
     return {
         "hosts": run.note["hosts"], "link": run.note["link"], "trace": config["model"].get("trace"),
@@ -171,5 +172,6 @@ def _setting(run: NotedRun) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _ms(seconds: float | None) -> str:
+def ms(seconds: float | None) -> str:
+    """Milliseconds in a cell; a dash for what a record does not have."""
     return "-" if seconds is None else f"{1e3 * seconds:.1f}"

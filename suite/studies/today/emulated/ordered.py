@@ -22,7 +22,7 @@ from suite.studies.prediction import signed
 from suite.studies.prediction.resimulated import RATES
 from suite.studies.rows import NEEDS, Row, by_label, cluster, size
 from suite.studies.runner import ROOT
-from suite.studies.today.emulated.measured import step_seconds
+from suite.studies.today.emulated.measured import ms, setting_of, step_seconds
 from suite.studies.today.verdicts import claims_of
 from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import Rates
@@ -63,7 +63,7 @@ def load(folder: Path) -> list[Placed]:
         return []
     if before is None:
         raise UserError(f"{folder}: has runs and no {signed.FILE}, which is written before them")
-    notes.refuse_mixed(folder, {run.folder.name: _setting(run) for run in runs})
+    notes.refuse_mixed(folder, {run.folder.name: setting_of(run) for run in runs})
     rows = [Row(label, those) for label, those in by_label(runs).items()]
     placed = [_placed(row, before.steps[row.label]) for row in rows if row.label in before.steps and step_seconds(row)]
     return sorted(placed, key=lambda each: each.expected)
@@ -165,25 +165,13 @@ def _cells(place: int, each: Placed, measured: int) -> list[str]:
     return [
         str(place),
         row.title,
-        _ms(each.predicted),
-        f"{_ms(each.between.low)}-{_ms(each.between.high)}",
+        ms(each.predicted),
+        f"{ms(each.between.low)}-{ms(each.between.high)}",
         str(len(each.turns)),
-        f"{_ms(each.measured)} [{_ms(low)} - {_ms(high)}]",
+        f"{ms(each.measured)} [{ms(low)} - {ms(high)}]",
         f"{100 * (each.predicted / each.measured - 1):+.1f} %",
         str(measured),
-        _ms(row.median("phases", "compress")),
-        _ms(row.median("phases", "exchange_exposed")),
+        ms(row.median("phases", "compress")),
+        ms(row.median("phases", "exchange_exposed")),
         size(row.median("bytes_per_step", "wire_mean")),
     ]
-
-
-def _setting(run: NotedRun) -> dict[str, object]:
-    config: Mapping[str, Mapping[str, object]] = run.record["config"]
-    return {
-        "hosts": run.note["hosts"], "link": run.note["link"], "trace": config["model"].get("trace"),
-        "batch size": config["data"].get("batch_size"), "dilation": run.has("config", "network", "dilation"),
-    }  # fmt: skip
-
-
-def _ms(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{1e3 * seconds:.1f}"
