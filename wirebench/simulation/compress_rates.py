@@ -46,7 +46,7 @@ class Rates:
 
     workers           world size of the measurement
     bytes_per_second  memory traffic of a copy of the largest vector there, read and written
-    cpu               of that machine, as a record's environment describes it; empty where the file does not
+    cpu, utc          of that machine, as a record's environment describes it, and when; empty where the file does not
     """
 
     def __init__(self, path: Path = SHIPPED) -> None:
@@ -54,7 +54,9 @@ class Rates:
         self.workers = int(measured.header["workers"])
         if not measured.cells:
             raise UserError(f"{path}: has no cells")
-        self.cpu: dict[str, Any] = measured.header.get("environment", {}).get("cpu", {})
+        environment = measured.header.get("environment", {})
+        self.cpu: dict[str, Any] = environment.get("cpu", {})
+        self.utc = str(environment.get("utc") or "")
         largest = max(measured.cells, key=lambda cell: cell.items if cell.turns else 0)
         self.bytes_per_second = 2 * FLOAT_BYTES * largest.items / largest.copy if largest.turns else math.inf
         self._costs: dict[str, _Cost] = {}

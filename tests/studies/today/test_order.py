@@ -85,7 +85,7 @@ def put(folder: Path, label: str, turns: Sequence[float]) -> None:
 def sign(folder: Path) -> None:
     """What is predicted with the shipped rates, which lack the methods of today."""
     (folder / PART).mkdir(exist_ok=True)
-    steps = predict(PART, folder)
+    steps = predict(PART, folder / PART)
     signed.save(
         folder / PART, Signed("c0ffee" * 7, "2026-11-25T00:00:00+00:00", "results/prediction/outside.json", steps)
     )
@@ -111,11 +111,14 @@ def test_every_method_is_predicted_with_the_rates_that_the_study_measures(tmp_pa
     ],
 )
 def test_the_planners_order_is_held_against_the_steps(
-    tmp_path: Path, seconds: Sequence[float], tau: str, state: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: Sequence[float], tau: str, state: str
 ) -> None:
     sign(tmp_path)
     for label, step in zip(KNOWN, seconds, strict=True):
         put(tmp_path, label, [step] * 5)
+    [found] = ordered.findings(tmp_path / PART, ordered.load(tmp_path / PART))
+    assert found.verdict.words.startswith("not decidable: without dgc, powersgd, ")
+    monkeypatch.setattr(ordered, "METHODS", KNOWN)
     [found] = ordered.findings(tmp_path / PART, ordered.load(tmp_path / PART))
     assert (found.here, found.verdict.state) == (tau, state) and len(found.records) == 20
     assert report(["--out", str(tmp_path)]) == 0
@@ -140,6 +143,40 @@ def test_an_order_is_of_three_methods_and_of_one_network(tmp_path: Path) -> None
     path.write_text(json.dumps({**note, "link": "200mbit"}))
     with pytest.raises(UserError, match="mixes settings: link is"):
         ordered.load(tmp_path / PART)
+    path.write_text(json.dumps(note))
+    record = json.loads((path := path.with_name("record.json")).read_text())
+    record["environment"]["cpu"] = {"model": "Another", "cores": 2}
+    path.write_text(json.dumps(record))
+    with pytest.raises(UserError, match="mixes settings: machine is"):
+        ordered.load(tmp_path / PART)
+
+
+@pytest.mark.parametrize(
+    ("rates", "predicted", "message"),
+    [
+        ("2026-01-02", "2026-01-01", r"rates\.jsonl: is of 2026-01-02 .* of 2026-01-01 "),
+        ("2026-01-01", "2026-02-01", r"has a run of 2026-01-03 .* comes before all, of 2026-02-01 "),
+    ],
+)
+def test_rates_come_before_predictions_and_these_before_runs(
+    tmp_path: Path, rates: str, predicted: str, message: str
+) -> None:
+    put(tmp_path, KNOWN[0], [1.0])
+    record = json.loads((path := tmp_path / PART / f"{KNOWN[0]}-0" / "record.json").read_text())
+    record["environment"]["utc"] = "2026-01-03T00:00:00+00:00"
+    path.write_text(json.dumps(record))
+    header, *cells = (ROOT / "results/prediction/rates.jsonl").read_text().splitlines()
+    told = json.loads(header)
+    told["environment"]["utc"] = f"{rates}T00:00:00+00:00"
+    (tmp_path / PART / RATES).write_text("\n".join([json.dumps(told), *cells]))
+    steps = predict(PART, tmp_path / PART)
+    for at, fails in ((f"{predicted}T00:00:00+00:00", True), ("2026-01-02T12:00:00+00:00", False)):
+        signed.save(tmp_path / PART, Signed("c0ffee" * 7, at, "results/prediction/outside.json", steps))
+        if fails:
+            with pytest.raises(UserError, match=message):
+                ordered.load(tmp_path / PART)
+        else:
+            assert len(ordered.load(tmp_path / PART)) == 1
 
 
 def test_compressors_are_timed_and_steps_predicted_before_the_first_run(
@@ -160,10 +197,14 @@ def test_compressors_are_timed_and_steps_predicted_before_the_first_run(
     timed, *trained = commands
     assert timed[4:6] == ["compressors", "--compressors"] and "demo" in timed and "none" not in timed
     assert [command[command.index("--link") + 1] for command in trained] == ["1gbit"] * 2
-    assert (tmp_path / RATES).is_file() and Rated().is_there(tmp_path / PART)
+    assert (tmp_path / PART / RATES).is_file() and Rated().is_there(tmp_path / PART)
     before = signed.load(tmp_path / PART)
     assert before is not None and before.commit == "c0ffee" and before.steps.keys() == METHODS.keys()
     assert run(words, launch) == 1 and len(commands) == 5, "rates are there"
+    assert run([*words, "--again"], launch) == 1 and len(commands) == 7, "what was signed is kept"
+    assert signed.load(tmp_path / PART) == before
+    other = next(part for part in NETWORKS if part != PART)
+    assert run(["--task", other, *words[2:]], launch) == 1 and len(commands) == 10, "a network has rates of its own"
     with pytest.raises(UserError, match="--methods: no 'local_sgd'; there is: dense, bf16, "):
         trainings(PART, ["local_sgd"], None, ())
 
@@ -174,10 +215,11 @@ def test_a_checkout_with_changes_signs_nothing(tmp_path: Path, monkeypatch: pyte
         Predicted(PART).make(tmp_path / PART, lambda _: 0)
 
 
-def test_a_measurement_that_fails_leaves_earlier_rates(tmp_path: Path) -> None:
-    (tmp_path / RATES).write_text("kept")
+def test_rates_are_measured_once_and_a_measurement_that_fails_leaves_none(tmp_path: Path) -> None:
     assert not Rated().make(tmp_path / PART, lambda _: 1)
-    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [(RATES, "kept")]
+    assert not list((tmp_path / PART).iterdir())
+    (tmp_path / PART / RATES).write_text("kept")
+    assert Rated().make(tmp_path / PART, lambda _: pytest.fail("measured again"))
 
 
 def test_pairs_that_turns_order_otherwise_are_not_counted(tmp_path: Path) -> None:

@@ -97,9 +97,10 @@ def document(rows: Mapping[str, Row], found: Sequence[Finding]) -> str:
         "# The methods of today: steps per second",
         "",
         f"{run.record['config']['model']['trace']} on {run.note['hosts']} emulated hosts of one worker each, all on "
-        f"one {run.machine}. Links and the trace are as much slower than life as the table says, so that what the "
-        "workers compute themselves, on cores that they share, is small beside it. Counted steps are whole rounds of "
-        "30, and means are of them all; waiting is what of an exchange nothing hides. Commits: "
+        f"one {run.machine}. Links and the trace are as much slower than life as the table says, and so are the "
+        "milliseconds. What the workers compute themselves, on cores that they share, is not slowed down, and small "
+        "beside it. Counted steps are whole rounds of 30, of dense training single ones, and means are of them all; "
+        "waiting is what of an exchange nothing hides. Commits: "
         f"{', '.join(commits)}. Made by `wirebench study today run`, which runs `{run.note['launch']}` and the like.",
         "",
         *table(HEAD, [_cells(row) for row in known]),
@@ -167,7 +168,8 @@ def setting_of(run: NotedRun) -> dict[str, object]:
     """What runs on emulated hosts have to share to be compared."""
     config = run.record["config"]
     return {
-        "hosts": run.note["hosts"], "link": run.note["link"], "trace": config["model"].get("trace"),
+        "machine": run.machine, "hosts": run.note["hosts"], "link": run.note["link"],
+        "trace": config["model"].get("trace"),
         "batch size": config["data"].get("batch_size"), "dilation": run.has("config", "network", "dilation"),
     }  # fmt: skip
 

@@ -1,8 +1,8 @@
 """The planner's order of the methods beside the measured one: table.md of a network, with Kendall's tau of the two.
 
 The planner was asked before the runs (predicted.py): it knew the trace, the links' rate, how long compressors work on
-this machine (rates.jsonl in the study's folder) and what was fitted to other runs on such a machine
-(results/prediction). Nothing that was timed in the runs is used.
+this machine (rates.jsonl beside the runs) and what was fitted to other runs on such a machine (results/prediction).
+Nothing that was timed in the runs is used.
 """
 
 import statistics
@@ -15,14 +15,17 @@ from scipy.stats import kendalltau
 
 from suite.planner.ranges import Between
 from suite.studies import notes, trust
+from suite.studies.claim import Verdict
 from suite.studies.findings import Finding, claims_table, with_unrun
 from suite.studies.notes import NotedRun, commits
 from suite.studies.page import Page
 from suite.studies.prediction import signed
 from suite.studies.prediction.resimulated import RATES
+from suite.studies.prediction.signed import Signed
 from suite.studies.rows import NEEDS, Row, by_label, cluster, size
 from suite.studies.runner import ROOT
 from suite.studies.today.emulated.measured import ms, setting_of, step_seconds
+from suite.studies.today.emulated.order import METHODS
 from suite.studies.today.verdicts import claims_of
 from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import Rates
@@ -54,9 +57,9 @@ class Placed(NamedTuple):
 
 
 def load(folder: Path) -> list[Placed]:
-    """The methods in the planner's order; empty where there is no run. UserError for runs of several settings.
+    """The methods in the planner's order; empty where there is no run. A method that was not predicted has no place.
 
-    A method that was not predicted has no place.
+    UserError for runs of several settings or machines, and for what is in another order than rates, prediction, runs.
     """
     runs, before = notes.read(folder, NEEDS), signed.load(folder)
     if not runs:
@@ -64,9 +67,21 @@ def load(folder: Path) -> list[Placed]:
     if before is None:
         raise UserError(f"{folder}: has runs and no {signed.FILE}, which is written before them")
     notes.refuse_mixed(folder, {run.folder.name: setting_of(run) for run in runs})
+    _check_times(folder, before, runs)
     rows = [Row(label, those) for label, those in by_label(runs).items()]
     placed = [_placed(row, before.steps[row.label]) for row in rows if row.label in before.steps and step_seconds(row)]
     return sorted(placed, key=lambda each: each.expected)
+
+
+def _check_times(folder: Path, before: Signed, runs: Sequence[NotedRun]) -> None:
+    """UserError for rates that are younger than the predictions, or a run that is older."""
+    signed_at, rates = trust.moment(before.utc), folder / RATES
+    measured = trust.moment(Rates(rates).utc) if rates.is_file() else None
+    began = min((at for run in runs if (at := trust.moment(run.has("environment", "utc")))), default=None)
+    if signed_at and measured and measured > signed_at:
+        raise UserError(f"{rates}: is of {measured}, and {signed.FILE}, which was made of it, of {signed_at}")
+    if signed_at and began and began < signed_at:
+        raise UserError(f"{folder}: has a run of {began}, and {signed.FILE}, which comes before all, of {signed_at}")
 
 
 def _placed(row: Row, step: Mapping[str, float]) -> Placed:
@@ -80,8 +95,9 @@ def page(folder: Path) -> Page:
 
 
 def findings(folder: Path, placed: Sequence[Placed]) -> list[Finding]:
-    """Kendall's tau of the planner's order and the measured one, and of each turn's."""
+    """Kendall's tau of the planner's order and the measured one, and of each turn's; judged where all have a place."""
     [claim] = claims_of(folder.name)
+    unplaced = unplaced_among(placed)
     if len(placed) < LEAST:
         return []
     middle, turns = order([each.measured for each in placed]), _by_turn(placed)
@@ -89,7 +105,15 @@ def findings(folder: Path, placed: Sequence[Placed]) -> list[Finding]:
     here = f"{middle:.2f} [{between[0]:.2f} - {between[1]:.2f}] of {len(placed)} methods"
     records = tuple(run.folder for each in placed for run in each.row.runs)
     rules = trust.rules_of((each.row.runs for each in placed), "turns")
-    return [Finding(claim, here, claim.judge(middle, between), records=records, rules=rules)]
+    verdict = claim.judge(middle, between)
+    if unplaced:
+        verdict = Verdict("not decidable", middle, f"without {', '.join(unplaced)}")
+    return [Finding(claim, here, verdict, records=records, rules=rules)]
+
+
+def unplaced_among(placed: Sequence[Placed]) -> list[str]:
+    """The methods that were not predicted, or have no counted step."""
+    return [label for label in METHODS if label not in {each.row.label for each in placed}]
 
 
 def order(seconds: Sequence[float]) -> float:
@@ -124,19 +148,21 @@ def decided(placed: Sequence[Placed]) -> list[str]:
 def document(placed: Sequence[Placed], found: Sequence[Finding]) -> str:
     """The whole file."""
     runs = [run for each in placed for run in each.row.runs]
-    rows, run = [each.row for each in placed], runs[0]
+    rows, run, unplaced = [each.row for each in placed], runs[0], unplaced_among(placed)
     ranked = sorted(placed, key=lambda each: each.measured)
     lines = [
         f"# The methods of today: the planner's order on {cluster(rows)}",
         "",
         f"All hosts are played by one {run.machine}; {commits(runs)}. Links and trace are as much slower than life as "
-        "the title says, workers are not. The planner ranks by the step that is to be expected, (least + 4 x predicted "
+        "the title says; what workers compute themselves (compressing, sums, updates) is not, so that it counts as on "
+        "a device as many times as fast. The planner ranks by the step that is to be expected, (least + 4 x predicted "
         f"+ most) / 6, and was asked before the runs: {_asked(run)} It leaves out loading and the update, so that an "
         "error is over the measured step with them. Counted steps are whole rounds of local steps, and means are of "
         f"them all. Made by `wirebench study today run`, which runs `{run.note['launch']}` and the like.",
         "",
         *table(HEAD, [_cells(place, each, ranked.index(each) + 1) for place, each in enumerate(placed, 1)]),
         *decided(placed),
+        *([f"Without a place, for want of a prediction or of a step: {', '.join(unplaced)}.", ""] if unplaced else []),
         *trust.note({row.label: row.runs for row in rows}, "turns"),
         *claims_table(found),
     ]
@@ -147,8 +173,8 @@ def _asked(run: NotedRun) -> str:
     """When, by which commit, and of what."""
     before = signed.load(run.folder.parent)
     assert before is not None
-    rates, theirs = run.folder.parent.parent / RATES, notes.machine_of((ROOT / before.fitted_to).parent)
-    timed = f"how long compressors work ([{RATES}](../{RATES}))" if rates.is_file() else "the shipped rates"
+    rates, theirs = run.folder.parent / RATES, notes.machine_of((ROOT / before.fitted_to).parent)
+    timed = f"how long compressors work ([{RATES}]({RATES}))" if rates.is_file() else "the shipped rates"
     others = {theirs, notes.machine(Rates(rates).cpu) if rates.is_file() else run.machine} - {run.machine, None}
     elsewhere = (
         f" Not all of that is of this machine: {', '.join(map(str, sorted(map(str, others))))}." if others else ""

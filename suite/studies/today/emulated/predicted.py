@@ -19,7 +19,10 @@ from wirebench.telemetry import environment
 
 @dataclass(frozen=True)
 class Predicted:
-    """The predictions as a cell of the study, after the measurement of how long compressors work."""
+    """The predictions as a cell of the study, after the measurement of how long compressors work.
+
+    They are made once for a folder, also with --again: others would be younger than some of its runs.
+    """
 
     part: str
     label: str = signed.FILE
@@ -36,6 +39,8 @@ class Predicted:
 
     def make(self, out: Path, launch: Launch) -> bool:
         """Predict all methods; UserError in a checkout that differs from its commit, which then signs nothing."""
+        if self.is_there(out):
+            return True
         git = environment.git()
         if git is None or git["dirty"]:
             raise UserError(
@@ -43,7 +48,7 @@ class Predicted:
             )
         out.mkdir(parents=True, exist_ok=True)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        steps = predict(self.part, out.parent)
+        steps = predict(self.part, out)
         signed.save(out, Signed(git["commit"], now, within(ranges.SHIPPED), steps))
         return True
 
@@ -51,7 +56,7 @@ class Predicted:
 def predict(part: str, folder: Path) -> dict[str, dict[str, float]]:
     """By method: seconds of its step, and their range; a method whose compressor was not timed is left out, and told.
 
-    folder  of the study, which has the rates of this machine's compressors
+    folder  of the part, which has the rates of this machine's compressors
     """
     rates, machine, errors = rates_of(folder), ranges.machine().processor, ranges.load()
     steps = {}

@@ -16,7 +16,10 @@ models have their layers: a square matrix of 519 rows has no chunk of 64, so tha
 
 @dataclass(frozen=True)
 class Rated:
-    """The measurement as a cell of the study: rates.jsonl beside the folders of the runs, for all networks."""
+    """The measurement as a cell of a network's part: rates.jsonl in its folder, which its predictions are made of.
+
+    What is there is kept, also by --again: predictions that are signed rest on it.
+    """
 
     label: str = RATES
 
@@ -25,11 +28,13 @@ class Rated:
 
     def is_there(self, out: Path) -> bool:
         """Whether it was made."""
-        return (out.parent / RATES).is_file()
+        return (out / RATES).is_file()
 
     def make(self, out: Path, launch: Launch) -> bool:
-        """Measure; a file that is there already is kept if that fails."""
-        path = out.parent / RATES
+        """Measure, unless that was done."""
+        if self.is_there(out):
+            return True
+        path = out / RATES
         made = path.with_name(f".{path.name}.part")
         made.parent.mkdir(parents=True, exist_ok=True)
         try:
