@@ -31,7 +31,8 @@ class ChunkTopK(Method):
     beta   e <- beta e + g before an exchange, e <- e - sent after it; below 1, what waits is forgotten slowly
 
     A value is one of four for each layer: values within six standard deviations around the mean of what is sent fall
-    into four bins of equal width, and stand for the mean of their bin. What that cuts off stays in e.
+    into four bins of equal width, and stand for the mean of their bin. What that cuts off stays in e. The authors cut
+    a matrix into squares of 64 x 64; here a chunk is as many neighbours of a layer, in the order of its memory.
 
     Memory: the residual e, 1 d; a padded copy of it while entries are chosen. Measures: kept_energy, the squares of
     what stays in e over the squares of what was to be sent.

@@ -13,6 +13,7 @@ import torch
 from compressors.common.lion import betas, blend, signs
 from compressors.lowrank.base import Factored
 from compressors.lowrank.factors import plan_of
+from compressors.sparse.base import check_bucket
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
@@ -62,6 +63,7 @@ class Dion(Factored):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """Two sums; one where there are vectors only."""
+        check_bucket(bucket)
         grad = bucket.grad
         plan = plan_of(bucket.layers, self.rank_fraction if self.rank_fraction < 1 else FULL, 0.0)
         with phase("update"):

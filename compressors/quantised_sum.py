@@ -7,6 +7,7 @@
 """
 
 from collections.abc import Iterator
+from math import gcd
 
 from torch import Tensor
 from torch.nn.functional import pad
@@ -14,7 +15,6 @@ from torch.nn.functional import pad
 from compressors.bits.narrow import Form, message_bytes, quantised, restored
 from compressors.common.feedback import Feedback
 from compressors.sparse.base import check_bucket
-from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket
@@ -28,7 +28,8 @@ class QuantisedSum(Method):
     form      int4, int8, or fp8 (e4m3)
     chunk     so many neighbours share a scale, the largest magnitude among them
     group     ranks of a machine, neighbours in rank order: shares are added up within machines first, so that between
-              machines a rank sends 1 / group as much. 0: all ranks at once. It divides the world size
+              machines a rank sends 1 / group as much. 0: all ranks at once. Where it does not divide the number of
+              ranks (an elastic run may come to that), groups have as many as their greatest common divisor
     feedback  what quantising cuts off stays in a residual: of a gradient with its rank, of a sum with the rank that
               added it up, so that nothing is lost (LoCo keeps the former, and a moving average of it)
 
@@ -85,7 +86,7 @@ class QuantisedSum(Method):
         """The gradient, once for each stage less what later stages leave out, and a share of it."""
         whole = -(-numel // (size * self.chunk)) * size * self.chunk
         first = message_bytes(whole, self.chunk, self.form)
-        later = first // self.group if 1 < self.group < size else 0
+        later = first // group if 1 < (group := self._group(size)) < size else 0
         return first + later + first // size
 
     def _coded(self, values: Tensor, begin: int, bucket: Bucket) -> Tensor:
@@ -98,15 +99,16 @@ class QuantisedSum(Method):
 
     def _stages(self, rank: int, size: int) -> list[list[int]]:
         """By stage the ranks among which this one's share is cut and added up."""
-        group = self.group or size
-        if size % group:
-            raise UserError(f"compressor.group: {group} does not divide the {size} ranks")
+        group = self._group(size)
         local, across = range(rank - rank % group, rank - rank % group + group), range(rank % group, size, group)
         return [list(members) for members in (local, across) if len(members) > 1] or [[rank]]
 
+    def _group(self, size: int) -> int:
+        return gcd(self.group, size)  # with 0: all ranks
+
     def _places(self, size: int, length: int) -> Iterator[int]:
         """By rank, where its share of `length` elements begins."""
-        group = self.group or size
+        group = self._group(size)
         for rank in range(size):
             yield (rank % group * (size // group) + rank // group) * length
 

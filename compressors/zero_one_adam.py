@@ -11,9 +11,11 @@ from torch import Tensor
 from compressors.bits.onebit_sum import SERVED, onebit_average, onebit_bytes
 from compressors.common.intervals import Intervals
 from compressors.common.lion import betas
+from compressors.common.own_steps import OwnSteps
 from compressors.common.shared import shared_slice
+from compressors.sparse.base import check_bucket
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Exchange, Method
+from wirebench.gradient.contract import Exchange
 from wirebench.gradient.error_memory import RESIDUAL, ErrorMemory
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
@@ -22,7 +24,7 @@ from wirebench.gradient.requests import Sum
 OWN = "fresh"
 
 
-class ZeroOneAdam(Method):
+class ZeroOneAdam(OwnSteps):
     """Dense steps, which update the variance, become rare; the others sum one bit; late in a run few steps sum at all.
 
     beta1, beta2, eps  Adam's
@@ -72,15 +74,17 @@ class ZeroOneAdam(Method):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """A sum of the gradient; or a route and a gather of bits; or a sum of one number."""
+        check_bucket(bucket)
         momentum, variance = (shared_slice(self.shared, name, bucket) for name in ("momentum", "variance"))
-        if self.intervals.is_dense(world.step):
+        step = self.own_step(world.step)
+        if self.intervals.is_dense(step):
             average = (yield Sum(bucket.grad)).div_(world.size)
             with phase("decode"):
                 variance.mul_(self.beta2).addcmul_(average, average, value=1 - self.beta2)
                 momentum.lerp_(average, 1 - self.beta1)
-            return self._update(momentum, variance, world.step, bucket.grad)
-        begin, length = self.intervals.around(world.step)
-        done = world.step - begin + 1
+            return self._update(momentum, variance, step, bucket.grad)
+        begin, length = self.intervals.around(step)
+        done = step - begin + 1
         with phase("update"):
             waiting = self.memory.slice(bucket)
             if length == 1:
@@ -91,7 +95,7 @@ class ZeroOneAdam(Method):
             momentum.mul_(self.beta1)
         if done < length:
             alarm = yield Sum(bucket.grad.mul_(0).sum().view(1), values=0)
-            return self._update(momentum + alarm, variance, world.step, bucket.grad)
+            return self._update(momentum + alarm, variance, step, bucket.grad)
         fresh = yield from onebit_average(self.memory, bucket, world, bucket.grad)
         with phase("decode"):
             total = momentum + fresh
@@ -99,7 +103,7 @@ class ZeroOneAdam(Method):
             momentum.mul_(sum(self.beta1**-back for back in range(length))).add_(fresh).div_(length)
             if length > 1:
                 self.memory.slice(bucket, OWN).zero_()
-            return self._update(total, variance, world.step, bucket.grad)
+            return self._update(total, variance, step, bucket.grad)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The bits of a step after the dense ones, before the intervals grow."""

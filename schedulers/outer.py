@@ -23,8 +23,10 @@ class Outer:
     delay      steps between a fragment's exchange and its application: so long it may travel beside the training
     keep       of the worker's own weights when an exchange is applied: weights <- (1 - keep) anchor + keep weights
 
-    What is evaluated and saved as the model is the anchor, with rank 0's statistics of normalisation. Any compressor
-    goes with it that applies no momentum of its own; its residual waits for the next exchange.
+    What is evaluated and saved as the model is the anchor. Statistics of normalisation stay each rank's own, which
+    evaluates its share of the test set with them. Any compressor goes with it that applies no momentum of its own; its
+    residual waits for the next exchange, and what it does in turn (a factor, a leader) it does from one exchange to the
+    next. A wish to stop waits for an exchange, too.
     """
 
     needs_profile: ClassVar[bool] = False

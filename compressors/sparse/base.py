@@ -8,6 +8,7 @@ from torch import Tensor
 from compressors.common.feedback import Feedback
 from compressors.sparse.encoding import Indices, SparseCode, Values
 from compressors.sparse.thresholds import Rule, choose
+from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket
@@ -81,9 +82,12 @@ class SparseGather(Sparse):
 
 
 def check_bucket(bucket: Bucket) -> None:
-    """Assert what all selections need: fp32, and indices that fit into 31 bits."""
+    """UserError for a gradient that is not of fp32, which selections and packings need; indices fit into 31 bits."""
     grad = bucket.grad
-    assert grad.dtype == torch.float32 and grad.numel() < 2**31, "sparse methods take fp32 buckets below 2^31 elements"
+    if grad.dtype != torch.float32:
+        kind = str(grad.dtype).removeprefix("torch.")
+        raise UserError(f"compressor: it takes gradients of float32, not of {kind}; keep the parameters in float32")
+    assert grad.numel() < 2**31, "a bucket has less than 2^31 elements"
 
 
 def average_of(grad: Tensor, entries: Sequence[tuple[Tensor, Tensor]], size: int) -> Tensor:

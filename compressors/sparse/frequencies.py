@@ -80,7 +80,8 @@ class Frequencies(NamedTuple):
         chosen = []
         for each in self.tilings:
             rows = spectrum[each.first : each.first + each.numel].view(-1, each.height * each.width)
-            chosen.append(rows.abs().topk(each.k, dim=1).indices.flatten())
+            # Magnitudes are in the order of their bits, which are compared faster.
+            chosen.append(rows.abs().view(torch.int32).topk(each.k, dim=1).indices.flatten())
         return torch.cat(chosen)
 
 

@@ -51,6 +51,8 @@ _SKETCH = (Budget(("select",), 5.0), Budget(("recover",), 15.0))
 BUDGETS = {
     "topk": (Budget(LOCAL, 4.0),),
     "dgc": (Budget(LOCAL, 4.0),),
+    # Quantised and packed; each of four messages unpacked and added.
+    "chunk_topk": (Budget(("encode",), 3.0), Budget(("decode",), 8.0)),
     "iwp": (Budget(LOCAL, 6.0),),
     "terngrad": (Budget(LOCAL, 6.0),),
     "gs_sgd": _SKETCH,

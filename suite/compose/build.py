@@ -126,7 +126,7 @@ def _assemble(
     source = _go_on(settings, checkpoints, commits)
     choice.tell(warnings, progress.note)
     record = record_of(settings, engine, directory, source, progress.note)
-    guard = Guard(workers[0].flat)
+    guard = Guard(workers[0].flat, alone=isinstance(synchroniser, Elastic | OuterSteps))
     if isinstance(synchroniser, ReduceScatterDriver):
         # A step's average is complete within the next step; it is looked at there, on all ranks alike.
         synchroniser.averaged = guard.note_gradient
@@ -174,6 +174,8 @@ def _go_on(settings: Config, checkpoints: Checkpoints, commits: Commits | None) 
     if commits is not None and commits.recover(checkpoints):
         return checkpoints.directory / "memory"
     restored = bool(settings.train.resume) and checkpoints.restore(settings.train.resume)
+    if checkpoints.state.left_behind:
+        checkpoints.note(f"warning: {checkpoints.state.left_behind}")
     if commits is not None:
         commits.begin_anew(restored)
     return checkpoints.restored_from

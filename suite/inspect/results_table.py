@@ -9,6 +9,7 @@ from wirebench.record import compare, schema
 ROOT = Path(__file__).resolve().parents[2]
 BEGIN, END = "<!-- results:begin -->", "<!-- results:end -->"
 EMPTY = "No result is recorded yet."
+BITS = "bits per byte"
 IMAGES, SAMPLES = "images/s [p10 - p90]", "samples/s [p10 - p90]"
 COLUMNS = {
     "engine": "engine",
@@ -65,6 +66,8 @@ def _row(path: Path, base: Path) -> list[str]:
     link = Path(os.path.relpath(path.resolve(), base.resolve())).as_posix().replace(" ", "%20")
     name = f"[{_cell(str(record['config'].get('name', path.parent.name)))}]({link}){status}"
     rows[IMAGES] = rows.get(IMAGES) or f"{rows[SAMPLES]} (samples)"
+    if rows.get(BITS):
+        rows["top1"] = f"{rows[BITS]} {BITS}"
     return [name, _cell(machine(record)), *(_cell(rows[label]) for label in COLUMNS)]
 
 

@@ -53,6 +53,11 @@ class Claim:
     command: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def own(self) -> bool:
+        """Whether it is this suite's, although it stands beside a paper's."""
+        return self.where.startswith("this suite's")
+
     def judge(
         self, measured: float | None, spread: tuple[float, float] | None = None, expected: float | None = None
     ) -> "Verdict":

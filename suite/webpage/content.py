@@ -117,12 +117,13 @@ class Count(NamedTuple):
 BROKEN = "from records that break a rule"
 
 
-def counted(sections: Sequence[Section]) -> dict[State, Count]:
-    """The claims by their verdict."""
+def counted(sections: Sequence[Section], papers: bool | None = None) -> dict[State, Count]:
+    """The claims by their verdict. papers: those of papers alone, or of this suite alone."""
     of: dict[State, list[Judged]] = {state: [] for state in STATES}
     for section in sections:
         for judged in section.claims:
-            of[judged.state].append(judged)
+            if papers in (None, section.is_paper and not judged.claim.own):
+                of[judged.state].append(judged)
     return {
         state: Count(len(those), sum(bool(judged.rules) for judged in those)) for state, those in of.items() if those
     }

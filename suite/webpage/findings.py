@@ -1,11 +1,12 @@
 """What the suite found, in a few sentences made of the records."""
 
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from suite.planner.accuracy import Accuracies, Ended
 from suite.studies import trust
+from suite.studies.claim import State
 from suite.studies.convergence.accuracies import load as load_accuracies
 from suite.studies.convergence.rows import DENSE as DENSE_TRAINING
 from suite.studies.convergence.rows import Method
@@ -14,7 +15,7 @@ from suite.studies.gs_sgd.claims import model_of
 from suite.studies.rows import DDP, DENSE, Row, Spread, fastest, load, times_faster
 from suite.studies.runner import RESULTS
 from suite.studies.significance import LEAST_RUNS, LEVEL, difference_between
-from suite.webpage.content import BROKEN, Section, counted
+from suite.webpage.content import BROKEN, Count, Section, counted
 from wirebench.topology.rates import parse_rate
 
 LITTLE = 1.0
@@ -35,19 +36,20 @@ def sentences(sections: Sequence[Section], link: Link, results: Path = RESULTS) 
 
 
 def _claims(sections: Sequence[Section]) -> str:
-    papers, own = ([each for each in sections if each.is_paper == paper] for paper in (True, False))
-    said = f"**{_how_many(papers)} claims of papers, in {len(papers)} studies:** {_by_state(papers)}"
-    said += f"; of {_how_many(own)} claims of the suite's own {_by_state(own)}" if _how_many(own) else ""
+    papers, own = (counted(sections, papers=each) for each in (True, False))
+    studies = sum(section.is_paper for section in sections)
+    said = f"**{_how_many(papers)} claims of papers, in {studies} studies:** {_by_state(papers)}"
+    said += f"; of {_how_many(own)} claims of the suite's own {_by_state(own)}" if own else ""
     broken = any(count.broken for count in counted(sections).values())
     return said + (f"; in brackets: {BROKEN} of trust." if broken else ".")
 
 
-def _how_many(sections: Sequence[Section]) -> int:
-    return sum(count.claims for count in counted(sections).values())
+def _how_many(counts: Mapping[State, Count]) -> int:
+    return sum(count.claims for count in counts.values())
 
 
-def _by_state(sections: Sequence[Section]) -> str:
-    return _listed([f"{count.cell} {state}" for state, count in counted(sections).items()])
+def _by_state(counts: Mapping[State, Count]) -> str:
+    return _listed([f"{count.cell} {state}" for state, count in counts.items()])
 
 
 def _speeds(folder: Path, accuracies: Accuracies, link: Link) -> Iterator[str]:

@@ -23,10 +23,12 @@ def verdicts(sections: Sequence[Section]) -> Figure:
     bars = []
     for section in sections:
         if section.is_paper:
-            parts: dict[str, float] = {state: float(count.claims) for state, count in counted([section]).items()}
+            parts: dict[str, float] = {
+                state: float(count.claims) for state, count in counted([section], papers=True).items()
+            }
             bars.append(Bar(section.name, parts, words=f"{sum(parts.values()):.0f}"))
     across = around("claims", [0.0, *(bar.total for bar in bars)])
-    broken = sum(count.broken for count in counted([each for each in sections if each.is_paper]).values())
+    broken = sum(count.broken for count in counted(sections, papers=True).values())
     those = f", {broken} of them {BROKEN}" if broken else ""
     note = f"{sum(bar.total for bar in bars):.0f} claims{those}; each with its records and machines in report.html"
     return finished(stacked(bars, across, Look(COLOURS, legend_columns=3), "Claims of the papers by verdict", note))

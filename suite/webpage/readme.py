@@ -38,10 +38,10 @@ def _verdicts(sections: Sequence[Section], beside: str) -> list[str]:
     """A line for each paper, with how many of its claims have each verdict."""
     rows, papers = [], [section for section in sections if section.is_paper]
     for section in papers:
-        counts = counted([section])
+        counts = counted([section], papers=True)
         name = f"[{section.name}]({beside}#study-{slug(section.name)})"
         rows.append([name, *(counts[state].cell if state in counts else "-" for state in STATES)])
-    broken = any(count.broken for count in counted(papers).values())
+    broken = any(count.broken for count in counted(papers, papers=True).values())
     rules = [f"In brackets: how many of these are {BROKEN} of trust; the page names the rules.", ""]
     return [*table(("claims of", *STATES), rows), *(rules if broken else [])]
 

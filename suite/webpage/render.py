@@ -57,7 +57,7 @@ def html(sections: Sequence[Section], beside: Path) -> str:
     return environment.get_template("template.html").render(
         sections=sections,
         papers=[section for section in sections if section.is_paper],
-        counted=counted([section for section in sections if section.is_paper]),
+        counted=counted(sections, papers=True),
         states=counted(sections),
         found=sentences(sections, lambda folder: _table(folder, sections, beside)),
         machines=(MACHINE_HEAD, machines(sections)),

@@ -42,6 +42,7 @@ from wirebench.data import Shard
 from wirebench.errors import UserError
 from wirebench.gradient.schedule import LayerCost
 from wirebench.profiling.calibration import PROFILING_STEPS, SETTLING_STEPS, VALIDATION_STEPS
+from wirebench.telemetry import environment
 from wirebench.topology.tree import Topology
 
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -274,6 +275,7 @@ def planner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """What the planner finds depends on this machine's memory and takes seconds; here it is made up."""
     monkeypatch.setattr(break_even, "memory", lambda rates: (1e10, "probe"))
     monkeypatch.setattr(methods, "RESULTS", tmp_path)
+    monkeypatch.setattr(environment, "git", lambda: {"commit": "c0ffee", "dirty": False})
     best = (Ranked("optimal", "none", "ring", 1.0, 1.0, 1.0), Ranked("optimal", "topk", "native", 1.0, 1.0, 1.0))
     monkeypatch.setattr(ranked, "rank", lambda cluster, machine: Ranking(best, "", False, "", "", False))
 

@@ -107,12 +107,15 @@ def test_the_first_wish_counts_from_its_step_on() -> None:
     assert all(each.after_step(7) for each in (first, second))
 
 
+@pytest.mark.parametrize("meets", [1, 3])
 @pytest.mark.parametrize("seed", range(8))
-def test_all_ranks_stop_after_the_same_step(seed: int) -> None:
-    """Ranks as threads; a step ends for none before all have begun it, as with an exchange of gradients."""
+def test_all_ranks_stop_after_the_same_step(seed: int, meets: int) -> None:
+    """Ranks as threads; every `meets` steps one ends for none before all have begun it, as with an exchange."""
     rng, size, store = random.Random(seed), 4, dist.HashStore()
     stoppers, barrier = [Stopper(store) for _ in range(size)], threading.Barrier(size)
     every = rng.choice([1, 2, 5])
+    for stopper in stoppers:
+        stopper.every = every
     asked_at = {rank: rng.randrange(3, 12) for rank in rng.sample(range(size), rng.randrange(1, size + 1))}
     naps = [[rng.choice([0, 0, 0.002]) for _ in range(60)] for _ in range(size)]
     last = [-1] * size
@@ -123,9 +126,11 @@ def test_all_ranks_stop_after_the_same_step(seed: int) -> None:
                 stoppers[rank].told = True
             time.sleep(naps[rank][2 * step])
             stoppers[rank].before_step(step)
-            barrier.wait(10)
+            if (step + 1) % meets == 0:
+                barrier.wait(10)
             time.sleep(naps[rank][2 * step + 1])
-            if (step + 1) % every == 0 and stoppers[rank].after_step(step):
+            met = step - (step + 1) % meets
+            if stoppers[rank].looks(met, over=False) and stoppers[rank].after_step(met):
                 last[rank] = step
                 return
 
@@ -136,7 +141,7 @@ def test_all_ranks_stop_after_the_same_step(seed: int) -> None:
         thread.join(20)
     earliest = min(asked_at.values())
     assert len(set(last)) == 1, last
-    assert earliest <= last[0] < earliest + every + 1
+    assert earliest <= last[0] < earliest + every + 2 * meets - 1
 
 
 @pytest.mark.parametrize(("seconds", "steps"), [(0.001, 500), (0.25, 2), (3.0, 1), (0.0, 500_000)])

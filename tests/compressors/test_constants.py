@@ -57,6 +57,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # Not the paper's rule: what learns, by the study convergence.
     "gs_sgd": SKETCHED
     | {"rows": 3, "fill": "estimate", "p1": 0.5, "p2": 4, "agree": "all", "broadcast": "indices", "reseed": True},
+    # Its code, compress.py, and section 4 of its paper.
+    "chunk_topk": {"chunk": 4096, "k": 64, "beta": 0.95},
+    # LoCo's error feedback with ZeRO++'s int4; DeepSpeed's quantiser has groups of 256 and more.
+    "quantised_sum": {"form": "int4", "chunk": 256, "group": 0, "feedback": True},
     # Its code, demo.py.
     "demo": {"chunk": 64, "k": 32, "beta": 0.999},
     # Its code: mu, and the betas of the vectors' Lion; the rank is its README's for 3 billion parameters.

@@ -1,7 +1,10 @@
-"""Compressors that return updates: their results stay what they are, and outlive a change of the number of ranks."""
+"""Compressors that return updates, and others of today: their results stay what they are, and outlive a change of the
+number of ranks.
+"""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +15,11 @@ from tests.compressors.updates import NUMEL, gradients, step_of, world_of
 GOLDEN = Path(__file__).parent / "golden.json"
 """By method the update of the last of STEPS steps, as `last_of` gave it when its oracle agreed with it."""
 STEPS = 6
+AVERAGES = ("chunk_topk", "quantised_sum")
+"""What returns an average, and is here for its golden values."""
 FORMS: dict[str, dict[str, int]] = {
+    "chunk_topk": {"chunk": 16, "k": 3},
+    "quantised_sum": {"chunk": 8},
     "demo": {"chunk": 4, "k": 3},
     "dion": {},
     "lion_sign": {},
@@ -27,7 +34,8 @@ def last_of(name: str) -> torch.Tensor:
 
 
 def test_all_of_them_are_here() -> None:
-    assert FORMS.keys() == {name for name in compressors.available() if compressors.class_of(name).makes_update}
+    updates = {name for name in compressors.available() if compressors.class_of(name).makes_update}
+    assert FORMS.keys() == updates | set(AVERAGES)
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -55,3 +63,18 @@ def test_two_ranks_go_on_from_three(name: str, steps: int) -> None:
     for key, tensor in before[0].shared.items():
         assert all(torch.equal(method.shared[key], tensor) for method in after)
     step_of(after, steps, gradients(steps, 2))
+
+
+def test_01_adam_counts_its_own_steps_where_another_world_counts_otherwise() -> None:
+    """Four ranks' steps 0 to 4 are two ranks' 0 to 9: the next one is a sixth step all the same."""
+    options: dict[str, Any] = {"kappa": 2, "freeze_step": 8, "double_every": 4, "longest": 2}
+    whole, before = (world_of("zero_one_adam", 2, **options) for _ in range(2))
+    for step in range(5):
+        for world in (whole, before):
+            step_of(world, step, gradients(step, 2))
+    after = world_of("zero_one_adam", 2, **options)
+    for mine, method in zip(after, before, strict=True):
+        mine.take_over([method.state_dict()])
+    for step in range(5, 14):
+        grads = gradients(step, 2)
+        assert torch.equal(step_of(after, step + 5, grads), step_of(whole, step, grads)), step

@@ -120,6 +120,16 @@ def test_divergence_on_one_rank_stops_all(engine: str, kind: str, job: Job, tmp_
     assert len(losses(folder)) == 5
 
 
+def test_divergence_of_one_rank_among_local_steps_stops_all_where_they_meet(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [CONFIG, f"output.dir={folder}", "data.train_size=960", "scheduler.name=outer", "scheduler.every=4"]
+    ended = fork("torch", 2, [*words, "train.checkpoint_every_steps=5"], tmp_path, trouble("not_a_number", 5, 1))
+    assert set(ended.codes) == {3}, ended.said
+    assert all(line.endswith("step 7: a worker's weights are no longer finite") for line in ended.errors), ended.said
+    assert record(folder)["status"] == "diverged"
+    assert [path.name for path in checkpoints(folder)] == ["step-00000005"]
+
+
 @pytest.mark.parametrize(
     ("engine", "every", "what", "job"),
     [

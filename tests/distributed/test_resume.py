@@ -40,6 +40,20 @@ def test_a_troubled_run_ends_as_the_unbroken_one(engine: str, unbroken: Callable
     assert_same_end(folder, unbroken(engine))
 
 
+def test_local_steps_stop_where_all_ranks_have_met_and_end_as_the_unbroken_run(tmp_path: Path) -> None:
+    """Sent after steps 2, 5, 8, and applied a step later: a wish in step 2 is known to all after step 6."""
+    words = [CONFIG, "data.train_size=960", "scheduler.name=outer", "scheduler.every=3", "scheduler.delay=1"]
+    whole, folder = ([*words, f"output.dir={tmp_path / name}"] for name in ("whole", "run"))
+    assert fork("torch", RANKS, whole, tmp_path).code == 0
+    ended = fork("torch", RANKS, folder, tmp_path, SLOWLY | trouble("terminate", 2, 1))
+    assert ended.code == 0 and not ended.errors, ended.said
+    assert record(tmp_path / "run")["status"] == "interrupted"
+    assert checkpoints(tmp_path / "run")[-1].name == "step-00000007" and len(losses(tmp_path / "run")) == 7
+    ended = fork("torch", RANKS, [*folder, "train.resume=auto"], tmp_path)
+    assert ended.code == 0, ended.said
+    assert_same_end(tmp_path / "run", tmp_path / "whole")
+
+
 def stop_one_rank(engine: str, base: Sequence[object], folder: Path, logs: Path) -> None:
     """SIGTERM to rank 1 in step 2: all save a checkpoint together, and leave with exit code 0."""
     ended = fork(engine, RANKS, base, logs, SLOWLY | trouble("terminate", 2, 1))

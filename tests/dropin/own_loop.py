@@ -3,6 +3,7 @@
 Argument: horovod or torch. Each function below is a case; rank 0 prints its name when it holds on all ranks.
 """
 
+import copy
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -55,7 +56,7 @@ def train(
     model = model or network()
     optimizer = torch.optim.SGD(model.parameters(), RATE)
     updates = scheduler in ("dear", "easgd", "outer")
-    often: dict[str, Any] = {"every": 2} if scheduler == "outer" else {}
+    often: dict[str, Any] = {"every": 3, "delay": 1} if scheduler == "outer" else {}
     sync = wirebench.synchronise(
         model, compressors.build(compressor, **options), schedulers.build(scheduler, **often),
         optimizer=optimizer if updates else None, warmup_steps=2,
@@ -109,21 +110,27 @@ def a_delayed_update_has_the_rate_of_its_step() -> None:
 
 
 def residuals_survive_a_restart() -> None:
-    cases: tuple[tuple[str, Mapping[str, Any]], ...] = (
-        ("topk", SPARSE),
-        ("gs_sgd", {"momentum": 0.0}),
-        ("dgc", SPARSE),
+    cases: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+        ("topk", "wfbp", SPARSE),
+        ("gs_sgd", "wfbp", {"momentum": 0.0}),
+        ("dgc", "wfbp", SPARSE),
+        ("none", "easgd", NOTHING),
+        ("topk", "outer", SPARSE),  # a fragment is under way
     )
-    for compressor, options in cases:
-        whole = finished(*train(compressor, "wfbp", options=options))
+    for compressor, scheduler, options in cases:
+        whole = finished(*train(compressor, scheduler, options=options))
         half = STEPS // 2
-        model, sync = train(compressor, "wfbp", range(half), options=options)
-        state = sync.state_dict()
+        model, sync = train(compressor, scheduler, range(half), options=options)
+        state = copy.deepcopy(sync.state_dict())
         assert state["compressor"], "there is a residual"
+        with sync.evaluation_view():
+            saved = copy.deepcopy(model.state_dict())
         sync.close()
-        model, sync = train(compressor, "wfbp", range(half, STEPS), model=model, state=state, options=options)
+        model = network()
+        model.load_state_dict(saved)
+        model, sync = train(compressor, scheduler, range(half, STEPS), model=model, state=state, options=options)
         assert sync.steps == STEPS
-        assert torch.equal(finished(model, sync), whole), compressor
+        assert torch.equal(finished(model, sync), whole), (compressor, scheduler)
 
 
 def an_overflow_on_one_rank_skips_the_step_on_all_and_spoils_no_residual() -> None:

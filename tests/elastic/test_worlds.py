@@ -64,6 +64,26 @@ def test_from_four_hosts_to_three_and_back(
     assert not any(commits_of(hosts, host, size) for host in hosts.names for size in (3, 4))
 
 
+def test_local_steps_go_on_with_three_hosts_and_with_four_again(tmp_path: Path) -> None:
+    """A mean is under way two steps of three; ranks have met only where one has been applied."""
+    hurry = tmp_path / "hurry"
+    local = ["scheduler.name=outer", "scheduler.every=3", "scheduler.delay=2", "scheduler.momentum=0"]
+    words = [*WORDS[:2], "compressor.name=chunk_topk", "compressor.dense_below=0", *local, *WORDS[4:]]
+    words += ["scheduler.nesterov=false", "train.mirror=1"]
+    hosts = Agents(tmp_path, words, {PAUSE: "400", HURRY: str(hurry)})
+    with ending(hosts):
+        lose_and_gain(hosts, 2 * COMMIT_STEPS, COMMIT_STEPS, LIMIT_SECONDS)
+        hurry.touch()
+        hosts.finish()
+    told = record(hosts.run)
+    assert (told["status"], told["world_size"]) == ("finished", 4)
+    assert [(each["workers_before"], each["workers"], each["lost_residual"]) for each in told["worlds"]] == [
+        (4, 3, 0), (3, 4, 0),
+    ]  # fmt: skip
+    anchors = [load_file(file)["compressor.shared.outer.anchor"] for file in checkpoints(hosts.run)[-1].glob("rank-*")]
+    assert len(anchors) == 4 and all(torch.equal(each, anchors[0]) for each in anchors)
+
+
 def mean_residual(checkpoint: Path) -> torch.Tensor:
     """Of a checkpoint of four ranks, by element, as it would enter an average."""
     states = [load_file(file) for file in sorted(checkpoint.glob("rank-*.safetensors"))]

@@ -1,5 +1,6 @@
 """Local steps with an outer optimizer: equal to the papers' rules in plain loops, on time, and resumed bit for bit."""
 
+import json
 import threading
 import time
 from pathlib import Path
@@ -245,6 +246,30 @@ def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path: Path) -> None:
     for one, other in zip(whole, parts, strict=True):
         assert one.keys() == other.keys()
         assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_run_goes_on_under_another_schedule_from_the_model(tmp_path: Path) -> None:
+    """What a residual of gradients says is no difference of weights."""
+    words = ["engine.workers=2", "engine.name=local", "compressor.name=topk", "train.warmup_steps=0",
+             "output.tensorboard=false", "train.checkpoint_every_steps=3"]  # fmt: skip
+    local = ["scheduler.name=outer", "scheduler.every=4"]
+    for first, second, told in ((["scheduler.name=wfbp"], local, "gradients"), (local, [], "weights' differences")):
+        folder = tmp_path / told
+        start = [str(ROOT / "configs/synthetic/toy.toml"), *words, f"output.dir={folder}"]
+        assert train.main([*start, *first, "train.max_steps=3"]) == 0
+        before = load_file(folder / "checkpoints/step-00000003/model.safetensors")
+        assert train.main([*start, *second, "train.max_steps=6", "train.resume=auto"]) == 0
+        after = load_file(folder / "checkpoints/step-00000006/model.safetensors")
+        moved = {
+            name for name in before if name.startswith("parameter.") and not torch.equal(before[name], after[name])
+        }
+        warned = json.loads((folder / "record.json").read_text())["warnings"]
+        assert f"the earlier run exchanged {told}" in " ".join(warned)
+        held = load_file(folder / "checkpoints/step-00000006/rank-0001.safetensors")
+        if second:
+            # The exchange after step 3 took the anchor, which is the model, on by the few entries of top-k.
+            assert moved and all((before[name] - after[name]).count_nonzero() < before[name].numel() for name in moved)
+        assert ("compressor.own.outer.weights" in held) == bool(second)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Weights that are a rank's own go on in another world: their part in the common ones stays what it was."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +10,10 @@ from torch import Tensor
 
 import compressors
 import schedulers
-from tests.exchange.lanes import LAYERS, lanes_of, one_step
+from tests.exchange.lanes import LAYERS, Averaging, lanes_of, one_step
 from tests.exchange.test_outer import clock
 from wirebench.dropin.assembly import driver_of
+from wirebench.exchange.outer import NEVER
 from wirebench.exchange.own_weights import together
 from wirebench.telemetry.timeline import Timeline
 from wirebench.training.resharding import rank_states
@@ -28,10 +29,10 @@ LOCAL: Any = SimpleNamespace(distributed=False)
 class World:
     """Virtual workers under a scheduler that sends weights, and compressors that hold back most of what they get."""
 
-    def __init__(self, name: str, size: int) -> None:
-        self.name = name
-        options = {key: value for key, value in OPTIONS.items() if key in schedulers.PLUGINS.options(name)}
-        self.models, self.lanes = lanes_of(size, [LAYERS])
+    def __init__(self, name: str, size: int, cut: Sequence[range] = (LAYERS,), **options: Any) -> None:
+        self.name, self.options = name, options
+        options = {k: v for k, v in (OPTIONS | options).items() if k in schedulers.PLUGINS.options(name)}
+        self.models, self.lanes = lanes_of(size, list(cut))
         for lane in self.lanes:
             lane.compressor = compressors.build("topk", density=0.1)
         self.optimizers = [torch.optim.SGD(model.parameters(), 0.1, momentum=0.5) for model in self.models]
@@ -52,7 +53,7 @@ class World:
 
     def handed_on(self, size: int) -> "World":
         """The world of `size` ranks that goes on from here, as a run that is resumed does."""
-        world = World(self.name, size)
+        world = World(self.name, size, **self.options)
         parts = rank_states(list(map(pack, self.states())), size)
         with torch.no_grad():
             for holder, each in zip(world.driver.holders, parts, strict=True):
@@ -87,6 +88,50 @@ def test_from_four_ranks_to_three_and_back(name: str) -> None:
                 assert torch.equal(state[key], states[0][key]), key
     world.step(6)
     world.driver.close()
+
+
+def under_way(**options: Any) -> tuple[World, Tensor]:
+    """Two workers with a mean that is to be applied after step 2, and the anchor with it applied."""
+    world = World("outer", 2, **options)
+    for number in range(2):
+        world.step(number)
+    holder = world.driver.holders[0]
+    assert holder.due.tolist()[0] == 2
+    part = slice(world.lanes[0].buckets[0].start, world.lanes[0].buckets[0].stop)
+    anchor, mean, rule = holder.anchor.clone(), holder.message[part], holder.rule
+    assert bool(mean.any()) and not bool(holder.velocity.any())
+    return world, anchor.index_put((torch.arange(part.start, part.stop),), anchor[part] - rule.rate * 1.9 * mean)
+
+
+def test_what_is_under_way_is_applied_once_where_another_world_begins() -> None:
+    world, anchor = under_way(delay=1)
+    for other in (world.handed_on(3), world.handed_on(1)):
+        for holder in other.driver.holders:
+            assert holder.due.tolist() == [NEVER] and torch.allclose(holder.anchor, anchor, atol=1e-7)
+        before = other.driver.holders[0].anchor.clone()
+        other.step(2)
+        assert torch.equal(before, other.driver.holders[0].anchor)
+        other.driver.close()
+
+
+def test_what_is_under_way_is_applied_where_fragments_are_cut_anew() -> None:
+    world, anchor = under_way(cut=[range(2), range(2, len(LAYERS))], delay=1, fragments=2)
+    again = World("outer", 2, delay=1)
+    again.driver.holders[0].load_state_dict(unpack(pack(world.states()[0])))
+    assert again.driver.holders[0].due.tolist() == [NEVER]
+    assert torch.allclose(again.driver.holders[0].anchor, anchor, atol=1e-7)
+
+
+def test_what_changes_in_turn_counts_exchanges() -> None:
+    """Among local steps of an even number a method's turn would else be the same for ever."""
+    world, steps = World("outer", 2), []
+    for lane in world.lanes:
+        lane.compressor = Averaging()
+    for number in range(6):
+        world.step(number)
+    for lane in world.lanes:
+        steps.append([seen.step for _, seen, _ in lane.compressor.seen])  # type: ignore[attr-defined]
+    assert steps == [[0, 1, 2]] * 2
 
 
 def test_who_takes_over_from_nobody_begins_with_the_common_weights() -> None:

@@ -156,4 +156,5 @@ def test_it_learns_and_the_record_speaks_of_tokens_and_bytes(tmp_path: Path) -> 
     final = record["final"]
     assert final["bits_per_byte"] == pytest.approx(final["loss"] / math.log(2))
     assert final["perplexity"] == pytest.approx(math.exp(final["loss"]))
+    assert record["history"][-1]["bits_per_byte"] == final["bits_per_byte"]
     assert final["bits_per_byte"] < 1.5, "8 bits know nothing, log2(10) = 3.3 the letters alone"

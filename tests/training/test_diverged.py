@@ -38,6 +38,26 @@ def test_it_stops_at_once_and_can_go_on_from_before(
     assert_same_end(folder, tmp_path / "unbroken")
 
 
+@pytest.mark.parametrize(
+    ("schedule", "step", "said"),
+    [
+        (["outer", "scheduler.every=4"], 6, "step 7: a worker's weights are no longer finite"),
+        (["outer", "scheduler.every=4"], 5, r"step 5: the update made layer \S+ infinite or NaN"),  # an epoch ends
+        (["easgd", "compressor.name=none"], 6, "step 7: a worker's weights are no longer finite"),
+    ],
+)
+def test_workers_that_train_alone_hear_of_it_when_they_meet(
+    schedule: list[str], step: int, said: str, dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    words = [f"scheduler.name={schedule[0]}", *schedule[1:], "train.checkpoint_every_steps=5"]
+    start = [CONFIG] if schedule[0] == "outer" else [dense, *DENSE]
+    assert here(2, [*start, f"output.dir={folder}", *words], trouble("not_a_number", step)) == 3
+    assert re.fullmatch(f"error: {said}\n", capsys.readouterr().err)
+    assert record(folder)["status"] == "diverged"
+    assert all(int(path.name.removeprefix("step-")) <= 5 for path in checkpoints(folder))
+
+
 @pytest.mark.parametrize("rate", [1e30, 3e38])
 def test_a_rate_beyond_reason(rate: float, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What the update has spoilt is not saved, even if nobody has trained on it yet."""

@@ -99,10 +99,13 @@ def test_clipping_is_pytorchs() -> None:
     for most in (0.0, 1.0, 1e6):
         ours, theirs = flat.clone(), nn.Parameter(torch.zeros(1000))
         theirs.grad = flat.clone()
-        clip(ours, most)
+        parts = [part.clone() for part in flat.split(300)]
+        clip([ours], most)
+        clip(parts, most)
         if most:
             nn.utils.clip_grad_norm_([theirs], most)
         assert torch.allclose(ours, theirs.grad, rtol=1e-6)
+        assert torch.allclose(torch.cat(parts), theirs.grad, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,9 @@ def test_every_claim_has_its_verdict_and_a_planted_number_changes_it(tmp_path: P
     planted = section(tmp_path, claim(number=4.0), unrun)
     assert read(planted, beside=tmp_path).states["claim-mine-ratio"] == "direction reproduced"
     assert counted([mine, planted]) == {"reproduced": (1, 0), "direction reproduced": (1, 0), "not run here": (2, 0)}
+    goal = section(tmp_path, replace(claim(), where="this suite's goal"), unrun)
+    assert counted([mine, goal], papers=True) == {"reproduced": (1, 0), "not run here": (2, 0)}
+    assert counted([mine, goal], papers=False) == {"reproduced": (1, 0)}
     html = render.html([mine], tmp_path)
     assert "horovodrun -np 96 python train.py" in html and "CUDA 11.2 (Table I): what was installed." in html
 

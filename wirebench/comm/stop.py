@@ -1,8 +1,9 @@
 """Stop all ranks after the same step when any of them is told to (SIGTERM, Ctrl-C).
 
-A rank that is told to stop writes, before it begins step s, "stop after s" into the store. No rank can finish step s
-without this one's part of the exchange, so whoever looks after step s sees the entry; an entry of a later step is left
-alone, because not everybody can see that one yet. The first entry counts.
+A rank that is told to stop writes, before it begins step s, "stop after s" into the store. No rank can finish the
+exchange of step s without this one's part of it, so whoever has finished it sees the entry; an entry of a later step is
+left alone, because not everybody can see that one yet. The first entry counts. Where steps have no exchange (local
+steps), ranks look after the exchanges alone, for entries of the step that was exchanged or of one before.
 
 Between steps, in an evaluation, there is no exchange to rely on: each rank hears of a wish at its own time (`heard`),
 and the ranks compare what they heard before they act on it.
@@ -24,6 +25,8 @@ from wirebench.errors import PeerLost
 
 KEY = "stop"
 LOOK_EVERY_SECONDS = 0.5
+SETTLED_STEPS = 3
+"""After which ranks agree on how many steps that is."""
 SAME_WISH_SECONDS = 2.0
 """A launcher passes on what the terminal has sent to everybody: this soon after the first, it is the same wish."""
 
@@ -34,10 +37,12 @@ class Stopper:
     store   that all processes reach; None where this process holds all ranks
     parent  the launcher, where its death is a wish to stop, too: horovodrun's ranks are told by SIGTERM, torchrun's
             are not
+    every   steps from one look to the next; looked: the step of the last one
     """
 
     def __init__(self, store: dist.Store | None, parent: int | None = None) -> None:
         self.told = False
+        self.every, self.looked = 1, -1
         self._parent = parent
         self._regroup = False
         self._told_at = self._looked_at = 0.0
@@ -77,9 +82,21 @@ class Stopper:
                 self._store.compare_set(KEY, "", str(step))
             self._written = True
 
-    def after_step(self, step: int) -> bool:
-        """Whether step `step` was the last one; all ranks get the same answer if all ask after the same steps.
+    def looks(self, step: int, over: bool) -> bool:
+        """Whether it is time to look, `step` being the last whose exchange is done; the same on all ranks.
 
+        over  an epoch ends
+        """
+        due = (step + 1) // self.every > (self.looked + 1) // self.every
+        if step <= self.looked or not (due or over):
+            return False
+        self.looked = step
+        return True
+
+    def after_step(self, step: int) -> bool:
+        """Whether `step` or one before was to be the last; all ranks have the same answer if they ask after the same.
+
+        step  of which this rank has finished the exchange
         Raises PeerLost where the rank that keeps the store does not answer.
         """
         if self._store is None:

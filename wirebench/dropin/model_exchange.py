@@ -20,13 +20,14 @@ from wirebench.dropin.replicas import trainable
 from wirebench.dropin.unused import UnusedEverywhere
 from wirebench.errors import UserError
 from wirebench.exchange.easgd import Elastic, Pull
+from wirebench.exchange.holders import Holder, restore
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.outer import Anchored, OuterSteps
 from wirebench.exchange.overlapped import Threaded
 from wirebench.exchange.preflight import preflight
 from wirebench.gradient.conformance import name_of
 from wirebench.gradient.contract import Method, Scheduler
-from wirebench.gradient.flat import FlatGradient
+from wirebench.gradient.flat import FlatGradient, fill
 from wirebench.gradient.schedule import LayerCost
 from wirebench.profiling.calibration import Calibration
 from wirebench.profiling.exchange_timer import measure_exchange
@@ -111,6 +112,13 @@ class ModelExchange:
         self.driver.begin(step, epoch)
         self.lane.adopt()
 
+    def place(self, state: Mapping[str, Any]) -> None:
+        """Before the first forward pass: the rank's own weights, where the state has some beside those of the model."""
+        key = {"outer": Anchored.weights, "elastic": Pull.weights}.get(self.mode, "")
+        mine, named = state["compressor"].get(key), trainable(self.model)
+        if mine is not None and sorted(state["order"]) == sorted(named):
+            fill([named[name] for name in state["order"]], mine)
+
     def begin_step(self, step: int, epoch: int) -> None:
         """Before the first forward pass of a step, and after all that the one before has to do."""
         if not self.is_laid_out:
@@ -147,6 +155,7 @@ class ModelExchange:
         """The order of the gradient, the cut that a scheduler has learned, the compressor's state."""
         if not self.is_laid_out:
             raise UserError("sync.state_dict: no step is done yet")
+        self.driver.settle()
         return {
             "order": [layer.name for layer in self.flat.layers],
             "cut": self.calibration.state_dict() if self.calibration else {},
@@ -169,12 +178,12 @@ class ModelExchange:
         order: list[str] = json.loads(gather_bytes(self.engine.communicators[0], json.dumps(mine).encode())[0])
         return order
 
-    def _holder(self) -> Method | Pull | Anchored:
+    def _holder(self) -> Holder:
         """What keeps this rank's state: the compressor or, where weights are sent, its side of that."""
         return self.driver.holders[0] if isinstance(self.driver, Elastic | OuterSteps) else self.compressor
 
     def _restore(self, state: Mapping[str, Any]) -> None:
-        self._holder().load_state_dict(on_device(state["compressor"], self.flat.grad.device))
+        restore(self._holder(), [on_device(state["compressor"], self.flat.grad.device)])
         if self.calibration is not None:
             self.calibration.load_state_dict(state["cut"])
 

@@ -55,7 +55,7 @@ def synchronise(
     compressor  compressors.build(...), or any object with a Compressor's members
     scheduler   schedulers.build(...)
     collective  a name, collectives.build(...), or "" for the one of the compressor's paper, else the engine's own
-    optimizer   needed by `dear` and `easgd` alone, which update the model themselves
+    optimizer   needed by `dear`, `easgd` and `outer` alone, which update the model themselves
     scaler      the GradScaler that the loop scales its loss with
     seed        of the draws that all ranks share
     warmup_steps     first steps, which `report` leaves out
@@ -90,6 +90,11 @@ def _refuse_mode(
         raise UserError("synchronise: this scheduler updates the model itself, which a GradScaler does not allow")
     if scheduler.mode == "elastic" and conformance.name_of(method) != "none":
         raise UserError("synchronise: this scheduler sends weights, not gradients; it goes with compressor 'none'")
+    if scheduler.mode == "outer" and method.owns_momentum:
+        raise UserError(
+            f"synchronise: this scheduler has an outer momentum, and {conformance.name_of(method)!r} applies one to "
+            "what it is given"
+        )
 
 
 class Sync:
@@ -158,7 +163,7 @@ class Sync:
             self._accumulating = False
 
     def evaluation_view(self) -> AbstractContextManager[None]:
-        """Around evaluation and saving: the model is up to date and, under `easgd`, holds the centre."""
+        """Around evaluation and saving: the model is up to date, and holds easgd's centre or outer's anchor."""
         self._pause()
         if not self._exchange.is_laid_out:  # before the first step the model is what it is
             return nullcontext()
@@ -172,13 +177,14 @@ class Sync:
     def state_dict(self) -> dict[str, Any]:
         """What this rank needs to go on after a restart: order and cut of the gradient, the compressor's state.
 
-        Each rank saves its own: residuals differ. The model and the optimizer are saved as ever.
+        Each rank saves its own: residuals differ. The model and the optimizer are saved as ever, the model within
+        `evaluation_view`. It waits for what is under way, so every rank calls it after the same step.
         """
         return {**mark_state(NAME, self.compressor), "steps": self.steps, "epoch": self.epoch,
                 **self._exchange.state_dict()}  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned; before the first step."""
+        """Go on from what `state_dict` returned; before the first step, in which the model gets what it has of it."""
         if self._exchange.is_laid_out or self._begun:
             raise UserError("sync.load_state_dict: comes before the first step")
         refuse_state(state, NAME, self.compressor)
@@ -231,6 +237,8 @@ class Sync:
         """A step begins: the one before has ended."""
         self._end_step()
         self._model.check(self._exchange.flat if self._exchange.is_laid_out else None)
+        if self._pending and not self._exchange.is_laid_out:
+            self._exchange.place(self._pending)
         self._exchange.begin_step(self.steps, self.epoch)
         self._begun = True
         self._meter.run()

@@ -48,6 +48,10 @@ class Synchroniser(Protocol):
         """Around the optimizer's step."""
         ...
 
+    def met(self, step: int) -> int:
+        """Of the steps up to `step`, which this rank has done, the last that all ranks have begun for certain."""
+        ...
+
     def settle(self) -> None:
         """Before anything but a training step reads the model: finish what is still under way of the last step."""
         ...

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from wirebench.collectives.execution.executor import RequestLog
+from wirebench.errors import Diverged
 from wirebench.exchange.driver import run
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.own_weights import together
@@ -33,6 +34,8 @@ class Pull:
     """
 
     takes_over: ClassVar[bool] = True
+    exchanges: ClassVar[str] = "weights"
+    weights: ClassVar[str] = WEIGHTS
 
     def __init__(self, lane: Lane, optimizer: Optimizer, beta: float) -> None:
         self.lane, self.size = lane, lane.server.communicator.size
@@ -51,8 +54,6 @@ class Pull:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the model's weights are the rank's own then."""
-        if WEIGHTS not in state:
-            return
         self.param.copy_(state[WEIGHTS])
         self.centre.copy_(state[CENTRE])
         self.optimizer.load_state_dict(state[OPTIMIZER])
@@ -63,8 +64,11 @@ class Pull:
         The optimizer's state is the first one's.
         """
         self.load_state_dict(states[0])
-        if WEIGHTS in states[0]:
-            self.param.copy_(together([] if joins else [state[WEIGHTS] for state in states], self.centre, weight))
+        self.param.copy_(together([] if joins else [state[WEIGHTS] for state in states], self.centre, weight))
+
+    def restart(self) -> None:
+        """Begin from the model's weights, as they are now."""
+        self.centre.copy_(self.param)
 
     def magnitude(self) -> float:
         """How far the rank's own weights are from the centre, as a sum of magnitudes: what is lost with the rank.
@@ -148,7 +152,13 @@ class Elastic:
         yield
         with torch.no_grad():
             for pull, before in zip(self.holders, self._before, strict=True):
+                if not bool(pull.message.sum().isfinite()) and not bool(pull.message.isfinite().all()):
+                    raise Diverged(f"step {pull.lane.world.step}: a worker's weights are no longer finite")
                 pull.apply(before)
+
+    def met(self, step: int) -> int:
+        """Every step has a sum of all ranks."""
+        return step
 
     def settle(self) -> None:
         """Every exchange ends with its step."""

@@ -39,6 +39,10 @@ class Lockstep:
         """The optimizer steps as it is."""
         return nullcontext()
 
+    def met(self, step: int) -> int:
+        """Every step has an exchange of all ranks."""
+        return step
+
     def settle(self) -> None:
         """Every exchange ends with its step."""
 

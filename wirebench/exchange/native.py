@@ -63,6 +63,10 @@ class DdpSync:
         """The optimizer steps as it is."""
         return nullcontext()
 
+    def met(self, step: int) -> int:
+        """Every step has an exchange of all ranks."""
+        return step
+
     def settle(self) -> None:
         """The engine ends with the step."""
 
@@ -102,6 +106,10 @@ class HorovodSync:
     def stepping(self) -> AbstractContextManager[None]:
         """The gradients are synchronised already."""
         return self.optimizer.skip_synchronize()
+
+    def met(self, step: int) -> int:
+        """Every step has an exchange of all ranks."""
+        return step
 
     def settle(self) -> None:
         """The engine ends with the step."""

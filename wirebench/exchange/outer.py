@@ -8,13 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from wirebench.collectives.execution.executor import RequestLog
+from wirebench.errors import Diverged
 from wirebench.exchange.driver import Steps, advance, run
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.own_weights import together
@@ -37,6 +38,9 @@ class Anchored:
     due       by fragment, the step after which its mean is applied; NEVER: nothing is under way
     """
 
+    exchanges: ClassVar[str] = "weights' differences"
+    weights: ClassVar[str] = f"{_OWN}weights"
+
     def __init__(self, lane: Lane, optimizer: Optimizer, rule: OuterRule) -> None:
         self.lane, self.rule = lane, rule
         self.optimizer = OptimizerState(optimizer, lane.flat)
@@ -57,7 +61,10 @@ class Anchored:
         """The compressor's state, the rank's own weights and optimizer, and what all ranks share."""
         weights = self.param if self.own is None else self.own
         mine = {"weights": weights, "optimizer": self.optimizer.state_dict()}
-        shared = {"anchor": self.anchor, "velocity": self.velocity, "message": self.message, "due": self.due}
+        shared = {
+            "anchor": self.anchor, "velocity": self.velocity, "message": self.message,
+            "due": self.due, "cuts": self._cuts(),
+        }  # fmt: skip
         return {
             **self.lane.compressor.state_dict(),
             **{f"{_OWN}{name}": value for name, value in mine.items()},
@@ -67,26 +74,48 @@ class Anchored:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the model's weights are the rank's own then."""
         self.lane.compressor.load_state_dict(_compressors(state))
-        if f"{_OWN}weights" not in state:
-            return
-        self.param.copy_(state[f"{_OWN}weights"])
-        self.optimizer.load_state_dict(state[f"{_OWN}optimizer"])
-        for name, mine in (("anchor", self.anchor), ("velocity", self.velocity), ("message", self.message)):
-            mine.copy_(state[f"{_SHARED}{name}"])
-        due = state[f"{_SHARED}due"].to("cpu")
-        # Fragments that are cut otherwise now begin anew: what was under way stays in the workers' own weights.
-        self.due = due.clone() if due.shape == self.due.shape else torch.full_like(self.due, NEVER)
+        due, cuts = self._load(state)
+        if torch.equal(cuts, self._cuts()):
+            self.due = due
+        else:
+            self._land(due, cuts)
 
     def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:
         """Begin in another world, as far from the anchor as the ranks that are taken over were (own_weights.py).
 
-        The inner optimizer's state is the first one's.
+        The inner optimizer's state is the first one's. What is under way is applied now: the other world counts its
+        steps otherwise.
         """
-        self.load_state_dict(states[0])
-        if f"{_OWN}weights" in states[0]:
-            own = [] if joins else [state[f"{_OWN}weights"] for state in states]
-            self.param.copy_(together(own, self.anchor, weight))
+        due, cuts = self._load(states[0])
+        own = [] if joins else [state[self.weights] for state in states]
+        self.param.copy_(together(own, self.anchor, weight))
+        self._land(due, cuts)
         self.lane.compressor.take_over([_compressors(state) for state in states], joins, weight)
+
+    def restart(self) -> None:
+        """Begin from the model's weights, as they are now, with nothing remembered of any exchange."""
+        self.anchor.copy_(self.param)
+        self.velocity.zero_()
+        self.due.fill_(NEVER)
+
+    def _load(self, state: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Weights and what belongs to them; `due` and the cuts of the fragments that it is of."""
+        self.param.copy_(state[self.weights])
+        self.optimizer.load_state_dict(state[f"{_OWN}optimizer"])
+        for name, mine in (("anchor", self.anchor), ("velocity", self.velocity), ("message", self.message)):
+            mine.copy_(state[f"{_SHARED}{name}"])
+        return state[f"{_SHARED}due"].cpu().clone(), state[f"{_SHARED}cuts"].cpu()
+
+    def _land(self, due: Tensor, cuts: Tensor) -> None:
+        """Apply the means that are under way, of fragments with these cuts, although their delay is not over."""
+        for at, (start, stop) in zip(due.tolist(), cuts.tolist(), strict=True):
+            if at != NEVER:
+                self.apply(slice(start, stop))
+        self.due.fill_(NEVER)
+
+    def _cuts(self) -> Tensor:
+        """Where each fragment begins and ends, shape (fragments, 2)."""
+        return torch.tensor([(bucket.start, bucket.stop) for bucket in self.lane.buckets])
 
     def magnitude(self) -> float | None:
         """How far the rank's own weights are from the anchor, and what its compressor remembers of such differences.
@@ -102,9 +131,9 @@ class Anchored:
         torch.sub(self.anchor[piece], self.param[piece], out=self.message[piece])
         return replace(bucket, grad=self.message[piece], param=self.anchor[piece])
 
-    def apply(self, bucket: Bucket) -> None:
-        """Let the outer optimizer step with the mean difference, and bring the weights to the anchor."""
-        piece, rule = slice(bucket.start, bucket.stop), self.rule
+    def apply(self, piece: slice) -> None:
+        """Let the outer optimizer step with this piece of the mean difference, and bring the weights to the anchor."""
+        rule = self.rule
         mean, anchor, velocity = self.message[piece], self.anchor[piece], self.velocity[piece]
         if rule.momentum:
             velocity.mul_(rule.momentum).add_(mean)
@@ -130,7 +159,7 @@ class OuterSteps:
         self.holders = [Anchored(lane, optimizer, rule) for lane, optimizer in zip(lanes, optimizers, strict=True)]
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="exchange") if overlaps else None
         self._under_way: dict[int, Future[None]] = {}
-        self._step = 0
+        self._step, self._met = 0, -1
         for lane in lanes:
             lane.attach(lambda _: None)
         self._device = lanes[0].flat.grad.device
@@ -164,6 +193,10 @@ class OuterSteps:
                 if self.rule.starts(number, self._step):
                     self._send(number)
 
+    def met(self, step: int) -> int:
+        """The last step after which a fragment was sent that is applied by now: each rank has begun that one."""
+        return self._met
+
     def settle(self) -> None:
         """Wait for what is under way; it is applied when it is due."""
         for number in list(self._under_way):
@@ -195,7 +228,8 @@ class OuterSteps:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, number: int) -> None:
-        worlds = [lane.world for lane in self.lanes]
+        # Methods that change with the step (a factor in turn, a leader in turn) count exchanges, not local steps.
+        worlds = [replace(lane.world, step=self._step // self.rule.every) for lane in self.lanes]
         fragments = [holder.put(holder.lane.buckets[number]) for holder in self.holders]
         for holder in self.holders:
             holder.due[number] = self._step + self.rule.delay
@@ -213,8 +247,12 @@ class OuterSteps:
             with self._clock.phase("exchange_exposed", within="update"):
                 self._wait(number)
         for holder in self.holders:
-            holder.apply(holder.lane.buckets[number])
+            bucket = holder.lane.buckets[number]
+            if not bool(holder.message[bucket.start : bucket.stop].isfinite().all()):
+                raise Diverged(f"step {self._step}: a worker's weights are no longer finite")
+            holder.apply(slice(bucket.start, bucket.stop))
             holder.due[number] = NEVER
+        self._met = max(self._met, self._step - self.rule.delay)
 
     def _wait(self, number: int) -> None:
         """Return when the fragment's mean is there; raises what its exchange raised."""

@@ -96,6 +96,10 @@ class Threaded:
         """The optimizer steps as it is."""
         return nullcontext()
 
+    def met(self, step: int) -> int:
+        """Every step has an exchange of all ranks."""
+        return step
+
     def settle(self) -> None:
         """Every exchange ends with its step."""
 

@@ -146,6 +146,14 @@ def backward_order(model: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> 
     return BackwardOrder(seen + rest[::-1], rest)
 
 
+@torch.no_grad()
+def fill(parameters: Sequence[nn.Parameter], flat: Tensor) -> None:
+    """Give parameters that are no views of it the values of a flat vector that has them in this order."""
+    names = [str(place) for place in range(len(parameters))]
+    for layer, parameter in zip(_lay_out(names, parameters), parameters, strict=True):
+        parameter.copy_(_view(flat, layer, parameter))
+
+
 def check_alike(named: dict[str, nn.Parameter]) -> None:
     """UserError where there is no trainable parameter, or where they are not all of one real dtype."""
     if not named:

@@ -60,6 +60,7 @@ def rows(record: Record) -> dict[str, str]:
         "status": record["status"],
         f"{unit_of(record)}/s [p10 - p90]": _spread(record["images_per_second"], _rate)
         + _beside(expected.get("images_per_second"), _rate),
+        **_mean_rate(record),
         **_tokens(record),
         "step ms [p10 - p90]": _spread(record["step_seconds"], _milliseconds),
         **_prediction(record.get("prediction")),
@@ -81,9 +82,18 @@ def rows(record: Record) -> dict[str, str]:
     return lines
 
 
+def _mean_rate(record: Record) -> dict[str, str]:
+    """The rate of the mean step, where that is no step of the usual kind: with local steps most exchange nothing."""
+    mean, median = record["images_per_second"].get("mean"), record["images_per_second"]["median"]
+    if not mean or not median or record["config"].get("scheduler", {}).get("every", 1) == 1:
+        return {}
+    return {f"{unit_of(record)}/s with exchanges": _rate(mean)}
+
+
 def _tokens(record: Record) -> dict[str, str]:
-    """Where a sample is a sequence, how many tokens a second are trained on."""
-    tokens, rate = record.get("samples", {}).get("tokens"), record["images_per_second"]["median"]
+    """Where a sample is a sequence, how many tokens a second are trained on; of local steps, with their exchanges."""
+    kind = "mean" if _mean_rate(record) else "median"
+    tokens, rate = record.get("samples", {}).get("tokens"), record["images_per_second"][kind]
     return {"tokens/s": _or_missing(rate, lambda value: _rate(value * tokens))} if tokens else {}
 
 

@@ -25,6 +25,8 @@ from wirebench.utils.files import keeping, remove, write_atomically
 from wirebench.utils.parsing import json_of
 
 RUNS = Path("results/runs")
+TESTED = ("top1", "top5", "perplexity", "bits_per_byte")
+"""What an evaluation adds to an epoch's entry."""
 
 
 def run_directory(config: configuration.Config, utc_now: datetime, root: str | Path = RUNS) -> Path:
@@ -137,7 +139,7 @@ class RunRecord:
     def epoch(self, entry: dict[str, Any]) -> None:
         """Append {epoch, seconds, loss, top1, ...} to the history; its scalars stand at the last step."""
         self._history.append(dict(entry))
-        names = {key: f"test/{key}" if key.startswith("top") else f"epoch/{key}" for key in entry if key != "epoch"}
+        names = {key: f"{'test' if key in TESTED else 'epoch'}/{key}" for key in entry if key != "epoch"}
         with self._keeping("tb"):
             self._scalars.add({name: entry[key] for key, name in names.items()}, self._last_step, self._first_step)
 

@@ -2,12 +2,13 @@
 
 Several are counted: a method that sums sketches cannot tell whose NaN it got, and makes a whole bucket NaN.
 
-The averaged gradient is the same on all ranks, so all of them stop at the same step. On a GPU the values are copied to
+The averaged gradient is the same on all ranks, so all of them stop at the same step. Where ranks train alone for a
+while their drivers look at what they exchange, instead (exchange/outer.py, easgd.py). On a GPU the values are copied to
 the host without waiting and looked at when the device has passed the step.
 """
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -34,11 +35,12 @@ class _Note(NamedTuple):
 class Guard:
     """Watches one worker's steps.
 
-    lag  steps after which a step is looked at: 0 on a CPU, 2 on a GPU, which has passed it by then or soon will
+    lag    steps after which a step is looked at: 0 on a CPU, 2 on a GPU, which has passed it by then or soon will
+    alone  the gradient is this rank's own, and its loss says nothing to the others: neither raises anything
     """
 
-    def __init__(self, flat: FlatGradient) -> None:
-        self._flat = flat
+    def __init__(self, flat: FlatGradient, alone: bool = False) -> None:
+        self._flat, self.alone = flat, alone
         self.lag = 2 if flat.grad.device.type == "cuda" else 0
         self._notes: deque[_Note] = deque()
 
@@ -48,7 +50,12 @@ class Guard:
 
         Where no parameter has a gradient yet, as with a split schedule, `note_gradient` has to follow.
         """
-        self._notes.append(_Note(step, _to_host(loss.detach(), loss.device.type == "cuda"), []))
+        on_gpu = loss.device.type == "cuda"
+        self._notes.append(_Note(step, _to_host(loss.detach(), on_gpu), []))
+        if self.alone:
+            passed = torch.cuda.current_stream(loss.device).record_event() if on_gpu else None
+            self._notes[-1] = self._notes[-1]._replace(norms=torch.zeros(()), passed=passed)
+            return
         pairs = zip(self._flat.layers, self._flat.parameters, strict=True)
         gradients = {layer.name: parameter.grad for layer, parameter in pairs if parameter.grad is not None}
         if gradients:
@@ -81,15 +88,19 @@ class Guard:
         if not on_gpu and not bool(norms.isfinite().all()):
             _look_closer(note.step, gradients)
 
-    def parameters(self, step: int) -> None:
-        """Raise Diverged where the update of step `step` made a parameter infinite; waits for the device.
+    def parameters(self, step: int, workers: Sequence[Tensor], total: Callable[[Sequence[Tensor]], Tensor]) -> None:
+        """Raise Diverged, on all ranks alike, where the update of `step` made a worker's parameter infinite.
 
-        Call it before the parameters are kept: a checkpoint that cannot be trained on is not a good one.
+        workers  flat parameters of those in this process; total: over ranks, of a number of each of them
+        Call it before the parameters are kept: a checkpoint that cannot be trained on is not a good one. It waits for
+        the device.
         """
-        if not bool(self._flat.param.isfinite().all()):
-            for layer, parameter in zip(self._flat.layers, self._flat.parameters, strict=True):
-                if not bool(parameter.isfinite().all()):
-                    raise Diverged(f"step {step}: the update made layer {layer.name} infinite or NaN")
+        if not total([(~each.isfinite().all()).double().cpu().view(1) for each in workers]).item():
+            return
+        for layer, parameter in zip(self._flat.layers, self._flat.parameters, strict=True):
+            if not bool(parameter.isfinite().all()):
+                raise Diverged(f"step {step}: the update made layer {layer.name} infinite or NaN")
+        raise Diverged(f"step {step}: the update made another worker's parameters infinite or NaN")
 
     def losses(self, up_to_step: int) -> list[tuple[int, float]]:
         """(step, loss) of the steps up to `up_to_step`, waiting for them; raises Diverged for a bad one."""
@@ -102,7 +113,7 @@ class Guard:
             if note.passed is not None and not bool(note.norms.isfinite().all()):
                 places = (~note.norms.isfinite()).nonzero().flatten().tolist()
                 raise _not_finite(note.step, [note.layers[place] for place in places])
-            if not bool(note.loss.isfinite()):
+            if not self.alone and not bool(note.loss.isfinite()):
                 raise Diverged(f"step {note.step}: the loss is {note.loss.item()}")
             known.append((note.step, note.loss.item()))
         return known

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from wirebench.comm.peers import reporting_loss
+from wirebench.data.base import text_measures
 from wirebench.errors import Diverged
 from wirebench.training.trainer import Trainer
 
@@ -56,6 +57,7 @@ def close_epoch(run: Trainer, stop: bool) -> dict[str, float] | None:
         "eval_seconds": seconds if evaluation else None,
         "top1": evaluation.get("top1"),
         "top5": evaluation.get("top5"),
+        **text_measures(run.workers[0].shard.dataset, evaluation.get("loss")),
         "test_loss": evaluation.get("loss"),
         "seconds_total": run.state.seconds,
         "wire_bytes_total": run.traffic.total,

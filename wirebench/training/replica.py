@@ -51,6 +51,15 @@ class Replica:
         """After the last micro-batch of a step."""
         self.epoch_loss += self.loss
 
+    def gradients(self, *, whole: bool) -> list[Tensor]:
+        """What the optimizer steps with: the flat gradient or, where an engine's own synchroniser fills them, each's.
+
+        whole  the gradient is the flat one
+        """
+        if whole:
+            return [self.flat.grad]
+        return [parameter.grad for parameter in self.flat.parameters if parameter.grad is not None]
+
     def forward(self, images: Tensor, labels: Tensor, step: int, part: int, batch: int = 0) -> Tensor:
         """Loss of one micro-batch, weighted so that the micro-batches of a step add up to the step's mean loss.
 

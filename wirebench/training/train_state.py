@@ -11,9 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from wirebench.data.shard import Entry
-from wirebench.exchange.easgd import Pull
-from wirebench.exchange.outer import Anchored
-from wirebench.gradient.contract import Method
+from wirebench.exchange.holders import Holder, exchanged, exchanges, restore
 from wirebench.gradient.optimizer_state import OptimizerState
 from wirebench.training.replica import Replica
 from wirebench.training.resharding import RankState, position
@@ -32,10 +30,6 @@ class Stateful(Protocol):
         ...
 
 
-Holder = Method | Pull | Anchored
-"""What keeps a rank's state of the exchange: its compressor or, where weights are sent, its side of that."""
-
-
 class TrainState:
     """Where a run stands, on this process's ranks.
 
@@ -45,6 +39,7 @@ class TrainState:
     step         the next step to do
     history      the epochs that are summed up
     worlds       changes of the world that an elastic run has gone through, as in the record
+    left_behind  what of the state that was loaded does not go with this run's schedule, in words
     open_epoch   of the history's entry of an epoch that is trained but not evaluated yet, what is known
     """
 
@@ -62,6 +57,7 @@ class TrainState:
         self.history: list[dict[str, Any]] = []
         self.open_epoch: dict[str, Any] | None = None
         self.worlds: list[dict[str, Any]] = []
+        self.left_behind = ""
         self._seconds_before, self._began = 0.0, time.perf_counter()
 
     @property
@@ -132,11 +128,17 @@ class TrainState:
             optimizer.load_state_dict(state["model"]["optimizer"])
         for worker, compressor, rank_state in zip(self.workers, self.compressors, state["ranks"], strict=True):
             _load_rank(worker, compressor, rank_state)
-        progress = state["progress"]
+        progress, before = state["progress"], exchanged(state["ranks"][0].states[0]["compressor"])
         for worker in self.workers:
             worker.shard.entry = Entry(*progress["entry"]) if progress.get("entry") else None
         self.step, self._seconds_before = progress["step"], progress["seconds"]
         self.warnings[:] = progress["warnings"]
+        if before != (now := exchanges(self.compressors[0])):
+            self.left_behind = (
+                f"train.resume: the earlier run exchanged {before}, and this one exchanges {now}: it begins from the "
+                "model, and what ranks had held back is left behind"
+            )
+            self.warnings.append(self.left_behind)
         self.worlds = progress.get("worlds", [])
         # A run that max_steps ended within an epoch has summed that one up already; it goes on now.
         whole = self.step // self.steps_per_epoch
@@ -168,7 +170,4 @@ def _load_rank(worker: Replica, compressor: Holder, rank_state: RankState[dict[s
     losses = sum(state["epoch_loss"] for state in rank_state.states)
     worker.epoch_loss.copy_(losses * (not rank_state.joins))
     kept = [on_device(state["compressor"], worker.device) for state in rank_state.states]
-    if rank_state.joins or len(kept) > 1 or rank_state.weight != 1:
-        compressor.take_over(kept, rank_state.joins, rank_state.weight)
-    else:
-        compressor.load_state_dict(kept[0])
+    restore(compressor, kept, rank_state.joins, rank_state.weight)

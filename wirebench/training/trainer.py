@@ -9,7 +9,7 @@ import torch
 
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes, reporting_loss
-from wirebench.comm.stop import Stopper, steps_between_looks
+from wirebench.comm.stop import SETTLED_STEPS, Stopper, steps_between_looks
 from wirebench.config.loader import Config
 from wirebench.exchange.consistency import check_averages, check_parameters
 from wirebench.exchange.diagnostics import Health, held_back
@@ -36,8 +36,6 @@ from wirebench.training.step_log import StepLog
 from wirebench.training.train_state import TrainState
 from wirebench.utils.files import keeping
 from wirebench.utils.processes import age
-
-SETTLED_STEPS = 3
 
 
 @dataclass
@@ -78,7 +76,6 @@ class Trainer:
     interfaces: InterfaceWatch = field(default_factory=InterfaceWatch)
     cores: CoreWatch = field(default_factory=CoreWatch)
     _extra: dict[str, float] = field(default_factory=dict)
-    _look_every: int = 1
     _startup_seconds: float | None = None
     _steps_began: float = field(default_factory=time.perf_counter)
     epoch_began: float = field(default_factory=time.perf_counter)
@@ -101,6 +98,7 @@ class Trainer:
     def resume(self) -> None:
         """Training begins, or goes on where the checkpoint that was loaded left it."""
         self.first_step = self.state.step
+        self.stopper.looked = self.first_step - 1
         left = self.state.open_epoch
         if left is not None and left["epoch"] >= self.step // self.steps_per_epoch and self.step < self.total_steps:
             # max_steps ended the earlier run within an epoch, which goes on now.
@@ -187,13 +185,14 @@ class Trainer:
 
     def asked_to_stop(self) -> bool:
         """Whether all ranks stop here, because one of them was told to."""
-        if self.step % self._look_every and self.step % self.steps_per_epoch:
+        met = self.synchroniser.met(self.step - 1)
+        if not self.stopper.looks(met, self.step % self.steps_per_epoch == 0):
             return False
         if self.engine.device.type == "cuda":
             # The host runs ahead of the device, and only the device's step proves that the others have begun it.
             torch.cuda.synchronize(self.engine.device)
         with reporting_loss():
-            return self.stopper.after_step(self.step - 1)
+            return self.stopper.after_step(met)
 
     def checkpoint_due(self) -> bool:
         """Whether the config asks for a checkpoint after this many steps."""
@@ -284,15 +283,16 @@ class Trainer:
         self.engine.close()
 
     def check_parameters(self) -> None:
-        """Raise Diverged where they are not finite, UserError where the ranks' differ."""
-        self.guard.parameters(self.step - 1)
+        """Raise Diverged where a rank's are not finite, on all alike, UserError where the ranks' differ."""
         parameters = [worker.flat.param for worker in self.workers]
+        self.guard.parameters(self.step - 1, parameters, self.engine.sum_over_ranks)
         with self.synchroniser.evaluation_view():
             check_parameters(self.engine.communicators, parameters, self.step - 1, self.config)
 
     def _agree_on_looks(self) -> None:
         """Rank 0 says how often everybody looks whether to stop, from the time a step takes."""
         seconds = (time.perf_counter() - self._steps_began) / SETTLED_STEPS
+        self.synchroniser.settle()  # a thread may be in an exchange of the same communicator
         every = torch.tensor([steps_between_looks(seconds)])
         self.engine.communicators[0].broadcast([every]).wait()
-        self._look_every = int(every.item())
+        self.stopper.every = int(every.item())

@@ -2,10 +2,12 @@
 
 It is the first worker's training loss, in local steps that of its own weights. A step takes what a worker computed, by
 the record, and what its requests cost on the network, by the cost model. Where steps differ (local steps, dense steps)
-the requests are those of the last step, which exchanges, and all others cost as much more or less as they sent. An
+the requests are those of the last step, which exchanges, and all others cost as much more or less as they sent; so does
+a part of a run. An
 exchange comes after the backward pass; only what an outer step with a delay sends has those steps' time.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +41,10 @@ class Pace(NamedTuple):
     def seconds(self) -> float:
         """Of a step."""
         return self.computing + self.exposed
+
+    def until(self, point: Sequence[float], last: Sequence[float]) -> float:
+        """Seconds until a point of the curve of which `last` is the last: its exchanges are as many as its bytes."""
+        return self.computing * point[0] + self.exposed * last[0] * (point[2] / last[2] if last[2] else 0.0)
 
     @property
     def at_best(self) -> float:

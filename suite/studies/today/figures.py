@@ -1,4 +1,4 @@
-"""Training loss by bytes and by seconds: a panel for each family of methods, dense training in all of them.
+"""Training loss by bytes and by seconds: a panel for each family of methods, dense training in all if it has a place.
 
 Dense training on fewer tokens has no curve: it is compared at its end.
 """
@@ -13,7 +13,6 @@ from suite.figures.style import Figure, around, grid
 from suite.studies.convergence.rows import Method
 from suite.studies.notes import NotedRun
 from suite.studies.today.curve import WINDOW, pace
-from suite.studies.today.outcome import runs_of
 from suite.studies.today.tasks import DENSE, SHORTER
 from suite.studies.today.times import yardstick
 
@@ -24,12 +23,12 @@ UP = "first worker's training loss, nats"
 FAMILIES = {
     "local steps": {
         "diloco": colours.BLUE, "diloco momentum=0.5": colours.SKY, "streaming_diloco": colours.GREEN,
-        "local_sgd": colours.PINK,
+        "local_sgd": colours.PINK, "local_sgd every=2": colours.ORANGE,
     },
     "local steps, compressed": {
         "sparseloco": colours.VERMILLION, "sparseloco k=512": colours.BLUE, "sparseloco k=4096": colours.GREEN,
         "sparseloco topk": colours.PINK, "sparseloco every=10": colours.ORANGE, "sparseloco every=2": colours.SKY,
-        "sparseloco every=2 beta=1": colours.WINE,
+        "sparseloco every=2 beta=1": colours.WINE, "topk of steps": colours.OLIVE,
     },
     "updates in place of gradients": {
         "demo": colours.BLUE, "dion": colours.VERMILLION, "lion_sign": colours.GREEN, "zero_one_adam": colours.PINK,
@@ -55,7 +54,7 @@ def against_seconds(task: str, methods: Sequence[Method], gbit: float) -> Figure
 
     def place(run: NotedRun, point: Sequence[float]) -> float | None:
         found = pace(run, gbit, by.passes) if run.folder in by.quiet else None
-        return None if found is None else found.seconds * point[0]
+        return None if found is None else found.until(point, run.note["curve"][-1])
 
     title = f"Loss by time at {gbit:g} Gbit/s: {task}"
     return _figure(title, methods, "seconds, computing measured and exchange simulated", place)
@@ -72,12 +71,14 @@ def _figure(title: str, methods: Sequence[Method], across: str, place: Place) ->
         curves([*dense, *those], x, y, family.capitalize(), width=WIDTH, height=HEIGHT)
         for family, those in _families(lines).items()
     ] or [curves(dense, x, y, "Dense alone", width=WIDTH, height=HEIGHT)]
-    seeds = counted((len(method.runs) for method in shown), "seed")
-    where = provenance(run.has("environment") or {} for run in runs_of(shown))
+    drawn = {method.label: [run for run in method.runs if _has_place(run, place)] for method in shown}
+    seeds = counted((len(drawn[label]) for label in lines), "seed")
+    where = provenance(run.has("environment") or {} for runs in drawn.values() for run in runs)
+    left_out = [label for label in drawn if label not in lines]
     note = (
         f"Means over {seeds} and {WINDOW} steps, bands from the least to the largest; between exchanges the weights "
         f"are the worker's own. {where}."
-    )
+    ) + (f" Without a run that keeps the rule of load: {', '.join(left_out)}." if left_out else "")
     columns = min(ACROSS, len(panels))
     return grid(panels, title, note, columns, columns * (WIDTH + 170))
 
@@ -98,10 +99,14 @@ def _colour(label: str) -> str:
     return FAMILIES.get(_family(label), {}).get(label) or colours.method(label)
 
 
+def _has_place(run: NotedRun, place: Place) -> bool:
+    return any(place(run, point) for point in run.note["curve"])
+
+
 def _curve(method: Method, place: Place) -> Iterator[Curve]:
     """The mean curve of its runs that have a place on the axis, as far as all of these came."""
-    every = [[(place(run, point), point[1]) for point in run.note["curve"]] for run in method.runs]
-    runs = [points for points in every if any(at for at, _ in points)]
+    those = [run for run in method.runs if _has_place(run, place)]
+    runs = [[(place(run, point), point[1]) for point in run.note["curve"]] for run in those]
     whole = []
     for each in zip(*runs, strict=False):
         places = [at for at, _ in each if at]

@@ -3,6 +3,7 @@
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from typing import NamedTuple
 
 from suite.studies.convergence.rows import Method
 from suite.studies.significance import Comparison
@@ -14,7 +15,10 @@ Cost = Callable[[Method], float | None]
 
 
 def fronts(methods: Sequence[Method], by: Yardstick) -> list[str]:
-    """The table. A method that its seeds do not tell apart from the cheaper one before it is marked."""
+    """The table. A method that its seeds do not tell apart from the cheaper one before it is marked.
+
+    methods  all of a task, dense training on fewer tokens, too
+    """
 
     def seconds(rate: float, overlapped: bool) -> Cost:
         def of(method: Method) -> float | None:
@@ -30,16 +34,29 @@ def fronts(methods: Sequence[Method], by: Yardstick) -> list[str]:
     found = {name: marked(methods, cost) for name, cost in costs.items()}
     return [
         "Nobody reaches a smaller mean loss for less, cheapest first. `near`: dearer than a method on the front, with "
-        "a mean loss that is no smaller, but its seeds do not tell the two apart:",
+        "a mean loss that is no smaller, but its seeds do not tell the two apart. `of`: how many methods have it; "
+        "one without a run that keeps the rule of load has no time, and is on no front of times:",
         "",
-        *table(("cost", "methods", "near"), [[name, words, near] for name, (words, near, _) in found.items()]),
-        multiplicity(compared for _, _, those in found.values() for compared in those),
+        *table(
+            ("cost", "of", "methods", "near"),
+            [[name, f"{each.known} of {len(methods)}", each.words, each.near] for name, each in found.items()],
+        ),
+        multiplicity(compared for each in found.values() for compared in each.compared),
         "",
     ]
 
 
-def marked(methods: Sequence[Method], cost: Cost) -> tuple[str, str, list[Comparison | None]]:
-    """The front in words, who is near it, and the comparisons that this rests on."""
+class Marked(NamedTuple):
+    """A front in words, who is near it, the comparisons that this rests on, and how many methods have a cost."""
+
+    words: str
+    near: str
+    compared: list[Comparison | None]
+    known: int
+
+
+def marked(methods: Sequence[Method], cost: Cost) -> Marked:
+    """The front of these methods by this cost."""
     known = {method.label: losses(method) for method in methods}
     points = {
         method.label: (price, statistics.mean(known[method.label]))
@@ -61,7 +78,8 @@ def marked(methods: Sequence[Method], cost: Cost) -> tuple[str, str, list[Compar
     }
     beaten = {name: against(known[ahead], known[name], margin=0.0) for name, ahead in behind.items()}
     near = [name for name, one in beaten.items() if one is None or one.said != "better"]
-    return ", ".join([*names[:1], *words]) or "-", ", ".join(near) or "-", [*compared, *beaten.values()]
+    every = [*compared, *beaten.values()]
+    return Marked(", ".join([*names[:1], *words]) or "-", ", ".join(near) or "-", every, len(points))
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:

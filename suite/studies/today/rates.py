@@ -21,7 +21,8 @@ from wirebench.utils.markdown import table
 
 RATES = {f"{name}_rates": task for name, task in TASKS.items()}
 """The parts, and what they train."""
-SEARCHED = (DENSE, "demo", "dion", "lion_sign", "zero_one_adam")
+SEARCHED = (DENSE, "demo", "dion", "lion_sign", "zero_one_adam", "onebit_adam")
+"""Dense training, and whatever has a rate of its own; all else has that of dense training."""
 FACTORS = (1 / 3, 3)
 LENGTH = ("epochs", "steps")
 """Settings in which dense training on fewer tokens differs from all others."""
@@ -31,11 +32,18 @@ _RATE, _DECAY = "optimizer.lr", "optimizer.weight_decay"
 
 
 def at_other_rates(task: Task, names: Sequence[str] | None) -> list[Composition]:
-    """The methods at other rates than the task's, or those that are named; UserError for one that is not searched."""
-    if unknown := next((name for name in names or () if name not in SEARCHED), None):
-        raise UserError(f"--methods: no {unknown!r}; there is: {', '.join(SEARCHED)}")
+    """The methods at other rates than the task's: of those that are named, such as have a rate of their own.
+
+    UserError for one that the task does not have, and where none has a rate of its own.
+    """
+    compositions(task, names)
+    chosen = [name for name in dict.fromkeys(names or SEARCHED) if name in SEARCHED]
+    if not chosen:
+        raise UserError(
+            f"--methods: none of {', '.join(names or ())} has a rate of its own; {', '.join(SEARCHED)} have"
+        )
     found = []
-    for each in compositions(task, list(dict.fromkeys(names or SEARCHED))):
+    for each in compositions(task, chosen):
         usual = loader.load(ROOT / task.config, list(each.overrides)).optimizer
         for rate in (float(f"{factor * usual.lr:.2g}") for factor in FACTORS):
             decay = usual.weight_decay * usual.lr / rate
@@ -45,9 +53,9 @@ def at_other_rates(task: Task, names: Sequence[str] | None) -> list[Composition]
 
 
 def better_rate(method: Method, others: Sequence[Method]) -> str:
-    """What the search says against judging a method's loss: another rate has less of it, or none was tried; else "".
+    """What the search says against a method's loss: another rate has less of it, or none was tried; else "".
 
-    others  the runs at other rates; a method that is not SEARCHED has the rate of dense training
+    others  the runs at other rates
     """
     if method.label not in SEARCHED:
         return ""

@@ -104,6 +104,6 @@ def _but_the_seed(run: NotedRun) -> list[str] | None:
 
 
 def python_of(run: NotedRun) -> str | None:
-    """The version whose standard library it read, to its minor number; None where the record does not say."""
-    version = run.has("environment", "versions", "python")
-    return version.rpartition(".")[0] if version and run.has("config", "data", "name") == "python_sources" else None
+    """The version whose standard library it read: an edit of a release moves all text behind it; None: not known."""
+    version: str | None = run.has("environment", "versions", "python")
+    return version if run.has("config", "data", "name") == "python_sources" else None

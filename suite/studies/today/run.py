@@ -148,7 +148,7 @@ def planned(options: argparse.Namespace, name: str) -> Sequence[Planned]:
     if name == SPEED:
         return speed.trainings(options.methods, seeds, more)
     if name in NETWORKS:
-        return [Rated(), Predicted(name), *order.trainings(name, options.methods, seeds, more)]
+        return [Rated(), Predicted(name, options.out / name), *order.trainings(name, options.methods, seeds, more)]
     task, searched = TRAINED[name], name in RATES
     chosen = (at_other_rates if searched else compositions)(task, options.methods)
     usual = range(1 if searched else task.seeds)

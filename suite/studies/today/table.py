@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from suite.studies import trust
 from suite.studies.convergence.rows import Method, shared
 from suite.studies.findings import Finding, claims_table
-from suite.studies.significance import Comparison
+from suite.studies.significance import LEVEL, Comparison
 from suite.studies.today.curve import WINDOW, steps_of
 from suite.studies.today.fronts import fronts
 from suite.studies.today.outcome import against, bytes_of, losses, multiplicity, runs_of
@@ -14,6 +14,10 @@ from suite.studies.today.tasks import DENSE, SHORTER
 from suite.studies.today.times import equal_time, steps_table, yardstick
 from wirebench.utils.markdown import table
 
+INTERVALS = (
+    f"A ratio of losses has its {100 - 200 * LEVEL:.0f} % interval in brackets: beyond either end Welch's one-sided "
+    f"test is below {100 * LEVEL:.0f} %."
+)
 HEAD = ("method", "seeds", "test loss", "over dense", "than dense", "metric", "bytes of a run", "fewer bytes", "rate")
 
 
@@ -26,12 +30,12 @@ def document(task: str, methods: Sequence[Method], found: Sequence[Finding], fig
     dense = next((method for method in whole if method.label == DENSE), None)
     compared = {method.label: _compared(method, dense) for method in whole}
     lines = [f"# The methods of today: {task}", "", *_setting(whole or methods)]
-    lines += table(HEAD, [_cells(method, dense, compared[method.label]) for method in whole])
+    lines += table(HEAD, [_cells(method, dense, compared.get(method.label)) for method in methods])
     lines += [multiplicity(compared.values()), ""]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
-    lines += claims_table(found)
+    lines += [*claims_table(found), INTERVALS, ""]
     by = yardstick(methods)
-    lines += [*steps_table(whole, by), *equal_time(methods, by), *fronts(whole, by)]
+    lines += [*steps_table(methods, by), *equal_time(methods, by), *fronts(methods, by)]
     lines += [
         f"Curves are the first worker's training loss, means over {WINDOW} steps, which hold whole rounds. Between "
         "exchanges of an outer step the weights are the worker's own, so that the curve is not that of the model which "
@@ -49,7 +53,7 @@ def _setting(methods: Sequence[Method]) -> list[str]:
     return [
         f"{usual.get('model')}{f' ({size})' if size else ''} with {methods[0].runs[0].record['parameters']:,} "
         f"parameters on {usual.get('data')}, {usual.get('workers')} virtual workers of {usual.get('batch size')} "
-        f"samples, {steps} steps. The loss is that "
+        f"samples, {steps} steps; {' and '.join(SHORTER)} see a half and a quarter of the samples. The loss is that "
         "of the test set at the end of the run, in nats; after its sign, the standard deviation over seeds. Bytes are "
         "those that a worker sends, and a rate is the largest of a worker's optimizer in the run. Made by `wirebench "
         f"study today run` on {', '.join(machines)}; {methods[0].label} by "

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from suite.compose.resolve import PLAIN_SGD
-from suite.studies.convergence.tasks import Composition, Task
+from suite.studies.convergence.tasks import WARMUP, Composition, Task
 from wirebench.errors import UserError
 
 DENSE, HALF, QUARTER = "dense", "dense half", "dense quarter"
@@ -16,6 +16,8 @@ STEPS = {GPT.name: 420, RESNET.name: 3120}
 """Of a whole run: a multiple of the local steps, so that its last step exchanges."""
 
 _DENSITY = "compressor.density=0.01"
+_WARMUP = f"compressor.warmup={[share for share in WARMUP if share > 0.01]}"
+"""By epochs, as in the study of convergence; the GPT has one epoch, and is compressed from the first step on."""
 _OUTER = ("scheduler.name=outer", "scheduler.every=30")
 _PLAIN_OUTER = (*_OUTER, "scheduler.rate=1", "scheduler.momentum=0", "scheduler.nesterov=false")
 STREAMING = (*_OUTER, "scheduler.fragments=3", "scheduler.delay=5", "scheduler.keep=0.5")
@@ -41,12 +43,16 @@ _PARTS_OF_SPARSELOCO: dict[str, tuple[str, ...]] = {
     "sparseloco every=10": (*SPARSE, "scheduler.every=10"),
     "sparseloco every=2": (*SPARSE, "scheduler.every=2"),
     "sparseloco every=2 beta=1": (*SPARSE, "scheduler.every=2", "compressor.beta=1"),
+    "local_sgd every=2": ("compressor.name=none", *_PLAIN_OUTER, "scheduler.every=2"),
+    "topk of steps": ("compressor.name=topk", _DENSITY, *_PLAIN_OUTER, "scheduler.every=1"),
 }
 """What a loss of SparseLoCo's comes from. A run of 14 rounds brings 64 of 4,096 entries 14 times, and no parameter
 often: the row of 512 has a share that such a run can live on. The one of 4,096 leaves nothing out, so its loss is that
 of values of two bits; `topk` has as many entries in full, without a decay; `every=10` makes three times as many rounds,
 `every=2` fifteen times as many. There a worker sends a 144th of the bytes of dense training, and an entry waits for 64
-rounds: a decay of 0.95 forgets most of it by then, and `beta=1` nothing.
+rounds: a decay of 0.95 forgets most of it by then, and `beta=1` nothing. `local_sgd every=2` makes as many rounds and
+sends all. `topk of steps` has the entries of `topk`, of what AdamW did in a step and not of what it is given: beside an
+optimizer that divides by a gradient's size, which entries wait makes a difference there.
 """
 
 
@@ -106,8 +112,9 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         **_ANYWHERE,
         HALF: ("compressor.name=none", "train.epochs=4", "train.max_steps=1560"),
         QUARTER: ("compressor.name=none", "train.epochs=2", "train.max_steps=780"),
-        "dgc": ("compressor.name=dgc", _DENSITY),
-        "gs_sgd": ("compressor.name=gs_sgd", _DENSITY),
+        "topk": ("compressor.name=topk", _DENSITY, _WARMUP),
+        "dgc": ("compressor.name=dgc", _DENSITY, _WARMUP),
+        "gs_sgd": ("compressor.name=gs_sgd", _DENSITY, _WARMUP),
         **_updates(
             {"demo": 1e-3, "dion": 0.02, "lion_sign": 1e-3, "zero_one_adam": 5e-3, "onebit_adam": 5e-3},
             0.3 * 5e-4,

@@ -111,11 +111,14 @@ def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
         rows = [[name, *(words for words, _ in those)] for name, those in cells.items()]
         lines += [f"With {head}:", "", *table(("method", *(f"{rate:g} Gbit/s" for rate in RATES)), rows)]
         lines += [multiplicity(compared for those in cells.values() for _, compared in those), ""]
-    return lines and [
+    if not lines:
+        needs = "three seeds, and a time, of both"
+        return [f"Nothing is compared with dense training for the same time: that takes {needs}.", ""]
+    return [
         "Test loss over that of dense training for the same time: of the whole run, where the method takes as long or "
         "longer; else on a line between the runs on a half, a quarter and all of the tokens, whose rates are cooled "
         "down to 0 too, by the logarithm of their time. A method's own exchanges of weights lie beside its local steps "
-        "only where it has a delay.",
+        "only where it has a delay. What takes less time than any dense run is held against the shortest.",
         "",
         *lines,
     ]
@@ -131,17 +134,19 @@ def _beside(
     )
     if took is None or not mine or not timed:
         return "-", None
-    if took < timed[0][0]:
-        return f"takes less time than {timed[0][1].label}", None
     theirs, name = _dense_loss(took, timed)
     compared = against(mine, theirs)
     ratio = statistics.mean(mine) / statistics.mean(theirs)
+    if took < timed[0][0] and compared is not None and compared.said != "better":
+        return f"{ratio:.3f}x {name}", compared  # what dense training comes to by then is not known
     return f"{ratio:.3f}x {name}{'' if compared is None else f', {compared.words}'}", compared
 
 
 def _dense_loss(took: float, timed: Sequence[tuple[float, Method]]) -> tuple[list[float], str]:
     """What dense training comes to in a time, for each seed, and in words on how many tokens that is."""
-    longest = timed[-1]
+    shortest, longest = timed[0], timed[-1]
+    if took < shortest[0]:
+        return losses(shortest[1]), f"{shortest[1].label}, which takes longer"
     if took >= longest[0]:
         return losses(longest[1]), longest[1].label
     (low, shorter), (high, longer) = next(pair for pair in pairwise(timed) if pair[0][0] <= took < pair[1][0])

@@ -40,8 +40,8 @@ def findings(task: str, methods: Sequence[Method], others: Sequence[Method] = ()
             if ours is None or not all(each in known for each in claim.about["rivals"]):
                 continue
             several = label if len(claim.about["methods"]) > 1 else ""
-            stated = replace(claim, unstated=unstated(claim, ours, rival, others))
-            found.append(_finding(stated, ours, rival, by, several))
+            finding = _finding(claim, ours, rival, by, several)
+            found.append(replace(finding, verdict=settled(claim, finding.verdict, ours, rival, others)))
     return found
 
 
@@ -56,12 +56,16 @@ def _rival(claim: Claim, known: Mapping[str, Method]) -> Method | None:
     return min(rivals, key=lambda each: statistics.mean(losses(each) or [float("inf")]), default=None)
 
 
-def unstated(claim: Claim, ours: Method, rival: Method | None, others: Sequence[Method]) -> str:
-    """Why a loss decides nothing: another rate of either side was better, or none was tried; "" where that is known."""
-    if claim.about["measure"] != "loss":
-        return claim.unstated
-    reasons = (rates.better_rate(each, others) for each in (ours, rival) if each is not None)
-    return "; ".join(filter(None, (claim.unstated, *reasons)))
+def settled(claim: Claim, verdict: Verdict, ours: Method, rival: Method | None, others: Sequence[Method]) -> Verdict:
+    """The verdict on a loss, unless another learning rate could turn it, or none was tried: then nothing is decided.
+
+    A better rate of the rival's could turn a claim that holds, and one of ours a claim that is missed.
+    """
+    could_turn = {"reproduced": rival, "not reproduced": ours}.get(verdict.state)
+    doubt = rates.better_rate(could_turn, others) if could_turn and claim.about["measure"] == "loss" else ""
+    return (
+        Verdict("not decidable", verdict.measured, "; ".join(filter(None, (verdict.why, doubt)))) if doubt else verdict
+    )
 
 
 def _finding(claim: Claim, ours: Method, rival: Method | None, by: Yardstick, label: str) -> Finding:

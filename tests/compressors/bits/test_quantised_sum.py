@@ -10,7 +10,6 @@ import compressors
 from compressors.bits.narrow import message_bytes, quantised, restored
 from compressors.quantised_sum import QuantisedSum
 from tests.helpers import Log, answer_all, whole
-from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.error_memory import RESIDUAL
 from wirebench.gradient.requests import Route
@@ -95,9 +94,12 @@ def test_what_is_not_finite_reaches_all_ranks(form: Any, bad: float) -> None:
         assert not result.isfinite().all()
 
 
-def test_groups_must_divide_the_ranks() -> None:
-    with pytest.raises(UserError, match=r"compressor\.group: 2 does not divide the 3 ranks"):
-        exchange([QuantisedSum(group=2) for _ in range(3)], gradients(3, 100))
+@pytest.mark.parametrize(("size", "group", "divisor"), [(3, 2, 1), (6, 4, 2)])
+def test_groups_that_do_not_divide_the_ranks_are_cut_smaller(size: int, group: int, divisor: int) -> None:
+    """As in an elastic run that has lost a rank."""
+    ours, alike = ([QuantisedSum(group=each) for _ in range(size)] for each in (group, divisor))
+    assert torch.equal(exchange(ours, gradients(size, 100))[0], exchange(alike, gradients(size, 100))[0])
+    assert ours[0].wire_bytes(8192, size) == alike[0].wire_bytes(8192, size)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def test_an_order_is_of_three_methods_and_of_one_network(tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"has runs and no predicted\.json"):
         ordered.load(tmp_path / PART)
     with pytest.raises(UserError, match="has runs, and nothing was predicted before them"):
-        Predicted(PART).is_there(tmp_path / PART)
+        Predicted(PART, tmp_path / PART).is_there(tmp_path / PART)
     sign(tmp_path)
     put(tmp_path, KNOWN[1], [1.0])
     assert not ordered.findings(tmp_path / PART, ordered.load(tmp_path / PART))
@@ -212,7 +212,8 @@ def test_compressors_are_timed_and_steps_predicted_before_the_first_run(
 def test_a_checkout_with_changes_signs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "git", lambda: {"commit": "c0ffee", "dirty": True})
     with pytest.raises(UserError, match=r"predicted\.json: is signed with the commit that predicts"):
-        Predicted(PART).make(tmp_path / PART, lambda _: 0)
+        Predicted(PART, tmp_path / PART).make(tmp_path / PART, lambda _: 0)
+    assert run(["--task", PART, "--out", str(tmp_path)], lambda _: pytest.fail("begun")) == 2, "refused at once"
 
 
 def test_rates_are_measured_once_and_a_measurement_that_fails_leaves_none(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from suite.studies.today import verdicts
 from suite.studies.today.rates import RATES, SEARCHED, at_other_rates, tried_beside
 from suite.studies.today.report import methods_of
 from suite.studies.today.run import Traced, completed, planned
-from suite.studies.today.tasks import DENSE, GPT, compositions
+from suite.studies.today.tasks import DENSE, GPT, SETTINGS, compositions
 from tests.studies import verb
 from tests.studies.today.test_today import put, record
 from wirebench.config import loader
@@ -38,8 +38,15 @@ def test_a_third_and_three_times_the_methods_own_rate(part: str) -> None:
         assert high.lr / low.lr == pytest.approx(9, rel=0.02), label
         for each in (low, high, _optimizer(task, compositions(task, [label])[0])):
             assert each.lr * each.weight_decay == pytest.approx(decay.lr * decay.weight_decay, rel=1e-3), label
-    with pytest.raises(UserError, match="--methods: no 'topk'; there is: dense, demo, dion, "):
+    own = {
+        label for label, words in SETTINGS[task.name].items() if any(word.startswith("optimizer.lr=") for word in words)
+    }
+    assert own == set(SEARCHED) - {DENSE}
+    assert {each.label.partition(" ")[0] for each in at_other_rates(task, ["topk", "demo"])} == {"demo"}
+    with pytest.raises(UserError, match="--methods: none of topk has a rate of its own; dense, demo, dion, "):
         at_other_rates(task, ["topk"])
+    with pytest.raises(UserError, match="--methods: no 'muon'; there is: dense, bf16"):
+        at_other_rates(task, ["demo", "muon"])
 
 
 def test_other_rates_have_one_seed() -> None:
@@ -66,20 +73,27 @@ def test_losses_stand_by_rate_with_the_studys_own_in_between(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("losses", "state", "why"),
+    ("demo", "losses", "dense", "state", "why"),
     [
-        ((2.25, 2.3), "not reproduced", "1.10x, not 1.00x"),
-        ((2.3, 1.97), "not decidable", "demo has 1.9700 at the rate 0.003 with the first seed"),
-        ((2.3,), "not decidable", "other rates of demo were not tried"),
+        (2.2, (2.25, 2.3), 2.1, "not reproduced", "1.10x, not 1.00x"),
+        (2.2, (2.25, 2.3), 1.9, "not reproduced", "1.10x, not 1.00x"),
+        (2.2, (2.3, 1.97), 2.1, "not decidable", "demo has 1.9700 at the rate 0.003 with the first seed"),
+        (2.2, (2.3,), 2.1, "not decidable", "other rates of demo were not tried"),
+        (1.9, (2.3,), 2.1, "reproduced", ""),
+        (1.9, (2.3, 2.3), 1.8, "not decidable", "dense has 1.8000 at the rate 0.006 with the first seed"),
+        (1.9, (2.3, 2.3), 0.0, "not decidable", "other rates of dense were not tried"),
     ],
 )
-def test_a_loss_at_a_worse_rate_decides_nothing(tmp_path: Path, losses: list[float], state: str, why: str) -> None:
-    """Demo is at 2.2 and dense training at 2.0, which has its best rate."""
+def test_a_loss_that_another_rate_could_turn_decides_nothing(
+    tmp_path: Path, demo: float, losses: list[float], dense: float, state: str, why: str
+) -> None:
+    """Dense training is at 2.0; at three times its rate at `dense`, 0: not tried."""
     for seed, wobble in enumerate((-0.001, 0.0, 0.001)):
         put(tmp_path, "dense", seed, record(2.0 + wobble, 10.0))
-        put(tmp_path, "demo", seed, record(2.2 + wobble, 10.0))
-    for rate, loss in (("0.00067", 2.1), ("0.006", 2.1)):
-        put(tmp_path / "rates", f"dense lr={rate}", 0, record(loss, 10.0, optimizer={"lr": float(rate)}))
+        put(tmp_path, "demo", seed, record(demo + wobble, 10.0))
+    for rate, loss in (("0.00067", 2.1), ("0.006", dense)):
+        if loss:
+            put(tmp_path / "rates", f"dense lr={rate}", 0, record(loss, 10.0, optimizer={"lr": float(rate)}))
     for rate, loss in zip(("0.00033", "0.003"), losses, strict=False):
         put(tmp_path / "rates", f"demo lr={rate}", 0, record(loss, 10.0, optimizer={"lr": float(rate)}))
     (tmp_path / "rates" / GPT.name).rename(tmp_path / "gpt_rates")

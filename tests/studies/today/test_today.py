@@ -14,7 +14,7 @@ from suite.studies.notes import NotedRun
 from suite.studies.runner import RESULTS, ROOT
 from suite.studies.series import options_of
 from suite.studies.today import figures
-from suite.studies.today.curve import WINDOW, curve_of, pace
+from suite.studies.today.curve import WINDOW, Pace, curve_of, pace
 from suite.studies.today.fronts import front, marked
 from suite.studies.today.outcome import bytes_of
 from suite.studies.today.report import methods_of
@@ -172,6 +172,14 @@ def test_a_step_costs_what_the_mean_step_sends(noted: Callable[..., NotedRun], m
     assert pace(noted(0, 0.0), 1.0, 0.0) is None, "it ended before an exchange whose cost its record would have"
 
 
+def test_a_part_of_a_run_takes_as_much_of_its_exchanges_as_it_sends() -> None:
+    """60 steps of 2 s with 30 s of exchanges, two thirds of which belong to the 20 dense steps at the begin."""
+    last, mean = [60, 2.0, 30.0], Pace(2.0, 0.5, 0.0, 0.5)
+    assert mean.until([20, 3.0, 20.0], last) == pytest.approx(40 + 20)
+    assert mean.until(last, last) == pytest.approx(60 * mean.seconds)
+    assert Pace(2.0, 0.0, 0.0, 0.0).until([20, 3.0, 0.0], [60, 2.0, 0.0]) == 40
+
+
 def test_nobody_on_the_front_is_beaten_in_both() -> None:
     points = {"a": (1.0, 5.0), "b": (2.0, 4.0), "c": (3.0, 4.5), "d": (2.0, 4.5), "e": (9.0, 1.0)}
     assert front(points) == ["a", "b", "e"]
@@ -184,8 +192,10 @@ def test_a_front_says_what_the_seeds_do_not_tell_apart(tmp_path: Path) -> None:
         put(tmp_path, "dense", seed, record(1.0 + wobble, 3.0))
         put(tmp_path, "demo", seed, record(1.05 + wobble, 4.0))
         put(tmp_path, "powersgd", seed, record(1.5 + wobble, 4.0))
-    words, near, compared = marked(methods_of(tmp_path / "gpt"), bytes_of)
-    assert words == "topk, bf16 (not told apart from topk), dense" and near == "demo" and len(compared) == 4
+    words, near, compared, known = marked(methods_of(tmp_path / "gpt"), bytes_of)
+    assert (
+        words == "topk, bf16 (not told apart from topk), dense" and near == "demo" and (len(compared), known) == (4, 5)
+    )
 
 
 def test_times_of_a_run_beside_other_work_are_refused(tmp_path: Path) -> None:

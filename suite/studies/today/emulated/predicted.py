@@ -25,10 +25,16 @@ class Predicted:
     """
 
     part: str
+    folder: Path
     label: str = signed.FILE
 
     def check(self) -> None:
-        """What it needs is known when it is made."""
+        """UserError in a checkout that differs from its commit, which then signs nothing."""
+        git = environment.git()
+        if (git is None or git["dirty"]) and not (self.folder / signed.FILE).is_file():
+            raise UserError(
+                f"{self.folder / signed.FILE}: is signed with the commit that predicts; commit what was changed first"
+            )
 
     def is_there(self, out: Path) -> bool:
         """Whether it was made; UserError where methods were run without it."""
@@ -38,14 +44,12 @@ class Predicted:
         return there
 
     def make(self, out: Path, launch: Launch) -> bool:
-        """Predict all methods; UserError in a checkout that differs from its commit, which then signs nothing."""
+        """Predict all methods; UserError where that could not be signed any more."""
         if self.is_there(out):
             return True
+        self.check()
         git = environment.git()
-        if git is None or git["dirty"]:
-            raise UserError(
-                f"{out / signed.FILE}: is signed with the commit that predicts; commit what was changed first"
-            )
+        assert git is not None
         out.mkdir(parents=True, exist_ok=True)
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         steps = predict(self.part, out)
