@@ -46,17 +46,22 @@ def quietest(runs: Iterable[NotedRun]) -> float:
 
     A record's phases are also those of what else the machine did in the hours of a study.
     """
-    return min((seconds for seconds in map(_passes, runs) if seconds), default=0.0)
+    return min((seconds for seconds in map(passes_seconds, runs) if seconds), default=0.0)
 
 
 def computing_seconds(run: NotedRun, passes: float) -> float:
     """Seconds of one worker's step without its exchange, on a machine whose passes take `passes`."""
-    own = _passes(run)
-    compress = (run.has("phases", "compress") or 0.0) / _shared_by(run)
-    return passes + (compress * passes / own if own else 0.0)
+    own = passes_seconds(run)
+    return passes + (compress_seconds(run) * passes / own if own else 0.0)
 
 
-def _passes(run: NotedRun) -> float:
+def compress_seconds(run: NotedRun) -> float:
+    """Of one worker's step."""
+    return (run.has("phases", "compress") or 0.0) / _shared_by(run)
+
+
+def passes_seconds(run: NotedRun) -> float:
+    """Of one worker's step: its passes and its update."""
     return sum(run.has("phases", name) or 0.0 for name in PASSES) / _shared_by(run)
 
 

@@ -83,23 +83,24 @@ def steps_of(run: NotedRun) -> int:
     return int(curve[-1][0]) if curve else 0
 
 
-def pace(run: NotedRun, gbit: float, passes: float) -> Pace | None:
+def pace(run: NotedRun, gbit: float, passes: float, computes: NotedRun | None = None) -> Pace | None:
     """How long a mean step takes at this link rate; None where the record does not say. `passes` as from `quietest`.
 
+    computes  the run whose computing counts, of the same method (alone.py); None: this one
     None, too, for a run that made rounds and ended in a step that took part in none, as one that diverged between them:
     what a round costs is not in its record.
     """
-    curve = run.note["curve"]
+    curve, computes = run.note["curve"], computes or run
     if not curve or None in (run.has("phases", "forward"), run.has("requests")):
         return None
     steps, _, sent = curve[-1]
     last = run.note["last_bytes"]
     if sent and (not last or (last < ROUND_BYTES and run.note.get("rounds"))):
         return None
-    computing, once = computing_seconds(run, passes), exchange_seconds(run, gbit)
+    computing, once = computing_seconds(computes, passes), exchange_seconds(run, gbit)
     share = sent / steps / last if last else 0.0
     beside = min((run.has("config", "scheduler", "delay") or 0) * computing, once)
-    under = 0.0 if _in_rounds(run) else backward_seconds(run, passes)
+    under = 0.0 if _in_rounds(run) else backward_seconds(computes, passes)
     return Pace(computing, share * (once - beside), share * beside, share * max(0.0, once - beside - under))
 
 

@@ -12,9 +12,9 @@ from suite.figures.provenance import counted, provenance
 from suite.figures.style import Figure, around, grid
 from suite.studies.convergence.rows import Method
 from suite.studies.notes import NotedRun
-from suite.studies.today.curve import WINDOW, pace
+from suite.studies.today.curve import WINDOW
 from suite.studies.today.tasks import DENSE, SHORTER
-from suite.studies.today.times import yardstick
+from suite.studies.today.times import Yardstick
 
 ACROSS, WIDTH, HEIGHT = 2, 320, 250
 SHOWN_GBIT = {"seconds.png": 1.0, "seconds-100mbit.png": 0.1}
@@ -48,12 +48,11 @@ def against_bytes(task: str, methods: Sequence[Method]) -> Figure:
     )
 
 
-def against_seconds(task: str, methods: Sequence[Method], gbit: float) -> Figure:
-    """By the time that a run takes at this link rate; a run that breaks the rule of load has none."""
-    by = yardstick(methods)
+def against_seconds(task: str, methods: Sequence[Method], by: Yardstick, gbit: float) -> Figure:
+    """By the time that a run takes at this link rate; one without an accepted time has none."""
 
     def place(run: NotedRun, point: Sequence[float]) -> float | None:
-        found = pace(run, gbit, by.passes) if run.folder in by.quiet else None
+        found = by.pace(run, gbit)
         return None if found is None else found.until(point, run.note["curve"][-1])
 
     title = f"Loss by time at {gbit:g} Gbit/s: {task}"
@@ -78,7 +77,7 @@ def _figure(title: str, methods: Sequence[Method], across: str, place: Place) ->
     note = (
         f"Means over {seeds} and {WINDOW} steps, bands from the least to the largest; between exchanges the weights "
         f"are the worker's own. {where}."
-    ) + (f" Without a run that keeps the rule of load: {', '.join(left_out)}." if left_out else "")
+    ) + (f" Without an accepted time: {', '.join(left_out)}." if left_out else "")
     columns = min(ACROSS, len(panels))
     return grid(panels, title, note, columns, columns * (WIDTH + 170))
 

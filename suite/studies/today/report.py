@@ -8,6 +8,7 @@ table.md of each, and of a task bytes.png and seconds.png with the loss by bytes
 
 import argparse
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,8 @@ from suite.studies.findings import Finding, with_unrun
 from suite.studies.notes import NotedRun
 from suite.studies.page import Page
 from suite.studies.runner import RESULTS
-from suite.studies.today import rates, verdicts
+from suite.studies.today import alone, rates, verdicts
+from suite.studies.today.alone import TIMES
 from suite.studies.today.emulated import measured, ordered
 from suite.studies.today.emulated.order import NETWORKS
 from suite.studies.today.emulated.speed import SPEED
@@ -27,6 +29,7 @@ from suite.studies.today.outcome import losses
 from suite.studies.today.rates import LENGTH, OWN, RATES
 from suite.studies.today.table import document
 from suite.studies.today.tasks import DENSE, SHORTER, TASKS
+from suite.studies.today.times import yardstick
 from wirebench.errors import UserError
 
 
@@ -38,7 +41,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 def pages(options: argparse.Namespace) -> list[Page]:
     """One for each task that has runs, and for the measured part."""
-    found = [page(options.out / name) for name in (*TASKS, *RATES, SPEED, *NETWORKS)]
+    found = [page(options.out / name) for name in (*TASKS, *RATES, *TIMES, SPEED, *NETWORKS)]
     there = [each for each in found if each is not None]
     if not there:
         raise UserError(f"{options.out}: has no TASK/METHOD-SEED/method.json; train first")
@@ -48,7 +51,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
 def findings(options: argparse.Namespace) -> list[Finding]:
     """The claims on each task that has runs, and those of the measured part."""
     places = ((name, options.out / name) for name in TASKS)
-    found = ((name, verdicts.findings(name, methods_of(each), rates.tried_beside(each))) for name, each in places)
+    found = ((name, _judged(each, methods_of(each))) for name, each in places)
     trained = [
         replace(each, about=", ".join(filter(None, (name, each.about)))) for name, those in found for each in those
     ]
@@ -71,14 +74,23 @@ def page(folder: Path) -> Page | None:
         return ordered.page(folder) if ordered.load(folder) else None
     if folder.name in RATES:
         return rates.page(folder)
+    if folder.name in TIMES:
+        return alone.page(folder)
     task, methods = folder.name, methods_of(folder)
     if not methods:
         return None
+    by = yardstick(methods, alone.timed(folder, methods))
     figures: dict[str, Figure | None] = {"bytes.png": against_bytes(task, methods)}
     for name, gbit in SHOWN_GBIT.items():
-        figures[name] = against_seconds(task, methods, gbit)
-    found = with_unrun(verdicts.findings(task, methods, rates.tried_beside(folder)), verdicts.claims_of(task))
-    return Page(folder, document(task, methods, found, list(figures)), figures)
+        figures[name] = against_seconds(task, methods, by, gbit)
+    found = with_unrun(_judged(folder, methods), verdicts.claims_of(task))
+    return Page(folder, document(task, methods, found, list(figures), by), figures)
+
+
+def _judged(folder: Path, methods: Sequence[Method]) -> list[Finding]:
+    """The claims on a task, by its runs and those at other rates and alone that lie beside it."""
+    by = yardstick(methods, alone.timed(folder, methods))
+    return verdicts.findings(folder.name, methods, rates.tried_beside(folder), by)
 
 
 def methods_of(folder: Path) -> list[Method]:

@@ -3,14 +3,16 @@
 wirebench study today run --data FOLDER                       all parts: about 10 h on two quiet cores
 wirebench study today run                                     without the ResNet, which alone reads CIFAR-10
 wirebench study today run --task gpt --methods dense demo dion --seeds 0
-wirebench study today run --task gpt_rates                    other learning rates of five methods, one seed, 55 minutes
+wirebench study today run --task gpt_rates                    other learning rates of six methods, one seed
+wirebench study today run --task gpt_times                    short runs that have the machine for themselves
 wirebench study today run --task speed                        steps per second, 40 minutes; needs root
 wirebench study today run --task order_1gbit order_100gbit    the planner's order against steps, 70 minutes; root
 wirebench study today run --quick                             two short runs, into build/tables/today
 wirebench study today report                                  the tables and the figures, without training
 
 A run that is there already is not repeated, and a training that was interrupted goes on from its last checkpoint. The
-times of trainings are measured computing and a simulated network, so that one run serves all four rates.
+times of trainings are measured computing and a simulated network, so that one run serves all four rates. A training
+uses one core: two series, of other methods, may run side by side, but for those that time steps or emulate hosts.
 """
 
 import argparse
@@ -25,6 +27,7 @@ from suite.studies.convergence.run import Cell
 from suite.studies.notes import NOTE
 from suite.studies.runner import RESULTS, ROOT, Launch, Part, Planned, measure
 from suite.studies.today import report
+from suite.studies.today.alone import TIMES, alone
 from suite.studies.today.curve import curve_of
 from suite.studies.today.emulated import order, speed
 from suite.studies.today.emulated.order import NETWORKS
@@ -38,7 +41,7 @@ from wirebench.errors import UserError
 from wirebench.record import schema
 
 CIFAR10 = "cifar-10-batches-bin"
-TRAINED = {**TASKS, **RATES}
+TRAINED = {**TASKS, **RATES, **TIMES}
 EMULATED = (SPEED, *NETWORKS)
 PARTS = (*TRAINED, *EMULATED)
 SHORT, SHALLOW = 30, "model.depth=2"
@@ -149,7 +152,7 @@ def planned(options: argparse.Namespace, name: str) -> Sequence[Planned]:
         return speed.trainings(options.methods, seeds, more)
     if name in NETWORKS:
         return [Rated(), Predicted(name, options.out / name), *order.trainings(name, options.methods, seeds, more)]
-    task, searched = TRAINED[name], name in RATES
-    chosen = (at_other_rates if searched else compositions)(task, options.methods)
-    usual = range(1 if searched else task.seeds)
+    task = TRAINED[name]
+    of = compositions if name in TASKS else at_other_rates if name in RATES else alone
+    chosen, usual = of(task, options.methods), range(task.seeds if name in TASKS else 1)
     return [Traced(task, method, seed, more, options.data) for seed in seeds or usual for method in chosen]

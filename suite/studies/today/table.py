@@ -11,7 +11,7 @@ from suite.studies.today.curve import WINDOW, steps_of
 from suite.studies.today.fronts import fronts
 from suite.studies.today.outcome import against, bytes_of, losses, multiplicity, runs_of
 from suite.studies.today.tasks import DENSE, SHORTER
-from suite.studies.today.times import equal_time, steps_table, yardstick
+from suite.studies.today.times import Yardstick, equal_time, steps_table
 from wirebench.utils.markdown import table
 
 INTERVALS = (
@@ -21,7 +21,9 @@ INTERVALS = (
 HEAD = ("method", "seeds", "test loss", "over dense", "than dense", "metric", "bytes of a run", "fewer bytes", "rate")
 
 
-def document(task: str, methods: Sequence[Method], found: Sequence[Finding], figures: Sequence[str]) -> str:
+def document(
+    task: str, methods: Sequence[Method], found: Sequence[Finding], figures: Sequence[str], by: Yardstick
+) -> str:
     """The whole file.
 
     figures  names of the files beside it
@@ -34,7 +36,6 @@ def document(task: str, methods: Sequence[Method], found: Sequence[Finding], fig
     lines += [multiplicity(compared.values()), ""]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += [*claims_table(found), INTERVALS, ""]
-    by = yardstick(methods)
     lines += [*steps_table(methods, by), *equal_time(methods, by), *fronts(methods, by)]
     lines += [
         f"Curves are the first worker's training loss, means over {WINDOW} steps, which hold whole rounds. Between "

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -19,19 +19,27 @@ from wirebench.utils.markdown import table
 
 RATES = (0.1, 1.0, 10.0, 100.0)
 """Gbit/s of every worker's link."""
+NOTHING: Mapping[str, NotedRun] = {}
 
 
 class Yardstick(NamedTuple):
     """By which runs times are told.
 
     quiet   folders of the runs that keep the rule of load; the times of others are refused
-    run     of these the one with the fastest passes, which are the same for all methods; None without any
+    timed   by label the run that was alone on the machine, for those that have one (alone.py)
+    run     of these all the one with the fastest passes, which are the same for all methods; None without any
     passes  its seconds; 0 without any
     """
 
     quiet: frozenset[Path]
+    timed: Mapping[str, NotedRun]
     run: NotedRun | None
     passes: float
+
+    def pace(self, run: NotedRun, gbit: float) -> Pace | None:
+        """Of a run, at this link rate; None where it has no accepted time."""
+        computes = self.timed.get(run.note["label"], run)
+        return pace(run, gbit, self.passes, computes) if computes is not run or run.folder in self.quiet else None
 
     @property
     def words(self) -> str:
@@ -42,17 +50,17 @@ class Yardstick(NamedTuple):
         return f"those of {self.run.folder.name}, beside which {', '.join(busy)} were busy with something else"
 
 
-def yardstick(methods: Sequence[Method]) -> Yardstick:
-    """Of the runs of a task."""
+def yardstick(methods: Sequence[Method], timed: Mapping[str, NotedRun] = NOTHING) -> Yardstick:
+    """Of the runs of a task, and of those that were alone."""
     quiet = [run for run in runs_of(methods) if not any(rule.startswith("load") for rule in trust.rules([run], ""))]
-    timed = [(seconds, run) for run in quiet if (seconds := quietest([run]))]
-    passes, fastest = min(timed, key=lambda each: each[0], default=(0.0, None))
-    return Yardstick(frozenset(run.folder for run in quiet), fastest, passes)
+    known = [(seconds, run) for run in (*quiet, *timed.values()) if (seconds := quietest([run]))]
+    passes, fastest = min(known, key=lambda each: each[0], default=(0.0, None))
+    return Yardstick(frozenset(run.folder for run in quiet), timed, fastest, passes)
 
 
 def mean_pace(method: Method, gbit: float, by: Yardstick) -> Pace | None:
     """The mean of the paces of its runs that have one; None without any."""
-    paces = [pace(run, gbit, by.passes) for run in method.runs if run.folder in by.quiet]
+    paces = [by.pace(run, gbit) for run in method.runs]
     known = [each for each in paces if each is not None]
     return Pace(*(statistics.mean(part) for part in zip(*known, strict=True))) if known else None
 
@@ -65,7 +73,8 @@ def run_seconds(method: Method, gbit: float, by: Yardstick, overlapped: bool = F
 
 def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
     """Milliseconds of a mean step by the link rate."""
-    left_out = [run.folder.name for run in runs_of(methods) if run.folder not in by.quiet]
+    untimed = [run for run in runs_of(methods) if run.note["label"] not in by.timed]
+    left_out = [run.folder.name for run in untimed if run.folder not in by.quiet]
     refused = [f"Refused are the times of {', '.join(left_out)}, which break the rule of load.", ""] if left_out else []
     return [
         "Milliseconds of a step, and of its exchange that comes after the backward pass, with nothing beside it; `at "
@@ -76,8 +85,9 @@ def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
             [_paces(method, [mean_pace(method, rate, by) for rate in RATES]) for method in methods],
         ),
         f"Measured computing, simulated exchange: a worker's passes take {1e3 * by.passes:.0f} ms, {by.words}, and its "
-        "compressor what it took beside its run's; requests cost what the cost model says with one worker a machine. "
-        "An outer step with a delay overlaps its exchange with computing, and one without has no backward pass to hide "
+        "compressor what it took beside its own run's, of which a short one that was alone counts before all; requests "
+        "compressor what it took beside its own run's, of which a short one that was alone counts before all; requests "
+        "cost what the cost model says with one worker a machine. "
         "it beneath.",
         "",
         *refused,

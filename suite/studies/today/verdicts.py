@@ -26,13 +26,16 @@ class Judged(NamedTuple):
     verdict: Verdict
 
 
-def findings(task: str, methods: Sequence[Method], others: Sequence[Method] = ()) -> list[Finding]:
+def findings(
+    task: str, methods: Sequence[Method], others: Sequence[Method] = (), by: Yardstick | None = None
+) -> list[Finding]:
     """Every claim about methods of this task that have runs, with its verdict for each of its methods.
 
     others  runs at other learning rates (rates.py): what a loss decides depends on them
+    by      by what times are told; None: by the runs' own
     """
     known = {method.label: method for method in methods}
-    by = yardstick(methods)
+    by = by or yardstick(methods)
     found = []
     for claim in claims_of(task):
         for label in claim.about["methods"]:

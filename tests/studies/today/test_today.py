@@ -100,8 +100,8 @@ def test_short_runs_are_few_and_lie_apart_and_images_are_left_out_where_there_ar
     assert (short.out, short.set) == (ROOT / "build/tables/today", [SHALLOW])
     usual = completed(options_of("today", []))
     assert (usual.task, usual.methods, usual.steps, usual.out) == (list(PARTS), None, 0, RESULTS / "today")
-    assert tasks(usual) == ["gpt", "gpt_rates", *EMULATED]
-    assert capsys.readouterr().err == "left out without --data: resnet, resnet_rates\n"
+    assert tasks(usual) == ["gpt", "gpt_rates", "gpt_times", *EMULATED]
+    assert capsys.readouterr().err == "left out without --data: resnet, resnet_rates, resnet_times\n"
     with pytest.raises(UserError, match="--data: which folder has the cifar-10-batches-bin of resnet"):
         tasks(completed(options_of("today", ["--task", "resnet"])))
     with pytest.raises(UserError, match="has no cifar-10-batches-bin"):

@@ -1,0 +1,94 @@
+"""Short runs that have the machine for themselves: which they are, and how they stand for what whole runs compute."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from suite.compose.resolve import resolve
+from suite.studies.runner import ROOT
+from suite.studies.series import options_of
+from suite.studies.today.alone import STEPS, TIMES, alone, timed
+from suite.studies.today.report import methods_of
+from suite.studies.today.run import Traced, completed, planned
+from suite.studies.today.tasks import HALF, SETTINGS, SHORTER
+from suite.studies.today.tasks import STEPS as WHOLE
+from suite.studies.today.times import mean_pace, yardstick
+from tests.studies import verb
+from tests.studies.today.test_today import put, record
+from wirebench.config import loader
+from wirebench.errors import UserError
+
+report = verb.report("today")
+
+
+@pytest.mark.parametrize("part", TIMES)
+def test_every_method_runs_once_and_shortly_unless_its_steps_change(part: str) -> None:
+    task = TIMES[part]
+    chosen = alone(task, None)
+    assert [each.label for each in chosen] == [label for label in SETTINGS[task.name] if label not in SHORTER]
+    for each in chosen:
+        config = resolve(loader.load(ROOT / task.config, list(Traced(task, each, 0, (), None).words)))
+        changes = config.compressor.name == "zero_one_adam"
+        usual = 0 if task.name == "gpt" else WHOLE[task.name]
+        assert config.train.max_steps == (usual if changes else STEPS), each.label
+        assert not config.compressor.warmup and config.train.warmup_steps == 5
+    options = completed(options_of("today", ["--task", part, "--methods", "dense", HALF, "topk", "--data", "x"]))
+    cells = [each for each in planned(options, part) if isinstance(each, Traced)]
+    assert [(each.method.label, each.seed) for each in cells] == [("dense", 0), ("topk", 0)]
+
+
+def computing(passes: float, compress: float, others: float, **more: Any) -> dict[str, Any]:
+    made = record(2.0, 1.0) | more
+    made["phases"] |= {"forward": passes, "backward": 0.0, "update": 0.0, "compress": compress}
+    made["load"][0]["others_cores"] = others
+    return made
+
+
+def test_computing_is_that_of_the_run_that_was_alone(tmp_path: Path) -> None:
+    put(tmp_path, "dense", 0, computing(0.4, 0.0, 1.0))
+    put(tmp_path, HALF, 0, computing(0.4, 0.0, 1.0))
+    put(tmp_path, "topk", 0, computing(0.4, 0.9, 1.0))
+    put(tmp_path, "bf16", 0, computing(0.4, 0.9, 1.0))
+    put(tmp_path / "short", "dense", 0, computing(0.2, 0.0, 0.1))
+    put(tmp_path / "short", "topk", 0, computing(0.3, 0.15, 0.1))
+    put(tmp_path / "short", "bf16", 0, computing(0.3, 0.15, 0.5))
+    (tmp_path / "short" / "gpt").rename(tmp_path / "gpt_times")
+    methods = {each.label: each for each in methods_of(tmp_path / "gpt")}
+    by = yardstick(list(methods.values()), timed(tmp_path / "gpt", list(methods.values())))
+    paces = {label: mean_pace(method, 100.0, by) for label, method in methods.items()}
+    seconds = {label: None if each is None else each.computing for label, each in paces.items()}
+    assert by.passes == 0.2 and by.words.startswith("those of dense-0, beside which 0.10 of 2 cores")
+    assert seconds == {"dense": 0.2, HALF: 0.2, "topk": pytest.approx(0.3), "bf16": None}
+    assert report(["--out", str(tmp_path)]) == 0
+    text = (tmp_path / "gpt" / "table.md").read_text()
+    assert "Refused are the times of bf16-0, which break the rule of load." in text
+    beside = (tmp_path / "gpt_times" / "table.md").read_text()
+    assert "| topk | 300.0 | 150.00 | 0.10 of 2 |" in beside and "; load: bf16;" in beside
+
+
+def test_another_setting_or_machine_is_refused(tmp_path: Path) -> None:
+    words = ["compressor.name=topk", "train.seed=1", "train.max_steps=3120", "compressor.warmup=[0.25]"]
+    put(tmp_path, "topk", 1, computing(0.4, 0.0, 1.0), settings=words)
+    short = ["compressor.name=topk", "train.seed=0", "train.max_steps=35", "compressor.warmup=[]"]
+    (tmp_path / "gpt_times").mkdir()
+
+    def beside(settings: list[str], **more: Any) -> None:
+        place = put(tmp_path / "short", "topk", 0, computing(0.3, 0.1, 0.1), settings=settings)
+        made = json.loads((place / "record.json").read_text())
+        made["environment"] |= more
+        (place / "record.json").write_text(json.dumps(made))
+        shutil.rmtree(tmp_path / "gpt_times")
+        (tmp_path / "short" / "gpt").rename(tmp_path / "gpt_times")
+
+    methods = methods_of(tmp_path / "gpt")
+    beside(short)
+    assert timed(tmp_path / "gpt", methods).keys() == {"topk"}
+    beside([*short, "compressor.density=0.1"])
+    with pytest.raises(UserError, match=r"topk-0 has other settings than topk-1: compressor.density=0.1"):
+        timed(tmp_path / "gpt", methods)
+    beside(short, cpu={"model": "Another", "cores": 2})
+    with pytest.raises(UserError, match=r"topk-0 is of Another with 2 cores, and topk-1 of "):
+        timed(tmp_path / "gpt", methods)
