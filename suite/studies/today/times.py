@@ -86,9 +86,8 @@ def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
         ),
         f"Measured computing, simulated exchange: a worker's passes take {1e3 * by.passes:.0f} ms, {by.words}, and its "
         "compressor what it took beside its own run's, of which a short one that was alone counts before all; requests "
-        "compressor what it took beside its own run's, of which a short one that was alone counts before all; requests "
-        "cost what the cost model says with one worker a machine. "
-        "it beneath.",
+        "cost what the cost model says with one worker a machine. An outer step with a delay overlaps its exchange "
+        "with computing, and one without has no backward pass to hide it beneath.",
         "",
         *refused,
     ]
