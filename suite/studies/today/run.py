@@ -1,6 +1,6 @@
 """Train a GPT and a ResNet with the methods of today and the classics, and measure exchanges on emulated hosts.
 
-wirebench study today run --data FOLDER                       all parts: about 10 h on two quiet cores
+wirebench study today run --data FOLDER                       all parts: about 15 h on one quiet core
 wirebench study today run                                     without the ResNet, which alone reads CIFAR-10
 wirebench study today run --task gpt --methods dense demo dion --seeds 0
 wirebench study today run --task gpt_rates                    other learning rates of six methods, one seed
@@ -111,8 +111,8 @@ def series(quick: bool) -> list[Part]:
     return [
         Part(40, ["--task", SPEED]),
         Part(70, ["--task", *NETWORKS]),
-        Part(5.3 * 60, ["--task", "gpt", "gpt_rates"]),
-        Part(3.1 * 60, ["--task", "resnet", "resnet_rates", "--data", "{data}"]),
+        Part(9.3 * 60, ["--task", "gpt", "gpt_rates", "gpt_times"]),
+        Part(3.4 * 60, ["--task", "resnet", "resnet_rates", "resnet_times", "--data", "{data}"]),
     ]
 
 
