@@ -13,6 +13,7 @@ import schedulers
 from tests.exchange.lanes import LAYERS, Averaging, lanes_of, one_step
 from tests.exchange.test_outer import clock
 from wirebench.dropin.assembly import driver_of
+from wirebench.errors import UserError
 from wirebench.exchange.outer import NEVER
 from wirebench.exchange.own_weights import together
 from wirebench.telemetry.timeline import Timeline
@@ -120,6 +121,11 @@ def test_what_is_under_way_is_applied_where_fragments_are_cut_anew() -> None:
     again.driver.holders[0].load_state_dict(unpack(pack(world.states()[0])))
     assert again.driver.holders[0].due.tolist() == [NEVER]
     assert torch.allclose(again.driver.holders[0].anchor, anchor, atol=1e-7)
+    older = {key: value for key, value in world.states()[0].items() if not key.endswith("cuts")}
+    with pytest.raises(UserError, match=r"does not say how fragments are cut"):
+        again.driver.holders[0].load_state_dict(unpack(pack(older)))
+    world.driver.holders[1].load_state_dict(unpack(pack(older)))
+    assert world.driver.holders[1].due.tolist()[0] == 2
 
 
 def test_what_changes_in_turn_counts_exchanges() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from wirebench.collectives.execution.executor import RequestLog
-from wirebench.errors import Diverged
+from wirebench.errors import Diverged, UserError
 from wirebench.exchange.driver import Steps, advance, run
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.own_weights import together
@@ -104,7 +104,10 @@ class Anchored:
         self.optimizer.load_state_dict(state[f"{_OWN}optimizer"])
         for name, mine in (("anchor", self.anchor), ("velocity", self.velocity), ("message", self.message)):
             mine.copy_(state[f"{_SHARED}{name}"])
-        return state[f"{_SHARED}due"].cpu().clone(), state[f"{_SHARED}cuts"].cpu()
+        due, cuts = state[f"{_SHARED}due"].cpu().clone(), state.get(f"{_SHARED}cuts")
+        if cuts is None and due.shape != self.due.shape:  # of before cuts were saved
+            raise UserError("train.resume: does not say how fragments are cut; go on with its own scheduler.fragments")
+        return due, self._cuts() if cuts is None else cuts.cpu()
 
     def _land(self, due: Tensor, cuts: Tensor) -> None:
         """Apply the means that are under way, of fragments with these cuts, although their delay is not over."""
