@@ -109,6 +109,16 @@ def test_the_last_steps_ratio_stands_beside_the_others():
     assert compare.rows({**RECORD, "compression_ratio": ratios})["ratio wire, last step"] == "80x"
 
 
+def test_local_steps_have_the_rate_of_their_mean_step_too() -> None:
+    """The median step exchanges nothing."""
+    local = {**RECORD, "config": {**RECORD["config"], "scheduler": {"name": "outer", "every": 30}}}
+    local |= {"samples": {"unit": "samples", "tokens": 10}}
+    rows = compare.rows(local)
+    assert rows["samples/s [p10 - p90]"].startswith("1,2") and rows["samples/s with exchanges"] == "1,200"
+    assert rows["tokens/s"] == "12,000" and "samples/s with exchanges" in compare.MAIN
+    assert "images/s with exchanges" not in compare.rows(RECORD)
+
+
 def test_what_the_interface_carried_stands_beside_the_messages():
     ratios = {**RECORD["compression_ratio"], "nic": 20.0}
     assert compare.rows({**RECORD, "compression_ratio": ratios})["ratio interface"] == "20x"

@@ -24,6 +24,8 @@ MAIN = (
     "scheduler",
     "images/s [p10 - p90]",
     "samples/s [p10 - p90]",
+    "images/s with exchanges",
+    "samples/s with exchanges",
     "tokens/s",
     "step ms [p10 - p90]",
     "step ms predicted",
