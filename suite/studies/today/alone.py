@@ -27,7 +27,10 @@ _LENGTH, _WARMUP, _SEED = "train.max_steps=", "compressor.warmup=", "train.seed=
 
 
 def alone(task: Task, names: Sequence[str] | None) -> list[Composition]:
-    """A short run of each method, or of those that are named; a step of shorter dense training is that of dense."""
+    """A short run of each method, or of those that are named; a step of shorter dense training is that of dense.
+
+    UserError for a name that there is not, and where shorter dense training alone is named.
+    """
     found = []
     for each in compositions(task, names):
         words = list(each.overrides)
@@ -37,6 +40,8 @@ def alone(task: Task, names: Sequence[str] | None) -> list[Composition]:
             words.append(f"{_WARMUP}[]")
         if each.label not in SHORTER:
             found.append(Composition(each.label, tuple(words), each.density))
+    if not found:
+        raise UserError(f"--methods: a step of {' and '.join(names or ())} is that of {DENSE}; name that")
     return found
 
 

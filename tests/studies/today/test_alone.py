@@ -35,6 +35,8 @@ def test_every_method_runs_once_and_shortly_unless_its_steps_change(part: str) -
         usual = 0 if task.name == "gpt" else WHOLE[task.name]
         assert config.train.max_steps == (usual if changes else STEPS), each.label
         assert not config.compressor.warmup and config.train.warmup_steps == 5
+    with pytest.raises(UserError, match=f"a step of {HALF} is that of dense; name that"):
+        alone(task, [HALF])
     options = completed(options_of("today", ["--task", part, "--methods", "dense", HALF, "topk", "--data", "x"]))
     cells = [each for each in planned(options, part) if isinstance(each, Traced)]
     assert [(each.method.label, each.seed) for each in cells] == [("dense", 0), ("topk", 0)]
