@@ -18,7 +18,10 @@ from wirebench.topology.tree import Topology
 
 RATES = (0.1, 1.0, 10.0, 25.0)
 """Gbit/s of every worker's link."""
-PASSES = ("forward", "backward", "update")
+PASSES, OWN = ("forward", "backward"), ("update", "compress")
+"""Phases that are the same for all methods of a task, and those of each: a method that returns updates does the work
+of the others' optimizer in its compressor, and an outer optimizer its own in the update.
+"""
 
 
 def seconds_to(run: NotedRun, accuracy: float | None, gbit: float, passes: float) -> float | None:
@@ -42,7 +45,7 @@ def seconds_to(run: NotedRun, accuracy: float | None, gbit: float, passes: float
 
 
 def quietest(runs: Iterable[NotedRun]) -> float:
-    """Least seconds of a worker's passes and update, which are the same for all methods of a task; 0 without any.
+    """Least seconds of a worker's forward and backward pass, the same for all methods of a task; 0 without any.
 
     A record's phases are also those of what else the machine did in the hours of a study.
     """
@@ -52,17 +55,17 @@ def quietest(runs: Iterable[NotedRun]) -> float:
 def computing_seconds(run: NotedRun, passes: float) -> float:
     """Seconds of one worker's step without its exchange, on a machine whose passes take `passes`."""
     own = passes_seconds(run)
-    return passes + (compress_seconds(run) * passes / own if own else 0.0)
+    return passes + (sum(phase_seconds(run, name) for name in OWN) * passes / own if own else 0.0)
 
 
-def compress_seconds(run: NotedRun) -> float:
+def phase_seconds(run: NotedRun, name: str) -> float:
     """Of one worker's step."""
-    return (run.has("phases", "compress") or 0.0) / _shared_by(run)
+    return (run.has("phases", name) or 0.0) / _shared_by(run)
 
 
 def passes_seconds(run: NotedRun) -> float:
-    """Of one worker's step: its passes and its update."""
-    return sum(run.has("phases", name) or 0.0 for name in PASSES) / _shared_by(run)
+    """Of one worker's step: its forward and backward pass."""
+    return sum(phase_seconds(run, name) for name in PASSES)
 
 
 def _shared_by(run: NotedRun) -> int:

@@ -152,10 +152,10 @@ def _networks(methods: Sequence[Method], goal: float | None, aim: str) -> list[s
         return []
     return [
         *table(("method", *(f"s to {aim} at {rate:g} Gbit/s" for rate in RATES)), rows),
-        "Measured computing, simulated exchange. Every worker's passes take what the quietest run's took, "
-        f"{1e3 * passes:.0f} ms a step, and its compressor what it took beside them, in equal shares; where one worker "
-        "chooses for all (`broadcast=indices`), it takes longer. Requests cost what the cost model says with one "
-        "worker a machine; nothing overlaps. On a faster processor the exchange is a larger share."
+        "Measured computing, simulated exchange. Every worker's forward and backward pass take what those of the "
+        f"quietest run took, {1e3 * passes:.0f} ms a step, its update and compressor what they took beside these; "
+        "where one worker chooses for all (`broadcast=indices`), it takes longer. Requests cost what the cost model "
+        "says with one worker a machine; nothing overlaps. On a faster processor the exchange is a larger share."
         + _busy([run for method in methods for run in method.runs]),
         "",
     ]

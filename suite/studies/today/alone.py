@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from suite.studies import trust
-from suite.studies.convergence.network import compress_seconds, passes_seconds
+from suite.studies.convergence.network import OWN, passes_seconds, phase_seconds
 from suite.studies.convergence.rows import Method, read
 from suite.studies.convergence.tasks import Composition, Task
 from suite.studies.notes import NotedRun
@@ -68,9 +68,12 @@ def page(folder: Path) -> Page | None:
 def document(task: Task, runs: Sequence[NotedRun]) -> str:
     """The whole file."""
     rows = [
-        [run.note["label"], f"{1e3 * passes_seconds(run):.1f}", f"{1e3 * compress_seconds(run):.2f}", _others(run)]
+        [
+            run.note["label"], f"{1e3 * passes_seconds(run):.1f}",
+            *(f"{1e3 * phase_seconds(run, name):.2f}" for name in OWN), _others(run),
+        ]
         for run in runs
-    ]
+    ]  # fmt: skip
     return "\n".join(
         [
             f"# The methods of today: a step's computing on {task.name}",
@@ -80,7 +83,9 @@ def document(task: Task, runs: Sequence[NotedRun]) -> str:
             f"{', '.join(dict.fromkeys(run.machine for run in runs))}; made by `wirebench study today run`, which runs "
             f"`{runs[0].note['launch']}` and the like.",
             "",
-            *table(("method", "passes and update", "compressing", "cores busy with something else"), rows),
+            *table(
+                ("method", "forward and backward pass", "update", "compressing", "cores busy with something else"), rows
+            ),
             *trust.note({run.note["label"]: [run] for run in runs}, ""),
         ]
     )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import schedulers
-from suite.studies.convergence.network import computing_seconds, exchange_seconds
+from suite.studies.convergence.network import computing_seconds, exchange_seconds, passes_seconds, phase_seconds
 from suite.studies.notes import NotedRun
 from wirebench.errors import UserError
 from wirebench.utils.parsing import json_of
@@ -112,5 +112,5 @@ def _in_rounds(run: NotedRun) -> bool:
 
 def backward_seconds(run: NotedRun, passes: float) -> float:
     """Of one worker's step, on a machine whose passes take `passes`."""
-    own = sum(run.has("phases", name) or 0.0 for name in ("forward", "backward", "update"))
-    return passes * (run.has("phases", "backward") or 0.0) / own if own else 0.0
+    own = passes_seconds(run)
+    return passes * phase_seconds(run, "backward") / own if own else 0.0

@@ -2,30 +2,25 @@
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from itertools import pairwise
 from typing import NamedTuple
 
 from suite.studies.convergence.rows import Method
 from suite.studies.significance import Comparison
 from suite.studies.today.outcome import against, bytes_of, losses, multiplicity
-from suite.studies.today.times import RATES, Yardstick, mean_pace
+from suite.studies.today.times import RATES, Yardstick, run_seconds
 from wirebench.utils.markdown import table
 
 Cost = Callable[[Method], float | None]
 
 
 def fronts(methods: Sequence[Method], by: Yardstick) -> list[str]:
-    """The table. A method that its seeds do not tell apart from the cheaper one before it is marked.
+    """The table, by the cost of whole runs. A method that is not shown to be better than all cheaper ones is marked.
 
     methods  all of a task, dense training on fewer tokens, too
     """
 
     def seconds(rate: float, overlapped: bool) -> Cost:
-        def of(method: Method) -> float | None:
-            found = mean_pace(method, rate, by)
-            return None if found is None else found.at_best if overlapped else found.seconds
-
-        return of
+        return lambda method: run_seconds(method, rate, by, overlapped)
 
     costs: dict[str, Cost] = {"bytes": bytes_of}
     for rate in RATES:
@@ -33,9 +28,10 @@ def fronts(methods: Sequence[Method], by: Yardstick) -> list[str]:
         costs[f"time at {rate:g} Gbit/s, gradients beside the backward pass"] = seconds(rate, overlapped=True)
     found = {name: marked(methods, cost) for name, cost in costs.items()}
     return [
-        "Nobody reaches a smaller mean loss for less, cheapest first. `near`: dearer than a method on the front, with "
-        "a mean loss that is no smaller, but its seeds do not tell the two apart. `of`: how many methods have it; "
-        "one without a run that keeps the rule of load has no time, and is on no front of times:",
+        "The Pareto front: no method reaches a smaller mean loss at a lower cost of the whole run, the cheapest first. "
+        "`near`: costs more than a method on the front, and its mean loss is no smaller, but its seeds do not tell the "
+        "two apart. `of`: how many methods have such a cost; a method has a time if one of its runs keeps the rule of "
+        "load:",
         "",
         *table(
             ("cost", "of", "methods", "near"),
@@ -64,12 +60,11 @@ def marked(methods: Sequence[Method], cost: Cost) -> Marked:
         if known[method.label] and (price := cost(method)) is not None
     }
     names = front(points)
-    pairs = list(pairwise(names))
-    compared = [against(known[name], known[before], margin=0.0) for before, name in pairs]
-    words = [
-        name if one is not None and one.said == "better" else f"{name} (not told apart from {before})"
-        for (before, name), one in zip(pairs, compared, strict=True)
-    ]
+    cheaper = {
+        name: {before: against(known[name], known[before], margin=0.0) for before in names[:place]}
+        for place, name in enumerate(names)
+    }
+    words = [name + _doubt([each for each in those.items() if not _better(each[1])]) for name, those in cheaper.items()]
     # Of those on the front that cost no more the last one has the least loss.
     behind = {
         name: [each for each in names if points[each][0] <= price][-1]
@@ -77,9 +72,20 @@ def marked(methods: Sequence[Method], cost: Cost) -> Marked:
         if name not in names
     }
     beaten = {name: against(known[ahead], known[name], margin=0.0) for name, ahead in behind.items()}
-    near = [name for name, one in beaten.items() if one is None or one.said != "better"]
-    every = [*compared, *beaten.values()]
-    return Marked(", ".join([*names[:1], *words]) or "-", ", ".join(near) or "-", every, len(points))
+    near = [name + _doubt([("", one)], "") for name, one in beaten.items() if not _better(one)]
+    every = [*(one for those in cheaper.values() for one in those.values()), *beaten.values()]
+    return Marked(", ".join(words) or "-", ", ".join(near) or "-", every, len(points))
+
+
+def _better(one: Comparison | None) -> bool:
+    return one is not None and one.said == "better"
+
+
+def _doubt(those: Sequence[tuple[str, Comparison | None]], alike: str = " (not told apart from {})") -> str:
+    """What is behind a name that is not shown to be better than these; "" without any."""
+    if any(one is None or one.p is None for _, one in those):
+        return " (too few seeds)"
+    return alike.format(", ".join(name for name, _ in those)) if those else ""
 
 
 def front(points: Mapping[str, tuple[float, float]]) -> list[str]:

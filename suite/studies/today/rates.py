@@ -1,28 +1,36 @@
-"""Learning rates of the methods that have one of their own: a third of it and three times as much, with the first seed.
+"""Other learning rates: a third of a method's and three times as much, with the first seed.
 
-That is a search of three points, for dense training as for the others: it says whether a method lost for its rate.
-The decay of a step, rate x weight decay, stays what it is.
+That is a search of three points, of dense training, of the methods that have a rate of their own, and of the local
+steps that claims compare: it says whether a method lost for its rate. The decay of a step, rate x weight decay, stays
+what it is.
 """
 
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from suite.studies import notes
 from suite.studies.convergence.rows import Method, load, read, settings
+from suite.studies.convergence.run import Cell
 from suite.studies.convergence.tasks import Composition, Task
+from suite.studies.notes import NotedRun
 from suite.studies.page import Page
-from suite.studies.runner import ROOT
+from suite.studies.today.composed import refuse_others
 from suite.studies.today.outcome import MARGIN
-from suite.studies.today.tasks import DENSE, TASKS, compositions
-from wirebench.config import loader
+from suite.studies.today.tasks import DENSE, GPT, RESNET, TASKS, compositions
+from wirebench.config.sections import OptimizerConfig
 from wirebench.errors import UserError
 from wirebench.utils.markdown import table
 
 RATES = {f"{name}_rates": task for name, task in TASKS.items()}
 """The parts, and what they train."""
-SEARCHED = (DENSE, "demo", "dion", "lion_sign", "zero_one_adam", "onebit_adam")
-"""Dense training, and whatever has a rate of its own; all else has that of dense training."""
+_OWN_RATE = (DENSE, "demo", "dion", "lion_sign", "zero_one_adam", "onebit_adam")
+SEARCHED = {
+    GPT.name: (*_OWN_RATE, "diloco", "diloco momentum=0.5", "sparseloco", "sparseloco every=2 beta=1"),
+    RESNET.name: _OWN_RATE,
+}
+"""By task: dense training, whatever has a rate of its own, and local steps about whose losses there are claims."""
 FACTORS = (1 / 3, 3)
 LENGTH = ("epochs", "steps")
 """Settings in which dense training on fewer tokens differs from all others."""
@@ -32,19 +40,14 @@ _RATE, _DECAY = "optimizer.lr", "optimizer.weight_decay"
 
 
 def at_other_rates(task: Task, names: Sequence[str] | None) -> list[Composition]:
-    """The methods at other rates than the task's: of those that are named, such as have a rate of their own.
-
-    UserError for one that the task does not have, and where none has a rate of its own.
-    """
-    compositions(task, names)
-    chosen = [name for name in dict.fromkeys(names or SEARCHED) if name in SEARCHED]
-    if not chosen:
-        raise UserError(
-            f"--methods: none of {', '.join(names or ())} has a rate of its own; {', '.join(SEARCHED)} have"
-        )
+    """The methods at other rates than the task's, all or those that are named; UserError for one that has none."""
+    searched = SEARCHED[task.name]
+    for name in names or ():
+        if name not in searched:
+            raise UserError(f"--methods: no other rates of {name!r}; there are of: {', '.join(searched)}")
     found = []
-    for each in compositions(task, chosen):
-        usual = loader.load(ROOT / task.config, list(each.overrides)).optimizer
+    for each in compositions(task, list(dict.fromkeys(names or searched))):
+        usual = _optimizer(task, each)
         for rate in (float(f"{factor * usual.lr:.2g}") for factor in FACTORS):
             decay = usual.weight_decay * usual.lr / rate
             words = (*each.overrides, f"{_RATE}={rate:g}", f"{_DECAY}={decay:.4g}")
@@ -52,26 +55,54 @@ def at_other_rates(task: Task, names: Sequence[str] | None) -> list[Composition]
     return found
 
 
-def better_rate(method: Method, others: Sequence[Method]) -> str:
-    """What the search says against a method's loss: another rate has less of it, or none was tried; else "".
+def _optimizer(task: Task, method: Composition) -> OptimizerConfig:
+    """As a run of the method has it."""
+    return Cell(task, method, 0, (), None).config().optimizer
 
-    others  the runs at other rates
+
+class Best(NamedTuple):
+    """Of the rates of a method the one with the least loss with the first seed.
+
+    share  that loss over the one at the study's rate, at most 1
+    words  which rate, and both losses; "" where it is the study's own
     """
-    if method.label not in SEARCHED:
-        return ""
-    tried = [each for each in others if _is_of(each, method.label)]
-    if len(tried) < len(FACTORS):
-        return f"other rates of {method.label} were not tried"
+
+    share: float
+    words: str
+
+
+def best_rate(method: Method, others: Sequence[Method]) -> Best | None:
+    """What the search says of a method; None where it was not searched. `others`: the runs at other rates."""
+    tried, own = [each for each in others if _is_of(each, method.label) and _first(each)], _loss(method)
+    if len(tried) < len(FACTORS) or not _first(method):
+        return None
     best = min(tried, key=_loss)
-    if _loss(best) < (1 - MARGIN) * _loss(method):
-        return f"{method.label} has {_loss(best):.4f} at the rate {_rate(best):g} with the first seed"
-    return ""
+    if _loss(best) >= own:
+        return Best(1.0, "")
+    words = f"{method.label} has {_loss(best):.4f} at {_rate(best):g} with the first seed"
+    return Best(_loss(best) / own if own < math.inf else 0.0, f"{words}, and {own:.4f} at {_rate(method):g}")
+
+
+def doubts(methods: Sequence[Method], others: Sequence[Method]) -> list[str]:
+    """A line on the rows that another rate would make better by more than `MARGIN`; none without any."""
+    found = [best for each in methods if (best := best_rate(each, others)) and best.share < 1 - MARGIN]
+    if not found:
+        return []
+    return [
+        f"At another learning rate: {'; '.join(best.words for best in found)}. Rows are of the rates that they name.",
+        "",
+    ]
 
 
 def tried_beside(folder: Path) -> list[Method]:
-    """The runs at other rates that belong to a task's folder; none where nothing has run."""
+    """The runs at other rates that belong to a task's folder; none where nothing has run. UserError for other ones."""
     beside = folder.with_name(f"{folder.name}_rates")
-    return load(beside, own=OWN[:1]) if read(beside) else []
+    runs = read(beside)
+    if not runs:
+        return []
+    task = RATES[beside.name]
+    refuse_others(beside, runs, task, at_other_rates(task, None))
+    return load(beside, own=OWN[:1])
 
 
 def page(folder: Path) -> Page | None:
@@ -79,7 +110,7 @@ def page(folder: Path) -> Page | None:
     task, tried = RATES[folder.name], tried_beside(folder.with_name(RATES[folder.name].name))
     if not tried:
         return None
-    usual = [each for each in load(folder.with_name(task.name), own=OWN) if each.label in SEARCHED]
+    usual = [each for each in load(folder.with_name(task.name), own=OWN) if each.label in SEARCHED[task.name]]
     alike = settings([run for method in (*tried, *usual) for run in method.runs])
     notes.refuse_mixed(folder, {name: {key: each.get(key) for key in LENGTH} for name, each in alike.items()})
     return Page(folder, document(task, tried, usual))
@@ -89,7 +120,7 @@ def document(task: Task, tried: Sequence[Method], usual: Sequence[Method]) -> st
     """The whole file: a row for each method, the rates as they rise."""
     own = {each.label: each for each in usual}
     rows = []
-    for label in SEARCHED:
+    for label in SEARCHED[task.name]:
         others = [each for each in tried if _is_of(each, label)]
         if others:
             rows.append([label, *_cells(task, label, [*others, *([own[label]] if label in own else [])])])
@@ -99,8 +130,8 @@ def document(task: Task, tried: Sequence[Method], usual: Sequence[Method]) -> st
             f"# The methods of today: learning rates on {task.name}",
             "",
             "Loss of the test set, with the first seed, at a third of a method's rate, at its rate in the study, and "
-            "at three times as much; the decay of a step stays. The least is marked. The rate is searched for on the "
-            f"set that losses are told of, since there is no third one. On {run.machine}; made by `wirebench study "
+            "at three times as much; the decay of a step stays. The least is marked. There is no validation set: rates "
+            f"are compared on the set that losses are told of. On {run.machine}; made by `wirebench study "
             f"today run`, which runs `{run.note['launch']}` and the like.",
             "",
             *table(("method", "a third", "the study's", "three times"), rows),
@@ -111,11 +142,11 @@ def document(task: Task, tried: Sequence[Method], usual: Sequence[Method]) -> st
 def _cells(task: Task, label: str, methods: Sequence[Method]) -> list[str]:
     """A third, the study's own rate, and three times as much; a dash for what was not run."""
     [usual] = compositions(task, [label])
-    middle = loader.load(ROOT / task.config, list(usual.overrides)).optimizer.lr
+    middle = _optimizer(task, usual).lr
     least = min(map(_loss, methods))
     cells = []
     for factor in (FACTORS[0], 1.0, FACTORS[1]):
-        found = [each for each in methods if math.isclose(_rate(each), factor * middle, rel_tol=0.05)]
+        found = [each for each in methods if _first(each) and math.isclose(_rate(each), factor * middle, rel_tol=0.05)]
         cells.append(", ".join(_words(each, least) for each in found) or "-")
     return cells
 
@@ -123,6 +154,10 @@ def _cells(task: Task, label: str, methods: Sequence[Method]) -> list[str]:
 def _words(method: Method, least: float) -> str:
     loss = _loss(method)
     return f"{_rate(method):g}: " + (f"{loss:.4f}{' *' if loss == least else ''}" if loss < math.inf else "diverged")
+
+
+def _first(method: Method) -> NotedRun | None:
+    return next((run for run in method.runs if run.note["seed"] == 0), None)
 
 
 def _is_of(method: Method, label: str) -> bool:
@@ -135,5 +170,5 @@ def _rate(method: Method) -> float:
 
 def _loss(method: Method) -> float:
     """Of the first seed; infinite where it has none, or diverged."""
-    first = next((run for run in method.runs if run.note["seed"] == 0), None)
+    first = _first(method)
     return math.inf if first is None or first.diverged else float(first.has("final", "loss") or math.inf)

@@ -21,14 +21,15 @@ from suite.studies.page import Page
 from suite.studies.runner import RESULTS
 from suite.studies.today import alone, rates, verdicts
 from suite.studies.today.alone import TIMES
+from suite.studies.today.composed import refuse_others
 from suite.studies.today.emulated import measured, ordered
 from suite.studies.today.emulated.order import NETWORKS
 from suite.studies.today.emulated.speed import SPEED
 from suite.studies.today.figures import SHOWN_GBIT, against_bytes, against_seconds
-from suite.studies.today.outcome import losses
+from suite.studies.today.outcome import losses, runs_of
 from suite.studies.today.rates import LENGTH, OWN, RATES
 from suite.studies.today.table import document
-from suite.studies.today.tasks import DENSE, SHORTER, TASKS
+from suite.studies.today.tasks import DENSE, SHORTER, TASKS, compositions
 from suite.studies.today.times import yardstick
 from wirebench.errors import UserError
 
@@ -84,7 +85,8 @@ def page(folder: Path) -> Page | None:
     for name, gbit in SHOWN_GBIT.items():
         figures[name] = against_seconds(task, methods, by, gbit)
     found = with_unrun(_judged(folder, methods), verdicts.claims_of(task))
-    return Page(folder, document(task, methods, found, list(figures), by), figures)
+    doubts = rates.doubts(methods, rates.tried_beside(folder))
+    return Page(folder, document(task, methods, found, list(figures), by, doubts), figures)
 
 
 def _judged(folder: Path, methods: Sequence[Method]) -> list[Finding]:
@@ -96,7 +98,8 @@ def _judged(folder: Path, methods: Sequence[Method]) -> list[Finding]:
 def methods_of(folder: Path) -> list[Method]:
     """All methods of a task, dense first, then by their final losses; each has its own learning rate.
 
-    UserError where runs have different lengths, but for those of dense training on fewer tokens.
+    UserError where runs have different lengths, but for those of dense training on fewer tokens, or other settings than
+    their labels stand for.
     """
     notes.read(folder, {**NEEDS, "curve": list, "last_bytes": float, "rounds": int})
     found = load(folder, own=OWN)
@@ -105,14 +108,8 @@ def methods_of(folder: Path) -> list[Method]:
     # The text is the standard library's own: another Python's is another text.
     pythons = {run.folder.name: {"python": python_of(run)} for method in found for run in method.runs}
     notes.refuse_mixed(folder, pythons)
-    for method in found:
-        notes.refuse_mixed(folder, {run.folder.name: {"settings": _but_the_seed(run)} for run in method.runs})
+    refuse_others(folder, runs_of(found), TASKS[folder.name], compositions(TASKS[folder.name], None))
     return sorted(found, key=lambda method: (method.label != DENSE, statistics.mean(losses(method) or [float("inf")])))
-
-
-def _but_the_seed(run: NotedRun) -> list[str] | None:
-    told = run.note.get("settings")
-    return None if told is None else [word for word in told if not word.startswith("train.seed=")]
 
 
 def python_of(run: NotedRun) -> str | None:

@@ -1,9 +1,9 @@
 """Train a GPT and a ResNet with the methods of today and the classics, and measure exchanges on emulated hosts.
 
-wirebench study today run --data FOLDER                       all parts: about 15 h on one quiet core
+wirebench study today run --data FOLDER                       all parts: about 16 h on one quiet core
 wirebench study today run                                     without the ResNet, which alone reads CIFAR-10
 wirebench study today run --task gpt --methods dense demo dion --seeds 0
-wirebench study today run --task gpt_rates                    other learning rates of six methods, one seed
+wirebench study today run --task gpt_rates                    other learning rates of ten methods, one seed
 wirebench study today run --task gpt_times                    short runs that have the machine for themselves
 wirebench study today run --task speed                        steps per second, 40 minutes; needs root
 wirebench study today run --task order_1gbit order_100gbit    the planner's order against steps, 70 minutes; root
@@ -12,12 +12,13 @@ wirebench study today report                                  the tables and the
 
 A run that is there already is not repeated, and a training that was interrupted goes on from its last checkpoint. The
 times of trainings are measured computing and a simulated network, so that one run serves all four rates. A training
-uses one core: two series, of other methods, may run side by side, but for those that time steps or emulate hosts.
+uses one core: two series, of other methods, may run side by side, but for those that time steps or emulate hosts. A
+part that has none of the methods that are named is left out.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,8 +35,8 @@ from suite.studies.today.emulated.order import NETWORKS
 from suite.studies.today.emulated.predicted import Predicted
 from suite.studies.today.emulated.rated import Rated
 from suite.studies.today.emulated.speed import SPEED
-from suite.studies.today.rates import RATES, at_other_rates
-from suite.studies.today.tasks import GPT, QUICK, TASKS, compositions
+from suite.studies.today.rates import RATES, SEARCHED, at_other_rates
+from suite.studies.today.tasks import GPT, QUICK, SETTINGS, SHORTER, TASKS, compositions
 from suite.studies.trainings import refuse_another
 from wirebench.errors import UserError
 from wirebench.record import schema
@@ -94,7 +95,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     """All runs that are not there yet, seed by seed, then the report of all that are there."""
     chosen = completed(options)
-    cells = {(chosen.out / name).resolve(): planned(chosen, name) for name in tasks(chosen)}
+    cells = {(chosen.out / name).resolve(): planned(chosen, name) for name in with_methods(chosen, tasks(chosen))}
     failed = measure(cells, launch, chosen.again)
     for out in cells:
         page = report.page(out)
@@ -111,7 +112,7 @@ def series(quick: bool) -> list[Part]:
     return [
         Part(40, ["--task", SPEED]),
         Part(70, ["--task", *NETWORKS]),
-        Part(9.3 * 60, ["--task", "gpt", "gpt_rates", "gpt_times"]),
+        Part(10.2 * 60, ["--task", "gpt", "gpt_rates", "gpt_times"]),
         Part(3.4 * 60, ["--task", "resnet", "resnet_rates", "resnet_times", "--data", "{data}"]),
     ]
 
@@ -138,21 +139,49 @@ def tasks(options: argparse.Namespace) -> list[str]:
     return given
 
 
+def with_methods(options: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """Of these parts those that have one of the methods that were named, all without any; UserError for a name that no
+    part has. The others are told.
+    """
+    known = {name: known_in(name) for name in names}
+    for method in options.methods or ():
+        if not any(method in those for those in known.values()):
+            there = dict.fromkeys(each for those in known.values() for each in those)
+            raise UserError(f"--methods: no {method!r} in {', '.join(names)}; there is: {', '.join(there)}")
+    given = [name for name in names if not options.methods or set(known[name]) & set(options.methods)]
+    left_out = ", ".join(name for name in names if name not in given)
+    if left_out:
+        print(f"left out without one of the methods: {left_out}", file=sys.stderr)
+    return given
+
+
+def known_in(part: str) -> Collection[str]:
+    """The methods that a part has."""
+    if part == SPEED:
+        return speed.MEASURED
+    if part in NETWORKS:
+        return order.METHODS
+    if part in RATES:
+        return SEARCHED[TRAINED[part].name]
+    every = SETTINGS[TRAINED[part].name]
+    return every if part in TASKS else [name for name in every if name not in SHORTER]
+
+
 def planned(options: argparse.Namespace, name: str) -> Sequence[Planned]:
     """Every run of a part that the command line asks for; UserError for a mistake in it. A seed's methods lie together:
     whatever stops the study, the methods that are there can be compared.
     """
     if options.steps < 0:
         raise UserError(f"--steps: is positive, or 0 for whole runs, got {options.steps}")
-    seeds = options.seeds or None
+    seeds, methods = options.seeds or None, [each for each in options.methods or () if each in known_in(name)] or None
     if seeds and len(set(seeds)) < len(seeds):
         raise UserError(f"--seeds: one is given twice: {' '.join(map(str, seeds))}")
     more = (*([f"train.max_steps={options.steps}"] if options.steps else []), *options.set)
     if name == SPEED:
-        return speed.trainings(options.methods, seeds, more)
+        return speed.trainings(methods, seeds, more)
     if name in NETWORKS:
-        return [Rated(), Predicted(name, options.out / name), *order.trainings(name, options.methods, seeds, more)]
+        return [Rated(), Predicted(name, options.out / name), *order.trainings(name, methods, seeds, more)]
     task = TRAINED[name]
     of = compositions if name in TASKS else at_other_rates if name in RATES else alone
-    chosen, usual = of(task, options.methods), range(task.seeds if name in TASKS else 1)
+    chosen, usual = of(task, methods), range(task.seeds if name in TASKS else 1)
     return [Traced(task, method, seed, more, options.data) for seed in seeds or usual for method in chosen]

@@ -7,10 +7,11 @@ from suite.studies import trust
 from suite.studies.convergence.rows import Method, shared
 from suite.studies.findings import Finding, claims_table
 from suite.studies.significance import LEVEL, Comparison
+from suite.studies.today.composed import laid_over
 from suite.studies.today.curve import WINDOW, steps_of
 from suite.studies.today.fronts import fronts
 from suite.studies.today.outcome import against, bytes_of, losses, multiplicity, runs_of
-from suite.studies.today.tasks import DENSE, SHORTER
+from suite.studies.today.tasks import DENSE, SHORTER, TASKS, compositions
 from suite.studies.today.times import Yardstick, equal_time, steps_table
 from wirebench.utils.markdown import table
 
@@ -18,45 +19,66 @@ INTERVALS = (
     f"A ratio of losses has its {100 - 200 * LEVEL:.0f} % interval in brackets: beyond either end Welch's one-sided "
     f"test is below {100 * LEVEL:.0f} %."
 )
-HEAD = ("method", "seeds", "test loss", "over dense", "than dense", "metric", "bytes of a run", "fewer bytes", "rate")
+HEAD = ("method", "seeds", "test loss", "over dense", "against dense (Welch)", "metric", "bytes of a run",
+        "fewer bytes", "learning rate")  # fmt: skip
 
 
 def document(
-    task: str, methods: Sequence[Method], found: Sequence[Finding], figures: Sequence[str], by: Yardstick
+    task: str,
+    methods: Sequence[Method],
+    found: Sequence[Finding],
+    figures: Sequence[str],
+    by: Yardstick,
+    doubts: Sequence[str] = (),
 ) -> str:
     """The whole file.
 
     figures  names of the files beside it
+    doubts   lines on rows that another learning rate would make better
     """
     whole = [method for method in methods if method.label not in SHORTER]
     dense = next((method for method in whole if method.label == DENSE), None)
     compared = {method.label: _compared(method, dense) for method in whole}
-    lines = [f"# The methods of today: {task}", "", *_setting(whole or methods)]
+    lines = [f"# The methods of today: {task}", "", *_setting(task, whole or methods)]
     lines += table(HEAD, [_cells(method, dense, compared.get(method.label)) for method in methods])
-    lines += [multiplicity(compared.values()), ""]
+    lines += [multiplicity(compared.values()), "", *doubts]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
-    lines += [*claims_table(found), INTERVALS, ""]
+    lines += [*claims_table(found), INTERVALS, "", *_settings_of(found)]
     lines += [*steps_table(methods, by), *equal_time(methods, by), *fronts(methods, by)]
     lines += [
         f"Curves are the first worker's training loss, means over {WINDOW} steps, which hold whole rounds. Between "
         "exchanges of an outer step the weights are the worker's own, so that the curve is not that of the model which "
-        "is tested: that is the anchor.",
+        "is tested: that has the global parameters, which the outer optimizer moves.",
         "",
         *(line for name in figures for line in (f"![{name.removesuffix('.png')}]({name})", "")),
     ]
     return "\n".join(lines)
 
 
-def _setting(methods: Sequence[Method]) -> list[str]:
+def _settings_of(found: Sequence[Finding]) -> list[str]:
+    """In which setting each claim was made, or is judged."""
+    claims = {each.claim.id: each.claim for each in found}.values()
+    return [
+        "Settings, of the source where nothing else is said:",
+        "",
+        *(f"- {c.text}: {c.setting}" for c in claims),
+        "",
+    ]
+
+
+def _setting(task: str, methods: Sequence[Method]) -> list[str]:
     usual, machines = shared(methods), dict.fromkeys(run.machine for run in runs_of(methods))
     steps = max(map(steps_of, runs_of(methods)))
+    more = laid_over(runs_of(methods), TASKS[task], compositions(TASKS[task], None))
+    told = f"All runs have {' '.join(more)}. " if more else ""
     size = ", ".join(f"{key} {usual[key]}" for key in ("depth", "width") if usual.get(key))
     return [
         f"{usual.get('model')}{f' ({size})' if size else ''} with {methods[0].runs[0].record['parameters']:,} "
         f"parameters on {usual.get('data')}, {usual.get('workers')} virtual workers of {usual.get('batch size')} "
         f"samples, {steps} steps; {' and '.join(SHORTER)} see a half and a quarter of the samples. The loss is that "
         "of the test set at the end of the run, in nats; after its sign, the standard deviation over seeds. Bytes are "
-        "those that a worker sends, and a rate is the largest of a worker's optimizer in the run. Made by `wirebench "
+        "those that a worker sends, and a learning rate is the largest of the run. "
+        f"{told}Made by `wirebench "
         f"study today run` on {', '.join(machines)}; {methods[0].label} by "
         f"`{methods[0].runs[0].note['launch']}`.",
         "",
@@ -78,9 +100,13 @@ def _cells(method: Method, dense: Method | None, compared: Comparison | None) ->
         "-" if compared is None else compared.words,
         _metric(method),
         "-" if sent is None else f"{sent / 1e6:.4g} MB",
-        "-" if not (sent and base) else f"{base / sent:.3g}x",
+        "-" if not (sent and base) else _times(base / sent),
         " or ".join(f"{rate:g}" for rate in dict.fromkeys(rates)) or "-",
     ]
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}x" if ratio >= 100 else f"{ratio:.3g}x"
 
 
 def _metric(method: Method) -> str:

@@ -27,8 +27,8 @@ class Yardstick(NamedTuple):
 
     quiet   folders of the runs that keep the rule of load; the times of others are refused
     timed   by label the run that was alone on the machine, for those that have one (alone.py)
-    run     of these all the one with the fastest passes, which are the same for all methods; None without any
-    passes  its seconds; 0 without any
+    run     of these all the one with the fastest forward and backward passes; None without any
+    passes  its seconds, which count for all methods; 0 without any
     """
 
     quiet: frozenset[Path]
@@ -84,10 +84,11 @@ def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
             ("method", "computing", *(f"{rate:g} Gbit/s" for rate in RATES)),
             [_paces(method, [mean_pace(method, rate, by) for rate in RATES]) for method in methods],
         ),
-        f"Measured computing, simulated exchange: a worker's passes take {1e3 * by.passes:.0f} ms, {by.words}, and its "
-        "compressor what it took beside its own run's, of which a short one that was alone counts before all; requests "
-        "cost what the cost model says with one worker a machine. An outer step with a delay overlaps its exchange "
-        "with computing, and one without has no backward pass to hide it beneath.",
+        f"Measured computing, simulated exchange: a worker's forward and backward pass take {1e3 * by.passes:.0f} ms, "
+        f"{by.words}, and its update and its compressor what they took beside those of its own run, of which a short "
+        "one that was alone counts before all; requests cost what the cost model says with one worker a machine. An "
+        "outer step with a delay overlaps its exchange with computing, and one without has no backward pass to hide it "
+        "beneath.",
         "",
         *refused,
     ]
@@ -143,6 +144,8 @@ def _beside(
     )
     if took is None or not mine or not timed:
         return "-", None
+    if took >= timed[-1][0] and timed[-1][1].label != DENSE:
+        return "-", None  # the whole dense run has no time: what it comes to by then is not known
     theirs, name = _dense_loss(took, timed)
     compared = against(mine, theirs)
     ratio = statistics.mean(mine) / statistics.mean(theirs)

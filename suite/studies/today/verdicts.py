@@ -44,7 +44,10 @@ def findings(
                 continue
             several = label if len(claim.about["methods"]) > 1 else ""
             finding = _finding(claim, ours, rival, by, several)
-            found.append(replace(finding, verdict=settled(claim, finding.verdict, ours, rival, others)))
+            if claim.about["measure"] == "loss":
+                rivals = [known[each] for each in claim.about["rivals"]]
+                finding = replace(finding, verdict=settled(claim, finding.verdict, ours, rivals, others))
+            found.append(finding)
     return found
 
 
@@ -59,16 +62,34 @@ def _rival(claim: Claim, known: Mapping[str, Method]) -> Method | None:
     return min(rivals, key=lambda each: statistics.mean(losses(each) or [float("inf")]), default=None)
 
 
-def settled(claim: Claim, verdict: Verdict, ours: Method, rival: Method | None, others: Sequence[Method]) -> Verdict:
-    """The verdict on a loss, unless another learning rate could turn it, or none was tried: then nothing is decided.
+def settled(
+    claim: Claim, verdict: Verdict, ours: Method, rivals: Sequence[Method], others: Sequence[Method]
+) -> Verdict:
+    """The verdict on a loss, unless another learning rate would turn it, or none was tried: then nothing is decided.
 
-    A better rate of the rival's could turn a claim that holds, and one of ours a claim that is missed.
+    A better rate of a rival's could turn a claim that holds, and one of ours a claim that is missed: all seeds are
+    judged once more with the losses that they would have, were they smaller by what the first one gains.
     """
-    could_turn = {"reproduced": rival, "not reproduced": ours}.get(verdict.state)
-    doubt = rates.better_rate(could_turn, others) if could_turn and claim.about["measure"] == "loss" else ""
-    return (
-        Verdict("not decidable", verdict.measured, "; ".join(filter(None, (verdict.why, doubt)))) if doubt else verdict
-    )
+    turning = {"reproduced": rivals, "not reproduced": [ours]}.get(verdict.state, [])
+    doubts = [_doubt(claim, verdict, each, ours, rivals, others) for each in turning]
+    if not any(doubts):
+        return verdict
+    return Verdict("not decidable", verdict.measured, "; ".join(filter(None, (verdict.why, *doubts))))
+
+
+def _doubt(
+    claim: Claim, verdict: Verdict, turning: Method, ours: Method, rivals: Sequence[Method], others: Sequence[Method]
+) -> str:
+    """Why other rates of `turning` leave a verdict open; "" where they do not."""
+    best = rates.best_rate(turning, others)
+    if best is None:
+        return f"other rates of {turning.label} were not tried"
+
+    def at_best(method: Method) -> list[float]:
+        return [(best.share if method is turning else 1.0) * loss for loss in losses(method)]
+
+    theirs = min(map(at_best, rivals), key=statistics.mean)
+    return "" if _judged(claim, at_best(ours), theirs).verdict.state == verdict.state else best.words
 
 
 def _finding(claim: Claim, ours: Method, rival: Method | None, by: Yardstick, label: str) -> Finding:
@@ -85,22 +106,30 @@ def _loss(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Ju
     mine, theirs = losses(ours), losses(rival) if rival else []
     if rival is None or not mine or not theirs:
         return _without(claim, ours, rival)
+    judged = _judged(claim, mine, theirs)
+    beside = f" of {rival.label}, the better of {len(claim.about['rivals'])}" if len(claim.about["rivals"]) > 1 else ""
+    few = f" ({len(mine)} and {len(theirs)} seeds)" if min(len(mine), len(theirs)) < LEAST_RUNS else ""
+    return Judged(f"{judged.here}{beside}{few}", judged.verdict)
+
+
+def _judged(claim: Claim, mine: Sequence[float], theirs: Sequence[float]) -> Judged:
+    """Of losses their ratio with its interval, which takes three seeds of both."""
     base = statistics.mean(theirs)
     ratio = statistics.mean(mine) / base
-    beside = f" of {rival.label}, the better of {len(claim.about['rivals'])}" if len(claim.about["rivals"]) > 1 else ""
     if min(len(mine), len(theirs)) < LEAST_RUNS:
-        few = Verdict("not decidable", ratio, "too few seeds")
-        return Judged(f"{ratio:.3f}x{beside} ({len(mine)} and {len(theirs)} seeds)", few)
+        return Judged(f"{ratio:.3f}x", Verdict("not decidable", ratio, "too few seeds"))
     low, high = (1 + difference / base for difference in difference_between(mine, theirs))
-    return Judged(f"{ratio:.3f}x [{low:.3f} to {high:.3f}]{beside}", claim.judge_interval(ratio, (low, high)))
+    return Judged(f"{ratio:.3f}x [{low:.3f} to {high:.3f}]", claim.judge_interval(ratio, (low, high)))
 
 
 def _bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
-    """How many times fewer bytes in a whole run; a count, which needs no test."""
+    """How many times fewer bytes in a whole run, and at which loss; a count, which needs no test."""
     mine, theirs = bytes_of(ours), bytes_of(rival) if rival else None
-    if not mine or not theirs:
+    if rival is None or not mine or not theirs:
         return _without(claim, ours, rival)
-    return Judged(f"{theirs / mine:.2f}x", claim.judge(theirs / mine))
+    both = losses(ours), losses(rival)
+    loss = f" at {statistics.mean(both[0]) / statistics.mean(both[1]):.3f}x the loss" if all(both) else ""
+    return Judged(f"{theirs / mine:.2f}x{loss}", claim.judge(theirs / mine))
 
 
 def _zero_one_bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:

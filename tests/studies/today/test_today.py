@@ -15,12 +15,13 @@ from suite.studies.runner import RESULTS, ROOT
 from suite.studies.series import options_of
 from suite.studies.today import figures
 from suite.studies.today.curve import WINDOW, Pace, curve_of, pace
-from suite.studies.today.fronts import front, marked
+from suite.studies.today.emulated.speed import SPEED
+from suite.studies.today.fronts import front, fronts, marked
 from suite.studies.today.outcome import bytes_of
 from suite.studies.today.report import methods_of
-from suite.studies.today.run import EMULATED, PARTS, SHALLOW, SHORT, Traced, completed, tasks
+from suite.studies.today.run import EMULATED, PARTS, SHALLOW, SHORT, Traced, completed, planned, tasks, with_methods
 from suite.studies.today.tasks import DENSE, GPT, HALF, QUARTER, QUICK, SETTINGS, SHORTER, STEPS, TASKS, compositions
-from suite.studies.today.times import mean_pace, yardstick
+from suite.studies.today.times import equal_time, mean_pace, yardstick
 from tests.flexreduce import run_record
 from tests.studies import verb
 from wirebench.config import loader
@@ -167,8 +168,8 @@ def test_a_step_costs_what_the_mean_step_sends(noted: Callable[..., NotedRun], m
     assert plain is not None and plain == pytest.approx((2.0, 0.2, 0.0, 0.2)) and plain.seconds == pytest.approx(2.2)
     assert pace(noted(1, 30.0), 1.0, 0.0) == pytest.approx((2.0, 0.2 * 2 / 3, 0.2 / 3, 0.2 * 2 / 3))
     assert pace(noted(9, 30.0), 1.0, 0.0) == pytest.approx((2.0, 0.0, 0.2, 0.0))
-    # Of passes of 11 s the backward one takes 3: half of the exchange could lie beside it.
-    assert pace(noted(0, 30.0, "sync_easgd"), 1.0, 11.0) == pytest.approx((2.0, 0.2, 0.0, 0.1))
+    # Of passes of 5 s the backward one takes 3: half of the exchange could lie beside it.
+    assert pace(noted(0, 30.0, "sync_easgd"), 1.0, 5.0) == pytest.approx((2.0, 0.2, 0.0, 0.1))
     assert pace(noted(0, 0.0), 1.0, 0.0) is None, "it ended before an exchange whose cost its record would have"
 
 
@@ -194,8 +195,50 @@ def test_a_front_says_what_the_seeds_do_not_tell_apart(tmp_path: Path) -> None:
         put(tmp_path, "powersgd", seed, record(1.5 + wobble, 4.0))
     words, near, compared, known = marked(methods_of(tmp_path / "gpt"), bytes_of)
     assert (
-        words == "topk, bf16 (not told apart from topk), dense" and near == "demo" and (len(compared), known) == (4, 5)
+        words == "topk, bf16 (not told apart from topk), dense" and near == "demo" and (len(compared), known) == (5, 5)
     )
+
+
+def test_a_front_is_of_whole_runs(tmp_path: Path) -> None:
+    """A step of dense training on half of the tokens takes as long as one on all, and its run half as long."""
+    for seed, wobble in enumerate((-0.001, 0.0, 0.001)):
+        put(tmp_path, DENSE, seed, record(2.0 + wobble, 1.0))
+        put(tmp_path, HALF, seed, record(2.3 + wobble, 0.5), curve=[[30, 2.3, 5e5]], last_bytes=5e5 / 30)
+        put(tmp_path, "topk", seed, record(2.4 + wobble, 0.1))
+    methods = methods_of(tmp_path / "gpt")
+    text = "\n".join(fronts(methods, yardstick(methods)))
+    assert "| time at 100 Gbit/s | 3 of 3 | dense half, dense | - |" in text
+    assert "| bytes | 3 of 3 | topk, dense half, dense | - |" in text
+
+
+def test_too_few_seeds_are_said(tmp_path: Path) -> None:
+    for label, loss, sent in (("topk", 2.0, 1.0), ("dense", 1.0, 2.0), ("demo", 1.5, 3.0)):
+        put(tmp_path, label, 0, record(loss, sent))
+    words, near, *_ = marked(methods_of(tmp_path / "gpt"), bytes_of)
+    assert (words, near) == ("topk, dense (too few seeds)", "demo (too few seeds)")
+
+
+def test_nothing_stands_in_for_a_dense_run_without_a_time(tmp_path: Path) -> None:
+    """What topk's loss is to be held against at its end nobody knows, for want of a quiet dense run."""
+    for seed, wobble in enumerate((-0.001, 0.0, 0.001)):
+        busy = record(2.0 + wobble, 1.0)
+        busy["load"][0]["others_cores"] = 1.5
+        put(tmp_path, DENSE, seed, busy)
+        put(tmp_path, HALF, seed, record(2.3 + wobble, 0.5), curve=[[30, 2.3, 5e5]], last_bytes=5e5 / 30)
+        put(tmp_path, "topk", seed, record(2.4 + wobble, 1.0))
+    methods = methods_of(tmp_path / "gpt")
+    assert equal_time(methods, yardstick(methods))[0].startswith("Nothing is compared with dense training")
+
+
+def test_a_part_without_the_methods_is_left_out_and_a_name_that_none_has_is_refused(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options = completed(options_of("today", ["--methods", "demo", "topk of steps"]))
+    assert with_methods(options, ["gpt", "gpt_rates", "gpt_times", SPEED]) == ["gpt", "gpt_rates", "gpt_times"]
+    assert capsys.readouterr().err == f"left out without one of the methods: {SPEED}\n"
+    assert {each.label.partition("-")[0] for each in planned(options, "gpt_rates")} == {"demo"}
+    with pytest.raises(UserError, match="--methods: no 'demo' in speed; there is: dense, sparseloco, "):
+        with_methods(options, [SPEED])
 
 
 def test_times_of_a_run_beside_other_work_are_refused(tmp_path: Path) -> None:

@@ -8,8 +8,10 @@ import pytest
 
 from compressors.common.intervals import Intervals
 from suite.studies.today import verdicts
+from suite.studies.today.rates import tried_beside
 from suite.studies.today.report import methods_of
-from suite.studies.today.tasks import HALF
+from suite.studies.today.run import Traced
+from suite.studies.today.tasks import GPT, HALF, compositions
 from suite.studies.today.zero_one import rounds_of
 from tests.studies import verb
 from tests.studies.today.test_today import put, record
@@ -44,16 +46,23 @@ def test_the_headlines_are_judged(tmp_path: Path) -> None:
         put(tmp_path, "local_sgd", seed, record(2.04 + wobble, 33.0))
         put(tmp_path, "sparseloco", seed, record(2.05 + 2 * wobble, 10.0))
         put(tmp_path, "sparseloco k=512", seed, record(2.05 + 2 * wobble, 12.0))
+        put(tmp_path, "sparseloco every=2 beta=1", seed, record(2.05 + 2 * wobble, 12.0))
         # 9 dense rounds of 6 MB and 51 of a bit, 0.1875 MB; 6 and 30.
         put(tmp_path, "onebit_adam", seed, adam(2.0 + wobble, 63.5625, 9, 9, 32_678, 1))
         put(tmp_path, "zero_one_adam", seed, adam(2.2 + 2 * wobble, 41.625, 2, 12, 12, 4), rounds=36)
-    found = {(each.claim.id, each.about): each for each in verdicts.findings("gpt", methods_of(tmp_path / "gpt"))}
+    for label in ("diloco", "diloco momentum=0.5"):
+        for rate in (0.00067, 0.006):
+            put(tmp_path / "rates", f"{label} lr={rate:g}", 0, record(2.2, 33.0, optimizer={"lr": rate}))
+    (tmp_path / "rates" / "gpt").rename(tmp_path / "gpt_rates")
+    methods, others = methods_of(tmp_path / "gpt"), tried_beside(tmp_path / "gpt")
+    found = {(each.claim.id, each.about): each for each in verdicts.findings("gpt", methods, others)}
     loss = found["sparseloco_loss", "sparseloco"]
     assert loss.here.endswith(" of diloco momentum=0.5, the better of 2") and loss.verdict.state == "reproduced"
-    assert found["sparseloco_loss_local", "sparseloco k=512"].verdict.state == "reproduced"
+    local = found["sparseloco_loss_local", "sparseloco k=512"].verdict
+    assert local.words == "not decidable: other rates of local_sgd were not tried"
     assert found["sparseloco_bytes", "sparseloco"].verdict.state == "reproduced"
-    larger = found["sparseloco_bytes", "sparseloco k=512"]
-    assert larger.here == "83.33x" and larger.verdict.state == "not reproduced"
+    larger = found["sparseloco_bytes", "sparseloco every=2 beta=1"]
+    assert larger.here == "83.33x at 1.025x the loss" and larger.verdict.state == "not reproduced"
     sizes, rounds = found["zero_one_bytes", ""], found["zero_one_rounds", ""]
     assert sizes.here == "1.53x; by its constants 1.53x, by the authors' in 152,000 steps 6.49x"
     assert sizes.verdict.words == "direction reproduced: 1.53x, not 7.70x"
@@ -62,14 +71,14 @@ def test_the_headlines_are_judged(tmp_path: Path) -> None:
     for claim in ("zero_one_loss", "zero_one_loss_dense"):
         assert "; other rates of zero_one_adam were not tried" in found[claim, ""].verdict.words
         assert found[claim, ""].verdict.state == "not decidable"
-    assert ("qgz_bytes", "") not in found and not verdicts.findings("resnet", methods_of(tmp_path / "gpt"))
+    assert ("qgz_bytes", "") not in found
     assert report(["--out", str(tmp_path)]) == 0
     text = (tmp_path / "gpt" / "table.md").read_text()
     assert "`wirebench study today run --task gpt --methods quantised_sum bf16` | not run here: no runs of it" in text
-    assert "| bytes | 9 of 9 | sparseloco, local_sgd, onebit_adam |" in text
+    assert "| bytes | 10 of 10 | sparseloco, local_sgd, onebit_adam |" in text
     assert "| sparseloco | 3 | 2.0500 +- 0.0020 | 1.025x | worse" in text
     assert f"| {HALF} | 3 | 2.3000 +- 0.0010 | 1.150x | - |" in text
-    assert "Comparisons in this table: 7, each at 5 %" in text and "has its 90 % interval in brackets" in text
+    assert "Comparisons in this table: 8, each at 5 %" in text and "has its 90 % interval in brackets" in text
     # Dense training takes 0.94 s at 100 Gbit/s, half of it 0.47 s, and local SGD 0.91 s: 95 % of the way, 2.014.
     between = "0.963x between dense half and dense, better (p < 0.001) | 1.013x between dense half and dense, worse"
     less = "0.887x dense half, which takes longer, better (p < 0.001)"
@@ -102,12 +111,29 @@ def test_what_diverged_decides_nothing(tmp_path: Path) -> None:
 
 
 def test_seeds_of_one_method_have_one_setting_and_one_text(tmp_path: Path) -> None:
-    put(tmp_path, "diloco", 0, record(2.0, 1.0), settings=["scheduler.every=30", "train.seed=0"])
-    put(tmp_path, "diloco", 2, record(2.0, 1.0), settings=["scheduler.every=30", "train.seed=2"])
+    def words(label: str, seed: int, *more: str) -> list[str]:
+        return list(Traced(GPT, compositions(GPT, [label])[0], seed, more, None).words)
+
+    put(tmp_path, "diloco", 0, record(2.0, 1.0), settings=words("diloco", 0))
+    put(tmp_path, "diloco", 2, record(2.0, 1.0), settings=words("diloco", 2))
     assert len(methods_of(tmp_path / "gpt")[0].runs) == 2
-    put(tmp_path, "diloco", 1, record(2.0, 1.0), settings=["scheduler.every=10"])
-    with pytest.raises(UserError, match="mixes settings: settings is"):
+    put(tmp_path, "topk", 1, record(2.0, 1.0), settings=words("topk", 1, "compressor.density=0.1"))
+    with pytest.raises(
+        UserError, match=r"mixes settings: settings is \[\] in diloco-0 and \['compressor.density=0.1'\]"
+    ):
         methods_of(tmp_path / "gpt")
+    shutil.rmtree(tmp_path / "gpt" / "topk-1")
+    put(tmp_path, "topk", 1, record(2.0, 1.0), settings=words("diloco", 1))
+    with pytest.raises(UserError, match=r"topk-1: was made without compressor.density=0.01, which topk has"):
+        methods_of(tmp_path / "gpt")
+    shutil.rmtree(tmp_path / "gpt")
+    put(tmp_path, "muon", 0, record(2.0, 1.0))
+    with pytest.raises(UserError, match="muon-0: the study trains no 'muon' here"):
+        methods_of(tmp_path / "gpt")
+    shutil.rmtree(tmp_path / "gpt")
+    put(tmp_path, "topk", 1, record(2.0, 1.0), settings=words("topk", 1, "train.max_steps=9", "compressor.density=0.1"))
+    assert report(["--out", str(tmp_path)]) == 0
+    assert "All runs have compressor.density=0.1 train.max_steps=9. " in (tmp_path / "gpt" / "table.md").read_text()
     shutil.rmtree(tmp_path / "gpt")
     for seed, version in enumerate(("3.11.7", "3.11.7", "3.11.9")):
         made = record(2.0, 1.0)

@@ -95,14 +95,17 @@ def page(folder: Path) -> Page:
 
 
 def findings(folder: Path, placed: Sequence[Placed]) -> list[Finding]:
-    """Kendall's tau of the planner's order and the measured one, and of each turn's; judged where all have a place."""
+    """Kendall's tau of the planner's order and that of each turn; their median is judged, where all have a place."""
     [claim] = claims_of(folder.name)
     unplaced = unplaced_among(placed)
     if len(placed) < LEAST:
         return []
-    middle, turns = order([each.measured for each in placed]), _by_turn(placed)
+    turns, of_medians = _by_turn(placed), order([each.measured for each in placed])
+    middle = statistics.median(turns) if turns else of_medians
     between = (min(turns), max(turns)) if turns else (middle, middle)
-    here = f"{middle:.2f} [{between[0]:.2f} - {between[1]:.2f}] of {len(placed)} methods"
+    here = (
+        f"{middle:.2f} [{between[0]:.2f} - {between[1]:.2f}] of {len(placed)} methods; of median steps {of_medians:.2f}"
+    )
     records = tuple(run.folder for each in placed for run in each.row.runs)
     rules = trust.rules_of((each.row.runs for each in placed), "turns")
     verdict = claim.judge(middle, between)
