@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from compressors.common.own_steps import STEPS, OwnSteps
 from compressors.sparse.base import Sparse, check_bucket
 from compressors.sparse.encoding import Indices, Values
 from compressors.sparse.places import keep_rest
@@ -49,7 +50,7 @@ class _Agreed(NamedTuple):
     given: list[int]
 
 
-class OkTopK(Sparse):
+class OkTopK(OwnSteps, Sparse):
     """Each rank offers about the `density` of its entries, k; of their sums, about the k largest are applied.
 
     An entry leaves the residual only where it was both offered by the rank and applied.
@@ -95,7 +96,8 @@ class OkTopK(Sparse):
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
         count = self.count(bucket.numel)
-        if count >= bucket.numel or world.step < self.dense_steps:
+        begins = self.dense_steps and self.own_step(world.step) < self.dense_steps
+        if count >= bucket.numel or begins:
             return (yield from self._dense(bucket, world))
         agreed = self._recall(bucket, world, count)
         exact = agreed is None or world.step % self.reevaluate_every == 0
@@ -150,7 +152,7 @@ class OkTopK(Sparse):
                 whole = [int(number) for number in numbers]
                 return _Agreed(threshold, whole[: size - 1], whole[size - 1 :])
         for state in (self.shared, self.own):
-            for name in list(state):
+            for name in state.keys() - {STEPS}:
                 start, stop = map(int, name.split("-"))
                 if start < bucket.stop and bucket.start < stop:
                     del state[name]

@@ -28,8 +28,8 @@ class QuantisedSum(Method):
     form      int4, int8, or fp8 (e4m3)
     chunk     so many neighbours share a scale, the largest magnitude among them
     group     ranks of a machine, neighbours in rank order: shares are added up within machines first, so that between
-              machines a rank sends 1 / group as much. 0: all ranks at once. Where it does not divide the number of
-              ranks (an elastic run may come to that), groups have as many as their greatest common divisor
+              machines a rank sends 1 / group as much. 0: all ranks at once. Where an elastic run comes to a number of
+              ranks that it does not divide, groups have as many as their greatest common divisor
     feedback  what quantising cuts off stays in a residual: of a gradient with its rank, of a sum with the rank that
               added it up, so that nothing is lost (LoCo keeps the former, and a moving average of it)
 
@@ -46,7 +46,7 @@ class QuantisedSum(Method):
             raise ValueError(f"chunk: needs a multiple of 4, got {chunk}")
         if group < 0:
             raise ValueError(f"group is a number of ranks, or 0 for all, got {group}")
-        self.form, self.chunk, self.group = form, chunk, group
+        self.form, self.chunk, self.group, self.divides = form, chunk, group, group
         self.feedback = Feedback() if feedback else None
         if self.feedback:
             self.memory = self.feedback

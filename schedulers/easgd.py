@@ -18,8 +18,8 @@ class Easgd:
     beta  P eta rho, how strongly workers and centre pull at each other, in (0, 1]; 0.9 in Zhang et al.
 
     eta g_i is the optimizer's own step, momentum included (You et al.'s Momentum EASGD). What is evaluated and saved as
-    the model is the centre, with rank 0's statistics of normalisation. Gradients do not travel, so there is no
-    compressor to go with it.
+    the model is the centre. Statistics of normalisation stay each rank's own, which evaluates its share of the test set
+    with them. Gradients do not travel, so there is no compressor to go with it.
     """
 
     needs_profile: ClassVar[bool] = False

@@ -26,7 +26,8 @@ class Outer:
     What is evaluated and saved as the model is the anchor. Statistics of normalisation stay each rank's own, which
     evaluates its share of the test set with them. Any compressor goes with it that applies no momentum of its own; its
     residual waits for the next exchange, and what it does in turn (a factor, a leader) it does from one exchange to the
-    next. A wish to stop waits for an exchange, too.
+    next: its options that are numbers of steps are numbers of exchanges. A wish to stop waits for an exchange, too,
+    where workers are processes; a launcher that ends its ranks sooner leaves the last checkpoint.
     """
 
     needs_profile: ClassVar[bool] = False

@@ -14,10 +14,8 @@ STEPS = "steps"
 class OwnSteps(Method):
     """Base of methods of which a step does something else than the one before, as the run goes on."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._ahead: int | None = None
-        """The own number of a step, less the world's; None until the first exchange tells."""
+    _ahead: int | None = None
+    """The own number of a step, less the world's; None until the first exchange tells."""
 
     def own_step(self, step: int) -> int:
         """The number of the world's step `step`, which begins; from 0, and without a leap where the world changes."""

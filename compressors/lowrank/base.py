@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from compressors.common.own_steps import OwnSteps
 from compressors.lowrank.factors import Pack, Place, Plan, Run, plan_of
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
@@ -75,7 +76,7 @@ class Factored(Method):
         return factor.to(device).view(-1)  # checkpoints are read to the CPU
 
 
-class LowRank(Factored):
+class LowRank(OwnSteps, Factored):
     """Base of methods that send factors of matrices, and all other layers dense in the same sum.
 
     rank                  columns of a factor; no more than the smaller side of the matrix
@@ -115,7 +116,7 @@ class LowRank(Factored):
 
     def plan(self, bucket: Bucket, world: ExchangeContext) -> Plan | None:
         """How `bucket` is sent at this step; None: all of it dense."""
-        if world.step < self.start_step:
+        if self.start_step and self.own_step(world.step) < self.start_step:
             return None
         plan = plan_of(bucket.layers, self.rank, self.min_compression_rate * self.sides / 2)
         return plan if plan.runs else None

@@ -110,11 +110,14 @@ def refuse_cut(settings: Config, groups: Sequence[range]) -> None:
 
 
 def refuse_workers(settings: Config) -> None:
-    """UserError where the compressor asks for more workers than there are; `engine.workers` is their number."""
-    workers, voters = settings.engine.workers, compressor_of(settings).voters
+    """UserError where the compressor asks for another number of workers; `engine.workers` is their number."""
+    workers, voters, divides = settings.engine.workers, compressor_of(settings).voters, method_of(settings).divides
     # One worker alone exchanges nothing, whoever votes.
     if 1 < workers < voters:
         raise UserError(f"compressor.voters: {voters} are more than the {workers} workers")
+    # An elastic run cannot choose its number of workers.
+    if workers > 1 and divides and workers % divides and not settings.train.elastic:
+        raise UserError(f"compressor.group: groups of {divides} do not divide the {workers} workers")
 
 
 def compressor_of(settings: Config) -> Method:

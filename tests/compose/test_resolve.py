@@ -10,7 +10,7 @@ import torch
 
 import compressors
 from suite.compose.build import compose
-from suite.compose.resolve import PLAIN_SGD, notes, refuse_cut, resolve
+from suite.compose.resolve import PLAIN_SGD, notes, refuse_cut, refuse_workers, resolve
 from tests.distributed.launch import CONFIG, here
 from tests.helpers import cut, lay_out
 from train import conduct
@@ -106,6 +106,27 @@ def test_a_method_that_needs_the_whole_model_refuses_a_cut(monkeypatch: pytest.M
         UserError, match="'wfbp' cuts the model into 2 buckets, but 'topk' needs it whole: for a reason"
     ):
         refuse_cut(settings, [range(0, 1), range(1, 3)])
+
+
+@pytest.mark.parametrize(
+    ("words", "workers", "refused"),
+    [
+        (["compressor.name=quantised_sum", "compressor.group=3"], 4, "groups of 3 do not divide the 4 workers"),
+        (["compressor.name=quantised_sum", "compressor.group=3"], 6, ""),
+        (["compressor.name=quantised_sum", "compressor.group=3", "train.elastic=true"], 4, ""),
+        (["compressor.name=iwp", "compressor.voters=3"], 2, "3 are more than the 2 workers"),
+        (["compressor.name=iwp", "compressor.voters=3"], 1, ""),
+    ],
+)
+def test_a_number_of_workers_that_a_method_cannot_do_with_is_refused(
+    words: list[str], workers: int, refused: str
+) -> None:
+    settings = loader.load(CONFIG, [*words, f"engine.workers={workers}"])
+    if not refused:
+        refuse_workers(settings)
+        return
+    with pytest.raises(UserError, match=refused):
+        refuse_workers(settings)
 
 
 def test_clipping_refuses_a_cut() -> None:

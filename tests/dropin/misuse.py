@@ -136,4 +136,31 @@ def what_would_let_ranks_drift_apart_is_refused() -> None:
         says(words, lambda: wirebench.synchronise(network(), *parts))  # noqa: B023
 
 
-CASES: list[Callable[[], None]] = [mistakes_are_told, what_would_let_ranks_drift_apart_is_refused]
+def a_state_of_another_schedule_is_refused() -> None:
+    states = {}
+    for scheduler in ("wfbp", "outer", "easgd"):
+        _, sync = train("none", scheduler, range(4))
+        states[scheduler] = sync.state_dict()
+        sync.close()
+    for mine, theirs, words in (
+        ("wfbp", "outer", "exchanges weights' differences, and this one exchanges gradients"),
+        ("outer", "wfbp", "exchanges gradients, and this one exchanges weights' differences"),
+        ("easgd", "outer", "exchanges weights' differences, and this one exchanges weights"),
+    ):
+        says(words, lambda: train("none", mine, state=states[theirs]))  # noqa: B023
+    parts: Any = network()
+    optimizer = torch.optim.SGD(parts.parameters(), RATE)
+    build = compressors.build("none"), schedulers.build("outer", every=3, delay=1)
+    sync = wirebench.synchronise(parts, *build, optimizer=optimizer)
+    sync.load_state_dict(states["outer"])
+    inputs, labels = batch(4)
+    loss = nn.functional.cross_entropy(parts[4](parts[1:4](parts[0](inputs))), labels)
+    says("call the model itself there, not its parts", loss.backward)
+    sync.close()
+
+
+CASES: list[Callable[[], None]] = [
+    mistakes_are_told,
+    what_would_let_ranks_drift_apart_is_refused,
+    a_state_of_another_schedule_is_refused,
+]

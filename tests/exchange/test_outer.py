@@ -16,8 +16,9 @@ import schedulers
 import train
 from schedulers.outer import Outer
 from tests.exchange.lanes import LAYERS, Net, images, lanes_of, loss_of, one_step
+from wirebench.exchange.anchored import NEVER
 from wirebench.exchange.lane import Lane
-from wirebench.exchange.outer import NEVER, OuterSteps
+from wirebench.exchange.outer import OuterSteps
 from wirebench.gradient.error_memory import RESIDUAL
 from wirebench.gradient.schedule import LayerCost
 from wirebench.telemetry.clock import Clock

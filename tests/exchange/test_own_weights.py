@@ -1,6 +1,7 @@
 """Weights that are a rank's own go on in another world: their part in the common ones stays what it was."""
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +14,10 @@ import schedulers
 from tests.exchange.lanes import LAYERS, Averaging, lanes_of, one_step
 from tests.exchange.test_outer import clock
 from wirebench.dropin.assembly import driver_of
-from wirebench.errors import UserError
-from wirebench.exchange.outer import NEVER
+from wirebench.errors import Diverged, UserError
+from wirebench.exchange.anchored import NEVER
+from wirebench.exchange.finite import Finite
+from wirebench.exchange.holders import GRADIENTS, exchanged, restore
 from wirebench.exchange.own_weights import together
 from wirebench.telemetry.timeline import Timeline
 from wirebench.training.resharding import rank_states
@@ -52,13 +55,13 @@ class World:
         for rank, lane in enumerate(self.lanes):
             lane.flat.param.add_(torch.randn(lane.flat.param.shape, generator=torch.Generator().manual_seed(rank)))
 
-    def handed_on(self, size: int) -> "World":
-        """The world of `size` ranks that goes on from here, as a run that is resumed does."""
+    def handed_on(self, size: int, lost: int | None = None) -> "World":
+        """The world of `size` ranks that goes on from here, as a run that is resumed does; the state of `lost` is."""
         world = World(self.name, size, **self.options)
-        parts = rank_states(list(map(pack, self.states())), size)
+        files = [None if rank == lost else pack(state) for rank, state in enumerate(self.states())]
         with torch.no_grad():
-            for holder, each in zip(world.driver.holders, parts, strict=True):
-                holder.take_over([unpack(file) for file in each.states], each.joins, each.weight)
+            for holder, each in zip(world.driver.holders, rank_states(files, size), strict=True):
+                restore(holder, [unpack(file) for file in each.states], each.joins, each.weight)
         return world
 
     @torch.no_grad()
@@ -115,6 +118,26 @@ def test_what_is_under_way_is_applied_once_where_another_world_begins() -> None:
         other.driver.close()
 
 
+def test_who_takes_a_lost_ones_place_applies_it_when_all_others_do() -> None:
+    world, anchor = under_way(delay=1)
+    other = world.handed_on(2, lost=0)
+    for _ in range(2):
+        same = [holder.anchor for holder in other.driver.holders]
+        assert torch.equal(*same) and len({tuple(holder.due.tolist()) for holder in other.driver.holders}) == 1
+        other.step(2)
+    assert torch.allclose(same[0], anchor, atol=1e-7)
+
+
+def test_what_is_under_way_is_applied_where_it_is_sent_at_other_steps() -> None:
+    """Else the next exchange, which could come before it is due, would write over it."""
+    world, anchor = under_way(delay=1)
+    for every, delay in ((3, 1), (2, 0)):
+        again = World("outer", 2, every=every, delay=delay)
+        again.driver.holders[0].load_state_dict(unpack(pack(world.states()[0])))
+        assert again.driver.holders[0].due.tolist() == [NEVER]
+        assert torch.allclose(again.driver.holders[0].anchor, anchor, atol=1e-7)
+
+
 def test_what_is_under_way_is_applied_where_fragments_are_cut_anew() -> None:
     world, anchor = under_way(cut=[range(2), range(2, len(LAYERS))], delay=1, fragments=2)
     again = World("outer", 2, delay=1)
@@ -122,22 +145,50 @@ def test_what_is_under_way_is_applied_where_fragments_are_cut_anew() -> None:
     assert again.driver.holders[0].due.tolist() == [NEVER]
     assert torch.allclose(again.driver.holders[0].anchor, anchor, atol=1e-7)
     older = {key: value for key, value in world.states()[0].items() if not key.endswith("cuts")}
-    with pytest.raises(UserError, match=r"does not say how fragments are cut"):
+    with pytest.raises(UserError, match=r"how its 2 fragments are cut, .* as many fragments, not with 1"):
         again.driver.holders[0].load_state_dict(unpack(pack(older)))
+    nothing = older | {key: torch.full_like(value, NEVER) for key, value in older.items() if key.endswith("due")}
+    again.driver.holders[0].load_state_dict(unpack(pack(nothing)))
+    assert again.driver.holders[0].due.tolist() == [NEVER]
     world.driver.holders[1].load_state_dict(unpack(pack(older)))
     assert world.driver.holders[1].due.tolist()[0] == 2
 
 
-def test_what_changes_in_turn_counts_exchanges() -> None:
+@pytest.mark.parametrize(("fragments", "counts"), [(1, [0, 1, 2]), (2, [0, 0, 1, 1, 2])])
+def test_what_changes_in_turn_counts_exchanges(fragments: int, counts: list[int]) -> None:
     """Among local steps of an even number a method's turn would else be the same for ever."""
-    world, steps = World("outer", 2), []
+    cut, steps = [LAYERS] if fragments == 1 else [range(2), range(2, len(LAYERS))], []
+    world = World("outer", 2, cut=cut, fragments=fragments)
     for lane in world.lanes:
         lane.compressor = Averaging()
     for number in range(6):
         world.step(number)
     for lane in world.lanes:
         steps.append([seen.step for _, seen, _ in lane.compressor.seen])  # type: ignore[attr-defined]
-    assert steps == [[0, 1, 2]] * 2
+    assert steps == [counts] * 2
+
+
+def test_a_mean_of_another_run_proves_nothing_of_the_ranks_of_this_one() -> None:
+    world, _ = under_way(delay=1)
+    assert world.driver.met(1) == 1, "workers of one process go step by step"
+    again = world.handed_on(2)
+    again.driver._pool = ThreadPoolExecutor(1)  # as of a rank that is a process
+    for step, met in ((2, -1), (3, -1), (4, 3)):
+        again.step(step)
+        assert again.driver.met(step) == met
+    again.driver.close()
+
+
+def test_a_methods_own_weights_are_no_elastic_averages() -> None:
+    assert exchanged({"own.weights": torch.zeros(1), "residual": torch.zeros(1)}) == GRADIENTS
+    assert exchanged({"own.weights": torch.zeros(1), "shared.centre": torch.zeros(1)}) == "weights"
+
+
+def test_a_sum_of_weights_is_looked_at_for_what_is_not_finite() -> None:
+    finite = Finite(torch.device("cpu"))
+    finite.watch(0, torch.full((8,), 3e38))  # whose sum overflows
+    with pytest.raises(Diverged, match="step 1: a worker's weights are no longer finite"):
+        finite.watch(1, torch.tensor([0.0, torch.nan]))
 
 
 def test_who_takes_over_from_nobody_begins_with_the_common_weights() -> None:

@@ -121,7 +121,13 @@ def test_weights_are_those_of_plain_sgd(opened: list[ReduceScatterDriver], group
     model = Two(around=False)
     plain = copy.deepcopy(model)
     opened.append(driver := split_of(model, lane_of(model, ORDER, groups)))
-    train(driver, model, 4)
+    step_of(driver, model, 0, images(0))
+    assert driver.met(0) == -1, "others may not have begun it while its all-gathers are to come"
+    driver.settle()
+    assert driver.met(0) == 0
+    for step in range(1, 4):
+        step_of(driver, model, step, images(step))
+    driver.settle()
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
     for step in range(4):
         optimizer.zero_grad()

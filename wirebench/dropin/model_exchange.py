@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from wirebench.collectives.plan import Collective
@@ -19,10 +19,11 @@ from wirebench.dropin.meter import Meter
 from wirebench.dropin.replicas import trainable
 from wirebench.dropin.unused import UnusedEverywhere
 from wirebench.errors import UserError
+from wirebench.exchange.anchored import Anchored
 from wirebench.exchange.easgd import Elastic, Pull
-from wirebench.exchange.holders import Holder, restore
+from wirebench.exchange.holders import BY_MODE, GRADIENTS, Holder, exchanged, restore
 from wirebench.exchange.lane import Lane
-from wirebench.exchange.outer import Anchored, OuterSteps
+from wirebench.exchange.outer import OuterSteps
 from wirebench.exchange.overlapped import Threaded
 from wirebench.exchange.preflight import preflight
 from wirebench.gradient.conformance import name_of
@@ -112,10 +113,31 @@ class ModelExchange:
         self.driver.begin(step, epoch)
         self.lane.adopt()
 
-    def place(self, state: Mapping[str, Any]) -> None:
-        """Before the first forward pass: the rank's own weights, where the state has some beside those of the model."""
+    def refuse_schedule(self, state: Mapping[str, Any]) -> None:
+        """UserError for the state of a schedule that exchanges something else."""
+        before, now = exchanged(state["compressor"]), BY_MODE.get(self.mode, GRADIENTS)
+        if before != now:
+            raise UserError(
+                f"sync.load_state_dict: the state is of a schedule that exchanges {before}, and this one exchanges "
+                f"{now}; to begin from the model alone, do not load it"
+            )
+
+    def refuse_late(self, state: Mapping[str, Any]) -> None:
+        """UserError where a forward pass is over that had to begin with the rank's own weights of the state."""
+        if self._own_weights(state) is not None:
+            raise UserError(
+                "sync.load_state_dict: this scheduler's state has the rank's own weights, with which the first forward "
+                "pass begins: call the model itself there, not its parts"
+            )
+
+    def _own_weights(self, state: Mapping[str, Any]) -> Tensor | None:
+        """Beside those of the model, of what is to be loaded when the gradient is laid out."""
         key = {"outer": Anchored.weights, "elastic": Pull.weights}.get(self.mode, "")
-        mine, named = state["compressor"].get(key), trainable(self.model)
+        return None if self.is_laid_out or not state else state["compressor"].get(key)
+
+    def place(self, state: Mapping[str, Any]) -> None:
+        """Before the first forward pass: give the model the rank's own weights, where the state has some."""
+        mine, named = self._own_weights(state), trainable(self.model)
         if mine is not None and sorted(state["order"]) == sorted(named):
             fill([named[name] for name in state["order"]], mine)
 

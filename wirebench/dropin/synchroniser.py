@@ -106,8 +106,7 @@ class Sync:
     def __init__(self, exchange: ModelExchange, scaler: torch.amp.GradScaler | None) -> None:
         self._exchange, self._meter, self._scaler = exchange, exchange.meter, scaler
         self.epoch, self.steps = 0, 0
-        self._begun = self._accumulating = False
-        self._unfinished = self._closed = False
+        self._begun = self._accumulating = self._unfinished = self._closed = False
         self._order: list[str] = []
         self._pending: Mapping[str, Any] = {}
         self._overflow: Overflow | None = None
@@ -180,6 +179,7 @@ class Sync:
         Each rank saves its own: residuals differ. The model and the optimizer are saved as ever, the model within
         `evaluation_view`. It waits for what is under way, so every rank calls it after the same step.
         """
+        self._pause()
         return {**mark_state(NAME, self.compressor), "steps": self.steps, "epoch": self.epoch,
                 **self._exchange.state_dict()}  # fmt: skip
 
@@ -188,6 +188,7 @@ class Sync:
         if self._exchange.is_laid_out or self._begun:
             raise UserError("sync.load_state_dict: comes before the first step")
         refuse_state(state, NAME, self.compressor)
+        self._exchange.refuse_schedule(state)
         self.steps, self.epoch = state["steps"], state["epoch"]
         self._pending = state
 
@@ -217,6 +218,7 @@ class Sync:
 
     def _backward_runs(self) -> None:
         if not self._begun:  # a loop that calls the model's parts, not the model
+            self._exchange.refuse_late(self._pending)
             self._forward_begins()
 
     def _detach_first(self) -> None:
@@ -237,8 +239,7 @@ class Sync:
         """A step begins: the one before has ended."""
         self._end_step()
         self._model.check(self._exchange.flat if self._exchange.is_laid_out else None)
-        if self._pending and not self._exchange.is_laid_out:
-            self._exchange.place(self._pending)
+        self._exchange.place(self._pending)
         self._exchange.begin_step(self.steps, self.epoch)
         self._begun = True
         self._meter.run()

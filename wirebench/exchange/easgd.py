@@ -4,7 +4,7 @@ A step's message is the weights that the step begins with, so it is on its way f
 pull is applied after the optimizer's own step.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from wirebench.collectives.execution.executor import RequestLog
-from wirebench.errors import Diverged
 from wirebench.exchange.driver import run
+from wirebench.exchange.finite import Finite
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.own_weights import together
 from wirebench.gradient.optimizer_state import OptimizerState
@@ -36,6 +36,7 @@ class Pull:
     takes_over: ClassVar[bool] = True
     exchanges: ClassVar[str] = "weights"
     weights: ClassVar[str] = WEIGHTS
+    keys: ClassVar[Set[str]] = frozenset({WEIGHTS, CENTRE})
 
     def __init__(self, lane: Lane, optimizer: Optimizer, beta: float) -> None:
         self.lane, self.size = lane, lane.server.communicator.size
@@ -101,6 +102,7 @@ class Elastic:
         self._device = lanes[0].flat.grad.device
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
         self._timer = timer_for(self._device)
+        self._finite = [Finite(self._device) for _ in lanes]
         self._before = [torch.empty_like(pull.param) for pull in self.holders]
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="exchange") if overlaps else None
         self._under_way: Future[None] | None = None
@@ -151,9 +153,8 @@ class Elastic:
         """Around the optimizer's step: the pull comes after it."""
         yield
         with torch.no_grad():
-            for pull, before in zip(self.holders, self._before, strict=True):
-                if not bool(pull.message.sum().isfinite()) and not bool(pull.message.isfinite().all()):
-                    raise Diverged(f"step {pull.lane.world.step}: a worker's weights are no longer finite")
+            for pull, before, finite in zip(self.holders, self._before, self._finite, strict=True):
+                finite.watch(pull.lane.world.step, pull.message)
                 pull.apply(before)
 
     def met(self, step: int) -> int:

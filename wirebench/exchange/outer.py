@@ -4,149 +4,25 @@ A fragment's difference is sent when it is due and applied `delay` steps later, 
 training. Fragments are buckets: a compressor gets the difference where it else gets a gradient.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
 from wirebench.collectives.execution.executor import RequestLog
-from wirebench.errors import Diverged, UserError
+from wirebench.errors import Diverged
+from wirebench.exchange.anchored import NEVER, Anchored
 from wirebench.exchange.driver import Steps, advance, run
 from wirebench.exchange.lane import Lane
-from wirebench.exchange.own_weights import together
 from wirebench.gradient import conformance
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket
-from wirebench.gradient.optimizer_state import OptimizerState
 from wirebench.gradient.schedule import OuterRule
 from wirebench.telemetry.clock import Clock
-
-NEVER = -1
-_OWN, _SHARED = "own.outer.", "shared.outer."
-
-
-class Anchored:
-    """One rank's weights beside the anchor that all ranks share; saved and restored as a compressor's state is.
-
-    anchor    the weights that the outer optimizer updates; velocity: its momentum; all flat, in backward order
-    message   a fragment's difference, and later the ranks' mean of it
-    due       by fragment, the step after which its mean is applied; NEVER: nothing is under way
-    """
-
-    exchanges: ClassVar[str] = "weights' differences"
-    weights: ClassVar[str] = f"{_OWN}weights"
-
-    def __init__(self, lane: Lane, optimizer: Optimizer, rule: OuterRule) -> None:
-        self.lane, self.rule = lane, rule
-        self.optimizer = OptimizerState(optimizer, lane.flat)
-        self.param = lane.flat.param
-        self.anchor = self.param.clone()
-        self.velocity = torch.zeros_like(self.param)
-        self.message = torch.zeros_like(self.param)
-        self.due = torch.full((len(lane.buckets),), NEVER, dtype=torch.int64)
-        self.own: Tensor | None = None
-        """The rank's weights while the model holds the anchor."""
-
-    @property
-    def takes_over(self) -> bool:
-        """See Method: it is for the compressor to say."""
-        return self.lane.compressor.takes_over
-
-    def state_dict(self) -> dict[str, Any]:
-        """The compressor's state, the rank's own weights and optimizer, and what all ranks share."""
-        weights = self.param if self.own is None else self.own
-        mine = {"weights": weights, "optimizer": self.optimizer.state_dict()}
-        shared = {
-            "anchor": self.anchor, "velocity": self.velocity, "message": self.message,
-            "due": self.due, "cuts": self._cuts(),
-        }  # fmt: skip
-        return {
-            **self.lane.compressor.state_dict(),
-            **{f"{_OWN}{name}": value for name, value in mine.items()},
-            **{f"{_SHARED}{name}": value for name, value in shared.items()},
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; the model's weights are the rank's own then."""
-        self.lane.compressor.load_state_dict(_compressors(state))
-        due, cuts = self._load(state)
-        if torch.equal(cuts, self._cuts()):
-            self.due = due
-        else:
-            self._land(due, cuts)
-
-    def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:
-        """Begin in another world, as far from the anchor as the ranks that are taken over were (own_weights.py).
-
-        The inner optimizer's state is the first one's. What is under way is applied now: the other world counts its
-        steps otherwise.
-        """
-        due, cuts = self._load(states[0])
-        own = [] if joins else [state[self.weights] for state in states]
-        self.param.copy_(together(own, self.anchor, weight))
-        self._land(due, cuts)
-        self.lane.compressor.take_over([_compressors(state) for state in states], joins, weight)
-
-    def restart(self) -> None:
-        """Begin from the model's weights, as they are now, with nothing remembered of any exchange."""
-        self.anchor.copy_(self.param)
-        self.velocity.zero_()
-        self.due.fill_(NEVER)
-
-    def _load(self, state: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Weights and what belongs to them; `due` and the cuts of the fragments that it is of."""
-        self.param.copy_(state[self.weights])
-        self.optimizer.load_state_dict(state[f"{_OWN}optimizer"])
-        for name, mine in (("anchor", self.anchor), ("velocity", self.velocity), ("message", self.message)):
-            mine.copy_(state[f"{_SHARED}{name}"])
-        due, cuts = state[f"{_SHARED}due"].cpu().clone(), state.get(f"{_SHARED}cuts")
-        if cuts is None and due.shape != self.due.shape:  # of before cuts were saved
-            raise UserError("train.resume: does not say how fragments are cut; go on with its own scheduler.fragments")
-        return due, self._cuts() if cuts is None else cuts.cpu()
-
-    def _land(self, due: Tensor, cuts: Tensor) -> None:
-        """Apply the means that are under way, of fragments with these cuts, although their delay is not over."""
-        for at, (start, stop) in zip(due.tolist(), cuts.tolist(), strict=True):
-            if at != NEVER:
-                self.apply(slice(start, stop))
-        self.due.fill_(NEVER)
-
-    def _cuts(self) -> Tensor:
-        """Where each fragment begins and ends, shape (fragments, 2)."""
-        return torch.tensor([(bucket.start, bucket.stop) for bucket in self.lane.buckets])
-
-    def magnitude(self) -> float | None:
-        """How far the rank's own weights are from the anchor, and what its compressor remembers of such differences.
-
-        As sums of magnitudes. The rank's optimizer's state is lost with it, too, but is in other units.
-        """
-        weights, held = self.param if self.own is None else self.own, self.lane.compressor.magnitude()
-        return None if held is None else held + float((weights - self.anchor).abs().sum(dtype=torch.float64))
-
-    def put(self, bucket: Bucket) -> Bucket:
-        """The fragment's difference, in place of its gradient."""
-        piece = slice(bucket.start, bucket.stop)
-        torch.sub(self.anchor[piece], self.param[piece], out=self.message[piece])
-        return replace(bucket, grad=self.message[piece], param=self.anchor[piece])
-
-    def apply(self, piece: slice) -> None:
-        """Let the outer optimizer step with this piece of the mean difference, and bring the weights to the anchor."""
-        rule = self.rule
-        mean, anchor, velocity = self.message[piece], self.anchor[piece], self.velocity[piece]
-        if rule.momentum:
-            velocity.mul_(rule.momentum).add_(mean)
-            mean = mean.add(velocity, alpha=rule.momentum) if rule.nesterov else velocity
-        anchor.sub_(mean, alpha=rule.rate)
-        self.param[piece].lerp_(anchor, 1 - rule.keep)
-
-
-def _compressors(state: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in state.items() if not name.startswith((_OWN, _SHARED))}
 
 
 class OuterSteps:
@@ -163,6 +39,8 @@ class OuterSteps:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="exchange") if overlaps else None
         self._under_way: dict[int, Future[None]] = {}
         self._step, self._met = 0, -1
+        self._sent: dict[int, int] = {}
+        """By fragment, the step after which it was sent, until it is applied."""
         for lane in lanes:
             lane.attach(lambda _: None)
         self._device = lanes[0].flat.grad.device
@@ -197,8 +75,11 @@ class OuterSteps:
                     self._send(number)
 
     def met(self, step: int) -> int:
-        """The last step after which a fragment was sent that is applied by now: each rank has begun that one."""
-        return self._met
+        """The last step after which a fragment was sent that is applied by now: each rank has begun that one.
+
+        Workers of one process go step by step.
+        """
+        return step if self._pool is None else self._met
 
     def settle(self) -> None:
         """Wait for what is under way; it is applied when it is due."""
@@ -231,8 +112,10 @@ class OuterSteps:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, number: int) -> None:
-        # Methods that change with the step (a factor in turn, a leader in turn) count exchanges, not local steps.
-        worlds = [replace(lane.world, step=self._step // self.rule.every) for lane in self.lanes]
+        # Methods that change with the step (a factor in turn, a leader in turn) count a fragment's exchanges.
+        exchanges = (self._step + 1) // self.rule.every - 1
+        worlds = [replace(lane.world, step=exchanges) for lane in self.lanes]
+        self._sent[number] = self._step
         fragments = [holder.put(holder.lane.buckets[number]) for holder in self.holders]
         for holder in self.holders:
             holder.due[number] = self._step + self.rule.delay
@@ -255,7 +138,8 @@ class OuterSteps:
                 raise Diverged(f"step {self._step}: a worker's weights are no longer finite")
             holder.apply(slice(bucket.start, bucket.stop))
             holder.due[number] = NEVER
-        self._met = max(self._met, self._step - self.rule.delay)
+        # What another run had sent proves nothing of ranks that wait for nobody since.
+        self._met = max(self._met, self._sent.pop(number, -1))
 
     def _wait(self, number: int) -> None:
         """Return when the fragment's mean is there; raises what its exchange raised."""

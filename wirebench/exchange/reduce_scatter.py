@@ -92,6 +92,12 @@ class ReduceScatterDriver(Threaded):
                 gathered.wait()
             self._raise_error()
 
+    def met(self, step: int) -> int:
+        """The step before, while all-gathers are to come: a rank may be done with its part of a reduce, a leaf of a
+        tree, before others have begun theirs.
+        """
+        return step - 1 if self._gathered else step
+
     def settle(self) -> None:
         """Wait for all all-gathers, and update what still waits for its own."""
         for index in list(self._gathered):

@@ -73,6 +73,8 @@ class Method(Compressor):
     takes_turns    in each step one rank, a different one each time, works longer, and the others wait for it
     takes_over     whether it can be resumed by another number of ranks
     voters         ranks that it needs at least, unless there is one alone
+    divides        it works in groups of so many ranks, which have to divide their number where a run begins; 0: it
+                   does not
     reads_weights  its exchange reads `bucket.param`; elsewhere a caller may leave that empty
     makes_update   what it returns is the update itself (signs, say), not an average of gradients. It goes with plain
                    SGD, which subtracts it times the rate, and whose weight decay is then decoupled, as in AdamW
@@ -95,6 +97,7 @@ class Method(Compressor):
     takes_turns: bool = False
     takes_over: bool = True
     voters: int = 0
+    divides: int = 0
     reads_weights: bool = False
     makes_update: bool = False
     usual_step: int = 0

@@ -187,7 +187,7 @@ class Checkpoints:
                             "and this compressor cannot hand over what it holds: it has no take_over"
                         )
                     self.state.take_over(progress, before)
-                    self.note(f"{before['size']} workers saved it, {now['size']} go on: no residual is lost")
+                    self.note(f"{before['size']} workers saved it, {now['size']} go on")
                 files = read_files(folder, state["files"], before["size"])
             except DamagedError as error:
                 self.note(f"{folder}: damaged ({error}); looking for the checkpoint before it")

@@ -292,7 +292,8 @@ class Trainer:
     def _agree_on_looks(self) -> None:
         """Rank 0 says how often everybody looks whether to stop, from the time a step takes."""
         seconds = (time.perf_counter() - self._steps_began) / SETTLED_STEPS
-        self.synchroniser.settle()  # a thread may be in an exchange of the same communicator
+        self.pause_clock()  # and settle: a thread may be in an exchange of the same communicator
         every = torch.tensor([steps_between_looks(seconds)])
         self.engine.communicators[0].broadcast([every]).wait()
         self.stopper.every = int(every.item())
+        self.start_clock()

@@ -37,7 +37,8 @@ def slow(made: dict[str, Any]) -> dict[str, Any]:
     return made
 
 
-def test_the_headlines_are_judged(tmp_path: Path) -> None:
+def put_all(tmp_path: Path) -> None:
+    """Three seeds of methods that there are claims about, and other rates of DiLoCo."""
     for seed, wobble in enumerate((-0.001, 0.0, 0.001)):
         put(tmp_path, "dense", seed, slow(record(2.0 + wobble, 1000.0)))
         put(tmp_path, HALF, seed, slow(record(2.3 + wobble, 500.0)), curve=[[30, 2.3, 5e8]], last_bytes=5e8 / 30)
@@ -54,6 +55,10 @@ def test_the_headlines_are_judged(tmp_path: Path) -> None:
         for rate in (0.00067, 0.006):
             put(tmp_path / "rates", f"{label} lr={rate:g}", 0, record(2.2, 33.0, optimizer={"lr": rate}))
     (tmp_path / "rates" / "gpt").rename(tmp_path / "gpt_rates")
+
+
+def test_the_headlines_are_judged(tmp_path: Path) -> None:
+    put_all(tmp_path)
     methods, others = methods_of(tmp_path / "gpt"), tried_beside(tmp_path / "gpt")
     found = {(each.claim.id, each.about): each for each in verdicts.findings("gpt", methods, others)}
     loss = found["sparseloco_loss", "sparseloco"]

@@ -1,0 +1,154 @@
+"""One rank's side of local steps with an outer optimizer: its weights, the anchor, and what is under way."""
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from wirebench.errors import UserError
+from wirebench.exchange.lane import Lane
+from wirebench.exchange.own_weights import together
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.optimizer_state import OptimizerState
+from wirebench.gradient.schedule import OuterRule
+
+NEVER = -1
+_OWN, _SHARED = "own.outer.", "shared.outer."
+
+
+class Anchored:
+    """One rank's weights beside the anchor that all ranks share; saved and restored as a compressor's state is.
+
+    anchor    the weights that the outer optimizer updates; velocity: its momentum; all flat, in backward order
+    message   a fragment's difference, and later the ranks' mean of it
+    due       by fragment, the step after which its mean is applied; NEVER: nothing is under way
+    """
+
+    exchanges: ClassVar[str] = "weights' differences"
+    weights: ClassVar[str] = f"{_OWN}weights"
+    keys: ClassVar[Set[str]] = frozenset({weights})
+
+    def __init__(self, lane: Lane, optimizer: Optimizer, rule: OuterRule) -> None:
+        self.lane, self.rule = lane, rule
+        self.optimizer = OptimizerState(optimizer, lane.flat)
+        self.param = lane.flat.param
+        self.anchor = self.param.clone()
+        self.velocity = torch.zeros_like(self.param)
+        self.message = torch.zeros_like(self.param)
+        self.due = torch.full((len(lane.buckets),), NEVER, dtype=torch.int64)
+        self.own: Tensor | None = None
+        """The rank's weights while the model holds the anchor."""
+
+    @property
+    def takes_over(self) -> bool:
+        """See Method: it is for the compressor to say."""
+        return self.lane.compressor.takes_over
+
+    def state_dict(self) -> dict[str, Any]:
+        """The compressor's state, the rank's own weights and optimizer, and what all ranks share."""
+        weights = self.param if self.own is None else self.own
+        mine = {"weights": weights, "optimizer": self.optimizer.state_dict()}
+        shared = {
+            "anchor": self.anchor, "velocity": self.velocity, "message": self.message,
+            "due": self.due, "cuts": self._cuts(), "rhythm": self._rhythm(),
+        }  # fmt: skip
+        return {
+            **self.lane.compressor.state_dict(),
+            **{f"{_OWN}{name}": value for name, value in mine.items()},
+            **{f"{_SHARED}{name}": value for name, value in shared.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned; the model's weights are the rank's own then."""
+        self.lane.compressor.load_state_dict(_compressors(state))
+        self._load(state)
+        self._go_on(state)
+
+    def take_over(self, states: Sequence[Mapping[str, Any]], joins: bool = False, weight: float = 1.0) -> None:
+        """Begin in another world, as far from the anchor as the ranks that are taken over were (own_weights.py).
+
+        The inner optimizer's state is the first one's. What is under way is applied now where the other world counts
+        its steps otherwise, which one of the same size does not: there some ranks go on as they were, and this may be
+        one that takes the place of a lost one.
+        """
+        self._load(states[0])
+        own = [] if joins else [state[self.weights] for state in states]
+        self.param.copy_(together(own, self.anchor, weight))
+        self._go_on(states[0], recounts=weight != 1)
+        self.lane.compressor.take_over([_compressors(state) for state in states], joins, weight)
+
+    def restart(self) -> None:
+        """Begin from the model's weights, as they are now, with nothing remembered of any exchange."""
+        self.anchor.copy_(self.param)
+        self.velocity.zero_()
+        self.due.fill_(NEVER)
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        """Weights and what belongs to them."""
+        self.param.copy_(state[self.weights])
+        self.optimizer.load_state_dict(state[f"{_OWN}optimizer"])
+        for name, mine in (("anchor", self.anchor), ("velocity", self.velocity), ("message", self.message)):
+            mine.copy_(state[f"{_SHARED}{name}"])
+
+    def _go_on(self, state: Mapping[str, Any], recounts: bool = False) -> None:
+        """Wait for the means that are under way, or apply them now although their delay is not over.
+
+        recounts  steps are counted otherwise from now on, so that what is due has no meaning; nor has it where
+                  fragments are cut anew, or are sent at other steps
+        """
+        due, cuts, rhythm = (state.get(f"{_SHARED}{name}") for name in ("due", "cuts", "rhythm"))
+        assert due is not None
+        self.due.fill_(NEVER)
+        under_way = [place for place, step in enumerate(due.tolist()) if step != NEVER]
+        if not under_way:
+            return
+        if cuts is None and len(due) != len(self.due):  # of before cuts were saved
+            raise UserError(
+                f"the saved state does not say how its {len(due)} fragments are cut, of which one is under way; go on "
+                f"with as many fragments, not with {len(self.due)}"
+            )
+        cuts, rhythm = self._cuts() if cuts is None else cuts.cpu(), self._rhythm() if rhythm is None else rhythm.cpu()
+        if torch.equal(cuts, self._cuts()) and torch.equal(rhythm, self._rhythm()) and not recounts:
+            self.due.copy_(due)
+            return
+        for place in under_way:
+            self.apply(slice(*cuts[place].tolist()))
+
+    def _rhythm(self) -> Tensor:
+        """By which steps fragments are sent, and applied."""
+        return torch.tensor([self.rule.every, self.rule.delay])
+
+    def _cuts(self) -> Tensor:
+        """Where each fragment begins and ends, shape (fragments, 2)."""
+        return torch.tensor([(bucket.start, bucket.stop) for bucket in self.lane.buckets])
+
+    def magnitude(self) -> float | None:
+        """How far the rank's own weights are from the anchor, and what its compressor remembers of such differences.
+
+        As sums of magnitudes. The rank's optimizer's state is lost with it, too, but is in other units.
+        """
+        weights, held = self.param if self.own is None else self.own, self.lane.compressor.magnitude()
+        return None if held is None else held + float((weights - self.anchor).abs().sum(dtype=torch.float64))
+
+    def put(self, bucket: Bucket) -> Bucket:
+        """The fragment's difference, in place of its gradient."""
+        piece = slice(bucket.start, bucket.stop)
+        torch.sub(self.anchor[piece], self.param[piece], out=self.message[piece])
+        return replace(bucket, grad=self.message[piece], param=self.anchor[piece])
+
+    def apply(self, piece: slice) -> None:
+        """Let the outer optimizer step with this piece of the mean difference, and bring the weights to the anchor."""
+        rule = self.rule
+        mean, anchor, velocity = self.message[piece], self.anchor[piece], self.velocity[piece]
+        if rule.momentum:
+            velocity.mul_(rule.momentum).add_(mean)
+            mean = mean.add(velocity, alpha=rule.momentum) if rule.nesterov else velocity
+        anchor.sub_(mean, alpha=rule.rate)
+        self.param[piece].lerp_(anchor, 1 - rule.keep)
+
+
+def _compressors(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if not name.startswith((_OWN, _SHARED))}
