@@ -25,8 +25,10 @@ def pytest_collection_finish() -> None:
     atexit.register(gc.unfreeze)
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m selects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Long ones first; without -m or -k, slow ones are left out."""
+    """Long ones first; of sampled ones some are slow. Without -m or -k, slow ones are left out."""
+    _sample(items)
     items.sort(key=lambda item: item.path.parent.name not in LONG)
     if config.option.markexpr or config.option.keyword:
         return
@@ -34,6 +36,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if slow:
         config.hook.pytest_deselected(items=slow)
         items[:] = [item for item in items if item not in slow]
+
+
+def _sample(items: list[pytest.Item]) -> None:
+    """Mark as slow what is beyond the sample of a test's sets of parameters: the first and the last ones stay."""
+    sets: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            sets.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for those in sets.values():
+        marker = those[0].get_closest_marker("sampled")
+        assert marker is not None
+        (count,) = marker.args
+        kept = {round(place * (len(those) - 1) / max(count - 1, 1)) for place in range(count)}
+        for place, item in enumerate(those):
+            if place not in kept:
+                item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

@@ -95,6 +95,7 @@ def test_every_file_has_its_figures_and_all_share_one(files: list[Path], tmp_pat
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in written)
 
 
+@pytest.mark.slow
 def test_a_size_can_be_asked_for_and_one_file_is_enough_for_the_rest(
     files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:

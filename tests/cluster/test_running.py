@@ -104,6 +104,7 @@ def test_a_mistake_of_the_users_ends_all_at_once(cluster: Run):
     assert (ended.code, ended.seconds < 6) == (2, True), ended.said
 
 
+@pytest.mark.slow
 def test_named_clusters_do_not_disturb_each_other(cluster: Run, begin: Callable[..., Job]):
     assert cluster("up", "--name", "a", "--layout", "1+2", "--link", "10mbit", "--dilation", 2).code == 0
     assert cluster("up", "--name", "b", "--hosts", 2).code == 0
@@ -178,6 +179,7 @@ def test_mistakes_are_one_line(words: str, said: str, tmp_path: Path, monkeypatc
     assert line.startswith("wirebench cluster: ") and said in line
 
 
+@pytest.mark.slow
 def test_dilation_reaches_the_run(cluster: Run, tmp_path: Path):
     """It is appended, so train.py refuses it for a model that is not replayed."""
     words = ["run", "--hosts", 1, "--dilation", 4, "--", "python", "train.py", "configs/synthetic/toy.toml"]

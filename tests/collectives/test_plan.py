@@ -45,6 +45,7 @@ def test_there_are_plans_to_prove():
     assert "native" not in PLANNED
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PLANNED)
 def test_every_plan_is_right_for_every_world(name):
     for size in range(1, 33):

@@ -265,6 +265,7 @@ print(store.get("key").decode())
 """
 
 
+@pytest.mark.slow
 def test_hanging_up_spares_the_store() -> None:
     """In a process of its own, for it closes every connection."""
     done = subprocess.run([sys.executable, "-c", HANGING_UP], capture_output=True, text=True, timeout=60, cwd=ROOT)

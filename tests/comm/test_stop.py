@@ -50,6 +50,7 @@ def test_a_launcher_that_is_gone_is_a_wish(monkeypatch: pytest.MonkeyPatch) -> N
     assert stopper.told and stopper.after_step(4)
 
 
+@pytest.mark.slow
 def test_a_store_whose_rank_is_stopped_is_a_loss_and_no_endless_wait() -> None:
     """The stopped rank's host goes on answering for its connections. A key that is missing is waited for as long."""
     words = (
@@ -172,6 +173,7 @@ def unbroken_here(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("stop_in", "told"),
     [

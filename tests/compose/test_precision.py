@@ -207,6 +207,7 @@ def test_rank_0_chooses_for_all(timed, tmp_path):
     assert len(clocks) == 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("fp32", "bf16", "flags", "trials", "warned"),
     [

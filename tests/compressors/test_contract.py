@@ -113,7 +113,7 @@ def forms() -> list[tuple[str, dict[str, Any]]]:
 def variants() -> list[Any]:
     """(name, arguments of build) of every compressor and of every wrapper that fits around it.
 
-    By day a further form wears no wrapper or all; the other two are slow.
+    By day a further form is bare, and a first one bare or in all wrappers; the rest is slow.
     """
     found, seen = [], set()
     for name, options in forms():
@@ -125,9 +125,9 @@ def variants() -> list[Any]:
             wrappings["warmup"] = {"warmup": WARMUP}
             wrappings["both"] = {"warmup": WARMUP, "dense_below": DENSE_BELOW}
         words = "-".join([name, *(f"{k}={v}" for k, v in options.items() if (k, v) != ("density", 0.1))])
-        rare = ("dense_below", "warmup") if has_density and name in seen else ()
+        by_day = {"bare"} if name in seen else {"bare", list(wrappings)[-1]}
         for label, wrapping in wrappings.items():
-            marks = [pytest.mark.slow] * (label in rare)
+            marks = [pytest.mark.slow] * (label not in by_day)
             found.append(pytest.param((name, options | wrapping), id=f"{words}-{label}", marks=marks))
         seen.add(name)
     return found
@@ -137,10 +137,10 @@ def worlds(variant: "Variant") -> dict[str, tuple[set[int], set[int]]]:
     """By collective, the numbers of ranks to try by day, and the others.
 
     A compressor does not learn which collective serves it, and these have tests of their own: so a method in its first
-    form meets every size with one of them, the others at one size; a further form and a wrapper one.
+    form meets some sizes with one of them, the others at one size; a further form and a wrapper one.
     """
     if variant in BARE:
-        by_day = {name: {3 + number} for number, name in enumerate(COLLECTIVES)} | {"native": set(ALL_SIZES)}
+        by_day = {name: {3 + number} for number, name in enumerate(COLLECTIVES)} | {"native": {1, 2, 3, 5, 8}}
         return {name: (sizes, set(ALL_SIZES) - sizes) for name, sizes in by_day.items()}
     return {"tree": ({5}, {2, 8})}
 

@@ -47,6 +47,7 @@ def close(expected):
     return pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("size", range(1, 65))
 @pytest.mark.parametrize("name", ["ring", "tree", "star", "recursive_doubling", "halving_doubling"])
 def test_one_switch_prices_as_the_closed_forms(name, size):

@@ -38,6 +38,7 @@ def served_seconds(pricer: Pricer, name: str, items: int) -> float:
     return pipelined_seconds(cut.plans, pricer.topology, 4, cut.apart)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sum_costs_what_its_segments_cost(name: str, cluster: tuple[int, int]):

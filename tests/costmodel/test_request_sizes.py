@@ -57,6 +57,7 @@ def check(asked: list[RequestSize], real: list[tuple[str, float, float]], off: f
             assert each.most_bytes >= (1 - off) * most - few, kind
 
 
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("name", compressors.available())
 def test_sizes_are_those_of_a_real_exchange(name: str, shapes: Shapes):
@@ -65,6 +66,7 @@ def test_sizes_are_those_of_a_real_exchange(name: str, shapes: Shapes):
     check(Sizes(make, 4).of(lay_out(shapes)), exchanged(make, shapes, 4), off)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", ["none", "topk", "gs_sgd", "clt_k", "iwp", "oktopk", "powersgd", "terngrad"])
 def test_in_worlds_of_any_size(name: str, size: int):
@@ -82,6 +84,7 @@ def test_what_each_layer_adds_is_counted_by_layers():
     assert [by_layer.of(lay_out([(40, 40)] * count))[0].num_bytes for count in (1, 2, 7)] == [4, 8, 28]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", sorted(set(compressors.available()) - CHANCE.keys()))
 def test_the_smallest_buckets(name: str):
     sizes = Sizes(make_of(name), 3)

@@ -48,6 +48,7 @@ def ratios(name: str, cluster: tuple[int, int]) -> dict[str, list[float]]:
     return found
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("cluster", FULL, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_rounds_cost_what_plans_cost(name: str, cluster: tuple[int, int]):

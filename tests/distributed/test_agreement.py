@@ -51,6 +51,7 @@ def compare(engine: str, size: int, chosen: Sequence[str], folder: Path, job: Jo
     assert ours == pytest.approx(local, rel=1e-5)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("engine", "size", "compressor", "scheduler", "collective"),
     [

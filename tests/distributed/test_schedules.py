@@ -87,6 +87,7 @@ def events(folder: Path) -> list[dict[str, Any]]:
     return [each for each in json.loads((folder / "trace.json").read_text())["traceEvents"] if each["ph"] == "X"]
 
 
+@pytest.mark.slow
 @pytest.mark.clock
 def test_all_gathers_go_under_the_next_forward_pass(tmp_path: Path) -> None:
     chosen = ["scheduler.name=dear", "scheduler.bucket_cap_mb=0.1", "train.max_steps=20", "output.trace_steps=8"]

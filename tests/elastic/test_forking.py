@@ -21,6 +21,7 @@ def ranks(job: Job) -> list[psutil.Process]:
     return sorted((each for each in below if each.ppid() in servers), key=psutil.Process.create_time)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_killed_is_soon_back(tmp_path: Path) -> None:
     run = tmp_path / "forking"
     steps = run / "steps.jsonl"

@@ -40,6 +40,7 @@ def test_labels_lie_as_near_to_their_curves_as_the_others_allow() -> None:
     assert apart([0.0, 0.0], 0.1, 0.0, 1.0) == pytest.approx([0.0, 0.1])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("count", [1, 6, 40])
 def test_no_two_names_are_nearer_than_a_line_of_text(count: int, log: bool) -> None:

@@ -121,6 +121,7 @@ def test_text_of_ones_own(tmp_path: Path) -> None:
     assert data.build("text", str(tmp_path), length=4, suffix="").train_size > 8 * own.train_size * 0.9
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "root", "options", "words"),
     [

@@ -54,6 +54,7 @@ def _batch(image_shape, images=4, num_classes=10):
     return torch.randn(images, *image_shape, generator=generator), labels
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("name", "options", "image_shape", "with_10", "with_1000"), COUNTS)
 def test_parameter_counts(name, options, image_shape, with_10, with_1000):
     for num_classes, expected in ((10, with_10), (1000, with_1000)):
@@ -100,6 +101,7 @@ LARGE = [
 ]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "options", "image_shape"), [*SMALL, *LARGE])
 def test_the_layers_fit_each_other(name, options, image_shape):
     """Without numbers, so for large models too: every parameter takes part, and every image has its logits."""
@@ -110,6 +112,7 @@ def test_the_layers_fit_each_other(name, options, image_shape):
     assert model.eval()(images).shape == (4, 10)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("name", "options", "image_shape"), [*SMALL, *(pytest.param(*row, marks=pytest.mark.slow) for row in LARGE)]
 )

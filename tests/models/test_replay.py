@@ -254,6 +254,7 @@ def names_of(kind) -> list[str]:
     *(f"scheduler.name={name}" for name in names_of(schedulers)),
     "train.accumulation=2", "train.precision=bf16", "train.channels_last=true", "optimizer.weight_decay=0.1",
 ])  # fmt: skip
+@pytest.mark.sampled(5)
 def test_it_runs_under_every_compressor_and_scheduler(tmp_path, override):
     write(tmp_path, 0.001)
     kind, _, name = override.partition(".name=")

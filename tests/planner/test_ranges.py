@@ -115,6 +115,7 @@ def test_what_surely_pays_is_told_beside_what_may() -> None:
     assert "surely is" not in sentence(best, {}, {}, known, {}, {"harsh": "diverged in training"})
 
 
+@pytest.mark.slow
 def test_what_overlaps_is_too_close_to_call(tmp_path, monkeypatch, capsys):
     where = [*WHERE, "--compressors", "topk"]
     errors(monkeypatch, 1.0, 1.0)

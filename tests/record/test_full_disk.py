@@ -143,6 +143,7 @@ def fill(folder: Path, but_bytes: int) -> Path:
     return ballast
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("left", "every", "what"),
     [(16_384, 2, "the checkpoint cannot be written"), (8_192, 1000, "steps.jsonl: cannot be written")],

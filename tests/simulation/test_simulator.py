@@ -130,6 +130,7 @@ def test_the_step_is_the_papers_recurrence(googlenet: dict[int, Simulator]):
         assert found.step.seconds == pytest.approx(sum(made.passes.forward) + end, rel=1e-6), name
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("compressor", compressors.available())
 def test_what_must_hold_for_every_composition(compressor: str):
     paper = getattr(compressors.PLUGINS.load(compressor), "collective", "") or "ring"

@@ -234,6 +234,7 @@ def test_the_committed_constants_are_as_good_as_those_of_a_fit_made_here() -> No
     assert len(runs) == len(fitted) == 70 and committed < 1.1 * here
 
 
+@pytest.mark.slow
 def test_runs_of_one_machine_share_its_constants_and_of_two_machines_have_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -231,6 +231,7 @@ def test_what_somebody_tries_is_nobodys_evidence(results: Path) -> None:
     assert breaches(results, KNOWN) == []
 
 
+@pytest.mark.slow
 def test_everything_that_is_committed_keeps_the_rules() -> None:
     assert breaches(RESULTS, history(ROOT, RESULTS)) == []
 
@@ -245,6 +246,7 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("run", "rule", "change"),
     [

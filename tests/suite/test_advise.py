@@ -124,6 +124,7 @@ def test_the_table_says_what_the_numbers_say(tmp_path, capsys):
             assert row["break_even"] == f"{row['break_even_gbit']:.3g} Gbit/s"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("where", [["--per-machine", "4"], ["--network", "1gbe"], ["--gbit", "0.001"]])
 def test_no_cell_is_cut_off(where, capsys):
     assert main(["--trace", "vgg16_v100", "--workers", "4", *where, "--compressors", "randomk", "onebit"]) == 0
@@ -131,6 +132,7 @@ def test_no_cell_is_cut_off(where, capsys):
     assert "\N{HORIZONTAL ELLIPSIS}" not in printed and accuracies.load().known["randomk"].cell in printed
 
 
+@pytest.mark.slow
 def test_faster_hardware_and_other_rates(tmp_path, capsys):
     of = ["--trace", "resnet50_v100", "--workers", "4", "--compressors", "fp16"]
     plain, fast = answer(tmp_path, *of), answer(tmp_path, *of, "--speed", "4")
@@ -228,6 +230,7 @@ def test_a_probe_measures_this_machine(tmp_path):
     assert {row["compressor"] for row in found["rows"]} == {"none", "powersgd"}, "a probe knows the tensors' shapes"
 
 
+@pytest.mark.slow
 def test_compressors_are_tried_on_the_collectives_of_dense_sums(tmp_path):
     """But for those whose paper names one: with several workers a machine it matters."""
     found = answer(
@@ -255,6 +258,7 @@ def test_what_cannot_be_known_is_left_out_with_the_reason(tmp_path, capsys):
     assert "left out: powersgd: what it sends" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_all_shows_every_composition_and_a_figure_is_drawn(tmp_path, monkeypatch):
     figure, drawn = tmp_path / "a.png", []
 
@@ -287,6 +291,7 @@ def test_all_shows_every_composition_and_a_figure_is_drawn(tmp_path, monkeypatch
     assert {row["part"] for row in shown} == {"computing", "exchange that is not hidden"}, "fp16 is recommended"
 
 
+@pytest.mark.slow
 def test_a_topologys_links_are_used(tmp_path):
     uneven = ["--topology", str(ROOT / "configs/topologies/2+3_1gbit.toml"), "--workers", "5"]
     slow = answer(tmp_path, "--trace", "resnet20_gtx1080ti", *uneven, "--compressors", "fp16")
@@ -347,6 +352,7 @@ def own(tmp_path, monkeypatch):
         sys.modules.pop(name, None)
 
 
+@pytest.mark.slow
 def test_a_compressor_of_ones_own_is_timed_here_and_ranked(own, tmp_path, capsys):
     where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "4", "--compressors", "topk"]
     threads = torch.get_num_threads()
@@ -426,6 +432,7 @@ def test_schedulers_that_are_named_are_tried_alone(own, tmp_path, capsys):
         assert error.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_faster_precision_leaves_less_to_hide_messages_behind(tmp_path, capsys):
     where = ["--model", "resnet18", "--batch", "32", "--gpu", "h100", "--workers", "4", "--compressors", "fp16"]
     fp32, bf16 = answer(tmp_path, *where), answer(tmp_path, *where, "--precision", "bf16")

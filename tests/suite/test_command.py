@@ -111,6 +111,7 @@ def test_an_output_that_cannot_be_written_is_one_line(tmp_path):
     assert (full_disk.returncode, full_disk.stderr) == (2, "wirebench topology: No space left on device\n")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("command", "says", "code"),
     [

@@ -19,6 +19,7 @@ def line(name: str) -> dict[str, str]:
     return dict(zip(HEAD, row(name), strict=True))
 
 
+@pytest.mark.slow
 def test_the_page_is_up_to_date():
     assert main(["--check", str(PAGE)]) == 0
 

@@ -182,6 +182,7 @@ def test_the_docs_have_the_rates_and_their_sources():
         assert f"| {row} |".replace("|  |", "| |").replace("|  |", "| |") in table
 
 
+@pytest.mark.slow
 def test_tensor_cores_make_an_estimate_shorter(tmp_path):
     """tf32 changes the rate of products alone; bf16 moves fewer bytes as well, but parameters stay whole."""
     traces = {}

@@ -60,6 +60,7 @@ def broken_off(six_steps: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -82,6 +83,7 @@ def test_a_resumed_run_ends_as_the_unbroken_one(overrides: list[str], stops: lis
     assert record(tmp_path / "resumed")["resumed_at"] == stops[-1]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "optimizer",
     [torch.optim.Adam, functools.partial(torch.optim.RMSprop, centered=True), Counting],
@@ -221,6 +223,7 @@ DAMAGES = {
 }
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("damage", "why"), DAMAGES.items(), ids=[each.__name__ for each in DAMAGES])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     damage: Damage, why: str, broken_off: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]

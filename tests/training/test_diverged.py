@@ -18,6 +18,7 @@ def dense(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["not_a_number", "infinite_loss"])
 @pytest.mark.parametrize("compressor", ["topk", "none"])
 def test_it_stops_at_once_and_can_go_on_from_before(

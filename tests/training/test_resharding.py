@@ -44,6 +44,7 @@ def test_rank_states_travel(state):
     assert from_bytes(to_bytes(state)) == state
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("before", "now"), [(3, 2), (5, 2), (2, 3), (3, 1)])
 def test_between_epochs_the_number_of_ranks_may_change(before: int, now: int, tmp_path: Path) -> None:
     steps = {1: 12, 2: 6, 3: 4, 5: 2}
@@ -63,6 +64,7 @@ def test_between_epochs_the_number_of_ranks_may_change(before: int, now: int, tm
     assert [entry["epoch"] for entry in done["history"]] == [0, 1, 2]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("before", "now", "step"), [(2, 3, 10), (3, 2, 7), (2, 5, 4)])
 def test_within_an_epoch_the_number_of_ranks_may_change(before: int, now: int, step: int, tmp_path: Path) -> None:
     """After 64, 72 and 64 of an epoch's 96 images: a step of 24 and one of 8; one of 16 and one of 8; one of 32."""

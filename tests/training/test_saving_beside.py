@@ -109,6 +109,7 @@ def test_the_record_has_how_long_training_stood_still(tmp_path: Path, monkeypatc
     assert 2 * SLOW_SECONDS < busy["stall_seconds"] < record(tmp_path / "busy")["seconds_total"]
 
 
+@pytest.mark.slow
 @pytest.mark.clock
 def test_a_slow_disk_costs_training_nothing_while_steps_are_slower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -57,6 +57,7 @@ def test_the_committed_page_in_a_browser(width: int, tmp_path: Path) -> None:
     assert seen["unasked"] == [] and seen["printed"] == {"empty": [], "closed": 0, "dark": 0, "restored": True}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt-get install chromium")
 def test_on_paper_every_chart_has_its_colours(tmp_path: Path) -> None:
     """The page as the browser prints it by itself, which waits for no drawing: each chart has a mark there."""

@@ -44,6 +44,7 @@ def union(mine: Tensor, theirs: Tensor) -> Tensor:
     return torch.cat([mine, theirs]).sort().values
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", SIZES)
 def test_sums_are_exact_and_the_same_everywhere(name, size):

@@ -51,6 +51,7 @@ def test_int4_by_hand() -> None:
     assert message[4:].tolist() == [0x7 | (0x9 << 4), 0x3 | (0xF << 4)], "two's complement, the first one low"
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("size", "group"), [(1, 0), (3, 0), (4, 0), (4, 2), (6, 3), (4, 4), (4, 1)])
 @pytest.mark.parametrize("numel", [1, 1000, 4096])

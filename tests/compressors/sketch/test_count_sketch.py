@@ -84,6 +84,7 @@ def test_products_are_reduced_modulo_the_prime():
         assert _least(folded).item() == x % PRIME
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("shape", SHAPES)
 @both_hashes
 def test_tables_estimates_and_places_are_the_twins(hash, shape):

@@ -147,6 +147,7 @@ def test_a_vector_in_place_of_the_table_is_weighed_as_it_is():
     assert unsent.tolist() == [0, 1, 0, 2]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("clear", "grows"), [("cells", False), ("subtract", True)])
 def test_the_guard_sees_a_memory_that_runs_away(clear, grows):
     """Taking noise out of a narrow table puts as much into it; clearing its cells does not."""

@@ -158,6 +158,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("collective", ["tree", "star", "native"])
 def test_what_is_applied_and_what_waits_is_what_was_given(options, collective):

@@ -138,6 +138,7 @@ KINDS = {
 }
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("numel", "k", "columns"), [(10, 3, 2), (500, 499, 40), (60_000, 5, 900), (60_000, 9000, 4500)]
@@ -154,6 +155,7 @@ def test_a_sample_that_misleads_costs_time_only():
     assert torch.equal(largest(sketch, sketch.sketch(x), 40_000), top_k_reference(x, 40_000))
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(10, 20))
 @both_hashes
 def test_planted_heavies_are_found(hash, seed):

@@ -55,6 +55,7 @@ def test_below_the_threshold_a_large_table_does_not_stall():
     assert codec.peel(table, keys).complete
 
 
+@pytest.mark.slow
 def test_a_wrong_place_that_passes_the_check_is_put_back():
     """With a check of two bits a quarter of all wrong places pass."""
     complete = 0

@@ -98,6 +98,7 @@ def test_what_waits_is_sent_at_last():
     assert (sent > 50).all()
 
 
+@pytest.mark.slow
 def test_without_memory_the_estimate_is_unbiased_and_nothing_is_kept():
     grad, rank, steps = torch.arange(-10.0, 10.0), RandomK(0.25, error_feedback=False), 4000
     mean = sum(exchange([rank, rank], [grad.clone(), 3 * grad], step)[0] for step in range(steps)) / steps

@@ -76,6 +76,7 @@ def shapes_of(numel: int) -> dict[str, Tensor]:
     }
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", shapes_of(64))
 @pytest.mark.parametrize("numel", [LARGE, LARGE + 1, LARGE + 63])
 def test_equals_the_reference_on_hard_vectors(name, numel):
@@ -90,6 +91,7 @@ def sorted_choice(x: Tensor, k: int) -> Tensor:
     return order[magnitude[order] > 0].sort().values
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", [name for name in shapes_of(64) if name not in ("not finite", "all NaN")])
 def test_equals_a_stable_sort_where_a_sample_brackets_the_choice(name):
     assert 16 * selection.DIRECT_NUMEL <= HUGE

@@ -150,6 +150,7 @@ def laplace(numel: int, seed: int) -> Tensor:
     return (-uniform.sign() * torch.log1p(-2 * uniform.abs())).float()
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("name", vectors())
 def test_hard_vectors(name, rule):

@@ -188,6 +188,7 @@ def test_of_several_seeds_the_table_says_how_many_diverged(tmp_path: Path) -> No
     assert rows(tmp_path)[0].startswith("| topk (1 of 2 diverged) | 2 | 90.00 |")
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("status", "code"), [("interrupted", 0), ("finished", 2), ("", 0)])
 def test_what_has_not_come_to_an_end_is_trained_again(status: str, code: int, tmp_path: Path) -> None:
     arguments = ["--out", str(tmp_path), "--data", "nowhere", "--methods", "topk", "dense", "--seeds", "0", *LONG]

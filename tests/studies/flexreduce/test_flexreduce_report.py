@@ -98,6 +98,7 @@ def test_a_figure_says_why_flexreduce_may_be_faster_than_the_ideal(tmp_path: Pat
     assert "less than the ideal" not in said(2.0)
 
 
+@pytest.mark.slow
 def test_the_same_measurements_give_the_same_files(full: Path) -> None:
     assert main(["--dir", str(full)]) == 0
     before = {path.name: path.read_bytes() for path in full.iterdir() if path.is_file()}

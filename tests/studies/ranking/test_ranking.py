@@ -36,6 +36,7 @@ BEST = (
 CLUSTER = "resnet20_2x100mbit"
 
 
+@pytest.mark.slow
 def test_the_ten_best_are_ranked_first_and_then_run(tmp_path: Path) -> None:
     fake, words = Fake(), ["--clusters", CLUSTER, "--turns", "2", "--out", str(tmp_path)]
     assert run(words, fake) == 0
