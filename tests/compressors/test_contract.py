@@ -133,6 +133,15 @@ def variants() -> list[Any]:
     return found
 
 
+def _rarely(variant: Any) -> Any:
+    """The parameters, slow for a further form: for what a method's first form shows as well."""
+    (name, options), [first] = variant.values[0], [each for each in BARE if each[0] == variant.values[0][0]]
+    is_first = first[1].items() <= options.items() and options.keys() - first[1].keys() <= {"warmup", "dense_below"}
+    return pytest.param(
+        (name, options), id=variant.id, marks=[*variant.marks, *([] if is_first else [pytest.mark.slow])]
+    )
+
+
 def worlds(variant: "Variant") -> dict[str, tuple[set[int], set[int]]]:
     """By collective, the numbers of ranks to try by day, and the others.
 
@@ -168,6 +177,7 @@ Variant = tuple[str, dict[str, Any]]
 BARE: list[Variant] = list({name: (name, options) for name, options in reversed(forms())}.values())
 """Every compressor in its first form, without wrappers."""
 every_variant = pytest.mark.parametrize("variant", variants())
+every_first_form = pytest.mark.parametrize("variant", [_rarely(each) for each in variants()])
 in_every_world = pytest.mark.parametrize(("variant", "collective", "sizes"), in_worlds())
 
 
@@ -296,7 +306,7 @@ def test_nothing_is_lost_and_all_ranks_agree_also_when_buckets_are_cut_anew(vari
         assert_conserves(Ranks(variant, size, collective), steps)
 
 
-@every_variant
+@every_first_form
 def test_zeros_give_zeros(variant):
     ranks = Ranks(variant, 3)
     for groups in CUTS:
@@ -304,14 +314,14 @@ def test_zeros_give_zeros(variant):
         assert not average.any(), f"gradients of zeros give something else{places(average != 0)}"
 
 
-@every_variant
+@every_first_form
 def test_ranks_may_have_nothing_to_say(variant):
     grads = [torch.zeros(NUMEL), *whole_numbers(1, 1), torch.zeros(NUMEL)]
     assert_conserves(Ranks(variant, 3, "tree"), [(grads, CUTS[1])] * 3)
 
 
 @pytest.mark.parametrize("shape", [(1,), pytest.param((1, 1), marks=pytest.mark.slow)])
-@every_variant
+@every_first_form
 def test_a_single_element_is_sent_at_once(variant, shape):
     ranks = Ranks(variant, 4, layers=lay_out([shape]))
     assert_conserves(ranks, [(whole_numbers(4, seed, numel=1), [range(0, 1)]) for seed in range(3)])
@@ -319,7 +329,7 @@ def test_a_single_element_is_sent_at_once(variant, shape):
         assert not ranks.held().any(), "of a bucket of one element nothing was sent: send at least one, at any density"
 
 
-@every_variant
+@every_first_form
 def test_ties_lose_nothing(variant):
     grads = [torch.full((NUMEL,), 2.0), torch.full((NUMEL,), -2.0), torch.full((NUMEL,), 2.0)]
     assert_conserves(Ranks(variant, 3), [(grads, groups) for groups in CUTS])
@@ -415,7 +425,7 @@ def test_what_four_ranks_remember_is_handed_on_to_three_and_back(variant):
         same_bits(world.step(whole_numbers(size, 7 + size), CUTS[0]))
 
 
-@every_variant
+@every_first_form
 def test_an_unused_compressor_can_be_saved_and_restored(variant):
     name, arguments = variant
     compressors.build(name, **arguments).load_state_dict(compressors.build(name, **arguments).state_dict())
@@ -432,7 +442,7 @@ EVERYWHERE = [
 
 
 @pytest.mark.parametrize(("place", "bad"), EVERYWHERE)
-@every_variant
+@every_first_form
 def test_what_is_not_finite_reaches_all_ranks_at_once(variant, place, bad):
     ranks = Ranks(variant, 3)
     ranks.step(whole_numbers(3, 1), CUTS[1])
@@ -446,7 +456,7 @@ def test_what_is_not_finite_reaches_all_ranks_at_once(variant, place, bad):
     )
 
 
-@every_variant
+@every_first_form
 def test_the_same_draws_give_the_same_result(variant):
     first, second = Ranks(variant, 3), Ranks(variant, 3)
     for seed in range(3):
@@ -463,13 +473,13 @@ def test_the_same_draws_give_the_same_result(variant):
 def test_several_buckets_may_be_under_way_at_once(variant):
     """As with `dear`, which leaves every exchange of a step at its first sum: the results are those of `fused`."""
     one_by_one, in_halves = Ranks(variant, 3, "tree"), Ranks(variant, 3, "tree")
-    for seed in range(6):
+    for seed in range(4):
         grads = [grad * 1.1 for grad in whole_numbers(3, seed)]
         wanted = same_bits(one_by_one.step(grads, CUTS[seed % 2 + 1]))
         assert torch.equal(same_bits(in_halves.step(grads, CUTS[seed % 2 + 1], in_halves=True)), wanted)
 
 
-@every_variant
+@every_first_form
 def test_measures_are_taken_when_asked_for_and_under_the_same_names(variant):
     ranks = Ranks(variant, 3)
     for seed in range(2):
@@ -483,7 +493,7 @@ def test_measures_are_taken_when_asked_for_and_under_the_same_names(variant):
         assert rank.measures.take().isfinite().all(), f"one of {names_of_rank} is not finite"
 
 
-@every_variant
+@every_first_form
 def test_bytes_are_estimated_without_data(variant):
     name, arguments = variant
     estimates = [compressors.build(name, **arguments).wire_bytes(numel, 4) for numel in (1, 1000, 1_000_000)]

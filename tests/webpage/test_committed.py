@@ -23,6 +23,7 @@ def gathered(sections: list[Section], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content, "gather", lambda: sections)
 
 
+@pytest.mark.slow
 def test_what_is_committed_is_what_the_records_give() -> None:
     assert committed.drifts(ROOT, RESULTS) == []
 
