@@ -111,7 +111,8 @@ def refuse_cut(settings: Config, groups: Sequence[range]) -> None:
 
 def refuse_workers(settings: Config) -> None:
     """UserError where the compressor asks for another number of workers; `engine.workers` is their number."""
-    workers, voters, divides = settings.engine.workers, compressor_of(settings).voters, method_of(settings).divides
+    workers, method = settings.engine.workers, compressor_of(settings)
+    voters, divides = method.voters, method.divides
     # One worker alone exchanges nothing, whoever votes.
     if 1 < workers < voters:
         raise UserError(f"compressor.voters: {voters} are more than the {workers} workers")
