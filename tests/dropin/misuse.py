@@ -52,6 +52,8 @@ def wrong_kinds_are_refused(sync: Sync, other: torch.optim.Optimizer) -> None:
     says("must be a torch.amp.GradScaler", lambda: wirebench.synchronise(network(), *build, scaler=things[1]))
     outer = build[0], schedulers.build("dear")
     says("holds no parameter", lambda: wirebench.synchronise(network(), *outer, optimizer=other))
+    groups = compressors.build("quantised_sum", group=3), schedulers.build("fused")
+    says("groups of 3 do not divide the 2 ranks", lambda: wirebench.synchronise(network(), *groups))
     signs = compressors.build("lion_sign"), schedulers.build("outer")
     says("an outer momentum, and 'lion_sign'", lambda: wirebench.synchronise(network(), *signs, optimizer=other))
 

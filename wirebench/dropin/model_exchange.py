@@ -58,6 +58,8 @@ class ModelExchange:
         optimizer: Optimizer | None,
         meter: Meter,
     ) -> None:
+        if engine.size > 1 and compressor.divides and engine.size % compressor.divides:
+            raise UserError(f"compressor: groups of {compressor.divides} do not divide the {engine.size} ranks")
         self.engine, self.model, self.compressor, self.scheduler = engine, model, compressor, scheduler
         self.collective, self.seed, self.meter = collective, seed, meter
         self.optimizer = optimizer
