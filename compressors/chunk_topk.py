@@ -94,20 +94,17 @@ class ChunkTopK(Method):
 
 def _quantised(values: Tensor, chunks: Chunks) -> tuple[Tensor, Tensor]:
     """Each value's bin, int64 (total,), and by layer the bins' means, fp32 (layers, BINS)."""
-    of, count = chunks.layers, len(chunks.spans)
+    of, sizes = chunks.layers, chunks.cuts.diff().to(values.dtype)
 
     def mean(numbers: Tensor) -> Tensor:
-        return numbers.new_zeros(count).index_add_(0, of, numbers) / sizes
+        return chunks.sums(numbers, torch.zeros_like(of), 1) / sizes
 
-    sizes = values.new_zeros(count).index_add_(0, of, torch.ones_like(values))
     centred = values - mean(values)[of]
     width = SIGMAS / BINS * mean(centred.square()).sqrt_()[of]
     # Values that are all alike have no width, and share a bin. NaN has any bin: its mean is NaN.
     codes = (centred / width.clamp_min(1e-38) + BINS / 2).round_().clamp_(0, BINS - 1).nan_to_num_(0.0).to(torch.int64)
-    bins = of * BINS + codes
-    sums = values.new_zeros(count * BINS).index_add_(0, bins, values)
-    counts = values.new_zeros(count * BINS).index_add_(0, bins, torch.ones_like(values))
-    return codes, (sums / counts.clamp_min(1)).view(count, BINS)
+    sums, counts = chunks.sums(values, codes, BINS), chunks.sums(torch.ones_like(values), codes, BINS)
+    return codes, (sums / counts.clamp_min(1)).view(-1, BINS)
 
 
 def _add(total: Tensor, message: Tensor, chunks: Chunks) -> None:

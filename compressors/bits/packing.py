@@ -28,7 +28,7 @@ def pack2(numbers: Tensor) -> Tensor:
 
 def unpack2(packed: Tensor, count: int) -> Tensor:
     """The `count` numbers that `pack2` was given."""
-    shifts = torch.tensor([0, 2, 4, 6], device=packed.device, dtype=torch.uint8)
+    shifts = torch.arange(0, 8, 2, device=packed.device, dtype=torch.uint8)
     return ((packed[:, None] >> shifts) & 3).flatten()[:count].to(torch.int64)
 
 

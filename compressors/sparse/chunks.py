@@ -15,9 +15,11 @@ class Chunks(NamedTuple):
     size, k  entries of a whole chunk, and how many of them are chosen; of a shorter one in proportion, at least one
     spans    by layer (first place in the bucket, places, first row): its chunks are rows of a matrix
     starts   by chunk, int64 (chunks,): its first place in the bucket
-    counts   by chunk, int64 (chunks,): entries to choose
+    lengths  by chunk, int64 (chunks,): entries that it has
+    picked   by chosen entry, int64 (total,): its place among the k largest of all chunks
     layers   by chosen entry, int64 (total,): its layer's number
     chunk    by chosen entry, int64 (total,): its chunk's number
+    cuts     by layer, int64 (layers + 1,): its first chosen entry; and the total
     total    entries that are chosen
     """
 
@@ -25,21 +27,44 @@ class Chunks(NamedTuple):
     k: int
     spans: tuple[tuple[int, int, int], ...]
     starts: Tensor
-    counts: Tensor
+    lengths: Tensor
+    picked: Tensor
     layers: Tensor
     chunk: Tensor
+    cuts: Tensor
     total: int
 
     def choose(self, values: Tensor) -> Tensor:
         """The largest of each chunk by magnitude, NaN first: places within their chunks, int64 (total,)."""
+        rows = self._gathered(values) if values.is_cuda else self._copied(values)
+        # Magnitudes are in the order of their bits, which are compared faster; -1.0 is a negative number there, too.
+        return rows.view(torch.int32).topk(self.k, dim=1).indices.view(-1).index_select(0, self.picked)
+
+    def sums(self, numbers: Tensor, bins: Tensor, count: int) -> Tensor:
+        """By layer and bin, (layers x count,), the sum of those chosen entries' `numbers` that have this of `bins`.
+
+        In the entries' order: on a GPU, where additions to one place come in any order, each sum is a reduction.
+        """
+        if not numbers.is_cuda:
+            cells = self.layers * count + bins
+            return numbers.new_zeros(len(self.spans) * count).index_add_(0, cells, numbers)
+        table = torch.where(bins[:, None] == torch.arange(count, device=bins.device), numbers[:, None], 0.0)
+        return torch.segment_reduce(table, "sum", offsets=self.cuts, unsafe=True).flatten()
+
+    def _copied(self, values: Tensor) -> Tensor:
+        """Magnitudes, a row for each chunk, -1 where it is shorter: layer by layer, a copy each."""
         rows = values.new_full((len(self.starts), self.size), -1.0)
         for begin, places, first in self.spans:
             flat = rows[first : first - (-places // self.size)].view(-1)
             torch.abs(values[begin : begin + places], out=flat[:places])
-        # Magnitudes are in the order of their bits, which are compared faster; -1.0 is a negative number there, too.
-        found = rows.view(torch.int32).topk(self.k, dim=1).indices
-        chosen = torch.arange(self.k, device=values.device) < self.counts[:, None]
-        return found[chosen]
+        return rows
+
+    def _gathered(self, values: Tensor) -> Tensor:
+        """The same in as many kernels however many layers there are: on a GPU starting them is what takes time."""
+        steps = torch.arange(self.size, device=values.device, dtype=torch.int32)
+        places = (self.starts.to(torch.int32)[:, None] + steps).clamp_max_(values.numel() - 1)
+        rows = values.index_select(0, places.view(-1)).abs_().view(places.shape)
+        return rows.masked_fill_(steps >= self.lengths[:, None], -1.0)
 
     def places(self, within: Tensor) -> Tensor:
         """Places in the bucket of entries that are named by their places within their chunks."""
@@ -56,14 +81,21 @@ def chunks_of(bucket: Bucket, size: int, k: int) -> Chunks:
 def _chunks(sizes: tuple[tuple[int, int], ...], size: int, k: int, device: torch.device) -> Chunks:
     spans: list[tuple[int, int, int]] = []
     starts: list[int] = []
+    lengths: list[int] = []
     counts: list[int] = []
     layers: list[int] = []
     for number, (begin, numel) in enumerate(sizes):
         spans.append((begin, numel, len(starts)))
         for offset in range(0, numel, size):
             starts.append(begin + offset)
-            counts.append(-(-min(size, numel - offset) * k // size))
+            lengths.append(min(size, numel - offset))
+            counts.append(-(-lengths[-1] * k // size))
             layers.append(number)
-    first, count, layer = (torch.tensor(each, device=device) for each in (starts, counts, layers))
-    chunk = torch.repeat_interleave(torch.arange(len(starts), device=device), count)
-    return Chunks(size, k, tuple(spans), first, count, layer[chunk], chunk, sum(counts))
+    count = torch.tensor(counts)
+    chunk = torch.repeat_interleave(torch.arange(len(starts)), count)
+    layer = torch.tensor(layers)[chunk]
+    picked = torch.nonzero((torch.arange(k) < count[:, None]).view(-1)).squeeze(1)
+    cuts = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(layer, minlength=len(sizes)).cumsum(0)])
+    made = (torch.tensor(starts), torch.tensor(lengths), picked, layer, chunk, cuts)
+    first, length, picked, layer, chunk, cuts = (each.to(device) for each in made)
+    return Chunks(size, k, tuple(spans), first, length, picked, layer, chunk, cuts, sum(counts))

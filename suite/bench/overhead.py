@@ -39,6 +39,7 @@ from wirebench.exchange.native import native_sync
 from wirebench.record import overhead_results
 from wirebench.telemetry.environment import capture
 from wirebench.telemetry.machines import LoadMeter, hosts
+from wirebench.telemetry.timers import DeviceTimer, timer_for
 from wirebench.training.loss import cross_entropy
 from wirebench.training.optimizers.build import build_optimizer
 from wirebench.training.progress import NullProgress
@@ -49,8 +50,11 @@ from wirebench.utils.files import write_atomically
 MODELS: dict[str, dict[str, Any]] = {
     "resnet20": {"model.name": "resnet_cifar", "model.depth": 20, "data.batch_size": 32},
     "vgg16": {"model.name": "vgg_cifar", "model.depth": 16, "data.batch_size": 16},
-    "resnet50": {"model.name": "resnet50", "data.batch_size": 256, "data.image_size": 224, "data.num_classes": 1000},
-}
+    "resnet50": {
+        "model.name": "resnet50", "data.batch_size": 256, "data.image_size": 224, "data.num_classes": 1000,
+        "train.channels_last": True,
+    },
+}  # fmt: skip
 PEERS = {"torch": "DistributedDataParallel", "horovod": "hvd.DistributedOptimizer"}
 
 
@@ -86,13 +90,14 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
     run = compose(settings(options, folder, engine.size), engine)
     sides = {"ours": OURS[options.ours](run), "peer": peer(run)}
     seconds: dict[str, list[float]] = {name: [] for name in sides}
+    timer = timer_for(engine.device)
     for side in sides.values():
-        turn(side, options.warmup)
+        turn(side, options.warmup, timer)
     load = LoadMeter()
     for number in range(options.turns):
         order = list(sides) if number % 2 == 0 else list(sides)[::-1]
         for name in order:
-            seconds[name].append(turn(sides[name], options.steps))
+            seconds[name].append(turn(sides[name], options.steps, timer))
     machines = {"load": load.loads(engine), "hosts": hosts(engine)}
     if not engine.is_first:
         return
@@ -153,7 +158,7 @@ def ours(run: Trainer) -> Callable[[], None]:
 def dropped_in(run: Trainer) -> Callable[[], None]:
     """One step of a plain loop with `synchronise` in it."""
     model, optimizer = fresh(run)
-    settings, scheduler = run.config, schedulers.build("fused")
+    settings, scheduler, layout = run.config, schedulers.build("fused"), memory_format(run)
     sync = wirebench.synchronise(model, compressors.build("none"), scheduler)
     batches = run.workers[0].shard.train(0)
 
@@ -161,7 +166,7 @@ def dropped_in(run: Trainer) -> Callable[[], None]:
         images, labels = next(batches)
         optimizer.zero_grad()
         with torch.autocast(run.engine.device.type, torch.bfloat16, enabled=settings.train.precision == "bf16"):
-            output = model(images)
+            output = model(images.contiguous(memory_format=layout))
         cross_entropy(output, labels).backward()
         sync.step(optimizer)
 
@@ -178,20 +183,26 @@ def fresh(run: Trainer) -> tuple[nn.Module, torch.optim.Optimizer]:
     dataset = worker.shard.dataset
     model = models.build(settings.model.name, dataset.num_classes, dataset.image_shape, **settings.model.options)
     model.load_state_dict({name: tensor.clone() for name, tensor in worker.model.state_dict().items()})
-    return model, build_optimizer(model.to(run.engine.device), settings.optimizer)
+    model = model.to(run.engine.device).to(memory_format=memory_format(run))
+    return model, build_optimizer(model, settings.optimizer)
+
+
+def memory_format(run: Trainer) -> torch.memory_format:
+    """How the run's images lie in memory."""
+    return torch.channels_last if run.config.train.channels_last else torch.contiguous_format
 
 
 def peer(run: Trainer) -> Callable[[], None]:
     """One step of a plain loop with the engine's own synchroniser."""
     model, optimizer = fresh(run)
-    settings, batches = run.config, run.workers[0].shard.train(0)
+    settings, batches, layout = run.config, run.workers[0].shard.train(0), memory_format(run)
     synchroniser = native_sync(run.engine, model, optimizer, bucket_cap_mb=0.0, accumulation=1, unused=())
 
     def step() -> None:
         images, labels = next(batches)
         synchroniser.optimizer.zero_grad()
         with torch.autocast(run.engine.device.type, torch.bfloat16, enabled=settings.train.precision == "bf16"):
-            output = synchroniser.module(images)
+            output = synchroniser.module(images.contiguous(memory_format=layout))
         cross_entropy(output, labels).backward()
         synchroniser.finish()
         with synchroniser.stepping():
@@ -200,11 +211,13 @@ def peer(run: Trainer) -> Callable[[], None]:
     return step
 
 
-def turn(step: Callable[[], None], steps: int) -> float:
-    """Mean seconds per step over `steps` steps."""
+def turn(step: Callable[[], None], steps: int, timer: DeviceTimer) -> float:
+    """Mean seconds per step over `steps` steps, from a device that has nothing to do to one that has done them."""
+    timer.synchronize()
     begin = time.perf_counter()
     for _ in range(steps):
         step()
+    timer.synchronize()
     return (time.perf_counter() - begin) / steps
 
 

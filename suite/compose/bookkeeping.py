@@ -34,7 +34,7 @@ def traffic_of(settings: Config, engine: Engine, worker: Replica) -> Traffic:
     interface = settings.network.interface or (
         find_interface(engine.ranks_on_this_host == engine.size) if engine.distributed else None
     )
-    return Traffic(worker.flat.param.numel(), engine.size, InterfaceCounter(interface), engine.ranks_on_this_host)
+    return Traffic(worker.flat.numel, engine.size, InterfaceCounter(interface), engine.ranks_on_this_host)
 
 
 def residual_watch_of(
@@ -49,7 +49,7 @@ def residual_watch_of(
         warnings.append(text)
         progress.note(f"warning: {text}")
 
-    density = lanes[0].compressor.sent_share(lanes[0].flat.grad.numel())
+    density = lanes[0].compressor.sent_share(lanes[0].flat.numel)
     return ResidualWatch(settings.compressor.name, setting, density, warn, begin, lanes[0].world.size)
 
 

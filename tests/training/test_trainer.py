@@ -9,6 +9,7 @@ from suite.compose.build import compose
 from train import conduct
 from wirebench.config import loader
 from wirebench.errors import UserError
+from wirebench.gradient import flat
 
 TABLE: dict[str, dict[str, Any]] = {
     "model": {"name": "toy", "hidden": 2, "unused": True},
@@ -75,6 +76,17 @@ def test_the_same_run_again_is_the_same_to_the_bit(plain, tmp_path):
 )
 def test_how_gradients_travel_changes_no_result(plain, tmp_path, changes):
     assert losses(record_of(tmp_path, **changes)) == pytest.approx(losses(plain), rel=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{}, {"scheduler__name": "dear"}, {"compressor__name": "powersgd"}], ids=str)
+def test_gaps_between_aligned_layers_change_no_result(tmp_path, changes, monkeypatch):
+    """As where channels_last weights lie on a GPU; the toy's layers have odd sizes."""
+    without = record_of(tmp_path / "without", **changes)
+    monkeypatch.setattr(flat, "_step_of", lambda parameters: 4)
+    found = record_of(tmp_path / "gaps", **changes)
+    assert losses(found) == pytest.approx(losses(without), rel=1e-5)
+    assert found["parameters"] == without["parameters"]
+    assert found["bytes_per_step"]["dense"] == without["bytes_per_step"]["dense"]
 
 
 def test_a_run_can_end_within_an_epoch(tmp_path):

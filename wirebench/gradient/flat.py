@@ -15,6 +15,10 @@ from torch import Tensor, nn
 from wirebench.errors import UserError
 
 
+ALIGNED_BYTES = 16
+"""On which boundaries parameters lie where it matters; see `_step_of`."""
+
+
 class Layer(NamedTuple):
     """One parameter tensor: its name, its slice [start, stop) of the flat gradient, its number of dimensions.
 
@@ -38,13 +42,13 @@ class Bucket:
     """A slice of the flat gradient that is exchanged as one.
 
     index   position in launch order, from 0
-    grad    view of the flat gradient, from the first layer to the last
+    grad    view of the flat gradient, from the first layer to the last; 0 in gaps between layers
     param   view of the flat parameters, same shape
     layers  the layers it covers; their start and stop count from the beginning of the flat gradient
     model   all layers of the model, in the same coordinates (default: the bucket is the whole model)
 
-    A compressor may get a bucket with gaps between its layers, where other layers are sent dense: `grad` is 0 there,
-    and what the compressor returns there is not read.
+    There are gaps between layers that start on boundaries of memory, and where other layers are sent dense. What a
+    compressor returns there is not read.
     """
 
     index: int
@@ -90,10 +94,15 @@ class FlatGradient:
         self.layers = _lay_out(order, self.parameters)
         like = self.parameters[0]
         numel = self.layers[-1].stop
-        self.param = torch.empty(numel, dtype=like.dtype, device=like.device)
+        self.param = torch.zeros(numel, dtype=like.dtype, device=like.device)
         self.grad = torch.zeros_like(self.param)
         self.views = [_view(self.grad, *each) for each in zip(self.layers, self.parameters, strict=True)]
         self.hold()
+
+    @property
+    def numel(self) -> int:
+        """Elements of its layers: as many as `grad` has, without those in gaps."""
+        return sum(layer.numel for layer in self.layers)
 
     @property
     def is_held(self) -> bool:
@@ -170,16 +179,30 @@ def check_alike(named: dict[str, nn.Parameter]) -> None:
 
 
 def _lay_out(order: Sequence[str], parameters: Sequence[nn.Parameter]) -> tuple[Layer, ...]:
-    layers, start = [], 0
+    layers, start, step = [], 0, _step_of(parameters)
     for name, parameter in zip(order, parameters, strict=True):
         rows = parameter.shape[0] if parameter.dim() else 1
         layers.append(Layer(name, start, start + parameter.numel(), parameter.dim(), rows))
-        start += parameter.numel()
+        start += -(-parameter.numel() // step) * step
     return tuple(layers)
+
+
+def _step_of(parameters: Sequence[nn.Parameter]) -> int:
+    """Elements of whose multiples a layer's start is one: 1, so that there are no gaps, but for a model with
+    channels_last weights on a GPU. There cuDNN's batch normalisation fails for parameters off 16-byte boundaries.
+    """
+    if not parameters[0].is_cuda or all(map(_flat_in_order, parameters)):
+        return 1
+    return ALIGNED_BYTES // parameters[0].element_size()
+
+
+def _flat_in_order(parameter: Tensor) -> bool:
+    """Whether memory has the elements in the order of their indices, as it does not in channels_last."""
+    return parameter.is_contiguous() or not parameter.is_contiguous(memory_format=torch.channels_last)
 
 
 def _view(flat: Tensor, layer: Layer, parameter: Tensor) -> Tensor:
     """The slice of `flat` with the parameter's own shape and, where it is dense, its own strides."""
-    if parameter.is_contiguous() or not parameter.is_contiguous(memory_format=torch.channels_last):
+    if _flat_in_order(parameter):
         return flat[layer.start : layer.stop].view(parameter.shape)
     return torch.as_strided(flat, parameter.size(), parameter.stride(), layer.start)

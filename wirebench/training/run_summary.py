@@ -33,7 +33,7 @@ def setting(worker: Replica) -> dict[str, Any]:
     samples = {"train": dataset.train_size, "test": dataset.test_size, "unit": dataset_unit(dataset)}
     if labels_of(dataset) > 1:
         samples["tokens"] = labels_of(dataset)
-    return {"parameters": worker.flat.param.numel(), "samples": samples}
+    return {"parameters": worker.flat.numel, "samples": samples}
 
 
 def evaluated(worker: Replica, final: Mapping[str, float]) -> dict[str, float | None]:

@@ -1,0 +1,117 @@
+"""What trains on a CPU trains on a GPU, to the same losses: compressors, schedules, NCCL, ranks that share a GPU."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+import compressors
+import schedulers
+from suite.compose.resolve import optimizer_for
+from tests.distributed.ends import losses, record
+from tests.distributed.launch import ROOT, here, launch
+from tests.distributed.test_compressors import settings
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.timeout(180),
+]
+STEPS = 5
+BASE = [
+    ROOT / "configs/smoke.toml", "model.depth=8", f"train.max_steps={STEPS}", "train.epochs=1", "train.eval_every=0",
+    "train.warmup_steps=1", "output.tensorboard=false", "output.trace_steps=2", "optimizer.schedule=constant",
+    "optimizer.lr=0.005",
+]  # fmt: skip
+DRAWS_THERE = {"int8", "iwp", "qsgd", "terngrad"}
+"""They round at random by numbers that the device draws: others on each."""
+IN_FP32 = {"NVIDIA_TF32_OVERRIDE": "0"}
+"""Convolutions with ten bits of mantissa would be all that is seen."""
+
+
+@pytest.fixture(autouse=True)
+def in_fp32() -> Iterator[None]:
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32 = before
+
+
+def on_schedule(name: str) -> list[str]:
+    """A schedule, and what makes it exchange within a few steps."""
+    return [f"scheduler.name={name}", *(["scheduler.every=2"] if name == "outer" else [])]
+
+
+def agree(folder: Path, words: list[str], tolerance: float = 1e-3) -> None:
+    """Losses on the GPU are those on the CPU, and the same to the bit when it runs again."""
+    for name, device in (("cpu", "cpu"), ("cuda", "cuda"), ("again", "cuda")):
+        told = [*BASE, *words, f"engine.device={device}", "engine.threads=1", f"output.dir={folder / name}"]
+        assert here(2, told) == 0
+    assert losses(folder / "again") == losses(folder / "cuda")
+    assert losses(folder / "cuda") == pytest.approx(losses(folder / "cpu"), rel=tolerance)
+    ours, theirs = record(folder / "cuda"), record(folder / "cpu")
+    assert ours["bytes_per_step"]["wire_mean"] == pytest.approx(theirs["bytes_per_step"]["wire_mean"], rel=0.02)
+
+
+@pytest.mark.parametrize("schedule", ["fused", "wfbp"])
+@pytest.mark.parametrize("name", compressors.available())
+def test_every_compressor_trains_alike_on_a_gpu(name: str, schedule: str, tmp_path: Path) -> None:
+    if compressors.PLUGINS.load(name).whole_model and schedule == "wfbp":
+        pytest.skip("wants the whole model in one bucket")
+    updates = compressors.PLUGINS.load(name).makes_update
+    slower = ["optimizer.lr=0.001"] if updates else []
+    agree(tmp_path, [f"scheduler.name={schedule}", *settings(name), *slower], 1e-2 if name in DRAWS_THERE else 1e-3)
+
+
+@pytest.mark.parametrize("name", [name for name in schedulers.available() if name != "native"])
+def test_every_schedule_trains_alike_on_a_gpu(name: str, tmp_path: Path) -> None:
+    agree(tmp_path, [*on_schedule(name), "compressor.name=none", "train.max_steps=12"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["compressor.name=none", "train.precision=bf16"],
+        ["compressor.name=topk", "compressor.density=0.01", "train.channels_last=true"],
+        ["compressor.name=none", "scheduler.name=outer", "scheduler.every=2", "scheduler.fragments=2",
+         "scheduler.delay=1", "scheduler.keep=0.5"],
+        ["compressor.name=chunk_topk", *optimizer_for("chunk_topk"), "scheduler.name=outer", "scheduler.every=2",
+         "scheduler.momentum=0", "scheduler.nesterov=false"],
+        ["compressor.name=topk", "compressor.density=0.01", "output.health_every=2"],
+    ],
+    ids=["bf16", "channels_last", "streaming", "sparseloco", "health"],
+)  # fmt: skip
+def test_further_compositions_train_alike_on_a_gpu(words: list[str], tmp_path: Path) -> None:
+    agree(tmp_path, words, 2e-2 if "train.precision=bf16" in words else 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        (1, ["scheduler.name=wfbp"]),
+        (1, ["scheduler.name=dear"]),
+        (1, ["scheduler.name=native"]),
+        (1, ["scheduler.name=mg_wfbp", "train.max_steps=14"]),
+        (1, ["scheduler.name=easgd"]),
+        (1, ["scheduler.name=outer", "scheduler.every=2", "scheduler.fragments=2", "scheduler.delay=1"]),
+        (1, ["compressor.name=dgc", *settings("dgc")[1:]]),
+        (4, ["collective.name=native"]),
+        (4, ["collective.name=ring"]),
+        (4, ["collective.name=tree", "compressor.name=gtopk", *settings("gtopk")[1:]]),
+        (4, ["collective.name=flexreduce", "network.topology=2+2"]),
+        (4, ["scheduler.name=dear"]),
+        (4, ["scheduler.name=outer", "scheduler.every=2", "scheduler.fragments=2", "scheduler.delay=1"]),
+        (4, ["compressor.name=quantised_sum"]),
+    ],
+    ids=lambda value: "-".join(word.partition("=")[2] for word in value) if isinstance(value, list) else f"{value}",
+)  # fmt: skip
+def test_processes_train_alike_on_a_gpu(size: int, words: list[str], tmp_path: Path) -> None:
+    """One rank with NCCL; four that share the GPU, and send through the hosts' memory."""
+    told = [*BASE, *words, "engine.threads=1", "engine.timeout_seconds=60"]
+    ended = launch("torch", size, [*told, f"output.dir={tmp_path / 'cuda'}"], tmp_path / "logs", IN_FP32)
+    assert ended.code == 0, ended.said
+    assert record(tmp_path / "cuda")["backend"] == ("nccl" if size == 1 else "gloo")
+    plain = [str(word).replace("=native", "=fused") if "scheduler" in str(word) else word for word in told]
+    assert here(size, [*plain, "engine.device=cpu", f"output.dir={tmp_path / 'cpu'}"]) == 0
+    assert losses(tmp_path / "cuda") == pytest.approx(losses(tmp_path / "cpu"), rel=1e-3)
