@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from wirebench.errors import UserError
 
-
 ALIGNED_BYTES = 16
 """On which boundaries parameters lie where it matters; see `_step_of`."""
 
