@@ -94,7 +94,7 @@ class ChunkTopK(Method):
 
 def _quantised(values: Tensor, chunks: Chunks) -> tuple[Tensor, Tensor]:
     """Each value's bin, int64 (total,), and by layer the bins' means, fp32 (layers, BINS)."""
-    of, sizes = chunks.layers, chunks.cuts.diff().to(values.dtype)
+    of, sizes = chunks.layers, chunks.sizes.to(values.dtype)
 
     def mean(numbers: Tensor) -> Tensor:
         return chunks.sums(numbers, torch.zeros_like(of), 1) / sizes

@@ -1,12 +1,16 @@
 """A bucket's layers cut into chunks of neighbours, from each of which the largest entries are chosen."""
 
 from functools import lru_cache
+from itertools import accumulate, groupby
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from wirebench.gradient.flat import Bucket
+
+BLOCK = 64
+"""Chunks whose sums are added at once, on a GPU, before the blocks of a layer are added one by one."""
 
 
 class Chunks(NamedTuple):
@@ -19,7 +23,9 @@ class Chunks(NamedTuple):
     picked   by chosen entry, int64 (total,): its place among the k largest of all chunks
     layers   by chosen entry, int64 (total,): its layer's number
     chunk    by chosen entry, int64 (total,): its chunk's number
-    cuts     by layer, int64 (layers + 1,): its first chosen entry; and the total
+    sizes    by layer, int64 (layers,): entries that are chosen of it
+    blocks   int64 (blocks, BLOCK): numbers of a layer's chunks, as many at a time; filled up with one that there is not
+    cuts     by layer, int64 (layers + 1,): its first block; and how many there are
     total    entries that are chosen
     """
 
@@ -31,6 +37,8 @@ class Chunks(NamedTuple):
     picked: Tensor
     layers: Tensor
     chunk: Tensor
+    sizes: Tensor
+    blocks: Tensor
     cuts: Tensor
     total: int
 
@@ -43,13 +51,21 @@ class Chunks(NamedTuple):
     def sums(self, numbers: Tensor, bins: Tensor, count: int) -> Tensor:
         """By layer and bin, (layers x count,), the sum of those chosen entries' `numbers` that have this of `bins`.
 
-        In the entries' order: on a GPU, where additions to one place come in any order, each sum is a reduction.
+        On a GPU additions to one place come in any order, and sums differ from run to run: there they are reductions.
         """
-        if not numbers.is_cuda:
-            cells = self.layers * count + bins
-            return numbers.new_zeros(len(self.spans) * count).index_add_(0, cells, numbers)
-        table = torch.where(bins[:, None] == torch.arange(count, device=bins.device), numbers[:, None], 0.0)
-        return torch.segment_reduce(table, "sum", offsets=self.cuts, unsafe=True).flatten()
+        if numbers.is_cuda:
+            return self._reduced(numbers, bins, count)
+        cells = self.layers * count + bins
+        return numbers.new_zeros(len(self.spans) * count).index_add_(0, cells, numbers)
+
+    def _reduced(self, numbers: Tensor, bins: Tensor, count: int) -> Tensor:
+        """Within each chunk, then within blocks of chunks, then over a layer's blocks."""
+        entries = torch.where(bins[:, None] == torch.arange(count, device=bins.device), numbers[:, None], 0.0)
+        chunks = len(self.starts)
+        table = numbers.new_zeros((chunks + 1) * self.k, count).index_copy_(0, self.picked, entries)
+        by_chunk = table.view(chunks + 1, self.k, count).sum(1)
+        by_block = by_chunk.index_select(0, self.blocks.view(-1)).view(-1, BLOCK, count).sum(1)
+        return torch.segment_reduce(by_block, "sum", offsets=self.cuts, unsafe=True).flatten()
 
     def _copied(self, values: Tensor) -> Tensor:
         """Magnitudes, a row for each chunk, -1 where it is shorter: layer by layer, a copy each."""
@@ -95,7 +111,14 @@ def _chunks(sizes: tuple[tuple[int, int], ...], size: int, k: int, device: torch
     chunk = torch.repeat_interleave(torch.arange(len(starts)), count)
     layer = torch.tensor(layers)[chunk]
     picked = torch.nonzero((torch.arange(k) < count[:, None]).view(-1)).squeeze(1)
-    cuts = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(layer, minlength=len(sizes)).cumsum(0)])
-    made = (torch.tensor(starts), torch.tensor(lengths), picked, layer, chunk, cuts)
-    first, length, picked, layer, chunk, cuts = (each.to(device) for each in made)
-    return Chunks(size, k, tuple(spans), first, length, picked, layer, chunk, cuts, sum(counts))
+    made = (torch.tensor(starts), torch.tensor(lengths), picked, layer, chunk, torch.bincount(layer), *_blocks(layers))
+    first, length, picked, layer, chunk, chosen, blocks, cuts = (each.to(device) for each in made)
+    return Chunks(size, k, tuple(spans), first, length, picked, layer, chunk, chosen, blocks, cuts, sum(counts))
+
+
+def _blocks(layers: list[int]) -> tuple[Tensor, Tensor]:
+    """`blocks` and `cuts` of chunks that lie in these layers."""
+    of_layer = [list(group) for _, group in groupby(range(len(layers)), layers.__getitem__)]
+    blocks = [chunks[at : at + BLOCK] for chunks in of_layer for at in range(0, len(chunks), BLOCK)]
+    cuts = [0, *accumulate(-(-len(chunks) // BLOCK) for chunks in of_layer)]
+    return torch.tensor([each + [len(layers)] * (BLOCK - len(each)) for each in blocks]), torch.tensor(cuts)

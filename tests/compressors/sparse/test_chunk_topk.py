@@ -13,6 +13,7 @@ from torch import Tensor
 import compressors
 from compressors.bits import packing
 from compressors.chunk_topk import ChunkTopK
+from compressors.sparse.chunks import chunks_of
 from tests.helpers import answer_all
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.error_memory import RESIDUAL
@@ -27,6 +28,20 @@ def bucket_of(values: Tensor) -> Bucket:
         layers.append(Layer(f"layer{number}", start, start + numel, 1))
         start += numel
     return Bucket(0, values, torch.zeros_like(values), tuple(layers))
+
+
+def test_what_a_gpu_does_is_what_a_cpu_does():
+    """In other kernels, which run here as well."""
+    chance = torch.Generator().manual_seed(3)
+    sizes = (300_000, 7, 4096, 300, 9000)
+    layers = [Layer(f"{place}", sum(sizes[:place]), sum(sizes[: place + 1]), 1) for place in range(len(sizes))]
+    values = torch.randn(sum(sizes), generator=chance)
+    for size, k in ((4096, 64), (1024, 3), (64, 64)):
+        chunks = chunks_of(Bucket(0, values, values, tuple(layers)), size, k)
+        assert torch.equal(chunks._gathered(values), chunks._copied(values))
+        numbers, bins = torch.randn(chunks.total, generator=chance), torch.randint(4, (chunks.total,), generator=chance)
+        exact = chunks.sums(numbers.double(), bins, 4)
+        assert torch.allclose(chunks._reduced(numbers, bins, 4).double(), exact, atol=1e-4)
 
 
 def gradients(ranks: int, seed: int = 0) -> list[Tensor]:
