@@ -28,10 +28,12 @@ def _row(path: Path, base: Path) -> list[str]:
         ours, peer, ratio = result["ours"]["median"], result["peer"]["median"], result["ratio"]
         spread = f"{ratio['median']:.3f} [{ratio['p10']:.3f} - {ratio['p90']:.3f}]"
         load = max(each["others_cores"] for each in result["load"])
-        options = dict(re.findall(r"--(engine|model|ours) (\w+)", result["environment"]["command"]))
+        gpus = result["environment"]["gpus"] if result["backend"] == "nccl" else []
+        options = dict(re.findall(r"--(engine|model|ours|precision) (\w+)", result["environment"]["command"]))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path}: is not what wirebench bench overhead writes ({error!r})") from error
     link = Path(os.path.relpath(path.resolve(), base.resolve())).as_posix()
-    words = [options.get("engine", "?"), options.get("model", "?"), *([options["ours"]] if "ours" in options else [])]
+    words = [options.get("engine", "?"), options.get("model", "?")]
+    words += [options[key] for key in ("ours", "precision") if key in options] + gpus[:1]
     name = f"[{', '.join(words)}]({link})"
     return [name, f"{ours * 1e3:.1f}", f"{peer * 1e3:.1f}", spread, f"{load:.2f}"]

@@ -52,7 +52,8 @@ def setting_of(options: argparse.Namespace) -> Setting:
     network = f"one machine, {LOCAL_SOURCE}" if inside else source_of(options)
     if options.gbit is not None:
         network = f"--gbit in place of the rate of {network}"
-    model, memory, bytes_per_second = _computation(options)
+    model, gpu = _computation(options)
+    memory, bytes_per_second = _memory(gpu)
     check_time(model)
     return Setting(
         model.faster(options.speed),
@@ -64,6 +65,7 @@ def setting_of(options: argparse.Namespace) -> Setting:
         memory,
         bytes_per_second,
         options.density,
+        gpu is not None,
     )
 
 
@@ -81,8 +83,9 @@ def ranking_of(
         return topology_of(options, options.workers, options.gbit if gbit is None else gbit)
 
     tried = options.schedulers or ()
+    memory = rates.achieved_on(setting.bytes_per_second) if setting.on_gpu else setting.bytes_per_second
     errors = ranges.load(network=error_of(options))
-    adviser = Adviser(setting.trace, topology, rates, setting.bytes_per_second, errors, options.density, tried)
+    adviser = Adviser(setting.trace, topology, rates, memory, errors, options.density, tried)
     advices, left_out = adviser.all(names, named=bool(options.compressors))
     left_out |= timed.failed
     # What diverged or was never trained stands below all that was trained, however fast it is.
@@ -99,8 +102,8 @@ def ranking_of(
     return Ranking(advices, best, breaks, ends, left_out, accuracies, densities, refused, answer, errors, timed)
 
 
-def _computation(options: argparse.Namespace) -> tuple[Trace, str, float]:
-    """The trace, and the memory that compresses: whose it is, and its bytes per second."""
+def _computation(options: argparse.Namespace) -> tuple[Trace, Gpu | None]:
+    """The trace, and what compresses: a GPU, or None for this machine."""
     gpu = gpu_of(options.gpu) if options.gpu else None
     if sum(map(bool, (options.trace, options.model))) != 1:
         raise UserError("--trace or --model: name one of them")
@@ -110,8 +113,8 @@ def _computation(options: argparse.Namespace) -> tuple[Trace, str, float]:
             raise UserError(f"--{given[0].replace('_', '-')}: goes with --model, not with --trace")
         model = trace.load(trace.find(options.trace))
         check_batches([] if options.batch is None else [options.batch])
-        return model.batched(_or(options.batch, model.batch_size)), *_memory(gpu or _gpu_of(model))
-    return _of_model(options, gpu), *_memory(gpu)
+        return model.batched(_or(options.batch, model.batch_size)), gpu or _gpu_of(model)
+    return _of_model(options, gpu), gpu
 
 
 def _of_model(options: argparse.Namespace, gpu: Gpu | None) -> Trace:
@@ -145,6 +148,7 @@ def _gpu_of(model: Trace) -> Gpu | None:
 
 
 def _memory(gpu: Gpu | None) -> tuple[str, float]:
+    """The memory that compresses: whose it is, and its bytes per second, a GPU's by its data sheet."""
     if gpu is None:
         return "this machine's, measured just now", copy_bytes_per_second()
     return gpu.label, gpu.memory_gbs * 1e9

@@ -30,6 +30,7 @@ class Setting(NamedTuple):
     network, memory   words for where the numbers come from
     gbit              between machines; bytes_per_second: of the memory that compresses
     each              workers of a machine, at most
+    on_gpu            whether a GPU compresses
     """
 
     trace: Trace
@@ -41,6 +42,7 @@ class Setting(NamedTuple):
     memory: str
     bytes_per_second: float
     density: float | None
+    on_gpu: bool
 
     @property
     def described(self) -> str:

@@ -12,6 +12,7 @@ from suite.compose.resolve import optimizer_for
 from tests.distributed.ends import losses, record
 from tests.distributed.launch import ROOT, here, launch
 from tests.distributed.test_compressors import settings
+from wirebench.training.trainer import Trainer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -28,6 +29,12 @@ DRAWS_THERE = {"int8", "iwp", "qsgd", "terngrad"}
 """They round at random by numbers that the device draws: others on each."""
 IN_FP32 = {"NVIDIA_TF32_OVERRIDE": "0"}
 """Convolutions with ten bits of mantissa would be all that is seen."""
+
+BY_VALUE = {
+    "clt_k", "dgc", "fetch_sgd", "gs_sgd", "gtopk", "iblt", "iwp", "oktopk", "randomk", "sketched_sgd", "threshold",
+    "topk",
+}  # fmt: skip
+"""They read how many entries they send, or draw on the CPU which."""
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +69,20 @@ def test_every_compressor_trains_alike_on_a_gpu(name: str, schedule: str, tmp_pa
     updates = compressors.PLUGINS.load(name).makes_update
     slower = ["optimizer.lr=0.001"] if updates else []
     agree(tmp_path, [f"scheduler.name={schedule}", *settings(name), *slower], 1e-2 if name in DRAWS_THERE else 1e-3)
+
+
+@pytest.mark.parametrize("name", sorted(set(compressors.available()) - BY_VALUE))
+def test_no_step_waits_for_the_gpu(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first steps, which plan: whatever waits raises there."""
+    begin = Trainer.begin_step
+
+    def begun(run: Trainer, epoch: int) -> None:
+        torch.cuda.set_sync_debug_mode("error" if 5 <= run.step < 10 else "default")
+        begin(run, epoch)
+
+    monkeypatch.setattr(Trainer, "begin_step", begun)
+    told = ["train.max_steps=12", "engine.device=cuda", "scheduler.name=sync_easgd", f"output.dir={tmp_path}"]
+    assert here(2, [*BASE, *settings(name), *told]) == 0
 
 
 @pytest.mark.parametrize("name", [name for name in schedulers.available() if name != "native"])

@@ -153,7 +153,8 @@ def test_each_readme_shows_the_results_that_are_recorded(name: str, capsys: pyte
 
 
 def test_a_doctored_overhead_shows_in_its_table_and_a_damaged_one_is_named(tmp_path: Path, capsys) -> None:
-    shutil.copytree(ROOT / "results" / "cpu-2core" / "overhead", tmp_path / "cpu-2core" / "overhead")
+    for folder in ("cpu-2core", "h200"):
+        shutil.copytree(ROOT / "results" / folder / "overhead", tmp_path / folder / "overhead")
     shutil.copy(ROOT / "results" / "README.md", tmp_path)
     arguments = ["--results", str(tmp_path), "--check", str(tmp_path / "README.md")]
     assert main(arguments) == 0, capsys.readouterr().err

@@ -1,7 +1,8 @@
 """How long compressors work: measured on one machine in copies of a vector, scaled to another by its speed of copying.
 
 A copy reads and writes every element once, so it is what memory allows; wirebench bench compressors measures methods
-in copies. On a GPU that was not measured the same number of copies, at its memory's bandwidth, is an estimate.
+in copies. For a GPU that was not measured those of the one that was, at its memory's bandwidth, are an estimate. A
+CPU's would be none: on a GPU most methods start more kernels than their data keeps busy (results/README.md).
 """
 
 import math
@@ -13,9 +14,14 @@ from typing import Any, NamedTuple
 from wirebench.errors import UserError
 from wirebench.record import compressor_results
 from wirebench.record.compressor_results import CompressorResult, Part
+from wirebench.simulation.roofline import of_hardware
 from wirebench.simulation.simulator import FLOAT_BYTES, Compressing
 
-SHIPPED = Path(__file__).resolve().parents[2] / "results" / "cpu-2core" / "compressors" / "cells.jsonl"
+_RESULTS = Path(__file__).resolve().parents[2] / "results"
+SHIPPED = _RESULTS / "cpu-2core" / "compressors" / "cells.jsonl"
+SHIPPED_GPU = _RESULTS / "h200" / "compressors" / "cells.jsonl"
+MEASURED_AGAIN = (_RESULTS / "h200" / "chunk_topk" / "cells.jsonl",)
+"""Of methods that were changed since."""
 HANDLING_COPIES = 2
 """Of a replayed gradient: it is copied from noise (models/replay.py), and then into its bucket (exchange/lane.py)."""
 GROWING: tuple[Part, ...] = ("decode", "merge")
@@ -45,6 +51,7 @@ class Rates:
     A method that was measured with several options counts with the fewest.
 
     workers           world size of the measurement
+    device            the GPU's name where one was measured, else ""
     bytes_per_second  memory traffic of a copy of the largest vector there, read and written
     cpu, utc          of that machine, as a record's environment describes it, and when; empty where the file does not
     """
@@ -52,6 +59,7 @@ class Rates:
     def __init__(self, path: Path = SHIPPED) -> None:
         measured = compressor_results.load(path)
         self.workers = int(measured.header["workers"])
+        self.device = str(measured.header.get("device") or "")
         if not measured.cells:
             raise UserError(f"{path}: has no cells")
         environment = measured.header.get("environment", {})
@@ -72,6 +80,23 @@ class Rates:
         plainest = {_name(method): cells[method] for method in sorted(cells, key=len, reverse=True)}
         for name, results in plainest.items():
             self._costs[name] = _cost(sorted(results, key=lambda cell: cell.items))
+
+    @classmethod
+    def shipped(cls, *, on_gpu: bool) -> "Rates":
+        """Ours, of a GPU or of a CPU."""
+        if not on_gpu:
+            return cls(SHIPPED)
+        rates = cls(SHIPPED_GPU)
+        for path in MEASURED_AGAIN:
+            rates.add(compressor_results.load(path).cells)
+        return rates
+
+    def achieved_on(self, nominal: float) -> float:
+        """Bytes per second that a copy moves in a GPU's memory of so many by its data sheet: as large a share as on the
+        measured GPU; all of them if it was a CPU, or a GPU that is not known.
+        """
+        measured = of_hardware(self.device) if self.device else None
+        return nominal * self.bytes_per_second / (measured.memory_gbs * 1e9) if measured else nominal
 
     @property
     def gradient_seconds_per_byte(self) -> float:

@@ -7,9 +7,9 @@
   wirebench advise --model resnet50 --batch 128 --gpu h100 --precision bf16 --workers 32 --compressors mine.cyclic topk
 
 Computation comes from a trace, from an estimate for a GPU in fp32 (or --precision; --speed 2 doubles it), or from this
-machine (--probe). Compressors take as many copies of the gradient as they were measured to take on a CPU, at the GPU's
-memory bandwidth: an estimate too. Plugins of your own go by their dotted paths, as in train.py; a compressor that is
-named and whose speed was not measured is timed on this machine first.
+machine (--probe). Compressors take as many copies of the gradient as they were measured to take, on a GPU on an H200,
+at the memory's bandwidth: an estimate too. Plugins of your own go by their dotted paths, as in train.py; a compressor
+that is named and whose speed was not measured is timed on this machine first.
 Break-even is the rate between machines below which a compressor beats the best dense composition by 1 % or more; dense
 stands before those that do not. See docs/simulation.md.
 """
@@ -26,7 +26,7 @@ from suite.planner.rank import SCHEDULERS
 from suite.planner.timing import time_unknown
 from suite.studies.convergence import accuracies
 from suite.traces.inputs import CLASSES, IMAGE_SIZE
-from wirebench.simulation.compress_rates import SHIPPED, Rates
+from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, PRECISIONS
 from wirebench.utils.cli import check_outputs, parser_of
 
@@ -35,12 +35,13 @@ def main(arguments: Sequence[str]) -> int:
     """Rank what the command line names."""
     options = _parser().parse_args(arguments)
     # Mistakes first, and then a look at the machine that may take half a minute.
-    names, rates = chosen(options.compressors, options.density), Rates(options.rates)
+    names, given = chosen(options.compressors, options.density), Rates(options.rates) if options.rates else None
     check_schedulers(options.schedulers)
     check_outputs(options.figure, json=options.json)
     check_positive("--speed", [options.speed])
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
     setting = setting_of(options)
+    rates = given or Rates.shipped(on_gpu=setting.on_gpu)
     # They are of a model of images, and say nothing of another kind.
     measured = accuracies.load() if setting.trace.unit == "images" else Accuracies("", {})
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
@@ -75,7 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--compressors", nargs="+", metavar="NAME", help="(all); one of your own by its dotted path")
     add("--schedulers", nargs="+", metavar="NAME", help=f"({' '.join(SCHEDULERS)})")
     add("--density", type=float, help="density of all compressors that have one (each one's own)")
-    add("--rates", type=Path, default=SHIPPED, metavar="FILE", help="what wirebench bench compressors measured (ours)")
+    add("--rates", type=Path, metavar="FILE", help="what wirebench bench compressors measured (ours)")
     add("--all", action="store_true", help="every composition, not each compressor's best")
     add("--json", type=Path, metavar="FILE", help="write the numbers")
     add("--figure", type=Path, metavar="FILE", help="draw them (.png)")

@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     model = trace.load(trace.find(options.trace))
     check_options(options, model)
-    rates = Rates()
+    rates = Rates.shipped(on_gpu=options.gpu is not None)
     timed = timed_for(options, model, rates)
     write(options, model, sweep(options, model, rates), timed)
     return 0
