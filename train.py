@@ -174,7 +174,7 @@ def train_step(run: Trainer, epoch: int, batches: list[Iterator[Batch]]) -> None
     rate = learning_rate(run.config.optimizer, step / run.steps_per_epoch, run.epochs, run.engine.size)
     with clock.phase("update"), run.synchroniser.stepping():
         for worker in run.workers:
-            clip(worker.gradients(whole=bool(run.lanes)), run.config.optimizer.clip)
+            clip(worker.gradients(whole=bool(run.lanes)), worker.clip)
             apply_learning_rate(worker.optimizer, rate)
             worker.optimizer.step()
     run.end_step(epoch, rate)

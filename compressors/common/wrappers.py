@@ -21,7 +21,7 @@ BYTES_PER_ELEMENT = 4
 VELOCITY_KEY = "shared.dense_velocity"
 
 
-class _Wrapper(Method):
+class Wrapper(Method):
     """What a wrapper leaves to the method inside it: all that it does not do itself."""
 
     def __init__(self, inner: Method) -> None:
@@ -72,7 +72,7 @@ class _Wrapper(Method):
         return self.inner.compressed(layers)
 
 
-class Warmup(_Wrapper):
+class Warmup(Wrapper):
     """Density `densities[e]` in epoch e, the inner compressor's own one after the last of them.
 
     Raises UserError for a compressor without a density and for densities outside (0, 1].
@@ -104,7 +104,7 @@ class Warmup(_Wrapper):
             answer = yield request
 
 
-class DenseBelow(_Wrapper):
+class DenseBelow(Wrapper):
     """Layers with one dimension or with fewer than `numel` elements go dense, the others through `inner`.
 
     The dense layers of a bucket travel in one sum. `inner` gets the bucket as it lies, copied nowhere: they are gaps

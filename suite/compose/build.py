@@ -200,6 +200,8 @@ def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:
     if compressor.owns_momentum and not compressor.makes_update:
         # The decay goes with the momentum, into the gradient before it is compressed.
         updates = dataclasses.replace(updates, weight_decay=0.0)
+    # Of an update the gradient was clipped before (compressors/common/clipped.py).
+    clip = 0.0 if compressor.makes_update else updates.clip
     for rank in engine.ranks:
         model = _model(settings, dataset, engine.device)
         order = order or _backward_order(settings, model, dataset, engine.device)
@@ -209,7 +211,9 @@ def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:
             settings.train.seed, engine.device,
         )  # fmt: skip
         optimizer = build_optimizer(model, updates)
-        workers.append(Replica(rank, model, model, flat, optimizer, shard, settings.train, engine.device, order.unused))
+        workers.append(
+            Replica(rank, model, model, flat, optimizer, shard, settings.train, engine.device, order.unused, clip)
+        )
     for communicator, worker in zip(engine.communicators, workers, strict=True):
         if engine.distributed:
             agree_on(communicator, "the ranks' models differ", {"layout": worker.flat.digest()})

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import compressors
 import models
 import schedulers
+from compressors.common.clipped import Clipped
 from wirebench import collectives, data
 from wirebench.config import requested
 from wirebench.config.loader import AS_THE_PAPER, Config, OptimizerConfig, to_dict
@@ -77,11 +78,6 @@ def _check_update(settings: Config) -> None:
     compressor, name = compressor_of(settings), settings.compressor.name
     if compressor.owns_momentum and settings.optimizer.momentum:
         raise UserError(f"optimizer.momentum: {name!r} applies momentum itself; set it to 0")
-    if compressor.makes_update and settings.optimizer.clip:
-        raise UserError(
-            f"optimizer.clip: {name!r} returns the update itself, of which the norm says nothing about the "
-            "gradient's; set it to 0"
-        )
 
 
 def _without_momentum(settings: Config, words: str) -> str:
@@ -123,10 +119,11 @@ def refuse_workers(settings: Config) -> None:
 
 def compressor_of(settings: Config) -> Method:
     """A fresh compressor, in its wrappers."""
-    section = settings.compressor
-    return compressors.build(
+    section, clip = settings.compressor, settings.optimizer.clip
+    method = compressors.build(
         section.name, dense_below=max(section.dense_below, 0), warmup=section.warmup, **section.options
     )
+    return Clipped(method, clip) if clip and method.makes_update else method
 
 
 def optimizer_for(name: str) -> tuple[str, ...]:

@@ -2,6 +2,7 @@ import pytest
 import torch
 
 import compressors
+from compressors.common.clipped import Clipped
 from compressors.common.feedback import Feedback
 from compressors.common.wrappers import DenseBelow, Warmup
 from compressors.dgc import Dgc
@@ -245,3 +246,13 @@ def test_a_momentum_that_dense_layers_cannot_follow_is_refused():
     owner.memory = ErrorMemory()
     with pytest.raises(UserError, match="applies a momentum, but its memory is no Feedback"):
         DenseBelow(owner, 8)
+
+
+@pytest.mark.parametrize(("most", "factor"), [(1.0, 0.2), (5.1, 1.0)])
+def test_a_gradient_is_clipped_before_it_is_compressed(most: float, factor: float) -> None:
+    grad = torch.zeros(NUMEL)
+    grad[:2] = torch.tensor([3.0, -4.0])
+    result, _, _ = one_step(Clipped(Recorder(), most), [range(len(LAYERS))], grad)
+    torch.testing.assert_close(result[:3], 2 * factor * torch.tensor([3.0, -4.0, 0.0]), rtol=1e-5, atol=0)
+    grad[0] = torch.nan
+    assert one_step(Clipped(Recorder(), most), [range(len(LAYERS))], grad)[0][0].isnan(), "no divergence is hidden"

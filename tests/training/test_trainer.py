@@ -78,6 +78,16 @@ def test_how_gradients_travel_changes_no_result(plain, tmp_path, changes):
     assert losses(record_of(tmp_path, **changes)) == pytest.approx(losses(plain), rel=1e-5)
 
 
+def test_an_update_is_of_clipped_gradients_and_not_clipped_itself(tmp_path):
+    lion = {"compressor__name": "lion_sign", "optimizer__momentum": 0.0, "train__max_steps": 1}
+    once = {"scheduler__name": "sync_easgd", **lion}
+    assert losses(record_of(tmp_path / "clip", **once, optimizer__clip=1e-3)) == losses(
+        record_of(tmp_path / "none", **once)
+    ), "the sign of a first gradient is that of any multiple"
+    with pytest.raises(UserError, match=r"needs it whole: optimizer\.clip scales each worker's gradient by the norm"):
+        record_of(tmp_path / "wfbp", **lion, optimizer__clip=1e-3)
+
+
 @pytest.mark.parametrize("changes", [{}, {"scheduler__name": "dear"}, {"compressor__name": "powersgd"}], ids=str)
 def test_gaps_between_aligned_layers_change_no_result(tmp_path, changes, monkeypatch):
     """As where channels_last weights lie on a GPU; the toy's layers have odd sizes."""

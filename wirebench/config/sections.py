@@ -102,10 +102,11 @@ class OptimizerConfig:
     name           sgd, adamw, or muon (matrices of linear layers inside the model by Muon, the rest by AdamW)
     momentum       of adamw the first beta. With sgd a compressor that applies it itself (dgc, gs_sgd, sketched_sgd,
                    fetch_sgd, iwp) takes it over, and the weight decay with it: that joins the gradient before it is
-                   compressed. demo, dion, lion_sign and zero_one_adam are optimizers in themselves: they go with sgd,
-                   momentum 0 and no clip, and its weight decay is decoupled from their update
+                   compressed. demo, dion, lion_sign and zero_one_adam are optimizers in themselves: they go with sgd
+                   and momentum 0, and its weight decay is decoupled from their update
     beta2, eps     of adamw, and of its part in muon
-    clip           largest norm of the averaged gradient, which is scaled down to it; 0: off
+    clip           largest norm of the averaged gradient, which is scaled down to it; of each worker's own before demo,
+                   dion, lion_sign and zero_one_adam, in one bucket (scheduler.name=sync_easgd); 0: off
     lr             base rate; multiplied by the number of workers if scale_lr
     decay_norm     false: weight decay leaves biases and normalisation (one-dimensional tensors) alone
     schedule       constant, step (times gamma at each epoch of milestones); cosine and one_cycle fall to 0 at the end

@@ -25,6 +25,7 @@ class Replica:
 
     module      what the forward pass calls: the model, or the engine's wrapper around it
     unused      names of parameters that take no part in the loss
+    clip        largest norm of the gradient that the optimizer steps with; 0: any
     loss        of the step's batch so far
     epoch_loss  sum of the losses of the epoch's steps so far, float64
     """
@@ -38,6 +39,7 @@ class Replica:
     section: TrainConfig
     device: torch.device
     unused: list[str]
+    clip: float = 0.0
 
     def __post_init__(self) -> None:
         self.loss = torch.zeros((), device=self.device)

@@ -1,0 +1,26 @@
+"""Each rank's own gradient, scaled down to a largest norm before a method gets it."""
+
+from compressors.common.wrappers import Wrapper
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange, Method
+from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+
+
+class Clipped(Wrapper):
+    """For methods that return updates, whose norm says nothing of the gradient's: what they are given is clipped, as
+    DeepSpeed clips before 1-bit Adam. The average's norm, which others are clipped by, is known to no rank there.
+
+    most  largest norm of a rank's gradient, > 0; what is not finite stays so
+    """
+
+    def __init__(self, inner: Method, most: float) -> None:
+        super().__init__(inner)
+        self.most = most
+        self.whole_model = inner.whole_model or "optimizer.clip scales each worker's gradient by the norm of all of it"
+
+    def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        """That of `inner`, of a gradient no longer than `most`."""
+        with phase("update"):
+            bucket.grad.mul_((self.most / (bucket.grad.norm() + 1e-6)).clamp(max=1.0))
+        return (yield from self.inner.exchange(bucket, world))
