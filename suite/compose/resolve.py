@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import cast
 
 import compressors
 import models
@@ -13,6 +14,7 @@ from wirebench.config.loader import AS_THE_PAPER, Config, OptimizerConfig, to_di
 from wirebench.dropin.assembly import ENGINES_OWN, IN_TWO_HALVES, collective_name, refuse_groups
 from wirebench.errors import UserError
 from wirebench.gradient.contract import Method, Scheduler
+from wirebench.gradient.schedule import OuterRule
 
 PLAIN_SGD = (
     "optimizer.name=sgd", "optimizer.momentum=0", "optimizer.nesterov=false", "optimizer.clip=0",
@@ -66,8 +68,8 @@ def _check_outer(settings: Config) -> None:
     """UserError for what does not go with exchanges of weights' differences."""
     if compressor_of(settings).owns_momentum:
         raise UserError(
-            f"scheduler.name: {settings.scheduler.name!r} has an outer momentum, and "
-            f"{settings.compressor.name!r} applies one to what it is given{_without_momentum(settings, '; set')}"
+            f"scheduler.name: {settings.scheduler.name!r} has an outer optimizer, and "
+            f"{settings.compressor.name!r} applies a momentum to what it is given{_without_momentum(settings, '; set')}"
         )
     if settings.output.health_every:
         raise UserError(f"output.health_every: {settings.scheduler.name!r} exchanges no gradients to look into")
@@ -87,8 +89,24 @@ def _without_momentum(settings: Config, words: str) -> str:
     )
 
 
-def notes(given: Config) -> list[str]:
-    """What a person may not expect of the way a config is completed, a line each."""
+def notes(given: Config, steps: int) -> list[str]:
+    """What a person may not expect of a config, or of a run of so many steps, a line each."""
+    return _own_momentum(given) + _last_round(scheduler_of(given), steps)
+
+
+def _last_round(scheduler: Scheduler, steps: int) -> list[str]:
+    """That local steps at a run's end are exchanged by nobody."""
+    if scheduler.mode != "outer":
+        return []
+    every = cast(OuterRule, scheduler).every
+    if steps < every:
+        few = f"the run's {steps} steps are fewer than scheduler.every={every}"
+        return [f"note: {few}: nothing is exchanged, and what is evaluated is what it began with"]
+    after = f"the last {steps % every} of {steps} steps come after the last exchange (scheduler.every={every})"
+    return [f"note: {after}, and are in no evaluation"] if steps % every else []
+
+
+def _own_momentum(given: Config) -> list[str]:
     section = given.compressor
     left_open = compressors.PLUGINS.defaults(section.name).keys() - section.options.keys()
     if given.optimizer.momentum or "momentum" not in left_open or not compressor_of(given).owns_momentum:

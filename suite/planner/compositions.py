@@ -171,7 +171,7 @@ def clash(built: Scheduler, compressor: str, collective: str) -> str:
     if built.mode == "split" and collective == "native":
         return "needs a collective with two halves, not native"
     if built.mode == "outer" and compressors.build(compressor).owns_momentum:
-        return f"has an outer momentum, and {compressor!r} applies one to what it is given"
+        return f"has an outer optimizer, and {compressor!r} applies a momentum to what it is given"
     return ""
 
 

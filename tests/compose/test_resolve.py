@@ -82,7 +82,7 @@ def test_what_returns_updates_goes_with_plain_sgd(name: str) -> None:
     assert not compressor_of(resolved(compressor={"name": name}, optimizer=plain)).whole_model
     clipped = compressor_of(resolved(compressor={"name": name}, optimizer=plain | {"clip": 1.0}))
     assert clipped.whole_model.startswith("optimizer.clip scales each worker's gradient")
-    with pytest.raises(UserError, match=r"applies one to what it is given$"):
+    with pytest.raises(UserError, match=r"applies a momentum to what it is given$"):
         resolved(compressor={"name": name}, optimizer=plain, scheduler={"name": "outer"})
     with pytest.raises(UserError, match=r"compressor\.dense_below: this compressor applies a momentum"):
         resolved(compressor={"name": name, "dense_below": 10}, optimizer=plain)
@@ -245,7 +245,21 @@ def test_a_damaged_table_of_what_was_asked_is_refused(table: dict[str, Any], wor
     ],
 )
 def test_a_momentum_that_nobody_asked_for_is_told(compressor: dict[str, Any], momentum: float, said: list[str]) -> None:
-    found = notes(loader.from_dict({"compressor": compressor, "optimizer": {"momentum": momentum}}))
+    found = notes(loader.from_dict({"compressor": compressor, "optimizer": {"momentum": momentum}}), 10)
+    assert len(found) == len(said)
+    assert all(line.startswith(words) for line, words in zip(found, said, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("steps", "said"),
+    [
+        (29, ["note: the run's 29 steps are fewer than scheduler.every=30: nothing is exchanged"]),
+        (60, []),
+        (61, ["note: the last 1 of 61 steps come after the last exchange"]),
+    ],
+)
+def test_local_steps_that_nobody_exchanges_are_told(steps: int, said: list[str]) -> None:
+    found = notes(loader.from_dict({"scheduler": {"name": "outer", "every": 30}}), steps)
     assert len(found) == len(said)
     assert all(line.startswith(words) for line, words in zip(found, said, strict=True))
 

@@ -55,7 +55,7 @@ def wrong_kinds_are_refused(sync: Sync, other: torch.optim.Optimizer) -> None:
     groups = compressors.build("quantised_sum", group=3), schedulers.build("fused")
     says("groups of 3 do not divide the 2 ranks", lambda: wirebench.synchronise(network(), *groups))
     signs = compressors.build("lion_sign"), schedulers.build("outer")
-    says("an outer momentum, and 'lion_sign'", lambda: wirebench.synchronise(network(), *signs, optimizer=other))
+    says("an outer optimizer, and 'lion_sign'", lambda: wirebench.synchronise(network(), *signs, optimizer=other))
 
 
 def mistakes_are_told() -> None:

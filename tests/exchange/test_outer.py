@@ -277,7 +277,7 @@ def test_a_run_goes_on_under_another_schedule_from_the_model(tmp_path: Path) -> 
     ("changes", "words"),
     [
         (["output.health_every=2"], "output.health_every: 'outer' exchanges no gradients to look into"),
-        (["compressor.name=dgc"], "'outer' has an outer momentum, and 'dgc' applies one to what it is given"),
+        (["compressor.name=dgc"], "'outer' has an outer optimizer, and 'dgc' applies a momentum to what it is given"),
         (["scheduler.delay=40"], "delay: needs 0 to every - 1 = 29"),
         (["compressor.name=fetch_sgd", "compressor.momentum=0", "scheduler.fragments=2"], "needs it whole"),
     ],

@@ -134,7 +134,7 @@ SMALL = (
 
 
 @pytest.mark.parametrize("words", [["optimizer.name=adamw"], ["optimizer.name=muon", "compressor.name=topk"]])
-def test_a_resumed_run_ends_as_the_unbroken_one(words: list[str], tmp_path: Path) -> None:
+def test_a_resumed_run_ends_as_the_unbroken_one(words: list[str], tmp_path: Path, capsys) -> None:
     # Three of these files are the test split; that of python_sources takes longer than all the rest.
     for number in range(60):
         (tmp_path / f"{number}.txt").write_text(f"The {number}th of sixty short texts. " * 6)
@@ -143,6 +143,9 @@ def test_a_resumed_run_ends_as_the_unbroken_one(words: list[str], tmp_path: Path
     assert here(2, [*both, "train.max_steps=8", f"output.dir={tmp_path / 'unbroken'}"]) == 0
     assert here(2, [*both, "train.max_steps=4", f"output.dir={tmp_path / 'broken'}"]) == 0
     assert here(2, [*both, "train.max_steps=8", f"output.dir={tmp_path / 'broken'}", "train.resume=auto"]) == 0
+    other = ["optimizer.name=adamw"] if "optimizer.name=muon" in words else ["optimizer.name=muon"]
+    assert here(2, [*both, *other, "train.max_steps=9", f"output.dir={tmp_path / 'broken'}", "train.resume=auto"]) == 2
+    assert "the checkpoint has the state of another optimizer" in capsys.readouterr().err
     kept = [(tmp_path / name / "checkpoints/step-00000008") for name in ("unbroken", "broken")]
     files = sorted(path.name for path in kept[0].iterdir() if path.suffix == ".safetensors")
     assert files

@@ -92,8 +92,8 @@ def _refuse_mode(
         raise UserError("synchronise: this scheduler sends weights, not gradients; it goes with compressor 'none'")
     if scheduler.mode == "outer" and method.owns_momentum:
         raise UserError(
-            f"synchronise: this scheduler has an outer momentum, and {conformance.name_of(method)!r} applies one to "
-            "what it is given"
+            f"synchronise: this scheduler has an outer optimizer, and {conformance.name_of(method)!r} applies a "
+            "momentum to what it is given"
         )
 
 

@@ -1,13 +1,14 @@
 """The whole state of an optimizer, whichever it is, kept by the names of the layers it belongs to."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from wirebench.errors import UserError
 from wirebench.gradient.flat import FlatGradient
 
 PARAMETERS = "params"
@@ -33,7 +34,8 @@ class OptimizerState:
         return {**whole, "state": state, "param_groups": self._groups(whole), "configured": self._configured}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` returned; the tensors are copied."""
+        """Restore what `state_dict` returned; the tensors are copied. UserError for another kind of optimizer's."""
+        self._refuse_another(saved["configured"])
         whole = copy.deepcopy(dict(saved))
         numbers = {name: number for number, name in self._by_number().items()}
         before, after = whole.pop("configured"), whole["param_groups"]
@@ -45,6 +47,16 @@ class OptimizerState:
         state = {numbers.get(key, key): value for key, value in whole["state"].items()}
         self.optimizer.load_state_dict({**whole, "state": state, "param_groups": groups})
         restore_strides(self.optimizer)
+
+    def _refuse_another(self, configured: Sequence[Mapping[str, Any]]) -> None:
+        """Another PyTorch gives a kind of optimizer more settings or fewer; another kind has other ones."""
+        theirs, mine = ({frozenset(group) for group in groups} for groups in (configured, self._configured))
+        pairs = ((theirs, mine), (mine, theirs))
+        if not all(any(a <= b or b <= a for b in others) for these, others in pairs for a in these):
+            raise UserError(
+                f"the checkpoint has the state of another optimizer than {type(self.optimizer).__name__}; resume with "
+                "that one, or start anew in another folder"
+            )
 
     def _groups(self, whole: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The parameter groups of the optimizer's state_dict, with layer names in them."""

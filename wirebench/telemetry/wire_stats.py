@@ -35,7 +35,7 @@ class Traffic:
     def __init__(self, numel: int, size: int, nic: InterfaceCounter, ranks_on_this_host: int) -> None:
         self.dense_bytes = numel * BYTES_PER_ELEMENT
         self.size, self.nic, self.ranks_on_this_host = size, nic, ranks_on_this_host
-        self.steps = self.payload = self.values = self.wire = 0
+        self.steps = self.payload = self.values = self.wire = self.requests = 0
         self.sent: list[int] = []
         """Bytes on the wire of each rank of this process."""
         self.total = 0.0
@@ -72,6 +72,7 @@ class Traffic:
             values = [sum(request.value_bytes for request in log) for log in logs]
             self.sent, self.handed = _added(self.sent, wires), _added(self.handed, values)
             self.steps += 1
+            self.requests += len(first)
             self.payload += sum(request.payload_bytes for request in first)
             self.values += values[0]
             self.wire += wire

@@ -61,7 +61,9 @@ def warnings(given: Config, bounded_by: str, traffic: Traffic, steps: int, steps
     name, lines = given.compressor.name, []
     ratio, values = traffic.summary()["compression_ratio"]["wire"], traffic.values_sent
     change = f"; change compressor.{bounded_by}" if bounded_by else ""
-    if name != "none" and traffic.steps and not values:
+    if name != "none" and traffic.steps and not traffic.requests:
+        lines.append(f"{name} was given nothing to send in {traffic.steps} counted steps")
+    elif name != "none" and traffic.steps and not values:
         lines.append(f"{name} sent no value of the gradient in {traffic.steps} counted steps{change}")
     elif name != "none" and ratio is not None and ratio <= 1:
         lines.append(f"{name} put no less on the wire than dense fp32 on a ring would: ratio wire {ratio:.3g}{change}")
