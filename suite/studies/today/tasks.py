@@ -56,20 +56,23 @@ optimizer that divides by a gradient's size, which entries wait makes a differen
 """
 
 
-def _updates(rates: dict[str, float], decay: float, more: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+def _updates(
+    rates: dict[str, float], decay: float, clip: float, more: dict[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
     """Methods that return updates, with plain SGD at rates of their own.
 
-    On the GPT 0/1 Adam has the rate of AdamW, Lion's signs a seventh of it as its authors advise, DeMo's signs half of
-    it, and Dion its authors' 0.01; on the ResNet the Adams have 0.005, the signs 0.001, and Dion 0.02. rates.py tries
-    others. Dense training has the rates of the task's config.
+    On the GPT both Adams have a third of AdamW's rate, Lion's signs a seventh of it as its authors advise, DeMo's signs
+    half of it, and Dion its authors' 0.01; on the ResNet the Adams have 0.005, the signs 0.001, and Dion 0.02. rates.py
+    tries others. Dense training has the rates of the task's config, and the GPT's largest norm of a gradient: each
+    worker's own here, of the average there.
 
     decay  by which a step shrinks the weights at the highest rate, the same as of dense training: rate x weight decay
     """
     names = {"onebit_adam": "zero_one_adam"}
     return {
         label: (
-            f"compressor.name={names.get(label, label)}", *PLAIN_SGD, f"optimizer.lr={rate:g}",
-            f"optimizer.weight_decay={decay / rate:.4g}", *more.get(label, ()),
+            f"compressor.name={names.get(label, label)}", *PLAIN_SGD, f"optimizer.clip={clip:g}",
+            f"optimizer.lr={rate:g}", f"optimizer.weight_decay={decay / rate:.4g}", *more.get(label, ()),
         )
         for label, rate in rates.items()
     }  # fmt: skip
@@ -103,8 +106,9 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         # Beside AdamW a method leaves the momentum to it. DGC without its own is top-k, which has a row.
         "gs_sgd momentum=0": ("compressor.name=gs_sgd", _DENSITY, "compressor.momentum=0"),
         **_updates(
-            {"demo": 1e-3, "dion": 0.01, "lion_sign": 3e-4, "zero_one_adam": 2e-3, "onebit_adam": 2e-3},
+            {"demo": 1e-3, "dion": 0.01, "lion_sign": 3e-4, "zero_one_adam": 6.7e-4, "onebit_adam": 6.7e-4},
             2e-3 * 0.1,
+            1.0,
             _adams(STEPS["gpt"]),
         ),
     },
@@ -118,6 +122,7 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         **_updates(
             {"demo": 1e-3, "dion": 0.02, "lion_sign": 1e-3, "zero_one_adam": 5e-3, "onebit_adam": 5e-3},
             0.3 * 5e-4,
+            0.0,
             _adams(STEPS["resnet"]),
         ),
     },
