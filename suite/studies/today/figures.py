@@ -48,13 +48,15 @@ def against_bytes(task: str, methods: Sequence[Method]) -> Figure:
     )
 
 
-def against_seconds(task: str, methods: Sequence[Method], by: Yardstick, gbit: float) -> Figure:
-    """By the time that a run takes at this link rate; one without an accepted time has none."""
+def against_seconds(task: str, methods: Sequence[Method], by: Yardstick, gbit: float) -> Figure | None:
+    """By the time that a run takes at this link rate; one without an accepted time has none. None if all are."""
 
     def place(run: NotedRun, point: Sequence[float]) -> float | None:
         found = by.pace(run, gbit)
         return None if found is None else found.until(point, run.note["curve"][-1])
 
+    if not any(_has_place(run, place) for method in methods for run in method.runs):
+        return None
     title = f"Loss by time at {gbit:g} Gbit/s: {task}"
     return _figure(title, methods, "seconds, computing measured and exchange simulated", place)
 

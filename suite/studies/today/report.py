@@ -86,7 +86,8 @@ def page(folder: Path) -> Page | None:
         figures[name] = against_seconds(task, methods, by, gbit)
     found = with_unrun(_judged(folder, methods), verdicts.claims_of(task))
     doubts = rates.doubts(methods, rates.tried_beside(folder))
-    return Page(folder, document(task, methods, found, list(figures), by, doubts), figures)
+    shown = [name for name, figure in figures.items() if figure is not None]
+    return Page(folder, document(task, methods, found, shown, by, doubts), figures)
 
 
 def _judged(folder: Path, methods: Sequence[Method]) -> list[Finding]:

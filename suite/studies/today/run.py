@@ -26,7 +26,7 @@ from typing import Any
 from suite.compose.resolve import resolve
 from suite.studies.convergence.run import Cell
 from suite.studies.notes import NOTE
-from suite.studies.runner import RESULTS, ROOT, Launch, Part, Planned, measure
+from suite.studies.runner import RESULTS, ROOT, Launch, Part, Planned, measure, within
 from suite.studies.today import report
 from suite.studies.today.alone import TIMES, alone
 from suite.studies.today.curve import curve_of
@@ -101,6 +101,7 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         page = report.page(out)
         if page is not None:
             page.write()
+            print(f"table: {within(page.path)}", file=sys.stderr)
     return failed
 
 
