@@ -205,9 +205,14 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
 
 def _otherwise(ranking: Ranking) -> list[str]:
     """Schedules with which a model learns otherwise, so that accuracies with another one say nothing."""
+    other = with_local_steps(ranking)
+    return [f"{', '.join(other)}: trains with local steps, of which no points are known."] if other else []
+
+
+def with_local_steps(ranking: Ranking) -> list[str]:
+    """Those of the schedules."""
     names = sorted({each.scheduler for each in ranking.found})
-    other = [name for name in names if schedulers.build(name).mode in LOCAL]
-    return [f"{', '.join(other)}: trains with local steps, of which the points say nothing."] if other else []
+    return [name for name in names if schedulers.build(name).mode in LOCAL]
 
 
 def _usual(ranking: Ranking) -> list[str]:
@@ -228,6 +233,7 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
         made.add_column(head, justify="right", no_wrap=True)
     made.add_column("limit", no_wrap=True)
     seen: set[str] = set()
+    local = with_local_steps(ranking)
     for number, each in enumerate(shown, 1):
         # A break-even is that of the compressor's best composition, which is the first of it here, or a usual schedule.
         known = ranking.breaks if each.compressor not in seen else {}
@@ -236,7 +242,7 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
             str(number), each.compressor, each.scheduler, each.collective, images_range(each, ranking),
             f"{each.found.wire_bytes / 1e6:.4g}", *map(_milliseconds, _seconds(each)),
             _below(*ranking.ends[each.compressor]) if each.compressor in known else "",
-            *([ranking.top1(each.compressor)] if accuracy else []), each.limit,
+            *(["" if each.scheduler in local else ranking.top1(each.compressor)] if accuracy else []), each.limit,
         )  # fmt: skip
     return made
 

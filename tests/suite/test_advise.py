@@ -407,7 +407,9 @@ def test_local_steps_have_their_own_accuracy_and_no_second_momentum(tmp_path, ca
     found = answer(tmp_path, *TRACE, "--compressors", "topk", "dgc", "--all", "--schedulers", "outer", "wfbp")
     tried = {(row["compressor"], row["scheduler"]) for row in found["rows"]}
     assert tried == {("none", "outer"), ("none", "wfbp"), ("topk", "outer"), ("topk", "wfbp"), ("dgc", "wfbp")}
-    assert "\nouter: trains with local steps, of which the points say nothing.\n" in capsys.readouterr().out
+    assert "\nouter: trains with local steps, of which no points are known.\n" in capsys.readouterr().out
+    answer(tmp_path, *TRACE, "--compressors", "topk", "--schedulers", "outer")
+    assert " top-1 " not in capsys.readouterr().out
 
 
 def test_schedulers_that_are_named_are_tried_alone(own, tmp_path, capsys):

@@ -18,11 +18,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+import schedulers
 from suite.planner.accuracy import Accuracies
 from suite.planner.advise import PROBE_SECONDS, check_schedulers, chosen, ranking_of, setting_of, write
 from suite.planner.compositions import check_positive
 from suite.planner.networks import add_network
 from suite.planner.rank import SCHEDULERS
+from suite.planner.render import LOCAL
 from suite.planner.timing import time_unknown
 from suite.studies.convergence import accuracies
 from suite.traces.inputs import CLASSES, IMAGE_SIZE
@@ -42,8 +44,9 @@ def main(arguments: Sequence[str]) -> int:
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
     setting = setting_of(options)
     rates = given or Rates.shipped(on_gpu=setting.on_gpu)
-    # They are of a model of images, and say nothing of another kind.
-    measured = accuracies.load() if setting.trace.unit == "images" else Accuracies("", {})
+    # They are of a model of images, and of training without local steps: of anything else they say nothing.
+    local = options.schedulers and all(schedulers.build(name).mode in LOCAL for name in options.schedulers)
+    measured = accuracies.load() if setting.trace.unit == "images" and not local else Accuracies("", {})
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
     write(options, setting, ranking_of(options, setting, names, rates, measured, timed))
     return 0
