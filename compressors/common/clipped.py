@@ -1,5 +1,7 @@
 """Each rank's own gradient, scaled down to a largest norm before a method gets it."""
 
+import torch
+
 from compressors.common.wrappers import Wrapper
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
@@ -8,8 +10,8 @@ from wirebench.gradient.phases import phase
 
 
 class Clipped(Wrapper):
-    """For methods that return updates, whose norm says nothing of the gradient's: what they are given is clipped, as
-    DeepSpeed clips before 1-bit Adam. The average's norm, which others are clipped by, is known to no rank there.
+    """For methods that return updates: an update's norm says nothing of the gradient's, and the average gradient is
+    known to no rank. So each rank's own is clipped before, as DeepSpeed does before 1-bit Adam.
 
     most  largest norm of a rank's gradient, > 0; what is not finite stays so
     """
@@ -22,5 +24,7 @@ class Clipped(Wrapper):
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """That of `inner`, of a gradient no longer than `most`."""
         with phase("update"):
-            bucket.grad.mul_((self.most / (bucket.grad.norm() + 1e-6)).clamp(max=1.0))
+            norm = bucket.grad.norm()
+            # A sum of squares that overflows leaves the gradient as it is: all of it would be 0.
+            bucket.grad.mul_(torch.where(norm.isfinite(), (self.most / (norm + 1e-6)).clamp(max=1.0), 1.0))
         return (yield from self.inner.exchange(bucket, world))

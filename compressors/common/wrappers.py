@@ -128,11 +128,10 @@ class DenseBelow(Wrapper):
         """One sum for the dense layers, then the rounds of `inner` for the others, each where there are any."""
         split = self._split(bucket)
         part = split.part(bucket)
-        if part is None:
-            average = yield from _average(bucket.grad, world.size)
-            return bucket.grad.copy_(self._with_momentum(average, split)) if self.owns_momentum else average
+        if part is None and not self.owns_momentum:
+            return (yield from _average(bucket.grad, world.size))
         dense = [bucket.grad[piece] for piece in split.dense]
-        if not dense:
+        if not dense and part is not None:
             return (yield from self.inner.exchange(part, world))
         with phase("encode"):
             message = torch.cat(dense)
@@ -141,9 +140,10 @@ class DenseBelow(Wrapper):
             average = self._with_momentum(average, split)
             for piece in dense:
                 piece.zero_()
-        result = yield from self.inner.exchange(part, world)
+        if part is not None:
+            result = yield from self.inner.exchange(part, world)
         with phase("decode"):
-            if result.data_ptr() != part.grad.data_ptr():
+            if part is not None and result.data_ptr() != part.grad.data_ptr():
                 part.grad.copy_(result)
             for piece, values in zip(dense, average.split([piece.numel() for piece in dense]), strict=True):
                 piece.copy_(values)

@@ -95,15 +95,23 @@ def notes(given: Config, steps: int) -> list[str]:
 
 
 def _last_round(scheduler: Scheduler, steps: int) -> list[str]:
-    """That local steps at a run's end are exchanged by nobody."""
+    """That the local steps at a run's end are in no mean that was applied, and so in no evaluation."""
     if scheduler.mode != "outer":
         return []
-    every = cast(OuterRule, scheduler).every
-    if steps < every:
-        few = f"the run's {steps} steps are fewer than scheduler.every={every}"
-        return [f"note: {few}: nothing is exchanged, and what is evaluated is what it began with"]
-    after = f"the last {steps % every} of {steps} steps come after the last exchange (scheduler.every={every})"
-    return [f"note: {after}, and are in no evaluation"] if steps % every else []
+    rule = cast(OuterRule, scheduler)
+    lasts = [_last_applied(rule, fragment, steps) for fragment in range(rule.fragments)]
+    if None in lasts:
+        few = f"{steps} steps are too few for scheduler.every={rule.every} and scheduler.delay={rule.delay}"
+        return [f"note: {few}: of a part of the model nothing is applied, and it is evaluated as it began"]
+    left = max(steps - 1 - last for last in lasts if last is not None)
+    what = f"the last {left} of {steps} steps are in no mean that is applied (scheduler.every={rule.every})"
+    return [f"note: {what}, and in no evaluation"] if left else []
+
+
+def _last_applied(rule: OuterRule, fragment: int, steps: int) -> int | None:
+    """The last step after which the fragment is sent and still applied within so many; None without one."""
+    sent = range(steps - 1 - rule.delay, max(steps - 1 - rule.delay - rule.every, -1), -1)
+    return next((step for step in sent if rule.starts(fragment, step)), None)
 
 
 def _own_momentum(given: Config) -> list[str]:

@@ -83,9 +83,8 @@ def ranking_of(
         return topology_of(options, options.workers, options.gbit if gbit is None else gbit)
 
     tried = options.schedulers or ()
-    memory = rates.achieved_on(setting.bytes_per_second) if setting.on_gpu else setting.bytes_per_second
     errors = ranges.load(network=error_of(options))
-    adviser = Adviser(setting.trace, topology, rates, memory, errors, options.density, tried)
+    adviser = Adviser(setting.trace, topology, rates, setting.bytes_per_second, errors, options.density, tried)
     advices, left_out = adviser.all(names, named=bool(options.compressors))
     left_out |= timed.failed
     # What diverged or was never trained stands below all that was trained, however fast it is.

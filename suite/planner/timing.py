@@ -25,12 +25,16 @@ WARMUP, REPEATS = 3, 9
 
 @dataclass(frozen=True)
 class Timed:
-    """What was timed here: its compressors, on which hardware, at which sizes; and why others could not be."""
+    """What was timed here: its compressors, on which hardware, at which sizes; and why others could not be.
+
+    but  what is to be said of such times
+    """
 
     names: tuple[str, ...] = ()
     on: str = ""
     sizes: tuple[str, ...] = ()
     failed: dict[str, str] = field(default_factory=dict)
+    but: str = ""
 
     def entry(self) -> dict[str, Any]:
         """As JSON."""
@@ -43,7 +47,7 @@ class Timed:
             return []
         return [
             f"Rates of {', '.join(self.names)} were measured here just now, on {self.on}, with {', '.join(self.sizes)} "
-            "elements."
+            f"elements{self.but}."
         ]
 
 
@@ -82,7 +86,8 @@ def time_unknown(names: Sequence[str], rates: Rates, density: float | None, nume
         torch.set_num_threads(threads)
     errors = {cell.method: f"it could not be timed here: {cell.error}" for cell in bench.cells if cell.error}
     rates.add([cell for cell in bench.cells if cell.method not in errors])
-    return Timed(tuple(name for name in unknown if name not in errors), on, SIZES[:enough], errors)
+    but = "; beside those of a GPU they are too low, which starts kernels for long" if rates.device else ""
+    return Timed(tuple(name for name in unknown if name not in errors), on, SIZES[:enough], errors, but)
 
 
 def _silent(text: str) -> None:

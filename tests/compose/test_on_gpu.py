@@ -34,7 +34,7 @@ BY_VALUE = {
     "clt_k", "dgc", "fetch_sgd", "gs_sgd", "gtopk", "iblt", "iwp", "oktopk", "randomk", "sketched_sgd", "threshold",
     "topk",
 }  # fmt: skip
-"""They read how many entries they send, or draw on the CPU which."""
+"""A message's length depends on values, or the CPU draws which entries are sent: these wait."""
 
 
 @pytest.fixture(autouse=True)
@@ -82,7 +82,10 @@ def test_no_step_waits_for_the_gpu(name: str, tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(Trainer, "begin_step", begun)
     told = ["train.max_steps=12", "engine.device=cuda", "scheduler.name=sync_easgd", f"output.dir={tmp_path}"]
-    assert here(2, [*BASE, *settings(name), *told]) == 0
+    try:
+        assert here(2, [*BASE, *settings(name), *told]) == 0
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.parametrize("name", [name for name in schedulers.available() if name != "native"])

@@ -251,15 +251,17 @@ def test_a_momentum_that_nobody_asked_for_is_told(compressor: dict[str, Any], mo
 
 
 @pytest.mark.parametrize(
-    ("steps", "said"),
+    ("steps", "more", "said"),
     [
-        (29, ["note: the run's 29 steps are fewer than scheduler.every=30: nothing is exchanged"]),
-        (60, []),
-        (61, ["note: the last 1 of 61 steps come after the last exchange"]),
+        (29, {}, ["note: 29 steps are too few for scheduler.every=30 and scheduler.delay=0"]),
+        (60, {}, []),
+        (61, {}, ["note: the last 1 of 61 steps are in no mean"]),
+        (32, {"delay": 5}, ["note: 32 steps are too few for scheduler.every=30 and scheduler.delay=5"]),
+        (60, {"fragments": 3, "delay": 5}, ["note: the last 30 of 60 steps are in no mean"]),
     ],
 )
-def test_local_steps_that_nobody_exchanges_are_told(steps: int, said: list[str]) -> None:
-    found = notes(loader.from_dict({"scheduler": {"name": "outer", "every": 30}}), steps)
+def test_local_steps_that_nobody_exchanges_are_told(steps: int, more: dict[str, int], said: list[str]) -> None:
+    found = notes(loader.from_dict({"scheduler": {"name": "outer", "every": 30, **more}}), steps)
     assert len(found) == len(said)
     assert all(line.startswith(words) for line, words in zip(found, said, strict=True))
 

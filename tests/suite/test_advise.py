@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import compressors
 from suite.figures.files import save
 from suite.planner import advise, bars, ranges, timing
 from suite.planner.advice import WORTHWHILE
@@ -18,7 +19,9 @@ from suite.studies.convergence import accuracies
 from tests import charts
 from tests.distributed.launch import PLUGINS
 from tests.suite.verbs import verb
-from wirebench.simulation.compress_rates import Rates
+from wirebench.record import compressor_results
+from wirebench.simulation.compress_rates import MEASURED_AGAIN, SHIPPED_GPU, Rates
+from wirebench.simulation.roofline import GPUS
 from wirebench.simulation.trace import SHIPPED, load
 from wirebench.topology import presets
 from wirebench.topology.processor import IDLE, Processor
@@ -401,6 +404,26 @@ def test_a_compressor_of_ones_own_that_fails_is_left_out_with_the_reason(own, tm
     reason = "it could not be timed here: RuntimeError: out of paper"
     assert found["left_out"] == {"owned.compressing.Failing": reason}
     assert f"left out: owned.compressing.Failing: {reason}" in capsys.readouterr().out
+
+
+def test_a_gpus_times_are_those_of_the_gpu_that_was_measured():
+    """And of one with half the bandwidth twice as long; of methods that were changed since the newer ones."""
+    rates, bandwidth = Rates.shipped(on_gpu=True), GPUS["h200"].memory_gbs * 1e9
+    cells = [cell for cell in compressor_results.load(SHIPPED_GPU).cells if not cell.rival and not cell.error]
+    assert {cell.method.partition(" ")[0] for cell in cells} == set(compressors.available())
+    for cell in cells:
+        name, took = cell.method.partition(" ")[0], sum(cell.copies.values()) * cell.copy
+        if name in MEASURED_AGAIN:
+            assert rates.on(name, bandwidth)(cell.items) < took
+            continue
+        assert rates.on(name, bandwidth)(cell.items) == pytest.approx(took)
+        assert rates.on(name, bandwidth / 2)(cell.items) == pytest.approx(2 * took)
+        assert rates.on(name, bandwidth)(1000) > 0
+
+
+def test_rates_of_a_gpu_say_nothing_of_a_cpu(tmp_path, capsys):
+    assert main(["--model", "toy", "--batch", "2", "--probe", "--workers", "2", "--rates", str(SHIPPED_GPU)]) == 2
+    assert "was measured on a GPU, NVIDIA H200, and here a CPU compresses" in capsys.readouterr().err
 
 
 def test_local_steps_have_their_own_accuracy_and_no_second_momentum(tmp_path, capsys):

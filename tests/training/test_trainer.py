@@ -88,7 +88,17 @@ def test_an_update_is_of_clipped_gradients_and_not_clipped_itself(tmp_path):
         record_of(tmp_path / "wfbp", **lion, optimizer__clip=1e-3)
 
 
-@pytest.mark.parametrize("changes", [{}, {"scheduler__name": "dear"}, {"compressor__name": "powersgd"}], ids=str)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"output__health_every": 2},
+        {"scheduler__name": "dear"},
+        {"scheduler__name": "outer", "scheduler__every": 2},
+        {"compressor__name": "powersgd"},
+        {"compressor__name": "dgc", "compressor__dense_below": 1000, "optimizer__momentum": 0.0},
+    ],
+    ids=str,
+)
 def test_gaps_between_aligned_layers_change_no_result(tmp_path, changes, monkeypatch):
     """As where channels_last weights lie on a GPU; the toy's layers have odd sizes."""
     without = record_of(tmp_path / "without", **changes)
@@ -97,6 +107,8 @@ def test_gaps_between_aligned_layers_change_no_result(tmp_path, changes, monkeyp
     assert losses(found) == pytest.approx(losses(without), rel=1e-5)
     assert found["parameters"] == without["parameters"]
     assert found["bytes_per_step"]["dense"] == without["bytes_per_step"]["dense"]
+    for name, reading in (without["health"] or {}).items():
+        assert found["health"][name] == pytest.approx(reading, rel=1e-5, abs=1e-6), name
 
 
 def test_a_run_can_end_within_an_epoch(tmp_path):

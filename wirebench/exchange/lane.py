@@ -84,7 +84,7 @@ class Lane:
         measuring = bool(self.measure_every) and step % self.measure_every == 0
         self.world = ExchangeContext(self.world.rank, self.world.size, step, epoch, self.world.seed, measuring)
         if measuring:
-            self.given = torch.empty_like(self.flat.grad)
+            self.given = torch.zeros_like(self.flat.grad)  # buckets do not cover gaps between them
         self._ready = [False] * len(self._ready)
         if self.clears:
             self._came.clear()
@@ -174,4 +174,7 @@ class Lane:
         # A compressor may return the bucket's own gradient, or a tensor of its own.
         if average.data_ptr() != bucket.grad.data_ptr():
             bucket.grad.copy_(average)
+        for gap in self.flat.gaps:
+            if bucket.start < gap.start < bucket.stop:
+                self.flat.grad[gap] = 0
         return bucket.grad

@@ -140,7 +140,7 @@ class Method(Compressor):
 
     def compressed(self, layers: Sequence[Layer]) -> list[slice]:
         """Where in the flat gradient of these layers, all of a model's, those lie that are compressed."""
-        return [slice(0, layers[-1].stop)]
+        return [slice(layer.start, layer.stop) for layer in layers]
 
     def take_over(self, states: Sequence[Mapping[str, Tensor]], joins: bool = False, weight: float = 1.0) -> None:
         """Begin with the summed residuals of several ranks of an earlier world, so that no gradient is lost.

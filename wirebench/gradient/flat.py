@@ -7,6 +7,7 @@ backward pass produces gradients. A bucket is a slice of it, so merging layers i
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -46,8 +47,8 @@ class Bucket:
     layers  the layers it covers; their start and stop count from the beginning of the flat gradient
     model   all layers of the model, in the same coordinates (default: the bucket is the whole model)
 
-    There are gaps between layers that start on boundaries of memory, and where other layers are sent dense. What a
-    compressor returns there is not read.
+    There are gaps before layers that start on boundaries of memory, and where other layers are sent dense. What a
+    compressor returns there is set to 0, or not read.
     """
 
     index: int
@@ -95,6 +96,7 @@ class FlatGradient:
         numel = self.layers[-1].stop
         self.param = torch.zeros(numel, dtype=like.dtype, device=like.device)
         self.grad = torch.zeros_like(self.param)
+        self.gaps = [slice(a.stop, b.start) for a, b in pairwise(self.layers) if a.stop < b.start]
         self.views = [_view(self.grad, *each) for each in zip(self.layers, self.parameters, strict=True)]
         self.hold()
 
@@ -156,9 +158,17 @@ def backward_order(model: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> 
 
 @torch.no_grad()
 def fill(parameters: Sequence[nn.Parameter], flat: Tensor) -> None:
-    """Give parameters that are no views of it the values of a flat vector that has them in this order."""
-    names = [str(place) for place in range(len(parameters))]
-    for layer, parameter in zip(_lay_out(names, parameters), parameters, strict=True):
+    """Give parameters that are no views of it the values of a flat vector that has them in this order.
+
+    UserError for one that was laid out otherwise.
+    """
+    layers = _lay_out([str(place) for place in range(len(parameters))], parameters)
+    if layers[-1].stop != flat.numel():
+        raise UserError(
+            f"the saved weights take {flat.numel()} elements, and the model's {layers[-1].stop}: on a GPU layers start "
+            f"on {ALIGNED_BYTES}-byte boundaries, on a CPU they do not"
+        )
+    for layer, parameter in zip(layers, parameters, strict=True):
         parameter.copy_(_view(flat, layer, parameter))
 
 
@@ -187,21 +197,14 @@ def _lay_out(order: Sequence[str], parameters: Sequence[nn.Parameter]) -> tuple[
 
 
 def _step_of(parameters: Sequence[nn.Parameter]) -> int:
-    """Elements of whose multiples a layer's start is one: 1, so that there are no gaps, but for a model with
-    channels_last weights on a GPU. There cuDNN's batch normalisation fails for parameters off 16-byte boundaries.
+    """Elements of whose multiples a layer's start is one: 1, so that there are no gaps, but on a GPU. Of channels_last
+    images cuDNN's batch normalisation fails there for parameters off 16-byte boundaries.
     """
-    if not parameters[0].is_cuda or all(map(_flat_in_order, parameters)):
-        return 1
-    return ALIGNED_BYTES // parameters[0].element_size()
-
-
-def _flat_in_order(parameter: Tensor) -> bool:
-    """Whether memory has the elements in the order of their indices, as it does not in channels_last."""
-    return parameter.is_contiguous() or not parameter.is_contiguous(memory_format=torch.channels_last)
+    return ALIGNED_BYTES // parameters[0].element_size() if parameters[0].is_cuda else 1
 
 
 def _view(flat: Tensor, layer: Layer, parameter: Tensor) -> Tensor:
     """The slice of `flat` with the parameter's own shape and, where it is dense, its own strides."""
-    if _flat_in_order(parameter):
+    if parameter.is_contiguous() or not parameter.is_contiguous(memory_format=torch.channels_last):
         return flat[layer.start : layer.stop].view(parameter.shape)
     return torch.as_strided(flat, parameter.size(), parameter.stride(), layer.start)

@@ -21,6 +21,7 @@ class OuterRule(Protocol):
     """What a scheduler of mode `outer` says beside its groups, which are the fragments (schedulers/outer.py)."""
 
     every: int
+    fragments: int
     rate: float
     momentum: float
     nesterov: bool

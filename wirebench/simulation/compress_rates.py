@@ -1,8 +1,8 @@
 """How long compressors work: measured on one machine in copies of a vector, scaled to another by its speed of copying.
 
 A copy reads and writes every element once, so it is what memory allows; wirebench bench compressors measures methods
-in copies. For a GPU that was not measured those of the one that was, at its memory's bandwidth, are an estimate. A
-CPU's would be none: on a GPU most methods start more kernels than their data keeps busy (results/README.md).
+in copies. On a GPU most methods start more kernels than their data keeps busy (results/README.md), and copies say
+little: there seconds are scaled by the bandwidths of both GPUs' data sheets, an estimate for one not measured.
 """
 
 import math
@@ -20,8 +20,8 @@ from wirebench.simulation.simulator import FLOAT_BYTES, Compressing
 _RESULTS = Path(__file__).resolve().parents[2] / "results"
 SHIPPED = _RESULTS / "cpu-2core" / "compressors" / "cells.jsonl"
 SHIPPED_GPU = _RESULTS / "h200" / "compressors" / "cells.jsonl"
-MEASURED_AGAIN = (_RESULTS / "h200" / "chunk_topk" / "cells.jsonl",)
-"""Of methods that were changed since."""
+MEASURED_AGAIN = {"chunk_topk": _RESULTS / "h200" / "chunk_topk" / "cells.jsonl"}
+"""Methods that were changed since, and where their new times are, beside those of others that count for nothing."""
 HANDLING_COPIES = 2
 """Of a replayed gradient: it is copied from noise (models/replay.py), and then into its bucket (exchange/lane.py)."""
 GROWING: tuple[Part, ...] = ("decode", "merge")
@@ -29,7 +29,7 @@ GROWING: tuple[Part, ...] = ("decode", "merge")
 
 
 class _Cost(NamedTuple):
-    """What a method's work costs.
+    """What a method's work costs; on a GPU in seconds in place of copies, and nothing fixed.
 
     fixed   seconds of an exchange whatever its size
     copies  (elements, cost in copies of a vector of so many), by rising size: all work but decoding and merging
@@ -68,10 +68,12 @@ class Rates:
         largest = max(measured.cells, key=lambda cell: cell.items if cell.turns else 0)
         self.bytes_per_second = 2 * FLOAT_BYTES * largest.items / largest.copy if largest.turns else math.inf
         self._costs: dict[str, _Cost] = {}
-        self.add(measured.cells)
+        self._in_seconds: set[str] = set()
+        """Methods that were measured on a GPU."""
+        self.add(measured.cells, on_gpu=bool(self.device))
 
-    def add(self, measured: Sequence[CompressorResult]) -> None:
-        """What else was measured in the same way, among as many workers; rivals and failures do not count."""
+    def add(self, measured: Sequence[CompressorResult], *, on_gpu: bool = False) -> None:
+        """What else was measured, among as many workers; rivals and failures do not count."""
         cells: dict[str, list[CompressorResult]] = {}
         for cell in measured:
             if not cell.rival and not cell.error:
@@ -79,7 +81,9 @@ class Rates:
         # A label is the name and the given options. The shortest comes last, so that it is the one that stays.
         plainest = {_name(method): cells[method] for method in sorted(cells, key=len, reverse=True)}
         for name, results in plainest.items():
-            self._costs[name] = _cost(sorted(results, key=lambda cell: cell.items))
+            by_size = sorted(results, key=lambda cell: cell.items)
+            self._costs[name] = _in_seconds(by_size) if on_gpu else _cost(by_size)
+            (self._in_seconds.add if on_gpu else self._in_seconds.discard)(name)
 
     @classmethod
     def shipped(cls, *, on_gpu: bool) -> "Rates":
@@ -87,16 +91,9 @@ class Rates:
         if not on_gpu:
             return cls(SHIPPED)
         rates = cls(SHIPPED_GPU)
-        for path in MEASURED_AGAIN:
-            rates.add(compressor_results.load(path).cells)
+        for method, path in MEASURED_AGAIN.items():
+            rates.add([cell for cell in compressor_results.load(path).cells if cell.method == method], on_gpu=True)
         return rates
-
-    def achieved_on(self, nominal: float) -> float:
-        """Bytes per second that a copy moves in a GPU's memory of so many by its data sheet: as large a share as on the
-        measured GPU; all of them if it was a CPU, or a GPU that is not known.
-        """
-        measured = of_hardware(self.device) if self.device else None
-        return nominal * self.bytes_per_second / (measured.memory_gbs * 1e9) if measured else nominal
 
     @property
     def gradient_seconds_per_byte(self) -> float:
@@ -119,9 +116,12 @@ class Rates:
         merged    factor on merging: how many times as many messages are combined in turn as among them
 
         Costs in copies lie on straight lines over the logarithm of the size. What an exchange of few elements takes
-        beyond them is the calls' own cost, which the host pays on any hardware.
+        beyond them is the calls' own cost, which the host pays on any hardware. A GPU's seconds lie on straight lines
+        over the size; below the smallest one they stay, since what is left is the starting of kernels.
         """
         cost = self._costs.get(compressor)
+        if cost is not None and compressor in self._in_seconds:
+            return self._on_gpu((cost.copies, 1.0), (cost.decode, gathered), (cost.merge, merged), to=bytes_per_second)
 
         def seconds(numel: int) -> float:
             if cost is None or not numel:
@@ -135,6 +135,8 @@ class Rates:
     def decoding(self, compressor: str, bytes_per_second: float, gathered: float = 1.0) -> Compressing:
         """Of the seconds of `on` those in which answers are read and the average is written; they count as the last."""
         cost = self._costs.get(compressor)
+        if cost is not None and compressor in self._in_seconds:
+            return self._on_gpu((cost.decode, gathered), to=bytes_per_second)
 
         def seconds(numel: int) -> float:
             if cost is None or not numel:
@@ -142,6 +144,29 @@ class Rates:
             return gathered * _between(cost.decode, numel) * 2 * FLOAT_BYTES * numel / bytes_per_second
 
         return seconds
+
+    def _on_gpu(self, *parts: tuple[tuple[tuple[int, float], ...], float], to: float) -> Compressing:
+        """Seconds of these parts, each times its factor, with a memory of `to` bytes per second by its data sheet."""
+        known = of_hardware(self.device)
+        scale = known.memory_gbs * 1e9 / to if known else self.bytes_per_second / to
+        return lambda numel: scale * sum(factor * _along(points, numel) for points, factor in parts) if numel else 0.0
+
+
+def _in_seconds(cells: Sequence[CompressorResult]) -> _Cost:
+    """Of a GPU's cells."""
+    own = _cost(cells)
+    parts = [(cell.items, {part: copies * cell.copy for part, copies in cell.copies.items()}) for cell in cells]
+    decode, merge = (tuple((items, seconds[part]) for items, seconds in parts) for part in GROWING)
+    rest = tuple((items, sum(seconds.values()) - sum(seconds[part] for part in GROWING)) for items, seconds in parts)
+    return _Cost(0.0, rest, decode, merge, own.spread)
+
+
+def _along(points: Sequence[tuple[int, float]], numel: int) -> float:
+    """Seconds between measured sizes, in proportion beyond the largest."""
+    for (low, seconds), (high, more) in pairwise(points):
+        if numel <= high:
+            return seconds + (more - seconds) * max(numel - low, 0) / (high - low)
+    return points[-1][1] * max(numel / points[-1][0], 1.0)
 
 
 def _cost(cells: Sequence[CompressorResult]) -> _Cost:

@@ -28,6 +28,7 @@ from suite.planner.render import LOCAL
 from suite.planner.timing import time_unknown
 from suite.studies.convergence import accuracies
 from suite.traces.inputs import CLASSES, IMAGE_SIZE
+from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, PRECISIONS
 from wirebench.utils.cli import check_outputs, parser_of
@@ -43,6 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     check_positive("--speed", [options.speed])
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
     setting = setting_of(options)
+    if given is not None and given.device and not setting.on_gpu:
+        raise UserError(f"--rates: {options.rates}: was measured on a GPU, {given.device}, and here a CPU compresses")
     rates = given or Rates.shipped(on_gpu=setting.on_gpu)
     # They are of a model of images, and of training without local steps: of anything else they say nothing.
     local = options.schedulers and all(schedulers.build(name).mode in LOCAL for name in options.schedulers)

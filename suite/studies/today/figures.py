@@ -55,14 +55,14 @@ def against_seconds(task: str, methods: Sequence[Method], by: Yardstick, gbit: f
         found = by.pace(run, gbit)
         return None if found is None else found.until(point, run.note["curve"][-1])
 
-    if not any(_has_place(run, place) for method in methods for run in method.runs):
+    if not any(_has_place(run, place) for method in _shown(methods) for run in method.runs):
         return None
     title = f"Loss by time at {gbit:g} Gbit/s: {task}"
     return _figure(title, methods, "seconds, computing measured and exchange simulated", place)
 
 
 def _figure(title: str, methods: Sequence[Method], across: str, place: Place) -> Figure:
-    shown = [method for method in methods if not method.ends and method.label not in SHORTER]
+    shown = _shown(methods)
     lines = {method.label: line for method in shown for line in _curve(method, place)}
     every = list(lines.values())
     x = around(across, [float(at) for line in every for at in line.across], log=True)
@@ -82,6 +82,10 @@ def _figure(title: str, methods: Sequence[Method], across: str, place: Place) ->
     ) + (f" Without an accepted time: {', '.join(left_out)}." if left_out else "")
     columns = min(ACROSS, len(panels))
     return grid(panels, title, note, columns, columns * (WIDTH + 170))
+
+
+def _shown(methods: Sequence[Method]) -> list[Method]:
+    return [method for method in methods if not method.ends and method.label not in SHORTER]
 
 
 def _families(lines: dict[str, Curve]) -> dict[str, list[Curve]]:
