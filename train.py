@@ -25,10 +25,10 @@ from wirebench.comm.launch import await_agent, end_process, launched, tell_error
 from wirebench.config import catalog, loader
 from wirebench.data.base import Batch
 from wirebench.errors import Diverged, PeerLost, Unwritable, UserError
+from wirebench.gradient.clipping import clip
 from wirebench.training.divergence import seeded
 from wirebench.training.epoch_end import close_epoch, end_epoch, evaluate
 from wirebench.training.failures import describe, give_up, lost_by_native, out_of_memory
-from wirebench.training.optimizers.build import clip
 from wirebench.training.optimizers.rates import apply_learning_rate, learning_rate
 from wirebench.training.trainer import Trainer
 from wirebench.utils.output import show

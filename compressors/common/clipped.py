@@ -1,8 +1,7 @@
 """Each rank's own gradient, scaled down to a largest norm before a method gets it."""
 
-import torch
-
 from compressors.common.wrappers import Wrapper
+from wirebench.gradient.clipping import clip
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Bucket
@@ -24,7 +23,5 @@ class Clipped(Wrapper):
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """That of `inner`, of a gradient no longer than `most`."""
         with phase("update"):
-            norm = bucket.grad.norm()
-            # A sum of squares that overflows leaves the gradient as it is: all of it would be 0.
-            bucket.grad.mul_(torch.where(norm.isfinite(), (self.most / (norm + 1e-6)).clamp(max=1.0), 1.0))
+            clip([bucket.grad], self.most)
         return (yield from self.inner.exchange(bucket, world))

@@ -8,7 +8,8 @@ Both sides run the same model, batches, optimizer and machine. Ours is train.py'
 fused, collective native, record and guard included) or, with --ours synchronise, the peer's loop with
 `wirebench.synchronise` in place of the engine's synchroniser. The peer's is a plain loop. Turns are short and their
 order alternates; the ratio of step times is taken turn by turn, so what slows the machine down slows both sides. Both
-use the fused SGD. Horovod's tensor fusion is on, for its optimizer's sake: ours has one message in flight.
+use the fused SGD, and ResNet-50 channels_last. Horovod's tensor fusion is on, for its optimizer's sake: ours has one
+message in flight.
 """
 
 import argparse

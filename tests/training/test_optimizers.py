@@ -10,7 +10,8 @@ from torch import nn
 from tests.distributed.launch import here
 from wirebench.config.sections import OptimizerConfig
 from wirebench.errors import UserError
-from wirebench.training.optimizers.build import build_optimizer, clip
+from wirebench.gradient.clipping import clip
+from wirebench.training.optimizers.build import build_optimizer
 from wirebench.training.optimizers.muon import matrices_of
 
 
@@ -106,6 +107,14 @@ def test_clipping_is_pytorchs() -> None:
             nn.utils.clip_grad_norm_([theirs], most)
         assert torch.allclose(ours, theirs.grad, rtol=1e-6)
         assert torch.allclose(torch.cat(parts), theirs.grad, rtol=1e-6)
+
+
+def test_clipping_hides_nothing_that_is_not_finite() -> None:
+    huge, broken = torch.full((3,), 1e30), torch.tensor([1.0, torch.inf])
+    clip([huge], 1.0)
+    clip([broken], 1.0)
+    assert huge.tolist() == [torch.tensor(1e30).item()] * 3, "its squares overflow, and a scale of 0 would lose it"
+    assert broken.tolist() == [1.0, torch.inf]
 
 
 @pytest.mark.parametrize(

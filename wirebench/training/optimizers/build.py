@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import SGD, AdamW, Optimizer
 
@@ -50,17 +49,6 @@ def _groups(parameters: Sequence[Tensor], section: OptimizerConfig) -> list[dict
     exempt = [p for p in parameters if not section.decay_norm and p.ndim <= 1]
     parts = ((decayed, section.weight_decay), (exempt, 0.0))
     return [{"params": some, "weight_decay": weight_decay} for some, weight_decay in parts if some]
-
-
-def clip(gradients: Sequence[Tensor], most: float) -> None:
-    """Scale a gradient down to the norm `most`, where it is longer; 0: leave it. What is not finite stays so.
-
-    gradients  its parts: the flat gradient, or one for each parameter
-    """
-    if most and gradients:
-        norms = [gradient.norm() for gradient in gradients]
-        norm = norms[0] if len(norms) == 1 else torch.stack(norms).norm()
-        torch._foreach_mul_(list(gradients), (most / (norm + 1e-6)).clamp(max=1.0))
 
 
 def _check(section: OptimizerConfig) -> None:
