@@ -86,7 +86,7 @@ def time_unknown(names: Sequence[str], rates: Rates, density: float | None, nume
         torch.set_num_threads(threads)
     errors = {cell.method: f"it could not be timed here: {cell.error}" for cell in bench.cells if cell.error}
     rates.add([cell for cell in bench.cells if cell.method not in errors])
-    but = "; beside those of a GPU they are too low, which starts kernels for long" if rates.device else ""
+    but = "; a GPU also spends time on starting kernels, so they are too low beside its own" if rates.device else ""
     return Timed(tuple(name for name in unknown if name not in errors), on, SIZES[:enough], errors, but)
 
 
