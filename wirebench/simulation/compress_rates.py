@@ -2,7 +2,7 @@
 
 A copy reads and writes every element once, so it is what memory allows; wirebench bench compressors measures methods
 in copies. On a GPU most methods start more kernels than their data keeps busy (results/README.md), and copies say
-little: there seconds are scaled by the bandwidths of both GPUs' data sheets, an estimate for one not measured.
+little. There it is seconds, of which for another GPU what memory takes is scaled by the data sheets: an estimate.
 """
 
 import math
@@ -146,10 +146,18 @@ class Rates:
         return seconds
 
     def _on_gpu(self, *parts: tuple[tuple[tuple[int, float], ...], float], to: float) -> Compressing:
-        """Seconds of these parts, each times its factor, with a memory of `to` bytes per second by its data sheet."""
+        """Seconds of these parts, each times its factor, with a memory of `to` bytes per second by its data sheet.
+
+        The least that a part took at any size is the starting of its kernels, by the host; the rest is memory's.
+        """
         known = of_hardware(self.device)
         scale = known.memory_gbs * 1e9 / to if known else self.bytes_per_second / to
-        return lambda numel: scale * sum(factor * _along(points, numel) for points, factor in parts) if numel else 0.0
+
+        def seconds(points: tuple[tuple[int, float], ...], numel: int) -> float:
+            starting = min(least for _, least in points)
+            return starting + scale * (_along(points, numel) - starting)
+
+        return lambda numel: sum(factor * seconds(points, numel) for points, factor in parts) if numel else 0.0
 
 
 def _in_seconds(cells: Sequence[CompressorResult]) -> _Cost:

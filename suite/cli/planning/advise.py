@@ -8,7 +8,7 @@
 
 Computation comes from a trace, from an estimate for a GPU in fp32 (or --precision; --speed 2 doubles it), or from this
 machine (--probe). Compressors take the seconds that they took on an H200 where a GPU compresses, else as many copies of
-the gradient as they took on a CPU, scaled by the memory's bandwidth: an estimate too. Plugins of your own go by their
+the gradient as they took on a CPU, at the memory's bandwidth: an estimate too. Plugins of your own go by their
 dotted paths, as in train.py; a compressor that is named and whose speed was not measured is timed here first.
 Break-even is the rate between machines below which a compressor beats the best dense composition by 1 % or more; dense
 stands before those that do not. See docs/simulation.md.
