@@ -39,7 +39,7 @@ from wirebench.record import compressor_results
 from wirebench.record.compressor_results import PARTS, Budget, Part
 from wirebench.telemetry.environment import capture
 from wirebench.utils.cli import INTERRUPTED, parser_of
-from wirebench.utils.parsing import toml_of
+from wirebench.utils.parsing import plugin_of
 
 NAME = "wirebench bench compressors"
 RIVALS_DENSITY = 0.001
@@ -141,13 +141,10 @@ def parse_compressor(text: str, density: float | None) -> Contender:
 
     Without dense_below, what the method's paper sends dense is.
     """
-    name, *words = text.split(":")
-    given: dict[str, Any] = {}
-    for word in words:
-        key, equals, value = word.partition("=")
-        if not equals or not key:
-            raise UserError(f"--compressors: cannot read {text!r}; it reads name:key=value:key=value")
-        given[key] = _value(value)
+    try:
+        name, given = plugin_of(text)
+    except ValueError as error:
+        raise UserError(f"--compressors: {error}") from error
 
     def make() -> Any:
         options: dict[str, Any] = {"dense_below": compressors.dense_below_of(name)}
@@ -155,16 +152,8 @@ def parse_compressor(text: str, density: float | None) -> Contender:
             options["density"] = density
         return compressors.build(name, **options | given)
 
-    no_slower = "" if words else NO_SLOWER.get(name, "")
-    return Contender(" ".join([name, *words]), make, budget=BUDGETS.get(name, ()), no_slower_than=no_slower)
-
-
-def _value(text: str) -> Any:
-    """A TOML value where the text is one, else the text itself."""
-    try:
-        return toml_of(f"value = {text}")["value"]
-    except ValueError:
-        return text
+    no_slower = "" if given else NO_SLOWER.get(name, "")
+    return Contender(text.replace(":", " "), make, budget=BUDGETS.get(name, ()), no_slower_than=no_slower)
 
 
 def header(options: argparse.Namespace, bench: Bench) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import compressors
-import schedulers
 from suite.planner import ranges
 from suite.planner.accuracy import Accuracies
 from suite.planner.compositions import (
@@ -98,7 +97,8 @@ def ranking_of(
     densities = {each.compressor: adviser.density_of(each.compressor) for each in best}
     refused = not_counted(best, accuracies, [name for name in lossy if adviser.on_noise(name)])
     answer = sentence(best, breaks, ends, accuracies, densities, refused)
-    return Ranking(advices, best, breaks, ends, left_out, accuracies, densities, refused, answer, errors, timed)
+    plain = adviser.plain()
+    return Ranking(advices, best, plain, breaks, ends, left_out, accuracies, densities, refused, answer, errors, timed)
 
 
 def _computation(options: argparse.Namespace) -> tuple[Trace, Gpu | None]:
@@ -165,13 +165,6 @@ def chosen(names: Sequence[str] | None, density: float | None) -> list[str]:
     for name in wanted if names else ():
         compressors.build(name, **density_of(name, density))
     return wanted
-
-
-def check_schedulers(names: Sequence[str] | None) -> None:
-    """Raise UserError for a scheduler that does not exist, or cannot be made without options."""
-    check_names("--schedulers", names or (), schedulers.PLUGINS)
-    for name in names or ():
-        schedulers.build(name)
 
 
 def write(options: argparse.Namespace, setting: Setting, ranking: Ranking) -> None:

@@ -4,7 +4,6 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 
-import schedulers
 from suite.planner.advice import EXPECTED, POSSIBLY, SURELY, Advice, Margin, place
 from suite.planner.compositions import (
     DENSE,
@@ -21,6 +20,7 @@ from suite.planner.compositions import (
     sizes_of,
 )
 from suite.planner.ranges import Errors
+from suite.planner.schedules import built
 from wirebench import collectives
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
@@ -33,6 +33,8 @@ from wirebench.topology.tree import Topology
 SCHEDULERS = ("wfbp", "fused", "sync_easgd", "mg_wfbp", "optimal", "dear")
 QUICK = ("optimal", "dear")
 """The best of all but for two hundredths, where many rates are tried."""
+PLAIN = (DENSE, "fused", "ring")
+"""Compressor, schedule and collective of DistributedDataParallel, as nearly as can be."""
 COLLECTIVES = ("ring", "halving_doubling", "hierarchical", "blueconnect", "flexreduce")
 LOWEST_GBIT, HIGHEST_GBIT, STEPS, HALVINGS, HALVINGS_OF_ENDS = 0.01, 1000.0, 12, 5, 2
 """Rates between which break-evens are looked for, in how many steps, and how often one of these is halved: also for the
@@ -46,7 +48,7 @@ class Adviser:
     bytes_per_second  of the memory that compresses
     errors            how far off predicted exchanges may be
     density           of compressors that have one; None: each one's own
-    tried             schedulers; none: SCHEDULERS. What needs the whole model goes with `sync_easgd` anyway
+    tried             schedulers, name:key=value; none: SCHEDULERS. What needs the whole model goes with `sync_easgd` anyway
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Adviser:
         self.bytes_per_second, self.errors, self.density = bytes_per_second, errors, density
         self.workers = topology(None).size
         self.tried = tuple(dict.fromkeys(tried))
-        self._schedulers = {name: schedulers.build(name) for name in {*SCHEDULERS, *tried}}
+        self._schedulers = built((*SCHEDULERS, *tried))
         self._sizes: dict[str, Sizes] = {}
         self._pricers: dict[tuple[str, float | None], Pricer] = {}
         self._known: dict[str, tuple[Compressing, Compressing]] = {}
@@ -85,7 +87,7 @@ class Adviser:
                 reason = str(error)
             except Exception as error:
                 # A user's own plugin may fail in any way; ours may not.
-                if not any("." in each for each in (name, *self.tried)):
+                if not any("." in each.partition(":")[0] for each in (name, *self.tried)):
                     raise
                 reason = f"it fails: {type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
             if reason and name == DENSE:
@@ -93,6 +95,11 @@ class Adviser:
             if reason:
                 left_out[name] = reason
         return sorted(advices, key=place), left_out
+
+    def plain(self) -> Advice:
+        """As DistributedDataParallel has it."""
+        name, scheduler, collective = PLAIN
+        return self._advices(name, [scheduler], collective, None)[0]
 
     def on_noise(self, name: str) -> bool:
         """Whether what it sends depends on the gradients, so that the simulation says something of noise alone."""
@@ -162,23 +169,26 @@ class Adviser:
         return self._fastest[name, gbit]
 
     def _of(self, name: str, gbit: float | None, quick: bool = False) -> list[Advice]:
-        topology, sizes = self.topology(gbit), self._sizes_of(name)
         usual = QUICK if quick else SCHEDULERS
         chosen = ("sync_easgd",) if needs_whole(name, self.density) else self.tried or usual
-        (seconds, decoded), factors = self._compressing(name), self.errors.factors(self.rates.spread(name))
         advices = []
-        for collective in _collectives(name, topology):
-            simulator = Simulator(self.trace, sizes, seconds, self._pricer(collective, gbit), decoded)
-            for scheduler in chosen:
-                if clash(self._schedulers[scheduler], name, collective):
-                    continue
-                built = self._schedulers[scheduler]
-                step = simulator.step(built)
-                samples = self.workers * self.trace.batch_size
-                stretched = functools.partial(simulator.stretched, step, built)
-                advices.append(Advice(name, scheduler, collective, step, samples, stretched, factors, self.trace.unit))
+        for collective in _collectives(name, self.topology(gbit)):
+            fitting = [each for each in chosen if not clash(self._schedulers[each], name, collective)]
+            advices += self._advices(name, fitting, collective, gbit)
         if not advices:
             raise UserError(f"no scheduler of {', '.join(chosen)} goes with it")
+        return advices
+
+    def _advices(self, name: str, chosen: Sequence[str], collective: str, gbit: float | None) -> list[Advice]:
+        """A compressor's compositions with these schedules and this collective."""
+        (seconds, decoded), factors = self._compressing(name), self.errors.factors(self.rates.spread(name))
+        simulator = Simulator(self.trace, self._sizes_of(name), seconds, self._pricer(collective, gbit), decoded)
+        samples, advices = self.workers * self.trace.batch_size, []
+        for text in chosen:
+            scheduler = self._schedulers[text]
+            step = simulator.step(scheduler)
+            stretched = functools.partial(simulator.stretched, step, scheduler)
+            advices.append(Advice(name, text, collective, step, samples, stretched, factors, self.trace.unit))
         return advices
 
     def _pricer(self, collective: str, gbit: float | None) -> Pricer:

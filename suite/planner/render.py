@@ -6,22 +6,16 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-import schedulers
 from suite.planner.accuracy import Accuracies
 from suite.planner.advice import Advice, too_close
 from suite.planner.compositions import DENSE
 from suite.planner.networks import WIDTH
 from suite.planner.ranges import Errors
+from suite.planner.schedules import with_local_steps
 from suite.planner.timing import NOTHING, Timed
 from suite.planner.wording import Ends, images, rate
-from wirebench.gradient.schedule import Mode
 from wirebench.simulation.trace import Trace
 from wirebench.utils.console import console, with_room
-
-LOCAL: tuple[Mode, ...] = ("outer", "elastic")
-"""Modes of schedules that exchange weights now and then."""
-USUAL = ("fused", "ring")
-"""Schedule and collective of DistributedDataParallel, as nearly as can be."""
 
 
 class Setting(NamedTuple):
@@ -65,6 +59,7 @@ class Ranking(NamedTuple):
     """What was found.
 
     found, best  all compositions; each compressor's best
+    plain        DistributedDataParallel's
     breaks       by compressor, where a rate between machines was looked for: Gbit/s below which it pays
     ends         by compressor, the range of that rate: below which it surely pays, from which on it surely does not
     left_out     by compressor, why nothing is said of it
@@ -76,6 +71,7 @@ class Ranking(NamedTuple):
 
     found: Sequence[Advice]
     best: Sequence[Advice]
+    plain: Advice
     breaks: dict[str, float | None]
     ends: dict[str, Ends]
     left_out: dict[str, str]
@@ -115,6 +111,7 @@ def content(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> dict
         "exchange_factors": {"low": ranking.errors.low, "high": ranking.errors.high, "runs": ranking.errors.runs},
         "accuracy_setting": ranking.accuracies.setting,
         "answer": ranking.answer,
+        "as_ddp": _entry(ranking.plain, ranking),
         "rows": [_entry(row, ranking) for row in shown],
         "left_out": ranking.left_out,
     }  # fmt: skip
@@ -170,7 +167,7 @@ def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: S
     files = [f"{path}: written" for path in written]
     for part in (
         [*_head(setting, ranking), rows],
-        [*left, *_usual(ranking), *files, "", ranking.answer],
+        [*left, _usual(ranking.plain), *files, "", ranking.answer],
     ):
         for line in part:
             shown_on.print(line, **({} if isinstance(line, Table) else PLAIN))
@@ -204,21 +201,13 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
 
 
 def _otherwise(ranking: Ranking) -> list[str]:
-    """Schedules with which a model learns otherwise, so that accuracies with another one say nothing."""
-    other = with_local_steps(ranking)
+    other = with_local_steps(sorted({each.scheduler for each in ranking.found}))
     return [f"{', '.join(other)}: trains with local steps, of which no points are known."] if other else []
 
 
-def with_local_steps(ranking: Ranking) -> list[str]:
-    """Those of the schedules."""
-    names = sorted({each.scheduler for each in ranking.found})
-    return [name for name in names if schedulers.build(name).mode in LOCAL]
-
-
-def _usual(ranking: Ranking) -> list[str]:
-    advices = {(each.compressor, each.scheduler, each.collective): each for each in ranking.found}
-    plain = advices.get((DENSE, *USUAL))
-    return [f"As DDP has it (none, {', '.join(USUAL)}): {images(plain)} {plain.unit}/s"] if plain else []
+def _usual(plain: Advice) -> str:
+    composed = ", ".join((plain.compressor, plain.scheduler, plain.collective))
+    return f"As DDP has it ({composed}): {images(plain)} {plain.unit}/s"
 
 
 def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
@@ -233,7 +222,6 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
         made.add_column(head, justify="right", no_wrap=True)
     made.add_column("limit", no_wrap=True)
     seen: set[str] = set()
-    local = with_local_steps(ranking)
     for number, each in enumerate(shown, 1):
         # A break-even is that of the compressor's best composition, which is the first of it here, or a usual schedule.
         known = ranking.breaks if each.compressor not in seen else {}
@@ -242,7 +230,7 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
             str(number), each.compressor, each.scheduler, each.collective, images_range(each, ranking),
             f"{each.found.wire_bytes / 1e6:.4g}", *map(_milliseconds, _seconds(each)),
             _below(*ranking.ends[each.compressor]) if each.compressor in known else "",
-            *(["" if each.scheduler in local else ranking.top1(each.compressor)] if accuracy else []), each.limit,
+            *([ranking.top1(each.compressor)] if accuracy else []), each.limit,
         )  # fmt: skip
     return made
 

@@ -11,7 +11,6 @@ from typing import Any
 from rich.table import Table
 
 import compressors
-import schedulers
 from suite.figures.files import save
 from suite.figures.provenance import computed
 from suite.figures.style import Figure
@@ -36,6 +35,7 @@ from suite.planner.compositions import (
 )
 from suite.planner.networks import WIDTH, error_of, gbit_of, source_of, topology_of
 from suite.planner.ranges import Between
+from suite.planner.schedules import built
 from suite.planner.speedups import Point, figure
 from suite.planner.timing import NOTHING, Timed, time_unknown
 from suite.traces.estimate import gpu_of
@@ -115,7 +115,7 @@ def check_options(options: argparse.Namespace, model: Trace) -> None:
             "--figure: draws along one of --workers, --gbit, --batch and --speed; give the others one value"
         )
     check_time(model)
-    check_names("--schedulers", options.schedulers or (), schedulers.PLUGINS)
+    built(options.schedulers or ())
     check_names("--compressor", [options.compressor], compressors.PLUGINS)
     check_names("--collective", [options.collective] if options.collective else (), collectives.PLUGINS)
     check_density([options.compressor], options.density)
@@ -154,7 +154,7 @@ def timed_for(options: argparse.Namespace, model: Trace, rates: Rates) -> Timed:
 def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
     """All schedules at all points; UserError for what does not go together."""
     rows = []
-    built = _schedulers(options)
+    tried = _schedulers(options)
     sizes: dict[int, Sizes] = {}
     disturbance = disturbance_of(options)
     usual = (options.workers, options.gbit or [None], options.batch or [model.batch_size], options.speed)
@@ -169,7 +169,7 @@ def sweep(options: argparse.Namespace, model: Trace, rates: Rates) -> list[Row]:
         simulator = _simulator(options, computed, sizes[workers], topology, rates)
         # Between the workers of one machine there is no such rate.
         between = len(topology.machines) > 1 or bool(options.topology)
-        for name, scheduler in built.items():
+        for name, scheduler in tried.items():
             simulated = simulator.step(scheduler)
             if len(simulated.groups) > 1 and needs_whole(options.compressor, options.density):
                 raise UserError(f"--schedulers: {name!r} cuts the model, and {options.compressor!r} needs it whole")
@@ -185,14 +185,13 @@ def _schedulers(options: argparse.Namespace) -> dict[str, Scheduler]:
     """Those that were named; else the usual ones that go with the compressor and the collective."""
     collective = options.collective or collective_of(options.compressor)
     if options.schedulers:
-        named = {name: schedulers.build(name) for name in dict.fromkeys(options.schedulers)}
+        named = built(options.schedulers)
         for name, scheduler in named.items():
             check(name, scheduler, options.compressor, collective)
         return named
     if needs_whole(options.compressor, options.density):
-        return {"sync_easgd": schedulers.build("sync_easgd")}
-    usual = {name: schedulers.build(name) for name in USUAL}
-    return {name: each for name, each in usual.items() if each.mode != "split" or collective != "native"}
+        return built(["sync_easgd"])
+    return {name: each for name, each in built(USUAL).items() if each.mode != "split" or collective != "native"}
 
 
 def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology: Topology, rates: Rates) -> Simulator:

@@ -32,7 +32,7 @@ from wirebench.simulation.trace import SHIPPED, Paced, Trace, TraceLayer, load
 from wirebench.training.loss import cross_entropy
 from wirebench.utils.cli import parser_of
 from wirebench.utils.names import suggest
-from wirebench.utils.parsing import toml_of
+from wirebench.utils.parsing import value_of
 
 DIGITS = 4
 """Significant digits of a time: an estimate has not more to say."""
@@ -205,10 +205,7 @@ def _option(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UserError(f"--option: needs KEY=VALUE, e.g. depth=20, got {text!r}")
-    try:
-        return key, toml_of(f"value = {value}")["value"]
-    except ValueError:
-        return key, value
+    return key, value_of(value)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -120,7 +120,7 @@ def test_every_schedule_runs_in_turn(tmp_path: Path) -> None:
         started.append([word.partition("=")[2] for word in command if word.startswith(("scheduler.", "collective."))])
         return 1
 
-    chosen = ["wfbp", "native", "dear,bucket_cap_mb=2"]
+    chosen = ["wfbp", "native", "dear:bucket_cap_mb=2"]
     arguments = ["--config", CONFIG, "--hosts", "2", "--schedulers", *chosen, "--out", str(tmp_path)]
     assert run(arguments, launch) == 1, "every run failed"
     assert started == [["wfbp"], ["native", "native"], ["dear", "2"]] * 5
@@ -143,7 +143,7 @@ def test_without_a_config_the_papers_settings_run(tmp_path: Path, capsys: pytest
     ("arguments", "words"),
     [
         (["--schedulers", "wfb"], "--schedulers: no 'wfb'; did you mean 'wfbp'?"),
-        (["--schedulers", "dear,cap=2"], "scheduler.cap: 'dear' has no such option"),
+        (["--schedulers", "dear:cap=2"], "scheduler.cap: 'dear' has no such option"),
         (["--turns", "0"], "--turns: must be positive, got 0"),
         (["--hosts", "0"], "--hosts: must be positive, got 0"),
         (["--link", "1gbyte"], "1gbyte"),

@@ -31,7 +31,7 @@ from wirebench.config.sections import (
     TrainConfig,
 )
 from wirebench.errors import UserError
-from wirebench.utils.parsing import toml_of
+from wirebench.utils.parsing import toml_of, value_of
 
 __all__ = [
     "AS_THE_PAPER",
@@ -197,9 +197,6 @@ def _is_table(section: str, keys: Any) -> Mapping[str, Any]:
 
 
 def _parse(text: str, hint: Any) -> Any:
-    """A TOML value where the text is one, else the text itself: names and paths need no quotes."""
-    try:
-        value = toml_of(f"value = {text}")["value"]
-    except ValueError:
-        return text
+    """As value_of; what is to be a text stays the text."""
+    value = value_of(text)
     return text if hint is str and not isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""JSON and TOML that somebody else wrote: whatever is wrong with a text is a ValueError."""
+"""JSON, TOML and words that somebody else wrote: whatever is wrong with a text is a ValueError."""
 
 import json
 import tomllib
@@ -21,3 +21,23 @@ def toml_of(text: str) -> dict[str, Any]:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError(_TOO_DEEP) from None
+
+
+def value_of(text: str) -> Any:
+    """A TOML value where the text is one, else the text itself: names and paths need no quotes."""
+    try:
+        return toml_of(f"value = {text}")["value"]
+    except ValueError:
+        return text
+
+
+def plugin_of(text: str) -> tuple[str, dict[str, Any]]:
+    """What `name:key=value:key=value` says: a plugin's name and its options; ValueError where it says something else."""
+    name, *words = text.split(":")
+    pairs = [word.partition("=") for word in words]
+    if not name or not all(key and equals for key, equals, _ in pairs):
+        raise ValueError(f"cannot read {text!r}; it reads name:key=value:key=value")
+    given = {key: value_of(value) for key, _, value in pairs}
+    if len(given) < len(pairs):
+        raise ValueError(f"{text!r} gives an option twice")
+    return name, given

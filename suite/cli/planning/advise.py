@@ -5,6 +5,7 @@
   wirebench advise --trace results/runs/mine/layers.json --topology fitted.toml --workers 4
   wirebench advise --model resnet_cifar --image-size 32 --classes 10 --batch 32 --probe --workers 4
   wirebench advise --model resnet50 --batch 128 --gpu h100 --precision bf16 --workers 32 --compressors mine.cyclic topk
+  wirebench advise --trace vgg16_v100 --workers 8 --schedulers outer outer:every=500:delay=5 --compressors chunk_topk
 
 Computation comes from a trace, from an estimate for a GPU in fp32 (or --precision; --speed 2 doubles it), or from this
 machine (--probe). Compressors take the seconds that they took on an H200 where a GPU compresses, else as many copies of
@@ -18,13 +19,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import schedulers
 from suite.planner.accuracy import Accuracies
-from suite.planner.advise import PROBE_SECONDS, check_schedulers, chosen, ranking_of, setting_of, write
+from suite.planner.advise import PROBE_SECONDS, chosen, ranking_of, setting_of, write
 from suite.planner.compositions import check_positive
 from suite.planner.networks import add_network
 from suite.planner.rank import SCHEDULERS
-from suite.planner.render import LOCAL
+from suite.planner.schedules import with_local_steps
 from suite.planner.timing import time_unknown
 from suite.studies.convergence import accuracies
 from suite.traces.inputs import CLASSES, IMAGE_SIZE
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     # Mistakes first, and then a look at the machine that may take half a minute.
     names, given = chosen(options.compressors, options.density), Rates(options.rates) if options.rates else None
-    check_schedulers(options.schedulers)
+    local = with_local_steps(options.schedulers or ())
     check_outputs(options.figure, json=options.json)
     check_positive("--speed", [options.speed])
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
@@ -48,7 +48,6 @@ def main(arguments: Sequence[str]) -> int:
         raise UserError(f"--rates: {options.rates}: was measured on a GPU, {given.device}, and here a CPU compresses")
     rates = given or Rates.shipped(on_gpu=setting.on_gpu)
     # They are of a model of images, and of training without local steps: of anything else they say nothing.
-    local = options.schedulers and all(schedulers.build(name).mode in LOCAL for name in options.schedulers)
     measured = accuracies.load() if setting.trace.unit == "images" and not local else Accuracies("", {})
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
     write(options, setting, ranking_of(options, setting, names, rates, measured, timed))
@@ -80,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--gbit", type=float, metavar="RATE", help="rate between machines, in place of the network's")
     add("--workers", type=int, required=True, metavar="N")
     add("--compressors", nargs="+", metavar="NAME", help="(all); one of your own by its dotted path")
-    add("--schedulers", nargs="+", metavar="NAME", help=f"({' '.join(SCHEDULERS)})")
+    add("--schedulers", nargs="+", metavar="NAME[:KEY=VALUE...]", help=f"({' '.join(SCHEDULERS)})")
     add("--density", type=float, help="density of all compressors that have one (each one's own)")
     add("--rates", type=Path, metavar="FILE", help="what wirebench bench compressors measured (ours)")
     add("--all", action="store_true", help="every composition, not each compressor's best")

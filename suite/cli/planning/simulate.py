@@ -3,6 +3,7 @@
   wirebench simulate --trace googlenet_k80 --network mgwfbp --formulas --workers 4 8 16 32 64 --figure fig.png
   wirebench simulate --trace resnet50_v100 --gbit 1 5 10 25 --workers 16 --schedulers wfbp fused optimal dear
   wirebench simulate --trace resnet50_v100 --compressor gtopk --density 0.001 --workers 32
+  wirebench simulate --trace vgg16_v100 --workers 8 --schedulers outer:every=30 outer:every=500
   wirebench simulate --trace vgg16_v100 --workers 8 --schedulers dear --timeline step.json
   wirebench simulate --trace vgg16_v100 --workers 1024 --compute-jitter 0.03 --stragglers 0.001 --slowdown 2
   wirebench simulate --trace vgg16_v100 --workers 4 --schedulers wfbp --collective native --chakra step
@@ -45,7 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--gbit", type=float, nargs="+", metavar="RATE", help="rates between machines, in place of the network's")
     add("--batch", type=int, nargs="+", metavar="N", help="images, or what the trace counts, per worker and step")
     add("--speed", type=float, nargs="+", default=[1.0], metavar="X", help="simulate GPUs that are X times as fast (1)")
-    add("--schedulers", nargs="+", metavar="NAME", help=f"{' '.join(USUAL)}")
+    add("--schedulers", nargs="+", metavar="NAME[:KEY=VALUE...]", help=f"{' '.join(USUAL)}")
     add("--compressor", default=DENSE, metavar="NAME", help="%(default)s")
     add("--density", type=float, help="of a compressor that has one (its own)")
     add("--collective", default="", metavar="NAME", help="the compressor's own, else ring")

@@ -2,7 +2,7 @@ r"""Train under every schedule on an emulated cluster, taking turns: time per st
 
 wirebench study mg_wfbp run                                        five settings, into results/schedules
 wirebench study mg_wfbp run --config configs/tables/schedules_googlenet.toml --hosts 8 --link 1gbit \
-    --schedulers wfbp dear,bucket_cap_mb=2 --out results/schedules/mine
+    --schedulers wfbp dear:bucket_cap_mb=2 --out results/schedules/mine
 wirebench study mg_wfbp report results/schedules/*/                afterwards: table.md and the figure of each
 
 The machine should have nothing else to do. A run that fails is reported and the others go on; exit code 1 then.
@@ -56,7 +56,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     """What is trained, under which schedules, on what."""
     add = parser.add_argument
     add("--config", type=Path, metavar="FILE", help="what is trained, in a setting of one's own")
-    add("--schedulers", nargs="+", metavar="NAME[,OPTION=VALUE]", help="all but easgd")
+    add("--schedulers", nargs="+", metavar="NAME[:OPTION=VALUE]", help="all but easgd")
     add("--hosts", type=int, help=f"hosts of one worker each ({HOSTS})")
     add("--link", help=f"rate of every host's link ({LINK})")
     add("--turns", type=int, default=TURNS, help="runs of each schedule (%(default)s)")
@@ -100,7 +100,7 @@ def plan(setting: Setting, turns: int) -> list[Training]:
     runs = []
     for turn in range(turns):
         for word in dict.fromkeys(setting.schedulers or known):
-            name, *given = word.split(",")
+            name, *given = word.split(":")
             if name not in schedulers.available():
                 raise UserError(f"--schedulers: no {name!r}; {suggest(name, known)}")
             own = (f"scheduler.name={name}", *(("collective.name=native",) if name == "native" else ()))

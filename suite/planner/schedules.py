@@ -1,0 +1,31 @@
+"""Schedules that `wirebench simulate` and `advise` try: names, with options as name:key=value."""
+
+from collections.abc import Sequence
+
+import schedulers
+from suite.planner.compositions import check_names
+from wirebench.errors import UserError
+from wirebench.gradient.contract import Scheduler
+from wirebench.gradient.schedule import Mode
+from wirebench.utils.parsing import plugin_of
+
+LOCAL: tuple[Mode, ...] = ("outer", "elastic")
+"""Modes of schedules that exchange weights now and then."""
+
+
+def built(texts: Sequence[str]) -> dict[str, Scheduler]:
+    """Each text's scheduler, no text twice; UserError for a name or an option that does not exist."""
+    found = {}
+    for text in dict.fromkeys(texts):
+        try:
+            name, options = plugin_of(text)
+        except ValueError as error:
+            raise UserError(f"--schedulers: {error}") from error
+        check_names("--schedulers", [name], schedulers.PLUGINS)
+        found[text] = schedulers.build(name, **options)
+    return found
+
+
+def with_local_steps(texts: Sequence[str]) -> list[str]:
+    """Those with which a model learns otherwise, so that accuracies with another schedule say nothing."""
+    return [text for text, scheduler in built(texts).items() if scheduler.mode in LOCAL]
