@@ -48,7 +48,8 @@ class Adviser:
     bytes_per_second  of the memory that compresses
     errors            how far off predicted exchanges may be
     density           of compressors that have one; None: each one's own
-    tried             schedulers, name:key=value; none: SCHEDULERS. What needs the whole model goes with `sync_easgd` anyway
+    tried             schedulers, name:key=value; none: SCHEDULERS. What needs the whole model goes with
+                      `sync_easgd` anyway
     """
 
     def __init__(

@@ -102,3 +102,10 @@ def test_every_plugin_can_be_explained():
     for kind in KINDS:
         heads = re.findall(rf"^{'data set' if kind.kind == 'data' else kind.kind} (\w+)$", text, re.MULTILINE)
         assert set(heads) == set(kind.available())
+
+
+@pytest.mark.parametrize("word", ["optimizer", "muon", "sgd"])
+def test_a_section_and_an_optimizer_are_explained_too(word):
+    text = catalog.explain([word], KINDS, ENGINES)
+    assert text.startswith("[optimizer]  ") and "matrices of linear layers" in text and "\n  beta2 = 0.999" in text
+    assert text in catalog.sections()

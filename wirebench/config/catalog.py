@@ -3,26 +3,34 @@
 import dataclasses
 import inspect
 from collections.abc import Mapping, Sequence
+from typing import get_args, get_type_hints
 
 from wirebench.config.loader import SECTIONS
 from wirebench.config.plugins import Plugins, type_name
 from wirebench.errors import UserError
 from wirebench.utils.names import nearest
 
-HINT = "python train.py --list NAME [NAME ...] explains a plugin and its options"
+HINT = "python train.py --list NAME [NAME ...] explains a plugin, an optimizer or a section and its options"
 
 
 def sections() -> str:
     """Every section of a config with its keys, what they mean and their defaults."""
-    lines = []
-    for name, kind in SECTIONS.items():
-        first, *rest = inspect.cleandoc(kind.__doc__ or "").splitlines()
-        lines.append(f"[{name}]  {first.removeprefix(f'[{name}]: ')}")
-        lines += [f"  {line}" for line in rest if line.strip()]
-        for each in dataclasses.fields(kind):
-            if each.name != "options":
-                lines.append(f"  {each.name} = {each.default!r}")
-    return "\n".join(lines)
+    return "\n".join(map(_section, SECTIONS))
+
+
+def _section(name: str) -> str:
+    first, *rest = inspect.cleandoc(SECTIONS[name].__doc__ or "").splitlines()
+    lines = [f"[{name}]  {first.removeprefix(f'[{name}]: ')}", *(f"  {line}" for line in rest if line.strip())]
+    shown = (each for each in dataclasses.fields(SECTIONS[name]) if each.name != "options")
+    return "\n".join([*lines, *(f"  {each.name} = {each.default!r}" for each in shown)])
+
+
+def _sections_of(word: str) -> list[str]:
+    """The section that is called so; else those whose `name` may be that, and is no plugin's: sgd, adamw, muon."""
+    if word in SECTIONS:
+        return [word]
+    hints = {section: get_type_hints(kind).get("name") for section, kind in SECTIONS.items()}
+    return [section for section, hint in hints.items() if word in get_args(hint)]
 
 
 def plugins(kinds: Sequence[Plugins], engines: Mapping[str, str]) -> str:
@@ -40,7 +48,7 @@ def plugins(kinds: Sequence[Plugins], engines: Mapping[str, str]) -> str:
 def explain(names: Sequence[str], kinds: Sequence[Plugins], engines: Mapping[str, str]) -> str:
     """What each of these plugins is, and its options; UserError for a name that nothing has.
 
-    names    plugins of any kind, or dotted names of a user's own modules
+    names    plugins of any kind, dotted names of a user's own modules, optimizers, sections of a config
     engines  what each engine is, by name
     """
     texts = []
@@ -51,8 +59,10 @@ def explain(names: Sequence[str], kinds: Sequence[Plugins], engines: Mapping[str
         texts += [_explained(kind, name) for kind in owners]
         if name in engines:
             texts.append(f"engine {name}\n\n{engines[name]}")
+        elif not owners and (found := _sections_of(name)):
+            texts += map(_section, found)
         elif not owners:
-            known = [*engines, *(each for kind in kinds for each in kind.available())]
+            known = [*engines, *SECTIONS, *(each for kind in kinds for each in kind.available())]
             raise UserError(f"--list: nothing is called {name!r}; {nearest(name, known)}--list alone shows all")
     return "\n\n\n".join(texts)
 

@@ -32,7 +32,7 @@ def value_of(text: str) -> Any:
 
 
 def plugin_of(text: str) -> tuple[str, dict[str, Any]]:
-    """What `name:key=value:key=value` says: a plugin's name and its options; ValueError where it says something else."""
+    """A plugin's name and its options, of `name:key=value:key=value`; ValueError for anything else."""
     name, *words = text.split(":")
     pairs = [word.partition("=") for word in words]
     if not name or not all(key and equals for key, equals, _ in pairs):

@@ -22,7 +22,7 @@ from wirebench.utils.names import suggest
 
 GOOGLENET, ALIKE = (Path(f"configs/tables/schedules_{name}.toml") for name in ("googlenet", "alike"))
 MERGED = ("wfbp", "sync_easgd", "mg_wfbp", "optimal")
-MOST = (*MERGED, "fused", "dear", "dear,bucket_cap_mb=4", "native")
+MOST = (*MERGED, "fused", "dear", "dear:bucket_cap_mb=4", "native")
 
 
 class Setting(NamedTuple):
@@ -35,7 +35,7 @@ class Setting(NamedTuple):
     overrides: Sequence[str]
 
 
-OF_LAYERS_ALIKE = (*MERGED, "dear", "dear,bucket_cap_mb=1")
+OF_LAYERS_ALIKE = (*MERGED, "dear", "dear:bucket_cap_mb=1")
 SETTINGS = {
     # What the paper's nodes had: the nominal rate of their 10GbE, slowed down ten times; then what all-reduces on it
     # attained, adding on the CPU included (the authors' own fit, 3.6 Gbit/s).
