@@ -117,8 +117,8 @@ def _parts(bars: Sequence[Bar], across: Axis, look: Look) -> list[alt.Chart]:
     mark = alt.Chart(rows(values)).mark_bar(clip=True)
     return [
         mark.encode(
-            x=across.x("x"), x2="x2", y=_names(bars, look), color=alt.Color("part:N", scale=scale, legend=legend),
-            tooltip=tips,
+            x=across.x("x"), x2=alt.X2("x2"), y=_names(bars, look), tooltip=tips,
+            color=alt.Color("part:N", scale=scale, legend=legend),
         )
     ]  # fmt: skip
 
@@ -134,7 +134,7 @@ def _marks(bars: Sequence[Bar], across: Axis, look: Look) -> list[alt.Chart]:
         ]
         tips = [alt.Tooltip("name:N", title=" "), alt.Tooltip("spread:N", title=look.spread)]
         whiskers = alt.Chart(rows(values)).mark_rule(strokeWidth=1.2, color=colours.INK, clip=True)
-        layers.append(whiskers.encode(x=across.x("low"), x2="high", y=y, tooltip=tips))
+        layers.append(whiskers.encode(x=across.x("low"), x2=alt.X2("high"), y=y, tooltip=tips))
     marked = [{"name": bar.name, "x": bar.mark} for bar in bars if bar.mark is not None]
     if marked:
         tips = [alt.Tooltip("name:N", title=" "), alt.Tooltip("x:Q", title=look.mark, format=NUMBER)]
@@ -153,7 +153,7 @@ def _words(bars: Sequence[Bar], across: Axis, look: Look) -> list[alt.Chart]:
             text = alt.Chart(rows(values)).mark_text(
                 align="left", dx=5, fontSize=10, color=colours.INK, fontWeight="bold" if bold else "normal"
             )
-            layers.append(text.encode(x=across.x("x"), y=_names(bars, look), text="words:N"))
+            layers.append(text.encode(x=across.x("x"), y=_names(bars, look), text=alt.Text("words:N")))
         if bold and values:
             # A bar that goes on beyond the panel has a break near its end.
             breaks = alt.Chart(rows(values)).mark_text(text="//", dx=-14, fontSize=STEP - 6, color=colours.INK)
@@ -182,7 +182,7 @@ def _line(across: Axis, look: Look) -> list[alt.Chart]:
     x, tip = across.x("x"), [alt.Tooltip("words:N", title=" "), alt.Tooltip("x:Q", title=across.title, format=NUMBER)]
     rule = base.mark_rule(strokeDash=[2, 2], strokeWidth=1.4, color=colours.INK).encode(x=x, tooltip=tip)
     text = base.mark_text(align="left", baseline="bottom", dx=-2, dy=-3, fontSize=10, color=colours.INK)
-    return [rule, text.encode(x=x, y=alt.value(0), text="words:N")]
+    return [rule, text.encode(x=x, y=alt.value(0), text=alt.Text("words:N"))]
 
 
 @dataclass(frozen=True)

@@ -77,8 +77,8 @@ def _lines(lines: Sequence[Curve], across: Axis, up: Axis) -> list[alt.Chart]:
         )
         layers.append(
             mark.encode(
-                x=across.x("x"), y=up.y("y"), color=alt.Color("colour:N", scale=None), detail=["part:N", "name:N"],
-                tooltip=alt.Tooltip("name:N", title=" "),
+                x=across.x("x"), y=up.y("y"), color=alt.Color("colour:N", scale=None),
+                detail=[alt.Detail("part:N"), alt.Detail("name:N")], tooltip=alt.Tooltip("name:N", title=" "),
             )
         )  # fmt: skip
     return layers
@@ -92,12 +92,12 @@ def _spreads(lines: Sequence[Curve], across: Axis, up: Axis, spread: Spread) -> 
     tips = [alt.Tooltip("name:N", title=" "), across.tooltip("x"), alt.Tooltip("spread:N", title=up.title)]
     if spread == "bars":
         cap: dict[str, Any] = {"size": 7, "thickness": 1.4, "opacity": 1, "orient": "horizontal", "clip": True}
-        whole = base.mark_rule(strokeWidth=1.4, clip=True).encode(y=up.y("low"), y2="high")
+        whole = base.mark_rule(strokeWidth=1.4, clip=True).encode(y=up.y("low"), y2=alt.Y2("high"))
         ends = [base.mark_tick(**cap).encode(y=up.y(end)) for end in ("low", "high")]
         return [mark.encode(x=across.x("x"), color=colour, tooltip=tips) for mark in (whole, *ends)]
     area = base.mark_area(clip=True, opacity=0.16, line=False).encode(
-        x=across.x("x"), y=up.y("low"), y2="high", color=colour,
-        detail=["part:N", "name:N"], tooltip=alt.Tooltip("name:N", title=" "),
+        x=across.x("x"), y=up.y("low"), y2=alt.Y2("high"), color=colour,
+        detail=[alt.Detail("part:N"), alt.Detail("name:N")], tooltip=alt.Tooltip("name:N", title=" "),
     )  # fmt: skip
     return [area]
 

@@ -74,7 +74,7 @@ def end_labels(ends: Sequence[End], across: Axis, up: Axis, height: float) -> li
         x=x,
         y=y,
         x2=alt.value("width"),
-        y2="place",
+        y2=alt.Y2("place"),
         color=alt.Color("colour:N", scale=None),
         tooltip=alt.Tooltip("name:N", title=" "),
     )
@@ -89,6 +89,6 @@ def _texts(values: Sequence[dict[str, Any]], many: int, y: alt.Y) -> alt.Chart:
         align="left", baseline="middle", dx=LEADER, dy=-(many - 1) * LINE / 2, lineHeight=LINE, fontSize=11
     )
     return text.encode(
-        x=alt.value("width"), y=y, text="label:N", color=alt.Color("tone:N", scale=None),
+        x=alt.value("width"), y=y, text=alt.Text("label:N"), color=alt.Color("tone:N", scale=None),
         tooltip=alt.Tooltip("name:N", title=" "),
     )  # fmt: skip

@@ -35,9 +35,11 @@ def scatter(
     values = [{"name": p.name, "series": p.series, "x": p.across, "y": p.up, "words": p.words} for p in points]
     colour = alt.Color("series:N", scale=scale, legend=legend)
     layers = [
-        base.mark_area(opacity=0.3, color=colours.PALE, clip=True).encode(x=x, y=up.y("low"), y2="high"),
+        base.mark_area(opacity=0.3, color=colours.PALE, clip=True).encode(x=x, y=up.y("low"), y2=alt.Y2("high")),
         base.mark_line(color=colours.GREY, strokeWidth=1, clip=True).encode(x=x, y=y),
-        words.mark_text(align="left", dx=6, color=colours.text(colours.GREY)).encode(x=x, y=y, text="words:N"),
+        words.mark_text(align="left", dx=6, color=colours.text(colours.GREY)).encode(
+            x=x, y=y, text=alt.Text("words:N")
+        ),
         *_spreads(points, across, y, colour),
         alt.Chart(rows(values)).mark_point(filled=True, size=45, opacity=0.85).encode(
             x=x, y=y, color=colour, tooltip=tips
@@ -56,4 +58,4 @@ def _spreads(points: Sequence[Point], across: Axis, y: alt.Y, colour: alt.Color)
         return []
     tips = [alt.Tooltip("name:N", title=" "), alt.Tooltip("spread:N", title=across.title)]
     lines = alt.Chart(rows(values)).mark_rule(strokeWidth=1.2, opacity=0.7, clip=True)
-    return [lines.encode(x=across.x("low"), x2="high", y=y, color=colour, tooltip=tips)]
+    return [lines.encode(x=across.x("low"), x2=alt.X2("high"), y=y, color=colour, tooltip=tips)]

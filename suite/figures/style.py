@@ -1,5 +1,6 @@
 """The look that all figures share: axes with units, titles with notes, a grid of panels."""
 
+import functools
 import math
 import re
 import textwrap
@@ -150,27 +151,36 @@ def layered(layers: Sequence[alt.Chart], width: float, height: float) -> Panel:
 
 
 def titled(panel: Panel, title: str, note: str = "", broad: float = WIDTH, higher: float = 0) -> Panel:
-    """The panel with its title and, smaller below, its note, in lines of `broad` pixels; `higher` by so many."""
+    """The panel, now with its title and, smaller below, its note, in lines of `broad` pixels; `higher` by so many."""
     subtitle = wrapped(note, int(broad / (LETTER * 0.92))) if note else alt.Undefined
     heading = alt.TitleParams(wrapped(title, int(broad / LETTER / 1.15)), subtitle=subtitle, offset=12 + higher)
-    return panel.properties(title=heading)
+    panel.title = heading
+    return panel
 
 
 def finished(panel: Panel) -> Panel:
-    """A figure of one panel."""
-    return panel.properties(config=alt.Config.from_dict(CONFIG))
+    """A figure of one panel, which itself stays as it is."""
+    # Altair's properties() would copy the panel with all that is in it.
+    figure = panel.copy(deep=False)
+    figure.config = _config()
+    return figure
+
+
+@functools.cache
+def _config() -> alt.Config:
+    return alt.Config.from_dict(CONFIG)
 
 
 def grid(panels: Sequence[Panel], title: str, note: str, columns: int, broad: float) -> alt.ConcatChart:
     """A figure of several panels, `columns` side by side, in lines of `broad` pixels: a page may take them apart."""
-    made = alt.concat(*panels, columns=columns).resolve_scale(color="independent", shape="independent")
-    made = made.properties(
-        title=alt.TitleParams(
-            wrapped(title, int(broad / LETTER / 1.3)), subtitle=wrapped(note, int(broad / (LETTER * 0.92))),
-            fontSize=15, subtitleFontSize=12, subtitleLineHeight=15, offset=18,
-        )
+    made = alt.concat(*panels, columns=columns)
+    made.resolve = alt.Resolve(scale=alt.ScaleResolveMap(color="independent", shape="independent"))
+    made.title = alt.TitleParams(
+        wrapped(title, int(broad / LETTER / 1.3)), subtitle=wrapped(note, int(broad / (LETTER * 0.92))),
+        fontSize=15, subtitleFontSize=12, subtitleLineHeight=15, offset=18,
     )  # fmt: skip
-    return made.properties(config=alt.Config.from_dict(CONFIG))
+    made.config = _config()
+    return made
 
 
 def panels_of(figure: Figure) -> list[Panel]:

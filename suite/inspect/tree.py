@@ -38,7 +38,7 @@ def figure(topology: Topology, note: str = "") -> Figure:
     x = alt.X("x:Q", axis=None, scale=alt.Scale(domain=[left - 1.6, right + 1.6], nice=False, zero=False))
     y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[-len(topology.levels) - 0.3, 0.3], nice=False, zero=False))
     links = alt.Chart(rows(_links(topology, places))).mark_rule(color=colours.GREY, strokeWidth=1.5)
-    layers = [links.encode(x=x, y=y, x2="x2", y2="y2")]
+    layers = [links.encode(x=x, y=y, x2=alt.X2("x2"), y2=alt.Y2("y2"))]
     for boxes, fill, edge in ((_branches(topology, places), BRANCH, colours.BLUE),
                               (_ranks(topology, places), RANK, colours.ORANGE)):  # fmt: skip
         layers += _boxes(boxes, x, y, fill, edge)
@@ -59,7 +59,7 @@ def _boxes(boxes: list[dict[str, Any]], x: alt.X, y: alt.Y, fill: str, edge: str
         layers.append(box.encode(x=x, y=y, tooltip=tip))
         first = -LINE * (len(mine[0]["lines"]) - 1) / 2  # the first line's place: all are in the middle together
         text = base.mark_text(fontSize=10, lineHeight=LINE, dy=first, baseline="middle", color=colours.INK)
-        layers.append(text.encode(x=x, y=y, text="lines:N", tooltip=tip))
+        layers.append(text.encode(x=x, y=y, text=alt.Text("lines:N"), tooltip=tip))
     return layers
 
 
