@@ -60,7 +60,7 @@ def broken_off(six_steps: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "overrides",
     [

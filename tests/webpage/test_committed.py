@@ -28,6 +28,7 @@ def test_what_is_committed_is_what_the_records_give() -> None:
     assert committed.drifts(ROOT, RESULTS) == []
 
 
+@pytest.mark.slow
 def test_every_claim_of_every_study_has_a_verdict_and_a_way_to_it(sections: list[Section]) -> None:
     judged = [each for section in sections for each in section.claims]
     assert len(judged) > 50 and all(each.findings for each in judged)

@@ -43,15 +43,20 @@ def main(arguments: Sequence[str]) -> int:
     check_outputs(options.figure, json=options.json)
     check_positive("--speed", [options.speed])
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
+    _check_device(options.rates, given, on_gpu=not options.probe)
     setting = setting_of(options)
-    if given is not None and given.device and not setting.on_gpu:
-        raise UserError(f"--rates: {options.rates}: was measured on a GPU, {given.device}, and here a CPU compresses")
+    _check_device(options.rates, given, setting.on_gpu)
     rates = given or Rates.shipped(on_gpu=setting.on_gpu)
     # They are of a model of images, and of training without local steps: of anything else they say nothing.
     measured = accuracies.load() if setting.trace.unit == "images" and not local else Accuracies("", {})
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
     write(options, setting, ranking_of(options, setting, names, rates, measured, timed))
     return 0
+
+
+def _check_device(path: Path, given: Rates | None, on_gpu: bool) -> None:
+    if given is not None and given.device and not on_gpu:
+        raise UserError(f"--rates: {path}: was measured on a GPU, {given.device}, and here a CPU compresses")
 
 
 def _parser() -> argparse.ArgumentParser:
