@@ -61,10 +61,10 @@ def _updates(
 ) -> dict[str, tuple[str, ...]]:
     """Methods that return updates, with plain SGD at rates of their own.
 
-    On the GPT both Adams have a third of AdamW's rate, Lion's signs a seventh of it as its authors advise, DeMo's signs
-    half of it, and Dion its authors' 0.01; on the ResNet the Adams have 0.005, the signs 0.001, and Dion 0.02. rates.py
-    tries others. Dense training has the rates of the task's config, and the GPT's largest norm of a gradient: each
-    worker's own here, of the average there.
+    On the GPT both Adams have a third of AdamW's rate, Lion's signs and DeMo's about half of it (Lion's authors advise
+    a third to a tenth, with which it learns less here), and Dion its authors' 0.01; on the ResNet the Adams have 0.005,
+    the signs 0.001, and Dion 0.02. rates.py tries others. Dense training has the rates of the task's config, and the
+    GPT's largest norm of a gradient: each worker's own here, of the average there.
 
     decay  by which a step shrinks the weights at the highest rate, the same as of dense training: rate x weight decay
     """
@@ -106,7 +106,7 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         # Beside AdamW a method leaves the momentum to it. DGC without its own is top-k, which has a row.
         "gs_sgd momentum=0": ("compressor.name=gs_sgd", _DENSITY, "compressor.momentum=0"),
         **_updates(
-            {"demo": 1e-3, "dion": 0.01, "lion_sign": 3e-4, "zero_one_adam": 6.7e-4, "onebit_adam": 6.7e-4},
+            {"demo": 1e-3, "dion": 0.01, "lion_sign": 9e-4, "zero_one_adam": 6.7e-4, "onebit_adam": 6.7e-4},
             2e-3 * 0.1,
             1.0,
             _adams(STEPS["gpt"]),
