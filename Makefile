@@ -65,7 +65,7 @@ define pytest
 	test -z "$$failed" || { echo "make $@: failed:$$failed" >&2; exit 1; }
 endef
 
-test: setup ## lint, then all tests that protect a change (about 7 min)
+test: setup ## lint, then all tests that protect a change (about 8 min)
 	$(call pytest, and not slow)
 
 test-all: setup ## lint, then every test, also those marked slow, with more random examples (about 25 min)
