@@ -182,7 +182,10 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
     alone = f"a step alone takes {1e3 * (trace.forward_seconds + trace.backward_seconds):.1f} ms"
     memory = f"{setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})"
     measured = ranking.accuracies.setting or "nothing in results/convergence"
-    if trace.unit != "images":
+    local = with_local_steps(sorted({each.scheduler for each in ranking.found}))
+    if local:
+        measured = f"not shown; it was measured without the local steps of {' and '.join(local)}"
+    elif trace.unit != "images":
         measured = f"not shown; it was measured with models of images, and this one takes {trace.unit}"
     marked = any(ranking.top1(each.compressor).endswith("*") for each in ranking.best)
     return [
@@ -196,13 +199,7 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
         "below: Gbit/s below which it surely pays, and above which it surely does not.",
         f"top-1: points beside dense, of the worst seed and the best: {measured}"
         f"{'; *: here another density' if marked else ''}.",
-        *_otherwise(ranking),
     ]
-
-
-def _otherwise(ranking: Ranking) -> list[str]:
-    other = with_local_steps(sorted({each.scheduler for each in ranking.found}))
-    return [f"{', '.join(other)}: trains with local steps, of which no points are known."] if other else []
 
 
 def _usual(plain: Advice) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import schedulers
 from suite.planner.compositions import check_names
+from wirebench.config.plugins import own_keys
 from wirebench.errors import UserError
 from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.schedule import Mode
@@ -22,6 +23,8 @@ def built(texts: Sequence[str]) -> dict[str, Scheduler]:
         except ValueError as error:
             raise UserError(f"--schedulers: {error}") from error
         check_names("--schedulers", [name], schedulers.PLUGINS)
+        for key in options.keys() & set(own_keys(schedulers.PLUGINS.kind)):
+            raise UserError(f"--schedulers: {text!r}: {key} goes into the config of a run")
         found[text] = schedulers.build(name, **options)
     return found
 

@@ -432,7 +432,7 @@ def test_local_steps_have_their_own_accuracy_and_no_second_momentum(tmp_path, ca
     found = answer(tmp_path, *TRACE, "--compressors", "topk", "dgc", "--all", "--schedulers", "outer", "wfbp")
     tried = {(row["compressor"], row["scheduler"]) for row in found["rows"]}
     assert tried == {("none", "outer"), ("none", "wfbp"), ("topk", "outer"), ("topk", "wfbp"), ("dgc", "wfbp")}
-    assert "\nouter: trains with local steps, of which no points are known.\n" in capsys.readouterr().out
+    assert ": not shown; it was measured without the local steps of outer.\n" in capsys.readouterr().out
     assert all(row["accuracy"] is None for row in found["rows"]), "what is known is of other training"
 
 
@@ -444,7 +444,7 @@ def test_a_scheduler_has_the_options_that_are_given_and_ddp_is_there_to_compare(
     seldom, often = (of["none", "ring", name] for name in ("outer:every=60:delay=5", "outer"))
     assert 2 * seldom["bytes_per_step"]["wire"] == pytest.approx(often["bytes_per_step"]["wire"])
     assert seldom["exposed_seconds"] < often["exposed_seconds"] / 2
-    assert "\nouter, outer:every=60:delay=5: trains with local steps" in printed and " top-1 " not in printed
+    assert "of outer and outer:every=60:delay=5.\n" in printed and " top-1 " not in printed
     ddp = answer(tmp_path, *few, "fused")
     plain = next(row for row in ddp["rows"] if (row["compressor"], row["collective"]) == ("none", "ring"))
     same = ("scheduler", "step_seconds", "images_per_second_range")
@@ -453,6 +453,8 @@ def test_a_scheduler_has_the_options_that_are_given_and_ddp_is_there_to_compare(
         ("outer:evry=2", "scheduler.evry: 'outer' has no such option; did you mean 'every'?"),
         ("outer:every", "--schedulers: cannot read 'outer:every'; it reads name:key=value:key=value"),
         ("outer:every=2:every=3", "--schedulers: 'outer:every=2:every=3' gives an option twice"),
+        ("outer:name=wfbp", "--schedulers: 'outer:name=wfbp' has two names"),
+        ("outer:profile=run", "--schedulers: 'outer:profile=run': profile goes into the config of a run"),
     ):
         assert main([*few, text]) == 2
         error = capsys.readouterr().err

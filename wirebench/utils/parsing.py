@@ -38,6 +38,8 @@ def plugin_of(text: str) -> tuple[str, dict[str, Any]]:
     if not name or not all(key and equals for key, equals, _ in pairs):
         raise ValueError(f"cannot read {text!r}; it reads name:key=value:key=value")
     given = {key: value_of(value) for key, _, value in pairs}
+    if "name" in given:
+        raise ValueError(f"{text!r} has two names; the first word is the name")
     if len(given) < len(pairs):
         raise ValueError(f"{text!r} gives an option twice")
     return name, given
