@@ -21,8 +21,9 @@ from suite.planner.networks import LOCAL_SOURCE, error_of, gbit_of, source_of, t
 from suite.planner.probe import copy_bytes_per_second, probe
 from suite.planner.rank import Adviser
 from suite.planner.render import Ranking, Setting, content, show
+from suite.planner.schedules import with_local_steps
 from suite.planner.timing import NOTHING, Timed
-from suite.planner.wording import not_counted, sentence
+from suite.planner.wording import LOCAL_STEPS, not_counted, sentence
 from suite.traces import inputs
 from suite.traces.estimate import estimate, gpu_of, model_options, name_of, shipped
 from wirebench.errors import UserError
@@ -97,6 +98,8 @@ def ranking_of(
     densities = {each.compressor: adviser.density_of(each.compressor) for each in best}
     refused = not_counted(best, accuracies, [name for name in lossy if adviser.on_noise(name)])
     answer = sentence(best, breaks, ends, accuracies, densities, refused)
+    if with_local_steps(sorted({each.scheduler for each in best})):
+        answer += LOCAL_STEPS
     plain = adviser.plain()
     return Ranking(advices, best, plain, breaks, ends, left_out, accuracies, densities, refused, answer, errors, timed)
 

@@ -17,6 +17,7 @@ MOST_NAMES = 3
 NEVER = "was never trained (results/convergence): measure its accuracy first"
 UNKNOWN = Ended(0.0, None)
 """What was not trained has lost nothing that is known of."""
+LOCAL_STEPS = " What local steps cost in accuracy is not known here: measure that, too."
 NOTABLE = 0.02
 """Share of a step from which on it is said what compressing would cost if nothing else went on."""
 

@@ -440,12 +440,14 @@ def test_a_scheduler_has_the_options_that_are_given_and_ddp_is_there_to_compare(
     few = [*TRACE, "--compressors", "topk", "--all", "--schedulers"]
     found = answer(tmp_path, *few, "outer", "outer:every=60:delay=5")
     printed = capsys.readouterr().out
+    assert found["answer"].endswith(" What local steps cost in accuracy is not known here: measure that, too.")
     of = {(row["compressor"], row["collective"], row["scheduler"]): row for row in found["rows"]}
     seldom, often = (of["none", "ring", name] for name in ("outer:every=60:delay=5", "outer"))
     assert 2 * seldom["bytes_per_step"]["wire"] == pytest.approx(often["bytes_per_step"]["wire"])
     assert seldom["exposed_seconds"] < often["exposed_seconds"] / 2
     assert "of outer and outer:every=60:delay=5.\n" in printed and " top-1 " not in printed
     ddp = answer(tmp_path, *few, "fused")
+    assert "local steps" not in ddp["answer"]
     plain = next(row for row in ddp["rows"] if (row["compressor"], row["collective"]) == ("none", "ring"))
     same = ("scheduler", "step_seconds", "images_per_second_range")
     assert [found["as_ddp"][key] for key in same] == [plain[key] for key in same]

@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     check_outputs(options.figure, json=options.json)
     check_positive("--speed", [options.speed])
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
-    _check_device(options.rates, given, on_gpu=not options.probe)
+    _check_device(options.rates, given, on_gpu=not options.probe)  # before the probe; of a trace it is known after
     setting = setting_of(options)
     _check_device(options.rates, given, setting.on_gpu)
     rates = given or Rates.shipped(on_gpu=setting.on_gpu)
