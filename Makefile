@@ -68,7 +68,7 @@ endef
 test: setup ## lint, then all tests that protect a change (about 8 min)
 	$(call pytest, and not slow)
 
-test-all: setup ## lint, then every test, also those marked slow, with more random examples (about 25 min)
+test-all: setup ## lint, then every test, also those marked slow, with more random examples (about 33 min)
 	$(call pytest,,--hypothesis-profile=full)
 
 lint: setup ## ruff check, ruff format --check, mypy
