@@ -4,6 +4,7 @@ Ahn, Xu, Abreu, Fan, Magakyan, Sharma, Zhan and Langford, "Dion: Distributed Ort
 details of its authors' code (microsoft/dion, `dion_simple.py`). For a layer's matrix (n, m), with M each rank's own:
   M <- M + G,  P <- orthonormal basis of the sum of M Q,  R <- M^T P,  M <- M - (1 - mu) P R^T
   Q <- the average of R, each column divided by its norm;  update: sqrt(n / m) P Q^T
+Nakamori, Gomezjurado Gonzalez, Talluri et al., "Orth-Dion", arXiv 2605.16341: Q <- an orthonormal basis of R's columns.
 """
 
 from math import ceil, isqrt
@@ -12,7 +13,7 @@ import torch
 
 from compressors.common.lion import betas, blend, signs
 from compressors.lowrank.base import Factored
-from compressors.lowrank.factors import plan_of
+from compressors.lowrank.factors import normalise, orthonormalise, plan_of
 from compressors.sparse.base import check_bucket
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
@@ -21,7 +22,6 @@ from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Sum
 
-EPSILON = 1e-8
 FULL = 1 << 30
 """A rank that no matrix has."""
 
@@ -33,6 +33,7 @@ class Dion(Factored):
                    the gradient. The authors' code has 1, their README 0.25 for 3 billion parameters, and less for more
     mu             what of the sent part stays in the momentum M
     beta1, beta2   of Lion's update, which vectors get from their dense average, as in the authors' code
+    orthonormal    Orth-Dion's Q, within Dion's momentum: its paper's clears the sent part, and shrinks what is left
 
     M is momentum and error feedback in one: what the factors miss stays in it. What it returns is an update for plain
     SGD (makes_update), whose weight decay is decoupled as the authors' is; their learning rate is 0.01 to 0.02.
@@ -51,14 +52,15 @@ class Dion(Factored):
     rank_option = "rank_fraction"
 
     def __init__(
-        self, rank_fraction: float = 0.25, mu: float = 0.95, beta1: float = 0.9, beta2: float = 0.95
+        self, rank_fraction: float = 0.25, mu: float = 0.95, beta1: float = 0.9, beta2: float = 0.95,
+        orthonormal: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         if not 0 < rank_fraction <= 1:
             raise ValueError(f"rank_fraction lies in (0, 1], got {rank_fraction:g}")
         if not 0 <= mu < 1:
             raise ValueError(f"mu lies in [0, 1), got {mu:g}")
-        self.rank_fraction, self.mu = rank_fraction, mu
+        self.rank_fraction, self.mu, self.orthonormal = rank_fraction, mu, orthonormal
         self.beta1, self.beta2 = betas(beta1, beta2)
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
@@ -85,7 +87,8 @@ class Dion(Factored):
             packed = yield Sum(packed)
         with phase("decode"):
             for group in plan.right.groups(packed.div_(world.size)):
-                group.div_(torch.linalg.vector_norm(group, dim=2, keepdim=True).add_(EPSILON))
+                to_unit = orthonormalise if self.orthonormal else normalise
+                to_unit(group)
             self.keep(plan.right, packed)
             for run, left, right in zip(plan.runs, lefts, plan.right.runs(packed), strict=True):
                 update = run.matrices(grad, bucket.start)

@@ -19,6 +19,7 @@ from torch import Tensor
 from compressors.sparse.gaps import joined
 from wirebench.gradient.flat import Layer
 
+EPSILON = 1e-8
 RUN_NUMEL = 1 << 20
 """Elements up to which layers are batched: small ones save calls; large ones, one by one, stay in the cache."""
 
@@ -143,6 +144,21 @@ class Plan:
             target.copy_(average[place : place + target.numel()])
             place += target.numel()
         return total[self._dense_numel :]
+
+
+def normalise(rows: Tensor) -> None:
+    """Divide rows, (count, rank, size), by their norms, in place; what is zero stays so."""
+    rows.div_(torch.linalg.vector_norm(rows, dim=2, keepdim=True).add_(EPSILON))
+
+
+def orthonormalise(rows: Tensor) -> None:
+    """Gram and Schmidt's basis of rows, (count, rank, size), in place; zero for one that has nothing of its own.
+
+    A row of the basis points where its row does, which Householder's QR may turn round.
+    """
+    basis, triangle = torch.linalg.qr(rows.mT)
+    own = triangle.diagonal(dim1=1, dim2=2)
+    rows.copy_(basis.mT).mul_((own / own.abs().add(EPSILON)).unsqueeze(2))
 
 
 @lru_cache(maxsize=4096)

@@ -64,7 +64,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     # Its code, demo.py.
     "demo": {"chunk": 64, "k": 32, "beta": 0.999},
     # Its code: mu, and the betas of the vectors' Lion; the rank is its README's for 3 billion parameters.
-    "dion": {"rank_fraction": 0.25, "mu": 0.95, "beta1": 0.9, "beta2": 0.95},
+    "dion": {"rank_fraction": 0.25, "mu": 0.95, "beta1": 0.9, "beta2": 0.95, "orthonormal": False},
     "lion_sign": {"beta1": 0.9, "beta2": 0.99},
     # DeepSpeed's zoadam.py: var_update_scaler, var_freeze_step, local_step_scaler, local_step_clipper.
     "zero_one_adam": {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8}

@@ -83,7 +83,7 @@ FORMS: dict[str, list[dict[str, Any]]] = {
         {"mode": "layerwise", "masks": "delta", "waiting": True},
         {"masks": "smaller", "draw": "bucket", "voters": 1},
     ],
-    "dion": [{"rank_fraction": 1.0}],
+    "dion": [{"rank_fraction": 1.0}, {"orthonormal": True}],
     "topk": [{"values": "fp16", "indices": "delta"}, {"values": "bf16", "indices": "bitmap"}],
 }
 

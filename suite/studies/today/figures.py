@@ -23,7 +23,7 @@ UP = "first worker's training loss, nats"
 FAMILIES = {
     "local steps": {
         "diloco": colours.BLUE, "diloco momentum=0.5": colours.SKY, "streaming_diloco": colours.GREEN,
-        "local_sgd": colours.PINK, "local_sgd every=2": colours.ORANGE,
+        "local_sgd": colours.PINK, "local_sgd every=2": colours.ORANGE, "muloco momentum=0.5": colours.WINE,
     },
     "local steps, compressed": {
         "sparseloco": colours.VERMILLION, "sparseloco k=512": colours.BLUE, "sparseloco k=4096": colours.GREEN,
@@ -31,8 +31,11 @@ FAMILIES = {
         "sparseloco every=2 beta=1": colours.WINE, "topk of steps": colours.OLIVE,
     },
     "updates in place of gradients": {
-        "demo": colours.BLUE, "dion": colours.VERMILLION, "lion_sign": colours.GREEN, "zero_one_adam": colours.PINK,
-        "onebit_adam": colours.ORANGE,
+        "demo": colours.BLUE, "lion_sign": colours.GREEN, "zero_one_adam": colours.PINK, "onebit_adam": colours.ORANGE,
+    },
+    "orthonormal updates": {
+        "dion": colours.VERMILLION, "dion rank_fraction=0.5": colours.ORANGE, "dion rank_fraction=1": colours.PINK,
+        "dion orthonormal": colours.BLUE, "muon": colours.GREEN,
     },
 }  # fmt: skip
 """Beside those of every figure, what is no average of gradients."""

@@ -18,7 +18,7 @@ from suite.studies.notes import NotedRun
 from suite.studies.page import Page
 from suite.studies.today.composed import refuse_others
 from suite.studies.today.outcome import MARGIN
-from suite.studies.today.tasks import DENSE, GPT, RESNET, TASKS, compositions
+from suite.studies.today.tasks import DENSE, GPT, OTHERS_OF_DION, RESNET, TASKS, compositions
 from wirebench.config.sections import OptimizerConfig
 from wirebench.errors import UserError
 from wirebench.utils.markdown import table
@@ -26,8 +26,12 @@ from wirebench.utils.markdown import table
 RATES = {f"{name}_rates": task for name, task in TASKS.items()}
 """The parts, and what they train."""
 _OWN_RATE = (DENSE, "demo", "dion", "lion_sign", "zero_one_adam", "onebit_adam")
+_OTHERS_OF_GPT = (
+    "muon", *OTHERS_OF_DION, "diloco", "diloco momentum=0.5", "sparseloco",
+    "sparseloco every=2 beta=1",
+)  # fmt: skip
 SEARCHED = {
-    GPT.name: (*_OWN_RATE, "diloco", "diloco momentum=0.5", "sparseloco", "sparseloco every=2 beta=1"),
+    GPT.name: (*_OWN_RATE, *_OTHERS_OF_GPT),
     RESNET.name: _OWN_RATE,
 }
 """By task: dense training, whatever has a rate of its own, and local steps about whose losses there are claims."""

@@ -23,6 +23,8 @@ _PLAIN_OUTER = (*_OUTER, "scheduler.rate=1", "scheduler.momentum=0", "scheduler.
 STREAMING = (*_OUTER, "scheduler.fragments=3", "scheduler.delay=5", "scheduler.keep=0.5")
 SPARSE = ("compressor.name=chunk_topk", *_PLAIN_OUTER)
 
+_MUON = ("optimizer.name=muon", "optimizer.nesterov=true")
+
 _ANYWHERE: dict[str, tuple[str, ...]] = {
     DENSE: ("compressor.name=none",),
     "bf16": ("compressor.name=bf16",),
@@ -55,6 +57,15 @@ sends all. `topk of steps` has the entries of `topk`, of what AdamW did in a ste
 optimizer that divides by a gradient's size, which entries wait makes a difference there.
 """
 
+OTHERS_OF_DION = {
+    "dion rank_fraction=0.5": ("compressor.rank_fraction=0.5",),
+    "dion rank_fraction=1": ("compressor.rank_fraction=1",),
+    "dion orthonormal": ("compressor.orthonormal=true",),
+}
+"""Its default is a quarter of the rank. At full rank it sends more than dense training, and its update is Muon's, of
+which dense training has a row. `orthonormal` is Orth-Dion, of a quarter too.
+"""
+
 
 def _updates(
     rates: dict[str, float], decay: float, clip: float, more: dict[str, tuple[str, ...]]
@@ -68,7 +79,7 @@ def _updates(
 
     decay  by which a step shrinks the weights at the highest rate, the same as of dense training: rate x weight decay
     """
-    names = {"onebit_adam": "zero_one_adam"}
+    names = {"onebit_adam": "zero_one_adam", **dict.fromkeys(OTHERS_OF_DION, "dion")}
     return {
         label: (
             f"compressor.name={names.get(label, label)}", *PLAIN_SGD, f"optimizer.clip={clip:g}",
@@ -103,13 +114,16 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         QUARTER: ("compressor.name=none", "data.train_bytes=430208", "optimizer.warmup_epochs=0.2"),
         **_PARTS_OF_SPARSELOCO,
         "diloco momentum=0.5": ("compressor.name=none", *_OUTER, "scheduler.momentum=0.5"),
+        "muon": ("compressor.name=none", *_MUON),
+        "muloco momentum=0.5": ("compressor.name=none", *_MUON, *_OUTER, "scheduler.momentum=0.5"),
         # Beside AdamW a method leaves the momentum to it. DGC without its own is top-k, which has a row.
         "gs_sgd momentum=0": ("compressor.name=gs_sgd", _DENSITY, "compressor.momentum=0"),
         **_updates(
-            {"demo": 1e-3, "dion": 0.01, "lion_sign": 9e-4, "zero_one_adam": 6.7e-4, "onebit_adam": 6.7e-4},
+            {"demo": 1e-3, "dion": 0.01, **dict.fromkeys(OTHERS_OF_DION, 0.01), "lion_sign": 9e-4}
+            | {"zero_one_adam": 6.7e-4, "onebit_adam": 6.7e-4},
             2e-3 * 0.1,
             1.0,
-            _adams(STEPS["gpt"]),
+            {**OTHERS_OF_DION, **_adams(STEPS["gpt"])},
         ),
     },
     "resnet": {

@@ -1,4 +1,4 @@
-"""dion against Dion of one worker with the average gradient, by Gram and Schmidt; what it sends, and what stays."""
+"""dion against (Orth-)Dion of one worker with the average gradient, by Gram and Schmidt; what is sent, what stays."""
 
 import math
 from typing import Any
@@ -32,9 +32,11 @@ def rank_of(shape: tuple[int, ...], fraction: float) -> int:
     return math.ceil(fraction * min(shape[0], math.prod(shape[1:])))
 
 
+@pytest.mark.parametrize("orthonormal_right", [False, True])
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
-def test_four_steps_are_those_of_one_worker_with_the_average(fraction: float) -> None:
-    methods = world_of("dion", rank_fraction=fraction, mu=MU, beta1=BETA1, beta2=BETA2)
+def test_four_steps_are_those_of_one_worker_with_the_average(fraction: float, orthonormal_right: bool) -> None:
+    more = {"orthonormal": True} if orthonormal_right else {}
+    methods = world_of("dion", rank_fraction=fraction, mu=MU, beta1=BETA1, beta2=BETA2, **more)
     momenta = {layer.name: torch.zeros(layer.numel, dtype=torch.float64) for layer in LAYERS}
     right: dict[str, Tensor] = {}
     for step in range(4):
@@ -57,7 +59,7 @@ def test_four_steps_are_those_of_one_worker_with_the_average(fraction: float) ->
                 p = orthonormal(matrix @ right[layer.name])
                 r = matrix.T @ p
                 matrix -= (1 - MU) * p @ r.T
-                right[layer.name] = r / r.norm(dim=0)
+                right[layer.name] = orthonormal(r) if orthonormal_right else r / r.norm(dim=0)
                 wanted = (math.sqrt(matrix.shape[0] / matrix.shape[1]) * p @ right[layer.name].T).flatten()
             torch.testing.assert_close(result[layer.start : layer.stop], wanted, atol=2e-4, rtol=1e-4)
     held = torch.stack([method.memory.state_dict()["residual"] for method in methods]).double().mean(0)
@@ -71,6 +73,16 @@ def test_an_update_of_full_rank_is_orthonormal_times_the_shape() -> None:
     update = result[:48].view(6, 8) / math.sqrt(6 / 8)
     # P is a square orthonormal matrix, and each column of Q has norm 1.
     assert update.norm().item() == pytest.approx(math.sqrt(6), rel=1e-4)
+
+
+def test_an_update_of_orth_dion_is_an_isometry_and_what_is_zero_stays_so() -> None:
+    grads = gradients(0)
+    for grad in grads:
+        grad[48:] = 0.0
+    update = step_of(world_of("dion", rank_fraction=0.5, orthonormal=True), 0, grads)
+    values = torch.linalg.svdvals(update[:48].view(6, 8) / math.sqrt(6 / 8))
+    torch.testing.assert_close(values, torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0, 0.0]), atol=1e-5, rtol=0)
+    assert update[48:].eq(0).all()
 
 
 def test_what_it_hands_over_is_what_it_says() -> None:
