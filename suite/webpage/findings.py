@@ -16,6 +16,7 @@ from suite.studies.rows import DDP, DENSE, Row, Spread, fastest, load, times_fas
 from suite.studies.runner import RESULTS
 from suite.studies.significance import LEAST_RUNS, LEVEL, difference_between
 from suite.webpage.content import BROKEN, Count, Section, counted
+from suite.webpage.equal_time import equal_time
 from wirebench.topology.rates import parse_rate
 
 LITTLE = 1.0
@@ -29,10 +30,11 @@ Link = Callable[[Path], str]
 
 
 def sentences(sections: Sequence[Section], link: Link, results: Path = RESULTS) -> list[str]:
-    """Of the claims, of speed by model, and of accuracy; none of what was not measured."""
+    """Of the claims, of speed by model, of accuracy, and of loss by time; none of what was not measured."""
     accuracies = load_accuracies(results / "convergence" / "quick")
     speeds = _speeds(results / "methods", accuracies, link)
-    return [_claims(sections), *speeds, *_accuracies(results / "convergence" / "resnet20", link)]
+    times = equal_time(results / "today" / "gpt", link)
+    return [_claims(sections), *speeds, *_accuracies(results / "convergence" / "resnet20", link), *times]
 
 
 def _claims(sections: Sequence[Section]) -> str:

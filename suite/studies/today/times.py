@@ -115,12 +115,13 @@ def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
         (False, "nothing beside an exchange of gradients"),
         (True, "all of it beside the backward pass"),
     ):
-        cells = {each.title: [_beside(each, dense, rate, by, overlapped) for rate in RATES] for each in others}
-        if not any(compared for those in cells.values() for _, compared in those):
+        cells = {each.title: [beside_dense(each, dense, rate, by, overlapped) for rate in RATES] for each in others}
+        known = [each for those in cells.values() for each in those if each is not None]
+        if not any(each.compared for each in known):
             continue
-        rows = [[name, *(words for words, _ in those)] for name, those in cells.items()]
+        rows = [[name, *("-" if each is None else each.words for each in those)] for name, those in cells.items()]
         lines += [f"With {head}:", "", *table(("method", *(f"{rate:g} Gbit/s" for rate in RATES)), rows)]
-        lines += [multiplicity(compared for those in cells.values() for _, compared in those), ""]
+        lines += [multiplicity(each.compared for each in known), ""]
     if not lines:
         needs = "three seeds, and a time, of both"
         return [f"Nothing is compared with dense training for the same time: that takes {needs}.", ""]
@@ -134,24 +135,47 @@ def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
     ]
 
 
-def _beside(
+class Beside(NamedTuple):
+    """A method's loss and that of dense training for as long.
+
+    ratio     of the means
+    name      on how many tokens dense training is
+    compared  whether they differ; None where one side has no seeds
+    shown     whether a table says so: what dense training comes to by then is known, or is worse all the more
+    """
+
+    ratio: float
+    name: str
+    compared: Comparison | None
+    shown: bool
+
+    @property
+    def words(self) -> str:
+        """As a table says it."""
+        told = "" if self.compared is None or not self.shown else f", {self.compared.words}"
+        return f"{self.ratio:.3f}x {self.name}{told}"
+
+
+def beside_dense(
     method: Method, dense: Sequence[Method], rate: float, by: Yardstick, overlapped: bool
-) -> tuple[str, Comparison | None]:
+) -> Beside | None:
+    """The method beside dense training for as long at this link rate; None where one of them has no time or loss.
+
+    dense  that of all tokens, and of fewer
+    """
     took, mine = run_seconds(method, rate, by, overlapped), losses(method)
     timed = sorted(
         ((seconds, each) for each in dense if (seconds := run_seconds(each, rate, by, overlapped)) and losses(each)),
         key=lambda each: each[0],
     )
     if took is None or not mine or not timed:
-        return "-", None
+        return None
     if took >= timed[-1][0] and timed[-1][1].label != DENSE:
-        return "-", None  # the whole dense run has no time: what it comes to by then is not known
+        return None  # the whole dense run has no time: what it comes to by then is not known
     theirs, name = _dense_loss(took, timed)
     compared = against(mine, theirs)
-    ratio = statistics.mean(mine) / statistics.mean(theirs)
-    if took < timed[0][0] and compared is not None and compared.said != "better":
-        return f"{ratio:.3f}x {name}", compared  # what dense training comes to by then is not known
-    return f"{ratio:.3f}x {name}{'' if compared is None else f', {compared.words}'}", compared
+    shown = took >= timed[0][0] or compared is None or compared.said == "better"
+    return Beside(statistics.mean(mine) / statistics.mean(theirs), name, compared, shown)
 
 
 def _dense_loss(took: float, timed: Sequence[tuple[float, Method]]) -> tuple[list[float], str]:

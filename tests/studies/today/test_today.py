@@ -22,6 +22,7 @@ from suite.studies.today.report import methods_of
 from suite.studies.today.run import EMULATED, PARTS, SHALLOW, SHORT, Traced, completed, planned, tasks, with_methods
 from suite.studies.today.tasks import DENSE, GPT, HALF, QUARTER, QUICK, SETTINGS, SHORTER, STEPS, TASKS, compositions
 from suite.studies.today.times import equal_time, mean_pace, yardstick
+from suite.webpage import equal_time as webpage
 from tests.flexreduce import run_record
 from tests.studies import verb
 from wirebench.config import loader
@@ -228,6 +229,25 @@ def test_nothing_stands_in_for_a_dense_run_without_a_time(tmp_path: Path) -> Non
         put(tmp_path, "topk", seed, record(2.4 + wobble, 1.0))
     methods = methods_of(tmp_path / "gpt")
     assert equal_time(methods, yardstick(methods))[0].startswith("Nothing is compared with dense training")
+
+
+def test_what_the_first_page_says_of_loss_by_time(tmp_path: Path) -> None:
+    """On a slow link topk ends before half of dense training; on a fast one it takes as long as all of it."""
+    for seed, wobble in enumerate((-0.001, 0.0, 0.001)):
+        whole, half = record(2.0 + wobble, 4.0), record(2.3 + wobble, 2.0)
+        whole["requests"][0]["payload_bytes"] = half["requests"][0]["payload_bytes"] = 1e6
+        put(tmp_path, DENSE, seed, whole)
+        put(tmp_path, HALF, seed, half, curve=[[30, 2.3, 2e6]], last_bytes=2e6 / 30)
+        put(tmp_path, "topk", seed, record(2.1 + wobble, 1.0))
+        put(tmp_path, "demo", seed, record(1.9 + wobble, 1.0))
+    put(tmp_path, "dion", 0, record(1.0, 1.0))
+    [told] = webpage.equal_time(tmp_path / "gpt", str)
+    slow, fast = "2 of 2 methods are lower, demo 0.83x, topk 0.91x", "1 of 2 methods is lower, demo 0.95x"
+    between = "2 of 2 methods are lower, demo 0.86x, topk 0.95x"
+    assert f"long:** at 0.1 Gbit/s {slow}; at 1 Gbit/s {between}; at 10 and 100 Gbit/s {fast} (p < 0.05)." in told
+    assert "dense training's loss is 2.00 (these records break rules of trust" in told
+    assert f"([table]({tmp_path / 'gpt'}))." in told
+    assert list(webpage.equal_time(tmp_path / "other", str)) == []
 
 
 def test_a_part_without_the_methods_is_left_out_and_a_name_that_none_has_is_refused(
