@@ -29,8 +29,8 @@ FULL = 1 << 30
 class Dion(Factored):
     """Two sums for a bucket: all matrices' P with the vectors' gradients, then all R.
 
-    rank_fraction  the rank, as a share of a matrix's smaller side, rounded up; 1 is Muon's update, and sends more than
-                   the gradient. The authors' code has 1, their README 0.25 for 3 billion parameters, and less for more
+    rank_fraction  the rank, as a share of a matrix's smaller side, rounded up; 1 comes near Muon's update, and sends
+                   more than the gradient. The authors' code has 1, their README 0.25 for 3 billion parameters
     mu             what of the sent part stays in the momentum M
     beta1, beta2   of Lion's update, which vectors get from their dense average, as in the authors' code
     orthonormal    Orth-Dion's Q, within Dion's momentum: its paper's clears the sent part, and shrinks what is left

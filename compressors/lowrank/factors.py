@@ -20,6 +20,8 @@ from compressors.sparse.gaps import joined
 from wirebench.gradient.flat import Layer
 
 EPSILON = 1e-8
+ROUNDING = 1e-5
+"""A part of a row below this share of it, or a row below this share of the longest one, is rounding in fp32."""
 RUN_NUMEL = 1 << 20
 """Elements up to which layers are batched: small ones save calls; large ones, one by one, stay in the cache."""
 
@@ -154,11 +156,18 @@ def normalise(rows: Tensor) -> None:
 def orthonormalise(rows: Tensor) -> None:
     """Gram and Schmidt's basis of rows, (count, rank, size), in place; zero for one that has nothing of its own.
 
-    A row of the basis points where its row does, which Householder's QR may turn round.
+    A row of the basis points where its row does, which Householder's QR may turn round. Empty rows, which M^T P has
+    while M has a lower rank, come last: the direction that QR gives to one is taken from those that follow. So is that
+    of a row that depends on others without being empty.
     """
-    basis, triangle = torch.linalg.qr(rows.mT)
+    lengths = torch.linalg.vector_norm(rows, dim=2)
+    empty = lengths <= ROUNDING * lengths.amax(1, keepdim=True)
+    order = empty.to(torch.uint8).argsort(dim=1, stable=True)
+    places = order.unsqueeze(2).expand_as(rows)
+    basis, triangle = torch.linalg.qr(rows.gather(1, places).mT)
     own = triangle.diagonal(dim1=1, dim2=2)
-    rows.copy_(basis.mT).mul_((own / own.abs().add(EPSILON)).unsqueeze(2))
+    sound = (own.abs() > ROUNDING * lengths.gather(1, order)) & ~empty.gather(1, order)
+    rows.scatter_(1, places, basis.mT * (own.sign() * sound).unsqueeze(2))
 
 
 @lru_cache(maxsize=4096)

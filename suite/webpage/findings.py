@@ -16,7 +16,7 @@ from suite.studies.rows import DDP, DENSE, Row, Spread, fastest, load, times_fas
 from suite.studies.runner import RESULTS
 from suite.studies.significance import LEAST_RUNS, LEVEL, difference_between
 from suite.webpage.content import BROKEN, Count, Section, counted
-from suite.webpage.equal_time import equal_time
+from suite.webpage.loss_by_time import loss_by_time
 from wirebench.topology.rates import parse_rate
 
 LITTLE = 1.0
@@ -33,7 +33,7 @@ def sentences(sections: Sequence[Section], link: Link, results: Path = RESULTS) 
     """Of the claims, of speed by model, of accuracy, and of loss by time; none of what was not measured."""
     accuracies = load_accuracies(results / "convergence" / "quick")
     speeds = _speeds(results / "methods", accuracies, link)
-    times = equal_time(results / "today" / "gpt", link)
+    times = loss_by_time(results / "today" / "gpt", link)
     return [_claims(sections), *speeds, *_accuracies(results / "convergence" / "resnet20", link), *times]
 
 

@@ -3,14 +3,15 @@
 It is the first worker's training loss, in local steps that of its own weights. A step takes what a worker computed, by
 the record, and what its requests cost on the network, by the cost model. Where steps differ (local steps, dense steps)
 the requests are those of the last step, which exchanges, and all others cost as much more or less as they sent; so does
-a part of a run. An
-exchange comes after the backward pass; only what an outer step with a delay sends has those steps' time.
+a part of a run. An exchange comes after the backward pass; only what an outer step with a delay sends has those steps'
+time.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import compressors
 import schedulers
 from suite.studies.convergence.network import computing_seconds, exchange_seconds, passes_seconds, phase_seconds
 from suite.studies.notes import NotedRun
@@ -84,8 +85,9 @@ def steps_of(run: NotedRun) -> int:
 
 
 def pace(run: NotedRun, gbit: float, passes: float, computes: NotedRun | None = None) -> Pace | None:
-    """How long a mean step takes at this link rate; None where the record does not say. `passes` as from `quietest`.
+    """How long a mean step takes at this link rate; None where the record does not say.
 
+    passes    seconds of a worker's forward and backward pass, the same for all methods
     computes  the run whose computing counts, of the same method (alone.py); None: this one
     None, too, for a run that made rounds and ended in a step that took part in none, as one that diverged between them:
     what a round costs is not in its record.
@@ -100,7 +102,7 @@ def pace(run: NotedRun, gbit: float, passes: float, computes: NotedRun | None = 
     computing, once = computing_seconds(computes, passes), exchange_seconds(run, gbit)
     share = sent / steps / last if last else 0.0
     beside = min((run.has("config", "scheduler", "delay") or 0) * computing, once)
-    under = 0.0 if _in_rounds(run) else backward_seconds(computes, passes)
+    under = 0.0 if _in_rounds(run) or _needs_all(run) else backward_seconds(computes, passes)
     return Pace(computing, share * (once - beside), share * beside, share * max(0.0, once - beside - under))
 
 
@@ -108,6 +110,13 @@ def _in_rounds(run: NotedRun) -> bool:
     """Whether it exchanged weights' differences, which have no backward pass beside them."""
     name = run.has("config", "scheduler", "name")
     return name is not None and schedulers.PLUGINS.load(name).mode == "outer"
+
+
+def _needs_all(run: NotedRun) -> bool:
+    """Whether a worker's whole gradient is clipped before it is sent, so that nothing goes before the last layer."""
+    name = run.has("config", "compressor", "name")
+    clips = run.has("config", "optimizer", "clip")
+    return bool(clips and name is not None and compressors.class_of(name).makes_update)
 
 
 def backward_seconds(run: NotedRun, passes: float) -> float:

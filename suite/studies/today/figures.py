@@ -38,7 +38,7 @@ FAMILIES = {
         "dion orthonormal": colours.BLUE, "muon": colours.GREEN,
     },
 }  # fmt: skip
-"""Beside those of every figure, what is no average of gradients."""
+"""Beside those of every figure, local steps and what updates weights otherwise than AdamW does."""
 
 Place = Callable[[NotedRun, Sequence[float]], float | None]
 """Where a window of a run's curve stands on the horizontal axis."""

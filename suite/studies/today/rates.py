@@ -1,8 +1,8 @@
 """Other learning rates: a third of a method's and three times as much, with the first seed.
 
 That is a search of three points, of dense training, of the methods that have a rate of their own, and of the local
-steps that claims compare: it says whether a method lost for its rate. The decay of a step, rate x weight decay, stays
-what it is.
+steps that most claims compare: it says whether a method lost for its rate. The decay of a step, rate x weight decay,
+stays what it is.
 """
 
 import math
@@ -27,14 +27,14 @@ RATES = {f"{name}_rates": task for name, task in TASKS.items()}
 """The parts, and what they train."""
 _OWN_RATE = (DENSE, "demo", "dion", "lion_sign", "zero_one_adam", "onebit_adam")
 _OTHERS_OF_GPT = (
-    "muon", *OTHERS_OF_DION, "diloco", "diloco momentum=0.5", "sparseloco",
+    "muon", *OTHERS_OF_DION, "diloco", "diloco momentum=0.5", "muloco momentum=0.5", "sparseloco",
     "sparseloco every=2 beta=1",
 )  # fmt: skip
 SEARCHED = {
     GPT.name: (*_OWN_RATE, *_OTHERS_OF_GPT),
     RESNET.name: _OWN_RATE,
 }
-"""By task: dense training, whatever has a rate of its own, and local steps about whose losses there are claims."""
+"""By task: dense training, whatever has a rate of its own, and the local steps that most claims on losses compare."""
 FACTORS = (1 / 3, 3)
 LENGTH = ("epochs", "steps")
 """Settings in which dense training on fewer tokens differs from all others."""

@@ -3,7 +3,7 @@
 wirebench study today run --data FOLDER                       all parts: about 18 h on one quiet core
 wirebench study today run                                     without the ResNet, which alone reads CIFAR-10
 wirebench study today run --task gpt --methods dense demo dion --seeds 0
-wirebench study today run --task gpt_rates                    other learning rates of 14 methods, one seed
+wirebench study today run --task gpt_rates                    other learning rates of 15 methods, one seed
 wirebench study today run --task gpt_times                    short runs that have the machine for themselves
 wirebench study today run --task speed                        steps per second, 40 minutes; needs root
 wirebench study today run --task order_1gbit order_100gbit    the planner's order against steps, 70 minutes; root

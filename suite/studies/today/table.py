@@ -75,8 +75,8 @@ def _setting(task: str, methods: Sequence[Method]) -> list[str]:
     return [
         f"{usual.get('model')}{f' ({size})' if size else ''} with {methods[0].runs[0].record['parameters']:,} "
         f"parameters on {usual.get('data')}, {usual.get('workers')} virtual workers of {usual.get('batch size')} "
-        f"samples, {steps} steps; {' and '.join(SHORTER)} see a half and a quarter of the samples. The loss is that "
-        "of the test set at the end of the run, in nats; after its sign, the standard deviation over seeds. Bytes are "
+        f"samples, {steps} steps; {', '.join(SHORTER)} see that share of the samples. The loss is that of the test "
+        "set at the end of the run, in nats; after its sign, the standard deviation over seeds. Bytes are "
         "those that a worker sends, and a learning rate is the largest of the run. "
         f"{told}Made by `wirebench "
         f"study today run` on {', '.join(machines)}; {methods[0].label} by "

@@ -6,8 +6,8 @@ from suite.compose.resolve import PLAIN_SGD
 from suite.studies.convergence.tasks import WARMUP, Composition, Task
 from wirebench.errors import UserError
 
-DENSE, HALF, QUARTER = "dense", "dense half", "dense quarter"
-SHORTER = (HALF, QUARTER)
+DENSE, HALF, QUARTER, EIGHTH = "dense", "dense half", "dense quarter", "dense eighth"
+SHORTER = (HALF, QUARTER, EIGHTH)
 """Dense training on fewer tokens, its rate cooled to 0 by then: what a method's time is compared with."""
 GPT = Task("gpt", "configs/tables/today_gpt.toml", 1, 3, None, 1_853_568, data=False)
 RESNET = Task("resnet", "configs/tables/convergence_quick.toml", 8, 3, None, 75_290)
@@ -23,7 +23,8 @@ _PLAIN_OUTER = (*_OUTER, "scheduler.rate=1", "scheduler.momentum=0", "scheduler.
 STREAMING = (*_OUTER, "scheduler.fragments=3", "scheduler.delay=5", "scheduler.keep=0.5")
 SPARSE = ("compressor.name=chunk_topk", *_PLAIN_OUTER)
 
-_MUON = ("optimizer.name=muon", "optimizer.nesterov=true")
+_MUON = ("optimizer.name=muon", "optimizer.nesterov=true", "optimizer.momentum=0.95")
+"""Its author's momentum, which is Dion's mu; the AdamW beside it has it for beta1."""
 
 _ANYWHERE: dict[str, tuple[str, ...]] = {
     DENSE: ("compressor.name=none",),
@@ -62,8 +63,8 @@ OTHERS_OF_DION = {
     "dion rank_fraction=1": ("compressor.rank_fraction=1",),
     "dion orthonormal": ("compressor.orthonormal=true",),
 }
-"""Its default is a quarter of the rank. At full rank it sends more than dense training, and its update is Muon's, of
-which dense training has a row. `orthonormal` is Orth-Dion, of a quarter too.
+"""Its default is a quarter of the rank. At full rank it sends more than dense training, and comes near Muon's update,
+of which dense training has a row. `orthonormal` has Orth-Dion's factor, of a quarter too.
 """
 
 
@@ -108,10 +109,11 @@ def _adams(steps: int) -> dict[str, tuple[str, ...]]:
 SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "gpt": {
         **_ANYWHERE,
-        # A half and a quarter of the sequences, and one more, in which the cuts shift. The rate rises over as many
-        # steps as in the whole run.
+        # A half, a quarter and an eighth of the sequences, and one more, in which the cuts shift. The rate rises over
+        # as many steps as in the whole run.
         HALF: ("compressor.name=none", "data.train_bytes=860288", "optimizer.warmup_epochs=0.1"),
         QUARTER: ("compressor.name=none", "data.train_bytes=430208", "optimizer.warmup_epochs=0.2"),
+        EIGHTH: ("compressor.name=none", "data.train_bytes=213120", "optimizer.warmup_epochs=0.403846"),
         **_PARTS_OF_SPARSELOCO,
         "diloco momentum=0.5": ("compressor.name=none", *_OUTER, "scheduler.momentum=0.5"),
         "muon": ("compressor.name=none", *_MUON),
@@ -130,6 +132,7 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         **_ANYWHERE,
         HALF: ("compressor.name=none", "train.epochs=4", "train.max_steps=1560"),
         QUARTER: ("compressor.name=none", "train.epochs=2", "train.max_steps=780"),
+        EIGHTH: ("compressor.name=none", "train.epochs=1", "train.max_steps=390"),
         "topk": ("compressor.name=topk", _DENSITY, _WARMUP),
         "dgc": ("compressor.name=dgc", _DENSITY, _WARMUP),
         "gs_sgd": ("compressor.name=gs_sgd", _DENSITY, _WARMUP),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from suite.studies import trust
-from suite.studies.convergence.network import quietest
+from suite.studies.convergence.network import passes_seconds
 from suite.studies.convergence.rows import Method
 from suite.studies.notes import NotedRun
 from suite.studies.significance import Comparison
@@ -27,13 +27,13 @@ class Yardstick(NamedTuple):
 
     quiet   folders of the runs that keep the rule of load; the times of others are refused
     timed   by label the run that was alone on the machine, for those that have one (alone.py)
-    run     of these all the one with the fastest forward and backward passes; None without any
-    passes  its seconds, which count for all methods; 0 without any
+    runs    whose forward and backward passes count: those that were alone; without any, the quiet ones
+    passes  their median seconds, which count for all methods; 0 without any
     """
 
     quiet: frozenset[Path]
     timed: Mapping[str, NotedRun]
-    run: NotedRun | None
+    runs: Sequence[NotedRun]
     passes: float
 
     def pace(self, run: NotedRun, gbit: float) -> Pace | None:
@@ -43,19 +43,31 @@ class Yardstick(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Whose passes they are, and how busy its machine was with something else."""
-        if self.run is None:
+        """Whose passes they are, between which they lie, and how busy the machine was with something else."""
+        if not self.runs:
             return "no run keeps the rule of load"
-        busy = [f"{each['others_cores']:.2f} of {each['cores']} cores" for each in self.run.has("load") or ()]
-        return f"those of {self.run.folder.name}, beside which {', '.join(busy)} were busy with something else"
+        each = sorted(1e3 * passes_seconds(run) for run in self.runs)
+        busy = max((load["others_cores"] for run in self.runs for load in run.has("load") or ()), default=0.0)
+        cores = max((load["cores"] for run in self.runs for load in run.has("load") or ()), default=0)
+        return (
+            f"the median of {len(each)} runs, {each[0]:.0f} to {each[-1]:.0f}, beside which at most {busy:.2f} of "
+            f"{cores} cores were busy with something else"
+        )
 
 
 def yardstick(methods: Sequence[Method], timed: Mapping[str, NotedRun] = NOTHING) -> Yardstick:
     """Of the runs of a task, and of those that were alone."""
     quiet = [run for run in runs_of(methods) if not any(rule.startswith("load") for rule in trust.rules([run], ""))]
-    known = [(seconds, run) for run in (*quiet, *timed.values()) if (seconds := quietest([run]))]
-    passes, fastest = min(known, key=lambda each: each[0], default=(0.0, None))
-    return Yardstick(frozenset(run.folder for run in quiet), timed, fastest, passes)
+    alone = {run.folder: run for run in timed.values()}
+    runs = [run for run in alone.values() or quiet if passes_seconds(run)]
+    passes = statistics.median(map(passes_seconds, runs)) if runs else 0.0
+    return Yardstick(frozenset(run.folder for run in quiet), timed, runs, passes)
+
+
+def sides(methods: Sequence[Method]) -> tuple[list[Method], list[Method]]:
+    """Dense training, of all tokens and of fewer, and everything else."""
+    dense = [method for method in methods if method.label in (DENSE, *SHORTER)]
+    return dense, [method for method in methods if method not in dense]
 
 
 def mean_pace(method: Method, gbit: float, by: Yardstick) -> Pace | None:
@@ -108,8 +120,7 @@ def _pace(each: Pace | None) -> str:
 
 def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
     """Each method's final loss beside that of dense training for as long, by the rate; with and without overlap."""
-    dense = [method for method in methods if method.label in (DENSE, *SHORTER)]
-    others = [method for method in methods if method not in dense]
+    dense, others = sides(methods)
     lines: list[str] = []
     for overlapped, head in (
         (False, "nothing beside an exchange of gradients"),
@@ -127,9 +138,11 @@ def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
         return [f"Nothing is compared with dense training for the same time: that takes {needs}.", ""]
     return [
         "Test loss over that of dense training for the same time: of the whole run, where the method takes as long or "
-        "longer; else on a line between the runs on a half, a quarter and all of the tokens, whose rates are cooled "
-        "down to 0 too, by the logarithm of their time. A method's own exchanges of weights lie beside its local steps "
-        "only where it has a delay. What takes less time than any dense run is held against the shortest.",
+        "longer; else on a line between the runs on all tokens, a half, a quarter and an eighth, whose rates are "
+        "cooled down to 0 too, by the logarithm of their time. A method's own exchanges of weights lie beside its "
+        "local steps only where it has a delay, and a method that clips a worker's whole gradient before it sends has "
+        "no exchange beside its backward pass. What takes less time than any dense run is held against the shortest. A "
+        "method's computing was measured once: times have no spread.",
         "",
         *lines,
     ]
@@ -141,18 +154,20 @@ class Beside(NamedTuple):
     ratio     of the means
     name      on how many tokens dense training is
     compared  whether they differ; None where one side has no seeds
-    shown     whether a table says so: what dense training comes to by then is known, or is worse all the more
+    decides   false where the method is not better than a dense run that took longer
+    within    whether the method had the time of the shortest dense run; false: the ratio is an upper bound
     """
 
     ratio: float
     name: str
     compared: Comparison | None
-    shown: bool
+    decides: bool
+    within: bool
 
     @property
     def words(self) -> str:
         """As a table says it."""
-        told = "" if self.compared is None or not self.shown else f", {self.compared.words}"
+        told = "" if self.compared is None or not self.decides else f", {self.compared.words}"
         return f"{self.ratio:.3f}x {self.name}{told}"
 
 
@@ -174,8 +189,9 @@ def beside_dense(
         return None  # the whole dense run has no time: what it comes to by then is not known
     theirs, name = _dense_loss(took, timed)
     compared = against(mine, theirs)
-    shown = took >= timed[0][0] or compared is None or compared.said == "better"
-    return Beside(statistics.mean(mine) / statistics.mean(theirs), name, compared, shown)
+    within = took >= timed[0][0]
+    decides = within or compared is None or compared.said == "better"
+    return Beside(statistics.mean(mine) / statistics.mean(theirs), name, compared, decides, within)
 
 
 def _dense_loss(took: float, timed: Sequence[tuple[float, Method]]) -> tuple[list[float], str]:

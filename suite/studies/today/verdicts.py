@@ -10,6 +10,7 @@ from suite.studies import published, trust
 from suite.studies.claim import Claim, Verdict
 from suite.studies.convergence.rows import Method
 from suite.studies.findings import Finding
+from suite.studies.notes import NotedRun
 from suite.studies.significance import LEAST_RUNS, difference_between
 from suite.studies.today import rates, zero_one
 from suite.studies.today.outcome import bytes_of, losses, runs_of
@@ -95,10 +96,16 @@ def _doubt(
 def _finding(claim: Claim, ours: Method, rival: Method | None, by: Yardstick, label: str) -> Finding:
     measure = claim.about["measure"]
     those = [method for method in (ours, rival) if method is not None]
-    rules = trust.rules_of([method.runs for method in those], "" if measure == "hidden" else "seeds")
+    rules = trust.rules_of(_judging(measure, those, by), "" if measure == "hidden" else "seeds")
     records = tuple(run.folder for run in runs_of(those))
     judged = JUDGES[measure](claim, ours, rival, by)
     return Finding(claim, judged.here, judged.verdict, label, records=records, rules=rules)
+
+
+def _judging(measure: str, those: Sequence[Method], by: Yardstick) -> list[Sequence[NotedRun]]:
+    """The runs that a verdict rests on: of a time those that were alone, where there are any."""
+    alone = [by.timed[method.label] for method in those if method.label in by.timed]
+    return [alone] if measure == "hidden" and alone else [method.runs for method in those]
 
 
 def _loss(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 import compressors
+from compressors.lowrank.factors import orthonormalise
 from tests.compressors.updates import LAYERS, RANKS, SHAPES, gradients, step_of, world_of
 from tests.helpers import Log, answer_all, lay_out
 from wirebench.errors import UserError
@@ -68,21 +69,34 @@ def test_four_steps_are_those_of_one_worker_with_the_average(fraction: float, or
             torch.testing.assert_close(held[layer.start : layer.stop], momenta[layer.name], atol=2e-4, rtol=1e-4)
 
 
-def test_an_update_of_full_rank_is_orthonormal_times_the_shape() -> None:
-    result = step_of(world_of("dion", rank_fraction=1.0), 0, gradients(0))
-    update = result[:48].view(6, 8) / math.sqrt(6 / 8)
-    # P is a square orthonormal matrix, and each column of Q has norm 1.
+def test_an_update_of_full_rank_has_unit_columns() -> None:
+    update = step_of(world_of("dion", rank_fraction=1.0), 0, gradients(0))[:48].view(6, 8) / math.sqrt(6 / 8)
+    # P is a square orthonormal matrix, and each column of Q has norm 1; they are not orthogonal to each other.
     assert update.norm().item() == pytest.approx(math.sqrt(6), rel=1e-4)
+    assert torch.linalg.svdvals(update).max() > 1.1
 
 
-def test_an_update_of_orth_dion_is_an_isometry_and_what_is_zero_stays_so() -> None:
+@pytest.mark.parametrize("rank", [3, 6])
+def test_an_update_of_orth_dion_is_an_isometry_and_what_is_zero_stays_so(rank: int) -> None:
     grads = gradients(0)
     for grad in grads:
         grad[48:] = 0.0
-    update = step_of(world_of("dion", rank_fraction=0.5, orthonormal=True), 0, grads)
+    update = step_of(world_of("dion", rank_fraction=rank / 6, orthonormal=True), 0, grads)
     values = torch.linalg.svdvals(update[:48].view(6, 8) / math.sqrt(6 / 8))
-    torch.testing.assert_close(values, torch.tensor([1.0, 1.0, 1.0, 0.0, 0.0, 0.0]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(values, torch.tensor([1.0] * rank + [0.0] * (6 - rank)), atol=1e-5, rtol=0)
     assert update[48:].eq(0).all()
+
+
+def test_rows_without_anything_of_their_own_are_zero_and_take_nothing_from_others() -> None:
+    rows = torch.tensor([[[0.0, 0, 0, 0], [2.0, 0, 0, 0], [1.0, -4.0, 0, 0], [-3.0, 2.0, 0, 0]]])
+    orthonormalise(rows)
+    wanted = torch.tensor([[[0.0, 0, 0, 0], [1.0, 0, 0, 0], [0.0, -1.0, 0, 0], [0.0, 0, 0, 0]]])
+    torch.testing.assert_close(rows, wanted)
+    rows = torch.randn(2, 4, 192, generator=generator("rows"))
+    rows[:, 2] = 2 * rows[:, 0] + rows[:, 1]
+    orthonormalise(rows)
+    wanted = torch.diag(torch.tensor([1.0, 1.0, 0.0, 1.0])).expand(2, 4, 4)
+    torch.testing.assert_close(rows @ rows.mT, wanted, atol=1e-5, rtol=0)
 
 
 def test_what_it_hands_over_is_what_it_says() -> None:
