@@ -43,7 +43,7 @@ def document(
     lines += table(HEAD, [_cells(method, dense, compared.get(method.label)) for method in methods])
     lines += [multiplicity(compared.values()), "", *doubts]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
-    lines += [*claims_table(found), INTERVALS, "", *_settings_of(found)]
+    lines += [*claims_table(found), INTERVALS, "", *_settings_of(found)] if found else []
     lines += [*steps_table(methods, by), *equal_time(methods, by), *fronts(methods, by)]
     lines += [
         f"Curves are the first worker's training loss, means over {WINDOW} steps, which hold whole rounds. Between "
