@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,6 +21,13 @@ from tests.charts import note
 from tests.studies.test_methods_run import put, record
 
 SOURCE = {"authors": "A. Author", "title": "On <b>wires</b>", "published": "2026"}
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_found_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was found is said of a test's own folder, and not of all that is committed."""
+    for module in (render, readme):
+        monkeypatch.setattr(module, "sentences", partial(sentences, results=tmp_path))
 
 
 def claim(number: float = 2.0, name: str = "ratio", not_run: str = "", command: str = "") -> Claim:
