@@ -17,6 +17,7 @@ from suite.studies.runner import RESULTS
 from suite.studies.significance import LEAST_RUNS, LEVEL, difference_between
 from suite.webpage.content import BROKEN, Count, Section, counted
 from suite.webpage.loss_by_time import loss_by_time
+from suite.webpage.prose import listed
 from wirebench.topology.rates import parse_rate
 
 LITTLE = 1.0
@@ -51,7 +52,7 @@ def _how_many(counts: Mapping[State, Count]) -> int:
 
 
 def _by_state(counts: Mapping[State, Count]) -> str:
-    return _listed([f"{count.cell} {state}" for state, count in counts.items()])
+    return listed([f"{count.cell} {state}" for state, count in counts.items()])
 
 
 def _speeds(folder: Path, accuracies: Accuracies, link: Link) -> Iterator[str]:
@@ -182,7 +183,3 @@ def _saving(method: Method, dense: Method) -> float:
     if not method.wire_bytes or not dense.wire_bytes:
         return 1.0
     return statistics.mean(dense.wire_bytes) / statistics.mean(method.wire_bytes)
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

@@ -13,6 +13,7 @@ from suite.studies.today.outcome import bytes_of, losses
 from suite.studies.today.report import methods_of
 from suite.studies.today.tasks import DENSE
 from suite.studies.today.times import RATES, Beside, Yardstick, beside_dense, sides, yardstick
+from suite.webpage.prose import listed
 
 TOLD = 3
 """Of the methods below dense training, the lowest."""
@@ -27,7 +28,8 @@ def loss_by_time(folder: Path, link: Callable[[Path], str]) -> Iterator[str]:
     dense, others = sides(methods)
     if not dense or dense[0].label != DENSE:
         return
-    fewer = [method for method in others if (bytes_of(method) or 0) < (bytes_of(dense[0]) or 0)]
+    most = bytes_of(dense[0]) or 0.0
+    fewer = [method for method in others if (sent := bytes_of(method)) is not None and sent < most]
     behind, beside = (_by_rate(fewer, dense, by, overlapped) for overlapped in (False, True))
     if not behind or not beside:
         return
@@ -53,7 +55,7 @@ def _by_rate(methods: Sequence[Method], dense: Sequence[Method], by: Yardstick, 
     if not all(words for _, words in said):
         return ""
     parts = ((words, [f"{rate:g}" for rate, _ in those]) for words, those in groupby(said, key=lambda each: each[1]))
-    return "; ".join(f"at {_listed(rates)} Gbit/s {words}" for words, rates in parts)
+    return "; ".join(f"at {listed(rates)} Gbit/s {words}" for words, rates in parts)
 
 
 def told(found: dict[str, Beside]) -> str:
@@ -72,7 +74,3 @@ def told(found: dict[str, Beside]) -> str:
     undecided = f", {open_} not decided" if open_ else ""
     more = f" ({', '.join(lowest)}{', ...' if order[TOLD:] else ''})" if lowest else ""
     return f"{counted}{more}{undecided}"
-
-
-def _listed(parts: Sequence[str]) -> str:
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

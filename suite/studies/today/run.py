@@ -113,7 +113,7 @@ def series(quick: bool) -> list[Part]:
     return [
         Part(40, ["--task", SPEED]),
         Part(70, ["--task", *NETWORKS]),
-        Part(12.3 * 60, ["--task", "gpt", "gpt_rates", "gpt_times"]),
+        Part(12.9 * 60, ["--task", "gpt", "gpt_rates", "gpt_times"]),
         Part(3.4 * 60, ["--task", "resnet", "resnet_rates", "resnet_times", "--data", "{data}"]),
     ]
 
