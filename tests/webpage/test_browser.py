@@ -41,8 +41,9 @@ def look(page: Path, width: int, folder: Path) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt-get install chromium")
-@pytest.mark.parametrize("width", [390, pytest.param(1440, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("width", [390, 1440])
 def test_the_committed_page_in_a_browser(width: int, tmp_path: Path) -> None:
     seen = look(RESULTS / "report.html", width, tmp_path)
     assert "failed" not in seen, seen

@@ -18,12 +18,13 @@ def sections() -> list[Section]:
     return content.gather()
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def gathered(sections: list[Section], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(content, "gather", lambda: sections)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("gathered")
 def test_what_is_committed_is_what_the_records_give() -> None:
     assert committed.drifts(ROOT, RESULTS) == []
 

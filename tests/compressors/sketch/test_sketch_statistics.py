@@ -50,7 +50,7 @@ def variances(hash, x):
     return (energy - own_block) / COLUMNS
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VECTORS)
 def test_a_row_is_unbiased_and_has_the_variance_of_theory(draws, name):
     hash, drawn = draws

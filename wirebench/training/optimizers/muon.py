@@ -1,11 +1,12 @@
 """Muon for the matrices, AdamW for everything else, as one optimizer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import AdamW, Muon, Optimizer
+from torch.overrides import TorchFunctionMode
 
 from wirebench.errors import UserError
 
@@ -22,8 +23,28 @@ def matrices_of(model: nn.Module) -> list[Tensor]:
     ]
 
 
+class _KeepsFp32(TorchFunctionMode):
+    """Within it a tensor on the CPU that is to become bf16 becomes fp32.
+
+    PyTorch's Muon multiplies matrices in bf16, which a CPU without instructions for it does ten times as slowly.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = dict(kwargs or {})
+        on_cpu = bool(args) and isinstance(args[0], Tensor) and args[0].device.type == "cpu"
+        if on_cpu and func is Tensor.bfloat16:
+            return args[0].to(torch.float32, copy=True)
+        if on_cpu and func is Tensor.to and given.get("dtype") is torch.bfloat16:
+            given["dtype"] = torch.float32
+        return func(*args, **given)
+
+
 class MuonWithAdamW(Optimizer):
     """PyTorch's Muon over some groups and its AdamW over the others; their updates have the same root mean square.
+
+    On a CPU, matrices are made orthonormal in fp32, elsewhere in bf16, as PyTorch's Muon does everywhere.
 
     matrices, others  parameter groups
     """
@@ -56,5 +77,6 @@ class MuonWithAdamW(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient; takes no closure."""
         assert closure is None
-        for part in self._parts:
-            part.step()
+        with _KeepsFp32():
+            for part in self._parts:
+                part.step()
