@@ -1,7 +1,6 @@
 """What methods come to in the time of dense training, by link rate: a sentence of the study today's language model."""
 
-import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -20,50 +19,58 @@ TOLD = 3
 
 
 def loss_by_time(folder: Path, link: Callable[[Path], str]) -> Iterator[str]:
-    """How many methods that send less end below dense training after as long; nothing without such runs."""
+    """How many settings that send less end below dense training after as long; nothing without such runs."""
     if not folder.is_dir():
         return
-    methods = [method for method in methods_of(folder) if len(losses(method)) >= LEAST_RUNS]
+    methods = methods_of(folder)
     by = yardstick(methods, alone.timed(folder, methods))
     dense, others = sides(methods)
+    dense = [method for method in dense if len(losses(method)) >= LEAST_RUNS]
     if not dense or dense[0].label != DENSE:
         return
     most = bytes_of(dense[0]) or 0.0
     fewer = [method for method in others if (sent := bytes_of(method)) is not None and sent < most]
-    behind, beside = (_by_rate(fewer, dense, by, overlapped) for overlapped in (False, True))
-    if not behind or not beside:
+    without, overlapped = (_by_rate(fewer, dense, by, each) for each in (False, True))
+    if not without or not overlapped:
         return
-    run, mine = dense[0].runs[0], [method.runs for method in methods]
+    tests = 2 * len(RATES) * len(fewer)
+    run, mine = dense[0].runs[0], [method.runs for method in (*dense, *fewer)]
     rules = trust.rules_of(mine, "seeds") + trust.rules_of(([each] for each in by.runs), "")
     broken = f" (these records break rules of trust: {', '.join(dict.fromkeys(rules))})" if rules else ""
     workers, parameters = run.record["world_size"], f"{run.record['parameters'] / 1e6:.2g} million parameters"
     yield (
-        f"**A GPT of {parameters}, {workers} workers; settings that send less, and end with a lower loss than dense "
-        f"training (AdamW) that ran as long (p < {LEVEL:g}; in brackets the lowest, in times of that loss):** with "
-        f"nothing beside an exchange of gradients {behind}. With the backward pass beside it {beside}. A step's passes "
-        f"take {by.passes:.2g} s, measured; the network is simulated. After all tokens the loss of dense training is "
-        f"{statistics.mean(losses(dense[0])):.2f}{broken} ([table]({link(folder)}))."
+        f"**When does sending less pay? A GPT of {parameters}, {workers} workers, the same training time for all.** Of "
+        f"the settings that send less than dense training (AdamW), so many end with a lower test loss than the best "
+        f"dense training that took no longer (Welch, p < {LEVEL:g}, {tests} comparisons; in brackets the lowest, as "
+        f"a multiple of that loss). Without overlap: {without}. With each exchange of gradients overlapped with its "
+        f"backward pass: {overlapped}. Computing is measured, {by.passes:.2g} s a step; the network is simulated"
+        f"{broken} ([table]({link(folder)}))."
     )
 
 
 def _by_rate(methods: Sequence[Method], dense: Sequence[Method], by: Yardstick, overlapped: bool) -> str:
     """The sentence's part for each rate, rates with the same words together; "" where one has nothing to compare."""
-    said = []
-    for rate in RATES:
-        found = {method.label: beside_dense(method, dense, rate, by, overlapped) for method in methods}
-        said.append((rate, told({label: each for label, each in found.items() if each is not None})))
+    said = [
+        (rate, told({method.label: beside_dense(method, dense, rate, by, overlapped) for method in methods}))
+        for rate in RATES
+    ]
     if not all(words for _, words in said):
         return ""
     parts = ((words, [f"{rate:g}" for rate, _ in those]) for words, those in groupby(said, key=lambda each: each[1]))
     return "; ".join(f"at {listed(rates)} Gbit/s {words}" for words, rates in parts)
 
 
-def told(found: dict[str, Beside]) -> str:
-    """How many are below dense training, the lowest of them, and how many are not decided; "" where none is compared.
+def told(found: Mapping[str, Beside | None]) -> str:
+    """How many are below dense training, the lowest of them, and how many are open; "" where none is compared.
 
-    A method that ends before the shortest dense run has an upper bound of its ratio.
+    A method that ends before the shortest dense run has an upper bound of its ratio. One that diverged, or has too few
+    seeds or no time, is not compared.
     """
-    compared = {label: (each, each.compared) for label, each in found.items() if each.compared is not None}
+    compared = {
+        label: (each, each.compared)
+        for label, each in found.items()
+        if each is not None and each.compared is not None and each.compared.p is not None
+    }
     lower = {label: each for label, (each, test) in compared.items() if "better" in (test.said, test.within)}
     open_ = sum(not each.decides for each, _ in compared.values())
     if not compared:
@@ -72,5 +79,6 @@ def told(found: dict[str, Beside]) -> str:
     lowest = [f"{label} {'' if each.within else 'at most '}{each.ratio:.2f}x" for label, each in order[:TOLD]]
     counted = f"{len(lower)} of {len(compared)}" if lower else f"none of {len(compared)}"
     undecided = f", {open_} not decided" if open_ else ""
+    undecided += f", {len(found) - len(compared)} not compared" if len(found) > len(compared) else ""
     more = f" ({', '.join(lowest)}{', ...' if order[TOLD:] else ''})" if lowest else ""
     return f"{counted}{more}{undecided}"

@@ -53,7 +53,7 @@ def quietest(runs: Iterable[NotedRun]) -> float:
 
 
 def computing_seconds(run: NotedRun, passes: float) -> float:
-    """Seconds of one worker's step without its exchange, on a machine whose passes take `passes`."""
+    """Seconds of one worker's step of one pass without its exchange, on a machine whose passes take `passes`."""
     own = passes_seconds(run)
     return passes + (sum(phase_seconds(run, name) for name in OWN) * passes / own if own else 0.0)
 
@@ -64,8 +64,13 @@ def phase_seconds(run: NotedRun, name: str) -> float:
 
 
 def passes_seconds(run: NotedRun) -> float:
-    """Of one worker's step: its forward and backward pass."""
-    return sum(phase_seconds(run, name) for name in PASSES)
+    """Of one worker: a forward and a backward pass, of which a step has several where gradients are accumulated."""
+    return sum(phase_seconds(run, name) for name in PASSES) / passes_per_step(run)
+
+
+def passes_per_step(run: NotedRun) -> int:
+    """Over how many backward passes gradients are accumulated before they are exchanged."""
+    return int(run.has("config", "train", "accumulation") or 1)
 
 
 def _shared_by(run: NotedRun) -> int:

@@ -13,7 +13,7 @@ from suite.studies.convergence.rows import Method, read
 from suite.studies.convergence.tasks import Composition, Task
 from suite.studies.notes import NotedRun
 from suite.studies.page import Page
-from suite.studies.today.tasks import DENSE, SHORTER, TASKS, compositions
+from suite.studies.today.tasks import DENSE, OTHER_DENSE, TASKS, compositions
 from wirebench.errors import UserError
 from wirebench.utils.markdown import table
 
@@ -27,9 +27,9 @@ _LENGTH, _WARMUP, _SEED = "train.max_steps=", "compressor.warmup=", "train.seed=
 
 
 def alone(task: Task, names: Sequence[str] | None) -> list[Composition]:
-    """A short run of each method, or of those that are named; a step of shorter dense training is that of dense.
+    """A short run of each method, or of those that are named; dense training's stands for all forms of it.
 
-    UserError for a name that there is not, and where shorter dense training alone is named.
+    UserError for a name that there is not, and where only another form of dense training is named.
     """
     found = []
     for each in compositions(task, names):
@@ -38,10 +38,10 @@ def alone(task: Task, names: Sequence[str] | None) -> list[Composition]:
             words.append(f"{_LENGTH}{STEPS}")
         if any(word.startswith(_WARMUP) for word in words):
             words.append(f"{_WARMUP}[]")
-        if each.label not in SHORTER:
+        if each.label not in OTHER_DENSE:
             found.append(Composition(each.label, tuple(words), each.density))
     if not found:
-        raise UserError(f"--methods: a step of {' and '.join(names or ())} is that of {DENSE}; name that")
+        raise UserError(f"--methods: {' and '.join(names or ())} computes as {DENSE} does; name that")
     return found
 
 
@@ -56,7 +56,7 @@ def timed(folder: Path, methods: Sequence[Method]) -> dict[str, NotedRun]:
         if method.label in found:
             for run in method.runs:
                 _refuse_another(beside, found[method.label], run)
-    return found | ({label: found[DENSE] for label in SHORTER} if DENSE in found else {})
+    return found | ({label: found[DENSE] for label in OTHER_DENSE} if DENSE in found else {})
 
 
 def page(folder: Path) -> Page | None:

@@ -13,7 +13,13 @@ from typing import Any, NamedTuple
 
 import compressors
 import schedulers
-from suite.studies.convergence.network import computing_seconds, exchange_seconds, passes_seconds, phase_seconds
+from suite.studies.convergence.network import (
+    PASSES,
+    computing_seconds,
+    exchange_seconds,
+    passes_per_step,
+    phase_seconds,
+)
 from suite.studies.notes import NotedRun
 from wirebench.errors import UserError
 from wirebench.utils.parsing import json_of
@@ -99,7 +105,8 @@ def pace(run: NotedRun, gbit: float, passes: float, computes: NotedRun | None = 
     last = run.note["last_bytes"]
     if sent and (not last or (last < ROUND_BYTES and run.note.get("rounds"))):
         return None
-    computing, once = computing_seconds(computes, passes), exchange_seconds(run, gbit)
+    computing = computing_seconds(computes, passes) + (passes_per_step(run) - 1) * passes
+    once = exchange_seconds(run, gbit)
     share = sent / steps / last if last else 0.0
     beside = min((run.has("config", "scheduler", "delay") or 0) * computing, once)
     under = 0.0 if _in_rounds(run) or _needs_all(run) else backward_seconds(computes, passes)
@@ -120,6 +127,6 @@ def _needs_all(run: NotedRun) -> bool:
 
 
 def backward_seconds(run: NotedRun, passes: float) -> float:
-    """Of one worker's step, on a machine whose passes take `passes`."""
-    own = passes_seconds(run)
+    """Of one backward pass of a worker, on a machine whose passes take `passes`."""
+    own = sum(phase_seconds(run, name) for name in PASSES)
     return passes * phase_seconds(run, "backward") / own if own else 0.0

@@ -1,6 +1,6 @@
 """Training loss by bytes and by seconds: a panel for each family of methods, dense training in all if it has a place.
 
-Dense training on fewer tokens has no curve: it is compared at its end.
+Dense training on fewer tokens or in larger batches has no curve: it is compared at its end.
 """
 
 import statistics
@@ -13,7 +13,7 @@ from suite.figures.style import Figure, around, grid
 from suite.studies.convergence.rows import Method
 from suite.studies.notes import NotedRun
 from suite.studies.today.curve import WINDOW
-from suite.studies.today.tasks import DENSE, SHORTER
+from suite.studies.today.tasks import DENSE, OTHER_DENSE
 from suite.studies.today.times import Yardstick
 
 ACROSS, WIDTH, HEIGHT = 2, 320, 250
@@ -88,7 +88,7 @@ def _figure(title: str, methods: Sequence[Method], across: str, place: Place) ->
 
 
 def _shown(methods: Sequence[Method]) -> list[Method]:
-    return [method for method in methods if not method.ends and method.label not in SHORTER]
+    return [method for method in methods if not method.ends and method.label not in OTHER_DENSE]
 
 
 def _families(lines: dict[str, Curve]) -> dict[str, list[Curve]]:

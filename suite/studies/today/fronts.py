@@ -11,6 +11,8 @@ from suite.studies.today.times import RATES, Yardstick, run_seconds
 from wirebench.utils.markdown import table
 
 Cost = Callable[[Method], float | None]
+ALIKE = 0.02
+"""Times that differ by this share count as one: a method's computing was measured once, and runs differ by more."""
 
 
 def fronts(methods: Sequence[Method], by: Yardstick) -> list[str]:
@@ -25,13 +27,14 @@ def fronts(methods: Sequence[Method], by: Yardstick) -> list[str]:
     costs: dict[str, Cost] = {"bytes": bytes_of}
     for rate in RATES:
         costs[f"time at {rate:g} Gbit/s"] = seconds(rate, overlapped=False)
-        costs[f"time at {rate:g} Gbit/s, gradients beside the backward pass"] = seconds(rate, overlapped=True)
-    found = {name: marked(methods, cost) for name, cost in costs.items()}
+        costs[f"time at {rate:g} Gbit/s, overlapped"] = seconds(rate, overlapped=True)
+    found = {name: marked(methods, cost, 0.0 if cost is bytes_of else ALIKE) for name, cost in costs.items()}
     return [
         "The Pareto front: no method reaches a smaller mean loss at a lower cost of the whole run, the cheapest first. "
         "`near`: costs more than a method on the front, and its mean loss is no smaller, but its seeds do not tell the "
-        "two apart. `of`: how many methods have such a cost; a method has a time if one of its runs keeps the rule of "
-        "load:",
+        f"two apart. Times that differ by {100 * ALIKE:g} % or less are the same cost. `overlapped`: each exchange of "
+        "gradients with its backward pass. `of`: how many methods have such a cost; a method has a time if one of "
+        "its runs keeps the rule of load:",
         "",
         *table(
             ("cost", "of", "methods", "near"),
@@ -51,15 +54,15 @@ class Marked(NamedTuple):
     known: int
 
 
-def marked(methods: Sequence[Method], cost: Cost) -> Marked:
-    """The front of these methods by this cost."""
+def marked(methods: Sequence[Method], cost: Cost, alike: float = 0.0) -> Marked:
+    """The front of these methods by this cost; `alike`: the share by which costs do not differ."""
     known = {method.label: losses(method) for method in methods}
     points = {
         method.label: (price, statistics.mean(known[method.label]))
         for method in methods
         if known[method.label] and (price := cost(method)) is not None
     }
-    names = front(points)
+    names = front(points, alike)
     cheaper = {
         name: {before: against(known[name], known[before], margin=0.0) for before in names[:place]}
         for place, name in enumerate(names)
@@ -67,7 +70,7 @@ def marked(methods: Sequence[Method], cost: Cost) -> Marked:
     words = [name + _doubt([each for each in those.items() if not _better(each[1])]) for name, those in cheaper.items()]
     # Of those on the front that cost no more the last one has the least loss.
     behind = {
-        name: [each for each in names if points[each][0] <= price][-1]
+        name: [each for each in names if (1 - alike) * points[each][0] <= price][-1]
         for name, (price, _) in points.items()
         if name not in names
     }
@@ -88,12 +91,15 @@ def _doubt(those: Sequence[tuple[str, Comparison | None]], alike: str = " (not t
     return alike.format(", ".join(name for name, _ in those)) if those else ""
 
 
-def front(points: Mapping[str, tuple[float, float]]) -> list[str]:
-    """The names on the Pareto front: nobody has both a smaller cost and a smaller loss; cheapest first."""
+def front(points: Mapping[str, tuple[float, float]], alike: float = 0.0) -> list[str]:
+    """The names on the Pareto front: none on it has a smaller loss at a smaller or equal cost; cheapest first.
+
+    alike  the share by which a cost has to be smaller, to be smaller at all
+    """
     on: list[str] = []
-    best = float("inf")
-    for name, (_, loss) in sorted(points.items(), key=lambda item: (item[1], item[0])):
-        if loss < best:
-            on.append(name)
-            best = loss
+    least = float("inf")
+    for name, (price, _) in sorted(points.items(), key=lambda item: (item[1][::-1], item[0])):
+        if price < (1 - alike) * least:
+            on.insert(0, name)
+            least = price
     return on

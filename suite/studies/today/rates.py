@@ -1,8 +1,9 @@
 """Other learning rates: a third of a method's and three times as much, with the first seed.
 
-That is a search of three points, of dense training, of the methods that have a rate of their own, and of the local
-steps that most claims compare: it says whether a method lost for its rate. The decay of a step, rate x weight decay,
-stays what it is.
+That is a search of three points, of dense training, of the methods that have a rate of their own, and of those that
+claims on losses name: it says whether a method lost for its rate. The decay of a step, rate x weight decay, stays what
+it is. Three points are a coarse grid: where the one in the middle is the best, the least loss of the parabola through
+them, by the logarithm of the rate, stands for what a finer search could find.
 """
 
 import math
@@ -18,7 +19,7 @@ from suite.studies.notes import NotedRun
 from suite.studies.page import Page
 from suite.studies.today.composed import refuse_others
 from suite.studies.today.outcome import MARGIN
-from suite.studies.today.tasks import DENSE, GPT, OTHERS_OF_DION, RESNET, TASKS, compositions
+from suite.studies.today.tasks import DENSE, GPT, OTHER_DENSE, OTHERS_OF_DION, RESNET, SHORTER, TASKS, compositions
 from wirebench.config.sections import OptimizerConfig
 from wirebench.errors import UserError
 from wirebench.utils.markdown import table
@@ -27,14 +28,15 @@ RATES = {f"{name}_rates": task for name, task in TASKS.items()}
 """The parts, and what they train."""
 _OWN_RATE = (DENSE, "demo", "dion", "lion_sign", "zero_one_adam", "onebit_adam")
 _OTHERS_OF_GPT = (
-    "muon", *OTHERS_OF_DION, "diloco", "diloco momentum=0.5", "muloco momentum=0.5", "sparseloco",
-    "sparseloco every=2 beta=1",
+    *OTHER_DENSE, "muon", *OTHERS_OF_DION, "local_sgd", "diloco", "diloco momentum=0.5", "muloco momentum=0.5",
+    "streaming_diloco", "sparseloco", "sparseloco k=512", "sparseloco every=2", "sparseloco every=2 beta=1",
 )  # fmt: skip
 SEARCHED = {
     GPT.name: (*_OWN_RATE, *_OTHERS_OF_GPT),
-    RESNET.name: _OWN_RATE,
+    RESNET.name: (*_OWN_RATE, *SHORTER),
 }
-"""By task: dense training, whatever has a rate of its own, and the local steps that most claims on losses compare."""
+"""By task: dense training in all its forms, with which all is compared, whatever has a rate of its own, and what claims
+on losses name."""
 FACTORS = (1 / 3, 3)
 LENGTH = ("epochs", "steps")
 """Settings in which dense training on fewer tokens differs from all others."""
@@ -67,12 +69,14 @@ def _optimizer(task: Task, method: Composition) -> OptimizerConfig:
 class Best(NamedTuple):
     """Of the rates of a method the one with the least loss with the first seed.
 
-    share  that loss over the one at the study's rate, at most 1
-    words  which rate, and both losses; "" where it is the study's own
+    share     that loss over the one at the study's rate, at most 1
+    words     which rate, and both losses
+    measured  whether a run has it; false: it is the parabola's, and the study's rate the best of those that ran
     """
 
     share: float
     words: str
+    measured: bool
 
 
 def best_rate(method: Method, others: Sequence[Method]) -> Best | None:
@@ -82,14 +86,32 @@ def best_rate(method: Method, others: Sequence[Method]) -> Best | None:
         return None
     best = min(tried, key=_loss)
     if _loss(best) >= own:
-        return Best(1.0, "")
+        return _between(method, tried)
     words = f"{method.label} has {_loss(best):.4f} at {_rate(best):g} with the first seed"
-    return Best(_loss(best) / own if own < math.inf else 0.0, f"{words}, and {own:.4f} at {_rate(method):g}")
+    return Best(_loss(best) / own if own < math.inf else 0.0, f"{words}, and {own:.4f} at {_rate(method):g}", True)
+
+
+def _between(method: Method, tried: Sequence[Method]) -> Best:
+    """The least of the parabola through the losses at a third, at the study's rate, and at three times as much.
+
+    No better than the study's own where one of them diverged.
+    """
+    low, high = ([_loss(each) for each in tried if (_rate(each) > _rate(method)) == above] for above in (False, True))
+    own = _loss(method)
+    below, beyond = min(low, default=math.inf), min(high, default=math.inf)
+    bend = below + beyond - 2 * own
+    if not 0 < bend < math.inf:
+        return Best(1.0, f"{method.label} has its least loss at {_rate(method):g}", False)
+    shift, gain = (below - beyond) / (2 * bend), (beyond - below) ** 2 / (8 * bend)
+    rate = _rate(method) * FACTORS[1] ** shift
+    words = f"a parabola through the losses of {method.label} with the first seed has its least, {own - gain:.4f}"
+    return Best((own - gain) / own, f"{words}, at {rate:.2g}, and {own:.4f} at {_rate(method):g}", False)
 
 
 def doubts(methods: Sequence[Method], others: Sequence[Method]) -> list[str]:
     """A line on the rows that another rate would make better by more than `MARGIN`; none without any."""
-    found = [best for each in methods if (best := best_rate(each, others)) and best.share < 1 - MARGIN]
+    searched = [best for each in methods if (best := best_rate(each, others)) is not None and best.measured]
+    found = [best for best in searched if best.share < 1 - MARGIN]
     if not found:
         return []
     return [

@@ -29,7 +29,7 @@ from suite.studies.today.figures import SHOWN_GBIT, against_bytes, against_secon
 from suite.studies.today.outcome import losses, runs_of
 from suite.studies.today.rates import LENGTH, OWN, RATES
 from suite.studies.today.table import document
-from suite.studies.today.tasks import DENSE, SHORTER, TASKS, compositions
+from suite.studies.today.tasks import DENSE, OTHER_DENSE, TASKS, compositions
 from suite.studies.today.times import yardstick
 from wirebench.errors import UserError
 
@@ -99,12 +99,12 @@ def _judged(folder: Path, methods: Sequence[Method]) -> list[Finding]:
 def methods_of(folder: Path) -> list[Method]:
     """All methods of a task, dense first, then by their final losses; each has its own learning rate.
 
-    UserError where runs have different lengths, but for those of dense training on fewer tokens, or other settings than
-    their labels stand for.
+    UserError where runs have different lengths, but for other forms of dense training, or other settings than their
+    labels stand for.
     """
     notes.read(folder, {**NEEDS, "curve": list, "last_bytes": float, "rounds": int})
     found = load(folder, own=OWN)
-    known = settings([run for method in found if method.label not in SHORTER for run in method.runs])
+    known = settings([run for method in found if method.label not in OTHER_DENSE for run in method.runs])
     notes.refuse_mixed(folder, {name: {key: each.get(key) for key in LENGTH} for name, each in known.items()})
     # The text is the standard library's own: another Python's is another text.
     pythons = {run.folder.name: {"python": python_of(run)} for method in found for run in method.runs}

@@ -36,7 +36,7 @@ from suite.studies.today.emulated.predicted import Predicted
 from suite.studies.today.emulated.rated import Rated
 from suite.studies.today.emulated.speed import SPEED
 from suite.studies.today.rates import RATES, SEARCHED, at_other_rates
-from suite.studies.today.tasks import GPT, QUICK, SETTINGS, SHORTER, TASKS, compositions
+from suite.studies.today.tasks import GPT, OTHER_DENSE, QUICK, SETTINGS, TASKS, compositions
 from suite.studies.trainings import refuse_another
 from wirebench.errors import UserError
 from wirebench.record import schema
@@ -165,7 +165,7 @@ def known_in(part: str) -> Collection[str]:
     if part in RATES:
         return SEARCHED[TRAINED[part].name]
     every = SETTINGS[TRAINED[part].name]
-    return every if part in TASKS else [name for name in every if name not in SHORTER]
+    return every if part in TASKS else [name for name in every if name not in OTHER_DENSE]
 
 
 def planned(options: argparse.Namespace, name: str) -> Sequence[Planned]:

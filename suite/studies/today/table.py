@@ -11,7 +11,7 @@ from suite.studies.today.composed import laid_over
 from suite.studies.today.curve import WINDOW, steps_of
 from suite.studies.today.fronts import fronts
 from suite.studies.today.outcome import against, bytes_of, losses, multiplicity, runs_of
-from suite.studies.today.tasks import DENSE, SHORTER, TASKS, compositions
+from suite.studies.today.tasks import DENSE, LARGER, OTHER_DENSE, SHORTER, TASKS, compositions
 from suite.studies.today.times import Yardstick, equal_time, steps_table
 from wirebench.utils.markdown import table
 
@@ -39,7 +39,7 @@ def document(
     whole = [method for method in methods if method.label not in SHORTER]
     dense = next((method for method in whole if method.label == DENSE), None)
     compared = {method.label: _compared(method, dense) for method in whole}
-    lines = [f"# The methods of today: {task}", "", *_setting(task, whole or methods)]
+    lines = [f"# The methods of today: {task}", "", *_setting(task, methods)]
     lines += table(HEAD, [_cells(method, dense, compared.get(method.label)) for method in methods])
     lines += [multiplicity(compared.values()), "", *doubts]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
@@ -66,7 +66,11 @@ def _settings_of(found: Sequence[Finding]) -> list[str]:
     ]
 
 
-def _setting(task: str, methods: Sequence[Method]) -> list[str]:
+def _setting(task: str, every: Sequence[Method]) -> list[str]:
+    methods = [each for each in every if each.label not in OTHER_DENSE] or every
+    shorter, larger = ([each.label for each in every if each.label in those] for those in (SHORTER, LARGER))
+    share = f"; {', '.join(shorter)}: that share of the samples" if shorter else ""
+    batch = f"; {', '.join(larger)}: so many batches add up to one" if larger else ""
     usual, machines = shared(methods), dict.fromkeys(run.machine for run in runs_of(methods))
     steps = max(map(steps_of, runs_of(methods)))
     more = laid_over(runs_of(methods), TASKS[task], compositions(TASKS[task], None))
@@ -75,7 +79,7 @@ def _setting(task: str, methods: Sequence[Method]) -> list[str]:
     return [
         f"{usual.get('model')}{f' ({size})' if size else ''} with {methods[0].runs[0].record['parameters']:,} "
         f"parameters on {usual.get('data')}, {usual.get('workers')} virtual workers of {usual.get('batch size')} "
-        f"samples, {steps} steps; {', '.join(SHORTER)} see that share of the samples. The loss is that of the test "
+        f"samples, {steps} steps{share}{batch}. The loss is that of the test "
         "set at the end of the run, in nats; after its sign, the standard deviation over seeds. Bytes are "
         "those that a worker sends, and a learning rate is the largest of the run. "
         f"{told}Made by `wirebench "

@@ -9,6 +9,9 @@ from wirebench.errors import UserError
 DENSE, HALF, QUARTER, EIGHTH = "dense", "dense half", "dense quarter", "dense eighth"
 SHORTER = (HALF, QUARTER, EIGHTH)
 """Dense training on fewer tokens, its rate cooled to 0 by then: what a method's time is compared with."""
+LARGER = ("dense accumulation=2", "dense accumulation=4")
+"""Dense training on all tokens, in batches of so many backward passes: it exchanges a half, a quarter as often."""
+OTHER_DENSE = (*SHORTER, *LARGER)
 GPT = Task("gpt", "configs/tables/today_gpt.toml", 1, 3, None, 1_853_568, data=False)
 RESNET = Task("resnet", "configs/tables/convergence_quick.toml", 8, 3, None, 75_290)
 TASKS = {task.name: task for task in (GPT, RESNET)}
@@ -33,6 +36,7 @@ _ANYWHERE: dict[str, tuple[str, ...]] = {
     "powersgd": ("compressor.name=powersgd",),
     "quantised_sum": ("compressor.name=quantised_sum",),
     "diloco": ("compressor.name=none", *_OUTER),
+    "diloco momentum=0.5": ("compressor.name=none", *_OUTER, "scheduler.momentum=0.5"),
     "local_sgd": ("compressor.name=none", *_PLAIN_OUTER),
     "sparseloco": SPARSE,
     "streaming_diloco": ("compressor.name=none", *STREAMING),
@@ -110,12 +114,15 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
     "gpt": {
         **_ANYWHERE,
         # A half, a quarter and an eighth of the sequences, and one more, in which the cuts shift. The rate rises over
-        # as many steps as in the whole run.
-        HALF: ("compressor.name=none", "data.train_bytes=860288", "optimizer.warmup_epochs=0.1"),
-        QUARTER: ("compressor.name=none", "data.train_bytes=430208", "optimizer.warmup_epochs=0.2"),
-        EIGHTH: ("compressor.name=none", "data.train_bytes=213120", "optimizer.warmup_epochs=0.403846"),
+        # the same share of the steps as in the whole run.
+        HALF: ("compressor.name=none", "data.train_bytes=860288"),
+        QUARTER: ("compressor.name=none", "data.train_bytes=430208"),
+        EIGHTH: ("compressor.name=none", "data.train_bytes=213120"),
+        **{
+            label: ("compressor.name=none", f"data.batch_size={8 * times}", f"train.accumulation={times}")
+            for label, times in zip(LARGER, (2, 4), strict=True)
+        },
         **_PARTS_OF_SPARSELOCO,
-        "diloco momentum=0.5": ("compressor.name=none", *_OUTER, "scheduler.momentum=0.5"),
         "muon": ("compressor.name=none", *_MUON),
         "muloco momentum=0.5": ("compressor.name=none", *_MUON, *_OUTER, "scheduler.momentum=0.5"),
         # Beside AdamW a method leaves the momentum to it. DGC without its own is top-k, which has a row.

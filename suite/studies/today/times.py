@@ -14,7 +14,7 @@ from suite.studies.notes import NotedRun
 from suite.studies.significance import Comparison
 from suite.studies.today.curve import Pace, pace, steps_of
 from suite.studies.today.outcome import against, losses, multiplicity, runs_of
-from suite.studies.today.tasks import DENSE, SHORTER
+from suite.studies.today.tasks import DENSE, LARGER, OTHER_DENSE
 from wirebench.utils.markdown import table
 
 RATES = (0.1, 1.0, 10.0, 100.0)
@@ -65,8 +65,8 @@ def yardstick(methods: Sequence[Method], timed: Mapping[str, NotedRun] = NOTHING
 
 
 def sides(methods: Sequence[Method]) -> tuple[list[Method], list[Method]]:
-    """Dense training, of all tokens and of fewer, and everything else."""
-    dense = [method for method in methods if method.label in (DENSE, *SHORTER)]
+    """Dense training in all its forms, and everything else."""
+    dense = [method for method in methods if method.label in (DENSE, *OTHER_DENSE)]
     return dense, [method for method in methods if method not in dense]
 
 
@@ -78,7 +78,7 @@ def mean_pace(method: Method, gbit: float, by: Yardstick) -> Pace | None:
 
 
 def run_seconds(method: Method, gbit: float, by: Yardstick, overlapped: bool = False) -> float | None:
-    """Of a whole run; overlapped: with each exchange of gradients beside its backward pass."""
+    """Of a whole run; overlapped: with each exchange of gradients hidden by its backward pass as far as it lasts."""
     found = mean_pace(method, gbit, by)
     return None if found is None else (found.at_best if overlapped else found.seconds) * steps_of(method.runs[0])
 
@@ -89,18 +89,17 @@ def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
     left_out = [run.folder.name for run in untimed if run.folder not in by.quiet]
     refused = [f"Refused are the times of {', '.join(left_out)}, which break the rule of load.", ""] if left_out else []
     return [
-        "Milliseconds of a step, and of its exchange that comes after the backward pass, with nothing beside it; `at "
-        "best`: were each exchange of gradients beside its backward pass, max(0, exchange - backward):",
+        "Milliseconds of a step without overlap, and of its exchange after the backward pass; `at best`: were each "
+        "exchange of gradients overlapped with its backward pass, max(0, exchange - backward):",
         "",
         *table(
             ("method", "computing", *(f"{rate:g} Gbit/s" for rate in RATES)),
             [_paces(method, [mean_pace(method, rate, by) for rate in RATES]) for method in methods],
         ),
         f"Measured computing, simulated exchange: a worker's forward and backward pass take {1e3 * by.passes:.0f} ms, "
-        f"{by.words}, and its update and its compressor what they took beside those of its own run, of which a short "
-        "one that was alone counts before all; requests cost what the cost model says with one worker a machine. An "
-        "outer step with a delay overlaps its exchange with computing, and one without has no backward pass to hide it "
-        "beneath.",
+        f"{by.words}; its update and its compressor take what they took in a short run alone on the machine, or, "
+        "without one, in the whole run. Requests cost what the cost model says with one worker a machine. An outer "
+        "step overlaps its exchange with local steps if it has a delay, and else with nothing.",
         "",
         *refused,
     ]
@@ -123,26 +122,26 @@ def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
     dense, others = sides(methods)
     lines: list[str] = []
     for overlapped, head in (
-        (False, "nothing beside an exchange of gradients"),
-        (True, "all of it beside the backward pass"),
+        (False, "Without overlap"),
+        (True, "With each exchange of gradients overlapped with its backward pass"),
     ):
         cells = {each.title: [beside_dense(each, dense, rate, by, overlapped) for rate in RATES] for each in others}
         known = [each for those in cells.values() for each in those if each is not None]
         if not any(each.compared for each in known):
             continue
         rows = [[name, *("-" if each is None else each.words for each in those)] for name, those in cells.items()]
-        lines += [f"With {head}:", "", *table(("method", *(f"{rate:g} Gbit/s" for rate in RATES)), rows)]
+        lines += [f"{head}:", "", *table(("method", *(f"{rate:g} Gbit/s" for rate in RATES)), rows)]
         lines += [multiplicity(each.compared for each in known), ""]
     if not lines:
         needs = "three seeds, and a time, of both"
         return [f"Nothing is compared with dense training for the same time: that takes {needs}.", ""]
     return [
-        "Test loss over that of dense training for the same time: of the whole run, where the method takes as long or "
-        "longer; else on a line between the runs on all tokens, a half, a quarter and an eighth, whose rates are "
-        "cooled down to 0 too, by the logarithm of their time. A method's own exchanges of weights lie beside its "
-        "local steps only where it has a delay, and a method that clips a worker's whole gradient before it sends has "
-        "no exchange beside its backward pass. What takes less time than any dense run is held against the shortest. A "
-        "method's computing was measured once: times have no spread.",
+        "Test loss over that of the best dense training that took no longer. That is the run on all tokens, where the "
+        "method takes as long; else a point on a line, by the logarithm of time, between the runs on all tokens, a "
+        "half, a quarter and an eighth, each with its own schedule; or a run in larger batches, if that is better. "
+        "What takes less time than any dense run is held against the shortest. Exchanges of weights overlap with local "
+        "steps only where they have a delay, and a method that clips a worker's whole gradient before it sends cannot "
+        "overlap. A method's computing was measured once: times have no spread.",
         "",
         *lines,
     ]
@@ -152,7 +151,7 @@ class Beside(NamedTuple):
     """A method's loss and that of dense training for as long.
 
     ratio     of the means
-    name      on how many tokens dense training is
+    name      which dense training
     compared  whether they differ; None where one side has no seeds
     decides   false where the method is not better than a dense run that took longer
     within    whether the method had the time of the shortest dense run; false: the ratio is an upper bound
@@ -174,22 +173,24 @@ class Beside(NamedTuple):
 def beside_dense(
     method: Method, dense: Sequence[Method], rate: float, by: Yardstick, overlapped: bool
 ) -> Beside | None:
-    """The method beside dense training for as long at this link rate; None where one of them has no time or loss.
+    """The method beside the best dense training for as long at this link rate; None where a time or a loss lacks.
 
-    dense  that of all tokens, and of fewer
+    dense  all forms of it
     """
     took, mine = run_seconds(method, rate, by, overlapped), losses(method)
     timed = sorted(
         ((seconds, each) for each in dense if (seconds := run_seconds(each, rate, by, overlapped)) and losses(each)),
         key=lambda each: each[0],
     )
-    if took is None or not mine or not timed:
+    tokens = [each for each in timed if each[1].label not in LARGER]
+    if took is None or not mine or not tokens:
         return None
-    if took >= timed[-1][0] and timed[-1][1].label != DENSE:
+    if took >= tokens[-1][0] and tokens[-1][1].label != DENSE:
         return None  # the whole dense run has no time: what it comes to by then is not known
-    theirs, name = _dense_loss(took, timed)
+    larger = [(losses(each), each.label) for seconds, each in timed if each.label in LARGER and seconds <= took]
+    theirs, name = min([_dense_loss(took, tokens), *larger], key=lambda each: statistics.mean(each[0]))
     compared = against(mine, theirs)
-    within = took >= timed[0][0]
+    within = took >= tokens[0][0] or name in LARGER
     decides = within or compared is None or compared.said == "better"
     return Beside(statistics.mean(mine) / statistics.mean(theirs), name, compared, decides, within)
 

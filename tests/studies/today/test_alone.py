@@ -13,7 +13,7 @@ from suite.studies.series import options_of
 from suite.studies.today.alone import STEPS, TIMES, alone, timed
 from suite.studies.today.report import methods_of
 from suite.studies.today.run import Traced, completed, planned
-from suite.studies.today.tasks import HALF, SETTINGS, SHORTER
+from suite.studies.today.tasks import HALF, OTHER_DENSE, SETTINGS
 from suite.studies.today.tasks import STEPS as WHOLE
 from suite.studies.today.times import mean_pace, yardstick
 from tests.studies import verb
@@ -28,14 +28,14 @@ report = verb.report("today")
 def test_every_method_runs_once_and_shortly_unless_its_steps_change(part: str) -> None:
     task = TIMES[part]
     chosen = alone(task, None)
-    assert [each.label for each in chosen] == [label for label in SETTINGS[task.name] if label not in SHORTER]
+    assert [each.label for each in chosen] == [label for label in SETTINGS[task.name] if label not in OTHER_DENSE]
     for each in chosen:
         config = resolve(loader.load(ROOT / task.config, list(Traced(task, each, 0, (), None).words)))
         changes = config.compressor.name == "zero_one_adam"
         usual = 0 if task.name == "gpt" else WHOLE[task.name]
         assert config.train.max_steps == (usual if changes else STEPS), each.label
         assert not config.compressor.warmup and config.train.warmup_steps == 5
-    with pytest.raises(UserError, match=f"a step of {HALF} is that of dense; name that"):
+    with pytest.raises(UserError, match=f"--methods: {HALF} computes as dense does; name that"):
         alone(task, [HALF])
     options = completed(options_of("today", ["--task", part, "--methods", "dense", HALF, "topk", "--data", "x"]))
     cells = [each for each in planned(options, part) if isinstance(each, Traced)]
