@@ -30,9 +30,10 @@ class ChunkTopK(Method):
     k      entries of a whole chunk that are sent
     beta   e <- beta e + g before an exchange, e <- e - sent after it; below 1, what waits is forgotten slowly
 
-    A value is one of four for each layer: values within six standard deviations around the mean of what is sent fall
-    into four bins of equal width, and stand for the mean of their bin. What that cuts off stays in e. The authors cut
-    a matrix into squares of 64 x 64; here a chunk is as many neighbours of a layer, in the order of its memory.
+    A value is one of four for each layer: of what is sent, with mean m and standard deviation s (divided by n), bins
+    are centred on m - 3 s, m - 1.5 s, m and m + 1.5 s, the outer ones without end, and a value stands for the mean of
+    its bin. What that cuts off stays in e. The authors divide by n - 1, and cut a matrix into squares of 64 x 64; here
+    a chunk is as many neighbours of a layer, in the order of its memory.
 
     Memory: the residual e, 1 d; a padded copy of it while entries are chosen. Measures: kept_energy, the squares of
     what stays in e over the squares of what was to be sent.

@@ -39,6 +39,8 @@ class DeMo(Method):
     theirs also weighs each gradient in d, which makes no difference while the rate stays the same; a kernel of a
     convolution is a matrix of its output channels.
 
+    All ranks must compute alike, as with `powersgd`: a frequency near 0 has the sign of its rounding.
+
     Memory: the momentum, 1 d; while it works the spectrum, counts and signs, 3 d.
     """
 

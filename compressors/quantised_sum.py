@@ -7,12 +7,13 @@
 """
 
 from collections.abc import Iterator
+from functools import reduce
 from math import gcd
 
 from torch import Tensor
 from torch.nn.functional import pad
 
-from compressors.bits.narrow import Form, message_bytes, quantised, restored
+from compressors.bits.narrow import SCALE_BYTES, Form, message_bytes, quantised, restored
 from compressors.common.feedback import Feedback
 from compressors.sparse.base import check_bucket
 from wirebench.gradient.context import ExchangeContext
@@ -34,7 +35,7 @@ class QuantisedSum(Method):
               added it up, so that nothing is lost (LoCo keeps the former, and a moving average of it)
 
     A bucket is padded to a multiple of ranks times `chunk`, whatever its size (qgZ falls back to fp32 without a word).
-    Memory: with feedback the residual, 1 d; the gradient once more in fp32, and twice in few bits.
+    Memory: with feedback the residual, 1 d; while it works the gradient and what arrives of it in fp32, and few bits.
     """
 
     keeps: Keeps = "rounded"
@@ -60,7 +61,7 @@ class QuantisedSum(Method):
         with phase("update"):
             waiting = self.feedback.accumulate(bucket, world) if self.feedback else bucket.grad
             missing = -waiting.numel() % (world.size * self.chunk)
-            share, begin = pad(waiting.detach().clone().float(), (0, missing)), 0
+            share, begin = pad(waiting.detach().float(), (0, missing)), 0
             if self.feedback:
                 self.feedback.sent_all(bucket)
         for members in stages:
@@ -69,13 +70,13 @@ class QuantisedSum(Method):
                 empty = pieces[0][:0]
                 by_rank = dict(zip(members, pieces, strict=True))
                 parts = [by_rank.get(rank, empty) for rank in range(world.size)]
-            answers = yield Route(parts, values=sum(part.numel() for part in parts))
+            answers = yield Route(parts, values=sum(map(self._values, parts)))
             with phase("decode"):
-                share = _added([restored(answers[rank], self.chunk, self.form) for rank in members])
+                share = reduce(Tensor.add_, [restored(answers[rank], self.chunk, self.form) for rank in members])
                 begin += members.index(world.rank) * share.numel()
         with phase("encode"):
             message = self._coded(share, begin, bucket)
-        messages = yield Gather(message, values=message.numel())
+        messages = yield Gather(message, values=self._values(message))
         with phase("decode"):
             total = share.new_empty(share.numel() * world.size)
             for place, each in zip(self._places(world.size, share.numel()), messages, strict=True):
@@ -97,6 +98,11 @@ class QuantisedSum(Method):
             residual.add_((values - arriving)[: residual.numel()].nan_to_num_(0.0, 0.0, 0.0))
         return message
 
+    def _values(self, message: Tensor) -> int:
+        """Bytes of it that are no scales."""
+        each = message_bytes(self.chunk, self.chunk, self.form)
+        return message.numel() // each * (each - SCALE_BYTES)
+
     def _stages(self, rank: int, size: int) -> list[list[int]]:
         """By stage the ranks among which this one's share is cut and added up."""
         group = self._group(size)
@@ -111,10 +117,3 @@ class QuantisedSum(Method):
         group = self._group(size)
         for rank in range(size):
             yield (rank % group * (size // group) + rank // group) * length
-
-
-def _added(parts: list[Tensor]) -> Tensor:
-    total = parts[0]
-    for part in parts[1:]:
-        total = total.add_(part)
-    return total

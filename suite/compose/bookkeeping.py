@@ -4,12 +4,15 @@ import dataclasses
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import cast
 
+from suite.compose.resolve import scheduler_of
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
 from wirebench.config import loader
 from wirebench.config.loader import Config
 from wirebench.exchange.lane import Lane
+from wirebench.gradient.schedule import OuterRule
 from wirebench.record.archive import archive_previous_run
 from wirebench.record.writer import NullRecord, RunRecord, run_directory
 from wirebench.telemetry.environment import capture
@@ -40,17 +43,25 @@ def traffic_of(settings: Config, engine: Engine, worker: Replica) -> Traffic:
 def residual_watch_of(
     settings: Config, lanes: list[Lane], warnings: list[str], progress: Progress | NullProgress, begin: int
 ) -> ResidualWatch | None:
-    """What warns where the residual grows without bound; None for a method that has none that could."""
-    setting = lanes[0].compressor.bounded_by if lanes else ""
-    if not setting:
+    """What warns where the residual grows without bound; None for a method that has none that could.
+
+    None, too, for weights' differences that are under way for some steps: the residual then is the exchange's own.
+    """
+    compressor = lanes[0].compressor if lanes else None
+    if compressor is None or not compressor.bounded_by or compressor.keeps == "partly":  # which fades
+        return None
+    scheduler = scheduler_of(settings)
+    rule = cast(OuterRule, scheduler) if scheduler.mode == "outer" else None
+    if rule is not None and rule.delay:
         return None
 
     def warn(text: str) -> None:
         warnings.append(text)
         progress.note(f"warning: {text}")
 
-    density = lanes[0].compressor.sent_share(lanes[0].flat.numel)
-    return ResidualWatch(settings.compressor.name, setting, density, warn, begin, lanes[0].world.size)
+    density, setting = compressor.sent_share(lanes[0].flat.numel), compressor.bounded_by
+    every = rule.every if rule is not None else 1
+    return ResidualWatch(settings.compressor.name, setting, density, warn, begin, lanes[0].world.size, every)
 
 
 def record_of(

@@ -1,6 +1,6 @@
 """What trains on a CPU trains on a GPU, to the same losses: compressors, schedules, NCCL, ranks that share a GPU."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -50,10 +50,10 @@ def on_schedule(name: str) -> list[str]:
     return [f"scheduler.name={name}", *(["scheduler.every=2"] if name == "outer" else [])]
 
 
-def agree(folder: Path, words: list[str], tolerance: float = 1e-3) -> None:
+def agree(folder: Path, words: list[str], tolerance: float = 1e-3, base: Sequence[object] = BASE) -> None:
     """Losses on the GPU are those on the CPU, and the same to the bit when it runs again."""
     for name, device in (("cpu", "cpu"), ("cuda", "cuda"), ("again", "cuda")):
-        told = [*BASE, *words, f"engine.device={device}", "engine.threads=1", f"output.dir={folder / name}"]
+        told = [*base, *words, f"engine.device={device}", "engine.threads=1", f"output.dir={folder / name}"]
         assert here(2, told) == 0
     assert losses(folder / "again") == losses(folder / "cuda")
     assert losses(folder / "cuda") == pytest.approx(losses(folder / "cpu"), rel=tolerance)
@@ -78,7 +78,11 @@ def test_every_compressor_trains_alike_on_a_gpu(name: str, schedule: str, tmp_pa
 
 @pytest.mark.parametrize("name", sorted(set(compressors.available()) - BY_VALUE))
 def test_no_step_waits_for_the_gpu(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After the first steps, which plan: whatever waits raises there."""
+    never_waiting(monkeypatch, [*BASE, *settings(name), "scheduler.name=sync_easgd", f"output.dir={tmp_path}"])
+
+
+def never_waiting(monkeypatch: pytest.MonkeyPatch, words: list[object]) -> None:
+    """Train 12 steps. After the first ones, which plan, whatever waits raises."""
     begin = Trainer.begin_step
 
     def begun(run: Trainer, epoch: int) -> None:
@@ -86,11 +90,22 @@ def test_no_step_waits_for_the_gpu(name: str, tmp_path: Path, monkeypatch: pytes
         begin(run, epoch)
 
     monkeypatch.setattr(Trainer, "begin_step", begun)
-    told = ["train.max_steps=12", "engine.device=cuda", "scheduler.name=sync_easgd", f"output.dir={tmp_path}"]
     try:
-        assert here(2, [*BASE, *settings(name), *told]) == 0
+        assert here(2, [*words, "train.max_steps=12", "engine.device=cuda"]) == 0
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+GPT = [
+    ROOT / "configs/tables/today_gpt.toml", "model.depth=2", "model.width=64", "model.context=32", "data.length=32",
+    "data.train_bytes=20000", "data.batch_size=4", "data.eval_batch_size=512",
+    "train.eval_every=0", "train.warmup_steps=1",
+]  # fmt: skip
+
+
+def test_a_language_model_trains_alike_and_nothing_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agree(tmp_path, ["train.max_steps=12"], base=GPT)
+    never_waiting(monkeypatch, [*GPT, "train.max_steps=12", f"output.dir={tmp_path / 'waits'}"])
 
 
 @pytest.mark.parametrize("name", [name for name in schedulers.available() if name != "native"])

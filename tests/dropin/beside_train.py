@@ -119,6 +119,9 @@ def main() -> None:
         for name in sys.argv[1:]:
             settings = config(name, str(Path(folder) / name))
             model, hook, begun = through_hook(name, settings)
+            if compressors.build(name).makes_update:
+                untouched = zip(begun, network().parameters(), strict=True)
+                assert all(torch.equal(a, b) for a, b in untouched), f"{name}: dense steps at a rate for updates"
             run = compose(settings, engine)
             assert same_cut(run, hook), name
             theirs = list(through_train(run, begun).parameters())

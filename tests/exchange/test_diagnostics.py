@@ -57,6 +57,14 @@ def test_a_dense_exchange_has_no_error_and_holds_nothing_back():
     assert Health(workers).read(0) == {"health/compression_error": pytest.approx(0, abs=1e-6), "health/density": 1.0}
 
 
+@pytest.mark.parametrize("name", ["lion_sign", "dion", "zero_one_adam"])
+def test_of_an_update_only_its_density_is_told(name: str) -> None:
+    """It is no average of gradients, and a momentum is no residual."""
+    workers = lanes(3, name=name)
+    step(workers, 0, [torch.randn(NUMEL) for _ in workers])
+    assert set(Health(workers).read(0)) == {"health/density"}
+
+
 def test_top_k_by_hand():
     workers = lanes(2, name="topk", density=2 / NUMEL)
     step(workers, 0, [spiky([0, 1]), spiky([0, 5])])

@@ -16,10 +16,14 @@ import schedulers
 import train
 from schedulers.outer import Outer
 from tests.exchange.lanes import LAYERS, Net, images, lanes_of, loss_of, one_step
+from wirebench.exchange import outer
 from wirebench.exchange.anchored import NEVER
+from wirebench.exchange.driver import Steps
 from wirebench.exchange.lane import Lane
 from wirebench.exchange.outer import OuterSteps
+from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.error_memory import RESIDUAL
+from wirebench.gradient.flat import Bucket
 from wirebench.gradient.schedule import LayerCost
 from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.timeline import Timeline
@@ -47,24 +51,41 @@ def local_step(models, optimizers, step):
         optimizer.step()
 
 
-def by_hand(size, steps, rule):
-    """DiLoCo with whole models, PyTorch's SGD outside: all weights, then the anchor."""
+def by_hand(size, steps, rule, cuts):
+    """DiLoCo with whole models, PyTorch's SGD outside: all weights, then the anchor.
+
+    cuts  by fragment the places of its parameters; fragment f is sent after steps H - 1 + f H / F, and H later each
+    """
     models = [Net() for _ in range(size)]
     optimizers = [sgd(model) for model in models]
     anchor = [nn.Parameter(p.detach().clone()) for p in models[0].parameters()]
     outside = torch.optim.SGD(anchor, rule.rate, momentum=rule.momentum, nesterov=rule.nesterov)
-    for step in range(steps):
-        local_step(models, optimizers, step)
-        if (step + 1) % rule.every:
-            continue
-        for place, p in enumerate(anchor):
-            moved = [p.detach() - list(model.parameters())[place].detach() for model in models]
-            p.grad = torch.stack(moved).sum(0) / size
+    weights = [list(model.parameters()) for model in models]
+    first = [rule.every - 1 + number * rule.every // rule.fragments for number in range(len(cuts))]
+    sent: dict[int, list[Tensor]] = {}
+
+    def apply(places):
+        outside.zero_grad()
+        for place, mean in zip(places, sent.pop(places[0]), strict=True):
+            anchor[place].grad = mean
         outside.step()
         with torch.no_grad():
-            for model in models:
-                for mine, p in zip(model.parameters(), anchor, strict=True):
-                    mine.lerp_(p, 1 - rule.keep)
+            for each in weights:
+                for place in places:
+                    each[place].lerp_(anchor[place], 1 - rule.keep)
+
+    for step in range(steps):
+        local_step(models, optimizers, step)
+        for begin, places in zip(first, cuts, strict=True):
+            if rule.delay and step in range(begin + rule.delay, steps, rule.every):
+                apply(places)
+            if step in range(begin, steps, rule.every):
+                sent[places[0]] = [
+                    torch.stack([anchor[place].detach() - each[place].detach() for each in weights]).sum(0) / size
+                    for place in places
+                ]
+                if not rule.delay:
+                    apply(places)
     return [list(model.parameters()) for model in models], [p.detach() for p in anchor]
 
 
@@ -79,17 +100,23 @@ def close(ours: list[Tensor], theirs: list[Tensor]) -> bool:
         Outer(every=2),
         Outer(every=3, rate=1.0, momentum=0.0, nesterov=False),
         Outer(every=2, rate=0.5, momentum=0.8, nesterov=False, keep=0.25),
+        Outer(every=4, fragments=2, delay=3, keep=0.5),
+        Outer(every=3, fragments=2, delay=1),
     ],
-    ids=["diloco", "local sgd", "heavy ball, half kept"],
+    ids=["diloco", "local sgd", "heavy ball, a quarter kept", "streaming, half kept", "streaming"],
 )
 def test_the_update_is_the_papers(rule: Outer, size: int) -> None:
-    models, lanes = lanes_of(size, [LAYERS])
+    groups = [range(2), range(2, len(LAYERS))] if rule.fragments > 1 else [LAYERS]
+    models, lanes = lanes_of(size, groups)
     optimizers = [sgd(model) for model in models]
     driver = OuterSteps(lanes, optimizers, rule, clock(), overlaps=False)
-    for step in range(7):
+    for step in range(13):
         one_step(driver, models, optimizers, step)
-        assert [len(log) for log in driver.take_logs()] == [int((step + 1) % rule.every == 0)] * size
-    weights, anchor = by_hand(size, 7, rule)
+        if rule.fragments == 1:
+            assert [len(log) for log in driver.take_logs()] == [int((step + 1) % rule.every == 0)] * size
+    names = [name for name, _ in models[0].named_parameters()]
+    cuts = [[names.index(lanes[0].flat.layers[place].name) for place in group] for group in groups]
+    weights, anchor = by_hand(size, 13, rule, cuts)
     for model, expected in zip(models, weights, strict=True):
         assert close(list(model.parameters()), expected)
     with driver.evaluation_view():
@@ -112,6 +139,40 @@ def test_sgd_that_is_averaged_after_each_step_is_dense_training() -> None:
         together.step()
     assert close(list(models[2].parameters()), list(dense.parameters()))
     driver.close()
+
+
+def test_a_rule_of_ones_own_counts_its_exchanges_and_goes_on_counting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a method does in turn it does from one exchange to the next, whenever the rule says that one is due."""
+
+    class PostLocal(Outer):
+        def starts(self, fragment: int, step: int) -> bool:
+            return step < 3 or super().starts(fragment, step)
+
+    noted: list[int] = []
+    average = outer._average
+
+    def noting(lane: Lane, fragment: Bucket, world: ExchangeContext) -> Steps:
+        noted.append(world.step)
+        return average(lane, fragment, world)
+
+    monkeypatch.setattr(outer, "_average", noting)
+    rule, state = PostLocal(every=4), dict[str, Any]()
+    for steps in (range(4), range(4, 12)):
+        models, lanes = lanes_of(1, [LAYERS])
+        optimizers = [sgd(models[0])]
+        driver = OuterSteps(lanes, optimizers, rule, clock(), overlaps=False)
+        if state:
+            driver.holders[0].load_state_dict(state)
+        for step in steps:
+            one_step(driver, models, optimizers, step)
+        state = driver.holders[0].state_dict()
+        driver.close()
+    assert noted == [0, 1, 2, 3, 4, 5]
+    models, lanes = lanes_of(1, [range(2), range(2, len(LAYERS))])
+    cut_anew = OuterSteps(lanes, [sgd(models[0])], rule, clock(), overlaps=False)
+    cut_anew.holders[0].load_state_dict(state)
+    assert cut_anew.holders[0].sent.tolist() == [6, 6]
+    cut_anew.close()
 
 
 @pytest.mark.parametrize("threads", [False, True])

@@ -121,12 +121,13 @@ def test_text_of_ones_own(tmp_path: Path) -> None:
     assert data.build("text", str(tmp_path), length=4, suffix="").train_size > 8 * own.train_size * 0.9
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "root", "options", "words"),
     [
         ("text", "", {}, "data.root: 'text' needs a folder"),
         ("text", "EMPTY", {}, "has no file that ends in '.txt'"),
+        ("text", "SHORT", {}, "has 100 bytes of text, of which none is for testing"),
         ("python_sources", "x", {}, "data.root: 'python_sources' takes none"),
         ("python_sources", "", {"length": 0}, "data.length: needs at least 1"),
         ("python_sources", "", {"train_bytes": 10**12}, "data.train_bytes: the training split has"),
@@ -134,8 +135,10 @@ def test_text_of_ones_own(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_text(name: str, root: str, options: dict[str, int], words: str, tmp_path: Path) -> None:
+    if root == "SHORT":
+        (tmp_path / "a.txt").write_text(100 * "x")
     with pytest.raises(UserError, match=words):
-        data.build(name, str(tmp_path) if root == "EMPTY" else root, **options)
+        data.build(name, str(tmp_path) if root in ("EMPTY", "SHORT") else root, **options)
 
 
 # --- All of it

@@ -3,13 +3,19 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 import compressors
+from suite.compose.bookkeeping import residual_watch_of
+from suite.compose.resolve import compressor_of
 from tests.distributed.launch import CONFIG, here
-from wirebench.training.residual_watch import ResidualWatch
+from wirebench.config import loader
+from wirebench.training.progress import NullProgress
+from wirebench.training.residual_watch import TURNOVERS, ResidualWatch
 
 
 def watch(norm_at: Callable[[int], float], steps: int, density: float | None = 0.01) -> list[str]:
@@ -72,6 +78,34 @@ def test_norms_outlive_a_resume_but_not_another_number_of_ranks(size: int, warni
     for step in range(300, 600):
         after.look(step, lambda step=step: torch.tensor([float(step)]))  # type: ignore[misc]
     assert len(said) == warnings
+
+
+def test_under_local_steps_it_waits_for_as_many_exchanges():
+    said: list[str] = []
+    guard = ResidualWatch("topk", "density", 0.1, said.append, every=30)
+    for step in range(2000):
+        guard.look(step, lambda step=step: torch.tensor([float(step)]))  # type: ignore[misc]
+    assert said[0].startswith("step 1500:")
+
+
+@pytest.mark.parametrize(
+    ("words", "watched"),
+    [
+        (["compressor.name=topk", "scheduler.name=outer", "scheduler.every=4"], 4),
+        (["compressor.name=topk", "scheduler.name=outer", "scheduler.every=4", "scheduler.delay=1"], 0),
+        (["compressor.name=chunk_topk", "scheduler.name=outer", "scheduler.every=4"], 0),
+        (["compressor.name=chunk_topk", "compressor.beta=1"], 1),
+        (["compressor.name=topk"], 1),
+    ],
+)
+def test_what_is_watched(words: list[str], watched: int) -> None:
+    """Not what fades, nor what an exchange is at work on; local steps have fewer exchanges than steps."""
+    settings = loader.load(CONFIG, words)
+    lane: Any = SimpleNamespace(compressor=compressor_of(settings), flat=SimpleNamespace(numel=10_000))
+    lane.world = SimpleNamespace(size=2)
+    guard = residual_watch_of(settings, [lane], [], NullProgress(), 0)
+    turnovers = TURNOVERS / lane.compressor.sent_share(10_000)
+    assert (guard.settled_steps if guard else 0) == pytest.approx(watched * turnovers)
 
 
 def test_methods_without_a_residual_are_left_alone():

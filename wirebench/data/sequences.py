@@ -17,7 +17,7 @@ class ByteSequences:
 
     Sample i begins at byte i * length. In training all begin further on by a shift below `length` that the seed and the
     epoch draw, so that the cuts lie elsewhere in each epoch. Samples are int64 (N, length), labels likewise: the bytes
-    one further on.
+    one further on. The texts move to the device once, so that nothing waits for a GPU.
     """
 
     num_classes = BYTES
@@ -36,6 +36,7 @@ class ByteSequences:
                     f"data.length: the {name} split has {len(text)} bytes, too few for sequences of {length}"
                 )
         self.length, self._texts = length, {True: train, False: test}
+        self._on_device: dict[tuple[bool, torch.device], Tensor] = {}
         # A shift and the last label lie within the text.
         self.train_size, self.test_size = len(train) // length - 1, (len(test) - 1) // length
 
@@ -52,7 +53,15 @@ class ByteSequences:
         if train:
             drawn = torch.randint(self.length, (), generator=generator("byte sequences", key.seed, key.epoch))
             shift = int(drawn)
-        places = torch.arange(self.length + 1)
+        text, places = self._move(train, device), shift + torch.arange(self.length + 1, device=device)
         for index in index_batches:
-            rows = self._texts[train][index[:, None] * self.length + shift + places].to(device, torch.int64)
+            begins = self.length * index.to(device, non_blocking=True)
+            rows = text[begins[:, None] + places].to(torch.int64)
             yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+    def _move(self, train: bool, device: torch.device) -> Tensor:
+        """The split on the device, copied there the first time."""
+        place = train, device
+        if place not in self._on_device:
+            self._on_device[place] = self._texts[train].to(device)
+        return self._on_device[place]

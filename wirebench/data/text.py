@@ -35,6 +35,11 @@ class Text(ByteSequences):
         for path in files:
             _add(path, path.relative_to(folder).as_posix(), texts)
         train, test = (_as_tensor(texts[part]) for part in (True, False))
+        if not len(test):
+            raise UserError(
+                f"data.root: {root} has {len(train):,} bytes of text, of which none is for testing: that is one block "
+                f"of {BLOCK:,} bytes in {TEST_SHARE}, by chance; give it more text"
+            )
         super().__init__(train, test, length, train_bytes)
 
 

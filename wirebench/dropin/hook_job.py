@@ -149,7 +149,8 @@ class HookJob:
     def _mean(self, buffer: Tensor) -> Steps:
         total = yield from self.server.serve(Sum(buffer))
         assert isinstance(total, Tensor)
-        return total.div_(self.engine.size)
+        # A learning rate that is meant for updates is none for gradients.
+        return total.zero_() if self.compressor.makes_update else total.div_(self.engine.size)
 
     def _exchange(self, given: dist.GradBucket, epoch: int) -> Steps:
         assert self._meter is not None

@@ -25,6 +25,7 @@ class Anchored:
     anchor    the weights that the outer optimizer updates; velocity: its momentum; all flat, in backward order
     message   a fragment's difference, and later the ranks' mean of it
     due       by fragment, the step after which its mean is applied; NEVER: nothing is under way
+    sent      by fragment, how often it was exchanged
     """
 
     exchanges: ClassVar[str] = "weights' differences"
@@ -39,6 +40,7 @@ class Anchored:
         self.velocity = torch.zeros_like(self.param)
         self.message = torch.zeros_like(self.param)
         self.due = torch.full((len(lane.buckets),), NEVER, dtype=torch.int64)
+        self.sent = torch.zeros_like(self.due)
         self.own: Tensor | None = None
         """The rank's weights while the model holds the anchor."""
 
@@ -53,7 +55,7 @@ class Anchored:
         mine = {"weights": weights, "optimizer": self.optimizer.state_dict()}
         shared = {
             "anchor": self.anchor, "velocity": self.velocity, "message": self.message,
-            "due": self.due, "cuts": self._cuts(), "rhythm": self._rhythm(),
+            "due": self.due, "sent": self.sent, "cuts": self._cuts(), "rhythm": self._rhythm(),
         }  # fmt: skip
         return {
             **self.lane.compressor.state_dict(),
@@ -85,6 +87,7 @@ class Anchored:
         self.anchor.copy_(self.param)
         self.velocity.zero_()
         self.due.fill_(NEVER)
+        self.sent.zero_()
 
     def _load(self, state: Mapping[str, Any]) -> None:
         """Weights and what belongs to them."""
@@ -92,6 +95,9 @@ class Anchored:
         self.optimizer.load_state_dict(state[f"{_OWN}optimizer"])
         for name, mine in (("anchor", self.anchor), ("velocity", self.velocity), ("message", self.message)):
             mine.copy_(state[f"{_SHARED}{name}"])
+        # Fragments that are cut anew go on with the number of the last one; of before it was saved: with the first.
+        sent = state.get(f"{_SHARED}sent", torch.zeros(1))
+        self.sent.copy_(sent) if sent.shape == self.sent.shape else self.sent.fill_(int(sent.max()))
 
     def _go_on(self, state: Mapping[str, Any], recounts: bool = False) -> None:
         """Wait for the means that are under way, or apply them now although their delay is not over.
@@ -132,6 +138,11 @@ class Anchored:
         """
         weights, held = self.param if self.own is None else self.own, self.lane.compressor.magnitude()
         return None if held is None else held + float((weights - self.anchor).abs().sum(dtype=torch.float64))
+
+    def next_exchange(self, fragment: int) -> int:
+        """The number of the exchange that begins, the fragment's first being 0."""
+        self.sent[fragment] += 1
+        return int(self.sent[fragment]) - 1
 
     def put(self, bucket: Bucket) -> Bucket:
         """The fragment's difference, in place of its gradient."""

@@ -39,11 +39,18 @@ class Health:
           health/density            share of the entries of G that are not 0
           health/topk_overlap       share of them that are among the equally many largest of m
         (the last two of the compressed tensors only), and compressor/NAME for every number in the method's `measures`.
+        Of a method that returns updates, which are no average of gradients, only the density and these.
         Every rank calls it, and all get the same numbers.
         """
         if not self.lanes or not self.lanes[0].world.measuring:
             return {}
         first = self.lanes[0]
+        reading = _of_update(first) if first.compressor.makes_update else self._of_average(first)
+        reading |= self._own()
+        self.history[step] = reading
+        return reading
+
+    def _of_average(self, first: Lane) -> dict[str, float]:
         given = self._mean([lane.given for lane in self.lanes])
         applied = first.flat.grad
         reading = {"health/compression_error": _share(given - applied, given)}
@@ -55,10 +62,7 @@ class Health:
             offered = applied + waiting
             reading["health/residual_norm"] = squares.sqrt().item()
             reading["health/residual_share"] = _share(waiting, offered)
-        reading |= _selection(first, applied, offered)
-        reading |= self._own()
-        self.history[step] = reading
-        return reading
+        return reading | _selection(first, applied, offered)
 
     def summary(self) -> dict[str, Any] | None:
         """Last value and mean of every number; None without a reading."""
@@ -118,6 +122,12 @@ def _selection(lane: Lane, applied: Tensor, offered: Tensor) -> dict[str, float]
         largest = torch.topk(magnitudes, count, sorted=False).indices
         reading["health/topk_overlap"] = int(sent[largest].count_nonzero()) / count
     return reading
+
+
+def _of_update(lane: Lane) -> dict[str, float]:
+    """How much of an update is not 0."""
+    applied = lane.flat.grad
+    return {name: value for name, value in _selection(lane, applied, applied).items() if name == "health/density"}
 
 
 def _share(part: Tensor, whole: Tensor) -> float:

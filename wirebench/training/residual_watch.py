@@ -32,15 +32,17 @@ class ResidualWatch:
     warn     called with the warning, once
     begin    the first step that counts: during a warm-up more is sent, and after it the residual grows
     size     number of ranks
+    every    steps from one exchange to the next
     """
 
     def __init__(
-        self, name: str, setting: str, density: float | None, warn: Callable[[str], None], begin: int = 0, size: int = 1
-    ) -> None:
+        self, name: str, setting: str, density: float | None, warn: Callable[[str], None], begin: int = 0,
+        size: int = 1, every: int = 1,
+    ) -> None:  # fmt: skip
         self.size = size
         self.name, self.setting, self.warn, self.begin = name, setting, warn, begin
         share = max(density or USUAL_DENSITY, LEAST_DENSITY)
-        self.settled_steps = int(TURNOVERS / share)
+        self.settled_steps = int(TURNOVERS / share) * every
         self.norms: dict[int, float] = {}
         self.first: int | None = None
         self.warned = False

@@ -43,6 +43,36 @@ def test_what_arrives_is_what_was_said_to_and_near(form: Any) -> None:
     assert torch.equal(arriving[256:320], torch.zeros(64))
 
 
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("scale", [1e-34, 1e-38, 1e-41, 1e-42, 1e-44])
+def test_tiny_numbers_are_near_or_nothing(form: Any, scale: float) -> None:
+    values = gradients(1, 1024)[0] * scale
+    message, arriving = quantised(values, 64, form)
+    assert torch.equal(restored(message, 64, form), arriving) and bool(arriving.isfinite().all())
+    assert bool(arriving.any()) == (scale > 1e-36)
+    assert bool(((values - arriving).abs() <= values.abs().amax()).all())
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_what_waits_of_a_gradient_that_has_ended_fades(form: Any) -> None:
+    """The residual of a chunk shrinks with every step down to where fp32 ends."""
+    methods = [QuantisedSum(form, chunk=64) for _ in range(2)]
+    exchange(methods, gradients(2, 256))
+    for _ in range(60):
+        assert all(bool(each.isfinite().all()) for each in exchange(methods, [torch.zeros(256)] * 2))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_without_feedback_the_average_is_near(form: Any) -> None:
+    given = gradients(4, 1000)
+    results = exchange([QuantisedSum(form, chunk=64, feedback=False) for _ in range(4)], given)
+    assert all(torch.equal(result, results[0]) for result in results)
+    wanted = torch.stack(given).mean(0)
+    # A worker's rounding and that of the sum, half a step of the largest entry each.
+    largest = max(float(each.abs().max()) for each in given)
+    assert float((results[0] - wanted).abs().max()) < STEP[form] * largest
+
+
 def test_int4_by_hand() -> None:
     values = torch.tensor([7.0, -7.0, 3.4, -0.6])
     message, arriving = quantised(values, 4, "int4")
@@ -83,6 +113,9 @@ def test_a_rank_sends_what_it_says_and_less_between_machines(group: int) -> None
     if group:
         assert [part.numel() > 0 for part in routes[0].parts] == [True, True, False, False]
         assert [part.numel() > 0 for part in routes[1].parts] == [True, False, True, False]
+    # A byte has two numbers; 256 of them have a scale of four bytes, which is no value.
+    assert [request.values for request in mine if not isinstance(request, Route)] == [8192 // 2 // 4]
+    assert [route.values for route in routes] == ([4096, 2048] if group else [4096])
     assert methods[0].wire_bytes(8192, 4) == first + (first // 2 if group else 0) + first // 4
 
 
