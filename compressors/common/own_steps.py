@@ -18,12 +18,10 @@ class OwnSteps(Method):
     """The own number of a step, less the world's; None until the first exchange tells."""
 
     def own_step(self, step: int) -> int:
-        """The number of the world's step `step`, which begins: from 0 with the first one that this method sees, and
-        without a leap where the world changes.
-        """
+        """The number of the world's step `step`, which begins; from 0, and without a leap where the world changes."""
         if self._ahead is None:
             begun = self.shared.get(STEPS)
-            self._ahead = int(begun or 0) - step
+            self._ahead = 0 if begun is None else int(begun) - step
         self.shared[STEPS] = torch.tensor([step + self._ahead + 1])
         return step + self._ahead
 

@@ -44,7 +44,8 @@ def _claims(sections: Sequence[Section]) -> str:
     said = f"**{_how_many(papers)} claims of papers, in {studies} studies:** {_by_state(papers)}"
     said += f"; of {_how_many(own)} claims of the suite's own {_by_state(own)}" if own else ""
     broken = any(count.broken for count in counted(sections).values())
-    return said + (f"; in brackets: {BROKEN} of trust." if broken else ".")
+    said += f"; in brackets: {BROKEN} of trust." if broken else "."
+    return f"{said} A verdict is about what ran here, which is mostly smaller than what the papers ran."
 
 
 def _how_many(counts: Mapping[State, Count]) -> int:

@@ -95,7 +95,6 @@ def through_train(run: Trainer, begun: Sequence[Tensor]) -> nn.Module:
     with torch.no_grad():
         for parameter, value in zip(worker.model.parameters(), begun, strict=True):
             parameter.copy_(value)
-    run.state.step = DENSE_STEPS
     run.step_log.progress = NullProgress()  # its lines would stand between the results
     run.start_clock()
     batches = iter([batch(step) for step in range(DENSE_STEPS, STEPS)])

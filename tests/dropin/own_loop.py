@@ -133,6 +133,34 @@ def residuals_survive_a_restart() -> None:
         assert torch.equal(finished(model, sync), whole), (compressor, scheduler)
 
 
+def local_steps_clip_each_ranks_own_gradient() -> None:
+    """Local SGD by hand: clip, step, and average the weights after every third step."""
+    model, plain = network(), network()
+    mine, theirs = (torch.optim.SGD(each.parameters(), RATE) for each in (model, plain))
+    every = schedulers.build("outer", every=3, rate=1.0, momentum=0.0, nesterov=False)
+    sync = wirebench.synchronise(model, compressors.build("none"), every, optimizer=mine)
+    for step in range(6):
+        for each, optimizer in ((model, mine), (plain, theirs)):
+            optimizer.zero_grad()
+            loss_of(each, step).backward()
+            assert nn.utils.clip_grad_norm_(each.parameters(), 0.1) > 0.1
+        sync.step(mine)
+        theirs.step()
+        if step % 3 == 2:
+            nn.utils.vector_to_parameters(mean(nn.utils.parameters_to_vector(plain.parameters())), plain.parameters())
+    expected = nn.utils.parameters_to_vector(plain.parameters())
+    assert torch.allclose(finished(model, sync), expected, atol=1e-6)
+
+
+def mean(values: Tensor) -> Tensor:
+    """Over all ranks."""
+    if ENGINE == "horovod":
+        return torch.stack(hvd.allgather(values.detach()).chunk(hvd.size())).mean(0)
+    total = values.detach().clone()
+    dist.all_reduce(total)
+    return total / dist.get_world_size()
+
+
 def an_overflow_on_one_rank_skips_the_step_on_all_and_spoils_no_residual() -> None:
     results = []
     for scaled in (False, True):
@@ -210,6 +238,7 @@ CASES: list[Callable[[], None]] = [
     every_scheduler_trains_alike_on_all_ranks,
     a_delayed_update_has_the_rate_of_its_step,
     residuals_survive_a_restart,
+    local_steps_clip_each_ranks_own_gradient,
     an_overflow_on_one_rank_skips_the_step_on_all_and_spoils_no_residual,
     evaluation_between_steps_is_no_step,
     values_that_come_from_elsewhere_stay,

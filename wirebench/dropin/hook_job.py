@@ -156,7 +156,9 @@ class HookJob:
         assert self._meter is not None
         param = weights(given.parameters()) if self.compressor.reads_weights else given.buffer().new_empty(0)
         bucket = self._buckets.bucket(given, param)
-        world = ExchangeContext(self.engine.ranks[0], self.engine.size, self.steps, epoch, self.seed)
+        # The compressor's first step is 0: of the dense ones before it knows nothing.
+        step = self.steps - DENSE_STEPS
+        world = ExchangeContext(self.engine.ranks[0], self.engine.size, step, epoch, self.seed)
         clock = self._meter.clock
         exchange = conformance.exchange(self.compressor, bucket, world)
         return advance(exchange, self.server.serve, lambda: clock.phase("compress", "compress"))

@@ -28,7 +28,8 @@ def fronts(methods: Sequence[Method], by: Yardstick) -> list[str]:
     for rate in RATES:
         costs[f"time at {rate:g} Gbit/s"] = seconds(rate, overlapped=False)
         costs[f"time at {rate:g} Gbit/s, overlapped"] = seconds(rate, overlapped=True)
-    found = {name: marked(methods, cost, 0.0 if cost is bytes_of else ALIKE) for name, cost in costs.items()}
+    every = {name: marked(methods, cost, 0.0 if cost is bytes_of else ALIKE) for name, cost in costs.items()}
+    found = {name: each for name, each in every.items() if each.known > 1}
     return [
         "The Pareto front: no method reaches a smaller mean loss at a lower cost of the whole run, the cheapest first. "
         "`near`: costs more than a method on the front, and its mean loss is no smaller, but its seeds do not tell the "

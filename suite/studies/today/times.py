@@ -47,12 +47,10 @@ class Yardstick(NamedTuple):
         if not self.runs:
             return "no run keeps the rule of load"
         each = sorted(1e3 * passes_seconds(run) for run in self.runs)
+        of = f"the median of {len(each)} runs, {each[0]:.0f} to {each[-1]:.0f}" if len(each) > 1 else "of one run"
         busy = max((load["others_cores"] for run in self.runs for load in run.has("load") or ()), default=0.0)
         cores = max((load["cores"] for run in self.runs for load in run.has("load") or ()), default=0)
-        return (
-            f"the median of {len(each)} runs, {each[0]:.0f} to {each[-1]:.0f}, beside which at most {busy:.2f} of "
-            f"{cores} cores were busy with something else"
-        )
+        return f"{of}, beside which at most {busy:.2f} of {cores} cores were busy with something else"
 
 
 def yardstick(methods: Sequence[Method], timed: Mapping[str, NotedRun] = NOTHING) -> Yardstick:
@@ -85,6 +83,8 @@ def run_seconds(method: Method, gbit: float, by: Yardstick, overlapped: bool = F
 
 def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
     """Milliseconds of a mean step by the link rate."""
+    paces_of = [(method, [mean_pace(method, rate, by) for rate in RATES]) for method in methods]
+    known = [each for each in paces_of if any(each[1])]
     untimed = [run for run in runs_of(methods) if run.note["label"] not in by.timed]
     left_out = [run.folder.name for run in untimed if run.folder not in by.quiet]
     refused = [f"Refused are the times of {', '.join(left_out)}, which break the rule of load.", ""] if left_out else []
@@ -94,7 +94,7 @@ def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
         "",
         *table(
             ("method", "computing", *(f"{rate:g} Gbit/s" for rate in RATES)),
-            [_paces(method, [mean_pace(method, rate, by) for rate in RATES]) for method in methods],
+            [_paces(method, paces) for method, paces in known],
         ),
         f"Measured computing, simulated exchange: a worker's forward and backward pass take {1e3 * by.passes:.0f} ms, "
         f"{by.words}; its update and its compressor take what they took in a short run alone on the machine, or, "
@@ -106,7 +106,7 @@ def steps_table(methods: Sequence[Method], by: Yardstick) -> list[str]:
 
 
 def _paces(method: Method, paces: Sequence[Pace | None]) -> list[str]:
-    computing = paces[0].computing if paces and paces[0] else None
+    computing = next((each.computing for each in paces if each), None)
     return [method.title, "-" if computing is None else f"{1e3 * computing:.1f}", *map(_pace, paces)]
 
 
