@@ -97,7 +97,7 @@ def test_shorter_training_has_a_share_of_the_tokens_and_cools_down(label: str, s
         steps = config.train.max_steps
         if name == "gpt":
             steps = (config.data.options["train_bytes"] // config.data.options["length"] - 1) // (8 * 4)
-            assert config.optimizer.warmup_epochs == 0.05, "an epoch is as long as the run"
+            assert steps * config.optimizer.warmup_epochs == pytest.approx(21, rel=1e-5)
         else:
             assert config.train.epochs * share == task.epochs, "its schedule ends there"
         assert steps == STEPS[name] // share
@@ -110,6 +110,7 @@ def test_larger_batches_have_all_tokens_in_fewer_steps(label: str) -> None:
     times = config.train.accumulation
     assert label.endswith(f"={times}") and config.data.batch_size == 8 * times
     assert config.data.options["train_bytes"] // config.data.options["length"] // (8 * 4) == STEPS["gpt"]
+    assert STEPS["gpt"] / times * config.optimizer.warmup_epochs == pytest.approx(21)
 
 
 def test_a_step_of_several_backward_passes_takes_as_many_and_hides_what_one_lasts(
