@@ -28,6 +28,9 @@ class Outer:
     residual waits for the next exchange, and what it does in turn (a factor, a leader) it does from one exchange to the
     next: its options that are numbers of steps are numbers of exchanges. A wish to stop waits for an exchange, too,
     where workers are processes; a launcher that ends its ranks sooner leaves the last checkpoint.
+
+    Memory: the anchor, V and the differences under way, 3 d, beside the compressor's; a checkpoint has them once for
+    each rank.
     """
 
     needs_profile: ClassVar[bool] = False

@@ -1,9 +1,9 @@
 """Train a GPT and a ResNet with the methods of today and the classics, and measure exchanges on emulated hosts.
 
-wirebench study today run --data FOLDER                       all parts: about 18 h on one quiet core
+wirebench study today run --data FOLDER                       all parts: about 21 h on one quiet core
 wirebench study today run                                     without the ResNet, which alone reads CIFAR-10
 wirebench study today run --task gpt --methods dense demo dion --seeds 0
-wirebench study today run --task gpt_rates                    other learning rates of 15 methods, one seed
+wirebench study today run --task gpt_rates                    other learning rates, one seed
 wirebench study today run --task gpt_times                    short runs that have the machine for themselves
 wirebench study today run --task speed                        steps per second, 40 minutes; needs root
 wirebench study today run --task order_1gbit order_100gbit    the planner's order against steps, 70 minutes; root
@@ -113,8 +113,8 @@ def series(quick: bool) -> list[Part]:
     return [
         Part(40, ["--task", SPEED]),
         Part(70, ["--task", *NETWORKS]),
-        Part(12.9 * 60, ["--task", "gpt", "gpt_rates", "gpt_times"]),
-        Part(3.4 * 60, ["--task", "resnet", "resnet_rates", "resnet_times", "--data", "{data}"]),
+        Part(15.0 * 60, ["--task", "gpt", "gpt_rates", "gpt_times"]),
+        Part(3.8 * 60, ["--task", "resnet", "resnet_rates", "resnet_times", "--data", "{data}"]),
     ]
 
 
