@@ -38,9 +38,9 @@ SEARCHED = {
 """By task: dense training in all its forms, with which all is compared, whatever has a rate of its own, and what claims
 on losses name."""
 FACTORS = (1 / 3, 3)
-LENGTH = ("epochs", "steps")
-"""Settings in which dense training on fewer tokens differs from all others."""
-OWN = ("learning rate", *LENGTH)
+FORM = ("epochs", "steps", "batch size")
+"""Settings in which other forms of dense training differ from all else."""
+OWN = ("learning rate", *FORM)
 """Settings in which a task's own runs may differ."""
 _RATE, _DECAY = "optimizer.lr", "optimizer.weight_decay"
 
@@ -128,7 +128,16 @@ def tried_beside(folder: Path) -> list[Method]:
         return []
     task = RATES[beside.name]
     refuse_others(beside, runs, task, at_other_rates(task, None))
-    return load(beside, own=OWN[:1])
+    found = load(beside, own=OWN)
+    refuse_mixed(beside, found)
+    return found
+
+
+def refuse_mixed(folder: Path, methods: Sequence[Method]) -> None:
+    """UserError where methods were trained on other lengths or batches, but for other forms of dense training."""
+    alike = [each for each in methods if not any(_is_of(each, form) or each.label == form for form in OTHER_DENSE)]
+    known = settings([run for method in alike for run in method.runs])
+    notes.refuse_mixed(folder, {name: {key: each.get(key) for key in FORM} for name, each in known.items()})
 
 
 def page(folder: Path) -> Page | None:
@@ -137,8 +146,7 @@ def page(folder: Path) -> Page | None:
     if not tried:
         return None
     usual = [each for each in load(folder.with_name(task.name), own=OWN) if each.label in SEARCHED[task.name]]
-    alike = settings([run for method in (*tried, *usual) for run in method.runs])
-    notes.refuse_mixed(folder, {name: {key: each.get(key) for key in LENGTH} for name, each in alike.items()})
+    refuse_mixed(folder, [*tried, *usual])
     return Page(folder, document(task, tried, usual))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from suite.figures.style import Figure
 from suite.studies import notes
-from suite.studies.convergence.rows import NEEDS, Method, load, settings
+from suite.studies.convergence.rows import NEEDS, Method, load
 from suite.studies.findings import Finding, with_unrun
 from suite.studies.notes import NotedRun
 from suite.studies.page import Page
@@ -27,9 +27,9 @@ from suite.studies.today.emulated.order import NETWORKS
 from suite.studies.today.emulated.speed import SPEED
 from suite.studies.today.figures import SHOWN_GBIT, against_bytes, against_seconds
 from suite.studies.today.outcome import losses, runs_of
-from suite.studies.today.rates import LENGTH, OWN, RATES
+from suite.studies.today.rates import OWN, RATES
 from suite.studies.today.table import document
-from suite.studies.today.tasks import DENSE, OTHER_DENSE, TASKS, compositions
+from suite.studies.today.tasks import DENSE, TASKS, compositions
 from suite.studies.today.times import yardstick
 from wirebench.errors import UserError
 
@@ -104,8 +104,7 @@ def methods_of(folder: Path) -> list[Method]:
     """
     notes.read(folder, {**NEEDS, "curve": list, "last_bytes": float, "rounds": int})
     found = load(folder, own=OWN)
-    known = settings([run for method in found if method.label not in OTHER_DENSE for run in method.runs])
-    notes.refuse_mixed(folder, {name: {key: each.get(key) for key in LENGTH} for name, each in known.items()})
+    rates.refuse_mixed(folder, found)
     # The text is the standard library's own: another Python's is another text.
     pythons = {run.folder.name: {"python": python_of(run)} for method in found for run in method.runs}
     notes.refuse_mixed(folder, pythons)

@@ -11,7 +11,7 @@ from suite.studies.today import verdicts
 from suite.studies.today.rates import tried_beside
 from suite.studies.today.report import methods_of
 from suite.studies.today.run import Traced
-from suite.studies.today.tasks import GPT, HALF, compositions
+from suite.studies.today.tasks import GPT, HALF, LARGER, compositions
 from suite.studies.today.zero_one import rounds_of
 from tests.studies import verb
 from tests.studies.today.test_today import put, record
@@ -101,7 +101,13 @@ def test_what_the_cost_model_hides_is_told_without_a_verdict(tmp_path: Path) -> 
 def test_runs_of_other_lengths_are_refused_but_for_shorter_dense_ones(tmp_path: Path) -> None:
     put(tmp_path, "dense", 0, record(2.0, 1.0))
     put(tmp_path, HALF, 0, record(2.0, 1.0, train={"epochs": 4}))
-    assert len(methods_of(tmp_path / "gpt")) == 2
+    put(tmp_path, LARGER[0], 0, record(2.0, 1.0, data={"name": "python_sources", "batch_size": 16}))
+    for rate in (0.00067, 0.006):
+        put(tmp_path / "rates", f"{HALF} lr={rate:g}", 0, record(2.0, 1.0, train={"epochs": 4}, optimizer={"lr": rate}))
+        put(tmp_path / "rates", f"dense lr={rate:g}", 0, record(2.0, 1.0, optimizer={"lr": rate}))
+    (tmp_path / "rates" / "gpt").rename(tmp_path / "gpt_rates")
+    assert len(methods_of(tmp_path / "gpt")) == 3 and len(tried_beside(tmp_path / "gpt")) == 4
+    assert report(["--out", str(tmp_path)]) == 0
     put(tmp_path, "topk", 0, record(2.0, 1.0, train={"epochs": 4}))
     with pytest.raises(UserError, match=r"mixes settings: epochs is 1 in dense-0 and 4 in topk-0"):
         methods_of(tmp_path / "gpt")
