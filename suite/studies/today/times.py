@@ -11,7 +11,7 @@ from suite.studies import trust
 from suite.studies.convergence.network import passes_seconds
 from suite.studies.convergence.rows import Method
 from suite.studies.notes import NotedRun
-from suite.studies.significance import Comparison
+from suite.studies.significance import LEAST_RUNS, Comparison
 from suite.studies.today.curve import Pace, pace, steps_of
 from suite.studies.today.outcome import against, losses, multiplicity, runs_of
 from suite.studies.today.tasks import DENSE, LARGER, OTHER_DENSE
@@ -187,7 +187,11 @@ def beside_dense(
         return None
     if took >= tokens[-1][0] and tokens[-1][1].label != DENSE:
         return None  # the whole dense run has no time: what it comes to by then is not known
-    larger = [(losses(each), each.label) for seconds, each in timed if each.label in LARGER and seconds <= took]
+    larger = [
+        (found, each.label)
+        for seconds, each in timed
+        if each.label in LARGER and seconds <= took and len(found := losses(each)) >= LEAST_RUNS
+    ]
     theirs, name = min([_dense_loss(took, tokens), *larger], key=lambda each: statistics.mean(each[0]))
     compared = against(mine, theirs)
     within = took >= tokens[0][0] or name in LARGER

@@ -35,7 +35,7 @@ from suite.studies.today.tasks import (
     TASKS,
     compositions,
 )
-from suite.studies.today.times import Beside, equal_time, mean_pace, yardstick
+from suite.studies.today.times import Beside, beside_dense, equal_time, mean_pace, sides, yardstick
 from suite.webpage.loss_by_time import loss_by_time, told
 from tests.flexreduce import run_record
 from tests.studies import verb
@@ -270,6 +270,32 @@ def test_nothing_stands_in_for_a_dense_run_without_a_time(tmp_path: Path) -> Non
         put(tmp_path, "topk", seed, record(2.4 + wobble, 1.0))
     methods = methods_of(tmp_path / "gpt")
     assert equal_time(methods, yardstick(methods))[0].startswith("Nothing is compared with dense training")
+
+
+@pytest.mark.parametrize(
+    ("took", "seeds", "name", "ratio"),
+    [
+        (8.0, 3, LARGER[0], 2.2 / 2.05),
+        (8.0, 2, "between dense half and dense", 2.2 / 2.0966),
+        (6.0, 3, "between dense half and dense", 2.2 / 2.2211),
+        (12.0, 3, DENSE, 1.1),
+    ],
+)
+def test_dense_training_in_larger_batches_counts_once_it_is_over_and_better(
+    took: float, seeds: int, name: str, ratio: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dense training takes 10 s, a half of it 5 s, and in larger batches 7 s; with too few seeds that says nothing."""
+    seconds = {DENSE: 10.0, HALF: 5.0, LARGER[0]: 7.0, "topk": took}
+    monkeypatch.setattr("suite.studies.today.times.run_seconds", lambda method, *_: seconds[method.label])
+    for seed, wobble in enumerate((-0.001, 0.0, 0.001)):
+        for label, loss in ((DENSE, 2.0), (HALF, 2.3), ("topk", 2.2), (LARGER[0], 2.05)):
+            if label != LARGER[0] or seed < seeds:
+                put(tmp_path, label, seed, record(loss + wobble, 1.0))
+    methods = methods_of(tmp_path / "gpt")
+    dense, [topk] = sides(methods)
+    found = beside_dense(topk, dense, 1.0, yardstick(methods), False)
+    assert found is not None and found.name == name
+    assert found.ratio == pytest.approx(ratio, rel=1e-4)
 
 
 def test_what_the_first_page_says_of_loss_by_time(tmp_path: Path) -> None:
