@@ -77,6 +77,8 @@ class MuonWithAdamW(Optimizer):
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update all parameters that have a gradient; takes no closure."""
         assert closure is None
+        muon, *others = self._parts
         with _KeepsFp32():
-            for part in self._parts:
-                part.step()
+            muon.step()
+        for part in others:
+            part.step()
