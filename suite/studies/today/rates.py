@@ -3,7 +3,8 @@
 That is a search of three points, of dense training, of the methods that have a rate of their own, and of those that
 claims on losses name: it says whether a method lost for its rate. The decay of a step, rate x weight decay, stays what
 it is. Three points are a coarse grid: where the one in the middle is the best, the least loss of the parabola through
-them, by the logarithm of the rate, stands for what a finer search could find.
+it and its neighbours, by the logarithm of the rate, stands for what a finer search could find. Where that alone would
+turn a claim, a further rate is tried.
 """
 
 import math
@@ -38,6 +39,8 @@ SEARCHED = {
 """By task: dense training in all its forms, with which all is compared, whatever has a rate of its own, and what claims
 on losses name."""
 FACTORS = (1 / 3, 3)
+FINER = {GPT.name: {"diloco momentum=0.5": (0.75,)}}
+"""By task and method further rates, as shares of its own: where a parabola has its least, and would turn a claim."""
 FORM = ("epochs", "steps", "batch size")
 """Settings in which other forms of dense training differ from all else."""
 OWN = ("learning rate", *FORM)
@@ -54,7 +57,8 @@ def at_other_rates(task: Task, names: Sequence[str] | None) -> list[Composition]
     found = []
     for each in compositions(task, list(dict.fromkeys(names or searched))):
         usual = _optimizer(task, each)
-        for rate in (float(f"{factor * usual.lr:.2g}") for factor in FACTORS):
+        finer = FINER.get(task.name, {}).get(each.label, ())
+        for rate in (float(f"{factor * usual.lr:.2g}") for factor in (*FACTORS, *finer)):
             decay = usual.weight_decay * usual.lr / rate
             words = (*each.overrides, f"{_RATE}={rate:g}", f"{_DECAY}={decay:.4g}")
             found.append(Composition(f"{each.label} lr={rate:g}", words, each.density))
@@ -92,20 +96,21 @@ def best_rate(method: Method, others: Sequence[Method]) -> Best | None:
 
 
 def _between(method: Method, tried: Sequence[Method]) -> Best:
-    """The least of the parabola through the losses at a third, at the study's rate, and at three times as much.
+    """The least of the parabola through the losses at the study's rate, and at the nearest below and beyond it.
 
     No better than the study's own where one of them diverged.
     """
-    low, high = ([_loss(each) for each in tried if (_rate(each) > _rate(method)) == above] for above in (False, True))
-    own = _loss(method)
-    below, beyond = min(low, default=math.inf), min(high, default=math.inf)
-    bend = below + beyond - 2 * own
-    if not 0 < bend < math.inf:
+    own, points = _loss(method), [(math.log(_rate(each) / _rate(method)), _loss(each)) for each in tried]
+    low, below = max((point for point in points if point[0] < 0), default=(-1.0, math.inf))
+    high, beyond = min((point for point in points if point[0] > 0), default=(1.0, math.inf))
+    # Newton's divided differences on both sides of the study's own rate, which lies at 0.
+    rise, fall = (beyond - own) / high, (below - own) / -low
+    if not 0 < rise + fall < math.inf:
         return Best(1.0, f"{method.label} has its least loss at {_rate(method):g}", False)
-    shift, gain = (below - beyond) / (2 * bend), (beyond - below) ** 2 / (8 * bend)
-    rate = _rate(method) * FACTORS[1] ** shift
-    words = f"a parabola through the losses of {method.label} with the first seed has its least, {own - gain:.4f}"
-    return Best((own - gain) / own, f"{words}, at {rate:.2g}, and {own:.4f} at {_rate(method):g}", False)
+    bend, slope = (rise + fall) / (high - low), (rise * -low - fall * high) / (high - low)
+    least, rate = own - slope**2 / (4 * bend), _rate(method) * math.exp(-slope / (2 * bend))
+    words = f"a parabola through the losses of {method.label} with the first seed has its least, {least:.4f}"
+    return Best(least / own, f"{words}, at {rate:.2g}, and {own:.4f} at {_rate(method):g}", False)
 
 
 def doubts(methods: Sequence[Method], others: Sequence[Method]) -> list[str]:
@@ -168,19 +173,20 @@ def document(task: Task, tried: Sequence[Method], usual: Sequence[Method]) -> st
             f"are compared on the set that losses are told of. On {run.machine}; made by `wirebench study "
             f"today run`, which runs `{run.note['launch']}` and the like.",
             "",
-            *table(("method", "a third", "the study's", "three times"), rows),
+            *table(("method", "a third", "the study's", "three times", "between"), rows),
         ]
     )
 
 
 def _cells(task: Task, label: str, methods: Sequence[Method]) -> list[str]:
-    """A third, the study's own rate, and three times as much; a dash for what was not run."""
+    """A third, the study's own rate, three times as much, and what else was tried; a dash for what was not run."""
     [usual] = compositions(task, [label])
     middle = _optimizer(task, usual).lr
     least = min(map(_loss, methods))
-    cells = []
-    for factor in (FACTORS[0], 1.0, FACTORS[1]):
-        found = [each for each in methods if _first(each) and math.isclose(_rate(each), factor * middle, rel_tol=0.05)]
+    cells, there = [], [each for each in methods if _first(each)]
+    for column in ((FACTORS[0],), (1.0,), (FACTORS[1],), FINER.get(task.name, {}).get(label, ())):
+        rates = [factor * middle for factor in column]
+        found = [each for each in there if any(math.isclose(_rate(each), rate, rel_tol=0.05) for rate in rates)]
         cells.append(", ".join(_words(each, least) for each in found) or "-")
     return cells
 

@@ -1,6 +1,7 @@
 """Other learning rates of the methods of today: which are tried, and the table of their losses."""
 
 import argparse
+import math
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from suite.studies.convergence.tasks import Composition, Task
 from suite.studies.runner import ROOT
 from suite.studies.series import options_of
 from suite.studies.today import verdicts
-from suite.studies.today.rates import RATES, SEARCHED, at_other_rates, best_rate, tried_beside
+from suite.studies.today.rates import FINER, RATES, SEARCHED, at_other_rates, best_rate, tried_beside
 from suite.studies.today.report import methods_of
 from suite.studies.today.run import Traced, completed, planned
 from suite.studies.today.tasks import DENSE, GPT, OTHER_DENSE, SETTINGS, compositions
@@ -32,20 +33,23 @@ def _optimizer(task: Task, method: Composition) -> OptimizerConfig:
 def test_a_third_and_three_times_the_methods_own_rate(part: str) -> None:
     task, chosen = RATES[part], at_other_rates(RATES[part], None)
     searched = SEARCHED[task.name]
-    assert len(chosen) == 2 * len(searched)
+    finer = FINER.get(task.name, {})
+    assert len(chosen) == 2 * len(searched) + len(finer)
     decay = _optimizer(task, compositions(task, [DENSE])[0])
     for label in searched:
-        low, high = (_optimizer(task, each) for each in chosen if each.label.startswith(f"{label} lr="))
+        low, high, *more = (_optimizer(task, each) for each in chosen if each.label.startswith(f"{label} lr="))
+        own = _optimizer(task, compositions(task, [label])[0])
         assert high.lr / low.lr == pytest.approx(9, rel=0.02), label
-        for each in (low, high, _optimizer(task, compositions(task, [label])[0])):
+        assert [each.lr / own.lr for each in more] == pytest.approx(finer.get(label, ()), rel=0.02), label
+        for each in (low, high, own, *more):
             assert each.lr * each.weight_decay == pytest.approx(decay.lr * decay.weight_decay, rel=1e-3), label
-    own = {
+    set_own = {
         label for label, words in SETTINGS[task.name].items() if any(word.startswith("optimizer.lr=") for word in words)
     }
     claims = [each.about for each in verdicts.claims_of(task.name) if each.about["measure"] == "loss"]
     named = {label for about in claims for key in ("methods", "rivals") for label in about[key]}
-    assert own | named <= set(searched), "without it, a claim on it would never be decided"
-    assert {*searched} - own - named <= {DENSE, *OTHER_DENSE}
+    assert set_own | named <= set(searched), "without it, a claim on it would never be decided"
+    assert {*searched} - set_own - named <= {DENSE, *OTHER_DENSE}
     assert {each.label.partition(" ")[0] for each in at_other_rates(task, ["demo"])} == {"demo"}
     with pytest.raises(UserError, match="--methods: no other rates of 'topk'; there are of: dense, demo, dion, "):
         at_other_rates(task, ["topk"])
@@ -70,8 +74,8 @@ def test_losses_stand_by_rate_with_the_studys_own_in_between(tmp_path: Path) -> 
     (tmp_path / "rates" / GPT.name).rename(tmp_path / "gpt_rates")
     assert report(["--out", str(tmp_path)]) == 0
     text = (tmp_path / "gpt_rates" / "table.md").read_text()
-    assert "| demo | 0.00033: 2.2000 * | 0.001: 2.4000 | 0.003: diverged |" in text
-    assert "| dion | 0.0033: 2.5000 * | - | 0.03: 2.6000 |" in text
+    assert "| demo | 0.00033: 2.2000 * | 0.001: 2.4000 | 0.003: diverged | - |" in text
+    assert "| dion | 0.0033: 2.5000 * | - | 0.03: 2.6000 | - |" in text
 
 
 @pytest.mark.parametrize(
@@ -115,7 +119,24 @@ def test_rates_without_the_first_seed_were_not_tried(tmp_path: Path) -> None:
     [demo], others = methods_of(tmp_path / "gpt"), tried_beside(tmp_path / "gpt")
     assert best_rate(demo, others) is None
     assert report(["--out", str(tmp_path)]) == 0
-    assert "| demo | - | - | 0.003: 1.9000 * |" in (tmp_path / "gpt_rates" / "table.md").read_text()
+    assert "| demo | - | - | 0.003: 1.9000 * | - |" in (tmp_path / "gpt_rates" / "table.md").read_text()
+
+
+def test_a_parabola_goes_through_the_nearest_rates(tmp_path: Path) -> None:
+    """Of losses 2 + (ln(rate / 0.0016))^2 / 10 it finds that least from any three of them that lie around it."""
+    label = "diloco momentum=0.5"
+    losses = {rate: 2 + math.log(rate / 0.0016) ** 2 / 10 for rate in (0.00067, 0.002, 0.006)}
+    put(tmp_path, label, 0, record(losses.pop(0.002), 10.0, optimizer={"lr": 0.002}))
+    for rate, loss in (*losses.items(), (0.0015, 2.01)):
+        put(tmp_path / "rates", f"{label} lr={rate:g}", 0, record(loss, 10.0, optimizer={"lr": rate}))
+    (tmp_path / "rates" / GPT.name).rename(tmp_path / "gpt_rates")
+    [diloco], others = methods_of(tmp_path / "gpt"), tried_beside(tmp_path / "gpt")
+    best = best_rate(diloco, [each for each in others if "lr=0.0015" not in each.label])
+    assert best is not None and "has its least, 2.0000, at 0.0016, and 2.0050 at 0.002" in best.words
+    worse = best_rate(diloco, others)
+    assert worse is not None and "has its least, 2.0043, at 0.0019" in worse.words, "of 0.0015, 0.002 and 0.006"
+    assert report(["--out", str(tmp_path)]) == 0
+    assert "| 0.006: 2.1747 | 0.0015: 2.0100 |" in (tmp_path / "gpt_rates" / "table.md").read_text()
 
 
 def test_a_row_that_another_rate_makes_better_is_told(tmp_path: Path) -> None:
