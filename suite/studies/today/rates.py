@@ -39,7 +39,7 @@ SEARCHED = {
 """By task: dense training in all its forms, with which all is compared, whatever has a rate of its own, and what claims
 on losses name."""
 FACTORS = (1 / 3, 3)
-FINER = {GPT.name: {"diloco momentum=0.5": (0.75,)}}
+FINER = {GPT.name: {"diloco": (0.6,), "diloco momentum=0.5": (0.75,)}}
 """By task and method further rates, as shares of its own: where a parabola has its least, and would turn a claim."""
 FORM = ("epochs", "steps", "batch size")
 """Settings in which other forms of dense training differ from all else."""

@@ -34,7 +34,7 @@ def test_a_third_and_three_times_the_methods_own_rate(part: str) -> None:
     task, chosen = RATES[part], at_other_rates(RATES[part], None)
     searched = SEARCHED[task.name]
     finer = FINER.get(task.name, {})
-    assert len(chosen) == 2 * len(searched) + len(finer)
+    assert len(chosen) == 2 * len(searched) + sum(map(len, finer.values()))
     decay = _optimizer(task, compositions(task, [DENSE])[0])
     for label in searched:
         low, high, *more = (_optimizer(task, each) for each in chosen if each.label.startswith(f"{label} lr="))
