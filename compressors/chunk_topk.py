@@ -53,7 +53,7 @@ class ChunkTopK(Method):
         self.chunk, self.k, self.beta = chunk, k, beta
         self.feedback = self.memory = Feedback()
         if beta < 1:
-            self.keeps = "partly"
+            self.keeps, self.fades = "partly", True
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One gather of tables, places and values."""

@@ -29,7 +29,7 @@ class Wrapper(Method):
         self.inner: Method = inner
         self.owns_momentum, self.keeps, self.takes_turns = inner.owns_momentum, inner.keeps, inner.takes_turns
         self.dense_below, self.collective, self.whole_model = inner.dense_below, inner.collective, inner.whole_model
-        self.bounded_by, self.takes_over = inner.bounded_by, inner.takes_over
+        self.bounded_by, self.fades, self.takes_over = inner.bounded_by, inner.fades, inner.takes_over
         self.voters, self.divides = inner.voters, inner.divides
         self.density, self.memory, self.measures = inner.density, inner.memory, inner.measures
         self.reads_weights, self.makes_update = inner.reads_weights, inner.makes_update

@@ -45,10 +45,11 @@ def residual_watch_of(
 ) -> ResidualWatch | None:
     """What warns where the residual grows without bound; None for a method that has none that could.
 
-    None, too, for weights' differences that are under way for some steps: the residual then is the exchange's own.
+    None, too, for one that fades, and for weights' differences that are under way for some steps: then the residual is
+    the exchange's own.
     """
     compressor = lanes[0].compressor if lanes else None
-    if compressor is None or not compressor.bounded_by or compressor.keeps == "partly":  # which fades
+    if compressor is None or not compressor.bounded_by or compressor.fades:
         return None
     scheduler = scheduler_of(settings)
     rule = cast(OuterRule, scheduler) if scheduler.mode == "outer" else None

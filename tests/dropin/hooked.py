@@ -21,6 +21,9 @@ from wirebench.dropin.comm_hook import CommHook
 from wirebench.dropin.ddp_buckets import DENSE_STEPS
 from wirebench.dropin.hook_job import HookJob
 from wirebench.exchange.driver import Steps
+from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange
+from wirebench.gradient.flat import Bucket
 
 STEPS, OVERFLOWS, CAP_MB = 24, 9, 0.005
 
@@ -125,10 +128,40 @@ def bytes_of_dense_steps_are_in_no_report() -> None:
     job.hook.close()
 
 
+def a_restart_goes_on_after_two_dense_steps() -> None:
+    """With the compressor's state and its count of steps, by which `acp_sgd` sends its sides in turn."""
+    first = Hooked("acp_sgd")
+    for step in range(DENSE_STEPS + 3):
+        first.backward(step)
+        first.optimizer.step()
+    state, memory = first.hook.state_dict(), first.memory()
+    first.hook.close()
+    again = Hooked("acp_sgd")
+    steps: list[int] = []
+    exchange = again.compressor.exchange
+
+    def noting(bucket: Bucket, world: ExchangeContext) -> Exchange:
+        steps.append(world.step)
+        return exchange(bucket, world)
+
+    again.compressor.exchange = noting  # type: ignore[method-assign]
+    again.hook.load_state_dict(state)
+    for step in range(DENSE_STEPS):
+        again.backward(step)
+        assert again.hook.state_dict()["steps"] == 3 and (step + 1 == DENSE_STEPS or not again.memory())
+        assert alike(list(again.hook.state_dict()["compressor"].values()), memory) and memory
+    for step in range(2):
+        again.backward(step)
+    assert steps == [3, 3, 4, 4], "of two buckets each"
+    assert again.hook.state_dict()["steps"] == 5
+    again.hook.close()
+
+
 CASES: list[Callable[[], None]] = [
     an_overflow_on_one_rank_leaves_all_residuals_as_they_were,
     a_scaler_that_nobody_told_of_is_refused,
     bytes_of_dense_steps_are_in_no_report,
+    a_restart_goes_on_after_two_dense_steps,
 ]
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ import schedulers
 import train
 from schedulers.outer import Outer
 from tests.exchange.lanes import LAYERS, Net, images, lanes_of, loss_of, one_step
+from wirebench.errors import UserError
 from wirebench.exchange import outer
 from wirebench.exchange.anchored import NEVER
 from wirebench.exchange.driver import Steps
@@ -168,6 +169,11 @@ def test_a_rule_of_ones_own_counts_its_exchanges_and_goes_on_counting(monkeypatc
         state = driver.holders[0].state_dict()
         driver.close()
     assert noted == [0, 1, 2, 3, 4, 5]
+    driver = OuterSteps(lanes, optimizers, PostLocal(every=4, delay=3), clock(), overlaps=False)
+    one_step(driver, models, optimizers, 0)
+    with pytest.raises(UserError, match=r"sends fragment 0 after step 1, while the exchange before .* after step 3"):
+        one_step(driver, models, optimizers, 1)
+    driver.close()
     models, lanes = lanes_of(1, [range(2), range(2, len(LAYERS))])
     cut_anew = OuterSteps(lanes, [sgd(models[0])], rule, clock(), overlaps=False)
     cut_anew.holders[0].load_state_dict(state)

@@ -96,6 +96,8 @@ def test_under_local_steps_it_waits_for_as_many_exchanges():
         (["compressor.name=chunk_topk", "scheduler.name=outer", "scheduler.every=4"], 0),
         (["compressor.name=chunk_topk", "compressor.beta=1"], 1),
         (["compressor.name=topk"], 1),
+        (["compressor.name=gtopk"], 1),
+        (["compressor.name=chunk_topk", "compressor.dense_below=1024"], 0),
     ],
 )
 def test_what_is_watched(words: list[str], watched: int) -> None:

@@ -59,6 +59,7 @@ class HookJob:
         state: Mapping[str, Any],
     ) -> None:
         self.compressor, self.seed, self.steps = compressor, seed, 0
+        self._before: int = state.get("steps", 0)
         self._warmup_steps, self._state, self._device = warmup_steps, state, device
         self.engine = attach(device, timeout_seconds)
         communicator = self.engine.communicators[0]
@@ -111,8 +112,11 @@ class HookJob:
         return {**about, **told, "phases": phases}
 
     def state_dict(self) -> dict[str, Any]:
-        """The compressor's state, and the sizes of the layers that it belongs to."""
-        return {"sizes": self._buckets.sizes(), "compressor": self.compressor.state_dict()}
+        """The compressor's state, its steps, and the sizes of the layers that it belongs to."""
+        if self._state and self.steps < DENSE_STEPS:  # what it goes on from is not loaded yet
+            return {name: self._state[name] for name in ("sizes", "compressor")} | {"steps": self._before}
+        steps = self._before + max(self.steps - DENSE_STEPS, 0)
+        return {"sizes": self._buckets.sizes(), "compressor": self.compressor.state_dict(), "steps": steps}
 
     def close(self) -> None:
         """End the thread, leave the group."""
@@ -157,7 +161,7 @@ class HookJob:
         param = weights(given.parameters()) if self.compressor.reads_weights else given.buffer().new_empty(0)
         bucket = self._buckets.bucket(given, param)
         # The compressor's first step is 0: of the dense ones before it knows nothing.
-        step = self.steps - DENSE_STEPS
+        step = self._before + self.steps - DENSE_STEPS
         world = ExchangeContext(self.engine.ranks[0], self.engine.size, step, epoch, self.seed)
         clock = self._meter.clock
         exchange = conformance.exchange(self.compressor, bucket, world)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from wirebench.collectives.execution.executor import RequestLog
-from wirebench.errors import Diverged
+from wirebench.errors import Diverged, UserError
 from wirebench.exchange.anchored import NEVER, Anchored
 from wirebench.exchange.driver import Steps, advance, run
 from wirebench.exchange.lane import Lane
@@ -112,6 +112,11 @@ class OuterSteps:
             self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _send(self, number: int) -> None:
+        if (due := int(self.holders[0].due[number])) != NEVER:
+            raise UserError(
+                f"scheduler: its rule sends fragment {number} after step {self._step}, while the exchange before is "
+                f"under way until it is applied after step {due}: fragments have to be more than `delay` steps apart"
+            )
         # Methods that change with the step (a factor in turn, a leader in turn) count a fragment's exchanges.
         worlds = [replace(holder.lane.world, step=holder.next_exchange(number)) for holder in self.holders]
         self._sent[number] = self._step

@@ -70,6 +70,7 @@ class Method(Compressor):
     whole_model    why it works only on the whole model in one bucket; "": on any bucket
     bounded_by     the option to change when the residual grows without bound, and its new value where that is not
                    plain: a warning quotes it; "" for a method that holds nothing back
+    fades          what waits shrinks by itself, so that it has a bound, and nobody watches it
     takes_turns    in each step one rank, a different one each time, works longer, and the others wait for it
     takes_over     whether it can be resumed by another number of ranks
     voters         ranks that it needs at least, unless there is one alone
@@ -94,6 +95,7 @@ class Method(Compressor):
     collective: str = ""
     whole_model: str = ""
     bounded_by: str = ""
+    fades: bool = False
     takes_turns: bool = False
     takes_over: bool = True
     voters: int = 0
