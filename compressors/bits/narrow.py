@@ -22,8 +22,8 @@ def quantised(values: Tensor, chunk: int, form: Form) -> tuple[Tensor, Tensor]:
     """
     rows = values.view(-1, chunk)
     scales = rows.abs().amax(1, keepdim=True) / _LARGEST[form]
-    # A chunk of zeros has scale 0, and stays one. So does a chunk below 1e-35: its scale would be no normal number, and
-    # so inexact that the largest number overflows.
+    # A chunk of zeros has scale 0, and stays one. So does a chunk below 8e-38 (int4) to 5e-36 (fp8): its scale would be
+    # no normal number, and so inexact that the largest number overflows.
     scales.masked_fill_(scales < torch.finfo(torch.float32).tiny, 0.0)
     scaled = rows / torch.where(scales == 0, torch.ones_like(scales), scales)
     if form == "fp8":

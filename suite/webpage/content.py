@@ -74,7 +74,8 @@ class Judged(NamedTuple):
     @property
     def rules(self) -> tuple[str, ...]:
         """The rules of trust that the records break which the verdict rests on."""
-        return tuple(dict.fromkeys(rule for each in self.findings for rule in each.rules))
+        resting = [each for each in self.findings if each.verdict.state == self.state]
+        return tuple(dict.fromkeys(rule for each in resting for rule in each.rules))
 
 
 def gather() -> list[Section]:

@@ -1,17 +1,16 @@
 """What methods come to in the time of dense training, by link rate: a sentence of the study today's language model."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 
 from suite.studies import trust
-from suite.studies.convergence.rows import Method
 from suite.studies.significance import LEAST_RUNS, LEVEL
 from suite.studies.today import alone
 from suite.studies.today.outcome import bytes_of, losses
 from suite.studies.today.report import methods_of
 from suite.studies.today.tasks import DENSE
-from suite.studies.today.times import RATES, Beside, Yardstick, beside_dense, sides, yardstick
+from suite.studies.today.times import RATES, Beside, beside_dense, sides, yardstick
 from suite.webpage.prose import listed
 
 TOLD = 3
@@ -30,30 +29,34 @@ def loss_by_time(folder: Path, link: Callable[[Path], str]) -> Iterator[str]:
         return
     most = bytes_of(dense[0]) or 0.0
     fewer = [method for method in others if (sent := bytes_of(method)) is not None and sent < most]
-    without, overlapped = (_by_rate(fewer, dense, by, each) for each in (False, True))
+    found = {
+        (rate, overlapped): {method.label: beside_dense(method, dense, rate, by, overlapped) for method in fewer}
+        for rate in RATES
+        for overlapped in (False, True)
+    }
+    without, overlapped = (_by_rate({rate: found[rate, each] for rate in RATES}) for each in (False, True))
     if not without or not overlapped:
         return
-    tests = 2 * len(RATES) * len(fewer)
-    run, mine = dense[0].runs[0], [method.runs for method in (*dense, *fewer)]
+    tests = [label for those in found.values() for label, each in those.items() if _tested(each)]
+    run = dense[0].runs[0]
+    mine = [method.runs for method in (*dense, *(method for method in fewer if method.label in tests))]
     rules = trust.rules_of(mine, "seeds") + trust.rules_of(([each] for each in by.runs), "")
     broken = f" (these records break rules of trust: {', '.join(dict.fromkeys(rules))})" if rules else ""
     workers, parameters = run.record["world_size"], f"{run.record['parameters'] / 1e6:.2g} million parameters"
     yield (
-        f"**When does sending less pay? A GPT of {parameters}, {workers} workers, the same training time for all.** Of "
-        f"the settings that send less than dense training (AdamW), so many end with a lower test loss than the best "
-        f"dense training that took no longer (Welch, p < {LEVEL:g}, {tests} comparisons; in brackets the lowest, as "
-        f"a multiple of that loss). Without overlap: {without}. With each exchange of gradients overlapped with its "
-        f"backward pass: {overlapped}. Computing is measured, {by.passes:.2g} s a step; the network is simulated"
+        f"**When does sending less pay? A GPT of {parameters}, {workers} workers.** Each setting that sends less than "
+        f"dense training (AdamW) is held against the best of {len(dense)} dense runs that took no longer, most of them "
+        "on fewer tokens or in larger batches. How many settings end with a lower test loss (Welch, "
+        f"p < {LEVEL:g}, {len(tests)} comparisons; in brackets the lowest, as a multiple of the dense one), without "
+        f"overlap: {without}. With each exchange of gradients overlapped with its backward pass: {overlapped}. "
+        f"Computing is measured, {by.passes:.2g} s a step; the network is simulated"
         f"{broken} ([table]({link(folder)}))."
     )
 
 
-def _by_rate(methods: Sequence[Method], dense: Sequence[Method], by: Yardstick, overlapped: bool) -> str:
+def _by_rate(found: Mapping[float, Mapping[str, Beside | None]]) -> str:
     """The sentence's part for each rate, rates with the same words together; "" where one has nothing to compare."""
-    said = [
-        (rate, told({method.label: beside_dense(method, dense, rate, by, overlapped) for method in methods}))
-        for rate in RATES
-    ]
+    said = [(rate, told(each)) for rate, each in found.items()]
     if not all(words for _, words in said):
         return ""
     parts = ((words, [f"{rate:g}" for rate, _ in those]) for words, those in groupby(said, key=lambda each: each[1]))
@@ -69,7 +72,7 @@ def told(found: Mapping[str, Beside | None]) -> str:
     compared = {
         label: (each, each.compared)
         for label, each in found.items()
-        if each is not None and each.compared is not None and each.compared.p is not None
+        if _tested(each) and each is not None and each.compared is not None
     }
     lower = {label: each for label, (each, test) in compared.items() if "better" in (test.said, test.within)}
     open_ = sum(not each.decides for each, _ in compared.values())
@@ -82,3 +85,8 @@ def told(found: Mapping[str, Beside | None]) -> str:
     undecided += f", {len(found) - len(compared)} not compared" if len(found) > len(compared) else ""
     more = f" ({', '.join(lowest)}{', ...' if order[TOLD:] else ''})" if lowest else ""
     return f"{counted}{more}{undecided}"
+
+
+def _tested(each: Beside | None) -> bool:
+    """Whether there are seeds enough of both sides."""
+    return each is not None and each.compared is not None and each.compared.p is not None

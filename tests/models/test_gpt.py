@@ -9,6 +9,7 @@ import torch
 import models
 from tests.distributed.launch import here
 from wirebench import data
+from wirebench.data import sequences
 from wirebench.data.base import Key
 from wirebench.errors import UserError
 from wirebench.record import schema
@@ -95,6 +96,17 @@ def test_cuts_lie_elsewhere_in_each_epoch_and_the_last_sample_is_whole() -> None
 
     assert torch.equal(begin(0), begin(0))
     assert len({bytes(begin(epoch)[0].tolist()) for epoch in range(8)}) > 4
+
+
+@pytest.mark.parametrize(("most", "moved"), [(64_000, 1), (63_999, 0)])
+def test_a_long_text_stays_on_the_host_and_its_batches_move(
+    most: int, moved: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sequences, "MOST_ON_DEVICE", most)
+    sources = data.build("python_sources", length=64, train_bytes=64_000)
+    [(tokens, labels)] = sources.batches([torch.arange(3)], train=True, key=Key(3, 0, 0), device=torch.device("meta"))
+    assert tokens.device.type == labels.device.type == "meta" and tokens.shape == (3, 64)
+    assert isinstance(sources, sequences.ByteSequences) and len(sources._on_device) == moved
 
 
 def test_no_file_is_in_both_splits_and_the_splits_do_not_move() -> None:

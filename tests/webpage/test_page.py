@@ -10,12 +10,12 @@ from pathlib import Path
 import altair as alt
 import pytest
 
-from suite.studies.claim import Claim
+from suite.studies.claim import Claim, Verdict
 from suite.studies.findings import Finding, with_unrun
 from suite.studies.page import Page
 from suite.studies.published import Excluded, Published
 from suite.webpage import charts, overview, prose, readme, render
-from suite.webpage.content import Section, counted
+from suite.webpage.content import Judged, Section, counted
 from suite.webpage.findings import sentences
 from tests.charts import note
 from tests.studies.test_methods_run import put, record
@@ -109,6 +109,15 @@ def test_a_verdict_from_records_that_break_a_rule_says_so_wherever_it_is_shown_o
     (tmp_path / "README.md").write_text(f"{readme.BEGIN}\n{readme.END}\n")
     assert "| 1 (1) |" in readme.text([broken], tmp_path / "README.md", tmp_path / "report.html")
     assert "1 of them from records that break a rule" in note(overview.verdicts([broken]))
+
+
+def test_a_verdict_is_not_charged_with_the_records_of_settings_that_it_does_not_rest_on(tmp_path: Path) -> None:
+    [whole] = section(tmp_path, claim()).findings
+    missed = replace(whole, about="a", verdict=Verdict("not reproduced", 1.0))
+    open_ = replace(whole, about="b", verdict=Verdict("not decidable", 1.0), rules=("seeds (1)",))
+    both = Judged(whole.claim, [missed, open_])
+    assert (both.state, both.rules) == ("not reproduced", ())
+    assert Judged(whole.claim, [open_]).rules == ("seeds (1)",)
 
 
 def test_what_is_committed_against_a_rule_is_listed_with_its_reason(

@@ -10,6 +10,8 @@ from wirebench.errors import UserError
 from wirebench.utils.rng import generator
 
 BYTES = 256
+MOST_ON_DEVICE = 2**30
+"""Bytes of a text that moves to the device as a whole, once for each process."""
 
 
 class ByteSequences:
@@ -17,7 +19,8 @@ class ByteSequences:
 
     Sample i begins at byte i * length. In training all begin further on by a shift below `length` that the seed and the
     epoch draw, so that the cuts lie elsewhere in each epoch. Samples are int64 (N, length), labels likewise: the bytes
-    one further on. The texts move to the device once, so that nothing waits for a GPU.
+    one further on. Texts of up to `MOST_ON_DEVICE` move to the device once, so that nothing waits for a GPU; of longer
+    ones each batch does.
     """
 
     num_classes = BYTES
@@ -53,14 +56,17 @@ class ByteSequences:
         if train:
             drawn = torch.randint(self.length, (), generator=generator("byte sequences", key.seed, key.epoch))
             shift = int(drawn)
-        text, places = self._move(train, device), shift + torch.arange(self.length + 1, device=device)
+        text = self._move(train, device)
+        places = shift + torch.arange(self.length + 1, device=text.device)
         for index in index_batches:
-            begins = self.length * index.to(device, non_blocking=True)
-            rows = text[begins[:, None] + places].to(torch.int64)
+            begins = self.length * index.to(text.device, non_blocking=True)
+            rows = text[begins[:, None] + places].to(device).to(torch.int64)
             yield rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
 
     def _move(self, train: bool, device: torch.device) -> Tensor:
-        """The split on the device, copied there the first time."""
+        """The split on the device, copied there the first time, unless it is too long."""
+        if self._texts[train].numel() > MOST_ON_DEVICE:
+            return self._texts[train]
         place = train, device
         if place not in self._on_device:
             self._on_device[place] = self._texts[train].to(device)

@@ -6,13 +6,11 @@ from typing import NamedTuple
 
 from suite.studies.convergence.rows import Method
 from suite.studies.significance import Comparison
-from suite.studies.today.outcome import against, bytes_of, losses, multiplicity
+from suite.studies.today.outcome import ALIKE, against, bytes_of, losses, multiplicity
 from suite.studies.today.times import RATES, Yardstick, run_seconds
 from wirebench.utils.markdown import table
 
 Cost = Callable[[Method], float | None]
-ALIKE = 0.02
-"""Times that differ by this share count as one: a method's computing was measured once, and runs differ by more."""
 
 
 def fronts(methods: Sequence[Method], by: Yardstick) -> list[str]:

@@ -9,6 +9,8 @@ from suite.studies.significance import LEVEL, Comparison, compare
 
 MARGIN = 0.01
 """Of a loss, that does not matter."""
+ALIKE = 0.02
+"""Times that differ by this share count as one: a method's computing was measured once, and runs differ by more."""
 
 
 def losses(method: Method) -> list[float]:

@@ -84,9 +84,10 @@ class Best(NamedTuple):
 
 
 def best_rate(method: Method, others: Sequence[Method]) -> Best | None:
-    """What the search says of a method; None where it was not searched. `others`: the runs at other rates."""
+    """What the search says of a method; None where it was not searched on both sides. `others`: at other rates."""
     tried, own = [each for each in others if _is_of(each, method.label) and _first(each)], _loss(method)
-    if len(tried) < len(FACTORS) or not _first(method):
+    rates = [*map(_rate, tried)]
+    if not _first(method) or not min(rates, default=math.inf) < _rate(method) < max(rates, default=0.0):
         return None
     best = min(tried, key=_loss)
     if _loss(best) >= own:
@@ -98,19 +99,23 @@ def best_rate(method: Method, others: Sequence[Method]) -> Best | None:
 def _between(method: Method, tried: Sequence[Method]) -> Best:
     """The least of the parabola through the losses at the study's rate, and at the nearest below and beyond it.
 
-    No better than the study's own where one of them diverged.
+    Without a bound where one of these diverged.
     """
-    own, points = _loss(method), [(math.log(_rate(each) / _rate(method)), _loss(each)) for each in tried]
-    low, below = max((point for point in points if point[0] < 0), default=(-1.0, math.inf))
-    high, beyond = min((point for point in points if point[0] > 0), default=(1.0, math.inf))
+    own, middle = _loss(method), _rate(method)
+    points = [(math.log(_rate(each) / middle), _loss(each)) for each in tried]
+    low, below = max(each for each in points if each[0] < 0)
+    high, beyond = min(each for each in points if each[0] > 0)
+    if math.inf in (below, beyond):
+        words = f"{method.label} diverged at the next rate to {middle:g} that was tried: what is between nobody knows"
+        return Best(0.0, words, False)
     # Newton's divided differences on both sides of the study's own rate, which lies at 0.
     rise, fall = (beyond - own) / high, (below - own) / -low
-    if not 0 < rise + fall < math.inf:
-        return Best(1.0, f"{method.label} has its least loss at {_rate(method):g}", False)
+    if rise + fall <= 0:
+        return Best(1.0, f"{method.label} has its least loss at {middle:g}", False)
     bend, slope = (rise + fall) / (high - low), (rise * -low - fall * high) / (high - low)
-    least, rate = own - slope**2 / (4 * bend), _rate(method) * math.exp(-slope / (2 * bend))
+    least, rate = own - slope**2 / (4 * bend), middle * math.exp(-slope / (2 * bend))
     words = f"a parabola through the losses of {method.label} with the first seed has its least, {least:.4f}"
-    return Best(least / own, f"{words}, at {rate:.2g}, and {own:.4f} at {_rate(method):g}", False)
+    return Best(least / own, f"{words}, at {rate:.2g}, and {own:.4f} at {middle:g}", False)
 
 
 def doubts(methods: Sequence[Method], others: Sequence[Method]) -> list[str]:

@@ -13,7 +13,7 @@ from suite.studies.convergence.rows import Method
 from suite.studies.notes import NotedRun
 from suite.studies.significance import LEAST_RUNS, Comparison
 from suite.studies.today.curve import Pace, pace, steps_of
-from suite.studies.today.outcome import against, losses, multiplicity, runs_of
+from suite.studies.today.outcome import ALIKE, against, losses, multiplicity, runs_of
 from suite.studies.today.tasks import DENSE, LARGER, OTHER_DENSE
 from wirebench.utils.markdown import table
 
@@ -138,7 +138,8 @@ def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
     return [
         "Test loss over that of the best dense training that took no longer. That is the run on all tokens, where the "
         "method takes as long; else a point on a line, by the logarithm of time, between the runs on all tokens, a "
-        "half, a quarter and an eighth, each with its own schedule; or a run in larger batches, if that is better. "
+        "half, a quarter and an eighth, each with its own schedule, and with the spread of the wider of its ends; or a "
+        f"run in larger batches, if that is better. {100 * ALIKE:g} % of a time are no difference. "
         "What takes less time than any dense run is held against the shortest. Exchanges of weights overlap with local "
         "steps only where they have a delay, and a method that clips a worker's whole gradient before it sends cannot "
         "overlap. A method's computing was measured once: times have no spread.",
@@ -185,22 +186,27 @@ def beside_dense(
     tokens = [each for each in timed if each[1].label not in LARGER]
     if took is None or not mine or not tokens:
         return None
-    if took >= tokens[-1][0] and tokens[-1][1].label != DENSE:
+    no_longer = (1 + ALIKE) * took
+    if no_longer >= tokens[-1][0] and tokens[-1][1].label != DENSE:
         return None  # the whole dense run has no time: what it comes to by then is not known
     larger = [
         (found, each.label)
         for seconds, each in timed
-        if each.label in LARGER and seconds <= took and len(found := losses(each)) >= LEAST_RUNS
+        if each.label in LARGER and seconds <= no_longer and len(found := losses(each)) >= LEAST_RUNS
     ]
-    theirs, name = min([_dense_loss(took, tokens), *larger], key=lambda each: statistics.mean(each[0]))
+    theirs, name = min([_dense_loss(no_longer, tokens), *larger], key=lambda each: statistics.mean(each[0]))
     compared = against(mine, theirs)
-    within = took >= tokens[0][0] or name in LARGER
+    within = no_longer >= tokens[0][0] or name in LARGER
     decides = within or compared is None or compared.said == "better"
     return Beside(statistics.mean(mine) / statistics.mean(theirs), name, compared, decides, within)
 
 
 def _dense_loss(took: float, timed: Sequence[tuple[float, Method]]) -> tuple[list[float], str]:
-    """What dense training comes to in a time, for each seed, and in words on how many tokens that is."""
+    """What dense training comes to in a time, for each seed, and in words on how many tokens that is.
+
+    Between two runs the seeds lie around the point on the line as they do around the mean of the wider run, or of the
+    one with fewer seeds: a line through two runs would have the spread of neither.
+    """
     shortest, longest = timed[0], timed[-1]
     if took < shortest[0]:
         return losses(shortest[1]), f"{shortest[1].label}, which takes longer"
@@ -208,13 +214,7 @@ def _dense_loss(took: float, timed: Sequence[tuple[float, Method]]) -> tuple[lis
         return losses(longest[1]), longest[1].label
     (low, shorter), (high, longer) = next(pair for pair in pairwise(timed) if pair[0][0] <= took < pair[1][0])
     share = math.log(took / low) / math.log(high / low)
-    fewer, more = _by_seed(shorter), _by_seed(longer)
-    found = [(1 - share) * fewer[seed] + share * more[seed] for seed in sorted(fewer.keys() & more.keys())]
-    if not found:
-        return losses(shorter), shorter.label
-    return found, f"between {shorter.label} and {longer.label}"
-
-
-def _by_seed(method: Method) -> dict[int, float]:
-    known = {run.note["seed"]: run.has("final", "loss") for run in method.runs}
-    return {seed: loss for seed, loss in known.items() if loss is not None}
+    ends = losses(shorter), losses(longer)
+    wide = max(ends, key=lambda each: (-len(each), statistics.pstdev(each)))
+    shift = (1 - share) * statistics.mean(ends[0]) + share * statistics.mean(ends[1]) - statistics.mean(wide)
+    return [loss + shift for loss in wide], f"between {shorter.label} and {longer.label}"

@@ -86,6 +86,7 @@ def test_losses_stand_by_rate_with_the_studys_own_in_between(tmp_path: Path) -> 
         (2.2, (2.3, 1.97), 2.1, "not decidable", "demo has 1.9700 at 0.003 with the first seed, and 2.1990 at 0.001"),
         (2.03, (2.3, 2.02), 2.1, "not decidable", "demo has 2.0200 at 0.003 with the first seed, and 2.0290 at 0.001"),
         (2.2, (2.3,), 2.1, "not decidable", "other rates of demo were not tried"),
+        (2.2, (2.3, math.inf), 2.1, "not decidable", "demo diverged at the next rate to 0.001 that was tried"),
         (1.9, (2.3,), 2.1, "reproduced", ""),
         (2.015, (2.3, 2.3), 2.0, "not decidable", "of dense with the first seed has its least, 1.9867, at 0.0034"),
         (2.015, (2.3, 2.3), 2.1, "reproduced", ""),
@@ -104,7 +105,9 @@ def test_a_loss_that_another_rate_could_turn_decides_nothing(
         if loss:
             put(tmp_path / "rates", f"dense lr={rate}", 0, record(loss, 10.0, optimizer={"lr": float(rate)}))
     for rate, loss in zip(("0.00033", "0.003"), losses, strict=False):
-        put(tmp_path / "rates", f"demo lr={rate}", 0, record(loss, 10.0, optimizer={"lr": float(rate)}))
+        made = record(9.0 if loss == math.inf else loss, 10.0, optimizer={"lr": float(rate)})
+        made["status"] = "diverged" if loss == math.inf else made["status"]
+        put(tmp_path / "rates", f"demo lr={rate}", 0, made)
     (tmp_path / "rates" / GPT.name).rename(tmp_path / "gpt_rates")
     methods, others = methods_of(tmp_path / "gpt"), tried_beside(tmp_path / "gpt")
     [found] = [each for each in verdicts.findings("gpt", methods, others) if each.claim.id == "demo_loss"]
@@ -133,6 +136,7 @@ def test_a_parabola_goes_through_the_nearest_rates(tmp_path: Path) -> None:
     [diloco], others = methods_of(tmp_path / "gpt"), tried_beside(tmp_path / "gpt")
     best = best_rate(diloco, [each for each in others if "lr=0.0015" not in each.label])
     assert best is not None and "has its least, 2.0000, at 0.0016, and 2.0050 at 0.002" in best.words
+    assert best_rate(diloco, [each for each in others if "lr=0.006" not in each.label]) is None, "one side, twice"
     worse = best_rate(diloco, others)
     assert worse is not None and "has its least, 2.0043, at 0.0019" in worse.words, "of 0.0015, 0.002 and 0.006"
     assert report(["--out", str(tmp_path)]) == 0
