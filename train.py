@@ -51,7 +51,7 @@ def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) 
         given = loader.load(options.config, options.overrides)
         run = compose(given, tell=tell)
         tell(f"training {run.total_steps} steps, into {run.directory}")
-        for line in notes(given, run.total_steps):
+        for line in notes(given, run.total_steps, run.steps_per_epoch):
             run.progress.note(line)
         return conduct(run)
     except Unwritable as error:

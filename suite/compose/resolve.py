@@ -21,6 +21,8 @@ PLAIN_SGD = (
     f"optimizer.beta2={OptimizerConfig.beta2}", f"optimizer.eps={OptimizerConfig.eps}",
 )  # fmt: skip
 """Overrides that make any optimizer section the one that goes with updates; the rate is the compressor's own matter."""
+MOSTLY = 0.5
+"""Of a run's steps: from which share on its warm-up is most of it."""
 KINDS = (models.PLUGINS, data.PLUGINS, compressors.PLUGINS, schedulers.PLUGINS, collectives.PLUGINS)
 
 
@@ -89,9 +91,21 @@ def _without_momentum(settings: Config, words: str) -> str:
     )
 
 
-def notes(given: Config, steps: int) -> list[str]:
+def notes(given: Config, steps: int, steps_per_epoch: int) -> list[str]:
     """What a person may not expect of a config, or of a run of so many steps, a line each."""
-    return _own_momentum(given) + _last_round(scheduler_of(given), steps)
+    return [
+        *_own_momentum(given), *_last_round(scheduler_of(given), steps), *_warming(given, steps, steps_per_epoch)
+    ]  # fmt: skip
+
+
+def _warming(given: Config, steps: int, steps_per_epoch: int) -> list[str]:
+    """That a run which `max_steps` ends is in its warm-up for most of the time: rates go by whole epochs."""
+    warmup, whole = given.optimizer.warmup_epochs * steps_per_epoch, given.train.epochs * steps_per_epoch
+    if steps >= whole or warmup < MOSTLY * steps:
+        return []
+    rises = f"the learning rate rises over {warmup:.0f} steps"
+    why = f"(optimizer.warmup_epochs = {given.optimizer.warmup_epochs:g})"
+    return [f"note: {rises} {why}, and this run ends after {steps} of {whole}"]
 
 
 def _last_round(scheduler: Scheduler, steps: int) -> list[str]:
@@ -101,8 +115,10 @@ def _last_round(scheduler: Scheduler, steps: int) -> list[str]:
     rule = cast(OuterRule, scheduler)
     lasts = [_last_applied(rule, fragment, steps) for fragment in range(rule.fragments)]
     if None in lasts:
-        few = f"{steps} steps are too few for scheduler.every={rule.every} and scheduler.delay={rule.delay}"
-        return [f"note: {few}: of a part of the model nothing is applied, and it is evaluated as it began"]
+        delay = f" and scheduler.delay={rule.delay}" if rule.delay else ""
+        few = f"{steps} steps are too few for scheduler.every={rule.every}{delay}"
+        part = "a part of the model" if any(last is not None for last in lasts) else "the model"
+        return [f"note: {few}: no mean of {part} is applied, and it is evaluated as it began"]
     left = max(steps - 1 - last for last in lasts if last is not None)
     what = f"the last {left} of {steps} steps are in no mean that is applied (scheduler.every={rule.every})"
     return [f"note: {what}, and in no evaluation"] if left else []

@@ -17,7 +17,10 @@ MOST_NAMES = 3
 NEVER = "was never trained (results/convergence): measure its accuracy first"
 UNKNOWN = Ended(0.0, None)
 """What was not trained has lost nothing that is known of."""
-LOCAL_STEPS = " What local steps cost in accuracy is not known here: measure that, too."
+LOCAL_STEPS = (
+    " What local steps cost in accuracy is not known here: measure that, too (results/today/gpt/table.md has losses of "
+    "a small language model)."
+)
 NOTABLE = 0.02
 """Share of a step from which on it is said what compressing would cost if nothing else went on."""
 
@@ -150,7 +153,10 @@ def _milder(best: Sequence[Advice], dense: Advice, first: Advice, accuracies: Ac
 
 def _price(name: str, accuracies: Accuracies, density: float | None) -> str:
     if name not in accuracies.known:
-        return "It is lossy, and what it does to the accuracy is not in results/convergence: measure that first."
+        return (
+            "It is lossy, and what it does to the accuracy is not in results/convergence: measure that first "
+            "(results/today/gpt/table.md has losses of a small language model)."
+        )
     points = _points(name, accuracies, density)
     return f"It is lossy: {points} ({accuracies.setting}); measure it on your own task."
 

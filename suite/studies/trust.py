@@ -14,13 +14,12 @@ from typing import Any, NamedTuple
 from suite.studies.notes import NotedRun
 from suite.studies.repository import Repository
 from wirebench.record import schema
+from wirebench.record.compare import BUSY
 
 TURNS = 5
 """Of a claim about speed; the fastest and the slowest are dropped."""
 SEEDS = 3
 """Of a claim about accuracy."""
-OTHERS = 0.15
-"""Share of a machine's cores that may be busy with something else."""
 STEAL = 0.02
 """Share of the processors' time that the hypervisor may give to others."""
 NEAR = 1e-3
@@ -93,7 +92,7 @@ def _load(record: Mapping[str, Any]) -> Iterator[Broken]:
     for machine in machines or ():
         where = f"of {machine['hostname']}'s {machine['cores']} cores"
         others, steal = machine["others_cores"] / machine["cores"], machine["steal"] or 0
-        if others > OTHERS:
+        if others > BUSY:
             yield Broken("load", f"{machine['others_cores']:.2f} {where} were busy with something else", others)
         if steal > STEAL:
             yield Broken("load", f"the hypervisor took {100 * steal:.1f} % {where}", steal)

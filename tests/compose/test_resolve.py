@@ -245,7 +245,7 @@ def test_a_damaged_table_of_what_was_asked_is_refused(table: dict[str, Any], wor
     ],
 )
 def test_a_momentum_that_nobody_asked_for_is_told(compressor: dict[str, Any], momentum: float, said: list[str]) -> None:
-    found = notes(loader.from_dict({"compressor": compressor, "optimizer": {"momentum": momentum}}), 10)
+    found = notes(loader.from_dict({"compressor": compressor, "optimizer": {"momentum": momentum}}), 10, 10)
     assert len(found) == len(said)
     assert all(line.startswith(words) for line, words in zip(found, said, strict=True))
 
@@ -253,17 +253,32 @@ def test_a_momentum_that_nobody_asked_for_is_told(compressor: dict[str, Any], mo
 @pytest.mark.parametrize(
     ("steps", "more", "said"),
     [
-        (29, {}, ["note: 29 steps are too few for scheduler.every=30 and scheduler.delay=0"]),
+        (29, {}, ["note: 29 steps are too few for scheduler.every=30: no mean of the model is applied, and it is"]),
         (60, {}, []),
         (61, {}, ["note: the last 1 of 61 steps are in no mean"]),
-        (32, {"delay": 5}, ["note: 32 steps are too few for scheduler.every=30 and scheduler.delay=5"]),
+        (32, {"delay": 5}, ["note: 32 steps are too few for scheduler.every=30 and scheduler.delay=5: no mean of the"]),
+        (
+            35,
+            {"fragments": 3},
+            ["note: 35 steps are too few for scheduler.every=30: no mean of a part of the model is"],
+        ),
         (60, {"fragments": 3, "delay": 5}, ["note: the last 30 of 60 steps are in no mean"]),
     ],
 )
 def test_local_steps_that_nobody_exchanges_are_told(steps: int, more: dict[str, int], said: list[str]) -> None:
-    found = notes(loader.from_dict({"scheduler": {"name": "outer", "every": 30, **more}}), steps)
+    found = notes(loader.from_dict({"scheduler": {"name": "outer", "every": 30, **more}}), steps, steps)
     assert len(found) == len(said)
     assert all(line.startswith(words) for line, words in zip(found, said, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("steps", "warmup", "said"), [(60, 0.05, True), (400, 0.05, False), (1098, 0.05, False), (60, 0.0, False)]
+)
+def test_a_short_run_that_warms_up_is_told(steps: int, warmup: float, said: bool) -> None:
+    """Of 1,098 steps an epoch has, 55 are its warm-up."""
+    given = loader.from_dict({"optimizer": {"warmup_epochs": warmup}, "train": {"epochs": 1, "max_steps": steps}})
+    wanted = "note: the learning rate rises over 55 steps (optimizer.warmup_epochs = 0.05), and this run ends after 60"
+    assert notes(given, steps, 1098) == ([f"{wanted} of 1098"] if said else [])
 
 
 def test_a_run_begins_with_its_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

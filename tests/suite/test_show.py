@@ -119,6 +119,18 @@ def test_local_steps_have_the_rate_of_their_mean_step_too() -> None:
     assert "images/s with exchanges" not in compare.rows(RECORD)
 
 
+def test_a_busy_machine_and_an_optimizer_that_is_not_plain_are_told() -> None:
+    load = {"hostname": "vm", "cores": 2, "others_cores": 0.31}
+    [line] = [each for each in compare.remarks({**RECORD, "load": [load]}) if "busy" in each]
+    assert line == "beside the run 0.31 of vm's 2 cores were busy with something else: compare no times of it"
+    assert compare.remarks({**RECORD, "load": [{**load, "others_cores": 0.3}]}) == compare.remarks(RECORD)
+    config = {**RECORD["config"], "optimizer": {"name": "muon", "lr": 0.002}}
+    muon = {**RECORD, "config": config}
+    assert compare.rows(muon)["optimizer"] == "muon lr=0.002"
+    for records, shown in (([RECORD], False), ([muon], True), ([RECORD, muon], True)):
+        assert ("optimizer" in [str(each) for each in compare.table(records).columns[0].cells]) == shown
+
+
 def test_what_the_interface_carried_stands_beside_the_messages():
     ratios = {**RECORD["compression_ratio"], "nic": 20.0}
     assert compare.rows({**RECORD, "compression_ratio": ratios})["ratio interface"] == "20x"

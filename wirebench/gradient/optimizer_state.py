@@ -54,8 +54,8 @@ class OptimizerState:
         pairs = ((theirs, mine), (mine, theirs))
         if not all(any(a <= b or b <= a for b in others) for these, others in pairs for a in these):
             raise UserError(
-                f"the checkpoint has the state of another optimizer than {type(self.optimizer).__name__}; resume with "
-                "that one, or start anew in another folder"
+                f"the checkpoint has the state of another optimizer than {type(self.optimizer).__name__}; go on with "
+                "the one that it was saved with (of train.py: optimizer.name), or start anew in another folder"
             )
 
     def _groups(self, whole: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -42,6 +42,8 @@ USUAL = {"collective": "native", "status": "finished"}
 """What is said only where it is something else."""
 NOT_COUNTED = (("train", "warmup_steps"), ("output", "health_every"))
 RATIOS = {"wire_last_step": "ratio wire, last step", "nic": "ratio interface"}
+BUSY = 0.15
+"""Share of a machine's cores that may be busy with something else: beyond that times say nothing."""
 TIMES_AS_MANY = 2
 """Of the bytes of `wire`: from where on the interface's are pointed out."""
 
@@ -58,6 +60,7 @@ def rows(record: Record) -> dict[str, str]:
     lines = {
         "engine": f"{record['engine']} x {record['world_size']} ({record['device']})",
         **{section: _plugin(config, section) for section in ("model", "compressor", "scheduler", "collective")},
+        "optimizer": _optimizer(config.get("optimizer", {})),
         "data": _data(config.get("data", {})),
         "status": record["status"],
         f"{unit_of(record)}/s [p10 - p90]": _spread(record["images_per_second"], _rate)
@@ -100,9 +103,19 @@ def _tokens(record: Record) -> dict[str, str]:
 
 
 def remarks(record: Record) -> list[str]:
-    """What must be said beside the numbers, a line each: the run's warnings, and why nothing was counted."""
+    """What must be said beside the numbers, a line each: warnings, why nothing was counted, a busy machine."""
     warnings = (f"warning: {text}" for text in record.get("warnings", []))
-    return [*warnings, *_uncounted(record), *_beside_the_wire(record)]
+    return [*warnings, *_uncounted(record), *_beside_the_wire(record), *_busy(record)]
+
+
+def _busy(record: Record) -> list[str]:
+    """Machines that had something else to do, so that times are theirs, too."""
+    return [
+        f"beside the run {each['others_cores']:.2g} of {each['hostname']}'s {each['cores']} cores were busy with "
+        "something else: compare no times of it"
+        for each in record.get("load") or ()
+        if each["others_cores"] > BUSY * each["cores"]
+    ]
 
 
 def _beside_the_wire(record: Record) -> list[str]:
@@ -167,6 +180,8 @@ def _telling(label: str, values: list[str]) -> bool:
     """Whether a line that is none of MAIN tells these runs apart, or from a plain run that finished."""
     if label in USUAL:
         return set(values) != {USUAL[label]}
+    if label == "optimizer":
+        return len(set(values)) > 1 or not values[0].startswith(("sgd ", MISSING))
     return label == "data" and len(set(values)) > 1
 
 
@@ -176,6 +191,11 @@ def _plugin(config: dict[str, Any], section: str) -> str:
     off = {"name", *(key for key in ("dense_below", "warmup", "profile") if not keys.get(key))}
     options = [f"{key}={value}" for key, value in keys.items() if key not in off]
     return " ".join([str(keys.get("name", MISSING)), *options])
+
+
+def _optimizer(keys: dict[str, Any]) -> str:
+    """Its name and its largest rate."""
+    return f"{keys.get('name', 'sgd')} lr={_figure(keys['lr'])}" if "lr" in keys else MISSING
 
 
 def _data(keys: dict[str, Any]) -> str:
