@@ -162,6 +162,11 @@ def needs_whole(name: str, density: float | None = None) -> bool:
     return bool(compressors.build(name, **density_of(name, density)).whole_model)
 
 
+def is_update(name: str) -> bool:
+    """Whether the compressor returns updates, with which clipping wants the whole model in one message."""
+    return compressors.class_of(name).makes_update
+
+
 def clash(built: Scheduler, compressor: str, collective: str) -> str:
     """Why train.py would refuse to put these together (suite/compose/resolve.py); "" where it would not."""
     if built.mode in ("native", "elastic") and compressor != DENSE:

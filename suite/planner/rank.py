@@ -13,6 +13,7 @@ from suite.planner.compositions import (
     decoding,
     has_density,
     has_own_collective,
+    is_update,
     lacks_shapes,
     needs_whole,
     own_density,
@@ -30,6 +31,8 @@ from wirebench.simulation.simulator import Compressing, Simulator
 from wirebench.simulation.trace import Trace
 from wirebench.topology.tree import Topology
 
+WHOLE = "sync_easgd"
+"""The scheduler that makes one message of the model."""
 SCHEDULERS = ("wfbp", "fused", "sync_easgd", "mg_wfbp", "optimal", "dear")
 QUICK = ("optimal", "dear")
 """The best of all but for two hundredths, where many rates are tried."""
@@ -49,7 +52,7 @@ class Adviser:
     errors            how far off predicted exchanges may be
     density           of compressors that have one; None: each one's own
     tried             schedulers, name:key=value; none: SCHEDULERS. What needs the whole model goes with
-                      `sync_easgd` anyway
+                      `sync_easgd` anyway, and methods that return updates are tried with it, too
     """
 
     def __init__(
@@ -171,7 +174,9 @@ class Adviser:
 
     def _of(self, name: str, gbit: float | None, quick: bool = False) -> list[Advice]:
         usual = QUICK if quick else SCHEDULERS
-        chosen = ("sync_easgd",) if needs_whole(name, self.density) else self.tried or usual
+        chosen = (WHOLE,) if needs_whole(name, self.density) else self.tried or usual
+        if is_update(name):
+            chosen = tuple(dict.fromkeys((*chosen, WHOLE)))
         advices = []
         for collective in _collectives(name, self.topology(gbit)):
             fitting = [each for each in chosen if not clash(self._schedulers[each], name, collective)]

@@ -465,14 +465,17 @@ def test_a_scheduler_has_the_options_that_are_given_and_ddp_is_there_to_compare(
 
 
 def test_schedulers_that_are_named_are_tried_alone(own, tmp_path, capsys):
-    of = [*TRACE, "--compressors", "topk", "fetch_sgd", "--all", "--schedulers"]
+    of = [*TRACE, "--gpu", "h200", "--compressors", "topk", "fetch_sgd", "lion_sign", "--all", "--schedulers"]
     found = answer(tmp_path, *of, "owned.scheduling.Pairs", "dear")
     tried = {
         name: {row["scheduler"] for row in found["rows"] if row["compressor"] == name}
-        for name in ("none", "topk", "fetch_sgd")
+        for name in ("none", "topk", "fetch_sgd", "lion_sign")
     }
     assert tried["none"] == tried["topk"] == {"owned.scheduling.Pairs", "dear"}
     assert tried["fetch_sgd"] == {"sync_easgd"}, "it needs the whole model in one message"
+    assert tried["lion_sign"] == {"owned.scheduling.Pairs", "dear", "sync_easgd"}, (
+        "with which its gradients can be clipped"
+    )
     pairs = next(row for row in found["rows"] if row["scheduler"] == "owned.scheduling.Pairs")
     assert pairs["messages"] == 30, "of 59 layers"
     capsys.readouterr()
