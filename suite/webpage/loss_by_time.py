@@ -5,12 +5,13 @@ from itertools import groupby
 from pathlib import Path
 
 from suite.studies import trust
+from suite.studies.convergence.rows import Method
 from suite.studies.significance import LEAST_RUNS, LEVEL
 from suite.studies.today import alone
 from suite.studies.today.outcome import bytes_of, losses
 from suite.studies.today.report import methods_of
 from suite.studies.today.tasks import DENSE
-from suite.studies.today.times import RATES, Beside, beside_dense, sides, yardstick
+from suite.studies.today.times import RATES, Beside, Yardstick, beside_dense, mean_pace, sides, yardstick
 from suite.webpage.prose import listed
 
 TOLD = 3
@@ -43,15 +44,22 @@ def loss_by_time(folder: Path, link: Callable[[Path], str]) -> Iterator[str]:
     rules = trust.rules_of(mine, "seeds") + trust.rules_of(([each] for each in by.runs), "")
     broken = f" (these records break rules of trust: {', '.join(dict.fromkeys(rules))})" if rules else ""
     workers, parameters = run.record["world_size"], f"{run.record['parameters'] / 1e6:.2g} million parameters"
+    rates, ratios = (listed(each) for each in ([f"{rate:g}" for rate in RATES], _ratios(dense[0], by)))
     yield (
-        f"**When does sending less pay? A GPT of {parameters}, {workers} workers.** Each setting that sends less than "
-        f"dense training (AdamW) is held against the best of {len(dense)} dense runs that took no longer, most of them "
-        "on fewer tokens or in larger batches. How many settings end with a lower test loss (Welch, "
-        f"p < {LEVEL:g}, {len(tests)} comparisons; in brackets the lowest, as a multiple of the dense one), without "
-        f"overlap: {without}. With each exchange of gradients overlapped with its backward pass: {overlapped}. "
-        f"Computing is measured, {by.passes:.2g} s a step; the network is simulated"
-        f"{broken} ([table]({link(folder)}))."
+        f"**When does sending less pay? A GPT of {parameters}, {workers} workers, at {rates} Gbit/s, where the dense "
+        f"exchange takes {ratios} times as long as a step's forward and backward pass ({by.passes:.2g} s).** Each "
+        f"setting that sends less than dense training (AdamW) is held against the best of {len(dense)} dense runs that "
+        "took no longer, most of them on fewer tokens or in larger batches. How many settings end with a lower test "
+        f"loss (Welch, p < {LEVEL:g}, {len(tests)} comparisons; in brackets the lowest, as a multiple of the dense "
+        f"one), without overlap: {without}. With each exchange of gradients overlapped with its backward pass: "
+        f"{overlapped}. Computing is measured, the network is simulated{broken} ([table]({link(folder)}))."
     )
+
+
+def _ratios(dense: Method, by: Yardstick) -> list[str]:
+    """The seconds of a dense exchange over those of the passes, by link rate; a rate without a time is a dash."""
+    paces = [mean_pace(dense, rate, by) for rate in RATES]
+    return ["-" if each is None or not by.passes else f"{each.exposed / by.passes:.2g}" for each in paces]
 
 
 def _by_rate(found: Mapping[float, Mapping[str, Beside | None]]) -> str:
