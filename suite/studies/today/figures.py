@@ -17,6 +17,8 @@ from suite.studies.today.tasks import DENSE, OTHER_DENSE
 from suite.studies.today.times import Yardstick
 
 ACROSS, WIDTH, HEIGHT = 2, 320, 250
+MOST_POINTS = 36
+"""Of a curve: one of more has means over several windows, or the page of all results takes megabytes for it."""
 SHOWN_GBIT = {"seconds.png": 1.0, "seconds-100mbit.png": 0.1}
 """By the figure's file."""
 UP = "first worker's training loss, nats"
@@ -80,8 +82,8 @@ def _figure(title: str, methods: Sequence[Method], across: str, place: Place) ->
     where = provenance(run.has("environment") or {} for runs in drawn.values() for run in runs)
     left_out = [label for label in drawn if label not in lines]
     note = (
-        f"Means over {seeds} and {WINDOW} steps, bands from the least to the largest; between exchanges the weights "
-        f"are the worker's own. {where}."
+        f"Means over {seeds} and {WINDOW * _merged(shown)} steps, bands from the least to the largest; between "
+        f"exchanges the weights are the worker's own. {where}."
     ) + (f" Without an accepted time: {', '.join(left_out)}." if left_out else "")
     columns = min(ACROSS, len(panels))
     return grid(panels, title, note, columns, columns * (WIDTH + 170))
@@ -107,6 +109,19 @@ def _colour(label: str) -> str:
     return FAMILIES.get(_family(label), {}).get(label) or colours.method(label)
 
 
+def _merged(methods: Sequence[Method]) -> int:
+    """How many windows a point of the longest curve stands for."""
+    longest = max((len(run.note["curve"]) for method in methods for run in method.runs), default=0)
+    return max(-(-longest // MOST_POINTS), 1)
+
+
+def _points(curve: Sequence[Sequence[float]]) -> list[tuple[Sequence[float], float]]:
+    """Groups of windows: the last one, which says where the group ends, and the mean loss of all."""
+    many = max(-(-len(curve) // MOST_POINTS), 1)
+    groups = [curve[begin : begin + many] for begin in range(0, len(curve), many)]
+    return [(group[-1], statistics.mean(point[1] for point in group)) for group in groups]
+
+
 def _has_place(run: NotedRun, place: Place) -> bool:
     return any(place(run, point) for point in run.note["curve"])
 
@@ -114,7 +129,7 @@ def _has_place(run: NotedRun, place: Place) -> bool:
 def _curve(method: Method, place: Place) -> Iterator[Curve]:
     """The mean curve of its runs that have a place on the axis, as far as all of these came."""
     those = [run for run in method.runs if _has_place(run, place)]
-    runs = [[(place(run, point), point[1]) for point in run.note["curve"]] for run in those]
+    runs = [[(place(run, last), loss) for last, loss in _points(run.note["curve"])] for run in those]
     whole = []
     for each in zip(*runs, strict=False):
         places = [at for at, _ in each if at]

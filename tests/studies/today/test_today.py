@@ -17,6 +17,7 @@ from suite.studies.significance import Comparison, Said
 from suite.studies.today import figures
 from suite.studies.today.curve import WINDOW, Pace, curve_of, pace
 from suite.studies.today.emulated.speed import SPEED
+from suite.studies.today.figures import MOST_POINTS, _curve
 from suite.studies.today.fronts import front, fronts, marked
 from suite.studies.today.outcome import bytes_of
 from suite.studies.today.report import methods_of
@@ -390,6 +391,16 @@ def test_a_run_that_ends_within_an_interval_has_no_pace(tmp_path: Path, monkeypa
     monkeypatch.setattr("suite.studies.today.curve.exchange_seconds", lambda run, gbit: 6.0)
     run = NotedRun(tmp_path, {"curve": [[40, 2.0, 4e6]], "last_bytes": 4.0, "rounds": 20}, record(2.0, 4.0))
     assert pace(run, 1.0, 0.0) is None
+
+
+def test_a_long_curve_is_drawn_with_means_of_several_windows(tmp_path: Path) -> None:
+    long = [[30 * (place + 1), float(place), 1e3 * (place + 1)] for place in range(MOST_POINTS + 2)]
+    put(tmp_path, "dense", 0, record(2.0, 1.0), curve=long)
+    put(tmp_path, "topk", 0, record(2.0, 1.0))
+    by_label = {each.label: each for each in methods_of(tmp_path / "gpt")}
+    [line], [short] = (list(_curve(by_label[name], lambda run, point: point[2])) for name in ("dense", "topk"))
+    assert (len(line.across), len(short.across)) == (MOST_POINTS // 2 + 1, 2)
+    assert (line.across[0], line.up[0]) == (2e3, 0.5) and line.across[-1] == long[-1][2]
 
 
 def test_a_step_that_is_no_step_is_one_line(tmp_path: Path) -> None:
