@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import compressors
-from compressors.lowrank.factors import RUN_NUMEL, Plan
+from compressors.lowrank.factors import RUN_NUMEL, Plan, basis_by_cholesky, basis_by_householder
 from tests.helpers import answer_all, cut, lay_out
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
@@ -108,6 +108,28 @@ def test_bases_are_orthonormal(rank, kind):
         torch.testing.assert_close(basis @ basis.mT, torch.eye(basis.shape[1]).expand(len(basis), -1, -1))
         unit = before / before.abs().max().clamp(min=1e-37)
         torch.testing.assert_close(unit @ basis.mT @ basis, unit)
+
+
+@pytest.mark.parametrize("kind", ["random", "tiny", "huge", "dependent", "combined", "few", "zero"])
+def test_a_gpus_bases_are_a_cpus_but_for_rows_that_depend_on_others(kind):
+    rng = torch.Generator().manual_seed(1)
+    rows = torch.randn(3, 6, 40, generator=rng)
+    if kind == "dependent":
+        rows[:] = rows[:, :1]
+    elif kind == "combined":
+        rows[:, 2] = 2 * rows[:, 0] + rows[:, 1]
+    elif kind == "few":
+        rows[:] = torch.randn(3, 6, 2, generator=rng) @ rows[:, :2]
+    rows *= {"zero": 0.0, "tiny": 1e-30, "huge": 1e30}.get(kind, 1.0)
+    basis = basis_by_cholesky(rows)
+    products, unit = basis @ basis.mT, rows / rows.abs().max().clamp(min=1e-37)
+    lengths = products.diagonal(dim1=1, dim2=2)
+    torch.testing.assert_close(unit @ basis.mT @ basis, unit, atol=1e-5, rtol=0)
+    assert (products - torch.diag_embed(lengths)).abs().max() < 1e-6 and lengths.max() < 1 + 1e-6
+    if kind in ("random", "tiny", "huge"):
+        other = basis_by_householder(rows)
+        torch.testing.assert_close(basis.mT @ basis, other.mT @ other)
+        assert ((basis * unit).sum(2) > 0).all()
 
 
 def steps_of(name, grads, groups, **options):
