@@ -158,8 +158,8 @@ def basis_by_householder(rows: Tensor) -> Tensor:
 def basis_by_cholesky(rows: Tensor) -> Tensor:
     """Orthonormal rows that span what `rows`, (count, rank, size), span; short or zero where one depends on others.
 
-    A GPU's Householder takes a matrix's columns one after the other: of the bases of a GPT of 125 million parameters it
-    makes 65 ms on an H200. This is products of matrices. In fp64, in which the squares of what fp32 holds fit: R^T R of
+    A GPU's Householder takes a matrix's columns one after the other; these are products of matrices, by which Dion's
+    compression of a GPT takes a third of the time on an H200 (results/README.md). In fp64, in which the squares of what fp32 holds fit: R^T R of
     the rows' products, and once more, since the first basis is off by the square of the rows' condition (Yamamoto et
     al., "Roundoff error analysis of the CholeskyQR2 algorithm", ETNA 44, 2015); the share on the diagonal keeps the
     products definite (Fukaya et al., "Shifted Cholesky QR", arXiv 1809.11085).
