@@ -1,8 +1,8 @@
 """Complete a config: options written out, what the compressor's paper asks for filled in, and nonsense refused."""
 
 import dataclasses
-from collections.abc import Sequence
-from typing import cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import compressors
 import models
@@ -16,11 +16,22 @@ from wirebench.errors import UserError
 from wirebench.gradient.contract import Method, Scheduler
 from wirebench.gradient.schedule import OuterRule
 
-PLAIN_SGD = (
-    "optimizer.name=sgd", "optimizer.momentum=0", "optimizer.nesterov=false", "optimizer.clip=0",
-    f"optimizer.beta2={OptimizerConfig.beta2}", f"optimizer.eps={OptimizerConfig.eps}",
-)  # fmt: skip
-"""Overrides that make any optimizer section the one that goes with updates; the rate is the compressor's own matter."""
+
+def _words(optimizer: Mapping[str, Any]) -> list[str]:
+    """Overrides that make these the optimizer's settings."""
+    as_text = {
+        key: f"{value:g}" if isinstance(value, float) else f"{value}".lower() for key, value in optimizer.items()
+    }
+    return [f"optimizer.{key}={text}" for key, text in as_text.items()]
+
+
+PLAIN = {
+    "name": "sgd", "momentum": 0.0, "nesterov": False, "clip": 0.0,
+    "beta2": OptimizerConfig.beta2, "eps": OptimizerConfig.eps,
+}  # fmt: skip
+"""The optimizer that goes with updates, which may be clipped."""
+PLAIN_SGD = tuple(_words(PLAIN))
+"""Overrides that make any optimizer section that one; the rate is the compressor's own matter."""
 MOSTLY = 0.5
 """Of a run's steps: from which share on its warm-up is most of it."""
 KINDS = (models.PLUGINS, data.PLUGINS, compressors.PLUGINS, schedulers.PLUGINS, collectives.PLUGINS)
@@ -197,6 +208,8 @@ def _as_the_paper(given: Config) -> Config:
         section = dataclasses.replace(section, dense_below=paper.dense_below)
     takes = compressors.PLUGINS.options(section.name).keys() - section.options.keys()
     optimizer = given.optimizer
+    if paper.makes_update:
+        _check_plain(section.name, optimizer)
     if optimizer.name != "sgd" and compressor_of(given).owns_momentum:
         raise UserError(
             f"optimizer.name: {section.name!r} applies the momentum itself, in place of sgd's; "
@@ -211,6 +224,13 @@ def _as_the_paper(given: Config) -> Config:
         section = dataclasses.replace(section, options={**section.options, **moved})
         optimizer = dataclasses.replace(optimizer, momentum=0.0, nesterov=False)
     return dataclasses.replace(given, compressor=section, optimizer=optimizer)
+
+
+def _check_plain(name: str, optimizer: OptimizerConfig) -> None:
+    """UserError that names all that keeps the optimizer from being plain SGD, beside a compressor of this name."""
+    other = _words({key: value for key, value in PLAIN.items() if getattr(optimizer, key) != value and key != "clip"})
+    if other:
+        raise UserError(f"optimizer: {name!r} returns updates, which plain SGD applies; set {' '.join(other)}")
 
 
 def _with_defaults(given: Config) -> Config:
