@@ -8,6 +8,7 @@ import compressors
 import models
 import schedulers
 from compressors.common.clipped import Clipped
+from suite.compose.papers import refuse_names
 from wirebench import collectives, data
 from wirebench.config import requested
 from wirebench.config.loader import AS_THE_PAPER, Config, OptimizerConfig, to_dict
@@ -39,6 +40,7 @@ KINDS = (models.PLUGINS, data.PLUGINS, compressors.PLUGINS, schedulers.PLUGINS, 
 
 def resolve(given: Config) -> Config:
     """The config with every choice and every plugin's options written out; UserError for what makes no sense."""
+    refuse_names(given)
     resolved = _with_defaults(_as_the_paper(given))
     if resolved.train.resume == "auto" and not resolved.output.dir:
         raise UserError("train.resume: auto looks into output.dir; set that too")

@@ -10,6 +10,7 @@ import torch
 
 import compressors
 from suite.compose.build import compose
+from suite.compose.papers import PAPERS
 from suite.compose.resolve import PLAIN_SGD, compressor_of, notes, refuse_cut, refuse_workers, resolve
 from tests.distributed.launch import CONFIG, here
 from tests.helpers import cut, lay_out
@@ -29,6 +30,21 @@ def resolved(**tables: Any) -> loader.Config:
 def test_the_collective_is_the_papers_unless_the_config_names_one(name: str, collective: str) -> None:
     assert resolved(compressor={"name": name}).collective.name == collective
     assert resolved(compressor={"name": name}, collective={"name": "ring"}).collective.name == "ring"
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_a_papers_name_says_what_it_is_here(name: str) -> None:
+    plain = PLAIN_SGD if "lion" in PAPERS[name] or "dion" in PAPERS[name] else ()
+    resolve(loader.load("configs/gpt_python_sources.toml", [*PAPERS[name].split(), *plain]))
+    with pytest.raises(UserError, match=rf"^compressor\.name: no compressor '{name}'; that is {PAPERS[name]} \(docs"):
+        resolved(compressor={"name": name})
+
+
+def test_a_papers_name_in_its_own_letters() -> None:
+    with pytest.raises(
+        UserError, match=r"^scheduler\.name: no scheduler 'Streaming-DiLoCo'; that is scheduler\.name=outer"
+    ):
+        resolved(scheduler={"name": "Streaming-DiLoCo"})
 
 
 def test_options_of_the_filled_in_collective_are_written_out() -> None:
