@@ -47,7 +47,7 @@ class Progress:
     def step(
         self, step: int, epoch: int, images_per_second: float, loss: float, wire_megabytes_per_second: float
     ) -> None:
-        """Show that step `step` (from 0) is done, with the world's throughput and one rank's traffic."""
+        """Show that step `step` (from 0) is done, with the world's throughput and one rank's mean traffic."""
         done, now = step + 1, self._now()
         text = (
             f"{images_per_second:.4g} {self._unit}/s  loss {loss:.4f}  wire {wire_megabytes_per_second:.3g} MB/s  "

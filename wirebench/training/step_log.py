@@ -43,6 +43,7 @@ class StepLog:
         self._facts: dict[int, _Facts] = {}
         self._losses: dict[int, float] = {}
         self._times: list[StepTimes] = []
+        self._sent, self._seconds = 0, 0.0
 
     def step(self, step: int, epoch: int, learning_rate: float, wire_bytes: int, extra: Mapping[str, float]) -> None:
         """Note the step that has just been closed, and pass on the steps that are complete; raises Diverged.
@@ -76,4 +77,6 @@ class StepLog:
                 extra=facts.extra,
             )
             rate = self.world_size * times.images / times.seconds
-            self.progress.step(times.step, facts.epoch, rate, loss, facts.wire_bytes / times.seconds / 1e6)
+            # On average so far: of local steps one in many sends anything.
+            self._sent, self._seconds = self._sent + facts.wire_bytes, self._seconds + times.seconds
+            self.progress.step(times.step, facts.epoch, rate, loss, self._sent / self._seconds / 1e6)
