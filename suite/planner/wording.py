@@ -21,6 +21,8 @@ LOCAL_STEPS = (
     " What local steps cost in accuracy is not known here: measure that, too (results/today/gpt/table.md has losses of "
     "a small language model)."
 )
+TIMES, AS_FAST = 3.0, "times as fast"
+"""From so many times on a rate is said in times, in these words; below in percent."""
 NOTABLE = 0.02
 """Share of a step from which on it is said what compressing would cost if nothing else went on."""
 
@@ -84,7 +86,7 @@ def sentence(
     call = "Too close to call: " if too_close(dense, first) else ""
     surely = _surely([each for each in faster if each.compressor not in refused], dense, accuracies) if call else ""
     return (
-        f"{call}{first.compressor} with {first.scheduler} on {first.collective} is {_gain(first, dense)} than "
+        f"{call}{first.compressor} with {first.scheduler} on {first.collective} is {_beside(first, dense)} "
         f"{plain} ({images(first)} against {images(dense)} {dense.unit}/s)"
         f"{_at_worst(first, dense)}.{until} {_price(first.compressor, accuracies, densities.get(first.compressor))}"
         f"{surely}{_milder(best, dense, first, accuracies)}{but}"
@@ -128,10 +130,19 @@ def _gain(each: Advice, dense: Advice) -> str:
     return _faster(each.images_per_second, each.images_between, dense)
 
 
+def _beside(each: Advice, dense: Advice) -> str:
+    """The same before the dense one's name."""
+    gain = _gain(each, dense)
+    return f"{gain} {'as' if gain.endswith(AS_FAST) else 'than'}"
+
+
 def _faster(speed: float, between: Between, dense: Advice) -> str:
     """By how much so many images per second are more than the dense ones: as expected, at least and at most."""
     rivals = dense.images_per_second, *reversed(dense.images_between)
     gain, *ends = (ours / theirs - 1 for ours, theirs in zip((speed, *between), rivals, strict=True))
+    if gain >= TIMES - 1:
+        low, high = sorted(ends)
+        return f"{1 + gain:.1f} [{1 + low:.1f} - {1 + high:.1f}] {AS_FAST}"
     sign = 1 if gain > 0 else -1
     low, high = sorted(round(100 * sign * each) for each in ends)
     return f"{round(100 * sign * gain)} [{low} - {high}] % {'faster' if sign > 0 else 'slower'}"
@@ -148,7 +159,7 @@ def _milder(best: Sequence[Advice], dense: Advice, first: Advice, accuracies: Ac
     if mild is None or mild is first or mild.images_per_second * WORTHWHILE < dense.images_per_second:
         return ""
     points = f"{accuracies.known[MILDEST].said} points" if MILDEST in accuracies.known else "accuracy not measured"
-    return f" {MILDEST} ({points}) is {_gain(mild, dense)} than dense."
+    return f" {MILDEST} ({points}) is {_beside(mild, dense)} dense."
 
 
 def _price(name: str, accuracies: Accuracies, density: float | None) -> str:

@@ -217,6 +217,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--batch", type=int, required=True, help="images, or other samples, per step")
     parser.add_argument("--image-size", type=int, help=f"height and width in pixels ({IMAGE_SIZE})")
     parser.add_argument("--classes", type=int, help=f"classes that the model tells apart ({CLASSES})")
-    parser.add_argument("--data", metavar="NAME", help="a data set whose samples the model takes, in place of images")
+    parser.add_argument("--data", metavar="NAME[:KEY=VALUE...]", help="a data set whose samples it takes, not images")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the trace to write (.json)")
     return parser

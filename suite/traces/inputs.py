@@ -9,6 +9,7 @@ import models
 from wirebench import data
 from wirebench.data.base import Batch, Dataset, probe_batch, unit_of
 from wirebench.errors import UserError
+from wirebench.utils.parsing import plugin_of
 from wirebench.utils.rng import generator
 
 IMAGE_SIZE, CLASSES = 224, 1000
@@ -84,13 +85,17 @@ def images(batch_size: int, image_size: int = IMAGE_SIZE, num_classes: int = CLA
     return Inputs((batch_size, *shape), torch.float32, (batch_size,), num_classes, shape, words)
 
 
-def samples(name: str, batch_size: int) -> Inputs:
-    """Samples of a data set, by a plugin's name; UserError for one that does not exist or cannot be read."""
+def samples(named: str, batch_size: int) -> Inputs:
+    """Samples of a data set, `name:key=value`; UserError for one that does not exist or cannot be read."""
     if batch_size < 1:
         raise UserError(f"--batch: needs at least 1, got {batch_size}")
-    dataset = data.build(name)
+    try:
+        name, options = plugin_of(named)
+    except ValueError as error:
+        raise UserError(f"--data: {error}") from error
+    dataset = data.build(name, **options)
     inputs, labels = probe_batch(dataset, 1, torch.device("cpu"))
-    shape = "x".join(map(str, dataset.image_shape)) or name
+    shape = "x".join(map(str, dataset.image_shape)) or named
     return Inputs(
         (batch_size, *inputs.shape[1:]), inputs.dtype, (batch_size, *labels.shape[1:]), dataset.num_classes,
         tuple(dataset.image_shape), f"{shape}, {dataset.num_classes} classes", unit_of(dataset), dataset,

@@ -15,6 +15,7 @@ from suite.planner import advise, bars, ranges, timing
 from suite.planner.advice import WORTHWHILE
 from suite.planner.compositions import compressing, sizes_of
 from suite.planner.rank import HIGHEST_GBIT, Adviser
+from suite.planner.wording import TIMES
 from suite.studies.convergence import accuracies
 from tests import charts
 from tests.distributed.launch import PLUGINS
@@ -51,6 +52,8 @@ def faster(row: dict, dense: dict, key: str = "images_per_second") -> str:
     """By how much, in words, with the range: of the rates that stand in the JSON under this key."""
     (low, high), (slow, fast) = row[f"{key}_range"], dense["images_per_second_range"]
     ratios = row[key] / dense["images_per_second"], low / fast, high / slow
+    if ratios[0] >= TIMES:
+        return "{:.1f} [{:.1f} - {:.1f}] times as fast".format(*ratios)
     gain, least, most = (round(100 * (ratio - 1)) for ratio in ratios)
     return f"{gain} [{least} - {most}] % faster"
 
@@ -67,7 +70,7 @@ def test_compositions_are_ranked_and_the_sentence_names_the_first(tmp_path, caps
     assert wire["topk"] < wire["fp16"] == pytest.approx(wire["none"] / 2)
     first, dense = rows[0], by["none"]
     assert found["answer"].startswith(
-        f"{first['compressor']} with {first['scheduler']} on {first['collective']} is {faster(first, dense)} than "
+        f"{first['compressor']} with {first['scheduler']} on {first['collective']} is {faster(first, dense)} as "
         f"dense with {dense['scheduler']} on {dense['collective']} "
     )
     low, high = first["break_even_gbit_range"]

@@ -220,6 +220,11 @@ def test_a_model_of_tokens_has_samples(tmp_path, monkeypatch, capsys):
         (words, "--image-size: 'mine.letters.Successor' takes no images of 224 pixels: "),
         ([*words, *data, "--classes", "10"], "--classes: goes without --data, which says it already"),
         ([*words, *data, "--model", "resnet18"], "--data: 'resnet18' takes images, and the data set has none"),
+        (
+            [*words, *data[:1], f"{data[1]}:length"],
+            "--data: cannot read 'mine.letters.Counting:length'; it reads name:key",
+        ),
+        ([*words, *data[:1], f"{data[1]}:many=1"], "data.many: 'mine.letters.Counting' has no such option"),
         ([*words, "--data", "mine.nothing"], "data.name: no module 'mine.nothing' can be imported"),
         ([*words, "--data", "digits"], "--data: 'mine.letters.Successor' cannot be trained on what it has, float32"),
     ):

@@ -70,7 +70,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--image-size", type=int, metavar="N", help=f"height and width in pixels ({IMAGE_SIZE})")
     add("--classes", type=int, metavar="N", help=f"classes of the model ({CLASSES})")
-    add("--data", metavar="NAME", help="a data set whose samples the model takes, in place of images")
+    add(
+        "--data",
+        metavar="NAME[:KEY=VALUE...]",
+        help="a data set whose samples the model takes, in place of images, with its options",
+    )
     add(
         "--gpu",
         metavar="NAME",
