@@ -107,7 +107,10 @@ class Pack:
         return self._by_run(self.groups(packed))
 
     def orthonormal(self, packed: Tensor) -> list[Tensor]:
-        """For each run an orthonormal basis of its factors' rows; any, where they are fewer or zero."""
+        """For each run a basis of its factors' rows, orthonormal but where rows depend on each other.
+
+        There it has rows of its own choice (CPU), or rows that are shorter than 1 (GPU).
+        """
         of_rows = basis_by_cholesky if packed.is_cuda else basis_by_householder
         return self._by_run([of_rows(group) for group in self.groups(packed)])
 
@@ -156,13 +159,16 @@ def basis_by_householder(rows: Tensor) -> Tensor:
 
 
 def basis_by_cholesky(rows: Tensor) -> Tensor:
-    """Orthonormal rows that span what `rows`, (count, rank, size), span; short or zero where one depends on others.
+    """Orthonormal rows that span what `rows`, (count, rank, size), span; near zero where one is a copy, or zero.
 
-    A GPU's Householder takes a matrix's columns one after the other; these are products of matrices, by which Dion's
-    compression of a GPT takes a third of the time on an H200 (results/README.md). In fp64, in which the squares of what fp32 holds fit: R^T R of
-    the rows' products, and once more, since the first basis is off by the square of the rows' condition (Yamamoto et
-    al., "Roundoff error analysis of the CholeskyQR2 algorithm", ETNA 44, 2015); the share on the diagonal keeps the
-    products definite (Fukaya et al., "Shifted Cholesky QR", arXiv 1809.11085).
+    A row that others give but for the rounding of fp32 gets a direction of that rounding, as Householder gives it one.
+
+    On a GPU Householder takes a matrix's columns one after the other. These are products of matrices: on an H200 Dion's
+    compression of a GPT takes a third of the time (results/README.md). They are in fp64, which holds the squares of
+    what fp32 holds; a GPU that has little fp64 gains less, or nothing. The factor of the rows' products makes a basis, and
+    once more one of that basis, whose error is the square of the rows' condition (Yamamoto et al., "Roundoff error
+    analysis of the CholeskyQR2 algorithm", ETNA 44, 2015). What is added to the diagonal keeps the products definite;
+    the idea is Fukaya et al.'s ("Shifted Cholesky QR", arXiv 1809.11085), the share is ours.
     """
     basis = rows.double()
     for _ in range(2):

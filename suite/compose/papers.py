@@ -11,8 +11,8 @@ _LOCAL = "scheduler.name=outer"
 _PLAIN_MEAN = f"{_LOCAL} scheduler.rate=1 scheduler.momentum=0 scheduler.nesterov=false"
 _MUON = "optimizer.name=muon optimizer.nesterov=true optimizer.momentum=0.95"
 PAPERS: Mapping[str, str] = {
-    "adam": "optimizer.name=adamw", "adamw": "optimizer.name=adamw", "dense": "compressor.name=none",
-    "diloco": _LOCAL, "fedavg": _PLAIN_MEAN, "lion": "compressor.name=lion_sign", "local_sgd": _PLAIN_MEAN,
+    "adamw": "optimizer.name=adamw", "dense": "compressor.name=none", "diloco": _LOCAL,
+    "distributed_lion": "compressor.name=lion_sign", "local_sgd": _PLAIN_MEAN,
     "muloco": f"{_LOCAL} {_MUON}", "muon": _MUON, "orth_dion": "compressor.name=dion compressor.orthonormal=true",
     "qgz": "compressor.name=quantised_sum", "sparseloco": f"{_PLAIN_MEAN} compressor.name=chunk_topk",
     "streaming_diloco": f"{_LOCAL} scheduler.fragments=3 scheduler.delay=5 scheduler.keep=0.5",

@@ -73,6 +73,7 @@ def test_compositions_are_ranked_and_the_sentence_names_the_first(tmp_path, caps
         f"{first['compressor']} with {first['scheduler']} on {first['collective']} is {faster(first, dense)} as "
         f"dense with {dense['scheduler']} on {dense['collective']} "
     )
+    assert f" points) is {faster(by['fp16'], dense)} than dense." in found["answer"]
     low, high = first["break_even_gbit_range"]
     assert f"It pays below {first['break_even_gbit']:.3g} [{low:.3g} - {high:.3g}] Gbit/s." in found["answer"]
     printed = capsys.readouterr().out

@@ -50,7 +50,7 @@ def test_plain_lines_come_at_most_every_five_seconds():
         progress.step(step, 2, 1234.5, 0.25, 12.5)
     printed = text.getvalue().splitlines()
     assert len(printed) == 10
-    assert printed[0] == "epoch 2  step 10/100  1234 images/s  loss 0.2500  wire 12.5 MB/s  ETA 0:00:45"
+    assert printed[0] == "epoch 2  step 10/100  1234 images/s  loss 0.2500  mean wire 12.5 MB/s  ETA 0:00:45"
     assert printed[-1].endswith("ETA 0:00:00")
 
 

@@ -50,7 +50,7 @@ class Progress:
         """Show that step `step` (from 0) is done, with the world's throughput and one rank's mean traffic."""
         done, now = step + 1, self._now()
         text = (
-            f"{images_per_second:.4g} {self._unit}/s  loss {loss:.4f}  wire {wire_megabytes_per_second:.3g} MB/s  "
+            f"{images_per_second:.4g} {self._unit}/s  loss {loss:.4f}  mean wire {wire_megabytes_per_second:.3g} MB/s  "
             f"ETA {self._remaining(done, now)}"
         )
         if self._live is not None:

@@ -110,23 +110,31 @@ def test_bases_are_orthonormal(rank, kind):
         torch.testing.assert_close(unit @ basis.mT @ basis, unit)
 
 
-@pytest.mark.parametrize("kind", ["random", "tiny", "huge", "dependent", "combined", "few", "zero"])
-def test_a_gpus_bases_are_a_cpus_but_for_rows_that_depend_on_others(kind):
+CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
+@pytest.mark.parametrize("shape", [(3, 6, 40), (2, 192, 640)])
+@pytest.mark.parametrize("kind", ["random", "tiny", "huge", "graded", "dependent", "combined", "few", "zero"])
+def test_a_gpus_bases_are_a_cpus_but_for_rows_that_depend_on_others(kind, shape, device):
     rng = torch.Generator().manual_seed(1)
-    rows = torch.randn(3, 6, 40, generator=rng)
+    rows = torch.randn(*shape, generator=rng)
     if kind == "dependent":
         rows[:] = rows[:, :1]
     elif kind == "combined":
         rows[:, 2] = 2 * rows[:, 0] + rows[:, 1]
     elif kind == "few":
-        rows[:] = torch.randn(3, 6, 2, generator=rng) @ rows[:, :2]
+        rows[:] = torch.randn(shape[0], shape[1], 2, generator=rng) @ rows[:, :2]
+    elif kind == "graded":
+        rows *= torch.logspace(0, -6, shape[1]).unsqueeze(1)
     rows *= {"zero": 0.0, "tiny": 1e-30, "huge": 1e30}.get(kind, 1.0)
-    basis = basis_by_cholesky(rows)
+    basis = basis_by_cholesky(rows.to(device)).cpu()
     products, unit = basis @ basis.mT, rows / rows.abs().max().clamp(min=1e-37)
     lengths = products.diagonal(dim1=1, dim2=2)
+    assert basis.isfinite().all()
     torch.testing.assert_close(unit @ basis.mT @ basis, unit, atol=1e-5, rtol=0)
     assert (products - torch.diag_embed(lengths)).abs().max() < 1e-6 and lengths.max() < 1 + 1e-6
-    if kind in ("random", "tiny", "huge"):
+    if kind in ("random", "tiny", "huge", "graded"):
         other = basis_by_householder(rows)
         torch.testing.assert_close(basis.mT @ basis, other.mT @ other)
         assert ((basis * unit).sum(2) > 0).all()
