@@ -165,8 +165,8 @@ def basis_by_cholesky(rows: Tensor) -> Tensor:
 
     On a GPU Householder takes a matrix's columns one after the other. These are products of matrices: on an H200 Dion's
     compression of a GPT takes a third of the time (results/README.md). They are in fp64, which holds the squares of
-    what fp32 holds; a GPU that has little fp64 gains less, or nothing. The factor of the rows' products makes a basis, and
-    once more one of that basis, whose error is the square of the rows' condition (Yamamoto et al., "Roundoff error
+    what fp32 holds; a GPU that has little fp64 gains less, or nothing. The factor of the rows' products makes a basis,
+    whose error is the square of the rows' condition, and once more one of that basis (Yamamoto et al., "Roundoff error
     analysis of the CholeskyQR2 algorithm", ETNA 44, 2015). What is added to the diagonal keeps the products definite;
     the idea is Fukaya et al.'s ("Shifted Cholesky QR", arXiv 1809.11085), the share is ours.
     """
