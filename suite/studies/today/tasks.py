@@ -26,12 +26,10 @@ _PLAIN_OUTER = (*_OUTER, "scheduler.rate=1", "scheduler.momentum=0", "scheduler.
 STREAMING = (*_OUTER, "scheduler.fragments=3", "scheduler.delay=5", "scheduler.keep=0.5")
 SPARSE = ("compressor.name=chunk_topk", *_PLAIN_OUTER)
 
-_MUON = (
-    "optimizer.name=muon", "optimizer.nesterov=true", "optimizer.momentum=0.95", "optimizer.lr=0.006",
-    f"optimizer.weight_decay={0.1 * 0.002 / 0.006:.4g}",
-)  # fmt: skip
-"""At three times AdamW's rate, with which it ends at 0.81 times the loss; a step shrinks weights as much as AdamW's."""
+_MUON = ("optimizer.name=muon", "optimizer.nesterov=true", "optimizer.momentum=0.95")
 """Its author's momentum, which is Dion's mu; the AdamW beside it has it for beta1."""
+_MUONS_RATE = ("optimizer.lr=0.006", f"optimizer.weight_decay={0.1 * 0.002 / 0.006:.4g}")
+"""Three times AdamW's: with AdamW's it learns far less. A step shrinks weights as much as AdamW's."""
 
 _ANYWHERE: dict[str, tuple[str, ...]] = {
     DENSE: ("compressor.name=none",),
@@ -83,7 +81,7 @@ def _updates(
 
     On the GPT both Adams have a third of AdamW's rate, Lion's signs and DeMo's about half of it (Lion's authors advise
     a third to a tenth, with which it learns less here), and Dion its authors' 0.01; on the ResNet the Adams have 0.005,
-    Lion's signs 0.001, DeMo's 0.003 (with 0.001 it learns less), and Dion 0.02. rates.py tries others. Dense training
+    Lion's signs 0.001, DeMo's 0.009 (with 0.001 it learns far less), and Dion 0.02. rates.py tries others. Dense training
     has the rates of the task's config, and the GPT's largest norm of a gradient: each worker's own here, of the average
     there.
 
@@ -133,7 +131,7 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
             for label, times in zip(LARGER, (2, 4), strict=True)
         },
         **_PARTS_OF_SPARSELOCO,
-        "muon": ("compressor.name=none", *_MUON),
+        "muon": ("compressor.name=none", *_MUON, *_MUONS_RATE),
         "muloco momentum=0.5": ("compressor.name=none", *_MUON, *_OUTER, "scheduler.momentum=0.5"),
         # Beside AdamW a method leaves the momentum to it. DGC without its own is top-k, which has a row.
         "gs_sgd momentum=0": ("compressor.name=gs_sgd", _DENSITY, "compressor.momentum=0"),
@@ -154,7 +152,7 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         "dgc": ("compressor.name=dgc", _DENSITY, _WARMUP),
         "gs_sgd": ("compressor.name=gs_sgd", _DENSITY, _WARMUP),
         **_updates(
-            {"demo": 3e-3, "dion": 0.02, "lion_sign": 1e-3, "zero_one_adam": 5e-3, "onebit_adam": 5e-3},
+            {"demo": 9e-3, "dion": 0.02, "lion_sign": 1e-3, "zero_one_adam": 5e-3, "onebit_adam": 5e-3},
             0.3 * 5e-4,
             0.0,
             _adams(STEPS["resnet"]),
