@@ -81,9 +81,9 @@ def _updates(
 
     On the GPT both Adams have a third of AdamW's rate, Lion's signs and DeMo's about half of it (Lion's authors advise
     a third to a tenth, with which it learns less here), and Dion its authors' 0.01; on the ResNet the Adams have 0.005,
-    Lion's signs 0.001, DeMo's 0.009 (with 0.001 it learns far less), and Dion 0.02. rates.py tries others. Dense training
-    has the rates of the task's config, and the GPT's largest norm of a gradient: each worker's own here, of the average
-    there.
+    Lion's signs 0.001, DeMo's 0.009 (with 0.001 it learns far less), and Dion 0.02. rates.py tries others. Dense
+    training has the rates of the task's config, and the GPT's largest norm of a gradient: each worker's own here, of
+    the average there.
 
     decay  by which a step shrinks the weights at the highest rate, the same as of dense training: rate x weight decay
     """
