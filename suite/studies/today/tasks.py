@@ -81,7 +81,7 @@ def _updates(
 
     On the GPT both Adams have a third of AdamW's rate, Lion's signs and DeMo's about half of it (Lion's authors advise
     a third to a tenth, with which it learns less here), and Dion its authors' 0.01; on the ResNet the Adams have 0.005,
-    Lion's signs 0.001, DeMo's 0.009 (with 0.001 it learns far less), and Dion 0.02. rates.py tries others. Dense
+    Lion's signs 0.001, DeMo's 0.027 (with 0.001 it learns far less), and Dion 0.02. rates.py tries others. Dense
     training has the rates of the task's config, and the GPT's largest norm of a gradient: each worker's own here, of
     the average there.
 
@@ -152,7 +152,7 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         "dgc": ("compressor.name=dgc", _DENSITY, _WARMUP),
         "gs_sgd": ("compressor.name=gs_sgd", _DENSITY, _WARMUP),
         **_updates(
-            {"demo": 9e-3, "dion": 0.02, "lion_sign": 1e-3, "zero_one_adam": 5e-3, "onebit_adam": 5e-3},
+            {"demo": 0.027, "dion": 0.02, "lion_sign": 1e-3, "zero_one_adam": 5e-3, "onebit_adam": 5e-3},
             0.3 * 5e-4,
             0.0,
             _adams(STEPS["resnet"]),
