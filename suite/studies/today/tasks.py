@@ -132,7 +132,7 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         },
         **_PARTS_OF_SPARSELOCO,
         "muon": ("compressor.name=none", *_MUON, *_MUONS_RATE),
-        "muloco momentum=0.5": ("compressor.name=none", *_MUON, *_OUTER, "scheduler.momentum=0.5"),
+        "muloco momentum=0.5": ("compressor.name=none", *_MUON, *_MUONS_RATE, *_OUTER, "scheduler.momentum=0.5"),
         # Beside AdamW a method leaves the momentum to it. DGC without its own is top-k, which has a row.
         "gs_sgd momentum=0": ("compressor.name=gs_sgd", _DENSITY, "compressor.momentum=0"),
         **_updates(
