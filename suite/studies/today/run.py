@@ -1,6 +1,6 @@
 """Train a GPT and a ResNet with the methods of today and the classics, and measure exchanges on emulated hosts.
 
-wirebench study today run --data FOLDER                       all parts: about 22 h on one quiet core
+wirebench study today run --data FOLDER                       all parts: about 24 h on one quiet core
 wirebench study today run                                     without the ResNet, which alone reads CIFAR-10
 wirebench study today run --task gpt --methods dense demo dion --seeds 0
 wirebench study today run --task gpt_rates                    other learning rates, one seed
