@@ -23,6 +23,7 @@ class Advice:
     samples    of all workers in a step
     stretched  its step with an exchange that takes so many times as long
     factors    of the shortest and of the longest exchange that it may have
+    local      whether it exchanges after local steps, with which a model learns otherwise
     """
 
     compressor: str
@@ -33,6 +34,7 @@ class Advice:
     stretched: Callable[[Factors], Step] = field(repr=False)
     factors: tuple[Factors, Factors]
     unit: str = "images"
+    local: bool = False
 
     @functools.cached_property
     def between(self) -> Between:

@@ -21,9 +21,8 @@ from suite.planner.networks import LOCAL_SOURCE, error_of, gbit_of, source_of, t
 from suite.planner.probe import copy_bytes_per_second, probe
 from suite.planner.rank import Adviser
 from suite.planner.render import Ranking, Setting, content, show
-from suite.planner.schedules import with_local_steps
 from suite.planner.timing import NOTHING, Timed
-from suite.planner.wording import LOCAL_STEPS, not_counted, sentence
+from suite.planner.wording import local_steps, not_counted, sentence
 from suite.traces import inputs
 from suite.traces.estimate import estimate, gpu_of, model_options, name_of, shipped
 from wirebench.errors import UserError
@@ -88,7 +87,7 @@ def ranking_of(
     advices, left_out = adviser.all(names, named=bool(options.compressors))
     left_out |= timed.failed
     # What diverged or was never trained stands below all that was trained, however fast it is.
-    advices.sort(key=lambda each: not accuracies.trained(each.compressor))
+    advices.sort(key=lambda each: not accuracies.trained(each))
     firsts = {each.compressor: each for each in reversed(advices)}.values()
     best = sorted(firsts, key=advices.index)
     lossy = [each.compressor for each in best if each.compressor != DENSE]
@@ -96,12 +95,13 @@ def ranking_of(
     breaks = {name: adviser.break_even(name) for name in lossy} if between else {}
     ends = {name: adviser.break_even_between(name) for name in breaks}
     densities = {each.compressor: adviser.density_of(each.compressor) for each in best}
-    refused = not_counted(best, accuracies, [name for name in lossy if adviser.on_noise(name)])
+    on_noise = [name for name in lossy if adviser.on_noise(name)]
+    refused = not_counted(best, accuracies, on_noise)
     answer = sentence(best, breaks, ends, accuracies, densities, refused)
-    if with_local_steps(sorted({each.scheduler for each in best})):
-        answer += LOCAL_STEPS
+    if any(each.local for each in best):
+        answer += local_steps(accuracies)
     plain = adviser.plain()
-    return Ranking(advices, best, plain, breaks, ends, left_out, accuracies, densities, refused, answer, errors, timed)
+    return Ranking(advices, best, plain, breaks, ends, left_out, accuracies, densities, on_noise, answer, errors, timed)
 
 
 def _computation(options: argparse.Namespace) -> tuple[Trace, Gpu | None]:

@@ -33,7 +33,7 @@ def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice], git: Map
     """
     bars = []
     for each in shown:
-        exchange = REFUSED if each.compressor in ranking.refused else EXCHANGE
+        exchange = REFUSED if ranking.refused(each) else EXCHANGE
         parts = {COMPUTING: 1e3 * each.found.alone, exchange: 1e3 * each.found.step.exposed}
         words = f"{images_range(each, ranking)}{', not recommended' * (exchange == REFUSED)}"
         between = each.between
@@ -42,7 +42,8 @@ def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice], git: Map
     dense = [_label(each, ranking) for each in shown if each.compressor == DENSE]
     used = {part for bar in bars for part in bar.parts}
     drawn = {part: colour for part, colour in PARTS.items() if part in used}
-    points = ", and points of top-1 beside dense training, as measured (*: at another density)"
+    measure = ranking.accuracies.measure
+    points = f", and {measure.head}, {measure.told}, as measured (*: at another density)"
     note = (
         f"{setting.described}. Names: compressor, schedule, collective{points * bool(ranking.accuracies.known)}; dense "
         f"in bold. In the order of expected steps. At the ends: {setting.trace.unit}/s. Thin lines: ranges of a step, "
@@ -63,5 +64,5 @@ def _sources(setting: Setting) -> list[str]:
 
 
 def _label(each: Advice, ranking: Ranking) -> str:
-    ended = ranking.top1(each.compressor) if each.compressor != DENSE else ""
+    ended = ranking.lost(each) if each.compressor != DENSE or each.local else ""
     return ", ".join(filter(None, (each.compressor, each.scheduler, each.collective, ended)))

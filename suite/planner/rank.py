@@ -21,7 +21,7 @@ from suite.planner.compositions import (
     sizes_of,
 )
 from suite.planner.ranges import Errors
-from suite.planner.schedules import built
+from suite.planner.schedules import LOCAL, built
 from wirebench import collectives
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
@@ -194,7 +194,8 @@ class Adviser:
             scheduler = self._schedulers[text]
             step = simulator.step(scheduler)
             stretched = functools.partial(simulator.stretched, step, scheduler)
-            advices.append(Advice(name, text, collective, step, samples, stretched, factors, self.trace.unit))
+            unit, local = self.trace.unit, scheduler.mode in LOCAL
+            advices.append(Advice(name, text, collective, step, samples, stretched, factors, unit, local))
         return advices
 
     def _pricer(self, collective: str, gbit: float | None) -> Pricer:

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from suite.planner.accuracy import Accuracies
+from suite.planner.accuracy import LOSS, Accuracies, Ended, ratio
 from suite.planner.advice import Advice, too_close
 from suite.planner.compositions import DENSE
 from suite.planner.networks import WIDTH
 from suite.planner.ranges import Errors
 from suite.planner.schedules import with_local_steps
 from suite.planner.timing import NOTHING, Timed
-from suite.planner.wording import Ends, images, rate
+from suite.planner.wording import Ends, images, not_counted, rate
 from wirebench.simulation.trace import Trace
 from wirebench.utils.console import console, with_room
 
@@ -64,7 +64,7 @@ class Ranking(NamedTuple):
     ends         by compressor, the range of that rate: below which it surely pays, from which on it surely does not
     left_out     by compressor, why nothing is said of it
     densities    at which the compressors work, by name
-    refused      by compressor, why it is not recommended
+    on_noise     compressors of which the simulation knows only what they do to noise
     errors       how far off predictions may be
     timed        compressors whose rates were measured for this ranking
     """
@@ -77,7 +77,7 @@ class Ranking(NamedTuple):
     left_out: dict[str, str]
     accuracies: Accuracies
     densities: dict[str, float | None]
-    refused: dict[str, str]
+    on_noise: Sequence[str]
     answer: str
     errors: Errors
     timed: Timed = NOTHING
@@ -87,9 +87,13 @@ class Ranking(NamedTuple):
         """The best dense composition."""
         return next(each for each in self.best if each.compressor == DENSE)
 
-    def top1(self, name: str) -> str:
+    def lost(self, each: Advice) -> str:
         """The table's cell."""
-        return self.accuracies.cell(name, self.densities[name])
+        return self.accuracies.cell(each, self.densities[each.compressor])
+
+    def refused(self, each: Advice) -> str | None:
+        """Why a composition is not recommended."""
+        return not_counted([each], self.accuracies, self.on_noise).get(each.compressor)
 
 
 def content(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> dict[str, Any]:
@@ -119,7 +123,6 @@ def content(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> dict
 
 def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
     name, below = each.compressor, ranking.breaks.get(each.compressor)
-    ended = ranking.accuracies.known.get(name)
     return _ranges(each, ranking) | {
         "compressor": name, "scheduler": each.scheduler, "collective": each.collective,
         "density": ranking.densities[name], "images_per_second": each.images_per_second,
@@ -131,12 +134,22 @@ def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
         "communicate_seconds": each.found.communicate, "messages": len(each.found.groups),
         "break_even": None if below is None else rate(below),
         "break_even_gbit": None if below is None or math.isinf(below) else below, "limit": each.limit,
-        "not_counted": ranking.refused.get(name),
-        "accuracy": None if ended is None else {
-            "top1_points": ended.points, "top1_points_range": ended.between, "density": ended.density,
-            "diverged": ended.points is None,
-        },
+        "not_counted": ranking.refused(each), "accuracy": _accuracy(ranking.accuracies.of(each)),
     }  # fmt: skip
+
+
+def _accuracy(ended: Ended | None) -> dict[str, Any] | None:
+    """Points of top-1, or a loss over dense training's, with the range of the seeds."""
+    if ended is None:
+        return None
+    number, between = ended.points, ended.between
+    found: dict[str, Any] = {"top1_points": number, "top1_points_range": between}
+    if ended.measure is LOSS:
+        found = {
+            "loss_ratio": None if number is None else ratio(number),
+            "loss_ratio_range": None if between is None else [ratio(each) for each in reversed(between)],
+        }
+    return found | {"density": ended.density, "diverged": number is None}
 
 
 def _ranges(each: Advice, ranking: Ranking) -> dict[str, Any]:
@@ -155,7 +168,7 @@ def _ranges(each: Advice, ranking: Ranking) -> dict[str, Any]:
             "always" if end is not None and math.isinf(end) else end for end in ends
         ],
         "too_close_to_call": each.compressor != DENSE and too_close(ranking.dense, each),
-        "trained": ranking.accuracies.trained(each.compressor) if ranking.accuracies.known else None,
+        "trained": ranking.accuracies.trained(each) if ranking.accuracies.known else None,
     }  # fmt: skip
 
 
@@ -181,13 +194,12 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
     kind = "estimated" if trace.estimate else "measured"
     alone = f"a step alone takes {1e3 * (trace.forward_seconds + trace.backward_seconds):.1f} ms"
     memory = f"{setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})"
-    measured = ranking.accuracies.setting or "nothing in results/convergence"
+    accuracies = ranking.accuracies
+    measure, measured = accuracies.measure, accuracies.setting or f"nothing in {accuracies.measure.folder}"
     local = with_local_steps(sorted({each.scheduler for each in ranking.found}))
-    if local:
+    if local and not accuracies.local:
         measured = f"not shown; it was measured without the local steps of {' and '.join(local)}"
-    elif trace.unit != "images":
-        measured = f"not shown; it was measured with models of images, and this one takes {trace.unit}"
-    marked = any(ranking.top1(each.compressor).endswith("*") for each in ranking.best)
+    marked = any(ranking.lost(each).endswith("*") for each in ranking.best)
     return [
         f"{trace.name}{setting.faster} ({kind}, {trace.hardware}), {setting.images}: {alone}",
         f"  {trace.source}",
@@ -197,8 +209,8 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
         f"{ranking.errors.said} ~: too close to call beside dense.",
         "Milliseconds of a step: compressing, all its messages, what of both is exposed. "
         "below: Gbit/s below which it surely pays, and above which it surely does not.",
-        f"top-1: points beside dense, of the worst seed and the best: {measured}"
-        f"{'; *: here another density' if marked else ''}.",
+        f"{measure.head}: {measure.told}: {measured}"
+        f"{'; *: here another density' if marked else ''}{' or other local steps' * (marked and bool(local))}.",
     ]
 
 
@@ -214,7 +226,7 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
     for head in ("compressor", "scheduler", "collective"):
         made.add_column(head, no_wrap=True)
     rate = "img/s" if shown[0].unit == "images" else f"{shown[0].unit}/s"
-    accuracy = ["top-1"] if ranking.accuracies.known else []
+    accuracy = [ranking.accuracies.measure.head] if ranking.accuracies.known else []
     for head in (rate, "wire MB", "compress", "messages", "exposed", "below", *accuracy):
         made.add_column(head, justify="right", no_wrap=True)
     made.add_column("limit", no_wrap=True)
@@ -227,7 +239,7 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
             str(number), each.compressor, each.scheduler, each.collective, images_range(each, ranking),
             f"{each.found.wire_bytes / 1e6:.4g}", *map(_milliseconds, _seconds(each)),
             _below(*ranking.ends[each.compressor]) if each.compressor in known else "",
-            *([ranking.top1(each.compressor)] if accuracy else []), each.limit,
+            *([ranking.lost(each)] if accuracy else []), each.limit,
         )  # fmt: skip
     return made
 

@@ -3,20 +3,14 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from suite.planner.accuracy import Accuracies, Ended
+from suite.planner.accuracy import LOSS, Accuracies, Measure
 from suite.planner.advice import WORTHWHILE, Advice, place, too_close
 from suite.planner.compositions import DENSE
 from suite.planner.ranges import Between
 
 Ends = tuple[float | None, float | None]
 """Gbit/s below which a compressor surely pays, and from which on it surely does not; None: no rate, inf: any."""
-MILDEST = "fp16"
-TOO_MUCH = 5.0
-"""Points of top-1: what lost more is not recommended."""
 MOST_NAMES = 3
-NEVER = "was never trained (results/convergence): measure its accuracy first"
-UNKNOWN = Ended(0.0, None)
-"""What was not trained has lost nothing that is known of."""
 LOCAL_STEPS = (
     " What local steps cost in accuracy is not known here: measure that, too (results/today/gpt/table.md has losses of "
     "a small language model)."
@@ -32,22 +26,23 @@ def not_counted(best: Sequence[Advice], accuracies: Accuracies, on_noise: Sequen
 
     on_noise  those of which the simulation knows only what they do to noise
     """
-    refused = {} if not accuracies.known else {
-        each.compressor: NEVER for each in best if each.compressor not in (DENSE, *accuracies.known)
-    }  # fmt: skip
-    refused |= dict.fromkeys(on_noise, "was timed on noise alone")
-    for name in (each.compressor for each in best):
-        ended = accuracies.known.get(name, UNKNOWN)
-        if ended.points is None:
-            refused[name] = "diverged in training"
-        elif ended.points < -TOO_MUCH:
-            refused[name] = f"lost {_lost(ended.points, ended.between)} points of top-1 in training"
-    return refused
+    found = {each.compressor: _refused(each, accuracies, each.compressor in on_noise) for each in best}
+    return {name: reason for name, reason in found.items() if reason}
 
 
-def _lost(points: float, between: tuple[float, float] | None) -> str:
-    """Points, with the range of the seeds."""
-    return f"{-points:.1f}" + ("" if between is None else f" [{-between[1]:.1f} - {-between[0]:.1f}]")
+def _refused(each: Advice, accuracies: Accuracies, on_noise: bool) -> str:
+    """Why it is not recommended; "" where it may be."""
+    ended = accuracies.of(each)
+    if ended is not None and ended.points is None:
+        return "diverged in training"
+    if ended is not None and ended.points is not None and ended.points < -accuracies.too_much:
+        return ended.lost + accuracies.limit
+    if on_noise:
+        return "was timed on noise alone"
+    if each.compressor == DENSE or ended is not None or not accuracies.known:
+        return ""
+    so = " with local steps" * each.local
+    return f"was never trained{so} ({accuracies.measure.folder}): measure its {accuracies.measure.what} first"
 
 
 def sentence(
@@ -72,14 +67,13 @@ def sentence(
     faster = sorted((each for each in best if place(each) < place(dense)), key=place)
     first = _preferred([each for each in faster if each.compressor not in refused], accuracies) or dense
     ahead = [each for each in faster if each.compressor in refused]
-    but = "".join(
-        f" {each.compressor}, {_gain(each, dense)}, is not counted: it {refused[each.compressor]}." for each in ahead
-    )
+    of = {each.compressor: each for each in best}
+    but = _not_counted(ahead, dense, refused)
     if first is dense:
         only = "" if not ahead else " that is to be recommended"
         may = [each for each in best if each is not dense and each.compressor not in refused and too_close(dense, each)]
         open_to = f" Too close to call beside it: {_names(may)}." if may else ""
-        other = _elsewhere(breaks, ends, refused, accuracies, densities)
+        other = _elsewhere(breaks, ends, refused, accuracies, densities, of)
         return f"On this network nothing{only} beats {plain}{other}{open_to}{but}"
     limit = breaks.get(first.compressor)
     until = "" if not limit else f" It pays {pays(limit, ends[first.compressor])}."
@@ -88,9 +82,26 @@ def sentence(
     return (
         f"{call}{first.compressor} with {first.scheduler} on {first.collective} is {_beside(first, dense)} "
         f"{plain} ({images(first)} against {images(dense)} {dense.unit}/s)"
-        f"{_at_worst(first, dense)}.{until} {_price(first.compressor, accuracies, densities.get(first.compressor))}"
+        f"{_at_worst(first, dense)}.{until} {_price(first, accuracies, densities.get(first.compressor))}"
         f"{surely}{_milder(best, dense, first, accuracies)}{but}"
     )
+
+
+def _not_counted(ahead: Sequence[Advice], dense: Advice, refused: Mapping[str, str]) -> str:
+    """What is faster and not recommended, with the reason; those of one reason together."""
+    by_reason: dict[str, list[Advice]] = {}
+    for each in ahead:
+        by_reason.setdefault(refused[each.compressor], []).append(each)
+    said = ""
+    for reason, those in by_reason.items():
+        fastest = f" {those[0].compressor}, {_gain(those[0], dense)},"
+        if len(those) == 1:
+            said += f"{fastest} is not counted: it {reason}."
+        else:
+            others = ", ".join(each.compressor for each in those[1:])
+            they = reason.replace("was ", "were ", 1).replace(" its ", " their ")
+            said += f"{fastest} and {others} are not counted: they {they}."
+    return said
 
 
 def _preferred(ahead: Sequence[Advice], accuracies: Accuracies) -> Advice | None:
@@ -98,7 +109,7 @@ def _preferred(ahead: Sequence[Advice], accuracies: Accuracies) -> Advice | None
     alike = [each for each in ahead if each.expected_seconds * WORTHWHILE <= ahead[0].expected_seconds]
 
     def points(each: Advice) -> float:
-        known = accuracies.known.get(each.compressor)
+        known = accuracies.of(each)
         return -math.inf if known is None or known.points is None else known.points
 
     return max(alike, key=points, default=None)
@@ -109,8 +120,8 @@ def _surely(counted: Sequence[Advice], dense: Advice, accuracies: Accuracies) ->
     found = next((each for each in counted if not too_close(dense, each)), None)
     if found is None:
         return ""
-    known = accuracies.known.get(found.compressor)
-    points = f": {known.said} points of top-1" if known and known.points is not None else ""
+    known = accuracies.of(found)
+    points = f": {known.said} {known.measure.unit}" if known and known.points is not None else ""
     return f" {found.compressor} surely is, {_gain(found, dense)}{points}."
 
 
@@ -155,27 +166,44 @@ def _at_worst(first: Advice, dense: Advice) -> str:
 
 
 def _milder(best: Sequence[Advice], dense: Advice, first: Advice, accuracies: Accuracies) -> str:
-    mild = next((each for each in best if each.compressor == MILDEST), None)
+    mild = next((each for each in best if each.compressor == accuracies.measure.mildest), None)
     if mild is None or mild is first or mild.images_per_second * WORTHWHILE < dense.images_per_second:
         return ""
-    points = f"{accuracies.known[MILDEST].said} points" if MILDEST in accuracies.known else "accuracy not measured"
-    return f" {MILDEST} ({points}) is {_beside(mild, dense)} dense."
+    known = accuracies.of(mild)
+    lost = f"{accuracies.measure.what} not measured" if known is None else f"{known.said} {_short(known.measure)}"
+    return f" {mild.compressor} ({lost}) is {_beside(mild, dense)} dense."
 
 
-def _price(name: str, accuracies: Accuracies, density: float | None) -> str:
-    if name not in accuracies.known:
+def _short(measure: Measure) -> str:
+    """The unit of a number that stands in brackets."""
+    return "times the loss" if measure is LOSS else "points"
+
+
+def local_steps(accuracies: Accuracies) -> str:
+    """What is to be said of local steps beside the answer, where some composition makes them."""
+    alone = accuracies.local.get(DENSE)
+    if alone is None:
+        return LOCAL_STEPS
+    those = accuracies.schedules[-1]
+    return f" Dense training with the local steps of {those} ended at {alone.said} {alone.measure.unit}."
+
+
+def _price(each: Advice, accuracies: Accuracies, density: float | None) -> str:
+    if accuracies.of(each) is None:
         return (
             "It is lossy, and what it does to the accuracy is not in results/convergence: measure that first "
             "(results/today/gpt/table.md has losses of a small language model)."
         )
-    points = _points(name, accuracies, density)
+    points = _points(each, accuracies, density)
     return f"It is lossy: {points} ({accuracies.setting}); measure it on your own task."
 
 
-def _points(name: str, accuracies: Accuracies, density: float | None) -> str:
-    ended = accuracies.known[name]
-    where = f" at density {ended.density}, not {density}" if accuracies.elsewhere(name, density) else ""
-    return f"{ended.said} points of top-1{where}"
+def _points(each: Advice, accuracies: Accuracies, density: float | None) -> str:
+    ended = accuracies.of(each)
+    assert ended is not None
+    other = ended.points is not None and ended.density != density
+    where = f" at density {ended.density}, not {density}" if other else ""
+    return f"{ended.said} {ended.measure.unit}{where}"
 
 
 def _elsewhere(
@@ -184,6 +212,7 @@ def _elsewhere(
     refused: Mapping[str, str],
     accuracies: Accuracies,
     densities: Mapping[str, float | None],
+    of: Mapping[str, Advice],
 ) -> str:
     """What is to be said of other rates where nothing pays at this one; the end of a sentence."""
     counted = {name: below for name, below in breaks.items() if name not in refused}
@@ -194,7 +223,8 @@ def _elsewhere(
     if not paying:
         return "."
     name, most = max(paying.items(), key=lambda item: item[1])
-    points = f": {_points(name, accuracies, densities.get(name))}" if name in accuracies.known else ""
+    known = accuracies.of(of[name]) is not None
+    points = f": {_points(of[name], accuracies, densities.get(name))}" if known else ""
     return f". The first to pay on slower links is {name}, {pays(most, ends[name])}, and it is lossy{points}."
 
 

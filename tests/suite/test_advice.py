@@ -10,10 +10,11 @@ from typing import cast
 import pytest
 
 from suite.planner import ranges
-from suite.planner.accuracy import Accuracies, Ended
+from suite.planner.accuracy import LOSS, Accuracies, Ended
 from suite.planner.advice import WORTHWHILE, Advice, place
-from suite.planner.wording import not_counted
+from suite.planner.wording import local_steps, not_counted
 from suite.studies.convergence import accuracies
+from suite.studies.today import losses
 from tests.suite.test_advise import FEW, answer, faster
 from wirebench.simulation.compress_rates import SHIPPED as RATES
 from wirebench.simulation.pipeline import Step
@@ -25,6 +26,11 @@ from wirebench.simulation.trace import SHIPPED, load
 def steady(monkeypatch):
     """Predictions that are hardly ever off: how wide their ranges are is tested apart."""
     monkeypatch.setattr(ranges, "load", lambda path=None, network=0.0: ranges.Errors(0.999, 1.001, 20, network))
+
+
+def composed(compressor: str, scheduler: str = "wfbp") -> Advice:
+    local = scheduler.startswith("outer")
+    return cast(Advice, SimpleNamespace(compressor=compressor, scheduler=scheduler, local=local))
 
 
 def test_what_harms_or_was_tried_on_noise_is_shown_and_not_recommended(tmp_path):
@@ -48,12 +54,82 @@ def test_what_harms_or_was_tried_on_noise_is_shown_and_not_recommended(tmp_path)
 
 def test_what_lost_too_much_in_training_is_not_counted():
     known = {"topk": Ended(-0.9, 0.01), "gs_sgd": Ended(-13.1, 0.01), "randomk": Ended(None, 0.01)}
-    best = cast(list[Advice], [SimpleNamespace(compressor=name) for name in ("none", "fp16", *known)])
+    best = [composed(name) for name in ("none", "fp16", *known)]
     assert not_counted(best, Accuracies("", {})) == {}, "nothing was trained, and nothing stands out"
     assert not_counted(best, Accuracies("", known)) == {
         "fp16": "was never trained (results/convergence): measure its accuracy first",
         "gs_sgd": "lost 13.1 points of top-1 in training", "randomk": "diverged in training",
     }  # fmt: skip
+
+
+def test_a_loss_counts_by_how_the_compressor_was_trained():
+    """The same compressor may end well in every step, and badly after local steps, or was never trained so."""
+    plain = {name: Ended(points, None, measure=LOSS) for name, points in (("topk", -4.0), ("bf16", 0.5))}
+    after = {"topk": Ended(-52.0, None, (-52.4, -51.2), LOSS), "none": Ended(-10.0, None, measure=LOSS)}
+    known = Accuracies("a task", plain, after, ("outer",), LOSS, 30.0, ", above that of a quarter")
+    assert [known.cell(composed("topk", each), None) for each in ("wfbp", "outer", "outer:every=60")] == [
+        "1.040", "1.51..1.52", "1.51..1.52*"
+    ]  # fmt: skip
+    assert not_counted([composed("topk"), composed("fp16")], known) == {
+        "fp16": "was never trained (results/today/gpt): measure its loss first"
+    }
+    assert not_counted([composed("topk", "outer"), composed("bf16", "outer")], known) == {
+        "topk": "ended at 1.520 [1.512 - 1.524] times dense training's loss, above that of a quarter",
+        "bf16": "was never trained with local steps (results/today/gpt): measure its loss first",
+    }
+    assert (
+        local_steps(known)
+        == " Dense training with the local steps of outer ended at 1.100 times dense training's loss."
+    )
+    assert local_steps(Accuracies("", {})).startswith(" What local steps cost in accuracy is not known here")
+
+
+def test_a_language_model_is_advised_by_the_studys_losses(tmp_path, capsys):
+    gpt = ["--model", "gpt", "--data", "python_sources", "--batch", "8", "--gpu", "h200", "--workers", "8"]
+    where = ["--network", "1gbe", "--schedulers", "wfbp", "outer", "--compressors", "bf16", "randomk", "topk"]
+    found = answer(tmp_path, *gpt, *where, "quantised_sum", "onebit")
+    rows = {row["compressor"]: row for row in found["rows"]}
+    known = losses.load()
+    assert rows["quantised_sum"]["scheduler"] == "wfbp", "it is faster with local steps, and was not trained so"
+    assert rows["quantised_sum"]["accuracy"]["loss_ratio"] == pytest.approx(
+        1 - known.known["quantised_sum"].points / 100
+    )
+    assert rows["topk"]["scheduler"] == "outer" and known.local["topk"].said in found["answer"]
+    assert [row["trained"] for row in found["rows"]] == [True] * 4 + [False] * 2
+    assert re.search(
+        r" randomk, \S+ \[\S+ - \S+\] times as fast, and onebit are not counted: they were never trained "
+        r"with local steps \(results/today/gpt\): measure their loss first\.", found["answer"],
+    )  # fmt: skip
+    assert found["answer"].endswith(local_steps(known)) and "top-1" not in found["answer"]
+    printed = capsys.readouterr().out
+    assert f"loss: times that of dense training, of the best seed and the worst: {known.setting}; *: here" in printed
+    assert known.local["none"].cell in printed and found["accuracy_setting"] == known.setting
+
+
+def test_losses_are_those_of_the_records():
+    known, folder = losses.load(), losses.FOLDER
+    ended = {
+        name: [json.loads(path.read_text())["final"]["loss"] for path in folder.glob(f"{name}-[0-9]/record.json")]
+        for name in ("dense", "dense-quarter", "demo", "diloco", "gs_sgd-momentum=0")
+    }
+    dense = statistics.mean(ended["dense"])
+    for found, name in (
+        (known.known["demo"], "demo"), (known.local["none"], "diloco"), (known.known["gs_sgd"], "gs_sgd-momentum=0"),
+        (known.known["none"], "dense"),
+    ):  # fmt: skip
+        ratios = [loss / dense for loss in ended[name]]
+        assert len(ratios) == 3
+        assert found.said == f"{statistics.mean(ratios):.3f} [{min(ratios):.3f} - {max(ratios):.3f}]"
+    assert known.too_much == pytest.approx(100 * (statistics.mean(ended["dense-quarter"]) / dense - 1))
+    assert known.local.keys() == {"none", "chunk_topk", "topk"} and {"dion", "lion_sign"} <= known.known.keys()
+    assert losses.labels()["none", False] == "dense", "Muon is another optimizer"
+
+
+def test_losses_that_cannot_be_read_say_nothing(tmp_path):
+    assert losses.load(tmp_path) == Accuracies("", {}, measure=LOSS)
+    (tmp_path / "dense-0").mkdir()
+    (tmp_path / "dense-0" / "method.json").write_text("{")
+    assert losses.load(tmp_path).setting.startswith("nothing, ") and not losses.load(tmp_path).known
 
 
 def test_other_rates_are_said_of_those_that_count(tmp_path):
@@ -144,9 +220,10 @@ def test_accuracies_are_those_of_the_records():
         seeds = [100 * (each - statistics.mean(top1["dense"])) for each in top1[name]]
         low, high = f"{min(seeds):+.1f}", f"{max(seeds):+.1f}"
         assert known.known[name].said == f"{statistics.mean(seeds):+.1f} [{low} - {high}]", "no variant"
-        assert known.cell(name, known.known[name].density) == f"{low}..{high}"
-    assert known.cell("topk", 0.001) == known.cell("topk", 0.01) + "*"
-    assert known.known["none"].said.startswith("+0.0 [-") and not known.diverged("none")
+        assert known.cell(composed(name), known.known[name].density) == f"{low}..{high}"
+    topk = composed("topk")
+    assert known.cell(topk, 0.001) == known.cell(topk, 0.01) + "*"
+    assert known.known["none"].said.startswith("+0.0 [-") and known.trained(composed("none"))
     assert "dense" not in known.known and not any(" " in name for name in known.known)
 
 

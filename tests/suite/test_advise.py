@@ -504,21 +504,21 @@ def test_a_faster_precision_leaves_less_to_hide_messages_behind(tmp_path, capsys
 
 
 @pytest.mark.parametrize("how", [["--gpu", "h100"], ["--probe", "--probe-seconds", "0.1"]])
-def test_a_model_of_tokens_has_samples_and_no_accuracy_of_images(how, tmp_path, capsys, monkeypatch):
+def test_a_model_of_tokens_has_samples_and_losses(how, tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(PLUGINS))
     figure, drawn = tmp_path / "a.png", []
     monkeypatch.setattr(bars, "save", lambda made, path: drawn.append(made))
     model = ["--model", "mine.letters.Successor", "--data", "mine.letters.Counting", "--batch", "8"]
     found = answer(tmp_path, *model, *how, "--workers", "4", "--compressors", "fp16", "--figure", str(figure))
-    assert found["trace"]["unit"] == "samples" and found["accuracy_setting"] == ""
-    assert all(row["accuracy"] is None for row in found["rows"])
+    assert found["trace"]["unit"] == "samples" and found["accuracy_setting"].startswith("gpt depth=4 ")
+    assert {row["compressor"]: row["accuracy"] is None for row in found["rows"]} == {"none": False, "fp16": True}
     printed = capsys.readouterr().out
     assert "4 workers x 8 samples" in printed and " samples/s " in printed
-    assert "not shown; it was measured with models of images, and this one takes samples" in printed
     table = printed[printed.index("compressor") :]
     assert "top-1" not in table and "image" not in table
     said = charts.note(drawn[0])
     assert "8 samples" in said and "samples/s" in said and "top-1" not in said and "images" not in said
+    assert "and loss, times that of dense training, " in said
 
 
 @pytest.mark.parametrize(

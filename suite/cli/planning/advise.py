@@ -27,6 +27,7 @@ from suite.planner.rank import SCHEDULERS
 from suite.planner.schedules import with_local_steps
 from suite.planner.timing import time_unknown
 from suite.studies.convergence import accuracies
+from suite.studies.today import losses
 from suite.traces.inputs import CLASSES, IMAGE_SIZE
 from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import Rates
@@ -47,11 +48,17 @@ def main(arguments: Sequence[str]) -> int:
     setting = setting_of(options)
     _check_device(options.rates, given, setting.on_gpu)
     rates = given or Rates.shipped(on_gpu=setting.on_gpu)
-    # They are of a model of images, and of training without local steps: of anything else they say nothing.
-    measured = accuracies.load() if setting.trace.unit == "images" and not local else Accuracies("", {})
+    measured = _measured(setting.trace.unit == "images", bool(local))
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
     write(options, setting, ranking_of(options, setting, names, rates, measured, timed))
     return 0
+
+
+def _measured(images: bool, local: bool) -> Accuracies:
+    """What is known of such a model: top-1 of images, but for local steps, or the loss of a language model."""
+    if not images:
+        return losses.load()
+    return Accuracies("", {}) if local else accuracies.load()
 
 
 def _check_device(path: Path, given: Rates | None, on_gpu: bool) -> None:

@@ -93,7 +93,7 @@ def rank(cluster: Clustered, machine: Path) -> Ranking:
     adviser = Adviser(model, lambda _: topology, rates, bytes_per_second, ranges.load(machine), DENSITY)
     advices, _ = adviser.all(compressors.available(), named=False)
     known = accuracies.load()
-    advices.sort(key=lambda each: not known.trained(each.compressor))
+    advices.sort(key=lambda each: not known.trained(each))
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     git = environment.git() or {"commit": "unknown", "dirty": True}
     best = tuple(map(_ranked, advices[:COUNT]))
