@@ -91,9 +91,8 @@ def test_a_language_model_is_advised_by_the_studys_losses(tmp_path, capsys):
     rows = {row["compressor"]: row for row in found["rows"]}
     known = losses.load()
     assert rows["quantised_sum"]["scheduler"] == "wfbp", "it is faster with local steps, and was not trained so"
-    assert rows["quantised_sum"]["accuracy"]["loss_ratio"] == pytest.approx(
-        1 - known.known["quantised_sum"].points / 100
-    )
+    points = known.known["quantised_sum"].points
+    assert points is not None and rows["quantised_sum"]["accuracy"]["loss_ratio"] == pytest.approx(1 - points / 100)
     assert rows["topk"]["scheduler"] == "outer" and known.local["topk"].said in found["answer"]
     assert [row["trained"] for row in found["rows"]] == [True] * 4 + [False] * 2
     assert re.search(
