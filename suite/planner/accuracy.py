@@ -1,76 +1,86 @@
 """What compressors did to accuracy or to loss where it was measured, to be read beside what they gain."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from suite.planner.advice import Advice
 
 ELSEWHERE = "*"
-"""Marks what was measured at another density, or with local steps of another schedule."""
+"""Marks what was measured otherwise than it is ranked."""
 
 
 class Measure(NamedTuple):
     """What trainings are compared by.
 
-    head     of the table's column
-    what     in a sentence, to be measured
-    told     in the table's legend, before the setting
-    unit     after a number, in a sentence
-    mildest  the compressor that loses least of those that hardly compress
-    folder   of the trainings
+    head       of the table's column
+    what       in a sentence, to be measured
+    told       in the table's legend, before the setting
+    unit       after a number, in a sentence
+    short      the same in brackets
+    elsewhere  what ELSEWHERE says
+    places     decimal places of a number in a table, and in a sentence
+    mildest    the compressor that loses least of those that hardly compress
+    folder     of the trainings
     """
 
     head: str
     what: str
     told: str
     unit: str
+    short: str
+    elsewhere: str
+    places: tuple[int, int]
     mildest: str
     folder: str
 
 
 TOP1 = Measure(
-    "top-1", "accuracy", "points beside dense, of the worst seed and the best",
-    "points of top-1", "fp16", "results/convergence",
+    "top-1", "accuracy", "points beside dense, of the worst seed and the best", "points of top-1", "points",
+    "here another density", (1, 1), "fp16", "results/convergence",
 )  # fmt: skip
 LOSS = Measure(
-    "loss", "loss", "times that of dense training, of the best seed and the worst",
-    "times dense training's loss", "bf16", "results/today/gpt",
+    "loss", "loss", "times that of dense training, of the best seed and the worst", "times dense training's loss",
+    "times the loss", "measured with another density, other options or other local steps", (2, 3), "bf16",
+    "results/today/gpt",
 )  # fmt: skip
 
 
 class Ended(NamedTuple):
     """How a compressor's runs ended: how much better than dense ones (None: diverged), its density if it has one.
 
-    points   points of top-1, or percent of dense training's loss; below 0: worse
-    between  the least and the most of its seeds; None where one alone was trained
+    points    points of top-1, or percent of dense training's loss; below 0: worse
+    between   the least and the most of its seeds; None where one alone was trained
+    schedule  its local steps, as `schedules.words_of` has them; "": it exchanged in every step
+    options   that are not the compressor's own defaults, in words
     """
 
     points: float | None
     density: float | None
     between: tuple[float, float] | None = None
     measure: Measure = TOP1
+    schedule: str = ""
+    options: str = ""
 
     @property
     def said(self) -> str:
         """In a sentence, before the unit."""
         if self.points is None:
             return "diverged"
-        places = 3 if self.measure is LOSS else 1
+        places = self.measure.places[1]
         ends = "" if self.between is None else f" [{' - '.join(self._ends(places))}]"
         return self._text(self.points, places) + ends
 
     @property
     def cell(self) -> str:
         """In a table."""
-        return (
-            self.said
-            if self.points is None or self.between is None
-            else "..".join(self._ends(2 if self.measure is LOSS else 1))
-        )
+        if self.points is None or self.between is None:
+            return self.said
+        return "..".join(self._ends(self.measure.places[0]))
 
     @property
-    def lost(self) -> str:
-        """In a sentence on one that lost much; it did not diverge."""
+    def reason(self) -> str:
+        """Why one that lost much is not recommended; it did not diverge."""
         assert self.points is not None
         if self.measure is LOSS:
             return f"ended at {self.said} {self.measure.unit}"
@@ -96,40 +106,53 @@ def ratio(points: float) -> float:
 
 @dataclass(frozen=True)
 class Accuracies:
-    """Runs of compressors with their own options, beside dense ones.
+    """Runs of compressors beside dense ones.
 
     setting   what they trained, in words; "" where there are none
     known     by compressor, exchanging in every step
-    local     by compressor, exchanging after local steps; schedules: those that had them
-    too_much  points: what lost more is not recommended
-    limit     that in words
+    local     by compressor, exchanging after local steps: one for each schedule
+    too_much  points: what lost more is not recommended; limit: that in words
     """
 
     setting: str
-    known: dict[str, Ended]
-    local: dict[str, Ended] = field(default_factory=dict)
-    schedules: tuple[str, ...] = ()
+    known: Mapping[str, Ended]
+    local: Mapping[str, Sequence[Ended]] = field(default_factory=dict)
     measure: Measure = TOP1
     too_much: float = 5.0
     limit: str = ""
 
     def of(self, each: Advice) -> Ended | None:
-        """How a composition's compressor ended, with local steps where it has them; None: it was not trained so."""
-        return (self.local if each.local else self.known).get(each.compressor)
+        """How a composition's compressor ended; None: it was not trained so.
+
+        With local steps: after those of the same schedule, or else after others of the same scheduler.
+        """
+        if not each.local:
+            return self.known.get(each.compressor)
+        name = each.local.partition(":")[0]
+        those = [one for one in self.local.get(each.compressor, ()) if one.schedule.partition(":")[0] == name]
+        return next((one for one in those if one.schedule == each.local), those[0] if those else None)
 
     def cell(self, each: Advice, density: float | None) -> str:
         """Of a table, for a compressor that works at this density; "" where it was not measured."""
         ended = self.of(each)
-        return "" if ended is None else ended.cell + (ELSEWHERE if self.elsewhere(each, density) else "")
+        return "" if ended is None else ended.cell + ELSEWHERE * bool(self.otherwise(each, density))
 
-    def elsewhere(self, each: Advice, density: float | None) -> bool:
-        """Whether the compressor ended well, at another density than this or with another schedule's local steps."""
+    def otherwise(self, each: Advice, density: float | None) -> str:
+        """In what the measured runs differ from the composition at this density, in words; "" where they do not."""
         ended = self.of(each)
         if ended is None or ended.points is None:
-            return False
-        return ended.density != density or (each.local and each.scheduler not in self.schedules)
+            return ""
+        found = [f"at density {ended.density}, not {density}"] if ended.density != density else []
+        if ended.schedule != each.local:
+            found.append(f"with {ended.schedule}, not {each.local}")
+        return " and ".join(found + [f"with {ended.options}"] * bool(ended.options))
 
     def trained(self, each: Advice) -> bool:
         """Whether the compressor was trained to an end; True where nothing at all was measured."""
         ended = self.of(each)
         return not self.known or (ended is not None and ended.points is not None)
+
+    def counts(self, each: Advice) -> bool:
+        """Whether it was trained and did not lose too much; also where nothing at all was measured."""
+        ended = self.of(each)
+        return self.trained(each) and (ended is None or ended.points is None or ended.points >= -self.too_much)

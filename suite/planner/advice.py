@@ -23,7 +23,7 @@ class Advice:
     samples    of all workers in a step
     stretched  its step with an exchange that takes so many times as long
     factors    of the shortest and of the longest exchange that it may have
-    local      whether it exchanges after local steps, with which a model learns otherwise
+    local      its schedule in words, if that has local steps, with which a model learns otherwise; "" if not
     """
 
     compressor: str
@@ -34,7 +34,7 @@ class Advice:
     stretched: Callable[[Factors], Step] = field(repr=False)
     factors: tuple[Factors, Factors]
     unit: str = "images"
-    local: bool = False
+    local: str = ""
 
     @functools.cached_property
     def between(self) -> Between:

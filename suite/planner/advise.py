@@ -83,12 +83,14 @@ def ranking_of(
 
     tried = options.schedulers or ()
     errors = ranges.load(network=error_of(options))
-    adviser = Adviser(setting.trace, topology, rates, setting.bytes_per_second, errors, options.density, tried)
+    of = setting.trace, topology, rates, setting.bytes_per_second, errors, options.density, tried, accuracies.counts
+    adviser = Adviser(*of)
     advices, left_out = adviser.all(names, named=bool(options.compressors))
     left_out |= timed.failed
     # What diverged or was never trained stands below all that was trained, however fast it is.
     advices.sort(key=lambda each: not accuracies.trained(each))
-    firsts = {each.compressor: each for each in reversed(advices)}.values()
+    # Of a compressor the fastest that counts, or else the fastest.
+    firsts = {each.compressor: each for each in sorted(reversed(advices), key=accuracies.counts)}.values()
     best = sorted(firsts, key=advices.index)
     lossy = [each.compressor for each in best if each.compressor != DENSE]
     between = len(topology(None).machines) > 1
@@ -99,7 +101,7 @@ def ranking_of(
     refused = not_counted(best, accuracies, on_noise)
     answer = sentence(best, breaks, ends, accuracies, densities, refused)
     if any(each.local for each in best):
-        answer += local_steps(accuracies)
+        answer += local_steps(advices, accuracies)
     plain = adviser.plain()
     return Ranking(advices, best, plain, breaks, ends, left_out, accuracies, densities, on_noise, answer, errors, timed)
 

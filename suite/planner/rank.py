@@ -21,7 +21,7 @@ from suite.planner.compositions import (
     sizes_of,
 )
 from suite.planner.ranges import Errors
-from suite.planner.schedules import LOCAL, built
+from suite.planner.schedules import LOCAL, built, words_of
 from wirebench import collectives
 from wirebench.costmodel.request_cost import Pricer
 from wirebench.costmodel.request_sizes import Sizes
@@ -53,6 +53,7 @@ class Adviser:
     density           of compressors that have one; None: each one's own
     tried             schedulers, name:key=value; none: SCHEDULERS. What needs the whole model goes with
                       `sync_easgd` anyway, and methods that return updates are tried with it, too
+    counts            whether a composition may be recommended; a break-even is of these, if a compressor has any
     """
 
     def __init__(
@@ -64,11 +65,12 @@ class Adviser:
         errors: Errors,
         density: float | None = None,
         tried: Sequence[str] = (),
+        counts: Callable[[Advice], bool] = lambda each: True,
     ) -> None:
         self.trace, self.topology, self.rates = trace, functools.cache(topology), rates
         self.bytes_per_second, self.errors, self.density = bytes_per_second, errors, density
         self.workers = topology(None).size
-        self.tried = tuple(dict.fromkeys(tried))
+        self.tried, self._counts = tuple(dict.fromkeys(tried)), counts
         self._schedulers = built((*SCHEDULERS, *tried))
         self._sizes: dict[str, Sizes] = {}
         self._pricers: dict[tuple[str, float | None], Pricer] = {}
@@ -169,7 +171,9 @@ class Adviser:
     def best(self, name: str, gbit: float) -> Advice:
         """A compressor's composition with the shortest expected step at this rate between machines, of QUICK."""
         if (name, gbit) not in self._fastest:
-            self._fastest[name, gbit] = min(self._of(name, gbit, quick=True), key=lambda each: each.expected_seconds)
+            those = self._of(name, gbit, quick=True)
+            counted = [each for each in those if self._counts(each)] or those
+            self._fastest[name, gbit] = min(counted, key=lambda each: each.expected_seconds)
         return self._fastest[name, gbit]
 
     def _of(self, name: str, gbit: float | None, quick: bool = False) -> list[Advice]:
@@ -194,7 +198,7 @@ class Adviser:
             scheduler = self._schedulers[text]
             step = simulator.step(scheduler)
             stretched = functools.partial(simulator.stretched, step, scheduler)
-            unit, local = self.trace.unit, scheduler.mode in LOCAL
+            unit, local = self.trace.unit, words_of(text) if scheduler.mode in LOCAL else ""
             advices.append(Advice(name, text, collective, step, samples, stretched, factors, unit, local))
         return advices
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from suite.planner.accuracy import LOSS, Accuracies, Ended, ratio
+from suite.planner.accuracy import ELSEWHERE, LOSS, Accuracies, ratio
 from suite.planner.advice import Advice, too_close
 from suite.planner.compositions import DENSE
 from suite.planner.networks import WIDTH
@@ -87,8 +87,8 @@ class Ranking(NamedTuple):
         """The best dense composition."""
         return next(each for each in self.best if each.compressor == DENSE)
 
-    def lost(self, each: Advice) -> str:
-        """The table's cell."""
+    def cell(self, each: Advice) -> str:
+        """The table's, of what the compressor did in training."""
         return self.accuracies.cell(each, self.densities[each.compressor])
 
     def refused(self, each: Advice) -> str | None:
@@ -134,12 +134,13 @@ def _entry(each: Advice, ranking: Ranking) -> dict[str, Any]:
         "communicate_seconds": each.found.communicate, "messages": len(each.found.groups),
         "break_even": None if below is None else rate(below),
         "break_even_gbit": None if below is None or math.isinf(below) else below, "limit": each.limit,
-        "not_counted": ranking.refused(each), "accuracy": _accuracy(ranking.accuracies.of(each)),
+        "not_counted": ranking.refused(each), "accuracy": _accuracy(each, ranking),
     }  # fmt: skip
 
 
-def _accuracy(ended: Ended | None) -> dict[str, Any] | None:
+def _accuracy(each: Advice, ranking: Ranking) -> dict[str, Any] | None:
     """Points of top-1, or a loss over dense training's, with the range of the seeds."""
+    ended = ranking.accuracies.of(each)
     if ended is None:
         return None
     number, between = ended.points, ended.between
@@ -149,7 +150,8 @@ def _accuracy(ended: Ended | None) -> dict[str, Any] | None:
             "loss_ratio": None if number is None else ratio(number),
             "loss_ratio_range": None if between is None else [ratio(each) for each in reversed(between)],
         }
-    return found | {"density": ended.density, "diverged": number is None}
+    how = {"measure": ended.measure.head, "schedule": ended.schedule or None, "options": ended.options or None}
+    return found | {"density": ended.density, "diverged": number is None, **how}
 
 
 def _ranges(each: Advice, ranking: Ranking) -> dict[str, Any]:
@@ -179,7 +181,7 @@ def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: S
     left = [f"left out: {name}: {reason}" for name, reason in ranking.left_out.items()]
     files = [f"{path}: written" for path in written]
     for part in (
-        [*_head(setting, ranking), rows],
+        [*_head(setting, ranking, shown), rows],
         [*left, _usual(ranking.plain), *files, "", ranking.answer],
     ):
         for line in part:
@@ -189,7 +191,7 @@ def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: S
 PLAIN: dict[str, Any] = {"markup": False, "highlight": False, "soft_wrap": True}
 
 
-def _head(setting: Setting, ranking: Ranking) -> list[str]:
+def _head(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> list[str]:
     trace = setting.trace
     kind = "estimated" if trace.estimate else "measured"
     alone = f"a step alone takes {1e3 * (trace.forward_seconds + trace.backward_seconds):.1f} ms"
@@ -199,7 +201,7 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
     local = with_local_steps(sorted({each.scheduler for each in ranking.found}))
     if local and not accuracies.local:
         measured = f"not shown; it was measured without the local steps of {' and '.join(local)}"
-    marked = any(ranking.lost(each).endswith("*") for each in ranking.best)
+    marked = any(ranking.cell(each).endswith(ELSEWHERE) for each in shown)
     return [
         f"{trace.name}{setting.faster} ({kind}, {trace.hardware}), {setting.images}: {alone}",
         f"  {trace.source}",
@@ -209,8 +211,7 @@ def _head(setting: Setting, ranking: Ranking) -> list[str]:
         f"{ranking.errors.said} ~: too close to call beside dense.",
         "Milliseconds of a step: compressing, all its messages, what of both is exposed. "
         "below: Gbit/s below which it surely pays, and above which it surely does not.",
-        f"{measure.head}: {measure.told}: {measured}"
-        f"{'; *: here another density' if marked else ''}{' or other local steps' * (marked and bool(local))}.",
+        f"{measure.head}: {measure.told}: {measured}{f'; {ELSEWHERE}: {measure.elsewhere}' if marked else ''}.",
     ]
 
 
@@ -239,7 +240,7 @@ def table(ranking: Ranking, shown: Sequence[Advice]) -> Table:
             str(number), each.compressor, each.scheduler, each.collective, images_range(each, ranking),
             f"{each.found.wire_bytes / 1e6:.4g}", *map(_milliseconds, _seconds(each)),
             _below(*ranking.ends[each.compressor]) if each.compressor in known else "",
-            *([ranking.lost(each)] if accuracy else []), each.limit,
+            *([ranking.cell(each)] if accuracy else []), each.limit,
         )  # fmt: skip
     return made
 

@@ -30,5 +30,20 @@ def built(texts: Sequence[str]) -> dict[str, Scheduler]:
 
 
 def with_local_steps(texts: Sequence[str]) -> list[str]:
-    """Those with which a model learns otherwise, so that accuracies with another schedule say nothing."""
+    """Those with which a model learns otherwise than with an exchange in every step."""
     return [text for text, scheduler in built(texts).items() if scheduler.mode in LOCAL]
+
+
+def words_of(text: str) -> str:
+    """The schedule with those of its options that are not its defaults, in the order of their names."""
+    name, options = plugin_of(text)
+    usual = schedulers.PLUGINS.defaults(name)
+    other = {key: value for key, value in sorted(options.items()) if value != usual.get(key)}
+    return ":".join([name, *(f"{key}={_text(value)}" for key, value in other.items())])
+
+
+def _text(value: object) -> str:
+    """As it is given: a number without zeros that say nothing."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:g}" if isinstance(value, int | float) else str(value)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from suite.planner.accuracy import LOSS, Accuracies, Measure
+from suite.planner.accuracy import LOSS, Accuracies
 from suite.planner.advice import WORTHWHILE, Advice, place, too_close
 from suite.planner.compositions import DENSE
 from suite.planner.ranges import Between
@@ -36,12 +36,13 @@ def _refused(each: Advice, accuracies: Accuracies, on_noise: bool) -> str:
     if ended is not None and ended.points is None:
         return "diverged in training"
     if ended is not None and ended.points is not None and ended.points < -accuracies.too_much:
-        return ended.lost + accuracies.limit
+        how = accuracies.otherwise(each, ended.density)
+        return " ".join(filter(None, (ended.reason, how))) + accuracies.limit
     if on_noise:
         return "was timed on noise alone"
     if each.compressor == DENSE or ended is not None or not accuracies.known:
         return ""
-    so = " with local steps" * each.local
+    so = " with local steps" * bool(each.local)
     return f"was never trained{so} ({accuracies.measure.folder}): measure its {accuracies.measure.what} first"
 
 
@@ -170,40 +171,42 @@ def _milder(best: Sequence[Advice], dense: Advice, first: Advice, accuracies: Ac
     if mild is None or mild is first or mild.images_per_second * WORTHWHILE < dense.images_per_second:
         return ""
     known = accuracies.of(mild)
-    lost = f"{accuracies.measure.what} not measured" if known is None else f"{known.said} {_short(known.measure)}"
+    lost = f"{accuracies.measure.what} not measured" if known is None else f"{known.said} {known.measure.short}"
     return f" {mild.compressor} ({lost}) is {_beside(mild, dense)} dense."
 
 
-def _short(measure: Measure) -> str:
-    """The unit of a number that stands in brackets."""
-    return "times the loss" if measure is LOSS else "points"
-
-
-def local_steps(accuracies: Accuracies) -> str:
-    """What is to be said of local steps beside the answer, where some composition makes them."""
-    alone = accuracies.local.get(DENSE)
-    if alone is None:
-        return LOCAL_STEPS
-    those = accuracies.schedules[-1]
-    return f" Dense training with the local steps of {those} ended at {alone.said} {alone.measure.unit}."
-
-
 def _price(each: Advice, accuracies: Accuracies, density: float | None) -> str:
+    measure = accuracies.measure
     if accuracies.of(each) is None:
-        return (
-            "It is lossy, and what it does to the accuracy is not in results/convergence: measure that first "
-            "(results/today/gpt/table.md has losses of a small language model)."
-        )
+        hint = "" if measure is LOSS else " (results/today/gpt/table.md has losses of a small language model)"
+        return f"It is lossy, and its {measure.what} is not in {measure.folder}: measure that first{hint}."
     points = _points(each, accuracies, density)
     return f"It is lossy: {points} ({accuracies.setting}); measure it on your own task."
+
+
+def local_steps(advices: Sequence[Advice], accuracies: Accuracies) -> str:
+    """What is to be said of local steps beside the answer, where some composition makes them.
+
+    advices  all of them, the best first
+    """
+    if not accuracies.local:
+        return LOCAL_STEPS
+    dense = [each for each in advices if each.compressor == DENSE]
+    after, before = (next((each for each in dense if bool(each.local) is local), None) for local in (True, False))
+    ended = None if after is None else accuracies.of(after)
+    said = "" if after is None else f" Dense training with {after.scheduler} was not trained here."
+    if after is not None and ended is not None:
+        said = f" Dense training with {after.scheduler} ended at {_points(after, accuracies, None)}."
+    if before is not None:
+        said += f" Without local steps, with {before.scheduler} on {before.collective}, it makes {images(before)} "
+        said += f"{before.unit}/s."
+    return said
 
 
 def _points(each: Advice, accuracies: Accuracies, density: float | None) -> str:
     ended = accuracies.of(each)
     assert ended is not None
-    other = ended.points is not None and ended.density != density
-    where = f" at density {ended.density}, not {density}" if other else ""
-    return f"{ended.said} {ended.measure.unit}{where}"
+    return " ".join(filter(None, (ended.said, ended.measure.unit, accuracies.otherwise(each, density))))
 
 
 def _elsewhere(

@@ -1,6 +1,7 @@
 """What wirebench advise recommends: accuracy beside speed, what is not counted, what compressing costs at worst."""
 
 import json
+import math
 import re
 import shutil
 import statistics
@@ -12,6 +13,7 @@ import pytest
 from suite.planner import ranges
 from suite.planner.accuracy import LOSS, Accuracies, Ended
 from suite.planner.advice import WORTHWHILE, Advice, place
+from suite.planner.schedules import words_of
 from suite.planner.wording import local_steps, not_counted
 from suite.studies.convergence import accuracies
 from suite.studies.today import losses
@@ -28,9 +30,9 @@ def steady(monkeypatch):
     monkeypatch.setattr(ranges, "load", lambda path=None, network=0.0: ranges.Errors(0.999, 1.001, 20, network))
 
 
-def composed(compressor: str, scheduler: str = "wfbp") -> Advice:
-    local = scheduler.startswith("outer")
-    return cast(Advice, SimpleNamespace(compressor=compressor, scheduler=scheduler, local=local))
+def composed(compressor: str, scheduler: str = "wfbp", **others: object) -> Advice:
+    local = "" if scheduler == "wfbp" else scheduler
+    return cast(Advice, SimpleNamespace(compressor=compressor, scheduler=scheduler, local=local, **others))
 
 
 def test_what_harms_or_was_tried_on_noise_is_shown_and_not_recommended(tmp_path):
@@ -65,63 +67,90 @@ def test_what_lost_too_much_in_training_is_not_counted():
 def test_a_loss_counts_by_how_the_compressor_was_trained():
     """The same compressor may end well in every step, and badly after local steps, or was never trained so."""
     plain = {name: Ended(points, None, measure=LOSS) for name, points in (("topk", -4.0), ("bf16", 0.5))}
-    after = {"topk": Ended(-52.0, None, (-52.4, -51.2), LOSS), "none": Ended(-10.0, None, measure=LOSS)}
-    known = Accuracies("a task", plain, after, ("outer",), LOSS, 30.0, ", above that of a quarter")
-    assert [known.cell(composed("topk", each), None) for each in ("wfbp", "outer", "outer:every=60")] == [
-        "1.040", "1.51..1.52", "1.51..1.52*"
+    after = [Ended(-52.0, None, (-52.4, -51.2), LOSS, "outer"), Ended(-7.0, None, None, LOSS, "outer:every=2")]
+    local = {"topk": after, "none": [Ended(-10.0, None, None, LOSS, "outer")]}
+    known = Accuracies("a task", plain, local, LOSS, 30.0, ", above that of a quarter")
+    tried = [composed("topk", each) for each in ("wfbp", "outer", "outer:every=2", "outer:every=60", "easgd")]
+    assert [known.cell(each, None) for each in tried] == ["1.040", "1.51..1.52", "1.070", "1.51..1.52*", ""]
+    assert [known.trained(each) for each in tried] == [True] * 4 + [False], "elastic averaging is no outer step"
+    assert [known.counts(each) for each in tried] == [True, False, True, False, False]
+    ended = "ended at 1.520 [1.512 - 1.524] times dense training's loss"
+    assert [not_counted([each], known).get("topk") for each in tried] == [
+        None, f"{ended}, above that of a quarter", None,
+        f"{ended} with outer, not outer:every=60, above that of a quarter",
+        "was never trained with local steps (results/today/gpt): measure its loss first",
     ]  # fmt: skip
-    assert not_counted([composed("topk"), composed("fp16")], known) == {
+    assert not_counted([composed("fp16")], known) == {
         "fp16": "was never trained (results/today/gpt): measure its loss first"
     }
-    assert not_counted([composed("topk", "outer"), composed("bf16", "outer")], known) == {
-        "topk": "ended at 1.520 [1.512 - 1.524] times dense training's loss, above that of a quarter",
-        "bf16": "was never trained with local steps (results/today/gpt): measure its loss first",
-    }
-    assert (
-        local_steps(known)
-        == " Dense training with the local steps of outer ended at 1.100 times dense training's loss."
+    assert known.otherwise(tried[3], 0.01) == "at density None, not 0.01 and with outer, not outer:every=60"
+    other = Accuracies("", {"gs_sgd": Ended(-1.0, 0.01, None, LOSS, "", "momentum=0")}, measure=LOSS)
+    assert other.otherwise(composed("gs_sgd"), 0.01) == "with momentum=0"
+
+
+def test_what_local_steps_cost_is_told():
+    known = Accuracies("a task", {}, {"none": [Ended(-10.0, None, None, LOSS, "outer")]}, LOSS)
+    speed = {"images_per_second": 10.0, "images_between": (9.0, 11.0), "unit": "samples", "collective": "ring"}
+    dense = [composed("none", each, **speed) for each in ("outer", "wfbp")]
+    without = " Without local steps, with wfbp on ring, it makes 10 [9 - 11] samples/s."
+    assert local_steps(dense, known) == (
+        f" Dense training with outer ended at 1.100 times dense training's loss.{without}"
     )
-    assert local_steps(Accuracies("", {})).startswith(" What local steps cost in accuracy is not known here")
+    assert local_steps([composed("none", "easgd"), dense[1]], known) == (
+        f" Dense training with easgd was not trained here.{without}"
+    )
+    assert local_steps(dense, Accuracies("", {})).startswith(" What local steps cost in accuracy is not known here")
+
+
+def test_a_schedule_is_what_differs_from_its_defaults():
+    assert words_of("outer:every=30:rate=1:nesterov=false:momentum=0.0") == "outer:momentum=0:nesterov=false:rate=1"
+    assert words_of("outer") == words_of("outer:every=30") == "outer"
 
 
 def test_a_language_model_is_advised_by_the_studys_losses(tmp_path, capsys):
     gpt = ["--model", "gpt", "--data", "python_sources", "--batch", "8", "--gpu", "h200", "--workers", "8"]
-    where = ["--network", "1gbe", "--schedulers", "wfbp", "outer", "--compressors", "bf16", "randomk", "topk"]
-    found = answer(tmp_path, *gpt, *where, "quantised_sum", "onebit")
-    rows = {row["compressor"]: row for row in found["rows"]}
-    known = losses.load()
+    often = "outer:every=2:rate=1:momentum=0:nesterov=false"
+    where = ["--network", "1gbe", "--schedulers", "wfbp", "outer", often, "--compressors", "bf16", "randomk", "topk"]
+    found = answer(tmp_path, *gpt, *where, "quantised_sum", "onebit", "chunk_topk")
+    rows, known = {row["compressor"]: row for row in found["rows"]}, losses.load()
     assert rows["quantised_sum"]["scheduler"] == "wfbp", "it is faster with local steps, and was not trained so"
     points = known.known["quantised_sum"].points
     assert points is not None and rows["quantised_sum"]["accuracy"]["loss_ratio"] == pytest.approx(1 - points / 100)
-    assert rows["topk"]["scheduler"] == "outer" and known.local["topk"].said in found["answer"]
-    assert [row["trained"] for row in found["rows"]] == [True] * 4 + [False] * 2
+    assert rows["quantised_sum"]["break_even"] is None, "nor is it in the break-even"
+    assert rows["chunk_topk"]["scheduler"] == often, "with 30 local steps it is faster, and lost too much"
+    assert rows["chunk_topk"]["accuracy"]["schedule"] == words_of(often) and rows["topk"]["scheduler"] == "outer"
+    assert [row["trained"] for row in found["rows"]] == [True] * 5 + [False] * 2
     assert re.search(
         r" randomk, \S+ \[\S+ - \S+\] times as fast, and onebit are not counted: they were never trained "
         r"with local steps \(results/today/gpt\): measure their loss first\.", found["answer"],
     )  # fmt: skip
-    assert found["answer"].endswith(local_steps(known)) and "top-1" not in found["answer"]
+    assert found["answer"].endswith(" samples/s.") and "top-1" not in found["answer"]
     printed = capsys.readouterr().out
-    assert f"loss: times that of dense training, of the best seed and the worst: {known.setting}; *: here" in printed
-    assert known.local["none"].cell in printed and found["accuracy_setting"] == known.setting
+    assert f"loss: times that of dense training, of the best seed and the worst: {known.setting}; *: meas" in printed
+    assert known.local["none"][0].cell in printed and found["accuracy_setting"] == known.setting
+    assert {row["accuracy"]["measure"] for row in found["rows"] if row["accuracy"]} == {"loss"}
 
 
 def test_losses_are_those_of_the_records():
     known, folder = losses.load(), losses.FOLDER
     ended = {
         name: [json.loads(path.read_text())["final"]["loss"] for path in folder.glob(f"{name}-[0-9]/record.json")]
-        for name in ("dense", "dense-quarter", "demo", "diloco", "gs_sgd-momentum=0")
+        for name in ("dense", "dense-quarter", "demo", "diloco", "local_sgd", "gs_sgd-momentum=0")
     }
     dense = statistics.mean(ended["dense"])
     for found, name in (
-        (known.known["demo"], "demo"), (known.local["none"], "diloco"), (known.known["gs_sgd"], "gs_sgd-momentum=0"),
-        (known.known["none"], "dense"),
+        (known.known["demo"], "demo"), (known.local["none"][0], "diloco"), (known.local["none"][2], "local_sgd"),
+        (known.known["gs_sgd"], "gs_sgd-momentum=0"), (known.known["none"], "dense"),
     ):  # fmt: skip
         ratios = [loss / dense for loss in ended[name]]
         assert len(ratios) == 3
         assert found.said == f"{statistics.mean(ratios):.3f} [{min(ratios):.3f} - {max(ratios):.3f}]"
     assert known.too_much == pytest.approx(100 * (statistics.mean(ended["dense-quarter"]) / dense - 1))
     assert known.local.keys() == {"none", "chunk_topk", "topk"} and {"dion", "lion_sign"} <= known.known.keys()
-    assert losses.labels()["none", False] == "dense", "Muon is another optimizer"
+    assert known.known["gs_sgd"].options == "momentum=0" and not known.known["dion"].options
+    labels = [each.label for each in losses.sources()]
+    assert not {"muon", "muloco momentum=0.5", "dense half", "sparseloco k=512", "onebit_adam"} & {*labels}
+    assert {"dense", "sparseloco", "sparseloco every=2", "zero_one_adam", "streaming_diloco"} <= {*labels}
 
 
 def test_losses_that_cannot_be_read_say_nothing(tmp_path):
@@ -129,6 +158,18 @@ def test_losses_that_cannot_be_read_say_nothing(tmp_path):
     (tmp_path / "dense-0").mkdir()
     (tmp_path / "dense-0" / "method.json").write_text("{")
     assert losses.load(tmp_path).setting.startswith("nothing, ") and not losses.load(tmp_path).known
+
+
+def test_losses_without_a_quarter_or_of_a_run_that_diverged(tmp_path):
+    for name in ("dense-0", "demo-0"):
+        shutil.copytree(losses.FOLDER / name, tmp_path / name)
+    known = losses.load(tmp_path)
+    assert known.counts(composed("demo")) and (known.too_much, known.limit) == (math.inf, "")
+    assert known.known["demo"].between is None and "one seed, so that" in known.setting
+    path = tmp_path / "demo-0" / "record.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"status": "diverged"}))
+    assert losses.load(tmp_path).known["demo"].points is None
+    assert not_counted([composed("demo")], losses.load(tmp_path)) == {"demo": "diverged in training"}
 
 
 def test_other_rates_are_said_of_those_that_count(tmp_path):

@@ -27,7 +27,6 @@ from suite.planner.rank import SCHEDULERS
 from suite.planner.schedules import with_local_steps
 from suite.planner.timing import time_unknown
 from suite.studies.convergence import accuracies
-from suite.studies.today import losses
 from suite.traces.inputs import CLASSES, IMAGE_SIZE
 from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import Rates
@@ -57,6 +56,9 @@ def main(arguments: Sequence[str]) -> int:
 def _measured(images: bool, local: bool) -> Accuracies:
     """What is known of such a model: top-1 of images, but for local steps, or the loss of a language model."""
     if not images:
+        # Imported where it is needed: what reads the study imports all that draws it.
+        from suite.studies.today import losses
+
         return losses.load()
     return Accuracies("", {}) if local else accuracies.load()
 

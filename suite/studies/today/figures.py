@@ -38,7 +38,7 @@ FAMILIES = {
     "orthonormal updates": {
         "dion": colours.VERMILLION, "dion rank_fraction=0.5": colours.ORANGE, "dion rank_fraction=1": colours.PINK,
         "dion orthonormal": colours.BLUE, "muon": colours.GREEN, "muon quantised_sum": colours.SKY,
-        "muon sparseloco every=2": colours.WINE,
+        "muon sparseloco every=2 beta=1": colours.WINE,
     },
 }  # fmt: skip
 """Beside those of every figure, local steps and what updates weights otherwise than AdamW does."""

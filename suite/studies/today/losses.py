@@ -2,23 +2,37 @@
 
 import math
 import statistics
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import compressors
 from suite.planner.accuracy import LOSS, Accuracies, Ended, ratio
+from suite.planner.schedules import words_of
 from suite.studies.convergence import rows
 from suite.studies.convergence.rows import Method
 from suite.studies.runner import RESULTS
 from suite.studies.today.outcome import losses
 from suite.studies.today.rates import OWN
-from suite.studies.today.tasks import DENSE, QUARTER, SETTINGS
+from suite.studies.today.tasks import DENSE, OTHER_DENSE, QUARTER, SETTINGS
 from wirebench.errors import UserError
+from wirebench.utils.parsing import value_of
 
 FOLDER = RESULTS / "today" / "gpt"
-SCHEDULES = ("outer", "outer:every=30")
-"""That the study's local steps have, in the planner's words; the first has 30 as its default."""
-_VARIANTS = ("gs_sgd momentum=0", "sparseloco topk")
-"""Rows that stand for a compressor, though they have options: without, it would apply AdamW's momentum a second time;
-and of top-k after local steps there is no other."""
+
+
+class Source(NamedTuple):
+    """A row of the study, and what it trained, in the planner's words.
+
+    schedule  with local steps; "": an exchange in every step
+    options   of the compressor, that are not its defaults
+    """
+
+    label: str
+    compressor: str
+    schedule: str
+    options: str
 
 
 def load(folder: Path = FOLDER) -> Accuracies:
@@ -31,42 +45,62 @@ def load(folder: Path = FOLDER) -> Accuracies:
     dense = losses(methods[DENSE]) if DENSE in methods else []
     if not dense:
         return Accuracies("", {}, measure=LOSS)
-    mean = statistics.mean(dense)
-    found = {key: _ended(methods[label], mean) for key, label in labels().items() if label in methods}
-    known, local = ({name: found[name, after] for name, after in found if after == each} for each in (False, True))
-    too_much, limit = _limit(losses(methods[QUARTER]) if QUARTER in methods else [], mean)
-    return Accuracies(_setting(methods), known, local, SCHEDULES, LOSS, too_much, limit)
+    known: dict[str, Ended] = {}
+    local: defaultdict[str, list[Ended]] = defaultdict(list)
+    for source in (each for each in sources() if each.label in methods):
+        ended = _ended(methods[source.label], statistics.mean(dense), source)
+        if source.schedule:
+            local[source.compressor].append(ended)
+        else:
+            known[source.compressor] = ended
+    too_much, limit = _limit(losses(methods[QUARTER]) if QUARTER in methods else [], statistics.mean(dense))
+    return Accuracies(_setting(methods), known, dict(local), LOSS, too_much, limit)
 
 
-def labels() -> dict[tuple[str, bool], str]:
-    """By compressor, and whether it exchanges after local steps, the row that stands for it: the first without options.
+def sources() -> list[Source]:
+    """Of each compressor its first row in every step, and all after local steps that have its default options.
 
-    Rows with another optimizer than the task's or the method's own are left out.
+    Rows with another optimizer than the task's or the method's own, and other forms of dense training, are left out.
     """
-    found: dict[tuple[str, bool], str] = {}
-    for label, words in SETTINGS["gpt"].items():
-        if (" " in label and label not in _VARIANTS) or "optimizer.name=muon" in words:
-            continue
-        name = next(word.partition("=")[2] for word in words if word.startswith("compressor.name="))
-        found.setdefault((name, "scheduler.name=outer" in words), label)
+    found: list[Source] = []
+    for each in _rows():
+        first = all((each.compressor, each.schedule) != (other.compressor, other.schedule) for other in found)
+        if first and not (each.schedule and each.options):
+            found.append(each)
     return found
 
 
-def _ended(method: Method, dense: float) -> Ended:
+def _rows() -> Iterator[Source]:
+    for label, words in SETTINGS["gpt"].items():
+        given = dict(word.split("=", 1) for word in words)
+        if label in OTHER_DENSE or given.get("optimizer.name") == "muon":
+            continue
+        name, schedule = given.pop("compressor.name"), _of(given, "scheduler")
+        options, usual = _of(given, "compressor"), compressors.PLUGINS.defaults(name)
+        other = [f"{key}={text}" for key, text in options.items() if key != "density" and value_of(text) != usual[key]]
+        text = ":".join(f"{key}={value}" for key, value in schedule.items() if key != "name")
+        local = words_of(f"outer:{text}".rstrip(":")) if schedule.get("name") == "outer" else ""
+        yield Source(label, name, local, " ".join(other))
+
+
+def _of(given: dict[str, str], section: str) -> dict[str, str]:
+    return {key.partition(".")[2]: value for key, value in given.items() if key.startswith(f"{section}.")}
+
+
+def _ended(method: Method, dense: float, source: Source) -> Ended:
     """Percent of the dense runs' mean loss, below it. One seed that diverged is enough."""
-    density = method.runs[0].has("config", "compressor", "density")
-    ended = losses(method)
-    if not ended:
-        return Ended(None, density, None, LOSS)
+    density, ended = method.runs[0].has("config", "compressor", "density"), losses(method)
     below = [100 * (1 - loss / dense) for loss in ended]
-    between = (min(below), max(below)) if len(below) > 1 else None
-    return Ended(statistics.mean(below), density, between, LOSS)
+    mean, between = (statistics.mean(below), (min(below), max(below))) if below else (None, None)
+    return Ended(mean, density, between if len(below) > 1 else None, LOSS, source.schedule, source.options)
 
 
 def _limit(quarter: list[float], dense: float) -> tuple[float, str]:
-    """What a method may lose at most, in percent, and in words: to lose more, it would have to be four times as fast.
+    """What a method may lose at most, in percent, and in words.
 
-    quarter  losses of dense training on a quarter of the tokens; none: no limit
+    What loses more is no better than dense training that ends after a quarter of the tokens, and compresses nothing.
+
+    quarter  losses of that; none: no limit
     """
     if not quarter:
         return math.inf, ""
@@ -75,9 +109,8 @@ def _limit(quarter: list[float], dense: float) -> tuple[float, str]:
 
 
 def _setting(methods: dict[str, Method]) -> str:
-    settings = rows.shared([methods[DENSE]])
-    seeds = max(len(method.runs) for method in methods.values())
-    many = "one seed, so that little means little" if seeds == 1 else f"up to {seeds} seeds"
+    settings, seeds = rows.shared([methods[DENSE]]), max(len(method.runs) for method in methods.values())
+    many = "one seed, so that a small difference means little" if seeds == 1 else f"up to {seeds} seeds"
     steps = methods[DENSE].runs[0].record["steps_done"]
     trained = f"gpt depth={settings['depth']} width={settings['width']}, {steps} steps of {settings['data']}"
     return f"{trained}, {settings['workers']} workers, AdamW or the method's own optimizer; {many}"

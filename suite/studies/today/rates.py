@@ -29,9 +29,9 @@ RATES = {f"{name}_rates": task for name, task in TASKS.items()}
 """The parts, and what they train."""
 _OWN_RATE = (DENSE, "demo", "dion", "lion_sign", "zero_one_adam", "onebit_adam")
 _OTHERS_OF_GPT = (
-    *OTHER_DENSE, "muon", "muon quantised_sum", "muon sparseloco every=2", *OTHERS_OF_DION, "local_sgd", "diloco",
-    "diloco momentum=0.5", "muloco momentum=0.5",
-    "streaming_diloco", "sparseloco", "sparseloco k=512", "sparseloco every=2", "sparseloco every=2 beta=1",
+    *OTHER_DENSE, "muon", "muon quantised_sum", "muon sparseloco every=2 beta=1", *OTHERS_OF_DION, "local_sgd",
+    "diloco", "diloco momentum=0.5", "muloco momentum=0.5", "streaming_diloco", "sparseloco", "sparseloco k=512",
+    "sparseloco every=2", "sparseloco every=2 beta=1",
 )  # fmt: skip
 SEARCHED = {
     GPT.name: (*_OWN_RATE, *_OTHERS_OF_GPT),

@@ -135,9 +135,9 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         **_PARTS_OF_SPARSELOCO,
         "muon": ("compressor.name=none", *_MUON, *_MUONS_RATE),
         "muloco momentum=0.5": ("compressor.name=none", *_MUON, *_MULOCOS_RATE, *_OUTER, "scheduler.momentum=0.5"),
-        # The two that cost AdamW's training the least for their bytes.
+        # The two that AdamW's training loses least with for their bytes: 0.4 % with 7.75 times fewer, 13 % with 144.
         "muon quantised_sum": ("compressor.name=quantised_sum", *_MUON, *_MUONS_RATE),
-        "muon sparseloco every=2": (*SPARSE, "scheduler.every=2", "compressor.beta=1", *_MUON, *_MUONS_RATE),
+        "muon sparseloco every=2 beta=1": (*SPARSE, "scheduler.every=2", "compressor.beta=1", *_MUON, *_MUONS_RATE),
         # Beside AdamW a method leaves the momentum to it. DGC without its own is top-k, which has a row.
         "gs_sgd momentum=0": ("compressor.name=gs_sgd", _DENSITY, "compressor.momentum=0"),
         **_updates(
