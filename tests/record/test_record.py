@@ -292,6 +292,8 @@ def changed(path, value):
         (changed(["checkpoints"], {"saved": 2}), "checkpoints.stall_seconds: is missing"),
         (changed(["config", "compressor"], 3), "config.compressor: needs a table, got 3"),
         (changed(["checkpoints"], None), "checkpoints: needs a table, got None"),
+        (changed(["load"], 2.5), "load: needs a list, got 2.5"),
+        (changed(["load"], [{"hostname": "vm", "cores": 2}]), "load[0].others_cores: is missing"),
     ],
 )
 def test_invalid_records_are_named(record, problem):

@@ -114,7 +114,7 @@ def _busy(record: Record) -> list[str]:
         f"beside the run {each['others_cores']:.2g} of {each['hostname']}'s {each['cores']} cores were busy with "
         "something else: compare no times of it"
         for each in record.get("load") or ()
-        if each["others_cores"] > BUSY * each["cores"]
+        if (each["others_cores"] or 0) > BUSY * each["cores"]
     ]
 
 

@@ -41,6 +41,8 @@ _YOUNGER: dict[str, Any] = {
     "worlds": [{"step": int, "workers_before": int, "workers": int, "steps_lost": int, "lost_residual": _NUMBER}],
 }
 """Fields that older records lack; a record that has one has it like this."""
+_MEASURED: dict[str, Any] = {"load": [{"hostname": str, "cores": (int, float), "others_cores": _NUMBER}]}
+"""The same of those that are null where they could not be measured."""
 _WORDS = {int: "a whole number", float: "a number", str: "a text", dict: "a table", type(None): "null"}
 
 
@@ -51,6 +53,7 @@ def problems(record: object) -> list[str]:
     if record.get("schema") != SCHEMA:
         return [f"schema: needs {SCHEMA}, got {record.get('schema')!r}"]
     younger = {name: shape for name, shape in _YOUNGER.items() if name in record}
+    younger |= {name: shape for name, shape in _MEASURED.items() if record.get(name) is not None}
     mistakes = _differences("", record, _SHAPE | younger)
     if not mistakes:
         sections = {name: dict for name in record["config"] if name in SECTIONS}
