@@ -213,7 +213,7 @@ def test_the_nominal_rate_may_be_given(tmp_path: Path, capsys: pytest.CaptureFix
 
 
 def shared(record: dict[str, Any]) -> None:
-    record["load"] = [{"ranks": [0, 1], "cores": 1}]
+    record["load"] = [{"hostname": "vm", "ranks": [0, 1], "cores": 1, "others_cores": 0.0}]
 
 
 def test_ranks_that_share_cores_are_told_where_computing_grows_with_it(

@@ -44,7 +44,7 @@ def test_a_sound_record_breaks_no_rule(results: Path) -> None:
         ("schema", "environment.utc", lambda r: r["environment"].pop("utc")),
         ("schema", "environment.utc", lambda r: r["environment"].update(utc="yesterday")),
         ("load unknown", "the record does not say", lambda r: r.update(load=[])),
-        ("schema", "is no record of a run", lambda r: r.update(load=[{}])),
+        ("schema", "load[0].hostname: is missing", lambda r: r.update(load=[{}])),
         ("schema", "is no record of a run", lambda r: r["environment"].update(git={})),
         ("schema", "is no record of a run", lambda r: r["environment"].update(git="x")),
         ("schema", "is no record of a run", lambda r: r["environment"].update(hosts=[{}])),
