@@ -65,12 +65,19 @@ def sizes_of(name: str, density: float | None, model: Trace, workers: int) -> Si
     A trace without shapes does not say which tensors are vectors: of such a one everything is compressed.
     """
     below = compressors.dense_below_of(name) if any(layer.shape for layer in model.layers) else 0
+    # What is of the suite stays as it is; a user's own module may be another one the next time.
+    return (_sizes.__wrapped__ if "." in name else _sizes)(name, density, workers, below)
+
+
+@functools.lru_cache(maxsize=256)
+def _sizes(name: str, density: float | None, workers: int, below: int) -> Sizes:
+    """Kept, since no model changes what a bucket was found to send."""
     make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **density_of(name, density))
     return Sizes(make, workers, below)
 
 
 def compressing(
-    rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float, processor: Processor = IDLE
+    rates: Rates, name: str, sizes: Sizes, bytes_per_second: float, processor: Processor = IDLE
 ) -> Compressing:
     """Seconds that the compressor works, at the memory's rate and among so many workers as `sizes` are for.
 
@@ -79,14 +86,14 @@ def compressing(
     if name == DENSE:
         return free
     merged = _merges(sizes.size, processor) / _merges(rates.workers, IDLE)
-    return rates.on(name, bytes_per_second, _more_gathered(sizes, rates.workers, model), merged)
+    return rates.on(name, bytes_per_second, _more_gathered(sizes, rates.workers), merged)
 
 
-def decoding(rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float) -> Compressing:
+def decoding(rates: Rates, name: str, sizes: Sizes, bytes_per_second: float) -> Compressing:
     """Seconds of `compressing` after the last request is answered."""
     if name == DENSE:
         return free
-    return rates.decoding(name, bytes_per_second, _more_gathered(sizes, rates.workers, model))
+    return rates.decoding(name, bytes_per_second, _more_gathered(sizes, rates.workers))
 
 
 def _merges(ranks: int, processor: Processor) -> float:
@@ -100,16 +107,16 @@ def _merges(ranks: int, processor: Processor) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _more_gathered(sizes: Sizes, workers: int, model: Trace) -> float:
-    """How many times as many bytes are gathered as among so many workers."""
-    gathered = _gathered(sizes, model)
+def _more_gathered(sizes: Sizes, workers: int) -> float:
+    """How many times as many bytes are gathered as among so many workers: of one matrix, as of any model."""
+    gathered = _gathered(sizes)
     # What gathers nothing needs no look at the world of the measurement.
-    return gathered / (_gathered(sizes.of_world(workers), model) or 1.0) if gathered else 1.0
+    return gathered / (_gathered(sizes.of_world(workers)) or 1.0) if gathered else 1.0
 
 
-def _gathered(sizes: Sizes, model: Trace) -> float:
-    """Bytes that arrive at every rank by gathers, of the whole model."""
-    return sum(asked.num_bytes for asked in sizes.of(layers_of(model)) if asked.kind is Gather) * sizes.size
+def _gathered(sizes: Sizes) -> float:
+    """Bytes that arrive at every rank by gathers, of one matrix."""
+    return sum(asked.num_bytes for asked in sizes.of_sample() if asked.kind is Gather) * sizes.size
 
 
 def lacks_shapes(sizes: Sizes, model: Trace) -> str:

@@ -91,6 +91,10 @@ class Sizes:
         pairs = zip_longest(one_layer, self._of_a_layer[: len(one_layer)])
         return [a.plus(more, len(shapes) - 1) if more and more.kind is a.kind else a for a, more in pairs]
 
+    def of_sample(self) -> list[RequestSize]:
+        """The requests of one matrix of SAMPLE elements, on noise: what differs between worlds is seen in it."""
+        return self._of_numel(SAMPLE)
+
     @cached_property
     def by_shape(self) -> bool:
         """Whether layers of one size but other shapes have other requests, as with matrices of low rank."""
