@@ -8,6 +8,7 @@ from suite.planner.advice import Advice
 
 ELSEWHERE = "*"
 """Marks what was measured otherwise than it is ranked."""
+OTHERWISE = "measured with another density, other options or other local steps"
 
 
 class Measure(NamedTuple):
@@ -37,12 +38,11 @@ class Measure(NamedTuple):
 
 TOP1 = Measure(
     "top-1", "accuracy", "points beside dense, of the worst seed and the best", "points of top-1", "points",
-    "here another density", (1, 1), "fp16", "results/convergence",
+    OTHERWISE, (1, 1), "fp16", "results/convergence, results/today/resnet",
 )  # fmt: skip
 LOSS = Measure(
     "loss", "loss", "times that of dense training, of the best seed and the worst", "times dense training's loss",
-    "times the loss", "measured with another density, other options or other local steps", (2, 3), "bf16",
-    "results/today/gpt",
+    "times the loss", OTHERWISE, (2, 3), "bf16", "results/today/gpt",
 )  # fmt: skip
 
 

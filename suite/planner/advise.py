@@ -100,7 +100,7 @@ def ranking_of(
     on_noise = [name for name in lossy if adviser.on_noise(name)]
     refused = not_counted(best, accuracies, on_noise)
     answer = sentence(best, breaks, ends, accuracies, densities, refused)
-    if any(each.local for each in best):
+    if any(each.local for each in advices):
         answer += local_steps(advices, accuracies)
     plain = adviser.plain()
     return Ranking(advices, best, plain, breaks, ends, left_out, accuracies, densities, on_noise, answer, errors, timed)

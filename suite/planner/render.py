@@ -11,7 +11,6 @@ from suite.planner.advice import Advice, too_close
 from suite.planner.compositions import DENSE
 from suite.planner.networks import WIDTH
 from suite.planner.ranges import Errors
-from suite.planner.schedules import with_local_steps
 from suite.planner.timing import NOTHING, Timed
 from suite.planner.wording import Ends, images, not_counted, rate
 from wirebench.simulation.trace import Trace
@@ -198,9 +197,6 @@ def _head(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> list[s
     memory = f"{setting.bytes_per_second / 1e9:.4g} GB/s ({setting.memory})"
     accuracies = ranking.accuracies
     measure, measured = accuracies.measure, accuracies.setting or f"nothing in {accuracies.measure.folder}"
-    local = with_local_steps(sorted({each.scheduler for each in ranking.found}))
-    if local and not accuracies.local:
-        measured = f"not shown; it was measured without the local steps of {' and '.join(local)}"
     marked = any(ranking.cell(each).endswith(ELSEWHERE) for each in shown)
     return [
         f"{trace.name}{setting.faster} ({kind}, {trace.hardware}), {setting.images}: {alone}",

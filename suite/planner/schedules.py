@@ -29,11 +29,6 @@ def built(texts: Sequence[str]) -> dict[str, Scheduler]:
     return found
 
 
-def with_local_steps(texts: Sequence[str]) -> list[str]:
-    """Those with which a model learns otherwise than with an exchange in every step."""
-    return [text for text, scheduler in built(texts).items() if scheduler.mode in LOCAL]
-
-
 def words_of(text: str) -> str:
     """The schedule with those of its options that are not its defaults, in the order of their names."""
     name, options = plugin_of(text)

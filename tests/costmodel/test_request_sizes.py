@@ -75,6 +75,13 @@ def test_in_worlds_of_any_size(name: str, size: int):
     )
 
 
+@pytest.mark.parametrize("size", [8, 9, 16, 33])
+def test_a_vote_is_gathered_in_a_small_world_and_summed_in_a_large_one(size: int):
+    for make in (make_of("lion_sign"), make_of("signsgd", form="vote", feedback=False)):
+        for shapes in (SEVERAL, [(64, 32)]):
+            check(Sizes(make, size).of(lay_out(shapes)), exchanged(make, shapes, size), 0.02)
+
+
 def test_regions_in_worlds_that_are_not_played():
     check(Sizes(make_of("oktopk"), 24).of(lay_out(SEVERAL)), exchanged(make_of("oktopk"), SEVERAL, 24), 0.1)
 

@@ -16,7 +16,10 @@ from suite.planner.advice import WORTHWHILE, Advice, place
 from suite.planner.schedules import words_of
 from suite.planner.wording import local_steps, not_counted
 from suite.studies.convergence import accuracies
-from suite.studies.today import losses
+from suite.studies.convergence import rows as convergence
+from suite.studies.today.known import losses, top1
+from suite.studies.today.known.sources import sources
+from suite.studies.today.tasks import GPT, OWN
 from tests.suite.test_advise import FEW, answer, faster
 from wirebench.simulation.compress_rates import SHIPPED as RATES
 from wirebench.simulation.pipeline import Step
@@ -59,7 +62,7 @@ def test_what_lost_too_much_in_training_is_not_counted():
     best = [composed(name) for name in ("none", "fp16", *known)]
     assert not_counted(best, Accuracies("", {})) == {}, "nothing was trained, and nothing stands out"
     assert not_counted(best, Accuracies("", known)) == {
-        "fp16": "was never trained (results/convergence): measure its accuracy first",
+        "fp16": "was never trained (results/convergence, results/today/resnet): measure its accuracy first",
         "gs_sgd": "lost 13.1 points of top-1 in training", "randomk": "diverged in training",
     }  # fmt: skip
 
@@ -148,7 +151,7 @@ def test_losses_are_those_of_the_records():
     assert known.too_much == pytest.approx(100 * (statistics.mean(ended["dense-quarter"]) / dense - 1))
     assert known.local.keys() == {"none", "chunk_topk", "topk"} and {"dion", "lion_sign"} <= known.known.keys()
     assert known.known["gs_sgd"].options == "momentum=0" and not known.known["dion"].options
-    labels = [each.label for each in losses.sources()]
+    labels = [each.label for each in sources(GPT)]
     assert not {"muon", "muloco momentum=0.5", "dense half", "sparseloco k=512", "onebit_adam"} & {*labels}
     assert {"dense", "sparseloco", "sparseloco every=2", "zero_one_adam", "streaming_diloco"} <= {*labels}
 
@@ -220,7 +223,10 @@ def test_of_steps_that_are_predicted_alike_the_one_with_less_to_lose_comes_first
 def test_an_accuracy_of_another_density_is_marked(tmp_path, capsys):
     where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "4", "--compressors", "topk"]
     own = answer(tmp_path, *where)
-    assert "at density 0.01, not 0.001 (" in own["answer"] and "*: here another" in capsys.readouterr().out
+    assert (
+        "at density 0.01, not 0.001 (" in own["answer"]
+        and "*: measured with another density" in capsys.readouterr().out
+    )
     same = answer(tmp_path, *where, "--density", "0.01")
     assert "not 0.01" not in same["answer"] and "*" not in capsys.readouterr().out
     assert [row["density"] for each in (own, same) for row in each["rows"] if row["compressor"] == "topk"] == [
@@ -267,12 +273,37 @@ def test_accuracies_are_those_of_the_records():
     assert "dense" not in known.known and not any(" " in name for name in known.known)
 
 
+def test_what_convergence_did_not_train_and_local_steps_are_the_other_studys():
+    """Which trained the same network on the same images; a method is held against the dense runs of its own study."""
+    first, known = accuracies.load(), top1.load()
+    ended = {
+        name: [json.loads(path.read_text())["final"]["top1"] for path in top1.FOLDER.glob(f"{name}-[0-9]/record.json")]
+        for name in ("dense", "demo", "diloco", "local_sgd", "sparseloco")
+    }
+    after = {each.schedule: each for each in known.local["none"]}
+    assert "outer" in after and known.local.keys() == {"none", "chunk_topk"}
+    plain = "outer:momentum=0:nesterov=false:rate=1"
+    for found, name in (
+        (known.known["demo"], "demo"), (after["outer"], "diloco"), (after[plain], "local_sgd"),
+        (known.local["chunk_topk"][0], "sparseloco"),
+    ):  # fmt: skip
+        points = [100 * (each - statistics.mean(ended["dense"])) for each in ended[name]]
+        assert len(points) == 3
+        assert found.said == f"{statistics.mean(points):+.1f} [{min(points):+.1f} - {max(points):+.1f}]"
+    assert known.known.items() >= first.known.items() and known.setting == first.setting
+    assert known.known["zero_one_adam"].options and not known.known["quantised_sum"].options
+    assert "chunk_topk" not in known.known, "it was trained after local steps alone"
+    of = [convergence.shared([convergence.load(each, own=OWN)[0]]) for each in (accuracies.FOLDER, top1.FOLDER)]
+    assert {**of[0], "steps": 8 * 390} == of[1], "dense training of as many epochs"
+
+
 def test_without_records_nothing_is_said_of_the_accuracy(tmp_path):
     assert accuracies.load(tmp_path) == Accuracies("", {})
     (tmp_path / "topk-0").mkdir()
     (tmp_path / "topk-0" / "method.json").write_text("no")
     damaged = accuracies.load(tmp_path)
     assert damaged.setting.startswith(f"nothing, {tmp_path}/topk-0/method.json: ") and damaged.known == {}
+    assert top1.load(tmp_path) == accuracies.load() == top1.load(tmp_path / "topk-0")
 
 
 def test_a_run_that_was_interrupted_has_no_accuracy(tmp_path):

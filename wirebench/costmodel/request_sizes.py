@@ -20,8 +20,9 @@ from wirebench.gradient.requests import Route, Sum
 SMALL, TINY = 1 << 12, 1 << 6
 """Elements of a bucket of noise: a usual one; a quick one. Larger ones than SAMPLE are extrapolated from that."""
 FLOAT_BYTES = 4
-FEW = 2
-"""World size in which requests are counted: their number does not depend on it."""
+FEW, COUNTED = 2, 16
+"""World size in which requests are counted, and the one in which it is looked whether a large one has others: a vote's
+bits are gathered in a small world, and summed in a large one."""
 REGIONS = 8
 """Largest world that is played of a method that gives each rank a region: in a larger one regions are nearly empty."""
 SEARCHED = 1 << 10
@@ -161,7 +162,7 @@ class Sizes:
             return of(range(self.size), self.size)
         # A whole exchange of few ranks tells how many requests there are, and whether ranks have regions.
         many = not shaped and sum(numel for numel, _, _ in shapes) >= SMALL
-        few = self._of_few if many else of((0,) if shaped else range(FEW), FEW)
+        few = self._of_few if many else of((0,) if shaped else range(FEW), self._few)
         if any(request.kind is Route for request in few):
             worlds = (of(range(size), size, len(few)) for size in (REGIONS // 2, min(self.size, REGIONS)))
             return [_grown(one, two, self.size) for one, two in zip(*worlds, strict=True)]
@@ -169,9 +170,20 @@ class Sizes:
         return of(ranks, world, len(few), self.size)
 
     @cached_property
+    def _few(self) -> int:
+        """The least world that makes the requests of this one."""
+        large = min(self.size, COUNTED)
+        few, many = ([request.kind for request in self._whole(size)] for size in (FEW, large))
+        # Where the two ranks that are played have no say in the large world, they stop early there.
+        return FEW if few[: len(many)] == many else large
+
+    @cached_property
     def _of_few(self) -> list[RequestSize]:
         """The requests of a whole exchange of few ranks; from SMALL elements on their number is the same."""
-        return play(self.make, buckets(((SMALL, 2, 64),), 1.0, FEW), range(FEW), FEW)
+        return self._whole(self._few)
+
+    def _whole(self, size: int) -> list[RequestSize]:
+        return play(self.make, buckets(((SMALL, 2, 64),), 1.0, FEW), range(FEW), size)
 
     @cached_property
     def _played(self) -> Played:

@@ -20,6 +20,8 @@ from wirebench.simulation.simulator import FLOAT_BYTES, Compressing
 _RESULTS = Path(__file__).resolve().parents[2] / "results"
 SHIPPED = _RESULTS / "cpu-2core" / "compressors" / "cells.jsonl"
 SHIPPED_GPU = _RESULTS / "h200" / "compressors" / "cells.jsonl"
+SHIPPED_LATER = _RESULTS / "cpu-2core" / "compressors_today" / "cells.jsonl"
+"""Of methods that SHIPPED does not have, from another CPU of its kind: in copies, as there."""
 MEASURED_AGAIN = {"chunk_topk": _RESULTS / "h200" / "chunk_topk" / "cells.jsonl"}
 """Methods that were changed since, and where their new times are, beside those of others that count for nothing."""
 HANDLING_COPIES = 2
@@ -88,9 +90,11 @@ class Rates:
     @classmethod
     def shipped(cls, *, on_gpu: bool) -> "Rates":
         """Ours, of a GPU or of a CPU."""
+        rates = cls(SHIPPED_GPU if on_gpu else SHIPPED)
         if not on_gpu:
-            return cls(SHIPPED)
-        rates = cls(SHIPPED_GPU)
+            later = compressor_results.load(SHIPPED_LATER).cells
+            rates.add([cell for cell in later if not rates.knows(_name(cell.method))])
+            return rates
         for method, path in MEASURED_AGAIN.items():
             rates.add([cell for cell in compressor_results.load(path).cells if cell.method == method], on_gpu=True)
         return rates

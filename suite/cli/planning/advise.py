@@ -24,9 +24,9 @@ from suite.planner.advise import PROBE_SECONDS, chosen, ranking_of, setting_of, 
 from suite.planner.compositions import check_positive
 from suite.planner.networks import add_network
 from suite.planner.rank import SCHEDULERS
-from suite.planner.schedules import with_local_steps
+from suite.planner.schedules import built
 from suite.planner.timing import time_unknown
-from suite.studies.convergence import accuracies
+from suite.studies.today.known import top1
 from suite.traces.inputs import CLASSES, IMAGE_SIZE
 from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import Rates
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     # Mistakes first, and then a look at the machine that may take half a minute.
     names, given = chosen(options.compressors, options.density), Rates(options.rates) if options.rates else None
-    local = with_local_steps(options.schedulers or ())
+    built(options.schedulers or ())
     check_outputs(options.figure, json=options.json)
     check_positive("--speed", [options.speed])
     check_positive("--gbit", [] if options.gbit is None else [options.gbit])
@@ -47,20 +47,20 @@ def main(arguments: Sequence[str]) -> int:
     setting = setting_of(options)
     _check_device(options.rates, given, setting.on_gpu)
     rates = given or Rates.shipped(on_gpu=setting.on_gpu)
-    measured = _measured(setting.trace.unit == "images", bool(local))
+    measured = _measured(setting.trace.unit == "images")
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
     write(options, setting, ranking_of(options, setting, names, rates, measured, timed))
     return 0
 
 
-def _measured(images: bool, local: bool) -> Accuracies:
-    """What is known of such a model: top-1 of images, but for local steps, or the loss of a language model."""
-    if not images:
-        # Imported where it is needed: what reads the study imports all that draws it.
-        from suite.studies.today import losses
+def _measured(images: bool) -> Accuracies:
+    """What is known of such a model: top-1 of images, or the loss of a language model."""
+    if images:
+        return top1.load()
+    # Imported where it is needed: it imports what compares.
+    from suite.studies.today.known import losses
 
-        return losses.load()
-    return Accuracies("", {}) if local else accuracies.load()
+    return losses.load()
 
 
 def _check_device(path: Path, given: Rates | None, on_gpu: bool) -> None:

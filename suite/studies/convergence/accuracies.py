@@ -25,13 +25,13 @@ def load(folder: Path = FOLDER) -> Accuracies:
         return Accuracies("", {})
     # A label with options is a variant.
     plain = {method.label: method for method in methods if " " not in method.label and method.label != DENSE}
-    ended = {label: _ended(method, statistics.mean(dense)) for label, method in plain.items()}
-    known = {label: each for label, each in ended.items() if each is not None}
+    found = {label: ended(method, statistics.mean(dense)) for label, method in plain.items()}
+    known = {label: each for label, each in found.items() if each is not None}
     return Accuracies(_setting(methods), {NONE: _points(dense, statistics.mean(dense), None), **known})
 
 
-def _ended(method: Method, dense: float) -> Ended | None:
-    """None where no run came to its end, nor diverged."""
+def ended(method: Method, dense: float) -> Ended | None:
+    """A method's runs beside the dense ones' mean; None where no run came to its end, nor diverged."""
     density = method.runs[0].has("config", "compressor", "density")
     # One seed that diverged is enough.
     if any(run.diverged for run in method.runs):

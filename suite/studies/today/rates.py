@@ -20,7 +20,18 @@ from suite.studies.notes import NotedRun
 from suite.studies.page import Page
 from suite.studies.today.composed import refuse_others
 from suite.studies.today.outcome import MARGIN
-from suite.studies.today.tasks import DENSE, GPT, OTHER_DENSE, OTHERS_OF_DION, RESNET, SHORTER, TASKS, compositions
+from suite.studies.today.tasks import (
+    DENSE,
+    FORM,
+    GPT,
+    OTHER_DENSE,
+    OTHERS_OF_DION,
+    OWN,
+    RESNET,
+    SHORTER,
+    TASKS,
+    compositions,
+)
 from wirebench.config.sections import OptimizerConfig
 from wirebench.errors import UserError
 from wirebench.utils.markdown import table
@@ -42,10 +53,6 @@ on losses name."""
 FACTORS = (1 / 3, 3)
 FINER = {GPT.name: {"diloco": (0.6,), "diloco momentum=0.5": (0.75,)}}
 """By task and method further rates, as shares of its own: where a parabola has its least, and would turn a claim."""
-FORM = ("epochs", "steps", "batch size")
-"""Settings in which other forms of dense training differ from all else."""
-OWN = ("learning rate", *FORM)
-"""Settings in which a task's own runs may differ."""
 _RATE, _DECAY = "optimizer.lr", "optimizer.weight_decay"
 
 

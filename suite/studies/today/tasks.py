@@ -12,6 +12,10 @@ SHORTER = (HALF, QUARTER, EIGHTH)
 LARGER = ("dense accumulation=2", "dense accumulation=4")
 """Dense training on all tokens, in batches of so many backward passes: it exchanges a half, a quarter as often."""
 OTHER_DENSE = (*SHORTER, *LARGER)
+FORM = ("epochs", "steps", "batch size")
+"""Settings in which other forms of dense training differ from all else."""
+OWN = ("learning rate", *FORM)
+"""Settings in which a task's own runs may differ."""
 GPT = Task("gpt", "configs/tables/today_gpt.toml", 1, 3, None, 1_853_568, data=False)
 RESNET = Task("resnet", "configs/tables/convergence_quick.toml", 8, 3, None, 75_290)
 TASKS = {task.name: task for task in (GPT, RESNET)}

@@ -3,36 +3,18 @@
 import math
 import statistics
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-import compressors
 from suite.planner.accuracy import LOSS, Accuracies, Ended, ratio
-from suite.planner.schedules import words_of
 from suite.studies.convergence import rows
 from suite.studies.convergence.rows import Method
 from suite.studies.runner import RESULTS
+from suite.studies.today.known.sources import Source, sources
 from suite.studies.today.outcome import losses
-from suite.studies.today.rates import OWN
-from suite.studies.today.tasks import DENSE, OTHER_DENSE, QUARTER, SETTINGS
+from suite.studies.today.tasks import DENSE, GPT, OWN, QUARTER
 from wirebench.errors import UserError
-from wirebench.utils.parsing import value_of
 
-FOLDER = RESULTS / "today" / "gpt"
-
-
-class Source(NamedTuple):
-    """A row of the study, and what it trained, in the planner's words.
-
-    schedule  with local steps; "": an exchange in every step
-    options   of the compressor, that are not its defaults
-    """
-
-    label: str
-    compressor: str
-    schedule: str
-    options: str
+FOLDER = RESULTS / "today" / GPT.name
 
 
 def load(folder: Path = FOLDER) -> Accuracies:
@@ -47,7 +29,7 @@ def load(folder: Path = FOLDER) -> Accuracies:
         return Accuracies("", {}, measure=LOSS)
     known: dict[str, Ended] = {}
     local: defaultdict[str, list[Ended]] = defaultdict(list)
-    for source in (each for each in sources() if each.label in methods):
+    for source in (each for each in sources(GPT) if each.label in methods):
         ended = _ended(methods[source.label], statistics.mean(dense), source)
         if source.schedule:
             local[source.compressor].append(ended)
@@ -55,36 +37,6 @@ def load(folder: Path = FOLDER) -> Accuracies:
             known[source.compressor] = ended
     too_much, limit = _limit(losses(methods[QUARTER]) if QUARTER in methods else [], statistics.mean(dense))
     return Accuracies(_setting(methods), known, dict(local), LOSS, too_much, limit)
-
-
-def sources() -> list[Source]:
-    """Of each compressor its first row in every step, and all after local steps that have its default options.
-
-    Rows with another optimizer than the task's or the method's own, and other forms of dense training, are left out.
-    """
-    found: list[Source] = []
-    for each in _rows():
-        first = all((each.compressor, each.schedule) != (other.compressor, other.schedule) for other in found)
-        if first and not (each.schedule and each.options):
-            found.append(each)
-    return found
-
-
-def _rows() -> Iterator[Source]:
-    for label, words in SETTINGS["gpt"].items():
-        given = dict(word.split("=", 1) for word in words)
-        if label in OTHER_DENSE or given.get("optimizer.name") == "muon":
-            continue
-        name, schedule = given.pop("compressor.name"), _of(given, "scheduler")
-        options, usual = _of(given, "compressor"), compressors.PLUGINS.defaults(name)
-        other = [f"{key}={text}" for key, text in options.items() if key != "density" and value_of(text) != usual[key]]
-        text = ":".join(f"{key}={value}" for key, value in schedule.items() if key != "name")
-        local = words_of(f"outer:{text}".rstrip(":")) if schedule.get("name") == "outer" else ""
-        yield Source(label, name, local, " ".join(other))
-
-
-def _of(given: dict[str, str], section: str) -> dict[str, str]:
-    return {key.partition(".")[2]: value for key, value in given.items() if key.startswith(f"{section}.")}
 
 
 def _ended(method: Method, dense: float, source: Source) -> Ended:
