@@ -77,7 +77,7 @@ def _sizes(name: str, density: float | None, workers: int, below: int) -> Sizes:
 
 
 def compressing(
-    rates: Rates, name: str, sizes: Sizes, bytes_per_second: float, processor: Processor = IDLE
+    rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float, processor: Processor = IDLE
 ) -> Compressing:
     """Seconds that the compressor works, at the memory's rate and among so many workers as `sizes` are for.
 
@@ -86,14 +86,14 @@ def compressing(
     if name == DENSE:
         return free
     merged = _merges(sizes.size, processor) / _merges(rates.workers, IDLE)
-    return rates.on(name, bytes_per_second, _more_gathered(sizes, rates.workers), merged)
+    return rates.on(name, bytes_per_second, _more_gathered(sizes, rates.workers, model), merged)
 
 
-def decoding(rates: Rates, name: str, sizes: Sizes, bytes_per_second: float) -> Compressing:
+def decoding(rates: Rates, name: str, sizes: Sizes, model: Trace, bytes_per_second: float) -> Compressing:
     """Seconds of `compressing` after the last request is answered."""
     if name == DENSE:
         return free
-    return rates.decoding(name, bytes_per_second, _more_gathered(sizes, rates.workers))
+    return rates.decoding(name, bytes_per_second, _more_gathered(sizes, rates.workers, model))
 
 
 def _merges(ranks: int, processor: Processor) -> float:
@@ -107,16 +107,20 @@ def _merges(ranks: int, processor: Processor) -> float:
 
 
 @functools.lru_cache(maxsize=256)
-def _more_gathered(sizes: Sizes, workers: int) -> float:
-    """How many times as many bytes are gathered as among so many workers: of one matrix, as of any model."""
-    gathered = _gathered(sizes)
+def _more_gathered(sizes: Sizes, workers: int, model: Trace) -> float:
+    """How many times as many bytes are gathered as among so many workers."""
+    gathered = _gathered(sizes, model)
     # What gathers nothing needs no look at the world of the measurement.
-    return gathered / (_gathered(sizes.of_world(workers)) or 1.0) if gathered else 1.0
+    return gathered / (_gathered(sizes.of_world(workers), model) or 1.0) if gathered else 1.0
 
 
-def _gathered(sizes: Sizes) -> float:
-    """Bytes that arrive at every rank by gathers, of one matrix."""
-    return sum(asked.num_bytes for asked in sizes.of_sample() if asked.kind is Gather) * sizes.size
+def _gathered(sizes: Sizes, model: Trace) -> float:
+    """Bytes that arrive at every rank by gathers, of the whole model; where shapes count, of one matrix.
+
+    Each of a model's shapes would be exchanged in both worlds, and the ratio is that of any of them.
+    """
+    asked = sizes.of_sample() if sizes.by_shape else sizes.of(layers_of(model))
+    return sum(each.num_bytes for each in asked if each.kind is Gather) * sizes.size
 
 
 def lacks_shapes(sizes: Sizes, model: Trace) -> str:

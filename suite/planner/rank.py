@@ -212,7 +212,7 @@ class Adviser:
     def _compressing(self, name: str) -> tuple[Compressing, Compressing]:
         """Seconds of its work, and how many of them come last."""
         if name not in self._known:
-            method = self.rates, name, self._sizes_of(name), self.bytes_per_second
+            method = self.rates, name, self._sizes_of(name), self.trace, self.bytes_per_second
             self._known[name] = compressing(*method, self.topology(None).processor), decoding(*method)
         return self._known[name]
 

@@ -199,7 +199,7 @@ def _simulator(options: argparse.Namespace, model: Trace, sizes: Sizes, topology
     pricer = Pricer(collectives.build(name), name, topology, options.call_us * 1e-6, options.formulas)
     if not options.gpu:
         return Simulator(model, sizes, free, pricer)
-    method = rates, options.compressor, sizes, gpu_of(options.gpu).memory_gbs * 1e9
+    method = rates, options.compressor, sizes, model, gpu_of(options.gpu).memory_gbs * 1e9
     return Simulator(model, sizes, compressing(*method, topology.processor), pricer, decoding(*method))
 
 

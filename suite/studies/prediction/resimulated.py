@@ -101,7 +101,7 @@ class FromOutside:
         self.sizes = _sizes(name, json.dumps(options), self.topology.size, below)
         if name != "none" and not rates.knows(name):
             raise UserError(f"how long {name!r} compresses was not measured (wirebench bench compressors)")
-        method = rates, name, self.sizes, rates.bytes_per_second
+        method = rates, name, self.sizes, self.model, rates.bytes_per_second
         self._compressing, self._decoding = functools.partial(compressing, *method), decoding(*method)
         self.collective, collective_options = _plugin(config["collective"])
         self._plans = _KeptPlans(collectives.build(self.collective, **collective_options))
