@@ -88,7 +88,7 @@ def _updates(
 
     On the GPT both Adams have a third of AdamW's rate, Lion's signs and DeMo's about half of it (Lion's authors advise
     a third to a tenth, with which it learns less here), and Dion its authors' 0.01; on the ResNet the Adams have 0.015,
-    Lion's signs 0.003, DeMo's 0.027 (with 0.001 it learns far less), and Dion 0.06. rates.py tries others. Dense
+    Lion's signs 0.009, DeMo's 0.027 (with 0.001 it learns far less), and Dion 0.06. rates.py tries others. Dense
     training has the rates of the task's config, and the GPT's largest norm of a gradient: each worker's own here, of
     the average there.
 
@@ -164,7 +164,7 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         # What SparseLoCo's loss comes from, and Dion's: values of two bits, few entries, few rounds; the low rank.
         **{f"sparseloco {form}": _PARTS_OF_SPARSELOCO[f"sparseloco {form}"] for form in _PARTS_ON_RESNET},
         **_updates(
-            {"demo": 0.027, "dion": 0.06, "dion rank_fraction=1": 0.06, "lion_sign": 3e-3}
+            {"demo": 0.027, "dion": 0.06, "dion rank_fraction=1": 0.06, "lion_sign": 9e-3}
             | {"zero_one_adam": 0.015, "onebit_adam": 0.015},
             0.3 * 5e-4,
             0.0,
