@@ -7,7 +7,7 @@ from typing import NamedTuple
 from suite.planner.advice import Advice
 
 ELSEWHERE = "*"
-"""Marks what was measured otherwise than it is ranked."""
+"""Marks what was measured otherwise than it is ranked, as OTHERWISE says."""
 OTHERWISE = "measured with another density, other options or other local steps"
 
 
@@ -19,7 +19,6 @@ class Measure(NamedTuple):
     told       in the table's legend, before the setting
     unit       after a number, in a sentence
     short      the same in brackets
-    elsewhere  what ELSEWHERE says
     places     decimal places of a number in a table, and in a sentence
     mildest    the compressor that loses least of those that hardly compress
     folder     of the trainings
@@ -30,7 +29,6 @@ class Measure(NamedTuple):
     told: str
     unit: str
     short: str
-    elsewhere: str
     places: tuple[int, int]
     mildest: str
     folder: str
@@ -38,11 +36,11 @@ class Measure(NamedTuple):
 
 TOP1 = Measure(
     "top-1", "accuracy", "points beside dense, of the worst seed and the best", "points of top-1", "points",
-    OTHERWISE, (1, 1), "fp16", "results/convergence, results/today/resnet",
+    (1, 1), "fp16", "results/convergence and results/today/resnet",
 )  # fmt: skip
 LOSS = Measure(
     "loss", "loss", "times that of dense training, of the best seed and the worst", "times dense training's loss",
-    "times the loss", OTHERWISE, (2, 3), "bf16", "results/today/gpt",
+    "times the loss", (2, 3), "bf16", "results/today/gpt",
 )  # fmt: skip
 
 
@@ -124,13 +122,14 @@ class Accuracies:
     def of(self, each: Advice) -> Ended | None:
         """How a composition's compressor ended; None: it was not trained so.
 
-        With local steps: after those of the same schedule, or else after others of the same scheduler.
+        With local steps: after those of the same schedule, or else of that of the same scheduler which is most like it.
         """
         if not each.local:
             return self.known.get(each.compressor)
-        name = each.local.partition(":")[0]
-        those = [one for one in self.local.get(each.compressor, ()) if one.schedule.partition(":")[0] == name]
-        return next((one for one in those if one.schedule == each.local), those[0] if those else None)
+        name, *options = each.local.split(":")
+        split = [(one, one.schedule.split(":")) for one in self.local.get(each.compressor, ())]
+        those = [(one, {*options} ^ {*theirs[1:]}) for one, theirs in split if theirs[0] == name]
+        return min(those, key=lambda pair: len(pair[1]), default=(None, set()))[0]
 
     def cell(self, each: Advice, density: float | None) -> str:
         """Of a table, for a compressor that works at this density; "" where it was not measured."""

@@ -12,7 +12,7 @@ from suite.figures.bars import Bar, Look, stacked
 from suite.figures.files import save
 from suite.figures.provenance import computed
 from suite.figures.style import Figure, around, finished
-from suite.planner.accuracy import ELSEWHERE
+from suite.planner.accuracy import ELSEWHERE, OTHERWISE
 from suite.planner.advice import Advice
 from suite.planner.compositions import DENSE
 from suite.planner.render import Ranking, Setting, images_range
@@ -44,7 +44,7 @@ def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice], git: Map
     used = {part for bar in bars for part in bar.parts}
     drawn = {part: colour for part, colour in PARTS.items() if part in used}
     measure = ranking.accuracies.measure
-    points = f", and {measure.head}, {measure.told}, as measured ({ELSEWHERE}: {measure.elsewhere})"
+    points = f", and {measure.head}, {measure.told}, as measured ({ELSEWHERE}: {OTHERWISE})"
     note = (
         f"{setting.described}. Names: compressor, schedule, collective{points * bool(ranking.accuracies.known)}; dense "
         f"in bold. In the order of expected steps. At the ends: {setting.trace.unit}/s. Thin lines: ranges of a step, "

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from suite.planner.accuracy import ELSEWHERE, LOSS, Accuracies, ratio
+from suite.planner.accuracy import ELSEWHERE, LOSS, OTHERWISE, Accuracies, ratio
 from suite.planner.advice import Advice, too_close
 from suite.planner.compositions import DENSE
 from suite.planner.networks import WIDTH
@@ -207,7 +207,7 @@ def _head(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> list[s
         f"{ranking.errors.said} ~: too close to call beside dense.",
         "Milliseconds of a step: compressing, all its messages, what of both is exposed. "
         "below: Gbit/s below which it surely pays, and above which it surely does not.",
-        f"{measure.head}: {measure.told}: {measured}{f'; {ELSEWHERE}: {measure.elsewhere}' if marked else ''}.",
+        f"{measure.head}: {measure.told}: {measured}{f'; {ELSEWHERE}: {OTHERWISE}' if marked else ''}.",
     ]
 
 

@@ -63,6 +63,8 @@ def sentence(
     """
     dense = next(each for each in best if each.compressor == DENSE)
     plain = f"dense with {dense.scheduler} on {dense.collective}"
+    if DENSE in refused:
+        plain += f" (which itself {refused[DENSE]})"
     if len(best) == 1:
         return f"The fastest dense composition is {plain.removeprefix('dense with ')}; nothing else could be ranked."
     faster = sorted((each for each in best if place(each) < place(dense)), key=place)
@@ -191,12 +193,14 @@ def local_steps(advices: Sequence[Advice], accuracies: Accuracies) -> str:
     """
     if not accuracies.local:
         return LOCAL_STEPS
-    dense = [each for each in advices if each.compressor == DENSE]
+    dense = sorted((each for each in advices if each.compressor == DENSE), key=accuracies.counts, reverse=True)
     after, before = (next((each for each in dense if bool(each.local) is local), None) for local in (True, False))
     ended = None if after is None else accuracies.of(after)
     said = "" if after is None else f" Dense training with {after.scheduler} was not trained here."
     if after is not None and ended is not None:
-        said = f" Dense training with {after.scheduler} ended at {_points(after, accuracies, None)}."
+        lost = "diverged" if ended.points is None else f"ended at {_points(after, accuracies, None)}"
+        counted = "" if accuracies.counts(after) else ", and is not counted"
+        said = f" Dense training with {after.scheduler} {lost}{counted}."
     if before is not None:
         said += f" Without local steps, with {before.scheduler} on {before.collective}, it makes {images(before)} "
         said += f"{before.unit}/s."

@@ -75,11 +75,19 @@ def test_in_worlds_of_any_size(name: str, size: int):
     )
 
 
-@pytest.mark.parametrize("size", [8, 9, 16, 33])
+@pytest.mark.parametrize("size", [5, 7, 8, 9, 16, 33])
 def test_a_vote_is_gathered_in_a_small_world_and_summed_in_a_large_one(size: int):
     for make in (make_of("lion_sign"), make_of("signsgd", form="vote", feedback=False)):
         for shapes in (SEVERAL, [(64, 32)]):
             check(Sizes(make, size).of(lay_out(shapes)), exchanged(make, shapes, size), 0.02)
+
+
+def test_regions_are_found_in_worlds_of_any_size():
+    """What ranks that are not played would send is made up, and says nothing of their regions."""
+    for size in range(3, 18):
+        for density in (0.001, 0.01, 0.1):
+            kinds = [each.kind for each in Sizes(make_of("oktopk", density=density), size).of(lay_out(SEVERAL))]
+            assert {Route, Gather} <= {*kinds}, (size, density)
 
 
 def test_regions_in_worlds_that_are_not_played():

@@ -62,7 +62,7 @@ def test_what_lost_too_much_in_training_is_not_counted():
     best = [composed(name) for name in ("none", "fp16", *known)]
     assert not_counted(best, Accuracies("", {})) == {}, "nothing was trained, and nothing stands out"
     assert not_counted(best, Accuracies("", known)) == {
-        "fp16": "was never trained (results/convergence, results/today/resnet): measure its accuracy first",
+        "fp16": "was never trained (results/convergence and results/today/resnet): measure its accuracy first",
         "gs_sgd": "lost 13.1 points of top-1 in training", "randomk": "diverged in training",
     }  # fmt: skip
 
@@ -76,6 +76,7 @@ def test_a_loss_counts_by_how_the_compressor_was_trained():
     tried = [composed("topk", each) for each in ("wfbp", "outer", "outer:every=2", "outer:every=60", "easgd")]
     assert [known.cell(each, None) for each in tried] == ["1.040", "1.51..1.52", "1.070", "1.51..1.52*", ""]
     assert [known.trained(each) for each in tried] == [True] * 4 + [False], "elastic averaging is no outer step"
+    assert known.of(composed("topk", "outer:every=2:momentum=0.5")) == after[1], "the schedule that is most like it"
     assert [known.counts(each) for each in tried] == [True, False, True, False, False]
     ended = "ended at 1.520 [1.512 - 1.524] times dense training's loss"
     assert [not_counted([each], known).get("topk") for each in tried] == [
@@ -92,7 +93,7 @@ def test_a_loss_counts_by_how_the_compressor_was_trained():
 
 
 def test_what_local_steps_cost_is_told():
-    known = Accuracies("a task", {}, {"none": [Ended(-10.0, None, None, LOSS, "outer")]}, LOSS)
+    known = Accuracies("a task", {}, {"none": [Ended(-10.0, None, None, LOSS, "outer")]}, LOSS, 30.0)
     speed = {"images_per_second": 10.0, "images_between": (9.0, 11.0), "unit": "samples", "collective": "ring"}
     dense = [composed("none", each, **speed) for each in ("outer", "wfbp")]
     without = " Without local steps, with wfbp on ring, it makes 10 [9 - 11] samples/s."
@@ -290,7 +291,9 @@ def test_what_convergence_did_not_train_and_local_steps_are_the_other_studys():
         points = [100 * (each - statistics.mean(ended["dense"])) for each in ended[name]]
         assert len(points) == 3
         assert found.said == f"{statistics.mean(points):+.1f} [{min(points):+.1f} - {max(points):+.1f}]"
-    assert known.known.items() >= first.known.items() and known.setting == first.setting
+    assert known.known.items() >= first.known.items()
+    later = "demo, dion, lion_sign, quantised_sum, zero_one_adam and local steps: up to 3 seeds"
+    assert known.setting == f"{first.setting}; {later}, updates with SGD at rates of their own"
     assert known.known["zero_one_adam"].options and not known.known["quantised_sum"].options
     assert "chunk_topk" not in known.known, "it was trained after local steps alone"
     of = [convergence.shared([convergence.load(each, own=OWN)[0]]) for each in (accuracies.FOLDER, top1.FOLDER)]
@@ -303,7 +306,9 @@ def test_without_records_nothing_is_said_of_the_accuracy(tmp_path):
     (tmp_path / "topk-0" / "method.json").write_text("no")
     damaged = accuracies.load(tmp_path)
     assert damaged.setting.startswith(f"nothing, {tmp_path}/topk-0/method.json: ") and damaged.known == {}
-    assert top1.load(tmp_path) == accuracies.load() == top1.load(tmp_path / "topk-0")
+    assert top1.load(tmp_path / "topk-0") == accuracies.load(), "nothing is there"
+    other = top1.load(tmp_path)
+    assert other.known == accuracies.load().known and other.setting.endswith(f"seeds; {tmp_path}: {damaged.setting}")
 
 
 def test_a_run_that_was_interrupted_has_no_accuracy(tmp_path):

@@ -449,7 +449,12 @@ def test_local_steps_have_their_own_accuracy_and_no_second_momentum(tmp_path, ca
     assert known["topk", "outer"] is None and known["topk", "wfbp"]["top1_points"] > -5
     assert known["none", "outer"]["schedule"] == "outer" and known["none", "outer"]["top1_points"] < -5
     assert " beats dense with wfbp on " in found["answer"], "with local steps it lost too much"
-    assert re.search(r" Dense training with outer ended at -\d\.\d \[.+\] points of top-1\.", found["answer"])
+    ended = r" Dense training with outer ended at -\d\.\d \[.+\] points of top-1, and is not counted\."
+    assert re.search(ended, found["answer"])
+    alone = answer(tmp_path, *TRACE, "--compressors", "topk", "--schedulers", "outer")
+    assert re.search(
+        r" beats dense with outer on \S+ \(which itself lost 6\.\d \[.+\] points of top-1", alone["answer"]
+    )
 
 
 def test_a_scheduler_has_the_options_that_are_given_and_ddp_is_there_to_compare(tmp_path, capsys):
@@ -457,7 +462,7 @@ def test_a_scheduler_has_the_options_that_are_given_and_ddp_is_there_to_compare(
     found = answer(tmp_path, *few, "outer", "outer:every=60:delay=5")
     printed = capsys.readouterr().out
     assert re.search(
-        r" Dense training with outer:every=60:delay=5 ended at .* with outer, not outer:delay=5:every=60\.",
+        r" Dense training with outer:every=60:delay=5 ended at .* with outer, not outer:delay=5:every=60, and is ",
         found["answer"],
     )
     of = {(row["compressor"], row["collective"], row["scheduler"]): row for row in found["rows"]}

@@ -38,6 +38,13 @@ class Played(NamedTuple):
     world: int
 
 
+class Whole(NamedTuple):
+    """The requests of a whole exchange, and the size of the world that the ranks believe to be in."""
+
+    world: int
+    requests: list[RequestSize]
+
+
 class Sizes:
     """Request sizes of one compressor in a world of `size`, by bucket.
 
@@ -162,7 +169,7 @@ class Sizes:
             return of(range(self.size), self.size)
         # A whole exchange of few ranks tells how many requests there are, and whether ranks have regions.
         many = not shaped and sum(numel for numel, _, _ in shapes) >= SMALL
-        few = self._of_few if many else of((0,) if shaped else range(FEW), self._few)
+        few = self._of_few.requests if many else of((0,) if shaped else range(FEW), self._of_few.world)
         if any(request.kind is Route for request in few):
             worlds = (of(range(size), size, len(few)) for size in (REGIONS // 2, min(self.size, REGIONS)))
             return [_grown(one, two, self.size) for one, two in zip(*worlds, strict=True)]
@@ -170,20 +177,21 @@ class Sizes:
         return of(ranks, world, len(few), self.size)
 
     @cached_property
-    def _few(self) -> int:
-        """The least world that makes the requests of this one."""
-        large = min(self.size, COUNTED)
-        few, many = ([request.kind for request in self._whole(size)] for size in (FEW, large))
+    def _of_few(self) -> Whole:
+        """A whole exchange of few ranks in the least world that makes the requests of this one.
+
+        From SMALL elements on their number is the same.
+        """
+
+        def of(size: int, most: int | None = None) -> list[RequestSize]:
+            return play(self.make, buckets(((SMALL, 2, 64),), 1.0, FEW), range(FEW), size, most)
+
+        few, large = of(FEW), min(self.size, COUNTED)
+        # What others send is made up. Nothing is told the last answer, nor may a method with regions read any.
+        many = few if any(request.kind is Route for request in few) else of(large, len(few))
+        kinds = [[request.kind for request in those] for those in (few, many)]
         # Where the two ranks that are played have no say in the large world, they stop early there.
-        return FEW if few[: len(many)] == many else large
-
-    @cached_property
-    def _of_few(self) -> list[RequestSize]:
-        """The requests of a whole exchange of few ranks; from SMALL elements on their number is the same."""
-        return self._whole(self._few)
-
-    def _whole(self, size: int) -> list[RequestSize]:
-        return play(self.make, buckets(((SMALL, 2, 64),), 1.0, FEW), range(FEW), size)
+        return Whole(FEW, few) if kinds[0][: len(many)] == kinds[1] else Whole(large, of(large))
 
     @cached_property
     def _played(self) -> Played:

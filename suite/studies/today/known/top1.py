@@ -19,13 +19,13 @@ FOLDER = RESULTS / "today" / RESNET.name
 
 
 def load(folder: Path = FOLDER) -> Accuracies:
-    """The study of convergence, and of this one what that lacks; of either nothing where a record is damaged."""
+    """The study of convergence, and of this one what that lacks; a damaged record leaves its study out."""
     known = accuracies.load()
     try:
         methods = {method.label: method for method in rows.load(folder, own=OWN)}
-    except UserError:
+    except UserError as error:
         # The ranking is of use without.
-        return known
+        return replace(known, setting=f"{known.setting}; {folder}: nothing, {error}")
     dense = methods[DENSE].top1 if DENSE in methods else []
     if not dense or not known.known:
         return known
@@ -40,7 +40,10 @@ def load(folder: Path = FOLDER) -> Accuracies:
             local[source.compressor].append(ended)
         else:
             more[source.compressor] = ended
-    return replace(known, known=more | {**known.known}, local=dict(local))
+    seeds = max(len(method.runs) for method in methods.values())
+    later = ", ".join(sorted(more.keys() - known.known.keys()))
+    where = f"{later} and local steps: up to {seeds} seeds, updates with SGD at rates of their own"
+    return replace(known, setting=f"{known.setting}; {where}", known=more | {**known.known}, local=dict(local))
 
 
 def _of(source: Source, ended: Ended) -> Ended:
