@@ -66,14 +66,16 @@ def sizes_of(name: str, density: float | None, model: Trace, workers: int) -> Si
     """
     below = compressors.dense_below_of(name) if any(layer.shape for layer in model.layers) else 0
     # What is of the suite stays as it is; a user's own module may be another one the next time.
-    return (_sizes.__wrapped__ if "." in name else _sizes)(name, density, workers, below)
+    return (_sizes if "." in name else _kept_sizes)(name, density, workers, below)
 
 
-@functools.lru_cache(maxsize=256)
 def _sizes(name: str, density: float | None, workers: int, below: int) -> Sizes:
-    """Kept, since no model changes what a bucket was found to send."""
     make = functools.partial(compressors.build, name, dense_below=0, warmup=(), **density_of(name, density))
     return Sizes(make, workers, below)
+
+
+_kept_sizes = functools.lru_cache(maxsize=256)(_sizes)
+"""What a bucket was found to send holds for every model."""
 
 
 def compressing(
@@ -110,7 +112,8 @@ def _merges(ranks: int, processor: Processor) -> float:
 def _more_gathered(sizes: Sizes, workers: int, model: Trace) -> float:
     """How many times as many bytes are gathered as among so many workers."""
     gathered = _gathered(sizes, model)
-    # What gathers nothing needs no look at the world of the measurement.
+    # What gathers nothing needs no look at the world of the measurement. A vote that many ranks sum and the measured
+    # ones gathered counts with the time that reading those took: more than it is.
     return gathered / (_gathered(sizes.of_world(workers), model) or 1.0) if gathered else 1.0
 
 

@@ -57,7 +57,7 @@ def _measured(images: bool) -> Accuracies:
     """What is known of such a model: top-1 of images, or the loss of a language model."""
     if images:
         return top1.load()
-    # Imported where it is needed: it imports what compares.
+    # Imported where it is needed: SciPy, which it compares with, takes seconds to import.
     from suite.studies.today.known import losses
 
     return losses.load()

@@ -9,6 +9,9 @@ from suite.studies.convergence.tasks import Task
 from suite.studies.today.tasks import OTHER_DENSE, SETTINGS
 from wirebench.utils.parsing import value_of
 
+WITH_DENSITY = ("density", "warmup")
+"""What is no option of a method's own: the planner tells the density apart, and a warm-up of all that have one."""
+
 
 class Source(NamedTuple):
     """A row of the study, and what it trained.
@@ -53,7 +56,3 @@ def _rows(task: Task) -> Iterator[Source]:
 
 def _of(given: dict[str, str], section: str) -> dict[str, str]:
     return {key.partition(".")[2]: value for key, value in given.items() if key.startswith(f"{section}.")}
-
-
-WITH_DENSITY = ("density", "warmup")
-"""Options that the planner tells of all compressors that have a density."""
