@@ -21,8 +21,11 @@ _RESULTS = Path(__file__).resolve().parents[2] / "results"
 SHIPPED = _RESULTS / "cpu-2core" / "compressors" / "cells.jsonl"
 SHIPPED_GPU = _RESULTS / "h200" / "compressors" / "cells.jsonl"
 SHIPPED_LATER = _RESULTS / "today" / "order_1gbit" / "rates.jsonl"
-"""Methods that SHIPPED lacks, as a study measured them. That was on another EPYC, with AVX2, where SHIPPED's has AVX-512: copies of
-methods that are bound by computing differ by up to 1.8 times between the two."""
+"""Methods that SHIPPED lacks, as a study measured them.
+
+That was on another EPYC, with AVX2, where SHIPPED's has AVX-512: copies of methods that are bound by computing differ
+by up to 1.8 times between the two.
+"""
 MEASURED_AGAIN = {"chunk_topk": _RESULTS / "h200" / "chunk_topk" / "cells.jsonl"}
 """Methods that were changed since, and where their new times are, beside those of others that count for nothing."""
 HANDLING_COPIES = 2
