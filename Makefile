@@ -159,7 +159,7 @@ bench-iwp: setup ## the IWP paper's ratios, waiting times and network I/O; CIFAR
 	$(STUDY) iwp run --data "$(CIFAR)" $(if $(IMAGES),--images "$(IMAGES)") || failed=yes; \
 	$(STUDY) iwp report && test -z "$$failed"
 
-bench-today: setup ## a GPT and a ResNet with the methods of 2022 to 2026, loss by bytes and by time; emulated hosts; CIFAR=FOLDER (about 25 h)
+bench-today: setup ## a GPT and a ResNet with the methods of 2022 to 2026, loss by bytes and by time; emulated hosts; CIFAR=FOLDER (about 24 h)
 	@$(STUDY) today run $(if $(wildcard $(CIFAR)),--data "$(CIFAR)")
 
 bench-convergence: setup ## CIFAR-10 with every compressor, several seeds, two tasks; CIFAR=FOLDER (about 12 h)

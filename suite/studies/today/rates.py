@@ -46,7 +46,7 @@ _OTHERS_OF_GPT = (
 )  # fmt: skip
 SEARCHED = {
     GPT.name: (*_OWN_RATE, *_OTHERS_OF_GPT),
-    RESNET.name: (*_OWN_RATE, *SHORTER, "dion rank_fraction=1"),
+    RESNET.name: (*_OWN_RATE, *SHORTER),
 }
 """By task: dense training in all its forms, with which all is compared, whatever has a rate of its own, and what claims
 on losses name."""

@@ -1,6 +1,6 @@
 """Train a GPT and a ResNet with the methods of today and the classics, and measure exchanges on emulated hosts.
 
-wirebench study today run --data FOLDER                       all parts: about 25 h on one quiet core
+wirebench study today run --data FOLDER                       all parts: about 24 h on one quiet core
 wirebench study today run                                     without the ResNet, which alone reads CIFAR-10
 wirebench study today run --task gpt --methods dense demo dion --seeds 0
 wirebench study today run --task gpt_rates                    other learning rates, one seed
@@ -114,7 +114,7 @@ def series(quick: bool) -> list[Part]:
         Part(40, ["--task", SPEED]),
         Part(70, ["--task", *NETWORKS]),
         Part(15.0 * 60, ["--task", "gpt", "gpt_rates", "gpt_times"]),
-        Part(6.0 * 60, ["--task", "resnet", "resnet_rates", "resnet_times", "--data", "{data}"]),
+        Part(5.3 * 60, ["--task", "resnet", "resnet_rates", "resnet_times", "--data", "{data}"]),
     ]
 
 

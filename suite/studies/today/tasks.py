@@ -69,7 +69,6 @@ rounds: a decay of 0.95 forgets most of it by then, and `beta=1` nothing. `local
 sends all. `topk of steps` has the entries of `topk`, of what AdamW did in a step and not of what it is given: beside an
 optimizer that divides by a gradient's size, which entries wait makes a difference there.
 """
-_PARTS_ON_RESNET = ("k=512", "k=4096", "every=2 beta=1")
 
 OTHERS_OF_DION = {
     "dion rank_fraction=0.5": ("compressor.rank_fraction=0.5",),
@@ -161,14 +160,11 @@ SETTINGS: dict[str, dict[str, tuple[str, ...]]] = {
         "topk": ("compressor.name=topk", _DENSITY, _WARMUP),
         "dgc": ("compressor.name=dgc", _DENSITY, _WARMUP),
         "gs_sgd": ("compressor.name=gs_sgd", _DENSITY, _WARMUP),
-        # What SparseLoCo's loss comes from, and Dion's: values of two bits, few entries, few rounds; the low rank.
-        **{f"sparseloco {form}": _PARTS_OF_SPARSELOCO[f"sparseloco {form}"] for form in _PARTS_ON_RESNET},
         **_updates(
-            {"demo": 0.027, "dion": 0.06, "dion rank_fraction=1": 0.06, "lion_sign": 9e-3}
-            | {"zero_one_adam": 0.015, "onebit_adam": 0.015},
+            {"demo": 0.027, "dion": 0.06, "lion_sign": 9e-3, "zero_one_adam": 0.015, "onebit_adam": 0.015},
             0.3 * 5e-4,
             0.0,
-            {**OTHERS_OF_DION, **_adams(STEPS["resnet"])},
+            _adams(STEPS["resnet"]),
         ),
     },
 }
