@@ -1,7 +1,6 @@
 """The rules of the house: who imports whom, how long things get, what no file holds, what every plugin is."""
 
 import ast
-import collections
 import dataclasses
 import inspect
 import re
@@ -76,9 +75,7 @@ FILES = [Path(name) for name in _tracked()]
 TREES = {file: ast.parse((TOP / file).read_text(encoding="utf-8"), str(file)) for file in FILES}
 PRODUCT = {file: tree for file, tree in TREES.items() if file.parts[0] != "tests"}
 
-MAX_FILE_LINES, MAX_FUNCTION_LINES, MAX_FOLDER_FILES, MAX_TOP_FILES = 300, 43, 16, 4
-MOST_FILES = {"wirebench": MAX_TOP_FILES}
-"""Where it is not MAX_FOLDER_FILES."""
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 60
 PLUGIN_FOLDERS = {Path("models"), Path("compressors"), Path("schedulers"), Path("wirebench/collectives")}
 
 
@@ -139,15 +136,8 @@ def test_no_file_edits_the_search_path():
     assert not wrong, f"the project is installed, so its packages are found: {wrong}"
 
 
-def test_folders_hold_few_files():
-    counts = collections.Counter(file.parent for file in TREES)
+def test_folders_of_plugins_hold_plugins():
     plugins = {Path(kind.package.replace(".", "/")): set(kind.available()) for kind in KINDS}
-    crowded = {
-        str(folder): count
-        for folder, count in counts.items()
-        if folder not in PLUGIN_FOLDERS and count > MOST_FILES.get(str(folder), MAX_FOLDER_FILES)
-    }
-    assert not crowded
     for folder in PLUGIN_FOLDERS:
         strangers = {file.stem for file in TREES if file.parent == folder} - plugins[folder] - {"__init__", "plan"}
         assert not strangers, f"{folder} holds one file per plugin; helpers are in a package of it: {strangers}"
@@ -160,7 +150,7 @@ def test_every_package_says_what_it_holds():
 
 def test_files_are_short():
     counts = {file: len((TOP / file).read_text().splitlines()) for file in PRODUCT}
-    assert not {str(file): count for file, count in counts.items() if count >= MAX_FILE_LINES}
+    assert not {str(file): count for file, count in counts.items() if count > MAX_FILE_LINES}
 
 
 def test_functions_are_short():

@@ -217,7 +217,9 @@ def _workers(settings: Config, engine: Engine, tell: Tell) -> list[Replica]:
     for communicator, worker in zip(engine.communicators, workers, strict=True):
         if engine.distributed:
             agree_on(communicator, "the ranks' models differ", {"layout": worker.flat.digest()})
-            communicator.broadcast([worker.flat.param, *(b for b in worker.model.buffers())]).wait()
+            weights = worker.flat.gather_weights()
+            communicator.broadcast([weights, *(b for b in worker.model.buffers())]).wait()
+            worker.flat.set_weights(weights)
     return workers
 
 

@@ -164,7 +164,7 @@ def weights(folder: Path, *overrides: str) -> torch.Tensor:
     """Parameters after eight steps of two workers."""
     run = compose(loader.load(CONFIG, [f"output.dir={folder}", "engine.workers=2", "train.max_steps=8", *overrides]))
     conduct(run)
-    return run.workers[0].flat.param.clone()
+    return run.workers[0].flat.gather_weights()
 
 
 @pytest.mark.parametrize("decay_norm", ["true", "false"])

@@ -72,12 +72,12 @@ def mistakes_are_told() -> None:
     says("a GradScaler that it does not know", lambda: scaler.step(plain))
     sync.close()
     sync = wirebench.synchronise(model, compressors.build("none"), schedulers.build("wfbp"))
+    model.zero_grad()
     says("there is no gradient", sync.wait)
     for step in range(2):
         loss_of(model, step).backward()
         sync.wait()
     loss_of(model, 2).backward()
-    says("no_sync", lambda: loss_of(model, 3).backward())
     other = torch.optim.SGD(network().parameters(), RATE)
     says("no parameter of the model", lambda: sync.step(other))
     says("comes before the first step", lambda: sync.load_state_dict({}))

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.forked import fork
-from tests.dropin import misuse, own_loop
+from tests.dropin import loops, misuse, own_loop
 
 OPTIMIZERS, WORDS = ("sgd", "adamw"), ("+accumulate", "+clip", "+scaler", "+unused")
 ALL_AT_ONCE = [f"{optimizer}{words}" for optimizer in OPTIMIZERS for words in ("", "".join(WORDS))]
@@ -33,4 +33,13 @@ def test_dense_synchronise_equals_the_engines_own_for_50_steps(engine: str, case
     assert ended.code == 0, ended.said
     worst = dict(line.split() for line in ended.out.splitlines())
     assert worst.keys() == set(cases)
+    assert all(float(each) <= 1e-6 for each in worst.values()), worst
+
+
+@pytest.mark.parametrize("schedules", ["wfbp", pytest.param("fused,sync_easgd,wfbp", marks=pytest.mark.slow)])
+def test_loops_as_people_write_them_equal_ddps(schedules: str, tmp_path: Path) -> None:
+    ended = fork("torch", 2, [schedules], tmp_path, script="tests/dropin/loops.py")
+    assert ended.code == 0, ended.said
+    worst = dict(line.split() for line in ended.out.splitlines())
+    assert list(worst) == list(loops.LOOPS)
     assert all(float(each) <= 1e-6 for each in worst.values()), worst

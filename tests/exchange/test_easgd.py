@@ -54,7 +54,9 @@ def test_the_update_is_the_papers(size):
         for p, q in zip(model.parameters(), expected, strict=True):
             assert torch.allclose(p, q, rtol=1e-5, atol=1e-6)
     if size > 1:
-        assert not torch.equal(lanes[0].flat.param, lanes[1].flat.param), "weights are the ranks' own"
+        assert not torch.equal(lanes[0].flat.gather_weights(), lanes[1].flat.gather_weights()), (
+            "weights are the ranks' own"
+        )
     with driver.evaluation_view():
         for model in models:
             for p, q in zip(model.parameters(), centre, strict=True):
@@ -77,7 +79,7 @@ def test_the_sum_is_of_the_weights_that_the_step_began_with_also_in_a_thread():
     model, lane = lane_of(Alike(), [LAYERS])
     optimizer = sgd(model)
     driver = Elastic([lane], [optimizer], BETA, overlaps=True)
-    first = lane.flat.param.clone()
+    first = lane.flat.gather_weights()
     one_step(driver, [model], [optimizer], 0)
     assert torch.allclose(driver.holders[0].message, 2 * first)
     driver.holding = True

@@ -53,7 +53,8 @@ class World:
     def drift(self) -> None:
         """Take the ranks' weights far from each other, as they are after many steps."""
         for rank, lane in enumerate(self.lanes):
-            lane.flat.param.add_(torch.randn(lane.flat.param.shape, generator=torch.Generator().manual_seed(rank)))
+            noise = torch.randn(lane.flat.grad.shape, generator=torch.Generator().manual_seed(rank))
+            lane.flat.set_weights(lane.flat.gather_weights() + noise)
 
     def handed_on(self, size: int, lost: int | None = None) -> "World":
         """The world of `size` ranks that goes on from here, as a run that is resumed does; the state of `lost` is."""
@@ -68,9 +69,9 @@ class World:
     def in_average(self) -> Tensor:
         """The ranks' mean distance from the common weights, with the mean of what their compressors hold back."""
         with self.driver.evaluation_view():
-            common = [lane.flat.param.double() for lane in self.lanes]
+            common = [lane.flat.gather_weights().double() for lane in self.lanes]
         assert all(torch.equal(each, common[0]) for each in common)
-        distances = [lane.flat.param.double() - each for lane, each in zip(self.lanes, common, strict=True)]
+        distances = [lane.flat.gather_weights().double() - each for lane, each in zip(self.lanes, common, strict=True)]
         held = [state["residual"].double() for state in self.states() if "residual" in state]
         return torch.cat([sum(each, torch.zeros_like(common[0])) / len(self.lanes) for each in (distances, held)])
 

@@ -172,7 +172,7 @@ def trained(variant: tuple[str, dict[str, Any]], split: bool, steps: int = 6) ->
                 log += driver.take_logs()[0]
             driver.settle()
             log += driver.take_logs()[0]
-        return lane.flat.param.clone(), Counter((each.kind, each.payload_bytes, each.wire_bytes) for each in log)
+        return lane.flat.gather_weights(), Counter((each.kind, each.payload_bytes, each.wire_bytes) for each in log)
 
     return meeting.run(work)
 

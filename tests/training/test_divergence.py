@@ -119,10 +119,12 @@ def test_a_bad_loss_is_named_with_its_step(flat, bad):
 @pytest.mark.parametrize("bad", BAD)
 def test_parameters_that_are_not_finite_are_not_kept(flat, bad):
     guard = Guard(flat)
-    guard.parameters(3, [flat.param], lambda each: each[0])
-    flat.bucket(0, range(4, 5)).param[1] = bad
+    guard.parameters(3, [flat.gather_weights()], lambda each: each[0])
+    weights = flat.gather_weights()
+    weights[flat.layers[4].start + 1] = bad
+    flat.set_weights(weights)
     with pytest.raises(Diverged, match=r"^step 3: the update made layer first\.weight infinite or NaN$"):
-        guard.parameters(3, [flat.param], lambda each: each[0])
+        guard.parameters(3, [weights], lambda each: each[0])
 
 
 @pytest.mark.parametrize("bad", BAD)

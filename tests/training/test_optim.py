@@ -80,10 +80,9 @@ def test_equals_the_plain_update_and_repeats_bit_by_bit(device, channels_last, f
     runs = []
     for _ in range(2):
         model = _network(device, channels_last)
-        buffers = _flatten(model) if flat else None
+        if flat:
+            _flatten(model)
         runs.append(_train(model, build_optimizer(model, section), range(4)))
-        if buffers:
-            assert torch.equal(buffers.param[: buffers.layers[0].stop], runs[-1][-1])  # updated in the flat vector
     expected = _by_hand(_network(device, channels_last), section, range(4))
     for first, second, reference in zip(*runs, expected, strict=True):
         assert torch.equal(first, second)

@@ -52,7 +52,12 @@ class Meter:
         self._runs = False
 
     def end_step(self, step: int, logs: Sequence[Sequence[RequestLog]]) -> None:
-        """The step that runs has ended, with these requests; the next one runs."""
+        """The step that runs has ended, with these requests; the next one runs.
+
+        A step that was paused does not count.
+        """
+        if not self._runs:
+            return
         counted = step >= self.warmup_steps
         self.clock.end_step(step, 0, counted)
         self._ended.append((logs, counted))

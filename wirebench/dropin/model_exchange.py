@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -151,6 +152,21 @@ class ModelExchange:
             self._calibrate(self.calibration, step)
         self.driver.begin(step, epoch)
 
+    def any_rank(self, mine: bool) -> bool:
+        """Whether it is so on any rank; every rank calls it."""
+        return bool(self.engine.sum_over_ranks([torch.tensor([int(mine)])]).item())
+
+    @property
+    def has_news(self) -> bool:
+        """Whether parameters have gradients that were not averaged."""
+        if self.is_laid_out:
+            return self.lane.has_news
+        return any(parameter.grad is not None for parameter in trainable(self.model).values())
+
+    def broadcast_buffers(self) -> None:
+        """Give every rank rank 0's buffers; every rank calls it."""
+        self.engine.communicators[0].broadcast(list(self.model.buffers())).wait()
+
     def hold_back(self) -> None:
         """From now on nothing is exchanged before the backward pass is done."""
         assert isinstance(self.driver, Threaded), "only gradients are held back"
@@ -191,6 +207,9 @@ class ModelExchange:
         if self.is_laid_out:
             self.driver.settle()
             self.driver.close()
+            for parameter, view in zip(self.flat.parameters, self.flat.views, strict=True):
+                if parameter.grad is view:
+                    parameter.grad = view.clone()
         for closer in self.engine.closers:
             closer()
 

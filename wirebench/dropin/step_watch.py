@@ -10,6 +10,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from wirebench.dropin.usage import holds
 from wirebench.telemetry.clock import Clock
+from wirebench.utils.hooks import WeakHook
 
 
 class StepWatch:
@@ -22,6 +23,7 @@ class StepWatch:
 
     on_forward  called before each forward pass that trains; on_pause: before one that does not; on_update: before an
                 optimizer of the model's parameters steps
+    A model that torch.compile has compiled is seen by its gradients and its optimizer alone: `forward` is in `data`.
     updates     whether updates are timed here; not under a split schedule, whose driver updates within the forward pass
     """
 
@@ -41,10 +43,10 @@ class StepWatch:
         self._open: AbstractContextManager[None] | None = None
         self._name = ""
         hooks = [
-            model.register_forward_pre_hook(self._forward_begins, prepend=True),
-            model.register_forward_hook(self._forward_ends),
-            register_optimizer_step_pre_hook(self._update_begins),
-            register_optimizer_step_post_hook(self._update_ends),
+            model.register_forward_pre_hook(WeakHook(self._forward_begins), prepend=True),
+            model.register_forward_hook(WeakHook(self._forward_ends)),
+            register_optimizer_step_pre_hook(WeakHook(self._update_begins)),
+            register_optimizer_step_post_hook(WeakHook(self._update_ends)),
         ]
         self._detach: Iterable[Callable[[], None]] = [hook.remove for hook in hooks]
 

@@ -2,11 +2,11 @@
 
   sync = wirebench.synchronise(model, compressors.build("gs_sgd"), schedulers.build("mg_wfbp"), collective="ring")
   ...
-  loss.backward()
-  sync.step(optimizer)                  or: sync.wait(); clip; optimizer.step()
+  loss.backward()                       gradients are averaged when it returns, as under DistributedDataParallel
+  sync.step(optimizer)                  or: sync.wait(); optimizer.step()
 
-The first step tells the order in which gradients come. At its end the parameters become views of one flat vector in
-that order (gradient/flat.py). The lane, its driver and all that follows are those of train.py.
+The first step tells the order in which gradients come: their flat vector has it (gradient/flat.py). The lane, its
+driver and all that follows are those of train.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -22,15 +22,26 @@ from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import attach
 from wirebench.dropin import optimizer_watch
 from wirebench.dropin.assembly import UPDATES_ITSELF, collective_name
+from wirebench.dropin.backward_end import BackwardEnd, Marks, marks
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
 from wirebench.dropin.overflow import Overflow, overflow_of
 from wirebench.dropin.replicas import make_alike, trainable
 from wirebench.dropin.step_watch import StepWatch
-from wirebench.dropin.usage import ModelWatch, holds, mark_state, refuse_kinds, refuse_parts, refuse_state
+from wirebench.dropin.usage import (
+    ModelWatch,
+    holds,
+    mark_state,
+    refuse_kinds,
+    refuse_mode,
+    refuse_parts,
+    refuse_sparse,
+    refuse_state,
+)
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method, Scheduler
+from wirebench.utils.hooks import WeakHook
 
 WARMUP_STEPS = 10
 """Steps that no report counts."""
@@ -65,7 +76,7 @@ def synchronise(
     refuse_parts(model, compressor=compressor, scheduler=scheduler)
     refuse_kinds(scaler, collective)
     method = conformance.method_of(compressor)
-    _refuse_mode(scheduler, method, optimizer, scaler)
+    refuse_mode(scheduler, method, optimizer, scaler)
     if isinstance(collective, str):
         collective = collectives.build(collective or collective_name(method, scheduler))
     parameters = trainable(model)
@@ -78,25 +89,6 @@ def synchronise(
     return Sync(exchange, scaler)
 
 
-def _refuse_mode(
-    scheduler: Scheduler, method: Method, optimizer: Optimizer | None, scaler: torch.amp.GradScaler | None
-) -> None:
-    """UserError where the scheduler's mode does not go with the other parts."""
-    if scheduler.mode == "native":
-        raise UserError("synchronise: scheduler 'native' is DistributedDataParallel or hvd.DistributedOptimizer itself")
-    if scheduler.mode in UPDATES_ITSELF and optimizer is None:
-        raise UserError("synchronise: this scheduler updates the model itself; pass optimizer=")
-    if scheduler.mode in UPDATES_ITSELF and scaler is not None:
-        raise UserError("synchronise: this scheduler updates the model itself, which a GradScaler does not allow")
-    if scheduler.mode == "elastic" and conformance.name_of(method) != "none":
-        raise UserError("synchronise: this scheduler sends weights, not gradients; it goes with compressor 'none'")
-    if scheduler.mode == "outer" and method.owns_momentum:
-        raise UserError(
-            f"synchronise: this scheduler has an outer optimizer, and {conformance.name_of(method)!r} applies a "
-            "momentum to what it is given"
-        )
-
-
 class Sync:
     """The exchange of one model's gradients; `synchronise` makes one.
 
@@ -106,16 +98,21 @@ class Sync:
     def __init__(self, exchange: ModelExchange, scaler: torch.amp.GradScaler | None) -> None:
         self._exchange, self._meter, self._scaler = exchange, exchange.meter, scaler
         self.epoch, self.steps = 0, 0
-        self._begun = self._accumulating = self._unfinished = self._closed = False
+        self._begun = self._averaged = self._accumulating = self._unfinished = self._closed = False
+        self._waits: bool | None = None
+        """Whether averages are made in `step` or `wait` only, since a rank's first pass had no gradient for some."""
+        self._marks: Marks = ()
+        self._end = BackwardEnd(self._backward_ends)
         self._order: list[str] = []
         self._pending: Mapping[str, Any] = {}
         self._overflow: Overflow | None = None
         self._model = ModelWatch(exchange.model)
-        parameters = {id(parameter) for parameter in trainable(exchange.model).values()}
+        self._parameters = trainable(exchange.model)
+        parameters = set(map(id, self._parameters.values()))
         self._unwatch = optimizer_watch.watch(exchange.compressor, scaler, lambda: parameters)
         self._first_hooks = [  # the lane's own come with the first step's end
-            p.register_post_accumulate_grad_hook(lambda _p, name=name: self._gradient_comes(name)).remove
-            for name, p in trainable(exchange.model).items()
+            p.register_post_accumulate_grad_hook(WeakHook(self._gradient_comes, name)).remove
+            for name, p in self._parameters.items()
         ]
         self._watch = StepWatch(
             exchange.model, self._meter.clock, self._forward_begins, self._pause, self._update_begins,
@@ -138,7 +135,7 @@ class Sync:
             raise UserError(f"sync.step: needs the optimizer, not a {type(optimizer).__name__}")
         if not self._watch.holds(optimizer):
             raise UserError("sync.step: this optimizer holds no parameter of the model that is synchronised")
-        self._finish()
+        self._average()
         self._exchange.hold_rates()
         with self._exchange.driver.stepping():
             if scaler is None:
@@ -147,19 +144,26 @@ class Sync:
                 scaler.step(optimizer)
 
     def wait(self) -> None:
-        """Return when every `.grad` is the average over ranks; then clip, and let the optimizer step."""
+        """Return when every `.grad` is the average over ranks; then let the optimizer step."""
         if self._exchange.mode in UPDATES_ITSELF:
             raise UserError("sync.wait: this scheduler updates the model itself; use sync.step(optimizer)")
-        self._finish()
+        self._average()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
         """Around forward and backward passes whose gradients are only accumulated: all of a step's but the last."""
-        self._accumulating = True
+        before, self._accumulating = self._accumulating, True
         try:
             yield
         finally:
-            self._accumulating = False
+            self._accumulating = before
+
+    def broadcast_buffers(self) -> None:
+        """Give every rank rank 0's buffers, as DistributedDataParallel does in each step; every rank calls it.
+
+        Between steps: statistics of normalisation are each rank's own until then.
+        """
+        self._exchange.broadcast_buffers()
 
     def evaluation_view(self) -> AbstractContextManager[None]:
         """Around evaluation and saving: the model is up to date, and holds easgd's centre or outer's anchor."""
@@ -179,6 +183,8 @@ class Sync:
         Each rank saves its own: residuals differ. The model and the optimizer are saved as ever, the model within
         `evaluation_view`. It waits for what is under way, so every rank calls it after the same step.
         """
+        if self._begun and self._gradients_came():
+            raise UserError("sync.state_dict: a step's gradients are not averaged yet; call it after sync.step")
         self._pause()
         return {**mark_state(NAME, self.compressor), "steps": self.steps, "epoch": self.epoch,
                 **self._exchange.state_dict()}  # fmt: skip
@@ -210,16 +216,36 @@ class Sync:
         if self._exchange.is_laid_out and not self._accumulating:
             self._exchange.driver.enable_sync()
 
-    def _gradient_comes(self, name: str) -> None:
+    def _gradient_comes(self, name: str, parameter: nn.Parameter) -> None:
         """A parameter's gradient is complete for this backward pass of the first step."""
+        refuse_sparse(name, parameter)
         self._backward_runs()
         if name not in self._order:
             self._order.append(name)
 
     def _backward_runs(self) -> None:
-        if not self._begun:  # a loop that calls the model's parts, not the model
+        """A gradient has come, and is not looked at yet."""
+        self._end.seen()
+        if not self._begun:  # a loop that calls the model's parts, not the model, or a model that is compiled
             self._exchange.refuse_late(self._pending)
             self._forward_begins()
+
+    def _backward_ends(self) -> None:
+        """Average here what a loop may look at, and clip, as soon as `backward` has returned."""
+        if self._closed or not self._begun or self._accumulating or self._exchange.mode in ("elastic", "outer"):
+            return
+        laid_out = self._exchange.is_laid_out
+        whole = self._exchange.lane.is_complete if laid_out else len(self._order) == len(self._parameters)
+        if self._waits is None:  # a rank that waits here for one that does not would wait for ever
+            self._waits = self._exchange.mode == "split" or self._exchange.any_rank(not whole)
+        if self._waits or not whole:
+            self._marks = marks(self._parameters.values())
+        else:
+            self._finish()
+            self._averaged = True
+
+    def _gradients_came(self) -> bool:
+        return self._exchange.lane.has_gradients if self._exchange.is_laid_out else bool(self._order)
 
     def _detach_first(self) -> None:
         for detach in self._first_hooks:
@@ -228,8 +254,7 @@ class Sync:
 
     def _update_begins(self) -> None:
         """An optimizer is about to update the model."""
-        come = self._exchange.lane.has_gradients if self._exchange.is_laid_out else bool(self._order)
-        if self._begun and come:
+        if self._averaged or (self._begun and self._gradients_came()):
             raise UserError(
                 "optimizer.step() before the gradients are averaged: call sync.step(optimizer) in its place, or "
                 "sync.wait() before it"
@@ -238,10 +263,10 @@ class Sync:
     def _begin(self) -> None:
         """A step begins: the one before has ended."""
         self._end_step()
-        self._model.check(self._exchange.flat if self._exchange.is_laid_out else None)
+        self._model.check()
         self._exchange.place(self._pending)
         self._exchange.begin_step(self.steps, self.epoch)
-        self._begun = True
+        self._begun, self._averaged, self._marks = True, False, ()
         self._meter.run()
 
     def _end_step(self) -> None:
@@ -255,15 +280,29 @@ class Sync:
         self._watch.drop_phase()
         self._meter.pause()
 
-    def _finish(self) -> None:
-        """After the last backward pass of a step: gradients are averaged."""
+    def _average(self) -> None:
+        """The loop needs a step's averages, if it has not got them when its backward pass ended."""
         if self._closed:
             raise UserError("sync: it is closed; call synchronise again to go on")
+        if self._averaged:
+            self._averaged = False
+            return
+        if not self._begun and self._exchange.has_news:
+            self._forward_begins()  # gradients that no backward pass has brought
         if not self._begun:
             raise UserError(
                 "sync: there is no gradient since the last sync.step or sync.wait; loss.backward() comes before it, "
                 "and after sync.wait() optimizer.step()"
             )
+        if self._marks and self._marks != marks(self._parameters.values()):
+            raise UserError(
+                "sync: a gradient was changed after backward() and before it was averaged; call sync.wait() in "
+                "between, or sync.step(optimizer) at once where the schedule updates the model itself"
+            )
+        self._finish()
+
+    def _finish(self) -> None:
+        """After the last backward pass of a step: gradients are averaged."""
         self._watch.close_phase()
         exchange = self._exchange
         with self._meter.clock.phase("exchange_exposed"):
@@ -271,14 +310,14 @@ class Sync:
                 self._lay_out()
             exchange.driver.enable_sync()  # a loop may have had all passes of the step in no_sync()
             unused = exchange.lane.fill_unused()
-            self._average()
+            self._exchange_all()
             if exchange.unused is not None:
                 exchange.unused.drop(unused)
         self._watch.open_phase("data")
         self._begun, self._unfinished = False, True
         self.steps += 1
 
-    def _average(self) -> None:
+    def _exchange_all(self) -> None:
         """Exchange what is left; nothing, on all ranks, where one of them has overflowed."""
         gradient = [self._exchange.flat.grad]
         if self._overflow is None:

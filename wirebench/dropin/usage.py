@@ -7,16 +7,17 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules import module as modules
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.weak import WeakIdKeyDictionary
 
+from wirebench.dropin.assembly import UPDATES_ITSELF
 from wirebench.errors import UserError
 from wirebench.gradient.conformance import name_of
-from wirebench.gradient.contract import Method
-from wirebench.gradient.flat import FlatGradient
+from wirebench.gradient.contract import Method, Scheduler
+from wirebench.utils.hooks import WeakHook
 
 _held = WeakIdKeyDictionary()
 """Parameters whose gradients a `synchronise` of this process averages."""
@@ -78,6 +79,33 @@ def _refuse_model(model: nn.Module) -> None:
             raise UserError(f"model: {name} is in another synchronise already; close() that one first")
 
 
+def refuse_mode(
+    scheduler: Scheduler, method: Method, optimizer: Optimizer | None, scaler: torch.amp.GradScaler | None
+) -> None:
+    """UserError where the scheduler's mode does not go with the other parts."""
+    if scheduler.mode == "native":
+        raise UserError("synchronise: scheduler 'native' is DistributedDataParallel or hvd.DistributedOptimizer itself")
+    if scheduler.mode in UPDATES_ITSELF and optimizer is None:
+        raise UserError("synchronise: this scheduler updates the model itself; pass optimizer=")
+    if scheduler.mode in UPDATES_ITSELF and scaler is not None:
+        raise UserError("synchronise: this scheduler updates the model itself, which a GradScaler does not allow")
+    if scheduler.mode == "elastic" and name_of(method) != "none":
+        raise UserError("synchronise: this scheduler sends weights, not gradients; it goes with compressor 'none'")
+    if scheduler.mode == "outer" and method.owns_momentum:
+        raise UserError(
+            f"synchronise: this scheduler has an outer optimizer, and {name_of(method)!r} applies a "
+            "momentum to what it is given"
+        )
+
+
+def refuse_sparse(name: str, parameter: nn.Parameter) -> None:
+    """UserError where a backward pass has brought a gradient that is no dense tensor."""
+    if parameter.grad is not None and parameter.grad.layout is not torch.strided:
+        raise UserError(
+            f"model: the gradient of {name} is sparse, and averages are dense; build its layer with sparse=False"
+        )
+
+
 def mark_state(maker: str, compressor: Method) -> dict[str, str]:
     """To go into a state. maker: `sync` or `comm_hook`, as its errors name it"""
     return {_MAKER: maker, _METHOD: name_of(compressor)}
@@ -106,8 +134,8 @@ def _kind_of(state: object) -> str:
 class ModelWatch:
     """Holds a model's parameters for one `synchronise`, and sees what the loop does to them later.
 
-    A parameter that is added or unfrozen later would be averaged by nobody, and one that is moved would leave the flat
-    vector.
+    A parameter that is added or unfrozen later would be averaged by nobody, and one that is moved or cast would not fit
+    the flat gradient. Values that are put elsewhere, as ZeRO puts them, are no matter.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -115,21 +143,19 @@ class ModelWatch:
         self._named = dict(model.named_parameters())
         self._learns = list(map(_LEARNS, self._named.values()))
         self._kinds = [(parameter.device, parameter.dtype) for parameter in self._named.values()]
+        self._places = list(map(Tensor.data_ptr, self._named.values()))
         self._registered = False
         for parameter in self._named.values():
             if parameter.requires_grad:
                 _held[parameter] = True
         hooks = [
-            modules.register_module_parameter_registration_hook(self._note),
-            modules.register_module_module_registration_hook(self._note),
+            modules.register_module_parameter_registration_hook(WeakHook(self._note)),
+            modules.register_module_module_registration_hook(WeakHook(self._note)),
         ]
         self._detach: list[Callable[[], None]] = [hook.remove for hook in hooks]
 
-    def check(self, flat: FlatGradient | None) -> None:
-        """Before a step; `flat` from the first step's end on. Values that were put elsewhere come back into `flat`.
-
-        Raises UserError where other parameters learn than at the beginning, or where they have been moved or cast.
-        """
+    def check(self) -> None:
+        """Before a step: UserError where other parameters learn than at first, or where one has been moved or cast."""
         if self._registered:
             self._registered = False
             self._compare()
@@ -139,10 +165,10 @@ class ModelWatch:
             name, learned = next((name, before) for name, before, now in pairs if before != now)
             said = "frozen" if learned else "unfrozen"
             raise UserError(f"model: {name} was {said} after synchronise had begun; {_AGAIN}")
-        if flat is None or not flat.is_held:
+        places = list(map(Tensor.data_ptr, self._named.values()))
+        if places != self._places:
             self._refuse_moved()
-            if flat is not None:
-                flat.hold()
+            self._places = places
 
     def close(self) -> None:
         """Another `synchronise` may have the model from now on."""

@@ -35,10 +35,10 @@ class Anchored:
     def __init__(self, lane: Lane, optimizer: Optimizer, rule: OuterRule) -> None:
         self.lane, self.rule = lane, rule
         self.optimizer = OptimizerState(optimizer, lane.flat)
-        self.param = lane.flat.param
-        self.anchor = self.param.clone()
-        self.velocity = torch.zeros_like(self.param)
-        self.message = torch.zeros_like(self.param)
+        self.flat = lane.flat
+        self.anchor = self.flat.gather_weights()
+        self.velocity = torch.zeros_like(self.anchor)
+        self.message = torch.zeros_like(self.anchor)
         self.due = torch.full((len(lane.buckets),), NEVER, dtype=torch.int64)
         self.sent = torch.zeros_like(self.due)
         self.own: Tensor | None = None
@@ -51,7 +51,7 @@ class Anchored:
 
     def state_dict(self) -> dict[str, Any]:
         """The compressor's state, the rank's own weights and optimizer, and what all ranks share."""
-        weights = self.param if self.own is None else self.own
+        weights = self.flat.gather_weights() if self.own is None else self.own
         mine = {"weights": weights, "optimizer": self.optimizer.state_dict()}
         shared = {
             "anchor": self.anchor, "velocity": self.velocity, "message": self.message,
@@ -78,20 +78,20 @@ class Anchored:
         """
         self._load(states[0])
         own = [] if joins else [state[self.weights] for state in states]
-        self.param.copy_(together(own, self.anchor, weight))
+        self.flat.set_weights(together(own, self.anchor, weight))
         self._go_on(states[0], recounts=weight != 1)
         self.lane.compressor.take_over([_compressors(state) for state in states], joins, weight)
 
     def restart(self) -> None:
         """Begin from the model's weights, as they are now, with nothing remembered of any exchange."""
-        self.anchor.copy_(self.param)
+        self.flat.gather_weights(self.anchor)
         self.velocity.zero_()
         self.due.fill_(NEVER)
         self.sent.zero_()
 
     def _load(self, state: Mapping[str, Any]) -> None:
         """Weights and what belongs to them."""
-        self.param.copy_(state[self.weights])
+        self.flat.set_weights(state[self.weights].to(self.anchor))
         self.optimizer.load_state_dict(state[f"{_OWN}optimizer"])
         for name, mine in (("anchor", self.anchor), ("velocity", self.velocity), ("message", self.message)):
             mine.copy_(state[f"{_SHARED}{name}"])
@@ -121,7 +121,7 @@ class Anchored:
             self.due.copy_(due)
             return
         for place in under_way:
-            self.apply(slice(*cuts[place].tolist()))
+            self.apply(*cuts[place].tolist())
 
     def _rhythm(self) -> Tensor:
         """By which steps fragments are sent, and applied."""
@@ -136,7 +136,8 @@ class Anchored:
 
         As sums of magnitudes. The rank's optimizer's state is lost with it, too, but is in other units.
         """
-        weights, held = self.param if self.own is None else self.own, self.lane.compressor.magnitude()
+        weights = self.flat.gather_weights() if self.own is None else self.own
+        held = self.lane.compressor.magnitude()
         return None if held is None else held + float((weights - self.anchor).abs().sum(dtype=torch.float64))
 
     def next_exchange(self, fragment: int) -> int:
@@ -147,18 +148,29 @@ class Anchored:
     def put(self, bucket: Bucket) -> Bucket:
         """The fragment's difference, in place of its gradient."""
         piece = slice(bucket.start, bucket.stop)
-        torch.sub(self.anchor[piece], self.param[piece], out=self.message[piece])
+        self.flat.gather_weights(self.message, self._layers_in(bucket.start, bucket.stop))
+        torch.sub(self.anchor[piece], self.message[piece], out=self.message[piece])
         return replace(bucket, grad=self.message[piece], param=self.anchor[piece])
 
-    def apply(self, piece: slice) -> None:
-        """Let the outer optimizer step with this piece of the mean difference, and bring the weights to the anchor."""
-        rule = self.rule
+    @torch.no_grad()
+    def apply(self, start: int, stop: int) -> None:
+        """Let the outer optimizer step with this piece of the mean difference, and bring the weights to the anchor.
+
+        start, stop  elements of whole layers: a fragment's, of this cut or of an earlier one
+        """
+        rule, piece = self.rule, slice(start, stop)
         mean, anchor, velocity = self.message[piece], self.anchor[piece], self.velocity[piece]
         if rule.momentum:
             velocity.mul_(rule.momentum).add_(mean)
             mean = mean.add(velocity, alpha=rule.momentum) if rule.nesterov else velocity
         anchor.sub_(mean, alpha=rule.rate)
-        self.param[piece].lerp_(anchor, 1 - rule.keep)
+        layers = self._layers_in(start, stop)
+        torch._foreach_lerp_(self.flat.parameters[layers], self.flat.views_of(self.anchor, layers), 1 - rule.keep)
+
+    def _layers_in(self, start: int, stop: int) -> slice:
+        """The layers that lie between two places of the flat gradient."""
+        inside = [place for place, layer in enumerate(self.flat.layers) if start <= layer.start and layer.stop <= stop]
+        return slice(inside[0], inside[-1] + 1)
 
 
 def _compressors(state: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,20 +42,20 @@ class Pull:
         self.lane, self.size = lane, lane.server.communicator.size
         self.optimizer = OptimizerState(optimizer, lane.flat)
         self.strength = beta / self.size
-        self.param = lane.flat.param
-        self.centre = self.param.clone()
-        self.message = torch.empty_like(self.param)
+        self.flat = lane.flat
+        self.centre = self.flat.gather_weights()
+        self.message = torch.empty_like(self.centre)
         self.own: Tensor | None = None
         """The rank's weights while the model holds the centre."""
 
     def state_dict(self) -> dict[str, Any]:
         """The rank's own weights and optimizer, and the centre, which is the same on all ranks."""
-        weights = self.param if self.own is None else self.own
+        weights = self.flat.gather_weights() if self.own is None else self.own
         return {WEIGHTS: weights, CENTRE: self.centre, OPTIMIZER: self.optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned; the model's weights are the rank's own then."""
-        self.param.copy_(state[WEIGHTS])
+        self.flat.set_weights(state[WEIGHTS].to(self.centre))
         self.centre.copy_(state[CENTRE])
         self.optimizer.load_state_dict(state[OPTIMIZER])
 
@@ -65,26 +65,29 @@ class Pull:
         The optimizer's state is the first one's.
         """
         self.load_state_dict(states[0])
-        self.param.copy_(together([] if joins else [state[WEIGHTS] for state in states], self.centre, weight))
+        own = [] if joins else [state[WEIGHTS] for state in states]
+        self.flat.set_weights(together(own, self.centre, weight))
 
     def restart(self) -> None:
         """Begin from the model's weights, as they are now."""
-        self.centre.copy_(self.param)
+        self.flat.gather_weights(self.centre)
 
     def magnitude(self) -> float:
         """How far the rank's own weights are from the centre, as a sum of magnitudes: what is lost with the rank.
 
         Its optimizer's state is lost, too, but is in other units.
         """
-        weights = self.param if self.own is None else self.own
+        weights = self.flat.gather_weights() if self.own is None else self.own
         return float((weights - self.centre).abs().sum(dtype=torch.float64))
 
+    @torch.no_grad()
     def apply(self, before: Tensor) -> None:
         """After the optimizer's step: pull this rank's weights and the centre towards each other.
 
         before  this rank's weights before that step, overwritten; `message` holds their sum over ranks
         """
-        self.param.add_(before.sub_(self.centre), alpha=-self.strength)
+        pulls = self.flat.views_of(before.sub_(self.centre))
+        torch._foreach_add_(self.flat.parameters, pulls, alpha=-self.strength)
         self.centre.mul_(1 - self.strength * self.size).add_(self.message, alpha=self.strength)
 
 
@@ -103,7 +106,7 @@ class Elastic:
         self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None
         self._timer = timer_for(self._device)
         self._finite = [Finite(self._device) for _ in lanes]
-        self._before = [torch.empty_like(pull.param) for pull in self.holders]
+        self._before = [torch.zeros_like(pull.centre) for pull in self.holders]
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="exchange") if overlaps else None
         self._under_way: Future[None] | None = None
         self._seconds: list[Duration] = []
@@ -114,8 +117,8 @@ class Elastic:
         """Copy the weights that the step begins with, and start to sum them over ranks."""
         for lane, pull, before in zip(self.lanes, self.holders, self._before, strict=True):
             lane.begin(step, epoch)
-            before.copy_(pull.param)
-            pull.message.copy_(pull.param)
+            lane.flat.gather_weights(before)
+            pull.message.copy_(before)
         if self._pool is not None and not self.holding:
             ready = torch.cuda.current_stream(self._device).record_event() if self._stream is not None else None
             self._under_way = self._pool.submit(self._exchange, ready)
@@ -168,14 +171,14 @@ class Elastic:
     def evaluation_view(self) -> Iterator[None]:
         """Meanwhile the models hold the centre: it is what is evaluated and saved."""
         for pull in self.holders:
-            pull.own = pull.param.clone()
-            pull.param.copy_(pull.centre)
+            pull.own = pull.flat.gather_weights()
+            pull.flat.set_weights(pull.centre)
         try:
             yield
         finally:
             for pull in self.holders:
                 assert pull.own is not None
-                pull.param.copy_(pull.own)
+                pull.flat.set_weights(pull.own)
                 pull.own = None
 
     def close(self) -> None:

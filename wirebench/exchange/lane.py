@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.exchange.driver import Steps, advance
@@ -51,7 +51,7 @@ class Lane:
         self.on_arrival: Callable[[], None] = lambda: None
         self._ready = [False] * len(flat.layers)
         self._places = {id(parameter): position for position, parameter in enumerate(flat.parameters)}
-        self._came: list[nn.Parameter] = []
+        self._came: list[Tensor] = []
         """Parameters whose gradients have come and are not in the flat one yet."""
         self._last: set[int] = set()
         self._heard: set[int] = set()
@@ -78,6 +78,18 @@ class Lane:
     def has_gradients(self) -> bool:
         """Whether a layer's gradient has come in this step."""
         return any(self._ready) or bool(self._came)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether each layer's gradient has come in this step; takes those that have."""
+        self.collect()
+        return all(self._ready)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there are gradients that are not in the flat one yet, of whatever origin."""
+        pairs = zip(self.flat.parameters, self.flat.views, strict=True)
+        return bool(self._came) or any(p.grad is not None and p.grad is not view for p, view in pairs)
 
     def begin(self, step: int, epoch: int) -> None:
         """Forget the gradients of the step before."""
@@ -143,26 +155,38 @@ class Lane:
         if layers:
             self._on_ready(layers)
 
-    def _arrives(self, parameter: nn.Parameter) -> None:
+    def _arrives(self, parameter: Tensor) -> None:
         self.on_arrival()
         self._came.append(parameter)
         self.collect()
 
     def fill_unused(self) -> list[int]:
-        """Zero the gradients of layers that took no part in this step, and return these layers.
+        """Give layers whose gradient no backward pass has brought in this step one, and return those that had none.
 
-        Other ranks may have used them, so they are exchanged all the same.
+        What a loop has put there itself is taken. Else it is zero: other ranks may have used the layer, so it is
+        exchanged all the same.
         """
         self.collect()
-        unused = [position for position, ready in enumerate(self._ready) if not ready]
-        for position in unused:
-            view = self.flat.views[position]
-            view.zero_()
-            self.flat.parameters[position].grad = view
+        waiting = [position for position, ready in enumerate(self._ready) if not ready]
+        unused = []
+        for position in waiting:
+            parameter, view = self.flat.parameters[position], self.flat.views[position]
+            if parameter.grad is None:
+                view.zero_()
+                parameter.grad = view
+                unused.append(position)
+            elif parameter.grad is not view:
+                self._came.append(parameter)
+            elif not bool(view.any()):
+                unused.append(position)
+            self._ready[position] = True
+        self.collect()
         return unused
 
     def exchange(self, bucket: Bucket) -> Steps:
         """Average one bucket over ranks, in place; yields a handle per round (see driver.run), returns the average."""
+        if self.decay is not None or self.compressor.reads_weights:
+            bucket = self.flat.with_weights(bucket)
         if self.decay is not None:
             with self.compressing(), torch.no_grad():
                 self.decay.join(bucket)

@@ -94,14 +94,14 @@ class OuterSteps:
     def evaluation_view(self) -> Iterator[None]:
         """Meanwhile the models hold the anchor: it is what is evaluated and saved."""
         for holder in self.holders:
-            holder.own = holder.param.clone()
-            holder.param.copy_(holder.anchor)
+            holder.own = holder.flat.gather_weights()
+            holder.flat.set_weights(holder.anchor)
         try:
             yield
         finally:
             for holder in self.holders:
                 assert holder.own is not None
-                holder.param.copy_(holder.own)
+                holder.flat.set_weights(holder.own)
                 holder.own = None
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class OuterSteps:
         if not bool(self.holders[0].message[piece].isfinite().all()):
             raise Diverged(f"step {self._step}: a worker's weights are no longer finite")
         for holder in self.holders:
-            holder.apply(piece)
+            holder.apply(bucket.start, bucket.stop)
             holder.due[number] = NEVER
         # What another run had sent proves nothing of ranks that wait for nobody since.
         self._met = max(self._met, self._sent.pop(number, -1))

@@ -30,6 +30,7 @@ from wirebench.gradient.flat import Bucket
 from wirebench.gradient.schedule import Duration
 from wirebench.telemetry.clock import Clock
 from wirebench.telemetry.timeline import ALL_GATHER, Timeline
+from wirebench.utils.hooks import NeededHook
 
 WAIT = "wait"
 """What a span of the timeline begins with in which a forward pass stands still for a bucket."""
@@ -147,7 +148,7 @@ class ReduceScatterDriver(Threaded):
             )
         super()._on_ready(layers)
 
-    def _before(self, layers: list[int]) -> None:
+    def _before(self, layers: list[int], *_: object) -> None:
         """The forward pass of a module is about to begin: its parameters' updates must be done."""
         self._called.update(layers)
         if self._gathered:
@@ -155,8 +156,10 @@ class ReduceScatterDriver(Threaded):
                 if index in self._gathered:
                     self._apply(index)
 
-    def _after_forward(self) -> None:
+    def _after_forward(self, model: nn.Module, *_: object) -> None:
         """A parameter whose own module has not begun was not used, or used before its update was sure to be done."""
+        if not model.training:
+            return
         # Which of the two, the backward pass tells: a gradient comes (see _on_ready), or none does.
         self._late = set(range(len(self._bucket_of))) - self._called
         self.settle()
@@ -214,13 +217,13 @@ def _to_end(steps: Steps) -> None:
 
 
 def _hooks(
-    model: nn.Module, place: dict[str, int], before: Callable[[list[int]], None], after: Callable[[], None]
+    model: nn.Module, place: dict[str, int], before: Callable[..., None], after: Callable[..., None]
 ) -> list[Callable[[], None]]:
     """Call `before` with a module's own parameters when its forward begins, `after` when the model's ends."""
     # An evaluation comes after `settle` and has no backward pass: nothing waits, and nothing can be late.
-    hooks = [model.register_forward_hook(lambda _module, _inputs, _output: after() if model.training else None)]
+    hooks = [model.register_forward_hook(NeededHook(after))]
     for prefix, module in model.named_modules():
         own = [place[name] for name, _ in module.named_parameters(prefix, recurse=False) if name in place]
         if own:
-            hooks.append(module.register_forward_pre_hook(lambda _module, _inputs, own=own: before(own)))
+            hooks.append(module.register_forward_pre_hook(NeededHook(before, own)))
     return [hook.remove for hook in hooks]

@@ -1,12 +1,13 @@
 """One flat gradient in backward order: layers, buckets, and the views that tie them to a model.
 
-The parameters of a model become views of one flat vector, and their `.grad` views of another, both ordered as the
-backward pass produces gradients. A bucket is a slice of it, so merging layers into messages copies nothing.
+The `.grad` of a model's parameters become views of one flat vector, ordered as the backward pass produces gradients. A
+bucket is a slice of it, so merging layers into messages copies nothing. Parameters keep their own storages, so a model
+is saved, copied, compiled and moved as any other; who needs weights as a vector gathers them.
 """
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -43,7 +44,7 @@ class Bucket:
 
     index   position in launch order, from 0
     grad    view of the flat gradient, from the first layer to the last; 0 in gaps between layers
-    param   view of the flat parameters, same shape
+    param   the weights, gathered, same shape; empty for a compressor that does not read them
     layers  the layers it covers; their start and stop count from the beginning of the flat gradient
     model   all layers of the model, in the same coordinates (default: the bucket is the whole model)
 
@@ -79,26 +80,26 @@ class Bucket:
 
 
 class FlatGradient:
-    """Flat parameters and flat gradient of one model, in the given order of its parameters.
+    """The flat gradient of one model, in the given order of its parameters.
 
-    `order` lists every trainable parameter's name in backward order (see `backward_order`). After construction the
-    model's parameters are views of `param`; `views[i]` is the view of `grad` for `layers[i]`. Memory formats are kept:
-    a channels_last weight stays channels_last inside its slice. Raises UserError for parameters of several dtypes.
+    `order` lists every trainable parameter's name in backward order (see `backward_order`). `views[i]` is the view of
+    `grad` for `layers[i]`, with the parameter's own strides: a channels_last weight has a channels_last gradient.
+    Raises UserError for parameters of several dtypes.
     """
 
     def __init__(self, model: nn.Module, order: Sequence[str]) -> None:
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         assert sorted(named) == sorted(order), "order must name every trainable parameter once"
-        self.parameters = [named[name] for name in order]
+        self.parameters: list[Tensor] = [named[name] for name in order]
         check_alike(named)
         self.layers = _lay_out(order, self.parameters)
         like = self.parameters[0]
-        numel = self.layers[-1].stop
-        self.param = torch.zeros(numel, dtype=like.dtype, device=like.device)
-        self.grad = torch.zeros_like(self.param)
+        self._given = torch.zeros(self.layers[-1].stop, dtype=like.dtype, device=like.device)
+        # What exchanges write does not count as a change by the loop: `.data` has a version counter of its own.
+        self.grad = self._given.data
         self.gaps = [slice(a.stop, b.start) for a, b in pairwise(self.layers) if a.stop < b.start]
-        self.views = [_view(self.grad, *each) for each in zip(self.layers, self.parameters, strict=True)]
-        self.hold()
+        self.views = self.views_of(self._given)
+        self._weights: Tensor | None = None
 
     @property
     def numel(self) -> int:
@@ -106,23 +107,40 @@ class FlatGradient:
         return sum(layer.numel for layer in self.layers)
 
     @property
-    def is_held(self) -> bool:
-        """Whether the parameters are still views of `param`; other code may have put values of its own in place."""
-        return list(map(Tensor.data_ptr, self.parameters)) == self._places
+    def version(self) -> int:
+        """Grows with each change in place of a parameter's `.grad` by others than exchanges."""
+        return self._given._version
 
-    def hold(self) -> None:
-        """Make the parameters views of `param`, with the values that they have now."""
-        for layer, parameter in zip(self.layers, self.parameters, strict=True):
-            kept = _view(self.param, layer, parameter)
-            kept.copy_(parameter.detach())
-            parameter.data = kept
-        self._places = list(map(Tensor.data_ptr, self.parameters))
+    def views_of(self, vector: Tensor, layers: slice = slice(None)) -> list[Tensor]:
+        """Of a vector as long as `grad`, the slices of these layers, each shaped as its parameter."""
+        chosen = zip(self.layers[layers], self.parameters[layers], strict=True)
+        return [_view(vector, *each) for each in chosen]
+
+    @torch.no_grad()
+    def gather_weights(self, into: Tensor | None = None, layers: slice = slice(None)) -> Tensor:
+        """The weights of these layers in a vector as long as `grad`, a new one by default; other places stay."""
+        vector = torch.zeros_like(self.grad) if into is None else into
+        copy_each(self.views_of(vector, layers), self.parameters[layers])
+        return vector
+
+    @torch.no_grad()
+    def set_weights(self, vector: Tensor) -> None:
+        """Give the parameters the values of a vector as long as `grad`."""
+        copy_each(self.parameters, self.views_of(vector))
 
     def bucket(self, index: int, layers: range) -> Bucket:
-        """The bucket of the contiguous layers `layers` (positions in backward order)."""
+        """The bucket of the contiguous layers `layers` (positions in backward order), without weights."""
         chosen = self.layers[layers.start : layers.stop]
         piece = slice(chosen[0].start, chosen[-1].stop)
-        return Bucket(index, self.grad[piece], self.param[piece], chosen, self.layers)
+        return Bucket(index, self.grad[piece], self.grad.new_empty(0), chosen, self.layers)
+
+    def with_weights(self, bucket: Bucket) -> Bucket:
+        """The bucket with the weights as they are now. They lie in memory that the next call for this bucket reuses."""
+        if self._weights is None:
+            self._weights = torch.zeros_like(self.grad)
+        first = self.layers.index(bucket.layers[0])
+        self.gather_weights(self._weights, slice(first, first + len(bucket.layers)))
+        return replace(bucket, param=self._weights[bucket.start : bucket.stop])
 
     def digest(self) -> str:
         """Hash of names and sizes in order: equal on all ranks, and in a checkpoint and the run that resumes it."""
@@ -156,9 +174,15 @@ def backward_order(model: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> 
     return BackwardOrder(seen + rest[::-1], rest)
 
 
+def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copy each source into the target at its place, with few kernels; nothing where there is none."""
+    if targets:
+        torch._foreach_copy_(list(targets), list(sources))
+
+
 @torch.no_grad()
 def fill(parameters: Sequence[nn.Parameter], flat: Tensor) -> None:
-    """Give parameters that are no views of it the values of a flat vector that has them in this order.
+    """Give parameters the values of a flat vector that has them in this order.
 
     UserError for one that was laid out otherwise.
     """
@@ -204,7 +228,13 @@ def _step_of(parameters: Sequence[nn.Parameter]) -> int:
 
 
 def _view(flat: Tensor, layer: Layer, parameter: Tensor) -> Tensor:
-    """The slice of `flat` with the parameter's own shape and, where it is dense, its own strides."""
-    if parameter.is_contiguous() or not parameter.is_contiguous(memory_format=torch.channels_last):
+    """The slice of `flat` with the parameter's own shape and, where it is of a memory format, its own strides."""
+    if not parameter.is_contiguous() and not _is_channels_last(parameter):
         return flat[layer.start : layer.stop].view(parameter.shape)
-    return torch.as_strided(flat, parameter.size(), parameter.stride(), layer.start)
+    return torch.as_strided(flat, parameter.size(), parameter.stride(), flat.storage_offset() + layer.start)
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    """Dense, with channels innermost: a first dimension of rows all the same."""
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return tensor.dim() in formats and tensor.is_contiguous(memory_format=formats[tensor.dim()])

@@ -7,6 +7,7 @@ many small messages dearer than the network's start-up time alone.
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -38,8 +39,8 @@ def measure_exchange(engine: Engine, lane: Lane, fresh: Callable[[], Compressor]
     points = []
     alike = ExchangeContext(world.rank, world.size, world.step, world.epoch, world.seed)
     for layers in spans(tuple(layer.numel for layer in flat.layers)):
-        model = flat.bucket(0, layers)
-        bucket, compressor = Bucket(0, model.grad.clone(), model.param, model.layers, model.model), fresh()
+        model, compressor = flat.bucket(0, layers), fresh()
+        bucket = replace(flat.with_weights(model), grad=model.grad.clone())
 
         def once(bucket: Bucket = bucket, compressor: Compressor = compressor) -> float:
             bucket.grad.copy_(noise[bucket.start : bucket.stop])

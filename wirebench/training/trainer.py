@@ -284,10 +284,11 @@ class Trainer:
 
     def check_parameters(self) -> None:
         """Raise Diverged where a rank's are not finite, on all alike, UserError where the ranks' differ."""
-        parameters = [worker.flat.param for worker in self.workers]
-        self.guard.parameters(self.step - 1, parameters, self.engine.sum_over_ranks)
+        own = [worker.flat.gather_weights() for worker in self.workers]
+        self.guard.parameters(self.step - 1, own, self.engine.sum_over_ranks)
         with self.synchroniser.evaluation_view():
-            check_parameters(self.engine.communicators, parameters, self.step - 1, self.config)
+            alike = [worker.flat.gather_weights() for worker in self.workers]
+            check_parameters(self.engine.communicators, alike, self.step - 1, self.config)
 
     def _agree_on_looks(self) -> None:
         """Rank 0 says how often everybody looks whether to stop, from the time a step takes."""

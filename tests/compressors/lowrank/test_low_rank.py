@@ -61,7 +61,7 @@ def test_a_channels_last_weight_is_a_matrix_of_its_output_channels():
     flat = FlatGradient(model, ["weight"])
     weight = model.weight.detach()
     assert weight.is_contiguous(memory_format=torch.channels_last)
-    matrices = plan(layers=flat.layers).runs[0].matrices(flat.param, 0)
+    matrices = plan(layers=flat.layers).runs[0].matrices(flat.gather_weights(), 0)
     assert torch.equal(matrices[0], weight.permute(0, 2, 3, 1).reshape(8, 27))
 
 
