@@ -255,6 +255,14 @@ def test_mistakes_get_one_line(changed, words, capsys):
     assert told.startswith(f"wirebench trace estimate: {words}") and told.count("\n") == 1
 
 
+def test_a_language_model_takes_sequences_of_its_context(capsys):
+    words = ["--model", "gpt", "--option", "depth=1", "--gpu", "h100", "--batch", "2", "--option", "context=256"]
+    assert main([*words, "--data", "python_sources:train_bytes=100000"]) == 0
+    assert "512 tokens a step" in capsys.readouterr().out
+    assert main([*words, "--data", "python_sources:length=64"]) == 2
+    assert "--option: context=256 is not the length=64 of --data" in capsys.readouterr().err
+
+
 def test_parameters_without_a_gradient_are_left_out():
     trace = estimate("toy", {"unused": True}, GPUS["k80"], images(2, 8, 10), "toy")
     assert "unused" not in {layer.name for layer in trace.layers}

@@ -38,7 +38,7 @@ class _Marks(NamedTuple):
 
 
 class _Hook:
-    """Calls a timer's method with `name`, as long as there is the timer; copies of the model, saved or not, have none."""
+    """Calls a timer's method with `name` while there is that timer; copies of the model, saved or not, have none."""
 
     def __init__(self, method: Callable[[str], None] | None = None, name: str = "") -> None:
         self._method = None if method is None else weakref.WeakMethod(method)
@@ -116,7 +116,7 @@ class LayerTimer:
         """Whether a forward pass is timed that begins or goes on now; what a backward pass recomputes is its own."""
         if not torch.is_grad_enabled() or self.model.training != self._training:
             return False
-        if torch._C._current_graph_task_id() != -1:  # type: ignore[attr-defined]
+        if torch._C._current_graph_task_id() != -1:
             return False
         if self._marks.arrived:
             if self.every:
