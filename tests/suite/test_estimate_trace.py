@@ -211,7 +211,7 @@ def test_a_model_of_tokens_has_samples(tmp_path, monkeypatch, capsys):
     assert main([*words, *data, "--precision", "bf16", "--out", str(path)]) == 0
     made = load(path)
     assert (made.unit, made.batch_size, made.model) == (
-        "samples", 64, "mine.letters.Successor, mine.letters.Counting, 11 classes",
+        "samples", 64, "mine.letters.Successor, mine.letters.Counting, 11 classes, 384 tokens a step",
     )  # fmt: skip
     assert {layer.name for layer in made.layers} == {"embedding.weight", "head.weight", "head.bias"}
     said = capsys.readouterr().out
