@@ -134,8 +134,8 @@ def _of_model(options: argparse.Namespace, gpu: Gpu | None) -> Trace:
         raise UserError("--precision: goes with --gpu; --probe measures in fp32")
     if options.batch is None:
         raise UserError(f"--batch: is missing, the {'samples' if options.data else 'images'} of a worker's step")
-    given = inputs.chosen(options.data, options.batch, options.image_size, options.classes)
     own = model_options(options.option)
+    given = inputs.chosen(options.data, options.batch, options.image_size, options.classes, own)
     if gpu is None:
         return probe(options.model, own, given, _or(options.probe_seconds, PROBE_SECONDS))
     precision = _or(options.precision, "fp32")

@@ -162,12 +162,14 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     name = options.out.stem if options.out else name_of(options.model, options.gpu, options.precision)
     chosen, gpu = model_options(options.option), gpu_of(options.gpu)
-    given = inputs.chosen(options.data, options.batch, options.image_size, options.classes)
+    given = inputs.chosen(options.data, options.batch, options.image_size, options.classes, chosen)
     trace = estimate(options.model, chosen, gpu, given, name, options.precision)
     if options.out:
         trace.save(options.out)
     batch = (
-        f"batch size {trace.batch_size}" if trace.unit == "images" else f"a batch of {trace.batch_size} {trace.unit}"
+        f"batch size {trace.batch_size}"
+        if trace.unit == "images"
+        else f"a batch of {trace.batch_size} {trace.unit}, {given.words}"
     )
     print(
         f"{trace.name}: {len(trace.layers)} layers, {trace.numel:,} parameters, "

@@ -4,15 +4,15 @@ r"""Make a trace of what another program has recorded: a PyTorch profiler's file
   wirebench trace import tmpcomm.log --model "GoogLeNet, 3x224x224, 1000 classes" --hardware "NVIDIA Tesla K80" \
       --batch 64 --out googlenet_k80.json
 
-A profiler's file is what torch.profiler.profile(record_shapes=True) exports of a few training steps, .json or .json.gz;
-it needs ProfilerActivity.CPU and, on a GPU, ProfilerActivity.CUDA as well.
+A profiler's file is what torch.profiler.profile(record_shapes=True) exports of a few training steps, packed by gzip or
+not; it needs ProfilerActivity.CPU and, on a GPU, ProfilerActivity.CUDA as well.
 """
 
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite.traces import bcaffe, import_kineto
+from suite.traces import bcaffe, import_kineto, profiler_file
 from wirebench.errors import UserError
 from wirebench.simulation.trace import MOST_IMAGES
 from wirebench.utils.cli import parser_of
@@ -36,12 +36,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _is_profile(path: Path) -> bool:
     """Whether it is JSON, packed or not."""
-    try:
-        with path.open("rb") as file:
-            head = file.read(64).lstrip()
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
-    return head.startswith((b"{", b"\x1f\x8b"))
+    head = profiler_file.read(path)[:64]
+    return head.lstrip(b"\xef\xbb\xbf\xff\xfe \t\r\n\0").startswith((b"{", b"["))
 
 
 def _parser() -> argparse.ArgumentParser:

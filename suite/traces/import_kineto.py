@@ -7,20 +7,24 @@ from pathlib import Path
 
 import numpy as np
 
-from suite.traces import kineto
+from suite.traces import kineto, profiler_file
 from suite.traces.kineto import MICROSECOND, BackwardPass
 from wirebench.errors import UserError
 from wirebench.simulation.trace import Trace, TraceLayer
+
+CLOCK_SECONDS = 1e-5
+"""What times may be off by: some files have whole microseconds."""
 
 
 def convert(options: argparse.Namespace) -> Trace:
     """The trace of the file's steps: medians of all passes but the first, which warms up; UserError says what lacks."""
     path: Path = options.log
-    table = kineto.load(path)
-    hardware = options.hardware or kineto.device(table)
+    recording = profiler_file.load(path, profiler_file.read(path))
+    hardware = options.hardware or recording.hardware
     if not hardware:
         raise UserError("--hardware: the file names no GPU; say what it was recorded on")
-    passes = _alike(path, kineto.backward_passes(path, table))
+    passes = _alike(path, kineto.backward_passes(path, recording))
+    _check_times(path, passes)
     steps = passes[1:] or passes
     ready, forward = (np.median([times(each) for each in steps], axis=0) for times in (_ready, _forward))
     backward = np.diff(np.maximum.accumulate(ready), prepend=0.0)
@@ -46,11 +50,28 @@ def _alike(path: Path, passes: Sequence[BackwardPass]) -> list[BackwardPass]:
     """The passes with the gradients that most of them have, in the same order."""
     if not passes:
         raise UserError(f"{path}: no backward pass in it is whole")
-    kinds = Counter(tuple(each.shape for each in one.gradients) for one in passes)
-    usual, count = kinds.most_common(1)[0]
+    orders = Counter(tuple(each.shape for each in one.gradients) for one in passes)
+    usual, count = orders.most_common(1)[0]
+    kinds = Counter(tuple(sorted(each.shape for each in one.gradients)) for one in passes).most_common(2)
+    if len(kinds) > 1 and 2 * kinds[1][1] > kinds[0][1]:
+        one, other = (len(kind) for kind, _ in kinds)
+        raise UserError(
+            f"{path}: its backward passes are of several models, with {one} and {other} gradients; record the steps "
+            "of one of them"
+        )
     if 2 * count < len(passes):
-        raise UserError(f"{path}: its {len(passes)} backward passes have gradients in {len(kinds)} different orders")
+        raise UserError(f"{path}: its {len(passes)} backward passes have gradients in {len(orders)} different orders")
     return [one for one in passes if tuple(each.shape for each in one.gradients) == usual]
+
+
+def _check_times(path: Path, passes: Sequence[BackwardPass]) -> None:
+    """Raise UserError if the passes take longer than there is time between the first one's begin and the last's end."""
+    taken = sum(sum(_forward(one)) + max(_ready(one)) for one in passes)
+    whole = max(each.ready for one in passes for each in one.gradients) - min(one.start for one in passes)
+    if taken > whole * MICROSECOND + CLOCK_SECONDS:
+        raise UserError(
+            f"{path}: its forward and backward passes take {taken:.4g} s in {whole * MICROSECOND:.4g} s: they overlap"
+        )
 
 
 def _ready(one: BackwardPass) -> list[float]:
@@ -59,16 +80,18 @@ def _ready(one: BackwardPass) -> list[float]:
 
 
 def _forward(one: BackwardPass) -> list[float]:
-    """Seconds of each gradient's layer in the forward pass: from its use until the next one's, then the loss.
+    """Seconds of each gradient's layer in the forward pass: from its use to the next one's, waiting left out.
 
-    Tensors that are used at once, such as a weight and its bias, share their time equally.
+    The first layer has what comes before it, the last one the loss. Tensors that are used at once, such as a weight
+    and its bias, share their time equally. Without a use in the recording a tensor has no time, or all of it.
     """
-    begins = [one.begin if each.used is None else each.used for each in one.gradients]
-    marks = sorted({*begins, one.begin})
-    marks[0] = min(one.forward, marks[0])
-    spans = dict(zip(sorted({*begins, one.begin}), np.diff([*marks, one.begin]), strict=True))
-    sharing = Counter(begins)
-    return [max(0.0, float(spans[begin])) / sharing[begin] * MICROSECOND for begin in begins]
+    sharing = Counter(each.used for each in one.gradients if each.used is not None)
+    places = sorted(sharing)
+    if not places:
+        return [sum(one.forward) * MICROSECOND / len(one.gradients)] * len(one.gradients)
+    bounds = [0, *places[1:], len(one.forward)]
+    spent = {place: sum(one.forward[a:b]) for place, a, b in zip(places, bounds[:-1], bounds[1:], strict=True)}
+    return [0.0 if each.used is None else spent[each.used] / sharing[each.used] * MICROSECOND for each in one.gradients]
 
 
 def _names(one: BackwardPass) -> list[str]:

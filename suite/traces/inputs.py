@@ -1,5 +1,6 @@
 """What a step computes on: images of a size that was named, or the samples of a data set."""
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -85,29 +86,42 @@ def images(batch_size: int, image_size: int = IMAGE_SIZE, num_classes: int = CLA
     return Inputs((batch_size, *shape), torch.float32, (batch_size,), num_classes, shape, words)
 
 
-def samples(named: str, batch_size: int) -> Inputs:
-    """Samples of a data set, `name:key=value`; UserError for one that does not exist or cannot be read."""
+def samples(named: str, batch_size: int, context: Any = None) -> Inputs:
+    """Samples of a data set, `name:key=value`; UserError for one that does not exist or cannot be read.
+
+    context  of a language model that was given one: its sequences are as long, where the data set has a length
+    """
     if batch_size < 1:
         raise UserError(f"--batch: needs at least 1, got {batch_size}")
     try:
         name, options = plugin_of(named)
     except ValueError as error:
         raise UserError(f"--data: {error}") from error
+    if context is not None and "length" in data.PLUGINS.parameters(name):
+        if options.setdefault("length", context) != context:
+            raise UserError(
+                f"--option: context={context} is not the length={options['length']} of --data; leave one of them out"
+            )
+        named = ":".join((name, *(f"{key}={value}" for key, value in options.items())))
     dataset = data.build(name, **options)
     inputs, labels = probe_batch(dataset, 1, torch.device("cpu"))
     shape = "x".join(map(str, dataset.image_shape)) or named
+    tokens = math.prod(labels.shape[1:]) * batch_size
+    words = f"{shape}, {dataset.num_classes} classes" + (f", {tokens:,} tokens a step" if labels.dim() > 1 else "")
     return Inputs(
         (batch_size, *inputs.shape[1:]), inputs.dtype, (batch_size, *labels.shape[1:]), dataset.num_classes,
-        tuple(dataset.image_shape), f"{shape}, {dataset.num_classes} classes", unit_of(dataset), dataset,
+        tuple(dataset.image_shape), words, unit_of(dataset), dataset,
     )  # fmt: skip
 
 
-def chosen(name: str | None, batch_size: int, image_size: int | None, classes: int | None) -> Inputs:
-    """What the options --data, --batch, --image-size and --classes name; None for one that was left out."""
+def chosen(
+    name: str | None, batch_size: int, image_size: int | None, classes: int | None, options: dict[str, Any]
+) -> Inputs:
+    """What --data, --batch, --image-size and --classes name, None for one that was left out; `options` of the model."""
     if name is None:
         pixels = IMAGE_SIZE if image_size is None else image_size
         return images(batch_size, pixels, CLASSES if classes is None else classes)
     for option, given in (("image-size", image_size), ("classes", classes)):
         if given is not None:
             raise UserError(f"--{option}: goes without --data, which says it already")
-    return samples(name, batch_size)
+    return samples(name, batch_size, options.get("context"))

@@ -1,122 +1,67 @@
-"""A PyTorch profiler's trace (Kineto JSON) of a training loop that never heard of the suite, read layer by layer.
+"""A PyTorch profiler's recording of a training loop that never heard of the suite, read layer by layer.
 
 Autograd says what is needed. `AccumulateGrad` runs when a parameter's gradient is complete, and its input has the
-parameter's shape. The backward node before it has the sequence number of the forward operation that used the parameter.
+parameter's shape. The backward node before it belongs to the forward operator that used the parameter: an arrow of the
+file leads there, or the sequence number, which both have. The forward pass is the time within such operators, and in
+operators between them that autograd watches too. Waiting, data, metrics and evaluation lie outside of them. A forward
+operator that runs within a backward node recomputes (checkpointing), and is part of the backward pass.
+
 On a GPU these are the host's calls. A gradient is there when the kernels are done that its backward node launched, and
 those before them on their streams. NCCL's kernels communicate, on a stream of their own or on that of the computation,
 and are no part of a layer's time: a trace of one rank under DistributedDataParallel has the backward pass alone.
 """
 
 import bisect
-import gzip
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from suite.traces.profiler_file import NODE, Event, Recording
 from wirebench.errors import UserError
-from wirebench.utils.parsing import json_of
 
 GRADIENT = "torch::autograd::AccumulateGrad"
-NODE = "autograd::engine::evaluate_function: "
 MICROSECOND = 1e-6
 COMMUNICATION = "nccl"
 """How the names of NCCL's kernels begin, in any version, in lower case."""
+WAITING = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
+"""Operators in which the host waits for a number."""
+DATA_FIRST = ("aten::linear", "aten::conv", "aten::batch_norm", "aten::layer_norm", "aten::group_norm")
+"""How the names of operators begin whose first tensor is data, and whose parameters come after it."""
 
 
 class Gradient(NamedTuple):
     """A parameter's gradient: its shape, the backward node that completed it, when it was there, and its use.
 
-    used  when the forward operation began that used the parameter; None where the trace does not say
+    ready  microseconds on the device's clock
+    used   the place in the pass' `forward` of the operator that used the parameter; None where the file does not say
     """
 
     shape: tuple[int, ...]
     node: str
     ready: float
-    used: float | None
+    used: int | None
 
 
 class BackwardPass(NamedTuple):
-    """One pass: microseconds on the device's clock; `forward` is where the forward pass before it began."""
+    """One pass: microseconds on the device's clock.
 
-    forward: float
+    start      when the forward pass began
+    forward    time in each outermost operator of the forward pass, in order; no time counts twice
+    begin      of the backward pass
+    """
+
+    start: float
+    forward: tuple[float, ...]
     begin: float
     gradients: tuple[Gradient, ...]
-
-
-class _Launch(NamedTuple):
-    """A kernel or a copy: when the host called for it, and when it ran on the device."""
-
-    called: float
-    begin: float
-    end: float
-
-
-class _Node(NamedTuple):
-    """A backward node as the host called it."""
-
-    name: str
-    sequence: int
-    begin: float
-    end: float
-
-
-def load(path: Path) -> dict[str, Any]:
-    """The file's content; UserError unless it is a profiler's trace."""
-    try:
-        content = path.read_bytes()
-        table = json_of(gzip.decompress(content) if path.suffix == ".gz" else content)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError, EOFError) as error:
-        raise UserError(f"{path}: not valid JSON: {error}") from error
-    if not isinstance(table, dict) or not isinstance(table.get("traceEvents"), list):
-        raise UserError(f"{path}: has no traceEvents; torch.profiler's export_chrome_trace() writes them")
-    for place, event in enumerate(table["traceEvents"]):
-        for key in ("ts", "dur") if isinstance(event, dict) else ():
-            _check_number(f"{path}: traceEvents[{place}].{key}", event.get(key, 0))
-    return table
-
-
-def _check_number(where: str, value: Any) -> None:
-    try:
-        float(value)
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{where}: needs a number, got {value!r}") from error
-
-
-def device(table: Mapping[str, Any]) -> str:
-    """The GPU that the trace names; '' where it was made on a CPU."""
-    properties = table.get("deviceProperties") or [{}]
-    return str(properties[0].get("name", "")) if _kernels(_events(table)) else ""
-
-
-def backward_passes(path: Path, table: Mapping[str, Any]) -> list[BackwardPass]:
-    """All backward passes of the trace, in order; UserError where it does not have what is needed."""
-    events = _events(table)
-    if not any(event["name"] == GRADIENT for event in events):
-        raise UserError(f"{path}: has no backward pass; record with ProfilerActivity.CPU and a whole training step")
-    clock = _Clock(_launches(events))
-    uses = _forward_operations(events)
-    passes: list[BackwardPass] = []
-    first, nodes, gradients = 0, list[_Node](), list[tuple[Mapping[str, Any], _Node]]()
-    for event in events:
-        if event["name"] == GRADIENT and nodes:
-            gradients.append((event, nodes[-1]))
-        elif event["name"].startswith(NODE) and (node := _node(event)) is not None:
-            if nodes and node.sequence > max(each.sequence for each in nodes):
-                # Sequence numbers grow from one forward pass to the next, and a backward pass goes down through them.
-                passes += _pass(path, clock, uses, first, nodes, gradients)
-                first, nodes, gradients = max(each.sequence for each in nodes) + 1, [], []
-            nodes.append(node)
-    return passes + _pass(path, clock, uses, first, nodes, gradients)
 
 
 class _Clock:
     """When the device had done what the host had called for; on a CPU that is the host's own time."""
 
-    def __init__(self, launches: Sequence[_Launch]) -> None:
-        self.launches = launches
-        self.calls = [launch.called for launch in launches]
+    def __init__(self, path: Path, recording: Recording) -> None:
+        self.launches = _launches(path, recording)
+        self.calls = [called for called, _ in self.launches]
 
     def done(self, since: float, host: float) -> float:
         """The end of all that was launched from `since` up to `host`; where that is nothing, of what came last before.
@@ -126,87 +71,204 @@ class _Clock:
         """
         after = bisect.bisect_right(self.calls, host)
         first = min(bisect.bisect_left(self.calls, since), after - 1)
-        return max(launch.end for launch in self.launches[first:after]) if after else host
+        return max(kernel.end for _, kernel in self.launches[first:after]) if after else host
 
     def started(self, host: float) -> float:
         """The begin of what was launched next from `host` on."""
         place = bisect.bisect_left(self.calls, host)
-        return self.launches[place].begin if place < len(self.launches) else host
+        return self.launches[place][1].begin if place < len(self.launches) else host
+
+    def spans(self, event: Event) -> list[tuple[float, float]]:
+        """When the device worked for an operator of the host."""
+        if not self.launches:
+            return [(event.begin, event.end)]
+        first, after = bisect.bisect_left(self.calls, event.begin), bisect.bisect_right(self.calls, event.end)
+        return [(kernel.begin, kernel.end) for _, kernel in self.launches[first:after]]
+
+
+class _Run(NamedTuple):
+    """Backward nodes of one pass, and the gradients that they completed, each with its node."""
+
+    nodes: list[Event]
+    gradients: list[tuple[Event, Event]]
+
+
+def backward_passes(path: Path, recording: Recording) -> list[BackwardPass]:
+    """All backward passes of the recording, in order; UserError where it does not have what is needed."""
+    if not any(event.name == GRADIENT for event in recording.operators):
+        raise UserError(f"{path}: has no backward pass; record with ProfilerActivity.CPU and a whole training step")
+    clock, links, stepped = _Clock(path, recording), _Links(recording), _stepped(recording)
+    runs = [run for run in _runs(recording.operators, links) if run.gradients]
+    # A pass that goes through another one's graph again has no forward pass of its own there.
+    owner: dict[int, int] = {}
+    for place, run in enumerate(runs):
+        for node in run.nodes:
+            if (root := links.use(node)) is not None:
+                owner.setdefault(id(root), place)
+    roots = [each for each in recording.operators if each.root is each and each.node is None]
+    return [_pass(path, clock, run, _forward(roots, owner, place), links, stepped) for place, run in enumerate(runs)]
+
+
+def _forward(roots: Sequence[Event], owner: Mapping[int, int], place: int) -> list[Event]:
+    """The forward operators of a pass, and what autograd watched between them, such as a layer that is frozen."""
+    own = [number for number, each in enumerate(roots) if owner.get(id(each)) == place]
+    threads = {roots[number].thread for number in own}
+    span = roots[own[0] : own[-1] + 1] if own else []
+    between = (each for each in span if each.thread in threads and each.name not in WAITING)
+    return [each for each in between if owner.get(id(each), place) == place]
+
+
+class _Links:
+    """Which forward operator a backward node belongs to: by the file's arrows, else by sequence numbers."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._arrows: dict[tuple[str, str], list[float]] = {}
+        self._ends = recording.arrows
+        for thread, begin in sorted(recording.arrows):
+            self._arrows.setdefault(thread, []).append(begin)
+        self._operators: dict[int, list[Event]] = {}
+        for event in recording.operators:
+            if event.root is not None and event.sequence is not None and event.records:
+                self._operators.setdefault(event.sequence, []).append(event)
+
+    def recorded(self, node: Event) -> Event | None:
+        """The outermost operator that recorded the node, maybe one that recomputes; None where the file has none."""
+        known = [each for each in self._operators.get(node.sequence or 0, ()) if each.begin < node.begin]
+        arrow = self._arrow(node)
+        if arrow is not None:
+            thread, at = arrow
+            known = [each for each in known if each.thread == thread and each.begin <= at <= each.end] or known
+        elif node.node is node:
+            # Another thread's numbers begin at 0 too: a node outside of all others was not recomputed in one.
+            known = [each for each in known if each.node is None] or known
+        # Operators that record nothing have the number of the next one that does, and come before it.
+        return known[-1].root if known else None
+
+    def use(self, node: Event) -> Event | None:
+        """The operator of the forward pass: of a node that was recomputed, the one that was checkpointed."""
+        found = self.recorded(node)
+        while found is not None and found.node is not None:
+            outer, found = found.node, self.recorded(found.node) if found.node is not node else None
+            node = outer
+        return found
+
+    def _arrow(self, node: Event) -> tuple[tuple[str, str], float] | None:
+        begins = self._arrows.get(node.thread, [])
+        place = bisect.bisect_left(begins, node.begin)
+        inside = place < len(begins) and begins[place] <= node.end
+        return self._ends[node.thread, begins[place]] if inside else None
+
+
+def _runs(operators: Sequence[Event], links: _Links) -> list[_Run]:
+    """The backward nodes, pass by pass. Nodes within a node are of its pass.
+
+    A pass has ended where the thread of the forward pass runs an operator outside of all nodes again, such as the one
+    that makes the next pass' first gradient. Sequence numbers say it too, since a pass goes down through them.
+    """
+    outside: dict[tuple[str, str], list[float]] = {}
+    for event in operators:
+        if event.node is None and event.name != GRADIENT:
+            outside.setdefault(event.thread, []).append(event.begin)
+    runs: list[_Run] = []
+    highest: dict[tuple[tuple[str, str], object], int] = {}
+    latest: dict[tuple[str, str], Event] = {}
+    before = float("inf")
+    for event in operators:
+        if event.name == GRADIENT and (node := latest.get(event.thread)):
+            runs[-1].gradients.append((event, node))
+        elif event.name.startswith(NODE) and event.sequence is not None:
+            if event.node is event:
+                counter, use = (event.thread, event.args.get("Fwd thread id")), links.recorded(event)
+                others = outside.get(event.thread if use is None else use.thread, [])
+                again = bisect.bisect_right(others, before) < bisect.bisect_left(others, event.begin)
+                if not runs or again or event.sequence > highest.get(counter, event.sequence):
+                    runs.append(_Run([], []))
+                    highest, latest = {}, {}
+                highest[counter] = max(event.sequence, highest.get(counter, 0))
+                before = event.begin
+            runs[-1].nodes.append(event)
+            latest[event.thread] = event
+    return runs
 
 
 def _pass(
-    path: Path,
-    clock: _Clock,
-    uses: Mapping[int, float],
-    first: int,
-    nodes: Sequence[_Node],
-    gradients: Sequence[tuple[Mapping[str, Any], _Node]],
-) -> list[BackwardPass]:
-    """The pass of these nodes, whose forward operations have sequence numbers from `first` on; [] without gradients."""
-    if not gradients:
-        return []
-    told = []
-    for event, node in gradients:
-        used = uses.get(node.sequence)
-        ready = clock.done(node.begin, event["ts"] + event.get("dur", 0.0))
-        name = node.name.removesuffix("0").removesuffix("Backward")
-        told.append(Gradient(_shape(path, event), name, ready, None if used is None else clock.started(used)))
-    last = max(node.sequence for node in nodes)
-    begins = [begin for sequence, begin in uses.items() if first <= sequence <= last]
-    begin = clock.started(nodes[0].begin)
-    return [BackwardPass(min(map(clock.started, begins), default=begin), begin, tuple(told))]
+    path: Path, clock: _Clock, run: _Run, forward: Sequence[Event], links: _Links, stepped: set[tuple[int, ...]]
+) -> BackwardPass:
+    """The times of a pass on the device's clock."""
+    begin = clock.started(run.nodes[0].begin)
+    times, done, start = list[float](), float("-inf"), begin
+    for operator in forward:
+        spent = 0.0
+        for first, last in sorted(clock.spans(operator)):
+            start, first, last = min(start, first), max(first, done), min(last, begin)
+            spent += max(0.0, last - first)
+            done = max(done, last)
+        times.append(spent)
+    places = {id(operator): place for place, operator in enumerate(forward)}
+    gradients = []
+    for event, node in _of_parameters(path, run.gradients, links, stepped):
+        name = node.name.removeprefix(NODE).removesuffix("0").removesuffix("Backward")
+        used = places.get(id(links.use(node)))
+        gradients.append(Gradient(_shape(path, event), name, clock.done(node.begin, event.end), used))
+    return BackwardPass(start, tuple(times), begin, tuple(gradients))
 
 
-def _shape(path: Path, event: Mapping[str, Any]) -> tuple[int, ...]:
-    dims = event.get("args", {}).get("Input Dims")
-    if not dims or not isinstance(dims[0], list):
+def _of_parameters(
+    path: Path, gradients: Sequence[tuple[Event, Event]], links: _Links, stepped: set[tuple[int, ...]]
+) -> list[tuple[Event, Event]]:
+    """The gradients without those of data, which checkpointing and some losses ask for.
+
+    Data has a shape that no optimizer steps, or is the first tensor of a layer that has its parameters after it.
+    """
+    shapes = [_shape(path, event) for event, _ in gradients]
+    if 2 * sum(shape in stepped for shape in shapes) >= len(shapes):
+        gradients = [pair for pair, shape in zip(gradients, shapes, strict=True) if shape in stepped]
+    kept = list(gradients)
+    by_operator: dict[int, tuple[Event, list[tuple[Event, Event]]]] = {}
+    for pair in gradients:
+        operator = links.recorded(pair[1])
+        if operator is not None and operator.name.startswith(DATA_FIRST):
+            by_operator.setdefault(id(operator), (operator, []))[1].append(pair)
+    for operator, pairs in by_operator.values():
+        data, *parameters = operator.shapes or [()]
+        alike = [pair for pair in pairs if _shape(path, pair[0]) == data]
+        # The data's gradient is there before the weight's, which is transposed.
+        for pair in alike[: max(0, len(alike) - parameters.count(data))]:
+            kept.remove(pair)
+    return kept
+
+
+def _stepped(recording: Recording) -> set[tuple[int, ...]]:
+    """The shapes of all tensors within optimizers' steps; none where the file has no such step."""
+    steps = [note for note in recording.notes if note.name.startswith("Optimizer.step")]
+    begins = [event.begin for event in recording.operators]
+    found: set[tuple[int, ...]] = set()
+    for step in steps:
+        for event in recording.operators[bisect.bisect_left(begins, step.begin) : bisect.bisect_left(begins, step.end)]:
+            found.update(event.shapes if event.thread == step.thread else ())
+    return found
+
+
+def _shape(path: Path, event: Event) -> tuple[int, ...]:
+    if not event.shapes:
         raise UserError(f"{path}: says no shapes; record with torch.profiler.profile(..., record_shapes=True)")
-    return tuple(int(size) for size in dims[0])
+    return event.shapes[0]
 
 
-def _events(table: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Everything that has a begin and a duration, in order of time."""
-    known = [
-        event
-        for event in table["traceEvents"]
-        if isinstance(event, dict) and event.get("ph") == "X" and isinstance(event.get("name"), str) and "ts" in event
-    ]
-    return sorted(known, key=lambda event: float(event["ts"]))
-
-
-def _forward_operations(events: Sequence[Mapping[str, Any]]) -> dict[int, float]:
-    """When the forward operation of each sequence number began: the outermost, which comes first."""
-    uses: dict[int, float] = {}
-    for event in events:
-        args = event.get("args", {})
-        if event.get("cat") == "cpu_op" and "Sequence number" in args and args.get("Fwd thread id", 0) == 0:
-            uses.setdefault(int(args["Sequence number"]), float(event["ts"]))
-    return uses
-
-
-def _node(event: Mapping[str, Any]) -> _Node | None:
-    sequence = event.get("args", {}).get("Sequence number")
-    if sequence is None:
-        return None
-    begin = float(event["ts"])
-    return _Node(event["name"].removeprefix(NODE), int(sequence), begin, begin + float(event.get("dur", 0.0)))
-
-
-def _kernels(events: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
-    """What ran on the device and does not communicate, by correlation."""
-    on_device = ("kernel", "gpu_memcpy", "gpu_memset")
-    computing = (event for event in events if not event["name"].lower().startswith(COMMUNICATION))
-    return {event["args"]["correlation"]: event for event in computing if event.get("cat") in on_device}
-
-
-def _launches(events: Sequence[Mapping[str, Any]]) -> list[_Launch]:
-    """What ran on the device, in order of the host's calls."""
-    kernels = _kernels(events)
-    launches = []
-    for event in events:
-        kernel = kernels.get(event.get("args", {}).get("correlation", -1))
-        if event.get("cat") in ("cuda_runtime", "cuda_driver") and kernel is not None:
-            begin = float(kernel["ts"])
-            end = begin + float(kernel.get("dur", 0.0))
-            launches.append(_Launch(float(event["ts"]), begin, end))
-    return sorted(launches)
+def _launches(path: Path, recording: Recording) -> list[tuple[float, Event]]:
+    """(host's call, kernel) of what the device computed, in order of the calls; UserError for a kernel without one."""
+    calls = {event.args.get("correlation"): event.begin for event in recording.launches}
+    launches, streams = [], set()
+    for kernel in recording.kernels:
+        called = calls.get(kernel.args.get("correlation", -1))
+        if called is not None:
+            streams.add(kernel.thread)
+            if not kernel.name.lower().startswith(COMMUNICATION):
+                launches.append((called, kernel))
+        elif kernel.thread in streams or not calls:
+            # Only what was launched before the recording began has no call in it, and a stream runs that first.
+            raise UserError(
+                f"{path}: kernel {kernel.name!r} at {kernel.begin:g} us has no launch of its correlation; record with "
+                "ProfilerActivity.CPU and that of the device"
+            )
+    return sorted(launches, key=lambda launch: launch[0])

@@ -114,6 +114,15 @@ def test_a_batch_is_counted_in_what_the_model_takes(inputs: Tensor, given: int, 
     assert (profiled.trace.batch_size, profiled.trace.unit) == counted
 
 
+def test_a_loop_that_calls_the_models_parts_is_profiled() -> None:
+    model = Net()
+    with wirebench.profile(model) as profiled:
+        for _ in range(2):
+            (model.forward(torch.randn(5, 3)) + model.second(model.first(torch.randn(5, 3)))).sum().backward()
+    assert (profiled.trace.batch_size, profiled.trace.unit) == (5, "samples")
+    assert profiled.trace.forward_seconds >= 2 * sum(FORWARD)
+
+
 def test_too_few_passes_are_one_line() -> None:
     with pytest.raises(UserError, match="there were 1"), wirebench.profile(model := Net()):
         steps(model, 1)

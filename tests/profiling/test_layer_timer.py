@@ -1,11 +1,14 @@
 """Times of layers off real passes, on a model whose layers take the time they are told to."""
 
+import copy
 import json
+import pickle
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import wirebench.telemetry.timers
 from wirebench.costmodel.piecewise import spans
@@ -187,3 +190,87 @@ def test_spans_of_layers_of_rising_size_up_to_all(sizes):
     assert totals == sorted(set(totals))
     if len(sizes) == 3000:
         assert totals == [256, 1024, 3000]
+
+
+CALLS: dict[str, Any] = {
+    "twice": (lambda model, x: model(x) + model(x), 2),
+    "forward": (lambda model, x: model.forward(x), 1),
+    "forward twice": (lambda model, x: model.forward(x) + model.forward(x), 2),
+    "parts": (lambda model, x: model[1](model[0](x)), 1),
+    "checkpointed": (lambda model, x: checkpoint(model, x, use_reentrant=False), 1),
+}
+
+
+@pytest.mark.parametrize("called", list(CALLS))
+def test_a_pass_is_all_calls_before_its_backward_pass(called):
+    call, times = CALLS[called]
+    model = nn.Sequential(Sleeper(0.02, 0.06), Sleeper(0.04, 0.03))
+    timer = LayerTimer(model, ["1.weight", "0.weight"], CPU)
+    timer.attach()
+    for _ in range(2):
+        loss = call(model, torch.ones(1, 2)).sum()
+        loss.backward()
+        with torch.no_grad():
+            model(torch.ones(1, 2))
+        timer.keep()
+        time.sleep(5)
+    timer.detach()
+    # Recomputation, which stops before the last layer, is part of the backward pass.
+    again = 0.02 if called == "checkpointed" else 0.0
+    for profile in timer.take():
+        assert profile.forward == pytest.approx((0.04 * times, 0.02 * times))
+        assert profile.ready[-1] == pytest.approx(0.09 * times + again)
+
+
+def test_waiting_between_two_calls_of_the_model_is_no_forward_pass():
+    model = nn.Sequential(Sleeper(0.02, 0.06), Sleeper(0.04, 0.03))
+    timer = LayerTimer(model, ["1.weight", "0.weight"], CPU)
+    timer.attach()
+    first = model(torch.ones(1, 2))
+    time.sleep(3)
+    (first + model(torch.ones(1, 2))).sum().backward()
+    timer.keep()
+    first = model.forward(torch.ones(1, 2))
+    time.sleep(3)
+    (first + model.forward(torch.ones(1, 2))).sum().backward()
+    timer.keep()
+    for profile in timer.take():
+        assert profile.forward == pytest.approx((0.08, 0.04))
+
+
+def test_work_between_two_parts_is_the_former_ones():
+    model = nn.Sequential(Sleeper(0.02, 0.06), Sleeper(0.04, 0.03))
+    timer = LayerTimer(model, ["1.weight", "0.weight"], CPU)
+    timer.attach()
+    model[1](Slow.apply(model[0](torch.ones(1, 2)), 0.5, 0.0)).sum().backward()
+    timer.keep()
+    assert timer.take()[0].forward == pytest.approx((0.04, 0.52))
+
+
+def test_a_step_without_a_backward_pass_or_without_a_call_takes_no_time():
+    model = nn.Sequential(Sleeper(0.02, 0.06))
+    timer = LayerTimer(model, ["0.weight"], CPU)
+    timer.attach()
+    timer.keep()
+    model[0].weight.sum().backward()
+    timer.keep()
+    assert timer.take() == [Profile((0.0,), (0.0,))] * 2
+
+
+def test_a_copy_of_a_timed_model_and_a_saved_one_are_not_timed():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    timer = LayerTimer(model, ["1.weight", "1.bias", "0.weight", "0.bias"], CPU, every=True)
+    timer.attach()
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        other(torch.ones(1, 2)).sum().backward()
+    timer.keep()
+    assert timer.take() == []
+
+
+def test_a_timed_model_that_is_compiled_is_timed():
+    model = nn.Sequential(Sleeper(0, 0), Sleeper(0, 0))
+    timer = LayerTimer(model, ["1.weight", "0.weight"], CPU)
+    timer.attach()
+    torch.compile(model, backend="eager")(torch.ones(1, 2)).sum().backward()
+    timer.keep()
+    assert len(timer.take()) == 1

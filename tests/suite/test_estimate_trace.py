@@ -211,7 +211,7 @@ def test_a_model_of_tokens_has_samples(tmp_path, monkeypatch, capsys):
     assert main([*words, *data, "--precision", "bf16", "--out", str(path)]) == 0
     made = load(path)
     assert (made.unit, made.batch_size, made.model) == (
-        "samples", 64, "mine.letters.Successor, mine.letters.Counting, 11 classes",
+        "samples", 64, "mine.letters.Successor, mine.letters.Counting, 11 classes, 384 tokens a step",
     )  # fmt: skip
     assert {layer.name for layer in made.layers} == {"embedding.weight", "head.weight", "head.bias"}
     said = capsys.readouterr().out
@@ -253,6 +253,14 @@ def test_mistakes_get_one_line(changed, words, capsys):
     assert main(["--model", "toy", "--gpu", "k80", "--batch", "2", "--image-size", "8", *changed]) == 2
     told = capsys.readouterr().err
     assert told.startswith(f"wirebench trace estimate: {words}") and told.count("\n") == 1
+
+
+def test_a_language_model_takes_sequences_of_its_context(capsys):
+    words = ["--model", "gpt", "--option", "depth=1", "--gpu", "h100", "--batch", "2", "--option", "context=256"]
+    assert main([*words, "--data", "python_sources:train_bytes=100000"]) == 0
+    assert "512 tokens a step" in capsys.readouterr().out
+    assert main([*words, "--data", "python_sources:length=64"]) == 2
+    assert "--option: context=256 is not the length=64 of --data" in capsys.readouterr().err
 
 
 def test_parameters_without_a_gradient_are_left_out():

@@ -46,7 +46,7 @@ def test_the_shipped_trace_comes_from_the_authors_log(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ([], "line 1 is not a layer's"),
+        ([], "is empty"),
         (["nothing of the kind"], "line 1 is not a layer's"),
         ([LINES[0].replace("4000.0", "e")], "line 1: 'e' is no number of microseconds"),
         ([LINES[0].replace("4000.0", "-7.0")], "line 1: a backward pass takes 0 microseconds or more, not -7.0"),

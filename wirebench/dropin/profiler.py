@@ -46,9 +46,8 @@ class Profiler:
         self.model = model.module if isinstance(model, DistributedDataParallel) else model
         self.batch_size, self._given = batch_size, batch_size
         self._parameters = trainable(self.model)
-        self._timer = LayerTimer(self.model, [], next(iter(self._parameters.values())).device)
+        self._timer = LayerTimer(self.model, [], next(iter(self._parameters.values())).device, every=True)
         self._order: list[str] = []
-        self._came = False
         self._unit: Unit = "samples"
         self._detach: list[Callable[[], None]] = []
         self._trace: Trace | None = None
@@ -56,7 +55,11 @@ class Profiler:
     def __enter__(self) -> "Profiler":
         """Time every pass from here on."""
         self._timer.attach()
-        hooks = [self.model.register_forward_pre_hook(self._begins, prepend=True, with_kwargs=True)]
+        hooks = [
+            module.register_forward_pre_hook(self._begins, prepend=True, with_kwargs=True)
+            for module in self.model.modules()
+            if module is self.model or next(module.parameters(recurse=False), None) is not None
+        ]
         for name, parameter in self._parameters.items():
             hooks.append(parameter.register_post_accumulate_grad_hook(lambda _p, name=name: self._comes(name)))
         self._detach = [hook.remove for hook in hooks]
@@ -68,7 +71,7 @@ class Profiler:
         for detach in self._detach:
             detach()
         if error is None:
-            self._keep()
+            self._timer.keep()
             self._conclude()
 
     @property
@@ -83,9 +86,9 @@ class Profiler:
         with keeping(Path(path)):
             self.trace.save(path)
 
-    def _begins(self, model: nn.Module, args: Any, kwargs: Any) -> None:
-        self._keep()
-        if not (model.training and torch.is_grad_enabled()):
+    def _begins(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Count the batch: of what the model is called with, or its first part where the loop calls parts."""
+        if not (self.model.training and torch.is_grad_enabled()) or (self.batch_size and module is not self.model):
             return
         tensors = [each for each in (*args, *kwargs.values()) if isinstance(each, Tensor) and each.dim()]
         if tensors:
@@ -95,15 +98,8 @@ class Profiler:
                 self._unit = "samples"
 
     def _comes(self, name: str) -> None:
-        self._came = True
         if name not in self._order:
             self._order.append(name)
-
-    def _keep(self) -> None:
-        """A pass is over."""
-        if self._came:
-            self._timer.keep()
-        self._came = False
 
     def _conclude(self) -> None:
         self._timer.names = [*self._order, *(n for n in list(self._parameters)[::-1] if n not in set(self._order))]

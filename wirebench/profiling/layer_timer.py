@@ -2,9 +2,14 @@
 
 Hooks take a mark and do nothing else: on a GPU an event on the stream, on a CPU the time. Nothing waits for the device,
 so what is measured is not slowed. Hooks are attached only during the steps that are profiled.
+
+A pass is all forward calls since the last backward pass, and the backward pass after them: a model may be called twice
+before it, and its parts or its `forward` may be called in place of the model.
 """
 
+import weakref
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,20 +30,46 @@ class Profile(NamedTuple):
     forward: tuple[float, ...]
 
 
+class _Marks(NamedTuple):
+    """A pass: (layer, mark) where each begins, "" before the first; (None, mark) where a call ends; the gradients."""
+
+    entered: list[tuple[str | None, Any]]
+    arrived: list[tuple[str, Any]]
+
+
+class _Hook:
+    """Calls a timer's method with `name` while there is that timer; copies of the model, saved or not, have none."""
+
+    def __init__(self, method: Callable[[str], None] | None = None, name: str = "") -> None:
+        self._method = None if method is None else weakref.WeakMethod(method)
+        self._name = name
+
+    @torch._disable_dynamo
+    def __call__(self, *_given: Any) -> None:
+        method = None if self._method is None else self._method()
+        if method is not None:
+            method(self._name)
+
+    def __reduce__(self) -> tuple[type["_Hook"], tuple[()]]:
+        return _Hook, ()
+
+
 class LayerTimer:
     """Times the layers of one model, one step at a time.
 
     model   the model, whose trainable parameters `names` lists in backward order
     device  where it computes
-    With several micro-batches the last one's passes count.
+    every   keep each pass when the next one begins; else `keep` says when, and with several micro-batches the last
+            one's passes count
     """
 
-    def __init__(self, model: nn.Module, names: Sequence[str], device: torch.device) -> None:
+    def __init__(self, model: nn.Module, names: Sequence[str], device: torch.device, every: bool = False) -> None:
         self.model, self.names, self.device, self.timer = model, names, device, timer_for(device)
-        self.steps: list[tuple[list[tuple[str, Any]], Any, list[tuple[str, Any]]]] = []
-        self._entered: list[tuple[str, Any]] = []
-        self._arrived: list[tuple[str, Any]] = []
-        self._forward_end: Any = None
+        self.every = every
+        self.steps: list[_Marks] = []
+        self._marks, self._last = _Marks([], []), _Marks([], [])
+        self._within, self._left, self._called = False, False, set[str]()
+        self._training = model.training
         self._detach: list[Callable[[], None]] = []
 
     def attach(self) -> None:
@@ -48,21 +79,26 @@ class LayerTimer:
         """
         if self._detach:
             return
+        self._training = self.model.training
         hooks = [
-            self.model.register_forward_pre_hook(self._begin_forward, prepend=True),
-            self.model.register_forward_hook(self._end_forward),
+            self.model.register_forward_pre_hook(_Hook(self._begin_forward), prepend=True),
+            self.model.register_forward_hook(_Hook(self._end_forward), always_call=True),
         ]
         for prefix, module in self.model.named_modules():
             for name, _ in list(module.named_parameters(prefix, recurse=False))[:1]:
-                hooks.append(module.register_forward_pre_hook(lambda _module, _inputs, name=name: self._enter(name)))
+                hooks.append(module.register_forward_pre_hook(_Hook(self._enter, name)))
+                hooks.append(module.register_forward_hook(_Hook(self._leave, name)))
         for name, parameter in self.model.named_parameters():
             if parameter.requires_grad:
-                hooks.append(parameter.register_post_accumulate_grad_hook(lambda _p, name=name: self._arrive(name)))
+                hooks.append(parameter.register_post_accumulate_grad_hook(_Hook(self._arrive, name)))
         self._detach = [hook.remove for hook in hooks]
 
     def keep(self) -> None:
         """After the last backward pass of a step: keep its marks."""
-        self.steps.append((self._entered, self._forward_end, self._arrived))
+        whole = self._marks if self._marks.arrived else self._last
+        if whole.arrived or not self.every:
+            self.steps.append(whole)
+        self._marks, self._last = _Marks([], []), _Marks([], [])
 
     def detach(self) -> None:
         """Remove the hooks."""
@@ -76,27 +112,65 @@ class LayerTimer:
         steps, self.steps = self.steps, []
         return [self._resolve(*step) for step in steps]
 
-    def _begin_forward(self, module: nn.Module, inputs: Any) -> None:
-        self._entered, self._arrived = [("", self.timer.mark())], []
+    def _starts(self) -> bool:
+        """Whether a forward pass is timed that begins or goes on now; what a backward pass recomputes is its own."""
+        if not torch.is_grad_enabled() or self.model.training != self._training:
+            return False
+        if torch._C._current_graph_task_id() != -1:
+            return False
+        if self._marks.arrived:
+            if self.every:
+                self.keep()
+            self._last, self._marks = self._marks, _Marks([], [])
+        if not self._marks.entered:
+            self._left, self._called = False, set()
+        return True
 
-    def _end_forward(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        self._forward_end = self.timer.mark()
+    def _begin_forward(self, _name: str) -> None:
+        if self._starts():
+            self._within, self._left = True, False
+            self._marks.entered.append(("", self.timer.mark()))
+
+    def _end_forward(self, _name: str) -> None:
+        if self._within:
+            self._within, self._called = False, set()
+            self._marks.entered.append((None, self.timer.mark()))
 
     def _enter(self, name: str) -> None:
-        self._entered.append((name, self.timer.mark()))
+        if not self._starts():
+            return
+        if self._left and name not in self._called:
+            # The call goes on: what lies between two parts is the former one's.
+            self._marks.entered.pop()
+        if self._left and name in self._called:
+            self._called = set()
+        self._left = False
+        self._called.add(name)
+        self._marks.entered.append((name, self.timer.mark()))
+
+    def _leave(self, _name: str) -> None:
+        """The end of a part that was called without the model, and of the call, if none of its other parts follows."""
+        if self._within or not self._marks.entered or self._marks.arrived or not self._starts():
+            return
+        if self._left:
+            self._marks.entered.pop()
+        self._left = True
+        self._marks.entered.append((None, self.timer.mark()))
 
     def _arrive(self, name: str) -> None:
-        self._arrived.append((name, self.timer.mark()))
+        self._marks.arrived.append((name, self.timer.mark()))
 
-    def _resolve(self, entered: list[tuple[str, Any]], end: Any, arrived: list[tuple[str, Any]]) -> Profile:
+    def _resolve(self, entered: list[tuple[str | None, Any]], arrived: list[tuple[str, Any]]) -> Profile:
         forward = dict.fromkeys(self.names, 0.0)
-        times = [mark for _, mark in entered] + [end]
         # Time before the first layer with parameters is that layer's; time after a layer, until the next, is its own.
-        first = entered[1][0] if len(entered) > 1 else self.names[-1]
-        for (name, begin), stop in zip(entered, times[1:], strict=True):
+        first = next((name for name, _ in entered if name), self.names[-1])
+        for (name, begin), (_, stop) in pairwise(entered):
             place = name or first
-            if place in forward:  # a module whose first parameter is frozen has no place in the flat gradient
+            # A module whose first parameter is frozen has no place in the flat gradient.
+            if name is not None and place in forward:
                 forward[place] += self.timer.seconds(begin, stop)
+        # Without a forward call that is seen, the backward pass begins no later than its first gradient is there.
+        end = entered[-1][1] if entered else next((mark for _, mark in arrived), None)
         at = {name: self.timer.seconds(end, mark) for name, mark in arrived}
         ready, latest = [], 0.0
         for name in self.names:

@@ -1,0 +1,174 @@
+"""The file that PyTorch's profiler writes (Kineto, as Chrome's trace events): read, checked, sorted by kind."""
+
+import gzip
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from wirebench.errors import UserError
+from wirebench.utils.parsing import json_of
+
+GZIP = b"\x1f\x8b"
+NODE = "autograd::engine::evaluate_function: "
+Kind = Literal["operator", "kernel", "launch", "flow", "note"]
+KINDS: dict[Kind, tuple[str, ...]] = {
+    "operator": ("cpu_op", "operator"),
+    "kernel": ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset", "mtia_ccp_events", "hpu_op"),
+    "launch": (
+        "runtime", "cuda_runtime", "cuda_driver", "xpu_runtime", "xpu_driver", "mtia_runtime", "glow_runtime",
+        "privateuse1_runtime", "privateuse1_driver",
+    ),
+    "flow": ("fwdbwd", "forward_backward"),
+    "note": (
+        "trace", "overhead", "user_annotation", "gpu_user_annotation", "python_function", "cpu_instant_event",
+        "external_correlation", "cuda_sync", "cuda_event", "cuda_profiler_range", "collective_comm", "ac2g",
+        "async_cpu_to_gpu", "async_gpu", "mtia_insight",
+    ),
+}  # fmt: skip
+"""Categories in lower case. PyTorch up to 1.12 wrote Operator, Kernel, Memcpy, Memset and Runtime."""
+_KIND_OF = {category: kind for kind, categories in KINDS.items() for category in categories}
+
+
+class Event:
+    """An event with a begin and an end, in microseconds.
+
+    thread  process and thread
+    root    the outermost operator with a sequence number that contains this one, or itself; None without one
+    node    the outermost backward node that contains this one, or itself; None outside of the backward pass
+    """
+
+    __slots__ = ("args", "begin", "end", "name", "node", "root", "sequence", "thread")
+
+    def __init__(self, event: Mapping[str, Any]) -> None:
+        args = event.get("args")
+        self.args: Mapping[str, Any] = args if isinstance(args, dict) else {}
+        self.name: str = event["name"]
+        self.begin = float(event["ts"])
+        self.end = self.begin + float(event.get("dur", 0.0))
+        self.thread = str(event.get("pid")), str(event.get("tid"))
+        self.root: Event | None = None
+        self.node: Event | None = None
+        number = self.args.get("Sequence number")
+        self.sequence = number if isinstance(number, int) and number >= 0 else None
+
+    @property
+    def records(self) -> bool:
+        """Whether it may record backward nodes: autograd watched it, and it is none itself."""
+        return self.sequence is not None and not self.args.get("Fwd thread id")
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Shapes of its arguments; () for a scalar and for what is no tensor. A list has one for each tensor."""
+        return list(_shapes(self.args.get("Input Dims", self.args.get("Input dims"))))
+
+
+class Recording(NamedTuple):
+    """A profiler's file, in order of time.
+
+    operators  the host's, the containing one first
+    kernels    what ran on the device, by correlation; copies too
+    launches   the host's calls for these
+    arrows     from (thread, microsecond) of a backward node to that of its forward operator
+    notes      annotations of the host, such as an optimizer's step
+    hardware   the device that the file names; "" for a CPU
+    """
+
+    operators: list[Event]
+    kernels: list[Event]
+    launches: list[Event]
+    arrows: dict[tuple[tuple[str, str], float], tuple[tuple[str, str], float]]
+    notes: list[Event]
+    hardware: str
+
+
+def read(path: Path) -> bytes:
+    """The file's text, unpacked; UserError where it is no regular file, empty, damaged or cannot be read."""
+    try:
+        if path.exists() and not path.is_file():
+            raise UserError(f"{path}: is no regular file")
+        content = path.read_bytes()
+        text = gzip.decompress(content) if content.startswith(GZIP) else content
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: is a damaged gzip file: {error}") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror or error}") from error
+    if not text.strip():
+        raise UserError(f"{path}: is empty")
+    return text
+
+
+def load(path: Path, text: bytes) -> Recording:
+    """The recording of a file's text; UserError unless it is a profiler's, or for a category that is not known."""
+    try:
+        table = json_of(text)
+    except ValueError as error:
+        raise UserError(f"{path}: not valid JSON: {error}") from error
+    # Chrome's format has two forms: an object, and the list of its events alone.
+    events = table.get("traceEvents") if isinstance(table, dict) else table
+    if not isinstance(events, list):
+        raise UserError(f"{path}: has no traceEvents; torch.profiler's export_chrome_trace() writes them")
+    found: dict[Kind, list[Event]] = {kind: [] for kind in KINDS}
+    ends: dict[str, dict[Any, tuple[tuple[str, str], float]]] = {"s": {}, "f": {}}
+    for place, event in enumerate(events):
+        if not isinstance(event, dict) or not isinstance(event.get("name"), str) or "ts" not in event:
+            continue
+        _check_times(f"{path}: traceEvents[{place}]", event)
+        kind = _KIND_OF.get(str(event.get("cat")).lower())
+        if event.get("ph") == "X":
+            if kind is None:
+                raise UserError(f"{path}: traceEvents[{place}]: category {event.get('cat')!r} is not known")
+            found[kind].append(Event(event))
+        elif kind == "flow" and event.get("ph") in ends:
+            end = Event(event)
+            ends[event["ph"]][str(event.get("id"))] = end.thread, end.begin
+    for each in found.values():
+        each.sort(key=lambda event: (event.begin, -event.end))
+    _nest(found["operator"])
+    arrows = {back: ends["s"][number] for number, back in ends["f"].items() if number in ends["s"]}
+    hardware = _device(table) if found["kernel"] else ""
+    return Recording(found["operator"], found["kernel"], found["launch"], arrows, found["note"], hardware)
+
+
+def _check_times(where: str, event: Mapping[str, Any]) -> None:
+    for key in ("ts", "dur"):
+        value = event.get(key, 0)
+        try:
+            fits = math.isfinite(float(value)) and (key == "ts" or float(value) >= 0)
+        except (TypeError, ValueError, OverflowError):
+            fits = False
+        if not fits:
+            raise UserError(f"{where}.{key}: needs a number of microseconds, got {value!r}")
+
+
+def _device(table: Any) -> str:
+    properties = table.get("deviceProperties") if isinstance(table, dict) else None
+    first = properties[0] if isinstance(properties, list) and properties else {}
+    return str(first.get("name", "")) if isinstance(first, dict) else ""
+
+
+def _nest(operators: list[Event]) -> None:
+    """Let each operator know what contains it on its thread."""
+    open_by_thread: dict[tuple[str, str], list[Event]] = {}
+    for event in operators:
+        stack = open_by_thread.setdefault(event.thread, [])
+        while stack and stack[-1].end <= event.begin:
+            stack.pop()
+        outer = stack[-1] if stack else None
+        is_node = event.name.startswith(NODE)
+        event.node = outer.node if outer and outer.node else (event if is_node else None)
+        if not is_node:
+            # A node begins anew: what is recomputed in it has operators of its own.
+            inside = outer.root if outer and not outer.name.startswith(NODE) else None
+            event.root = inside or (event if event.records else None)
+        stack.append(event)
+
+
+def _shapes(value: Any) -> Iterator[tuple[int, ...]]:
+    if isinstance(value, list):
+        for each in value:
+            if isinstance(each, list) and all(isinstance(size, int) for size in each):
+                yield tuple(each)
+            else:
+                yield from _shapes(each)
