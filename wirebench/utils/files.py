@@ -52,6 +52,16 @@ def target_of(path: Path) -> Path:
     return Path(os.path.realpath(path))
 
 
+def sync(folder: Path) -> None:
+    """Bring the names in a folder to the disk, where its file system can: a rename there outlasts a loss of power."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def remove(path: Path) -> None:
     """Remove the regular file that `path` leads to, if there is one."""
     if not is_stream(path):
