@@ -65,6 +65,8 @@ class FolderLock:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             self._take()
+        except FileExistsError as error:
+            raise UserError(f"output.dir: {directory} is not a folder") from error
         except OSError as error:
             raise UserError(f"output.dir: {directory} cannot be written: {error.strerror}") from error
         self._over = threading.Event()

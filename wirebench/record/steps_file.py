@@ -1,12 +1,13 @@
 """steps.jsonl as a run finds it when it begins or goes on: the steps that it will not do again are kept."""
 
+import io
 import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TextIO
 
 from wirebench.record.archive import set_damaged_aside
-from wirebench.utils.files import is_stream, target_of, write_atomically
+from wirebench.utils.files import is_stream, open_stream, target_of, write_atomically
 from wirebench.utils.parsing import json_of
 
 MOST_NAMED = 3
@@ -21,7 +22,7 @@ def open_steps(path: Path, first_step: int, note: Callable[[str], None]) -> Text
     Raises OSError.
     """
     if is_stream(path):
-        return path.open("a")
+        return io.TextIOWrapper(open_stream(path), encoding="utf-8")
     if first_step == 0 or not path.exists():
         write_atomically(path, "")
         return path.open("a")

@@ -22,7 +22,7 @@ from wirebench.record.scalars import NoScalars, Scalars
 from wirebench.record.schema import SCHEMA, STATUSES, problems
 from wirebench.record.steps_file import open_steps
 from wirebench.telemetry.step_stats import StepTimes
-from wirebench.utils.files import keeping, remove, write_atomically
+from wirebench.utils.files import check_output, keeping, remove, write_atomically
 from wirebench.utils.parsing import json_of
 
 RUNS = Path("results/runs")
@@ -74,9 +74,11 @@ class RunRecord:
         self._steps: TextIO | None = None
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            for name in ("config.toml", "steps.jsonl", "record.json", "trace.json"):
+                check_output(self.directory / name)
             write_atomically(self.directory / "config.toml", config_toml)
         except OSError as error:
-            raise UserError(f"output.dir: {self.directory} cannot be written: {error.strerror}") from error
+            raise UserError(f"output.dir: {error.filename} cannot be written: {error.strerror}") from error
         self._scalars: Scalars | NoScalars = NoScalars()
         if tensorboard:
             self._scalars = Scalars(self.directory / "tb", config, config_toml, world_size)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from wirebench.errors import UserError
-from wirebench.utils.files import keeping, sync, write_atomically
+from wirebench.utils.files import keeping, readable, sync, write_atomically
 from wirebench.utils.parsing import json_of
 from wirebench.utils.tensor_tree import pack_to, unpack
 
@@ -139,7 +139,7 @@ class DamagedError(Exception):
 def read_state(folder: Path) -> dict[str, Any]:
     """state.json of a checkpoint, once it is known to be what was written; UserError for one of another version."""
     try:
-        state = json_of((folder / STATE).read_bytes())
+        state = json_of(readable(folder / STATE).read_bytes())
         form, checksum = state["format"], state.pop("checksum")
     except OSError as error:
         raise DamagedError(f"{STATE}: {error.strerror}") from error
@@ -161,7 +161,7 @@ def read_files(folder: Path, sums: Mapping[str, str], size: int) -> list[bytes]:
     contents = []
     for name in [MODEL, *map(_rank_file, range(size))]:
         try:
-            content = (folder / name).read_bytes()
+            content = readable(folder / name).read_bytes()
         except OSError as error:
             raise DamagedError(f"{name}: {error.strerror}") from error
         if hashlib.sha256(content).hexdigest() != sums.get(name):
