@@ -65,9 +65,8 @@ TRAIN, COMMAND = ("train.py", "configs/smoke.toml"), ("-m", "suite", "show", "re
 def test_a_signal_at_any_import_ends_a_program_without_a_traceback(tmp_path: Path) -> None:
     """All at once: each process ends where it is."""
     (tmp_path / "sitecustomize.py").write_text(SENDS)
-    moments: list[tuple[tuple[str, ...], str]] = [
-        (TRAIN, at) for at in ("wirebench", "wirebench.utils.entered", "suite.compose.startup", "torch")
-    ]
+    imports = ("wirebench", "wirebench.utils.entered", "suite.compose.startup", "torch")
+    moments: list[tuple[tuple[str, ...], str]] = [(TRAIN, at) for at in imports]
     moments += [(COMMAND, at) for at in ("suite.cli.menu", "rich.console")]
     cases = [(*moment, signal.SIGINT, times) for times, moment in enumerate(moments, 1)]
     cases += [(TRAIN, "wirebench", signal.SIGTERM, 1), (TRAIN, "torch", signal.SIGTERM, 1)]
