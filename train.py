@@ -6,13 +6,19 @@ horovodrun -np 4 python train.py CONFIG.toml ...          Horovod
 torchrun --nproc-per-node 4 train.py CONFIG.toml ...      torch.distributed
 """
 
+import signal
 import sys
+
+if __name__ == "__main__" and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    # First of all: Python would show which import Ctrl-C found it in.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
 import wirebench.utils.entered  # noqa: F401  first of all: says how to enter the environment
-from suite.compose.startup import begin, imported, parse, phase
+from suite.compose.startup import begin, imported, interrupted, over, parse, phase
 
 if __name__ == "__main__":
     # Above the other imports, which bring in torch: what starts, and what is wrong with the command, is said at once.
@@ -44,6 +50,7 @@ def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) 
     """Run the command line; returns the exit code. `tell` is told what the start-up does."""
     run = None
     try:
+        imported()
         options = parse(arguments, __doc__)
         if options.list is not None:
             about = options.list
@@ -63,6 +70,8 @@ def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) 
     except KeyboardInterrupt:
         return fail("stopped at once", INTERRUPTED, run)
     except Exception as error:
+        if interrupted():  # C++ code has made another error of it
+            return fail("stopped at once", INTERRUPTED, run)
         if run is not None and lost_by_native(run, error):
             return lose(error, run)
         if told := out_of_memory(error):
@@ -73,6 +82,8 @@ def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) 
 
 def conduct(run: Trainer) -> int:
     """Train to the end, or to the step after which all ranks agree to stop, write the record; the exit code."""
+    if interrupted():
+        raise KeyboardInterrupt
     run.resume()
     if run.already_finished():
         run.progress.note(f"nothing to do: {run.directory} has finished its {run.step} steps")
@@ -226,6 +237,7 @@ def come_back(run: Trainer) -> None:
 
 
 if __name__ == "__main__":
-    imported()
     outlive_output()
-    end_process(main(sys.argv[1:], phase))
+    code = main(sys.argv[1:], phase)
+    over()
+    end_process(code)

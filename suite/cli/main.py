@@ -4,6 +4,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+import suite.cli.begun  # noqa: F401  first of all: until a verb runs, Ctrl-C ends the process without a word
 from suite.cli.menu import Entry, Menu
 from wirebench.comm.launch import end_process
 from wirebench.utils.terminal import open_output

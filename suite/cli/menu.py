@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from wirebench.comm.launch import let_rank_0_tell
 from wirebench.errors import UserError
-from wirebench.utils.cli import run_tool
+from wirebench.utils.cli import importing, run_tool
 from wirebench.utils.names import suggest
 
 Tool = Callable[[Sequence[str]], int]
@@ -58,7 +58,9 @@ class Menu:
             try:
                 if name not in self.entries:
                     raise UserError(f"no such {self.word}; {suggest(name, list(self.entries))}")
-                return int(importlib.import_module(self.entries[name].module).main(arguments))
+                with importing():
+                    module = importlib.import_module(self.entries[name].module)
+                return int(module.main(arguments))
             except UserError:
                 let_rank_0_tell()
                 raise

@@ -1,35 +1,74 @@
 """What a run keeps of itself: its folder, its record, its traffic, what it is warned of."""
 
 import dataclasses
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 from suite.compose.resolve import scheduler_of
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
 from wirebench.config import loader
 from wirebench.config.loader import Config
+from wirebench.errors import UserError
 from wirebench.exchange.lane import Lane
 from wirebench.gradient.schedule import OuterRule
 from wirebench.record.archive import archive_previous_run
+from wirebench.record.folder_lock import FolderLock
 from wirebench.record.writer import NullRecord, RunRecord, run_directory
 from wirebench.telemetry.environment import capture
 from wirebench.telemetry.machines import hosts
 from wirebench.telemetry.nic import InterfaceCounter, find_interface
 from wirebench.telemetry.wire_stats import Traffic
+from wirebench.training.elastic.launchers import launcher_of
 from wirebench.training.progress import NullProgress, Progress
 from wirebench.training.replica import Replica
 from wirebench.training.residual_watch import ResidualWatch
 
+NO_NAME = "none"
+"""The id of every torchrun that was given none."""
 
-def directory_of(settings: Config, engine: Engine) -> Path:
-    """The run's folder; its name may have a time in it, and rank 0's is the one that counts."""
-    directory = run_directory(settings, datetime.now(UTC))
-    if not engine.distributed:
-        return directory
-    return Path(gather_bytes(engine.communicators[0], str(directory).encode())[0].decode())
+
+class Folder(NamedTuple):
+    """A run's folder, and on rank 0 the lock on it."""
+
+    directory: Path
+    lock: FolderLock | None
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Around what needs the folder: where that fails, it is free again."""
+        try:
+            yield
+        except BaseException:
+            if self.lock is not None:
+                self.lock.release()
+            raise
+
+
+def folder_of(settings: Config, engine: Engine) -> Folder:
+    """The run's folder, locked; every rank calls it. UserError, on all alike, where another run holds it.
+
+    Its name may have a time in it, and rank 0's is the one that counts.
+    """
+    directory, lock, error = run_directory(settings, datetime.now(UTC)), None, ""
+    if engine.is_first:
+        launcher = launcher_of(engine) if settings.train.elastic else None
+        job = launcher.job() if launcher else ""
+        try:
+            lock = FolderLock(directory, "" if job == NO_NAME else job)
+        except UserError as mistake:
+            error = str(mistake)
+    told = json.dumps([str(directory), error]).encode()
+    if engine.distributed:
+        told = gather_bytes(engine.communicators[0], told)[0]
+    name, error = json.loads(told)
+    if error:
+        raise UserError(error)
+    return Folder(Path(name), lock)
 
 
 def traffic_of(settings: Config, engine: Engine, worker: Replica) -> Traffic:
@@ -66,10 +105,10 @@ def residual_watch_of(
 
 
 def record_of(
-    settings: Config, engine: Engine, directory: Path, source: Path | None, note: Callable[[str], None]
+    settings: Config, engine: Engine, folder: Folder, source: Path | None, note: Callable[[str], None]
 ) -> RunRecord | NullRecord:
-    """The record in `directory`; what lies there is set aside unless this run goes on from its checkpoint `source`."""
-    machines = hosts(engine)
+    """The record in `folder`; what lies there is set aside unless this run goes on from its checkpoint `source`."""
+    machines, directory = hosts(engine), folder.directory
     if not engine.is_first:
         return NullRecord()
     if source is None or directory.resolve() not in source.resolve().parents:
@@ -90,4 +129,5 @@ def record_of(
         settings.output.tensorboard,
         engine.size,
         note,
+        folder.lock,
     )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import models
-from suite.compose.bookkeeping import directory_of, record_of, residual_watch_of, traffic_of
+from suite.compose.bookkeeping import Folder, folder_of, record_of, residual_watch_of, traffic_of
 from suite.compose.connect import Connected, connect
 from suite.compose.precision import Choice, Precision, choose
 from suite.compose.resolve import compressor_of, method_of, refuse_workers, resolve, scheduler_of
@@ -93,7 +93,9 @@ def _compose(settings: Config, scheduler: Scheduler, engine: Engine, tell: Tell)
     if connected.lanes:
         tell(f"trying an exchange by {settings.collective.name}")
         preflight(connected.lanes, lambda: method_of(settings))
-    return _assemble(settings, engine, workers, connected, choice, clock, timeline)
+    folder = folder_of(settings, engine)
+    with folder.kept():
+        return _assemble(settings, engine, workers, connected, choice, clock, timeline, folder)
 
 
 def _assemble(
@@ -104,9 +106,10 @@ def _assemble(
     choice: Choice,
     clock: Clock,
     timeline: Timeline,
+    folder: Folder,
 ) -> Trainer:
     lanes, synchroniser, calibration = connected
-    directory, traffic = directory_of(settings, engine), traffic_of(settings, engine, workers[0])
+    directory, traffic = folder.directory, traffic_of(settings, engine, workers[0])
     total_steps = settings.train.max_steps or settings.train.epochs * workers[0].shard.steps_per_epoch
     progress = Progress(unit_of(workers[0].shard.dataset)) if engine.is_first else NullProgress()
     identity = _identity(settings, workers[0])
@@ -125,7 +128,7 @@ def _assemble(
     # Before anything is written: a checkpoint that is refused costs an earlier run in this folder nothing.
     source = _go_on(settings, checkpoints, commits)
     choice.tell(warnings, progress.note)
-    record = record_of(settings, engine, directory, source, progress.note)
+    record = record_of(settings, engine, folder, source, progress.note)
     guard = Guard(workers[0].flat, alone=isinstance(synchroniser, Elastic | OuterSteps))
     if isinstance(synchroniser, ReduceScatterDriver):
         # A step's average is complete within the next step; it is looked at there, on all ranks alike.
@@ -133,11 +136,10 @@ def _assemble(
         guard.lag = max(guard.lag, 1)
     # An elastic run goes on without the host whose agent is gone.
     stopper = Stopper(engine.store, os.getppid() if has_agent() and commits is None else None)
-    step_log = StepLog(clock, guard, record, progress, engine.size)
     return Trainer(
         settings, engine, directory, workers, lanes, synchroniser, guard, health, residual_watch, calibration,
-        clock, timeline, traffic, record, progress, step_log, checkpoints, stopper,
-        sampler(engine.device), total_steps, state, commits,
+        clock, timeline, traffic, record, progress, StepLog(clock, guard, record, progress, engine.size), checkpoints,
+        stopper, sampler(engine.device), total_steps, state, commits,
     )  # fmt: skip
 
 

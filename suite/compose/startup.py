@@ -10,6 +10,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any
 
 from wirebench.comm.launch import VIRTUAL_WORKERS, end_process, engine_of, launched, tell_error
@@ -40,8 +41,35 @@ def begin(arguments: Sequence[str], about: str | None) -> None:
 
 
 def imported() -> None:
-    """The imports are done: from now on Ctrl-C raises KeyboardInterrupt."""
-    _exchange_handlers(signal.SIG_DFL, signal.default_int_handler)
+    """The imports are done: from now on Ctrl-C raises KeyboardInterrupt, and a second one ends the process at once."""
+    _told.clear()
+    _exchange_handlers(signal.SIG_DFL, _on_interrupt)
+    if sys.unraisablehook is sys.__unraisablehook__:
+        sys.unraisablehook = _on_unraisable
+
+
+def interrupted() -> bool:
+    """Whether Ctrl-C was heard since `imported`: a callback from C++ code may have kept the exception to itself."""
+    return bool(_told)
+
+
+def over() -> None:
+    """All is said: from now on Ctrl-C ends the process without a word."""
+    _exchange_handlers(_on_interrupt, signal.SIG_DFL)
+
+
+_told: list[int] = []
+
+
+def _on_interrupt(number: int, frame: FrameType | None) -> None:
+    _told.append(number)
+    signal.signal(number, signal.SIG_DFL)
+    raise KeyboardInterrupt
+
+
+def _on_unraisable(about: Any) -> None:
+    if not isinstance(about.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(about)
 
 
 def _exchange_handlers(old: object, new: Callable[..., object] | signal.Handlers) -> None:

@@ -13,6 +13,7 @@ from wirebench.comm.base import ring_reduce_bytes
 from wirebench.errors import UserError
 from wirebench.record import schema
 from wirebench.topology import topology_file
+from wirebench.utils.files import readable
 from wirebench.utils.parsing import json_of
 
 COMPUTING = ("forward", "backward", "update")
@@ -140,7 +141,7 @@ def _alone(record: dict[str, Any]) -> dict[str, Any]:
 def _messages(path: Path, record: dict[str, Any]) -> list[Message]:
     """Of a step, in order; [] where the steps that were drawn differ in their number of requests."""
     try:
-        content = json_of(path.read_text(encoding="utf-8"))
+        content = json_of(readable(path).read_text(encoding="utf-8"))
         events = content["traceEvents"] if isinstance(content, dict) else content
         tracks = {
             (event["pid"], event["tid"])

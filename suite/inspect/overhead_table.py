@@ -7,6 +7,7 @@ from typing import Any
 
 from wirebench.errors import UserError
 from wirebench.utils import markdown
+from wirebench.utils.files import readable
 from wirebench.utils.parsing import json_of
 
 BEGIN, END = "<!-- overhead:begin -->", "<!-- overhead:end -->"
@@ -24,7 +25,7 @@ def table(results: Path, base: Path) -> str:
 
 def _row(path: Path, base: Path) -> list[str]:
     try:
-        result: dict[str, Any] = json_of(path.read_text(encoding="utf-8"))
+        result: dict[str, Any] = json_of(readable(path).read_text(encoding="utf-8"))
         ours, peer, ratio = result["ours"]["median"], result["peer"]["median"], result["ratio"]
         spread = f"{ratio['median']:.3f} [{ratio['p10']:.3f} - {ratio['p90']:.3f}]"
         load = max(each["others_cores"] for each in result["load"])

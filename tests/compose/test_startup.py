@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import train
 from suite.compose.startup import banner
+from tests.distributed.launch import CONFIG, here
 from wirebench.config import loader
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +46,73 @@ def test_ctrl_c_while_torch_is_imported_ends_it_without_a_traceback(train_withou
     (tmp_path / "torch/__init__.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
     code, _, err = train_without_torch("configs/smoke.toml")
     assert (code, err) == (-signal.SIGINT, "")
+
+
+SENDS = """
+import os, sys
+
+def hook(event, arguments, sent=[]):
+    if event == "import" and arguments[0] == os.environ["AT_IMPORT"] and not sent:
+        sent.append(1)
+        for _ in range(int(os.environ["TIMES"])):
+            os.kill(os.getpid(), int(os.environ["SIGNAL"]))
+
+sys.addaudithook(hook)
+"""
+TRAIN, COMMAND = ("train.py", "configs/smoke.toml"), ("-m", "suite", "show", "results")
+
+
+def test_a_signal_at_any_import_ends_a_program_without_a_traceback(tmp_path: Path) -> None:
+    """All at once: each process ends where it is."""
+    (tmp_path / "sitecustomize.py").write_text(SENDS)
+    imports = ("wirebench", "wirebench.utils.entered", "suite.compose.startup", "torch")
+    moments: list[tuple[tuple[str, ...], str]] = [(TRAIN, at) for at in imports]
+    moments += [(COMMAND, at) for at in ("suite.cli.menu", "rich.console")]
+    cases = [(*moment, signal.SIGINT, times) for times, moment in enumerate(moments, 1)]
+    cases += [(TRAIN, "wirebench", signal.SIGTERM, 1), (TRAIN, "torch", signal.SIGTERM, 1)]
+    started = []
+    for words, at, number, times in cases:
+        settings = {"AT_IMPORT": at, "SIGNAL": str(int(number)), "TIMES": str(times)}
+        started.append(
+            subprocess.Popen(
+                [sys.executable, *words],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}", **settings},
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
+    for case, process in zip(cases, started, strict=True):
+        _, err = process.communicate(timeout=120)
+        assert (process.returncode, err) == (-case[2], ""), case
+
+
+@pytest.mark.parametrize("how", ["raised", "kept", "another-error"])
+def test_ctrl_c_while_a_run_is_composed_is_heard(how: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    """Also where a callback swallows the exception, or C++ code makes another one of it."""
+    real = train.compose
+
+    def compose(*arguments, **options):
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+        except KeyboardInterrupt:
+            if how == "raised":
+                raise
+            if how == "another-error":
+                raise RuntimeError("KeyboardInterrupt") from None
+            return real(*arguments, **options)
+
+    monkeypatch.setattr(train, "compose", compose)
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        code = here(2, [CONFIG, f"output.dir={tmp_path / 'run'}", "train.max_steps=2"])
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL, "a second one ends the process"
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert code == 130
+    assert capsys.readouterr().err == "error: stopped at once\n"
+    assert not (tmp_path / "run/record.json").exists() and not (tmp_path / "run/run.lock").exists()
 
 
 @pytest.mark.parametrize(

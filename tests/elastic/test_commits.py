@@ -1,5 +1,6 @@
 """Which commit a job goes on with, who holds whose part, and what stays in a host's memory."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -69,16 +70,17 @@ def test_a_host_holds_two_commits_whole_and_only_its_own(tmp_path: Path) -> None
         memory.write(Commit(step, 2, "w"), "rank-0001", {"residual": torch.full((3,), float(step))})
         if step == 10:
             continue  # its first rank was killed before it wrote its part
-        memory.write(Commit(step, 2, "w"), "about.json", '{"job": "x", "progress": {"worlds": [{}]}}')
+        about = {"job": "x", "world": {}, "progress": {"worlds": [{}]}, "at": 1.0, "masses": []}
+        memory.write(Commit(step, 2, "w"), "about.json", json.dumps(about))
         memory.prune()
     found = [(each["step"], each["world"], each["job"], each["worlds"]) for each in memory.inventory()]
     assert found == [(3, "w", "x", 1), (15, "w", "x", 1)]
     assert memory.inventory()[0]["files"] == ["about.json", "rank-0001"] and other.inventory() == []
     memory.trust("x")
     assert memory.trusted() == {"x"} and not other.trusted()
-    memory.note_trouble({"at": 1.0, "step": 4})
-    memory.note_trouble({"at": 2.0, "step": 4})
-    assert memory.take_trouble() == {"at": 1.0, "step": 4} and memory.take_trouble() == {}
+    memory.note_trouble({"at": 1.0, "step": 4, "size": 2})
+    memory.note_trouble({"at": 2.0, "step": 4, "size": 2})
+    assert memory.take_trouble() == {"at": 1.0, "step": 4, "size": 2} and memory.take_trouble() == {}
     memory.forget()
     assert list(tmp_path.iterdir()) == []
 

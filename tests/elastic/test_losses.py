@@ -1,7 +1,9 @@
 """What an elastic run says of what is lost: commits that cannot be written, restarts without one, memory of ranks."""
 
 import errno
-from collections.abc import Mapping
+import os
+import shutil
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +17,7 @@ from tests.helpers import whole
 from wirebench.comm.peers import Peer
 from wirebench.exchange.easgd import Elastic
 from wirebench.training import failures
-from wirebench.training.elastic import changes, commits
+from wirebench.training.elastic import changes, commits, host_memory
 from wirebench.training.elastic.commits import Commits
 from wirebench.training.elastic.host_memory import ABOUT, MODEL, Commit, HostMemory
 
@@ -51,6 +53,7 @@ class State:
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Commits, Filled, list[str]]:
     """The commits of a job's only rank, its host's memory, and what a person is told."""
     monkeypatch.setattr(commits, "gather_bytes", lambda communicator, content: [content])
+    monkeypatch.setattr(commits, "bring", lambda engine, source, read: read())
     sent = SimpleNamespace(broadcast=lambda tensors: SimpleNamespace(wait=lambda: None))
     engine: Any = SimpleNamespace(communicators=[sent], ranks=[0], peers=[Peer(0, "a", 1)], size=1, is_first=True)
     told: list[str] = []
@@ -76,6 +79,97 @@ def test_a_commit_that_cannot_be_written_is_none_and_the_next_one_is_tried(
     [warned] = told
     assert warned.startswith("warning: rank 0: no commit after step 20: ")
     assert warned.endswith(" cannot be written: No space left on device; the next commit tries again")
+
+
+def _refuse(number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """From now on the host's memory can be read and not be written, with this error."""
+
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    for module, name in (
+        (host_memory, "write_atomically"),
+        (host_memory, "pack_to"),
+        (Path, "mkdir"),
+        (Path, "unlink"),
+    ):
+        monkeypatch.setattr(module, name, refused)
+
+
+def _lose(number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The folder of all memory is a file now."""
+    shutil.rmtree(tmp_path)
+    tmp_path.write_text("")
+
+
+@pytest.mark.parametrize(
+    ("trouble", "number"),
+    [
+        (_refuse, errno.ENOSPC),
+        (_refuse, errno.EACCES),
+        (_refuse, errno.EROFS),
+        (_refuse, errno.EDQUOT),
+        (_lose, errno.ENOTDIR),
+    ],
+    ids=["full", "denied", "read-only", "quota", "missing"],
+)
+@pytest.mark.parametrize("began", [False, True], ids=["from-the-start", "later"])
+def test_a_host_without_memory_costs_commits_and_never_the_job(
+    trouble: Callable[[int, pytest.MonkeyPatch, Path], None],
+    number: int,
+    began: bool,
+    alone: tuple[Commits, Filled, list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept, memory, told = alone
+    checkpoints: Any = SimpleNamespace(load=lambda chosen, *_: loaded.append(chosen))
+    loaded: list[Any] = []
+    if began:
+        assert not kept.recover(checkpoints)
+        kept.state.step = 10
+        kept.save()
+        kept.settle()
+    with monkeypatch.context() as patch:
+        trouble(number, patch, tmp_path)
+        if not began:
+            assert not kept.recover(checkpoints)
+            kept.begin_anew(restored=False)
+        for kept.state.step in (20, 30):
+            kept.save()
+        kept.note_trouble()
+        assert (kept.newest, memory.take_trouble()) == (10 if began else None, {})
+        went_on = kept.recover(checkpoints)
+        assert went_on == (began and trouble is _refuse) == bool(loaded)
+        kept.begin_anew(restored=False)
+        kept.state.step = 40
+        kept.save()
+        kept.settle()
+    [warned, *more] = [line for line in told if "no commit after" in line]
+    assert warned.endswith(f"cannot be written: {os.strerror(number)}; the next commit tries again") and not more
+    tmp_path.unlink() if tmp_path.is_file() else None
+    kept.state.step = 50
+    kept.save()
+    kept.settle()
+    assert kept.recover(checkpoints) and loaded[-1]["folder"] == "memory, step 50"
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"at": "x", "step": 1, "size": 1}', b"\xff"])
+def test_what_is_half_written_is_none(content: bytes, alone: tuple[Commits, Filled, list[str]]) -> None:
+    kept, memory, _ = alone
+    for kept.state.step in (10, 20):
+        kept.save()
+    kept.settle()
+    commit = Commit(20, 1, "w")
+    (memory.folder / "trouble.json").write_bytes(content)
+    assert memory.take_trouble() == {}
+    memory.note_trouble({"at": 1.0, "step": 7, "size": 1})
+    assert memory.take_trouble() == {"at": 1.0, "step": 7, "size": 1}
+    for name in (ABOUT, MODEL, "rank-0000"):
+        memory.write(commit, name, content)
+    assert [(each["step"], each["files"]) for each in memory.inventory()] == [
+        (10, [ABOUT, MODEL, "rank-0000"]), (20, []),
+    ]  # fmt: skip
 
 
 def test_a_restart_without_a_commit_is_a_loss_and_a_first_start_is_none(

@@ -112,17 +112,22 @@ def test_dense_layers_are_left_out_of_density_and_overlap():
 
 def test_only_the_asked_for_steps_are_read():
     workers = lanes(2, every=3, name="topk")
-    health, read = Health(workers), []
+    health, read, errors = Health(workers), [], []
     for number in range(7):
         step(workers, number, [spiky([number])] * 2)
-        if health.read(number):
+        if reading := health.read(number):
             read.append(number)
+            errors.append(reading["health/compression_error"])
     assert read == [0, 3, 6]
     summary = health.summary()
     assert summary is not None
-    errors = [health.history[number]["health/compression_error"] for number in read]
     assert summary["health/compression_error"] == {"last": errors[-1], "mean": pytest.approx(sum(errors) / 3)}
     assert Health(workers).summary() is None
+    again, older = Health(workers), Health(workers)
+    again.load_state_dict(json.loads(json.dumps(health.state_dict())))
+    older.load_state_dict({"history": [[0, {"health/compression_error": error}] for error in errors]})
+    assert again.summary() == summary
+    assert older.summary() == {"health/compression_error": summary["health/compression_error"]}
 
 
 def test_a_run_writes_its_readings_and_leaves_those_steps_out_of_its_throughput(tmp_path: Path) -> None:

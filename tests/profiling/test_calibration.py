@@ -15,7 +15,7 @@ from wirebench.profiling.calibration import (
     typical,
 )
 from wirebench.profiling.layer_timer import Profile
-from wirebench.telemetry.step_stats import PHASES, StepTimes
+from wirebench.telemetry.step_stats import PHASES, StepSeries, StepTimes
 
 
 def calibration(scheduler: str = "wfbp", **changes: Any) -> Calibration:
@@ -53,7 +53,7 @@ def test_a_prediction_overlaps_what_was_timed_apart() -> None:
     made.plan(0)
     made.profile, made._durations = Profile((2.0, 4.0), (0.5, 0.5)), [Duration(3.0), Duration(1.0)]
     held = [step(number, 9.25, 4.0, 4.0) for number in made._validation]
-    found = made.prediction([*held, step(5, 6.0, 1.0, 4.0, counted=True)])
+    found = made.prediction(StepSeries([*held, step(5, 6.0, 1.0, 4.0, counted=True)]))
     assert found is not None
     # 0.25 s of a step are neither pass. The first message ends at 1 + 2 + 3, when the second one's gradient is there.
     assert found["step_seconds"] == pytest.approx(6.25 + 1.0)
@@ -70,7 +70,7 @@ def test_an_engines_own_messages_are_not_counted_twice(backward: float, exposed:
     made.plan(0)
     made.profile, made._durations = Profile((2.0, 4.0), (0.5, 0.5)), [Duration(3.0), Duration(1.0)]
     tried = [step(number, 1.0 + backward + exposed, exposed, backward) for number in made._validation]
-    found = made.prediction([*tried, step(5, 7.0, exposed, backward, counted=True)])
+    found = made.prediction(StepSeries([*tried, step(5, 7.0, exposed, backward, counted=True)]))
     assert found is not None
     assert found["step_seconds"] == pytest.approx(1.0 + 4.0 + 2.0)
     assert found["exposed_seconds"] == pytest.approx(2.0)
@@ -92,7 +92,7 @@ def test_nothing_is_predicted_where_nothing_was_tried_or_counted() -> None:
     made = calibration(warmup_steps=2)
     made.plan(0)
     made.profile, made._durations = Profile((2.0, 4.0), (0.5, 0.5)), [Duration(3.0), Duration(1.0)]
-    assert made.prediction([step(5, 6.0, 1.0, 4.0, counted=True)]) is None
+    assert made.prediction(StepSeries([step(5, 6.0, 1.0, 4.0, counted=True)])) is None
     made = calibration()
     made.plan(0)
-    assert made.prediction([step(number, 9.25, 4.0, 4.0) for number in made._validation]) is None
+    assert made.prediction(StepSeries([step(number, 9.25, 4.0, 4.0) for number in made._validation])) is None

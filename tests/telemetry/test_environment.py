@@ -54,12 +54,56 @@ def test_the_cpus_flags_that_make_for_speed(cpuinfo, flags, monkeypatch, tmp_pat
 def test_keeps_settings_and_leaves_secrets_out(monkeypatch):
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
     monkeypatch.setenv("HOROVOD_FUSION_THRESHOLD", "0")
-    monkeypatch.setenv("HOROVOD_SECRET_KEY", "hidden")
-    monkeypatch.setenv("AWS_SESSION_TOKEN", "hidden")
+    monkeypatch.setenv("NCCL_IB_HCA", "=mlx5_0:1,mlx5_1:1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    for name in (
+        "HOROVOD_SECRET_KEY", "AWS_SESSION_TOKEN", "NCCL_PASSWD", "NCCL_PASS", "OMP_PASSPHRASE", "GLOO_AUTH",
+        "DATABASE", "TORCH_CREDENTIALS", "CUDA_APIKEY", "MKL_PWD",
+    ):  # fmt: skip
+        monkeypatch.setenv(name, "hidden")
+    monkeypatch.setenv("NCCL_PROXY", "https://user:hidden@proxy:8080/path?level=3&token=hidden")
+    monkeypatch.setenv("GLOO_HEADERS", "Authorization: Bearer hidden")
+    monkeypatch.setenv("HOROVOD_MPI_ARGS", "-x API_TOKEN=hidden -x NCCL_DEBUG=WARN")
+    monkeypatch.setattr(
+        sys, "orig_argv", ["python", "train.py", "--password", "hidden", "data.root=s3://me:hidden@host/"]
+    )
     found = capture()
-    assert found["variables"]["NCCL_DEBUG"] == "INFO"
-    assert found["variables"]["HOROVOD_FUSION_THRESHOLD"] == "0"
     assert "hidden" not in json.dumps(found)
+    assert found["command"] == "python train.py --password ... data.root=s3://...@host/"
+    kept = {
+        "NCCL_DEBUG": "INFO",
+        "HOROVOD_FUSION_THRESHOLD": "0",
+        "NCCL_IB_HCA": "=mlx5_0:1,mlx5_1:1",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+        "NCCL_PROXY": "https://...@proxy:8080/path?level=3&token=...",
+        "HOROVOD_MPI_ARGS": "-x API_TOKEN=... -x NCCL_DEBUG=WARN",
+    }
+    assert {name: found["variables"].get(name) for name in kept} == kept
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("wirebench bench overhead --password x --out y", "wirebench bench overhead --password ... --out y"),
+        ("tool --db-passwd=x -- y", "tool --db-passwd=... -- y"),
+        ("tool --api-key x --key y --keep 2", "tool --api-key ... --key ... --keep 2"),
+        ("tool --token --verbose", None),
+        ("env AWS_SECRET_ACCESS_KEY=a,b/c+d python train.py", "env AWS_SECRET_ACCESS_KEY=... python train.py"),
+        ("srun --export=ALL,WANDB_API_KEY=a,b,X=1 true", "srun --export=ALL,WANDB_API_KEY=...,X=1 true"),
+        ("curl -H 'authorization: bearer abc.def'", "curl -H 'authorization: bearer ...'"),
+        ("git clone https://ghp_0123456789abcdefghij@github.com/a/b", "git clone https://...@github.com/a/b"),
+        ("git push https://u:p@ss@host/x@y", "git push https://...@host/x@y"),
+        ("tool AKIAIOSFODNN7EXAMPLE hf_abcdefghijklmnopqrst", "tool ... ..."),
+        ("tool eyJhbGciOi.eyJzdWIi.c2ln 'it''s", "tool ... 'it''s"),
+        ("python train.py a.toml data.password=x model.max_tokens=512 compressor.key=3",
+         "python train.py a.toml data.password=... model.max_tokens=512 compressor.key=3"),
+        ("torchrun --nproc-per-node 2 --rdzv-endpoint host0:29400 train.py configs/smoke.toml optimizer.lr=1e-3", None),
+        ("python train.py 'train.lr_steps=[1, 2]' output.dir=a@b:c data.root=tcp://h:1/x@y", None),
+        ("wirebench cluster run --hosts 4 -- horovodrun -np 4 python train.py", None),
+    ],
+)  # fmt: skip
+def test_a_command_is_kept_without_its_secrets(line, kept):
+    assert environment.command_without_secrets(line) == (line if kept is None else kept)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -183,3 +184,64 @@ def test_the_oldest_go_only_once_a_newer_one_is_complete(
     assert run(tmp_path, f"train.keep={keep}", "train.max_steps=6") == 0
     assert [len(names) for names in there] == [0, *range(1, keep), *[keep] * (3 - keep)]
     assert len(checkpoints(tmp_path)) == keep
+
+
+class Killed(BaseException):
+    """The process is gone: nothing after it is done, no clean-up either."""
+
+
+OPERATIONS = ("rename", "replace", "unlink", "rmdir", "mkdir", "fsync")
+
+
+def killed_at(patch: pytest.MonkeyPatch, number: int) -> list[str]:
+    """From the file operation `number` on none is done any more; returns the list into which their names are put."""
+    seen: list[str] = []
+
+    def counted(name: str, real: Callable[..., object]) -> Callable[..., object]:
+        def operation(*arguments: object, **options: object) -> object:
+            seen.append(name)
+            if len(seen) > number:
+                raise Killed(name)
+            return real(*arguments, **options)
+
+        return operation
+
+    for name in OPERATIONS:
+        patch.setattr(os, name, counted(name, getattr(os, name)))
+    return seen
+
+
+@pytest.mark.parametrize("keep", [1, 2])
+@pytest.mark.parametrize("step", [2, 3], ids=["the-same-step", "a-later-step"])
+def test_a_kill_at_any_file_operation_leaves_a_whole_checkpoint(
+    step: int, keep: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def contents(value: float) -> Contents:
+        tree = {"value": torch.full((3,), value)}
+        return Contents(tree, [tree], {"size": 1, "steps_per_epoch": 9}, {}, {"value": value})
+
+    number, dead = 0, True
+    while dead:
+        folder = tmp_path / str(number)
+        for earlier in (1, 2):
+            checkpoint_files.write(folder / f"step-{earlier:08d}", contents(earlier), keep)
+        with monkeypatch.context() as patch:
+            killed_at(patch, number)
+            dead = False
+            try:
+                checkpoint_files.write(folder / f"step-{step:08d}", contents(7), keep)
+            except Killed:
+                dead = True
+        newest = checkpoint_files.candidates(folder, "auto")[0]
+        state = checkpoint_files.read_state(newest)
+        checkpoint_files.read_files(newest, state["files"], 1)
+        assert state["progress"]["value"] in ({2.0, 7.0} if dead else {7.0}), newest
+        named = checkpoint_files.candidates(
+            folder, str(folder / f"step-{2:08d}" if newest.stem.endswith("2") else folder)
+        )
+        assert newest in named
+        checkpoint_files.write(folder / f"step-{step:08d}", contents(8), keep)
+        left = sorted(path.name for path in folder.iterdir())
+        assert left == [f"step-{kept:08d}" for kept in ([step - 1, step] if keep > 1 else [step])], number
+        number += 1
+    assert number > 10

@@ -1,13 +1,21 @@
 """What is written: regular files in one piece, devices and pipes through, and links stay links."""
 
 import os
+import socket
 import threading
 from pathlib import Path
 
 import pytest
 
+from tests.distributed.launch import CONFIG, here
 from wirebench.errors import UserError
+from wirebench.record import schema
 from wirebench.record.archive import archive_previous_run
+from wirebench.record.steps_file import open_steps
+from wirebench.simulation import trace
+from wirebench.telemetry.timeline import timeline_spans
+from wirebench.topology import topology_file
+from wirebench.utils import files, json_lines
 from wirebench.utils.cli import check_outputs
 from wirebench.utils.files import remove, write_atomically
 
@@ -108,3 +116,71 @@ def test_a_script_may_write_to_a_device_in_a_folder_that_it_may_not_change(
     check_outputs(json=pipe)
     with pytest.raises(UserError, match="its folder cannot be written to"):
         check_outputs(json=tmp_path / "new")
+
+
+def made(kind: str, folder: Path) -> Path:
+    """Something that is no file."""
+    path = folder / kind
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        socket.socket(socket.AF_UNIX).bind(str(path))
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path = Path(kind)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("pipe", "it is a pipe, not a file"),
+        ("socket", "it is a socket, not a file"),
+        ("/dev/zero", "it is a device, not a file"),
+        ("/dev/null", "it is a device, not a file"),
+        ("folder", "Is a directory"),
+    ],
+)
+def test_what_is_no_file_is_not_waited_for(kind: str, why: str, tmp_path: Path, capsys) -> None:
+    path = made(kind, tmp_path)
+    assert here(2, [path, f"output.dir={tmp_path / 'run'}"]) == 2
+    assert capsys.readouterr().err == f"error: {path}: cannot be read: {why}\n"
+    for read in (trace.load, topology_file.load, timeline_spans, lambda path: json_lines.load(path, "a", "b")):
+        with pytest.raises(UserError, match=f"{why}"):
+            read(path)
+    if kind != "folder":
+        with pytest.raises(UserError, match=why):
+            schema.read(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [("/dev/full", "No space left on device"), ("socket", "No such device or address"), ("folder", "is a folder")],
+)
+def test_what_takes_no_output_is_refused_before_a_long_job(kind: str, why: str, tmp_path: Path, capsys) -> None:
+    path = made(kind, tmp_path)
+    with pytest.raises(UserError, match=f"--json: {path}: {why}"):
+        check_outputs(json=path)
+    if kind != "folder":
+        run = tmp_path / "run"
+        run.mkdir()
+        (run / "record.json").symlink_to(path)
+        assert here(2, [CONFIG, f"output.dir={run}"]) == 2
+        assert capsys.readouterr().err == f"error: output.dir: {run / 'record.json'} cannot be written: {why}\n"
+
+
+def test_a_pipe_that_nobody_reads_is_given_up(pipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "PIPE_SECONDS", 0.05)
+    with pytest.raises(OSError, match="nobody reads this pipe"):
+        write_atomically(pipe, "x")
+    with pytest.raises(OSError, match="nobody reads this pipe"):
+        open_steps(pipe, 0, print)
+    check_outputs(json=pipe)  # a reader may come later
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket", "/dev/null", "/dev/full"])
+def test_a_run_needs_a_folder(kind: str, tmp_path: Path, capsys) -> None:
+    path = made(kind, tmp_path)
+    assert here(2, [CONFIG, f"output.dir={path}"]) == 2
+    assert capsys.readouterr().err == f"error: output.dir: {path} is not a folder\n"

@@ -130,6 +130,7 @@ class Stopper:
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()
         if self.told and now - self._told_at > SAME_WISH_SECONDS:
+            signal.signal(number, signal.SIG_DFL)  # a third one finds nothing that would have to be told
             raise KeyboardInterrupt
         if not self.told:
             self.told, self._told_at = True, now

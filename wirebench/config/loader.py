@@ -31,6 +31,7 @@ from wirebench.config.sections import (
     TrainConfig,
 )
 from wirebench.errors import UserError
+from wirebench.utils.files import readable
 from wirebench.utils.parsing import toml_of, value_of
 
 __all__ = [
@@ -65,7 +66,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a TOML file and apply `section.key=value` overrides; UserError says what is wrong and where."""
     path = Path(path)
     try:
-        table = toml_of(path.read_text(encoding="utf-8"))
+        table = toml_of(readable(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}{_meant(path)}") from error
     except UnicodeDecodeError as error:

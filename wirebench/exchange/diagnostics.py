@@ -18,14 +18,11 @@ SPARSE = 0.5
 
 
 class Health:
-    """Takes the readings of the lanes of this process.
-
-    history  all readings so far: {name: value} by step
-    """
+    """Takes the readings of the lanes of this process; keeps count, sum and last value of each number."""
 
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.lanes = lanes
-        self.history: dict[int, dict[str, float]] = {}
+        self._totals: dict[str, tuple[int, float, float]] = {}
 
     @torch.no_grad()
     def read(self, step: int) -> dict[str, float]:
@@ -47,7 +44,7 @@ class Health:
         first = self.lanes[0]
         reading = _of_update(first) if first.compressor.makes_update else self._of_average(first)
         reading |= self._own()
-        self.history[step] = reading
+        self._add(reading)
         return reading
 
     def _of_average(self, first: Lane) -> dict[str, float]:
@@ -66,17 +63,23 @@ class Health:
 
     def summary(self) -> dict[str, Any] | None:
         """Last value and mean of every number; None without a reading."""
-        names = sorted({name for reading in self.history.values() for name in reading})
-        series = {name: [r[name] for r in self.history.values() if name in r] for name in names}
-        return {name: {"last": v[-1], "mean": sum(v) / len(v)} for name, v in series.items()} or None
+        totals = sorted(self._totals.items())
+        return {name: {"last": last, "mean": total / count} for name, (count, total, last) in totals} or None
 
     def state_dict(self) -> dict[str, Any]:
-        """The readings so far, as JSON."""
-        return {"history": [[step, reading] for step, reading in self.history.items()]}
+        """What is kept of the readings so far, as JSON."""
+        return {"totals": {name: list(kept) for name, kept in self._totals.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from the readings that `state_dict` returned."""
-        self.history = {step: reading for step, reading in state["history"]}
+        """Go on from what `state_dict` returned, now or in a version that kept every reading."""
+        self._totals = {name: (count, total, last) for name, (count, total, last) in state.get("totals", {}).items()}
+        for _, reading in state.get("history", []):
+            self._add(reading)
+
+    def _add(self, reading: Mapping[str, float]) -> None:
+        for name, value in reading.items():
+            count, total, _ = self._totals.get(name, (0, 0.0, 0.0))
+            self._totals[name] = (count + 1, total + value, value)
 
     def _own(self) -> dict[str, float]:
         """The numbers in the methods' `measures`, over all ranks and buckets."""

@@ -24,7 +24,7 @@ from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.schedule import Duration, LayerCost, Mode
 from wirebench.profiling.layer_timer import LayerTimer, Profile, median
 from wirebench.simulation.pipeline import Passes, simulate_step
-from wirebench.telemetry.step_stats import StepTimes
+from wirebench.telemetry.step_stats import StepSeries, StepTimes
 from wirebench.utils.files import keeping
 
 SETTLING_STEPS, PROFILING_STEPS, VALIDATION_STEPS = 2, 4, 3
@@ -170,17 +170,16 @@ class Calibration:
         self.set_buckets(self.groups)
         return f"cut into {len(self.groups)} messages by times measured in this run"
 
-    def prediction(self, steps: Sequence[StepTimes]) -> dict[str, Any] | None:
+    def prediction(self, steps: StepSeries) -> dict[str, Any] | None:
         """The simulated step beside the measured ones; None without validation steps or without counted ones.
 
-        steps  all steps of this run so far, on rank 0
+        steps  those of this run so far, on rank 0
         """
-        counted = [times.seconds for times in steps if times.counted]
-        validated = [times for times in steps if times.step in self._validation]
-        if not counted or not validated or not self._durations or self.profile is None:
+        validated = [times for times in steps.warm_up if times.step in self._validation]
+        if not steps.count or not validated or not self._durations or self.profile is None:
             return None
         simulated = simulate_step(self._passes(self.profile, validated), self.groups, self.mode, self._durations)
-        measured = float(np.median(counted))
+        measured = float(np.median(steps.columns["seconds"]))
         return {
             "step_seconds": simulated.seconds,
             "measured_seconds": measured,

@@ -17,7 +17,7 @@ from wirebench.gradient.schedule import LayerCost
 from wirebench.profiling.layer_timer import Profile
 from wirebench.simulation import trace
 from wirebench.simulation.trace import Trace, TraceLayer
-from wirebench.utils.files import write_atomically
+from wirebench.utils.files import readable, write_atomically
 from wirebench.utils.parsing import json_of
 
 LAYERS, EXCHANGE = "layers.json", "exchange.json"
@@ -62,7 +62,7 @@ def load(directory: Path, layers: Sequence[LayerCost], exchange: Mapping[str, An
         raise UserError(f"{where}: {directory / LAYERS} is of another model")
     path = directory / EXCHANGE
     try:
-        table = json_of(path.read_text())
+        table = json_of(readable(path).read_text())
         points = [(int(numel), float(cost)) for numel, cost in table["points"]]
         measured = {key: table[key] for key in DECISIVE}
     except OSError as error:

@@ -8,6 +8,7 @@ from typing import Any
 from wirebench.config.loader import SECTIONS
 from wirebench.errors import UserError
 from wirebench.telemetry.step_stats import PHASES
+from wirebench.utils.files import readable
 from wirebench.utils.parsing import json_of
 
 SCHEMA = 1
@@ -94,7 +95,7 @@ def read(path: Path) -> dict[str, Any]:
     """The valid record of a run folder or of a record.json; UserError says what is missing or damaged."""
     path = path / "record.json" if path.is_dir() else path
     try:
-        text = path.read_bytes()
+        text = readable(path).read_bytes()
         record = json_of(text.decode())
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file{_instead(path)}") from error

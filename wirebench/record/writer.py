@@ -17,11 +17,12 @@ from typing import Any, TextIO
 from wirebench.config import loader as configuration
 from wirebench.errors import Unwritable, UserError
 from wirebench.record.archive import set_damaged_aside
+from wirebench.record.folder_lock import FolderLock
 from wirebench.record.scalars import NoScalars, Scalars
 from wirebench.record.schema import SCHEMA, STATUSES, problems
 from wirebench.record.steps_file import open_steps
 from wirebench.telemetry.step_stats import StepTimes
-from wirebench.utils.files import keeping, remove, write_atomically
+from wirebench.utils.files import check_output, keeping, remove, write_atomically
 from wirebench.utils.parsing import json_of
 
 RUNS = Path("results/runs")
@@ -47,6 +48,7 @@ class RunRecord:
     tensorboard  whether scalars, the config and the settings go to directory/tb (scalars.py)
     world_size   number of workers: throughput is that of all of them
     note         is told what a person should know
+    lock         on the folder, which `close` gives back
 
     Call `truncate` and `restore` before the first `step` of a run that resumes; without them it begins anew.
     """
@@ -60,9 +62,10 @@ class RunRecord:
         tensorboard: bool,
         world_size: int,
         note: Callable[[str], None],
+        lock: FolderLock | None = None,
     ) -> None:
         self.directory = Path(directory)
-        self._note = note
+        self._note, self._lock = note, lock
         self._known = {"config": config, "environment": environment, "world_size": world_size}
         self._world_size = world_size
         self._history: list[dict[str, Any]] = []
@@ -71,9 +74,11 @@ class RunRecord:
         self._steps: TextIO | None = None
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
+            for name in ("config.toml", "steps.jsonl", "record.json", "trace.json"):
+                check_output(self.directory / name)
             write_atomically(self.directory / "config.toml", config_toml)
         except OSError as error:
-            raise UserError(f"output.dir: {self.directory} cannot be written: {error.strerror}") from error
+            raise UserError(f"output.dir: {error.filename} cannot be written: {error.strerror}") from error
         self._scalars: Scalars | NoScalars = NoScalars()
         if tensorboard:
             self._scalars = Scalars(self.directory / "tb", config, config_toml, world_size)
@@ -122,6 +127,8 @@ class RunRecord:
             "wire_bytes": wire_bytes,
         }
         assert not line.keys() & extra.keys(), f"extra repeats {line.keys() & extra.keys()}"
+        if self._lock is not None:
+            self._lock.check()
         with self._keeping("steps.jsonl"):
             if self._steps is None:
                 # Only now, so that a mistake found before the first step costs an earlier run in this folder nothing.
@@ -160,11 +167,15 @@ class RunRecord:
         return record
 
     def close(self) -> None:
-        """Close steps.jsonl and TensorBoard's file; may be called again."""
-        with self._keeping("tb"):
-            if self._steps is not None:
-                self._steps.close()
-            self._scalars.close()
+        """Close steps.jsonl and TensorBoard's file, and free the folder; may be called again."""
+        try:
+            with self._keeping("tb"):
+                if self._steps is not None:
+                    self._steps.close()
+                self._scalars.close()
+        finally:
+            if self._lock is not None:
+                self._lock.release()
 
     @contextmanager
     def _keeping(self, name: str) -> Iterator[None]:

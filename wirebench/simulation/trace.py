@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, get_type_hints, runtime_checkable
 
 from wirebench.config.plugins import check_type, suggest
 from wirebench.errors import UserError
-from wirebench.utils.files import write_atomically
+from wirebench.utils.files import readable, write_atomically
 from wirebench.utils.parsing import json_of
 
 SHIPPED = Path(__file__).resolve().parents[2] / "configs" / "traces"
@@ -132,7 +132,7 @@ def load(path: str | Path) -> Trace:
     """Read and check a trace; UserError names the file, the layer and the key that is wrong."""
     path = Path(path)
     try:
-        table = json_of(path.read_text(encoding="utf-8"))
+        table = json_of(readable(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

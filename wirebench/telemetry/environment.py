@@ -14,19 +14,19 @@ import torch
 import wirebench
 from wirebench.comm.launch_command import command
 from wirebench.telemetry import gpu
+from wirebench.telemetry.secrets import command_without_secrets, is_secret, without_secrets
 
 ROOT = Path(__file__).resolve().parents[2]
 CPUINFO = Path("/proc/cpuinfo")
 _PREFIXES = ("OMP_", "MKL_", "KMP_", "HOROVOD_", "NCCL_", "GLOO_", "CUDA_", "TORCH_", "PYTORCH_", "CUBLAS_", "CUDNN_")
 _SPEED_FLAGS = re.compile(r"avx|avx2|fma|f16c|avx_vnni|avx512\w*|amx_\w+|asimd\w*|sve\w*|bf16")
-_SECRETS = ("SECRET", "KEY", "TOKEN", "PASSWORD", "CREDENTIAL")
 
 
 def capture(device: torch.device) -> dict[str, Any]:
     """The `environment` of a record, of the calling process on `device`; what cannot be known is None."""
     return {
         "utc": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command(),
+        "command": command_without_secrets(command()),
         **host(),
         "device": str(device),
         "threads_per_process": torch.get_num_threads(),
@@ -136,6 +136,6 @@ def _gpus() -> list[str]:
 
 
 def _variables() -> dict[str, str]:
-    """Settings of the back ends and thread pools; names that may hold a secret are left out."""
+    """Settings of the back ends and thread pools, and no others; secrets among them are left out."""
     named = {name: value for name, value in sorted(os.environ.items()) if name.startswith(_PREFIXES)}
-    return {name: value for name, value in named.items() if not any(word in name for word in _SECRETS)}
+    return {name: without_secrets(value) for name, value in named.items() if not is_secret(name)}

@@ -28,7 +28,10 @@ class GpuSampler:
 
     def __init__(self, device: torch.device, handle: Any, interval_seconds: float = 0.2) -> None:
         self._device, self._handle, self._interval_seconds = device, handle, interval_seconds
-        self._samples: list[tuple[float, float | None, float | None, float | None]] = []
+        self._samples = 0
+        self._utilisation, self._memory_mb, self._power_watts = _Kept(), _Kept(), _Kept()
+        self._sampled_joules = 0.0
+        self._last: tuple[float, float | None] | None = None
         self._finished = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpu-sampler", daemon=True)
         self._start_joules: float | None = None
@@ -47,16 +50,14 @@ class GpuSampler:
         self._finished.set()
         self._thread.join()
         self._sample()
-        times = [sample[0] for sample in self._samples]
-        utilisation, memory_mb, power_watts = (_known([s[i] for s in self._samples]) for i in (1, 2, 3))
-        joules, source = self._energy(times, power_watts)
+        joules, source = self._energy()
         return {
             "name": torch.cuda.get_device_name(self._device),
-            "samples": len(times),
-            "utilisation_percent": {"mean": _mean(utilisation), "max": max(utilisation, default=None)},
-            "memory_mb": {"max": max(memory_mb, default=None)},
+            "samples": self._samples,
+            "utilisation_percent": {"mean": self._utilisation.mean, "max": self._utilisation.most},
+            "memory_mb": {"max": self._memory_mb.most},
             "allocated_mb": {"max": torch.cuda.max_memory_allocated(self._device) / 1e6},
-            "power_watts": {"mean": _mean(power_watts)},
+            "power_watts": {"mean": self._power_watts.mean},
             "energy_joules": joules,
             "energy_source": source,
         }
@@ -70,19 +71,25 @@ class GpuSampler:
         utilisation = _ask(lambda: pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
         memory_mb = _ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(self._handle).used / 1e6)
         power_watts = _ask(lambda: pynvml.nvmlDeviceGetPowerUsage(self._handle) / 1e3)
-        self._samples.append((time.perf_counter(), utilisation, memory_mb, power_watts))
+        self._samples += 1
+        for kept, value in (
+            (self._utilisation, utilisation), (self._memory_mb, memory_mb), (self._power_watts, power_watts),
+        ):  # fmt: skip
+            kept.add(value)
+        before, self._last = self._last, (time.perf_counter(), power_watts)
+        if before is not None and before[1] is not None and power_watts is not None:
+            self._sampled_joules += (self._last[0] - before[0]) * (before[1] + power_watts) / 2
 
     def _counter_joules(self) -> float | None:
         return _ask(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3)
 
-    def _energy(self, times: list[float], power_watts: list[float]) -> tuple[float | None, str | None]:
+    def _energy(self) -> tuple[float | None, str | None]:
         end_joules = self._counter_joules()
         if self._start_joules is not None and end_joules is not None:
             return end_joules - self._start_joules, "counter"
-        if len(power_watts) < len(times):
+        if self._power_watts.count < self._samples:
             return None, None
-        pairs = zip(zip(times, power_watts, strict=True), zip(times[1:], power_watts[1:], strict=True), strict=False)
-        return sum((t1 - t0) * (p0 + p1) / 2 for (t0, p0), (t1, p1) in pairs), "power"
+        return self._sampled_joules, "power"
 
 
 def sampler(device: torch.device) -> GpuSampler | NullSampler:
@@ -115,9 +122,18 @@ def _ask(question: Callable[[], float]) -> float | None:
         return None
 
 
-def _known(values: list[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
+class _Kept:
+    """Count, sum and maximum of what was sampled, where it is known."""
 
+    def __init__(self) -> None:
+        self.count, self._total = 0, 0.0
+        self.most: float | None = None
 
-def _mean(values: list[float]) -> float | None:
-    return sum(values) / len(values) if values else None
+    def add(self, value: float | None) -> None:
+        if value is not None:
+            self.count, self._total = self.count + 1, self._total + value
+            self.most = value if self.most is None else max(self.most, value)
+
+    @property
+    def mean(self) -> float | None:
+        return self._total / self.count if self.count else None

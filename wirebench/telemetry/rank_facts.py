@@ -7,7 +7,7 @@ import json
 import os
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,10 @@ from wirebench.comm.engine import Engine
 from wirebench.comm.launch_command import LINK_MBIT
 from wirebench.comm.peers import gather_bytes
 from wirebench.telemetry import nic
-from wirebench.telemetry.step_stats import PHASES, StepTimes
+from wirebench.telemetry.step_stats import PHASES, StepSeries
 
 INTERFACES = Path("/sys/class/net")
+COMPUTING = ("forward", "backward", "update")
 
 
 class InterfaceWatch:
@@ -51,7 +52,7 @@ class CoreWatch:
 
 
 def gathered(
-    engine: Engine, steps: Sequence[StepTimes], interfaces: InterfaceWatch, cores: CoreWatch
+    engine: Engine, steps: StepSeries, interfaces: InterfaceWatch, cores: CoreWatch
 ) -> list[dict[str, Any]] | None:
     """A table for each rank, in rank order; None where all ranks live in one process. Every rank calls it.
 
@@ -64,7 +65,8 @@ def gathered(
     """
     if not engine.distributed:
         return None
-    counted = [times for times in steps if times.counted]
+    columns, counted = steps.columns, steps.count > 0
+    computed = [a + b + c for a, b, c in zip(*(columns[name] for name in COMPUTING), strict=True)]
     sent = interfaces.sent()
     mine = {
         "host": engine.peers[engine.ranks[0]].host,
@@ -72,9 +74,9 @@ def gathered(
         "ranks_on_host": engine.ranks_on_this_host,
         "cores": len(os.sched_getaffinity(0)),
         "core_wait": cores.share(),
-        "step_seconds": statistics.median(each.seconds for each in counted) if counted else None,
-        "compute_seconds": statistics.median(map(_computing, counted)) if counted else None,
-        "phases": {name: _mean(counted, name) for name in PHASES} if counted else None,
+        "step_seconds": statistics.median(columns["seconds"]) if counted else None,
+        "compute_seconds": statistics.median(computed) if counted else None,
+        "phases": {name: statistics.fmean(columns[name]) for name in PHASES} if counted else None,
         "sent": sent,
         "link_mbit": link_mbit(sent),
     }
@@ -119,11 +121,3 @@ def _waited_for_a_core() -> float | None:
         return float(Path(f"/proc/self/task/{os.getpid()}/schedstat").read_text().split()[1]) * 1e-9
     except (OSError, ValueError, IndexError):
         return None
-
-
-def _computing(step: StepTimes) -> float:
-    return step.phases["forward"] + step.phases["backward"] + step.phases["update"]
-
-
-def _mean(steps: Sequence[StepTimes], phase: str) -> float:
-    return statistics.fmean(each.phases[phase] for each in steps)

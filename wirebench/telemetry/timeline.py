@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
 from wirebench.errors import UserError
-from wirebench.utils.files import write_atomically
+from wirebench.utils.files import readable, write_atomically
 from wirebench.utils.parsing import json_of
 
 ALL_GATHER = "all-gather"
@@ -22,7 +22,7 @@ FORMERLY_ALL_GATHER = "handed out"
 def timeline_spans(path: Path) -> list[tuple[str, float, float]]:
     """(name, begin, end) of every span of a saved trace, in seconds; UserError for a file that is none."""
     try:
-        events = json_of(path.read_text(encoding="utf-8"))["traceEvents"]
+        events = json_of(readable(path).read_text(encoding="utf-8"))["traceEvents"]
         drawn = [event for event in events if event["ph"] == "X"]
         return [(str(each["name"]), each["ts"] / 1e6, (each["ts"] + each["dur"]) / 1e6) for each in drawn]
     except OSError as error:

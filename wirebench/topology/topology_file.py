@@ -15,7 +15,7 @@ from wirebench.config.plugins import check_type, suggest
 from wirebench.errors import UserError
 from wirebench.topology import processor
 from wirebench.topology.tree import Branch, BranchPath, Link, Topology
-from wirebench.utils.files import write_atomically
+from wirebench.utils.files import readable, write_atomically
 from wirebench.utils.parsing import toml_of
 
 VERSION = 2
@@ -95,7 +95,7 @@ def load(path: str | FilePath) -> Topology:
 def read(path: str | FilePath) -> Described:
     """All that a file holds; UserError names the file and the key that is wrong."""
     try:
-        table = toml_of(FilePath(path).read_text(encoding="utf-8"))
+        table = toml_of(readable(FilePath(path)).read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:

@@ -1,6 +1,7 @@
 """The files of a checkpoint: written so that it is whole or not there, read so that what is damaged is found.
 
-A checkpoint is a folder `step-00000020` that appears in one rename:
+A checkpoint is a folder `step-00000020` that appears in one rename. One of the same step becomes `step-00000020.before`
+until its successor stands, so that a kill at any time leaves a whole one:
   model.safetensors      parameters and the optimizer's state: the same on all ranks
   rank-0003.safetensors  what only one rank has: its batch statistics and its compressor's state
   state.json             the position in the run, its history, the checksum of every file
@@ -18,12 +19,14 @@ from pathlib import Path
 from typing import Any
 
 from wirebench.errors import UserError
-from wirebench.utils.files import keeping, write_atomically
+from wirebench.utils.files import keeping, readable, sync, write_atomically
 from wirebench.utils.parsing import json_of
 from wirebench.utils.tensor_tree import pack_to, unpack
 
 FORMAT = 4
 MODEL, STATE = "model.safetensors", "state.json"
+BEFORE = ".before"
+"""What the name of a checkpoint ends with while another one of the same step takes its place."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +57,12 @@ def write(final: Path, contents: Contents, keep: int) -> None:
             shutil.rmtree(partial, ignore_errors=True)
             partial.mkdir(parents=True)
             _fill(partial, contents)
-            shutil.rmtree(final, ignore_errors=True)
+            if final.exists():
+                before = final.with_name(final.name + BEFORE)
+                shutil.rmtree(before, ignore_errors=True)
+                os.rename(final, before)
             os.rename(partial, final)
+            sync(final.parent)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     _prune(final, keep)
@@ -82,9 +89,10 @@ def _write(path: Path, content: Mapping[str, Any]) -> str:
 
 def _prune(newest: Path, keep: int) -> None:
     """Remove the oldest; what a kill left half written; and steps of a future that this run did not take."""
-    known = folders(newest.parent)
+    known = [folder for folder in folders(newest.parent) if folder.suffix != BEFORE]
     upto = known.index(newest) + 1
-    for folder in [*known[: max(upto - keep, 0)], *known[upto:], *newest.parent.glob(".step-*.partial")]:
+    left = [path for name in (".step-*.partial", f"step-*{BEFORE}") for path in newest.parent.glob(name)]
+    for folder in [*known[: max(upto - keep, 0)], *known[upto:], *left]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -105,8 +113,9 @@ def candidates(directory: Path, source: str) -> list[Path]:
     if source == "auto":
         return folders(directory)[::-1]
     path = Path(source)
-    if path.name.startswith("step-") and path.is_dir():
-        return [p for p in folders(path.parent) if p.name <= path.name][::-1]
+    known = [p for p in folders(path.parent) if p.stem <= path.stem]
+    if path.name.startswith("step-") and path.stem in {p.stem for p in known}:
+        return known[::-1]
     for folder in (path / "checkpoints", path):
         if folders(folder):
             return folders(folder)[::-1]
@@ -114,8 +123,9 @@ def candidates(directory: Path, source: str) -> list[Path]:
 
 
 def folders(directory: Path) -> list[Path]:
-    """Checkpoints in order of their steps."""
-    return sorted(p for p in directory.glob("step-*") if p.is_dir())
+    """Checkpoints in order of their steps; one that another of the same step was replacing stands before that one."""
+    found = (p for p in directory.glob("step-*") if p.is_dir())
+    return sorted(found, key=lambda p: (p.stem, p.suffix != BEFORE))
 
 
 def _rank_file(rank: int) -> str:
@@ -129,7 +139,7 @@ class DamagedError(Exception):
 def read_state(folder: Path) -> dict[str, Any]:
     """state.json of a checkpoint, once it is known to be what was written; UserError for one of another version."""
     try:
-        state = json_of((folder / STATE).read_bytes())
+        state = json_of(readable(folder / STATE).read_bytes())
         form, checksum = state["format"], state.pop("checksum")
     except OSError as error:
         raise DamagedError(f"{STATE}: {error.strerror}") from error
@@ -151,7 +161,7 @@ def read_files(folder: Path, sums: Mapping[str, str], size: int) -> list[bytes]:
     contents = []
     for name in [MODEL, *map(_rank_file, range(size))]:
         try:
-            content = (folder / name).read_bytes()
+            content = readable(folder / name).read_bytes()
         except OSError as error:
             raise DamagedError(f"{name}: {error.strerror}") from error
         if hashlib.sha256(content).hexdigest() != sums.get(name):

@@ -14,6 +14,9 @@ from torch import Tensor
 EVERY = 50
 """Steps between two readings of the norm; each is a pass over the residual, and on a GPU the host waits for it."""
 
+MOST_NORMS = 4096
+"""Norms that are kept, evenly spread: all of the first 200,000 steps."""
+
 TURNOVERS = 5
 """Times 1 / p steps before growth is suspicious: by then a residual that has a bound is near it."""
 
@@ -44,6 +47,8 @@ class ResidualWatch:
         share = max(density or USUAL_DENSITY, LEAST_DENSITY)
         self.settled_steps = int(TURNOVERS / share) * every
         self.norms: dict[int, float] = {}
+        self.spacing = EVERY
+        """Steps from one norm that is kept to the next; it doubles whenever there are MOST_NORMS."""
         self.first: int | None = None
         self.warned = False
 
@@ -56,25 +61,33 @@ class ResidualWatch:
             return
         if self.first is None:
             self.first = step
-        self.norms[step] = torch.linalg.vector_norm(residual).item()
+        norm = torch.linalg.vector_norm(residual).item()
         # The norm now against the one at half the residual's age: a bounded one has stopped growing by then.
         age = step - self.first
-        middle = self.first + age // 2 // EVERY * EVERY
+        if age % self.spacing == 0:
+            self.norms[step] = norm
+        if len(self.norms) > MOST_NORMS:
+            self.spacing *= 2
+            self.norms = {at: each for at, each in self.norms.items() if (at - self.first) % self.spacing == 0}
+        middle = self.first + age // 2 // self.spacing * self.spacing
         before = self.norms.get(middle, 0.0)
-        if age >= self.settled_steps and before and self.norms[step] > GROWTH * before:
+        if age >= self.settled_steps and before and norm > GROWTH * before:
             self.warned = True
             self.warn(
                 f"step {step}: what {self.name} holds back grows without bound: its norm is "
-                f"{self.norms[step]:.3g}, {self.norms[step] / before:.2g} times that of step {middle}; "
+                f"{norm:.3g}, {norm / before:.2g} times that of step {middle}; "
                 f"change compressor.{self.setting}"
             )
 
     def state_dict(self) -> dict[str, Any]:
         """The norms seen so far, as JSON."""
         norms = list(self.norms.items())
-        return {"size": self.size, "first": self.first, "norms": norms, "warned": self.warned}
+        return {
+            "size": self.size, "first": self.first, "norms": norms, "spacing": self.spacing, "warned": self.warned,
+        }  # fmt: skip
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state_dict` returned; norms of another number of ranks do not count."""
         if state["size"] == self.size:
             self.first, self.norms, self.warned = state["first"], dict(state["norms"]), state["warned"]
+            self.spacing = state.get("spacing", EVERY)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wirebench.record.writer import NullRecord, RunRecord
 from wirebench.telemetry.clock import Clock
-from wirebench.telemetry.step_stats import StepTimes
+from wirebench.telemetry.step_stats import StepSeries, StepTimes
 from wirebench.training.divergence import Guard
 from wirebench.training.progress import NullProgress, Progress
 
@@ -23,7 +23,7 @@ class _Facts(NamedTuple):
 
 
 class StepLog:
-    """The steps of one run, in order; `steps` keeps the times of all that are complete.
+    """The steps of one run, in order; `steps` has the times of those that are complete.
 
     A loss or gradient that is not finite is raised here, a fixed number of steps after its own (the guard's lag), so
     that all ranks raise it at the same step.
@@ -39,7 +39,7 @@ class StepLog:
     ) -> None:
         self.world_size = world_size
         self.clock, self.guard, self.record, self.progress = clock, guard, record, progress
-        self.steps: list[StepTimes] = []
+        self.steps = StepSeries()
         self._facts: dict[int, _Facts] = {}
         self._losses: dict[int, float] = {}
         self._times: list[StepTimes] = []

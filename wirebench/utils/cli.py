@@ -2,13 +2,16 @@
 
 import argparse
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
 from wirebench.errors import PeerLost, Stopped, UserError, line_of
-from wirebench.utils.files import is_stream, target_of
+from wirebench.utils.files import check_output
 from wirebench.utils.names import nearest, suggest
 
 INTERRUPTED = 130
@@ -83,6 +86,23 @@ def run_tool(name: str, tool: Callable[[Sequence[str]], int], arguments: Sequenc
         return _say(f"{name}: stopped", INTERRUPTED)
 
 
+@contextmanager
+def importing() -> Iterator[None]:
+    """Around imports that take seconds: Ctrl-C ends the process without a word, where it would raise KeyboardInterrupt.
+
+    Python would show where in an import it was, and C++ code may keep the exception to itself. Afterwards it raises.
+    """
+    hears = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, signal.SIG_DFL)
+    hears = hears and threading.current_thread() is threading.main_thread()
+    if hears:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        if hears:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def _code_of(tool: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
     try:
         return tool(arguments)
@@ -117,7 +137,7 @@ def check_outputs(figure: Path | None = None, **files: Path | None) -> None:
         except OSError as error:
             reason = "Not a directory" if isinstance(error, FileExistsError) else error.strerror
             raise UserError(f"--{option}: {path}: cannot be written: {reason}") from error
-        place = path if is_stream(path) else target_of(path).parent
-        if path.is_dir() or not os.access(place, os.W_OK):
-            reason = "is a folder" if path.is_dir() else "its folder cannot be written to"
-            raise UserError(f"--{option}: {path}: {reason}")
+        try:
+            check_output(path)
+        except OSError as error:
+            raise UserError(f"--{option}: {path}: {error.strerror}") from error

@@ -5,14 +5,21 @@ points to; a device or a pipe is written to.
 """
 
 import contextlib
+import errno
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from wirebench.errors import Unwritable
 
 HELD_OPEN = ("/dev/std", "/dev/fd/", "/proc/")
 """Names of what a process holds open: whoever opened it goes on with that file, not with one that took its place."""
+
+
+PIPE_SECONDS = 5.0
+"""How long whoever reads a pipe may take to open it."""
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
@@ -23,7 +30,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     try:
         if is_stream(path):
-            with path.open("ab") as stream:
+            with open_stream(path) as stream:
                 stream.write(data)
         else:
             _replace(target_of(path), data)
@@ -43,13 +50,76 @@ def keeping(path: Path, what: str = "cannot be written") -> Iterator[None]:
 
 def is_stream(path: Path) -> bool:
     """Whether `path` leads to something that is written to as it is: a device, a pipe, an open file of a process."""
-    held = os.path.abspath(path).startswith(HELD_OPEN)
-    return path.exists() and not path.is_dir() and (held or not path.is_file())
+    return path.exists() and not path.is_dir() and (_is_held(path) or not path.is_file())
+
+
+def readable(path: Path) -> Path:
+    """The path, if reading it comes to an end: a regular file, or what this process was given open (`<(command)`).
+
+    Raises OSError for a pipe that somebody would have to feed, a device and a socket. What is not there is not checked.
+    """
+    if not _is_held(path) and is_stream(path):
+        raise OSError(errno.EINVAL, f"it is {_kind(path)}, not a file", str(path))
+    return path
+
+
+def open_stream(path: Path) -> BinaryIO:
+    """A device or a pipe, to be written to. Raises OSError where nobody reads the pipe within PIPE_SECONDS."""
+    deadline = time.monotonic() + PIPE_SECONDS
+    while True:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or not path.is_fifo():
+                raise
+            if time.monotonic() > deadline:
+                raise OSError(errno.ENXIO, "nobody reads this pipe", str(path)) from error
+            time.sleep(0.02)
+        else:
+            os.set_blocking(descriptor, True)
+            return os.fdopen(descriptor, "wb")
+
+
+def check_output(path: Path) -> None:
+    """Raise OSError, before a long job, where `path` cannot become a file or is a device that takes nothing.
+
+    A pipe is not opened: its reader would see its end.
+    """
+    if path.is_dir():
+        raise OSError(errno.EISDIR, "is a folder", str(path))
+    if is_stream(path):
+        if not path.is_fifo() and not _is_held(path):
+            try:
+                with open_stream(path) as stream:
+                    os.write(stream.fileno(), b"")
+            except OSError as error:
+                error.filename = str(path)
+                raise
+    elif not os.access(target_of(path).parent, os.W_OK):
+        raise OSError(errno.EACCES, "its folder cannot be written to", str(path))
+
+
+def _is_held(path: Path) -> bool:
+    return os.path.abspath(path).startswith(HELD_OPEN)
+
+
+def _kind(path: Path) -> str:
+    return "a pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
 
 
 def target_of(path: Path) -> Path:
     """The file that `path` leads to, through symbolic links; it need not exist."""
     return Path(os.path.realpath(path))
+
+
+def sync(folder: Path) -> None:
+    """Bring the names in a folder to the disk, where its file system can: a rename there outlasts a loss of power."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def remove(path: Path) -> None:

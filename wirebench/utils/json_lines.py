@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from wirebench.errors import UserError
-from wirebench.utils.files import write_atomically
+from wirebench.utils.files import readable, write_atomically
 from wirebench.utils.parsing import json_of
 
 
@@ -22,7 +22,7 @@ def save(path: Path, header: Mapping[str, Any], lines: Iterable[Mapping[str, Any
 def load(path: Path, kind: str, script: str) -> tuple[dict[str, Any], list[Any]]:
     """The header and the result lines of a file that `script` wrote; UserError unless its header names this `kind`."""
     try:
-        lines = [json_of(line) for line in path.read_text().splitlines()]
+        lines = [json_of(line) for line in readable(path).read_text().splitlines()]
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:

@@ -1,6 +1,7 @@
-"""This process, as the system knows it."""
+"""Processes, as the system knows them."""
 
 import time
+from pathlib import Path
 
 import psutil
 
@@ -8,3 +9,16 @@ import psutil
 def age() -> float:
     """Seconds since this process was started, or forked."""
     return max(0.0, time.time() - float(psutil.Process().create_time()))
+
+
+def began(pid: int) -> int | None:
+    """Clock ticks from the boot to the begin of process `pid`; None where no such process runs any more.
+
+    With it a process is known from a later one of the same number; psutil's time moves when the clock is set.
+    """
+    try:
+        # The name, in parentheses, may hold anything.
+        state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else int(fields[18])

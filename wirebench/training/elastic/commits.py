@@ -11,6 +11,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -117,9 +118,9 @@ class Commits:
             if me == first_on_host(self.engine.peers, me):
                 self.memory.forget()
             self._meet()
-            self.memory.trust(self.job)
+            self._trust()
             return False
-        self.memory.trust(self.job)
+        self._trust()
         names = [MODEL, *(rank_file(rank) for rank in range(plan.commit.size)), ABOUT]
         content = [
             bring(self.engine, plan.sources[name], functools.partial(self.memory.read, plan.commit, name))
@@ -183,8 +184,14 @@ class Commits:
         received = self.engine.communicators[0].exchange(sends, receives, torch.uint8, True).wait()
         return {rank_file(rank): part.cpu().numpy().tobytes() for rank, part in zip(sources, received, strict=True)}
 
+    def _trust(self) -> None:
+        """Where there is no room for that now, it comes with the first commit."""
+        with suppress(OSError):
+            self.memory.trust(self.job)
+
     def _write(self, commit: Commit, parts: dict[str, Any]) -> None:
         try:
+            self.memory.trust(self.job)
             for name, content in parts.items():
                 self.memory.write(commit, name, content)
         except OSError:

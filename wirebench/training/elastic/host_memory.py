@@ -18,14 +18,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+from safetensors import SafetensorError, safe_open
 
 from wirebench.utils.files import write_atomically
+from wirebench.utils.parsing import json_of
 from wirebench.utils.tensor_tree import pack_to
 
 TMPFS = Path("/dev/shm")
 KEPT = 2
 """Commits that a host holds: of the newest some rank's file may not be written yet when another rank dies."""
 MODEL, ABOUT, TROUBLE = "model", "about.json", "trouble.json"
+TOLD = {"job", "world", "progress", "at", "masses"}
+"""What a commit says of itself."""
+NOTED = ("at", "step", "size")
+"""What is noted of trouble."""
 
 
 class Commit(NamedTuple):
@@ -91,12 +97,10 @@ class HostMemory:
 
         By then all ranks have written theirs of the commit before: they wait for that when a commit begins.
         """
-        made = [path.stat().st_mtime_ns for path in (each / ABOUT for each in self._all()) if path.exists()]
-        oldest = sorted(made)[-KEPT:][0]
-        for folder in self._all():
+        made = sorted(filter(None, (_changed(each / ABOUT) for each in self._all())))
+        for folder in self._all() if made else []:
             # Where the first rank was killed before it wrote its part, there is none.
-            last = folder / ABOUT if (folder / ABOUT).exists() else folder
-            if last.stat().st_mtime_ns < oldest:
+            if (_changed(folder / ABOUT) or _changed(folder)) < made[-KEPT:][0]:
                 shutil.rmtree(folder, ignore_errors=True)
 
     def _all(self) -> list[Path]:
@@ -108,6 +112,7 @@ class HostMemory:
         step, size, world  its name; files: their names
         job, worlds        whose it is, and how many changes of the world came before it; "" and -1 where this host has
                            no word of that
+        A file that cannot be read, or is not whole, is none.
         """
         found = []
         for folder in self._all():
@@ -115,40 +120,49 @@ class HostMemory:
             if match:
                 step, size, world = match.groups()
                 commit = Commit(int(step), int(size), world)
-                files = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+                files = sorted(path.name for path in folder.glob("[!.]*") if _is_whole(path))
                 job, worlds = self._about(commit)
                 found.append({**commit._asdict(), "files": files, "job": job, "worlds": worlds})
         return found
 
     def _about(self, commit: Commit) -> tuple[str, int]:
         try:
-            about = json.loads(self.read(commit, ABOUT))
+            about = json_of(self.read(commit, ABOUT))
             return str(about["job"]), len(about["progress"].get("worlds", []))
         except (OSError, ValueError, KeyError, TypeError):
             return "", -1
 
     def trusted(self) -> set[str]:
         """Jobs of which commits were made here under the launcher of this very process."""
-        return {path.read_text() for path in self.folder.glob(f"job-{launcher()}")}
+        jobs = set()
+        with suppress(OSError, ValueError):
+            jobs.add((self.folder / f"job-{launcher()}").read_text())
+        return jobs
 
     def trust(self, job: str) -> None:
-        """This process and those that take its place belong to `job`."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / f"job-{launcher()}", job)
+        """This process and those that take its place belong to `job`. OSError."""
+        if job not in self.trusted():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(self.folder / f"job-{launcher()}", job)
 
     def note_trouble(self, trouble: Mapping[str, float]) -> None:
-        """Remember when and at which step this host's first rank met a failure, for whoever takes its place."""
-        if self.folder.exists() and not (self.folder / TROUBLE).exists():
-            write_atomically(self.folder / TROUBLE, json.dumps(trouble))
+        """Remember when and at which step this host's first rank met a failure, for whoever takes its place.
+
+        Where there is no room for that, it is not known afterwards: `began` is then that of the commit.
+        """
+        with suppress(OSError):
+            if self.folder.exists() and not (self.folder / TROUBLE).exists():
+                write_atomically(self.folder / TROUBLE, json.dumps(trouble))
 
     def take_trouble(self) -> dict[str, float]:
-        """What was noted since the last call; {} where nothing was."""
-        try:
-            noted: dict[str, float] = json.loads((self.folder / TROUBLE).read_text())
-        except (OSError, ValueError):
-            return {}
-        (self.folder / TROUBLE).unlink(missing_ok=True)
-        return noted
+        """What was noted since the last call; {} where nothing was, or nothing that can be read."""
+        noted: Any = None
+        with suppress(OSError, ValueError):
+            noted = json_of((self.folder / TROUBLE).read_bytes())
+        with suppress(OSError):
+            (self.folder / TROUBLE).unlink(missing_ok=True)
+        known = isinstance(noted, dict) and all(isinstance(noted.get(each), int | float) for each in NOTED)
+        return {each: noted[each] for each in NOTED} if known else {}
 
     def forget(self) -> None:
         """Give the memory back."""
@@ -158,3 +172,22 @@ class HostMemory:
 
     def _folder(self, commit: Commit) -> Path:
         return self.folder / f"step-{commit.step:08d}-of-{commit.size:04d}-in-{commit.world}"
+
+
+def _changed(path: Path) -> int:
+    """When it was changed last, in nanoseconds; 0 where there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a commit's file can be read; of tensors, whether it is as long as its header says."""
+    try:
+        if path.name == ABOUT:
+            return json_of(path.read_bytes()).keys() >= TOLD
+        with safe_open(path, "pt"):
+            return True
+    except (OSError, ValueError, AttributeError, SafetensorError):
+        return False
