@@ -49,7 +49,8 @@ class GsSgd(Sketched):
                those with the next largest `estimate`s (the released Sketched-SGD)
     p2         with fill = estimate: p2 k entries are summed, of which the k largest sums are applied
     p1         a rank sketches only the p1 k entries of its memory that are largest (the released Sketched-SGD), so that
-               the table holds P p1 k entries and not the noise of all; the rest waits. 0: all entries (the paper)
+               the table holds P p1 k entries and not the noise of all; the rest waits. One rank alone sends about p1 k
+               entries, half of k by default. 0: all entries (the paper)
     agree      what an estimate is: the median over rows (`majority`, the paper); or the smallest magnitude if `all` the
                rows have the same sign, which is sharper where p1 leaves many cells empty
     broadcast  `sketch`: every rank gets the sum of sketches and looks into it; `indices`: one rank does, and sends the

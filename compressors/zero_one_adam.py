@@ -28,8 +28,8 @@ class ZeroOneAdam(OwnSteps):
     """Dense steps, which update the variance, become rare; the others sum one bit; late in a run few steps sum at all.
 
     beta1, beta2, eps  Adam's
-    kappa              dense steps at each distance: the first `kappa` follow each other, then come as many two steps
-                       apart, four, and so on
+    kappa              dense steps at each distance: the first kappa + 1 follow each other, then they come two steps
+                       apart, four, and so on, `kappa` at each distance
     freeze_step        no dense step from this one on: the variance is frozen
     double_every       from `freeze_step` on a sum closes an interval of one step; after so many steps of two, then four
     longest            steps of the longest interval; 1: every step ends with a sum
