@@ -9,7 +9,8 @@ Zhang et al., "Evaluation and Optimization of Gradient Compression for Distribut
 import torch
 from torch import Tensor
 
-from compressors.lowrank.base import LowRank, dense_average
+from compressors.common.dense import dense_average
+from compressors.lowrank.base import LowRank
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket
@@ -43,7 +44,7 @@ class ACPSGD(LowRank):
         """One sum. Passes over the whole bucket: M is made, read, lessened, and the result written."""
         grad, plan = bucket.grad, self.plan(bucket, world)
         if plan is None:
-            return (yield from dense_average(bucket, world))
+            return (yield from dense_average(bucket, grad, world.size))
         sends_left = world.step % 2 == 0
         sent, fixed = (plan.left, plan.right) if sends_left else (plan.right, plan.left)
         with phase("update"):
@@ -52,10 +53,10 @@ class ACPSGD(LowRank):
             for run, basis, factor in zip(plan.runs, bases, factors, strict=True):
                 matrices = self.take_in(bucket, run, world)
                 torch.bmm(basis, matrices.mT if sends_left else matrices, out=factor)
-                self.hold_back(matrices, *_ordered(factor, basis, sends_left), world)
-        total = yield Sum(message)
+                self.hold_back(matrices, *_ordered(bucket.arriving(factor), basis, sends_left), world)
+        total = yield Sum(bucket.narrow(message))
         with phase("decode"):
-            average = plan.settle(total, grad, world.size).div_(world.size)
+            average = plan.settle(total.to(grad.dtype), grad, world.size).div_(world.size)
             self.keep(sent, average)
             for run, basis, factor in zip(plan.runs, bases, sent.runs(average), strict=True):
                 self.write(bucket, run, *_ordered(factor, basis, sends_left))

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from compressors.bits.packing import bytes2, bytes12, pack2, pack12, unpack2, unpack12
 from compressors.common.feedback import Feedback
-from compressors.sparse.base import check_bucket
 from compressors.sparse.chunks import Chunks, chunks_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
@@ -57,7 +56,6 @@ class ChunkTopK(Method):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One gather of tables, places and values."""
-        check_bucket(bucket)
         chunks = chunks_of(bucket, self.chunk, self.k)
         with phase("update"):
             waiting = self.feedback.slice(bucket)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from compressors.sparse.base import Sparse, check_bucket
+from compressors.sparse.base import Sparse
 from compressors.sparse.encoding import Indices, Values
 from compressors.sparse.places import keep_rest, poisoned, write_average
 from compressors.sparse.thresholds import Rule, choose
@@ -58,16 +58,15 @@ class CltK(Sparse):
         Passes over the bucket: reading both and writing one for the sum with the residual (twice that with a filter),
         a reading to see that all is finite, two readings for the leader's selection, one writing of the average.
         """
-        check_bucket(bucket)
-        grad = bucket.grad
+        grad, coded = bucket.grad, self.code.of(bucket)
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
             # The residual is now m / beta + g, so this is (1 - beta) g + beta (m / beta + g) = m + g.
             offered = residual if self.beta == 1 else grad.lerp_(residual, self.beta)
         index = yield from self._places(offered, bucket, world)
         with phase("encode"):
-            arriving = self.code.rounded(offered.index_select(0, index))
-            values = poisoned(arriving, offered).to(self.code.dtype)
+            arriving = coded.rounded(offered.index_select(0, index))
+            values = poisoned(arriving, offered).to(coded.dtype)
             keep_rest(residual, index, arriving)
         total = yield Sum(values)
         assert isinstance(total, Tensor)

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from compressors.bits.packing import bytes12, pack12, unpack12
 from compressors.common.lion import signs
-from compressors.sparse.base import check_bucket
 from compressors.sparse.frequencies import frequencies_of
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
@@ -60,7 +59,6 @@ class DeMo(Method):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One gather of places and values."""
-        check_bucket(bucket)
         blocks = frequencies_of(bucket, self.chunk, self.k)
         momentum = self.memory.slice(bucket, VELOCITY)
         with phase("update"):
@@ -70,15 +68,15 @@ class DeMo(Method):
             within = blocks.choose(spectrum)
             places = blocks.starts + within
         with phase("encode"):
-            values = spectrum[places]
+            values = bucket.arriving(spectrum[places])
             sent = spectrum.zero_().index_copy_(0, places, values)
             momentum.sub_(blocks.backward(sent, bucket.grad))
-            message = torch.cat((pack12(within), values.view(torch.uint8)))
-        messages = yield Gather(message, values=VALUE_BYTES * blocks.total)
+            message = torch.cat((pack12(within), bucket.narrow(values).view(torch.uint8)))
+        messages = yield Gather(message, values=message.numel() - bytes12(blocks.total))
         with phase("decode"):
             total, count = sent.zero_(), torch.zeros_like(sent)
             for each in messages:
-                within, values = _read(each, blocks.total)
+                within, values = _read(each, blocks.total, bucket.wire_dtype or torch.float32)
                 places = blocks.starts + within
                 total.index_add_(0, places, values)
                 count.index_add_(0, places, torch.ones_like(values))
@@ -94,7 +92,7 @@ class DeMo(Method):
         return self.k / self.chunk**2
 
 
-def _read(message: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """(Places within their blocks, values) of one rank's message."""
+def _read(message: Tensor, count: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """(Places within their blocks, values in fp32) of one rank's message."""
     head = bytes12(count)
-    return unpack12(message[:head], count), message[head:].clone().view(torch.float32)
+    return unpack12(message[:head], count), message[head:].clone().view(dtype).float()

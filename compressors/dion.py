@@ -14,7 +14,6 @@ import torch
 from compressors.common.lion import betas, blend, signs
 from compressors.lowrank.base import Factored
 from compressors.lowrank.factors import normalise, orthonormalise, plan_of
-from compressors.sparse.base import check_bucket
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
@@ -66,7 +65,6 @@ class Dion(Factored):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """Two sums; one where there are vectors only."""
-        check_bucket(bucket)
         grad = bucket.grad
         plan = plan_of(bucket.layers, self.rank_fraction if self.rank_fraction < 1 else FULL, 0.0)
         with phase("update"):
@@ -77,16 +75,17 @@ class Dion(Factored):
                 mine = run.matrices(self.memory.slice(bucket), bucket.start).add_(run.matrices(grad, bucket.start))
                 matrices.append(mine)
                 torch.bmm(right, mine.mT, out=left)
-        total = yield Sum(message)
+        total = yield Sum(bucket.narrow(message))
         with phase("select"):
-            lefts = plan.left.orthonormal(plan.settle(total, grad, world.size))
+            lefts = plan.left.orthonormal(plan.settle(total.to(grad.dtype), grad, world.size))
             packed = grad.new_empty(plan.right.numel)
             for mine, left, right in zip(matrices, lefts, plan.right.runs(packed), strict=True):
                 torch.bmm(left, mine, out=right)
-                mine.baddbmm_(left.mT, right, alpha=self.mu - 1)
+                mine.baddbmm_(left.mT, bucket.arriving(right), alpha=self.mu - 1)
         if plan.runs:
-            packed = yield Sum(packed)
+            packed = yield Sum(bucket.narrow(packed))
         with phase("decode"):
+            packed = packed.to(grad.dtype)
             for group in plan.right.groups(packed.div_(world.size)):
                 to_unit = orthonormalise if self.orthonormal else normalise
                 to_unit(group)

@@ -17,7 +17,6 @@ from compressors.common.feedback import Feedback
 from compressors.sketch.base import DENSITY, Sketched
 from compressors.sketch.count_sketch import CountSketch, Hash
 from compressors.sketch.heavy_hitters import largest
-from compressors.sparse.base import check_bucket
 from compressors.sparse.places import write_average
 from compressors.sparse.selection import top_k
 from wirebench.gradient.context import ExchangeContext
@@ -78,13 +77,13 @@ class FetchSgd(Sketched):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One sum of sketches."""
-        check_bucket(bucket)
-        dense = self.is_dense(bucket.numel, self.model_numel(bucket))
+        dense = self.goes_dense(bucket)
         with phase("select"):
             sketch = None if dense else self.sketch_of(bucket, world)
-            table = sketch.sketch(bucket.grad) if sketch else bucket.grad.clone()
+            table = sketch.sketch(bucket.grad) if sketch else bucket.narrow(bucket.grad.clone())
         table = yield Sum(table)
         with phase("update"):
+            table = table.to(bucket.grad.dtype)
             velocity = self._held(VELOCITY, bucket, table).mul_(self.momentum).add_(table)
             waiting = self._held(ERROR, bucket, table).add_(velocity)
         if not bool(waiting.isfinite().all()):

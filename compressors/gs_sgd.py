@@ -19,7 +19,6 @@ from compressors.common.feedback import Feedback
 from compressors.sketch.base import DENSITY, Sketched
 from compressors.sketch.count_sketch import Agree, CountSketch, Hash
 from compressors.sketch.heavy_hitters import heavy, heavy_by_chance, heavymix, largest
-from compressors.sparse.base import check_bucket
 from compressors.sparse.encoding import Indices, SparseCode
 from compressors.sparse.places import write_average
 from compressors.sparse.selection import top_k
@@ -50,7 +49,8 @@ class GsSgd(Sketched):
                those with the next largest `estimate`s (the released Sketched-SGD)
     p2         with fill = estimate: p2 k entries are summed, of which the k largest sums are applied
     p1         a rank sketches only the p1 k entries of its memory that are largest (the released Sketched-SGD), so that
-               the table holds P p1 k entries and not the noise of all; the rest waits. 0: all entries (the paper)
+               the table holds P p1 k entries and not the noise of all; the rest waits. One rank alone sends about p1 k
+               entries, half of k by default. 0: all entries (the paper)
     agree      what an estimate is: the median over rows (`majority`, the paper); or the smallest magnitude if `all` the
                rows have the same sign, which is sharper where p1 leaves many cells empty
     broadcast  `sketch`: every rank gets the sum of sketches and looks into it; `indices`: one rank does, and sends the
@@ -113,11 +113,10 @@ class GsSgd(Sketched):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """A sum of sketches and one of the entries that it shows; with broadcast = indices one rank chooses for all."""
-        check_bucket(bucket)
         with phase("update"):
             waiting = self.feedback.accumulate(bucket, world)
-        if self.is_dense(bucket.numel, self.model_numel(bucket)):
-            return (yield from self._exchange_dense(bucket, world, waiting))
+        if self.goes_dense(bucket):
+            return (yield from self.feedback.exchange_all(bucket, world))
         with phase("select"):
             sketch = self.sketch_of(bucket, world)
             table = self._table(bucket, sketch, waiting)
@@ -129,17 +128,11 @@ class GsSgd(Sketched):
             index = self._choose(bucket, world, sketch, table)
         if index is None:
             return bucket.grad.fill_(math.nan)
-        total = waiting.index_select(0, index)
-        if index.numel():
-            total = yield Sum(total)
-        with phase("decode"):
-            if self.p2 > 1:
-                kept = top_k(total, self.entries(bucket.numel, self.model_numel(bucket)))
-                index, total = index.index_select(0, kept), total.index_select(0, kept)
+        index, total = yield from self._sum_at(bucket, waiting, index)
         if world.measuring:
             yield from self._measure(bucket, world, sketch, table, index)
         with phase("decode"):
-            self.feedback.sent(bucket, index)
+            self.feedback.sent_narrow(bucket, index)
             return write_average(bucket.grad, index, total, world.size)
 
     def wire_bytes(self, numel: int, size: int) -> int:
@@ -154,13 +147,17 @@ class GsSgd(Sketched):
             total += self.code.expected_index_bytes(candidates, numel) // size
         return total
 
-    def _exchange_dense(self, bucket: Bucket, world: ExchangeContext, waiting: Tensor) -> Exchange:
-        with phase("encode"):
-            bucket.grad.copy_(waiting)
-            self.feedback.sent_all(bucket)
-        total = yield Sum(bucket.grad)
-        assert isinstance(total, Tensor)
-        return total.div_(world.size)
+    def _sum_at(self, bucket: Bucket, waiting: Tensor, index: Tensor) -> Generator[Request, Any, tuple[Tensor, Tensor]]:
+        """The sums of what waits at the places `index`, with p2 > 1 the k largest of them: (places, sums in fp32)."""
+        values = waiting.index_select(0, index)
+        if not index.numel():
+            return index, values
+        total = (yield Sum(bucket.narrow(values))).to(waiting.dtype)
+        if self.p2 == 1:
+            return index, total
+        with phase("decode"):
+            kept = top_k(total, self.entries(bucket.numel, self.model_numel(bucket)))
+            return index.index_select(0, kept), total.index_select(0, kept)
 
     def _table(self, bucket: Bucket, sketch: CountSketch, waiting: Tensor) -> Tensor:
         """The sketch of what waits, or of its largest entries. One that is not finite is among these."""

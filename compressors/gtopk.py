@@ -11,8 +11,8 @@ on the way, of a place that survived elsewhere, is lost; how much is measured.
 import torch
 from torch import Tensor
 
-from compressors.sparse.base import Sparse, check_bucket
-from compressors.sparse.encoding import Indices, Values
+from compressors.sparse.base import Sparse
+from compressors.sparse.encoding import Indices, SparseCode, Values
 from compressors.sparse.places import write_average
 from compressors.sparse.selection import top_k
 from compressors.sparse.thresholds import Rule, choose
@@ -53,19 +53,18 @@ class GTopK(Sparse):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One merge, then put-back."""
-        check_bucket(bucket)
-        grad, numel, count = bucket.grad, bucket.grad.numel(), self.count(bucket.numel)
+        grad, numel, count, code = bucket.grad, bucket.grad.numel(), self.count(bucket.numel), self.code.of(bucket)
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
         with phase("select"):
             index = choose(residual, count, self.selection, world, bucket.start)
         with phase("encode"):
-            values = self.take_out(bucket, index)
-            message = self.code.encode(index, values, numel)
-        merger = _Merger(self, count, numel)
-        merged = yield Merge(message, merger.merge, index.numel() * self.code.value_bytes, merger.merge_and_note)
+            values = self.take_out(bucket, index, code)
+            message = code.encode(index, values, numel)
+        merger = _Merger(code, count, numel)
+        merged = yield Merge(message, merger.merge, index.numel() * code.value_bytes, merger.merge_and_note)
         with phase("decode"):
-            places, total = self.code.decode(merged, numel)
+            places, total = code.decode(merged, numel)
             back = ~torch.isin(index, places, assume_unique=True)
             residual.index_add_(0, index[back], values[back])
             self.lost = merger.lost_among(places)
@@ -82,8 +81,8 @@ class GTopK(Sparse):
 class _Merger:
     """The merges of one exchange on one rank, and what they drop."""
 
-    def __init__(self, method: GTopK, k: int, numel: int) -> None:
-        self.code, self.k, self.numel = method.code, k, numel
+    def __init__(self, code: SparseCode, k: int, numel: int) -> None:
+        self.code, self.k, self.numel = code, k, numel
         self.dropped: list[tuple[Tensor, Tensor]] = []
 
     def merge(self, mine: Tensor, theirs: Tensor) -> Tensor:

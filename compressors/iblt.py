@@ -11,7 +11,7 @@ import math
 import torch
 
 from compressors.sketch.peeling import LOAD, ROWS, LookupTable, key_bytes
-from compressors.sparse.base import Sparse, check_bucket
+from compressors.sparse.base import Sparse
 from compressors.sparse.places import write_average
 from compressors.sparse.selection import top_k
 from wirebench.gradient.context import ExchangeContext
@@ -52,16 +52,11 @@ class Iblt(Sparse):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """A sum of tables and one of their keys; where peeling stalls, one of the places that were found."""
-        check_bucket(bucket)
         grad, k = bucket.grad, self.count(bucket.numel)
         with phase("update"):
             waiting = self.feedback.accumulate(bucket, world)
-        if self.is_dense(bucket.numel, world.size):
-            with phase("encode"):
-                grad.copy_(waiting)
-                self.feedback.sent_all(bucket)
-            total = yield Sum(grad)
-            return total.div_(world.size)
+        if self.is_dense(bucket.numel, world.size, bucket.wire_dtype.itemsize if bucket.wire_dtype else VALUE_BYTES):
+            return (yield from self.feedback.exchange_all(bucket, world))
         with phase("select"):
             index = top_k(waiting, k)
         with phase("encode"):
@@ -81,9 +76,9 @@ class Iblt(Sparse):
                 self.feedback.sent(bucket, index)
                 return write_average(grad, peeled.index, peeled.sums, world.size)
             places = torch.cat([peeled.index, codec.largest(peeled.rest, k)]).unique()
-        total = yield Sum(waiting.index_select(0, places))
+        total = yield Sum(bucket.narrow(waiting.index_select(0, places)))
         with phase("decode"):
-            self.feedback.sent(bucket, places)
+            self.feedback.sent_narrow(bucket, places)
             return write_average(grad, places, total, world.size)
 
     def columns(self, numel: int, size: int) -> int:
@@ -91,9 +86,9 @@ class Iblt(Sparse):
         room = self.room or min(ROOM * size**GROWTH, size)
         return math.ceil(room * self.count(numel) / (LOAD * ROWS)) + 2
 
-    def is_dense(self, numel: int, size: int) -> bool:
-        """Whether a table would not be smaller than a bucket of `numel` elements."""
-        return self._table_bytes(numel, size) >= VALUE_BYTES * numel
+    def is_dense(self, numel: int, size: int, value_bytes: int = VALUE_BYTES) -> bool:
+        """Whether a table would not be smaller than a bucket of `numel` elements of so many bytes."""
+        return self._table_bytes(numel, size) >= value_bytes * numel
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """A value and a key for each cell; a dense bucket's values."""

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from compressors.common.feedback import Feedback
-from compressors.sparse.base import check_bucket
 from compressors.sparse.importance import Chooser, Luck, Moments, Piece, all_finite, least_divisors
 from compressors.sparse.importance_thresholds import MOST, Mode, Thresholds, due, note, typical_ratio
 from compressors.sparse.mask_code import MaskCode, Masks, Vote, places, runs
@@ -126,7 +125,6 @@ class Iwp(Method):
         once more for their size, and the gradient is cleared. Of a rank that chooses for none: one reading and the
         clearing.
         """
-        check_bucket(bucket)
         grad, layers = bucket.grad, bucket.layers
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
@@ -144,12 +142,12 @@ class Iwp(Method):
             index = places(read.bits)
         with phase("encode"):
             values = residual.index_select(0, index)
-            self.feedback.sent(bucket, index)
+            self.feedback.sent_narrow(bucket, index)
         if self.waiting:
             self._note_sent(bucket, world, index)
         if world.measuring:
             self._measure(bucket, world, index.numel(), sum(each.numel() for each in messages), moments)
-        total = (yield Sum(values)) if index.numel() else values
+        total = (yield Sum(bucket.narrow(values))) if index.numel() else values
         with phase("decode"):
             return write_average(grad, index, total, world.size)
 

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from compressors.common.lion import betas, blend
 from compressors.signsgd import SignSGD
-from compressors.sparse.base import check_bucket
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.error_memory import VELOCITY, ErrorMemory
@@ -41,7 +40,6 @@ class LionSign(Method):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """The vote's rounds."""
-        check_bucket(bucket)
         with phase("update"):
             direction = blend(bucket.grad, self.memory.slice(bucket, VELOCITY), self.beta1, self.beta2)
         return (yield from self.vote.exchange(replace(bucket, grad=direction), world))

@@ -11,7 +11,9 @@ BYTES_PER_ELEMENT = 4
 
 
 class NoCompression(Method):
-    """The whole gradient, as it is."""
+    """The whole gradient, as it is, in its own dtype."""
+
+    any_dtype = True
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """One sum, in place."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from compressors.common.own_steps import STEPS, OwnSteps
-from compressors.sparse.base import Sparse, check_bucket
+from compressors.sparse.base import Sparse
 from compressors.sparse.encoding import Indices, Values
 from compressors.sparse.places import keep_rest
 from compressors.sparse.regions import Region, add_up, quantiles, regions, split
@@ -92,13 +92,12 @@ class OkTopK(OwnSteps, Sparse):
         Passes over the bucket: reading both and writing one for the sum with the residual, a reading for the selection
         (on a GPU two), one writing to clear the gradient. All else touches chosen entries only.
         """
-        check_bucket(bucket)
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
-        count = self.count(bucket.numel)
+        count, code = self.count(bucket.numel), self.code.of(bucket)
         begins = self.dense_steps and self.own_step(world.step) < self.dense_steps
         if count >= bucket.numel or begins:
-            return (yield from self._dense(bucket, world))
+            return (yield from self.feedback.exchange_all(bucket, world))
         agreed = self._recall(bucket, world, count)
         exact = agreed is None or world.step % self.reevaluate_every == 0
         with phase("select"):
@@ -108,15 +107,15 @@ class OkTopK(OwnSteps, Sparse):
             bounds = yield from _common_bounds(index, bucket, world)
         parts = regions(bounds, residual.numel())
         with phase("encode"):
-            arriving = self.code.rounded(residual.index_select(0, index))
-            messages = split(index, arriving, parts, self.code)
-        messages = yield Route(messages, values=index.numel() * self.code.value_bytes)
+            arriving = code.rounded(residual.index_select(0, index))
+            messages = split(index, arriving, parts, code)
+        messages = yield Route(messages, values=index.numel() * code.value_bytes)
         with phase("decode"):
             mine = parts[world.rank]
-            places, sums = add_up(messages, bucket.grad.zero_()[mine.start : mine.stop], self.code)
+            places, sums = add_up(messages, bucket.grad.zero_()[mine.start : mine.stop], code)
         if exact:
             shown = _share(SHOWN * count, given, world.rank)
-            threshold, given = yield from _common_threshold(sums, count, shown)
+            threshold, given = yield from _common_threshold(sums, count, shown, bucket)
         best = _best(sums, threshold, _share(QUOTA * count, given, world.rank))
         applied, values, given = yield from self._gather(places[best], sums[best], parts, bucket, world)
         self._agree(bucket, count, _Agreed(_moved(threshold, values, count), bounds, given))
@@ -132,13 +131,6 @@ class OkTopK(OwnSteps, Sparse):
         if count >= numel:
             return 4 * numel
         return self.code.expected_bytes(count, numel) + self.code.expected_bytes(-(-count // size), -(-numel // size))
-
-    def _dense(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
-        bucket.grad.copy_(self.feedback.slice(bucket))
-        self.feedback.sent_all(bucket)
-        total = yield Sum(bucket.grad)
-        assert isinstance(total, Tensor)
-        return total.div_(world.size)
 
     def _recall(self, bucket: Bucket, world: ExchangeContext, count: int) -> _Agreed | None:
         """What was agreed on for this bucket, this k and this many ranks; None if nothing was, on all ranks alike.
@@ -195,17 +187,17 @@ class OkTopK(OwnSteps, Sparse):
 
         `places` and `sums` are those of this rank's region.
         """
-        mine = parts[world.rank]
+        mine, code = parts[world.rank], self.code.of(bucket)
         with phase("encode"):
-            arriving = self.code.rounded(sums)
-            if self.code.values != "fp32":  # what rounding cuts off waits with the owner
+            arriving = code.rounded(sums)
+            if code.values != "fp32":  # what rounding cuts off waits with the owner
                 rest = sums - arriving
                 rest = torch.where(rest.isfinite(), rest, 0.0)
                 self.feedback.slice(bucket).index_add_(0, mine.start + places, rest)
-            message = self.code.encode(places, arriving, mine.stop - mine.start)
-        messages = yield Gather(message, values=places.numel() * self.code.value_bytes)
+            message = code.encode(places, arriving, mine.stop - mine.start)
+        messages = yield Gather(message, values=places.numel() * code.value_bytes)
         with phase("decode"):
-            entries = [self.code.decode(m, p.stop - p.start) for m, p in zip(messages, parts, strict=True)]
+            entries = [code.decode(m, p.stop - p.start) for m, p in zip(messages, parts, strict=True)]
             index = torch.cat([index + part.start for (index, _), part in zip(entries, parts, strict=True)])
             return index, torch.cat([values for _, values in entries]), [index.numel() for index, _ in entries]
 
@@ -227,9 +219,12 @@ def _common_bounds(index: Tensor, bucket: Bucket, world: ExchangeContext) -> Gen
     return (total // world.size).tolist()
 
 
-def _common_threshold(sums: Tensor, count: int, shown: int) -> Generator[Request, Any, tuple[float, list[int]]]:
+def _common_threshold(
+    sums: Tensor, count: int, shown: int, bucket: Bucket
+) -> Generator[Request, Any, tuple[float, list[int]]]:
     """The threshold that `count` of the regions' `shown` largest sums lie above, and how many of each region do."""
-    magnitudes = yield Gather(sums[top_k(sums, min(shown, count))].abs())
+    messages = yield Gather(bucket.narrow(sums[top_k(sums, min(shown, count))].abs()))
+    magnitudes = [each.to(sums.dtype) for each in messages]
     threshold = floor_of(torch.cat(magnitudes), count)
     return threshold, [above(each, threshold).numel() for each in magnitudes]
 

@@ -9,7 +9,8 @@ Q is the start of the next step. Sums are all that is exchanged: no more bytes w
 
 import torch
 
-from compressors.lowrank.base import LowRank, dense_average
+from compressors.common.dense import dense_average
+from compressors.lowrank.base import LowRank
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket
@@ -47,7 +48,7 @@ class PowerSGD(LowRank):
         """Two sums. Passes over the whole bucket: M is made, read twice, lessened, and the result written."""
         grad, plan = bucket.grad, self.plan(bucket, world)
         if plan is None:
-            return (yield from dense_average(bucket, world))
+            return (yield from dense_average(bucket, grad, world.size))
         with phase("update"):
             basis = self.basis(plan.right, world, grad.device)
             message, lefts = plan.message(grad, plan.left)
@@ -55,16 +56,17 @@ class PowerSGD(LowRank):
             for run, right, left in zip(plan.runs, basis, lefts, strict=True):
                 matrices.append(self.take_in(bucket, run, world))
                 torch.bmm(right, matrices[-1].mT, out=left)
-        total = yield Sum(message)
+        total = yield Sum(bucket.narrow(message))
         with phase("select"):
-            lefts = plan.left.orthonormal(plan.settle(total, grad, world.size))
+            lefts = plan.left.orthonormal(plan.settle(total.to(grad.dtype), grad, world.size))
             packed = grad.new_empty(plan.right.numel)
             for matrix, left, right in zip(matrices, lefts, plan.right.runs(packed), strict=True):
                 torch.bmm(left, matrix, out=right)
-                self.hold_back(matrix, left, right, world)
-        average = yield Sum(packed)
+                self.hold_back(matrix, left, bucket.arriving(right), world)
+        total = yield Sum(bucket.narrow(packed))
         with phase("decode"):
-            self.keep(plan.right, average.div_(world.size))
+            average = total.to(grad.dtype).div_(world.size)
+            self.keep(plan.right, average)
             for run, left, right in zip(plan.runs, lefts, plan.right.runs(average), strict=True):
                 self.write(bucket, run, left, right)
         return grad

@@ -15,7 +15,6 @@ from torch.nn.functional import pad
 
 from compressors.bits.narrow import SCALE_BYTES, Form, message_bytes, quantised, restored
 from compressors.common.feedback import Feedback
-from compressors.sparse.base import check_bucket
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket
@@ -56,7 +55,6 @@ class QuantisedSum(Method):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """A route for each stage, then one gather."""
-        check_bucket(bucket)
         stages = self._stages(world.rank, world.size)
         with phase("update"):
             waiting = self.feedback.accumulate(bucket, world) if self.feedback else bucket.grad

@@ -8,7 +8,7 @@ is named by the run's seed, the step and the bucket, so every rank makes it for 
 import torch
 from torch import Tensor
 
-from compressors.sparse.base import Sparse, check_bucket
+from compressors.sparse.base import Sparse
 from compressors.sparse.encoding import Values
 from compressors.sparse.gaps import places_of
 from compressors.sparse.places import keep_rest, poisoned, write_average
@@ -46,8 +46,7 @@ class RandomK(Sparse):
         Passes over the bucket: reading both and writing one for the sum with the residual, a reading to see that all is
         finite, one writing of the average.
         """
-        check_bucket(bucket)
-        grad = bucket.grad
+        grad, code = bucket.grad, self.code.of(bucket)
         count, numel = self.count(bucket.numel), bucket.numel
         with phase("update"):
             offered = self.feedback.accumulate(bucket, world) if self.error_feedback else grad
@@ -55,8 +54,8 @@ class RandomK(Sparse):
             drawn = draw(numel, count, world.shared_rng("randomk", bucket.start)).to(grad.device)
             index = places_of(bucket).at(drawn)
         with phase("encode"):
-            arriving = self.code.rounded(offered.index_select(0, index))
-            values = poisoned(arriving, offered).to(self.code.dtype)
+            arriving = code.rounded(offered.index_select(0, index))
+            values = poisoned(arriving, offered).to(code.dtype)
             if self.error_feedback:
                 keep_rest(offered, index, arriving)
         total = yield Sum(values)

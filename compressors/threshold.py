@@ -11,7 +11,7 @@ How much travels depends on the model and the moment: a rank may send nothing.
 import math
 
 from compressors.common.feedback import Feedback
-from compressors.sparse.base import average_of, check_bucket
+from compressors.sparse.base import average_of
 from compressors.sparse.encoding import Indices, SparseCode, Values
 from compressors.sparse.places import keep_rest
 from compressors.sparse.thresholds import above
@@ -53,8 +53,7 @@ class Threshold(Method):
         Passes over the bucket: reading both and writing one for the sum with the residual, a reading for the selection
         (on a GPU two), one writing to clear the gradient.
         """
-        check_bucket(bucket)
-        grad, numel = bucket.grad, bucket.grad.numel()
+        grad, numel, code = bucket.grad, bucket.grad.numel(), self.code.of(bucket)
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
         with phase("select"):
@@ -64,12 +63,12 @@ class Threshold(Method):
         if world.measuring:
             self.measures.ratio("density", index.numel(), bucket.numel)
         with phase("encode"):
-            arriving = self.code.rounded(residual.index_select(0, index))
+            arriving = code.rounded(residual.index_select(0, index))
             keep_rest(residual, index, arriving)
-            message = self.code.encode(index, arriving, numel)
-        messages = yield Gather(message, values=index.numel() * self.code.value_bytes)
+            message = code.encode(index, arriving, numel)
+        messages = yield Gather(message, values=index.numel() * code.value_bytes)
         with phase("decode"):
-            return average_of(grad, [self.code.decode(each, numel) for each in messages], world.size)
+            return average_of(grad, [code.decode(each, numel) for each in messages], world.size)
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """A value and an index for each entry that is sent, whose number is a guess."""

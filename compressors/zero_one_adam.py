@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from compressors.bits.onebit_sum import SERVED, onebit_average, onebit_bytes
+from compressors.common.dense import dense_average
 from compressors.common.intervals import Intervals
 from compressors.common.lion import betas
 from compressors.common.own_steps import OwnSteps
 from compressors.common.shared import shared_slice
-from compressors.sparse.base import check_bucket
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.error_memory import RESIDUAL, ErrorMemory
@@ -28,8 +28,8 @@ class ZeroOneAdam(OwnSteps):
     """Dense steps, which update the variance, become rare; the others sum one bit; late in a run few steps sum at all.
 
     beta1, beta2, eps  Adam's
-    kappa              dense steps at each distance: the first `kappa` follow each other, then come as many two steps
-                       apart, four, and so on
+    kappa              dense steps at each distance: the first kappa + 1 follow each other, then they come two steps
+                       apart, four, and so on, `kappa` at each distance
     freeze_step        no dense step from this one on: the variance is frozen
     double_every       from `freeze_step` on a sum closes an interval of one step; after so many steps of two, then four
     longest            steps of the longest interval; 1: every step ends with a sum
@@ -74,11 +74,10 @@ class ZeroOneAdam(OwnSteps):
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
         """A sum of the gradient; or a route and a gather of bits; or a sum of one number."""
-        check_bucket(bucket)
         momentum, variance = (shared_slice(self.shared, name, bucket) for name in ("momentum", "variance"))
         step = self.own_step(world.step)
         if self.intervals.is_dense(step):
-            average = (yield Sum(bucket.grad)).div_(world.size)
+            average = yield from dense_average(bucket, bucket.grad, world.size)
             with phase("decode"):
                 variance.mul_(self.beta2).addcmul_(average, average, value=1 - self.beta2)
                 momentum.lerp_(average, 1 - self.beta1)

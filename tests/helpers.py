@@ -15,7 +15,7 @@ from wirebench.comm.local import LocalHub
 from wirebench.comm.metered import Metered
 from wirebench.exchange.driver import Steps, advance, run
 from wirebench.gradient.flat import Bucket, Layer
-from wirebench.gradient.requests import Gather, Merge, Reduce, Request, Route, Sum, payload
+from wirebench.gradient.requests import Combine, Gather, Merge, Reduce, Request, Route, Sum, payload
 from wirebench.topology.tree import Topology
 
 Exchanges = Sequence[Generator[Request, Any, Tensor]]
@@ -85,10 +85,13 @@ def _copy(request: Request) -> Request:
 
 
 def _answer(requests: Sequence[Request], rank: int) -> Tensor | list[Tensor] | None:
-    """What `rank` gets."""
+    """What `rank` gets; of a merge rank 0 alone accounts, so that what all ranks have noted can be summed."""
     tensors = [(r.parts[rank] if isinstance(r, Route) else payload(r)).clone() for r in requests]
     assert len({tensor.dtype for tensor in tensors}) == 1, "the ranks hand over different dtypes"
-    first = requests[0]
+    first = requests[rank]
+    combine: Combine = Tensor.add_
+    if isinstance(first, Merge):
+        combine = first.combine if rank or first.accounting is None else first.accounting
     if isinstance(first, Gather | Route):
         assert all(tensor.dim() == 1 for tensor in tensors), "only vectors are gathered and routed"
         assert not isinstance(first, Route) or len(first.parts) == len(requests), "every rank has a part"
@@ -96,7 +99,7 @@ def _answer(requests: Sequence[Request], rank: int) -> Tensor | list[Tensor] | N
     total = tensors[0]
     for tensor in tensors[1:]:
         assert not isinstance(first, Sum | Reduce) or tensor.shape == total.shape, "the ranks sum different shapes"
-        total = (first.accounting or first.combine)(total, tensor) if isinstance(first, Merge) else total.add_(tensor)
+        total = combine(total, tensor)
     return None if rank and isinstance(first, Reduce) else total
 
 

@@ -14,6 +14,7 @@ from wirebench.gradient.requests import Sum
 class Cast(Method):
     """The gradient cast to `dtype`, summed in it on the wire, divided in the gradient's own type."""
 
+    any_dtype = True
     dtype: ClassVar[torch.dtype]
 
     def exchange(self, bucket: Bucket, world: ExchangeContext) -> Exchange:

@@ -4,8 +4,11 @@ import torch
 from torch import Tensor
 
 from wirebench.gradient.context import ExchangeContext
+from wirebench.gradient.contract import Exchange
 from wirebench.gradient.error_memory import RESIDUAL, VELOCITY, ErrorMemory
 from wirebench.gradient.flat import Bucket
+from wirebench.gradient.phases import phase
+from wirebench.gradient.requests import Sum
 
 
 class Feedback(ErrorMemory):
@@ -65,13 +68,36 @@ class Feedback(ErrorMemory):
         if self.momentum and self.masking:
             self.slice(bucket, VELOCITY).index_fill_(0, index, 0)
 
+    def sent_narrow(self, bucket: Bucket, index: Tensor) -> None:
+        """The places `index` (int64) of v were sent in the wire's dtype (Bucket.narrow)."""
+        kept = None
+        if bucket.wire_dtype is not None:
+            exact = self.slice(bucket).index_select(0, index)
+            kept = (exact - bucket.arriving(exact)).nan_to_num_(0.0, 0.0, 0.0)
+        self.sent(bucket, index, kept)
+
     def sent_all(self, bucket: Bucket) -> None:
         """All of v was sent. u goes on, with masking too: this is a step of dense momentum SGD."""
         self.slice(bucket).zero_()
 
+    def exchange_all(self, bucket: Bucket, world: ExchangeContext) -> Exchange:
+        """One sum of all of v, which is the average then; what rounding to the wire's dtype cuts off stays in v."""
+        with phase("encode"):
+            residual = self.slice(bucket)
+            if bucket.wire_dtype is None:
+                message = bucket.grad.copy_(residual)
+                self.sent_all(bucket)
+            else:
+                message = bucket.narrow(residual)
+                residual.sub_(message).nan_to_num_(0.0, 0.0, 0.0)
+        total = yield Sum(message)
+        assert isinstance(total, Tensor)
+        return total.to(bucket.grad.dtype).div_(world.size)
+
     def _clip(self, bucket: Bucket, size: int) -> None:
         """Scale the gradient down to the limit of one of `size` ranks."""
-        assert len(bucket.layers) == len(bucket.model or bucket.layers), "clip needs the whole model in one bucket"
+        model = bucket.model or bucket.layers
+        assert bucket.numel == sum(layer.numel for layer in model), "clip needs the whole model in one bucket"
         limit = self.clip / size**0.5
         norm = torch.linalg.vector_norm(bucket.grad)
         # A tensor, so that the host need not wait for a GPU. A gradient that is not finite is not scaled: its infinity

@@ -21,5 +21,5 @@ def shared_slice(shared: dict[str, Tensor], name: str, bucket: Bucket) -> Tensor
             f"compressor: the saved {name} covers {flat.numel()} elements, but this run's model has {numel}; "
             "resume with the same model"
         )
-    shared[name] = flat = flat.to(grad.device)  # checkpoints are read to the CPU
+    shared[name] = flat = flat.to(grad)  # checkpoints are read to the CPU
     return flat[bucket.start : bucket.stop]

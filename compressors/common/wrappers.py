@@ -1,12 +1,14 @@
 """Wrappers around any compressor: what is compressed, and how strongly at the start."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from compressors.common.dense import dense_average
 from compressors.common.feedback import Feedback
 from compressors.sparse.gaps import joined
 from wirebench.errors import UserError
@@ -15,7 +17,6 @@ from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Bucket, Layer
 from wirebench.gradient.phases import phase
-from wirebench.gradient.requests import Sum
 
 BYTES_PER_ELEMENT = 4
 VELOCITY_KEY = "shared.dense_velocity"
@@ -33,7 +34,7 @@ class Wrapper(Method):
         self.voters, self.divides = inner.voters, inner.divides
         self.density, self.memory, self.measures = inner.density, inner.memory, inner.measures
         self.reads_weights, self.makes_update = inner.reads_weights, inner.makes_update
-        self.usual_step = inner.usual_step
+        self.usual_step, self.any_dtype = inner.usual_step, inner.any_dtype
 
     def wire_bytes(self, numel: int, size: int) -> int:
         """The inner method's bytes, after a warm-up: that is in most of the run."""
@@ -129,13 +130,13 @@ class DenseBelow(Wrapper):
         split = self._split(bucket)
         part = split.part(bucket)
         if part is None and not self.owns_momentum:
-            return (yield from _average(bucket.grad, world.size))
+            return (yield from dense_average(bucket, bucket.grad, world.size))
         dense = [bucket.grad[piece] for piece in split.dense]
         if not dense and part is not None:
             return (yield from self.inner.exchange(part, world))
         with phase("encode"):
             message = torch.cat(dense)
-        average = yield from _average(message, world.size)
+        average = yield from dense_average(bucket, message, world.size)
         with phase("decode"):
             average = self._with_momentum(average, split)
             for piece in dense:
@@ -221,7 +222,8 @@ class _Split(NamedTuple):
         if not self.layers:
             return None
         place = slice(self.layers[0].start - bucket.start, self.layers[-1].stop - bucket.start)
-        return Bucket(bucket.index, bucket.grad[place], bucket.param[place], self.layers, self.model)
+        grad, param = bucket.grad[place], bucket.param[place]
+        return replace(bucket, grad=grad, param=param, layers=self.layers, model=self.model)
 
 
 def _split(layers: tuple[Layer, ...], model: tuple[Layer, ...], limit: int) -> _Split:
@@ -237,9 +239,3 @@ def _split(layers: tuple[Layer, ...], model: tuple[Layer, ...], limit: int) -> _
 
 def _is_dense(layer: Layer, limit: int) -> bool:
     return layer.ndim <= 1 or layer.numel < limit
-
-
-def _average(dense: Tensor, size: int) -> Exchange:
-    total = yield Sum(dense)
-    assert isinstance(total, Tensor)
-    return total.div_(size)

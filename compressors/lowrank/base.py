@@ -10,9 +10,8 @@ from compressors.common.own_steps import OwnSteps
 from compressors.lowrank.factors import Pack, Place, Plan, Run, plan_of
 from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
-from wirebench.gradient.contract import Exchange, Keeps, Method
+from wirebench.gradient.contract import Keeps, Method
 from wirebench.gradient.flat import Bucket
-from wirebench.gradient.requests import Sum
 from wirebench.utils.rng import generator
 
 
@@ -148,13 +147,6 @@ class LowRank(OwnSteps, Factored):
     def basis(self, pack: Pack, world: ExchangeContext, device: torch.device) -> list[Tensor]:
         """For each run orthonormal rows, as many as the rank: a basis of the last factors, or of a draw."""
         return pack.orthonormal(self.start(pack, world, device))
-
-
-def dense_average(bucket: Bucket, world: ExchangeContext) -> Exchange:
-    """The exchange of a bucket that is sent dense: one sum."""
-    total = yield Sum(bucket.grad)
-    assert isinstance(total, Tensor)
-    return total.div_(world.size)
 
 
 def _subtract(matrices: Tensor, left: Tensor, right: Tensor) -> None:

@@ -87,11 +87,16 @@ class Sketched(Method):
             return math.ceil(numel * self.columns / model_numel)
         return math.ceil(self.columns_per_entry * self.entries(numel, model_numel))
 
-    def is_dense(self, numel: int, model_numel: int) -> bool:
-        """Whether a bucket's table and values would not be fewer than its elements, or all entries are wanted."""
+    def is_dense(self, numel: int, model_numel: int, value_bytes: int = BYTES_PER_FLOAT) -> bool:
+        """Whether a bucket's table, of fp32, and values would not be smaller than itself, or all entries are wanted."""
         entries = self.entries(numel, model_numel)
-        numbers = self.rows * self.width(numel, model_numel) + self.values_per_entry * entries
-        return numbers >= numel or entries >= numel
+        table = BYTES_PER_FLOAT * self.rows * self.width(numel, model_numel)
+        return table + value_bytes * self.values_per_entry * entries >= value_bytes * numel or entries >= numel
+
+    def goes_dense(self, bucket: Bucket) -> bool:
+        """As `is_dense`."""
+        value_bytes = bucket.wire_dtype.itemsize if bucket.wire_dtype else BYTES_PER_FLOAT
+        return self.is_dense(bucket.numel, self.model_numel(bucket), value_bytes)
 
     def sketch_of(self, bucket: Bucket, world: ExchangeContext) -> CountSketch:
         """The bucket's hashes, the same on all ranks; new ones every step with `reseed`."""

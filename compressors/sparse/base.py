@@ -8,7 +8,6 @@ from torch import Tensor
 from compressors.common.feedback import Feedback
 from compressors.sparse.encoding import Indices, SparseCode, Values
 from compressors.sparse.thresholds import Rule, choose
-from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket
@@ -41,15 +40,12 @@ class Sparse(Method):
         """A value and an index for each chosen entry."""
         return self.code.expected_bytes(self.count(numel), numel)
 
-    def take_out(self, bucket: Bucket, index: Tensor) -> Tensor:
+    def take_out(self, bucket: Bucket, index: Tensor, code: SparseCode) -> Tensor:
         """Values of the residual at the ascending places `index`, as they arrive; what rounding cuts off stays."""
         exact = self.feedback.slice(bucket).index_select(0, index)
-        arriving = exact if self.code.values == "fp32" else self.code.rounded(exact)
-        self.feedback.sent(
-            bucket,
-            index,
-            None if arriving is exact else torch.where(arriving.isfinite(), exact - arriving, torch.zeros_like(exact)),
-        )
+        arriving = exact if code.values == "fp32" else code.rounded(exact)
+        kept = None if arriving is exact else (exact - arriving).nan_to_num_(0.0, 0.0, 0.0)
+        self.feedback.sent(bucket, index, kept)
         return arriving
 
 
@@ -68,26 +64,16 @@ class SparseGather(Sparse):
         Passes over the whole bucket: reading both and writing one for the sum with the residual, two readings for the
         selection, one writing to clear the gradient. All else touches chosen entries only, the division too.
         """
-        check_bucket(bucket)
-        grad, numel = bucket.grad, bucket.grad.numel()
+        grad, numel, code = bucket.grad, bucket.grad.numel(), self.code.of(bucket)
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
         with phase("select"):
             index = choose(residual, self.count(bucket.numel), self.selection, world, bucket.start)
         with phase("encode"):
-            message = self.code.encode(index, self.take_out(bucket, index), numel)
-        messages = yield Gather(message, values=index.numel() * self.code.value_bytes)
+            message = code.encode(index, self.take_out(bucket, index, code), numel)
+        messages = yield Gather(message, values=index.numel() * code.value_bytes)
         with phase("decode"):
-            return average_of(grad, [self.code.decode(each, numel) for each in messages], world.size)
-
-
-def check_bucket(bucket: Bucket) -> None:
-    """UserError for a gradient that is not of fp32, which selections and packings need; indices fit into 31 bits."""
-    grad = bucket.grad
-    if grad.dtype != torch.float32:
-        kind = str(grad.dtype).removeprefix("torch.")
-        raise UserError(f"compressor: it takes gradients of float32, not of {kind}; keep the parameters in float32")
-    assert grad.numel() < 2**31, "a bucket has less than 2^31 elements"
+            return average_of(grad, [code.decode(each, numel) for each in messages], world.size)
 
 
 def average_of(grad: Tensor, entries: Sequence[tuple[Tensor, Tensor]], size: int) -> Tensor:

@@ -16,6 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from wirebench.gradient.flat import Bucket
+
 Values = Literal["fp32", "fp16", "bf16"]
 Indices = Literal["int32", "bitmap", "delta"]
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -37,6 +39,10 @@ class SparseCode:
     def value_bytes(self) -> int:
         """Bytes of a value."""
         return self.dtype.itemsize
+
+    def of(self, bucket: Bucket) -> "SparseCode":
+        """The code for a bucket's values: fp32 values of a bfloat16 gradient travel as bf16."""
+        return SparseCode("bf16", self.indices) if bucket.wire_dtype and self.values == "fp32" else self
 
     def rounded(self, values: Tensor) -> Tensor:
         """fp32 `values` as they arrive, fp32. What is too large for fp16 arrives as its largest number."""

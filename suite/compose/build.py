@@ -249,8 +249,12 @@ def _virtual_seconds(settings: Config, worker: Replica) -> list[float]:
 
 
 def _backward_order(settings: Config, model: nn.Module, dataset: data.Dataset, device: torch.device) -> BackwardOrder:
-    """The order in which gradients come, from one pass of a copy over two samples; UserError where it cannot pass."""
-    inputs, labels = probe_batch(dataset, 2, device)
+    """The order in which gradients come, from one pass of a copy over two samples; UserError where it cannot pass.
+
+    Over one where steps have no more: batch normalisation may refuse it.
+    """
+    of_a_pass = settings.data.batch_size // settings.train.accumulation
+    inputs, labels = probe_batch(dataset, min(of_a_pass, 2), device)
 
     def loss_of(probe: nn.Module) -> Tensor:
         return cross_entropy(probe(inputs), labels)

@@ -55,6 +55,11 @@ def test_a_function_makes_a_model(name: str, more: list[str], tmp_path: Path) ->
     [
         ([TOKENS, "model.name=resnet18"], "'resnet18' takes images, and 'mine.letters.Counting' has none"),
         (["data.name=digits", SUCCESSOR], "cannot be trained on what data.name = 'digits' has"),
+        (
+            ["data.name=digits", "model.name=torchvision.models.shufflenet_v2_x0_5", "model.num_classes=10",
+             "train.accumulation=4"],
+            "cannot be trained on what data.name = 'digits' has, float32 of shape (1, 3, 8, 8): Expected more than 1",
+        ),
         ([TOKENS, "model.name=mine.letters.Nothing"], "module 'mine.letters' has no 'Nothing'"),
         ([TOKENS, "model.name=mine.letters.small", "model.width=3"], "'mine.letters.small' has no such option"),
         ([TOKENS, SUCCESSOR, "train.channels_last=true"], "train.channels_last"),

@@ -45,6 +45,7 @@ def wrong_kinds_are_refused(sync: Sync, other: torch.optim.Optimizer) -> None:
     """other: of another model"""
     things: Any = None, 3
     says("needs the optimizer, not a NoneType", lambda: sync.step(things[0]))
+    says("LBFGS needs a closure", lambda: sync.step(torch.optim.LBFGS(network().parameters())))
     says("must be a torch.nn.Module, not a int", lambda: wirebench.profile(things[1]))
     says("batch_size: needs a number of samples", lambda: wirebench.profile(network(), things[0]))
     build = compressors.build("none"), schedulers.build("wfbp")

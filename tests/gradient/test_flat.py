@@ -109,16 +109,62 @@ def test_the_order_names_every_parameter_once(order):
         FlatGradient(mlp(), order)
 
 
-def test_parameters_of_several_dtypes_are_refused():
-    model = mlp()
-    model[2].double()
-    with pytest.raises(UserError, match=r"one dtype, but it has float32 \(0.weight\), float64 \(2.weight\)"):
-        FlatGradient(model, ORDER)
+def half_on_meta() -> nn.Module:
+    """Two devices are at hand everywhere, but on one of them there are no data: what is asked for is its place."""
+    return nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2, device="meta"))
 
 
-def test_a_model_without_parameters_is_refused():
-    with pytest.raises(UserError, match="no trainable parameter"):
-        FlatGradient(nn.ReLU(), [])
+def with_sparse_gradient() -> nn.Module:
+    model = nn.Sequential(nn.Embedding(5, 4, sparse=True), nn.Linear(4, 2))
+    model(torch.arange(3)).sum().backward()
+    return model
+
+
+def complex_bias() -> nn.Module:
+    model = nn.Linear(4, 2)
+    model.phase = nn.Parameter(torch.zeros(2, dtype=torch.complex64))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: nn.ReLU(), "it has no trainable parameter"),
+        (lambda: mlp().requires_grad_(False), "it has no trainable parameter"),
+        (
+            lambda: nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2).double()),
+            r"must be of one dtype, but it has float32 \(0.weight\), float64 \(1.weight\)",
+        ),
+        (complex_bias, "phase must be of real numbers, not of complex64"),
+        (lambda: nn.Sequential(nn.LazyLinear(3)), "0.weight has no shape yet"),
+        (half_on_meta, r"1.weight has no data \(device meta\)"),
+        (with_sparse_gradient, "the gradient of 0.weight is sparse"),
+    ],
+)
+def test_a_model_without_a_flat_gradient_is_refused_by_the_name_of_a_parameter(make, said):
+    model = make()
+    with pytest.raises(UserError, match=f"^model: .*{said}[^\n]*$"):
+        FlatGradient(model, [name for name, p in model.named_parameters() if p.requires_grad])
+
+
+def test_a_trial_pass_shows_gradients_that_are_sparse():
+    model = nn.Sequential(nn.Embedding(5, 4, sparse=True), nn.Linear(4, 2))
+    with pytest.raises(UserError, match=r"the gradient of 0\.weight is sparse"):
+        backward_order(model, lambda probe: probe(torch.arange(3)).sum())
+
+
+def test_layers_without_elements_are_laid_out_and_take_no_room():
+    model = nn.Linear(4, 2)
+    model.nothing, model.scale = nn.Parameter(torch.empty(0, 4)), nn.Parameter(torch.tensor(2.0))
+    flat = FlatGradient(model, ["nothing", "weight", "scale", "bias"])
+    assert [(layer.start, layer.stop, layer.rows) for layer in flat.layers] == [
+        (0, 0, 1),
+        (0, 8, 2),
+        (8, 9, 1),
+        (9, 11, 2),
+    ]
+    assert model.nothing.shape == flat.views[0].shape == (0, 4) and model.scale.item() == 2
+    assert flat.bucket(0, range(1)).grad.numel() == 0
 
 
 def test_a_bucket_is_a_slice():

@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 
+from wirebench.errors import UserError
 from wirebench.training.loss import cross_entropy, logits_of
 
 LABELS = torch.tensor([0, 2])
@@ -14,6 +15,12 @@ UNIFORM = torch.zeros(2, 4)
 def test_logits_of_both_forms():
     assert logits_of(UNIFORM) is UNIFORM
     assert logits_of((UNIFORM, [torch.ones(2, 4)])) is UNIFORM
+
+
+@pytest.mark.parametrize("output", [{"logits": UNIFORM}, (UNIFORM,), (UNIFORM, UNIFORM), [UNIFORM, []], None])
+def test_another_output_is_refused(output):
+    with pytest.raises(UserError, match=rf"its output is a {type(output).__name__}; it must be logits, or a tuple"):
+        cross_entropy(output, LABELS)
 
 
 def test_plain_value():

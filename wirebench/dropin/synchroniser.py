@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from wirebench import collectives
 from wirebench.collectives.plan import Collective
 from wirebench.comm.attach import attach
-from wirebench.dropin import optimizer_watch
+from wirebench.dropin import optimizer_watch, usage
 from wirebench.dropin.assembly import UPDATES_ITSELF, collective_name
 from wirebench.dropin.backward_end import BackwardEnd, Marks, marks
 from wirebench.dropin.meter import Meter
@@ -131,8 +131,7 @@ class Sync:
         """
         if (scaler is None) != (self._scaler is None):
             raise UserError("sync.step: pass the scaler to synchronise(..., scaler=) and to step, or to neither")
-        if not hasattr(optimizer, "param_groups"):
-            raise UserError(f"sync.step: needs the optimizer, not a {type(optimizer).__name__}")
+        usage.refuse_optimizer(optimizer)
         if not self._watch.holds(optimizer):
             raise UserError("sync.step: this optimizer holds no parameter of the model that is synchronised")
         self._average()

@@ -1,5 +1,6 @@
 """Wrong uses of `synchronise` that would let ranks drift apart without a word: each is one line instead."""
 
+import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
@@ -47,6 +48,18 @@ def refuse_kinds(scaler: object, collective: object) -> None:
     if not isinstance(collective, str) and not hasattr(collective, "plan"):
         kind = type(collective).__name__
         raise UserError(f"collective: pass a name, or an object as collectives.build(...) makes one; not a {kind}")
+
+
+def refuse_optimizer(optimizer: object) -> None:
+    """UserError for what is none, and for one that computes gradients within its step: nobody averages these."""
+    if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "step"):
+        raise UserError(f"sync.step: needs the optimizer, not a {type(optimizer).__name__}")
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise UserError(
+            f"sync.step: {type(optimizer).__name__} needs a closure, whose gradients nobody would average; take an "
+            "optimizer whose step() needs none"
+        )
 
 
 def holds(optimizer: Optimizer, parameters: Collection[int]) -> bool:

@@ -4,8 +4,10 @@ wirebench/gradient/contract.py has the whole contract; tests/compressors/test_co
 """
 
 from collections.abc import Generator
+from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from wirebench.errors import UserError
@@ -14,6 +16,8 @@ from wirebench.gradient.contract import Bare, Compressor, Exchange, Method
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.requests import Request
 
+TAKEN = (torch.float32, torch.bfloat16)
+"""What every method takes."""
 PARTS = ("exchange", "wire_bytes", "state_dict", "load_state_dict")
 
 
@@ -43,11 +47,53 @@ def check(compressor: Any) -> None:
 
 
 def exchange(compressor: Compressor, bucket: Bucket, world: ExchangeContext) -> Exchange:
-    """The compressor's exchange of a bucket, checked on the way.
+    """The compressor's exchange of a bucket, of any floating dtype and with layers of any size, checked on the way.
 
-    Yields its requests and returns its average. Raises UserError where it is no generator, yields something else than
-    requests, or returns something else than a tensor of the bucket's shape.
+    Yields its requests and returns the average in the bucket's dtype. A compressor never gets a layer without elements;
+    a bucket of these alone asks for nothing. A bfloat16 gradient comes to it as fp32 (Bucket.wire_dtype) unless it
+    takes any dtype. Raises UserError as `refuse_dtype` does, and where the exchange is no generator, yields something
+    else than requests, or returns something else than a tensor of the bucket's shape.
     """
+    if not bucket.grad.numel():
+        return bucket.grad
+    fitting = _fitting(compressor, bucket)
+    average = yield from _checked(compressor, fitting, world)
+    if fitting is bucket:
+        return average
+    mine = bucket.grad[: average.numel()]
+    if average.data_ptr() != mine.data_ptr():
+        mine.copy_(average)
+    return bucket.grad
+
+
+def refuse_dtype(compressor: Compressor, dtype: torch.dtype) -> None:
+    """UserError for a gradient of a dtype that the compressor does not take."""
+    if dtype not in TAKEN and not (_takes_any(compressor) and dtype.is_floating_point):
+        taken = "real floating dtypes" if _takes_any(compressor) else "float32 or bfloat16"
+        kind = str(dtype).removeprefix("torch.")
+        raise UserError(f"compressor.name: {name_of(compressor)!r} takes gradients of {taken}, not of {kind}")
+
+
+def _takes_any(compressor: Compressor) -> bool:
+    return not isinstance(compressor, Method) or compressor.any_dtype
+
+
+def _fitting(compressor: Compressor, bucket: Bucket) -> Bucket:
+    """The bucket as the compressor gets it: the same one where all layers have elements and it takes the dtype."""
+    dtype = bucket.grad.dtype
+    refuse_dtype(compressor, dtype)
+    if not all(layer.start < layer.stop for layer in bucket.layers):
+        layers = tuple(layer for layer in bucket.layers if layer.numel)
+        piece = slice(layers[0].start - bucket.start, layers[-1].stop - bucket.start)
+        bucket = replace(bucket, grad=bucket.grad[piece], param=bucket.param[piece], layers=layers)
+    if dtype != torch.float32 and not _takes_any(compressor):
+        reads = isinstance(compressor, Method) and compressor.reads_weights
+        param = bucket.param.float() if reads else bucket.param
+        bucket = replace(bucket, grad=bucket.grad.float(), param=param, wire_dtype=dtype)
+    return bucket
+
+
+def _checked(compressor: Compressor, bucket: Bucket, world: ExchangeContext) -> Exchange:
     steps = compressor.exchange(bucket, world)
     if not isinstance(steps, Generator):
         raise broken(compressor, f"its exchange must be a generator that yields requests, and is {_kind(steps)}")

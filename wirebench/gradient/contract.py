@@ -77,6 +77,8 @@ class Method(Compressor):
     divides        it works in groups of so many ranks, which have to divide their number where a run begins; 0: it
                    does not
     reads_weights  its exchange reads `bucket.param`; elsewhere a caller may leave that empty
+    any_dtype      its exchange takes gradients of any floating dtype as they are. Others get fp32: of a bfloat16
+                   gradient an fp32 copy, whose values travel in bfloat16 (Bucket.narrow); fp16 and fp64 are refused
     makes_update   what it returns is the update itself (signs, say), not an average of gradients. It goes with plain
                    SGD, which subtracts it times the rate, and whose weight decay is then decoupled, as in AdamW
     usual_step     a step whose requests are those of most steps of a run: planners and benchmarks look at it
@@ -101,6 +103,7 @@ class Method(Compressor):
     voters: int = 0
     divides: int = 0
     reads_weights: bool = False
+    any_dtype: bool = False
     makes_update: bool = False
     usual_step: int = 0
     density: Any = None  # a method that has one counts with it, and need not declare anew that it is a float
@@ -164,6 +167,7 @@ class Bare(Method):
 
     takes_over = False
     reads_weights = True  # nobody has said that it does not
+    any_dtype = True
 
     def __init__(self, inner: Compressor) -> None:
         super().__init__()

@@ -15,7 +15,10 @@ RESIDUAL, VELOCITY = "residual", "velocity"
 
 
 class ErrorMemory:
-    """Named memories, each as long as the flat gradient and like it in dtype and device; zero at first.
+    """Named memories, each as long as the flat gradient; zero at first.
+
+    They are like the buckets that a method gets in dtype and device: fp32 also where the model's gradient is bfloat16
+    (conformance.exchange), whose 8 bits would lose what is small against what waits already.
 
     `names` are the memories a method has, `residual` (what was not sent yet) by default. Each is allocated when it is
     first read, since only then the size of the model is known.
@@ -39,8 +42,8 @@ class ErrorMemory:
                 f"compressor: the saved {name} covers {flat.numel()} elements, but this run compresses "
                 f"{bucket.model_numel}; resume with the same model and compressor.dense_below"
             )
-        if flat.device != bucket.grad.device:  # checkpoints are read to the CPU
-            flat = self._flat[name] = flat.to(bucket.grad.device)
+        if flat.device != bucket.grad.device or flat.dtype != bucket.grad.dtype:  # checkpoints are read to the CPU
+            flat = self._flat[name] = flat.to(bucket.grad)
         return flat[bucket.start : bucket.stop]
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -6,13 +6,14 @@ is saved, copied, compiled and moved as any other; who needs weights as a vector
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from wirebench.errors import UserError
 
@@ -47,6 +48,7 @@ class Bucket:
     param   the weights, gathered, same shape; empty for a compressor that does not read them
     layers  the layers it covers; their start and stop count from the beginning of the flat gradient
     model   all layers of the model, in the same coordinates (default: the bucket is the whole model)
+    wire_dtype  bfloat16 where the model's gradient is, of which `grad` is an fp32 copy; None: `grad` is the model's own
 
     There are gaps before layers that start on boundaries of memory, and where other layers are sent dense. What a
     compressor returns there is set to 0, or not read.
@@ -57,6 +59,15 @@ class Bucket:
     param: Tensor
     layers: tuple[Layer, ...]
     model: tuple[Layer, ...] = ()
+    wire_dtype: torch.dtype | None = None
+
+    def narrow(self, values: Tensor) -> Tensor:
+        """Values of the gradient as they travel: no wider than the model's own gradient."""
+        return values if self.wire_dtype is None else values.to(self.wire_dtype)
+
+    def arriving(self, values: Tensor) -> Tensor:
+        """fp32 `values` as they arrive, fp32: the same tensor where nothing is rounded."""
+        return values if self.wire_dtype is None else values.to(self.wire_dtype).to(values.dtype)
 
     @property
     def start(self) -> int:
@@ -170,6 +181,7 @@ def backward_order(model: nn.Module, loss_of: Callable[[nn.Module], Tensor]) -> 
     loss_of(model).backward()
     for handle in handles:
         handle.remove()
+    refuse_sparse(dict(model.named_parameters()))
     rest = [name for name, p in model.named_parameters() if p.requires_grad and name not in set(seen)]
     return BackwardOrder(seen + rest[::-1], rest)
 
@@ -196,25 +208,47 @@ def fill(parameters: Sequence[nn.Parameter], flat: Tensor) -> None:
         parameter.copy_(_view(flat, layer, parameter))
 
 
-def check_alike(named: dict[str, nn.Parameter]) -> None:
-    """UserError where there is no trainable parameter, or where they are not all of one real dtype."""
+def check_alike(named: Mapping[str, nn.Parameter]) -> None:
+    """UserError, with a parameter's name, for a model that has no flat gradient.
+
+    All trainable parameters have data of one real dtype on one device; gradients that are there already are dense.
+    """
     if not named:
         raise UserError("model: it has no trainable parameter")
-    dtypes: dict[torch.dtype, str] = {}
     for name, parameter in named.items():
-        dtypes.setdefault(parameter.dtype, name)
-    if len(dtypes) > 1:
-        words = ", ".join(f"{str(dtype).removeprefix('torch.')} ({name})" for dtype, name in dtypes.items())
-        raise UserError(f"model: its parameters must be of one dtype, but it has {words}")
-    dtype = next(iter(dtypes))
-    if not dtype.is_floating_point:
-        raise UserError(f"model: its parameters must be real numbers, but they are {str(dtype).removeprefix('torch.')}")
+        if isinstance(parameter, UninitializedParameter):
+            raise UserError(f"model: {name} has no shape yet; a lazy module gets one in a first forward pass")
+        if parameter.is_meta:
+            raise UserError(f"model: {name} has no data (device meta); load or initialise the model before")
+        if not parameter.dtype.is_floating_point:
+            raise UserError(f"model: {name} must be of real numbers, not of {_word(parameter.dtype)}; see view_as_real")
+    for kind, kinds in (
+        ("dtype", {parameter.dtype: name for name, parameter in list(named.items())[::-1]}),
+        ("device", {parameter.device: name for name, parameter in list(named.items())[::-1]}),
+    ):
+        if len(kinds) > 1:
+            words = ", ".join(f"{_word(each)} ({name})" for each, name in list(kinds.items())[::-1])
+            raise UserError(f"model: its parameters must be of one {kind}, but it has {words}")
+    refuse_sparse(named)
+
+
+def refuse_sparse(named: Mapping[str, nn.Parameter]) -> None:
+    """UserError for a parameter whose gradient is a sparse tensor."""
+    for name, parameter in named.items():
+        if parameter.grad is not None and parameter.grad.layout != torch.strided:
+            raise UserError(
+                f"model: the gradient of {name} is sparse, and averages are of dense ones; set sparse=False"
+            )
+
+
+def _word(kind: object) -> str:
+    return str(kind).removeprefix("torch.")
 
 
 def _lay_out(order: Sequence[str], parameters: Sequence[nn.Parameter]) -> tuple[Layer, ...]:
     layers, start, step = [], 0, _step_of(parameters)
     for name, parameter in zip(order, parameters, strict=True):
-        rows = parameter.shape[0] if parameter.dim() else 1
+        rows = max(parameter.shape[0], 1) if parameter.dim() else 1
         layers.append(Layer(name, start, start + parameter.numel(), parameter.dim(), rows))
         start += -(-parameter.numel() // step) * step
     return tuple(layers)

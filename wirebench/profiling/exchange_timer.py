@@ -17,6 +17,7 @@ from wirebench.comm.peers import gather_bytes
 from wirebench.costmodel.piecewise import Points, spans
 from wirebench.exchange.driver import advance, run
 from wirebench.exchange.lane import Lane
+from wirebench.gradient import conformance
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Compressor
 from wirebench.gradient.flat import Bucket
@@ -47,7 +48,7 @@ def measure_exchange(engine: Engine, lane: Lane, fresh: Callable[[], Compressor]
             # A barrier: all ranks begin at once, so that none is charged with waiting for another.
             engine.communicators[0].all_reduce(torch.zeros(1)).wait()
             begin = time.perf_counter()
-            run([advance(compressor.exchange(bucket, alike), lane.server.serve)])
+            run([advance(conformance.exchange(compressor, bucket, alike), lane.server.serve)])
             if bucket.grad.device.type == "cuda":
                 torch.cuda.synchronize(bucket.grad.device)
             return time.perf_counter() - begin

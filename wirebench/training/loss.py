@@ -14,9 +14,18 @@ Output = Tensor | tuple[Tensor, list[Tensor]]
 _AUXILIARY_WEIGHT = 0.3  # Szegedy et al. 2015, "Going Deeper with Convolutions", section 5
 
 
-def logits_of(output: Output) -> Tensor:
-    """The logits (N, classes) that predict, whatever the model returned beside them."""
-    return output[0] if isinstance(output, tuple) else output
+def logits_of(output: object) -> Tensor:
+    """The logits (N, classes) that predict, whatever the model returned beside them.
+
+    UserError for an output of another form than Output.
+    """
+    match output:
+        case tuple((Tensor() as logits, list() | tuple())):
+            return logits
+        case Tensor():
+            return output
+    kind = f"a {type(output).__name__}"
+    raise UserError(f"model.name: its output is {kind}; it must be logits, or a tuple (logits, [auxiliary logits])")
 
 
 def row_by_row(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,8 +45,8 @@ def cross_entropy(output: Output, labels: Tensor, label_smoothing: float = 0.0) 
     labels           class numbers, int64, shape (N, ...)
     label_smoothing  share of the target that is spread evenly over all classes, in [0, 1]
     """
-    heads = output[1] if isinstance(output, tuple) else []
     logits, targets = row_by_row(logits_of(output).float(), labels)
+    heads = output[1] if isinstance(output, tuple) else []
     loss = F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
     for head in heads:
         logits, targets = row_by_row(head.float(), labels)

@@ -5,18 +5,21 @@ import torch
 from torch import Tensor
 
 from compressors.gtopk import GTopK
-from tests.helpers import LocalEngine, whole
+from tests.helpers import LocalEngine, answer_all, whole
 from wirebench.gradient.context import ExchangeContext
 
 
 def step(ranks: list[GTopK], grads: list[Tensor], collective: str = "tree") -> Tensor:
-    """One exchange of all ranks; the result that they share, times their number."""
+    """One exchange of all ranks; the result that they share, times their number.
+
+    collective  "": no engine, but the plain answers of tests.helpers
+    """
     size = len(ranks)
     exchanges = [
         r.exchange(whole(g.clone()), ExchangeContext(i, size))
         for i, (r, g) in enumerate(zip(ranks, grads, strict=True))
     ]
-    results = LocalEngine(size, collective).answer_all(exchanges)
+    results = LocalEngine(size, collective).answer_all(exchanges) if collective else answer_all(exchanges)
     assert all(torch.equal(result, results[0]) for result in results)
     return results[0] * size
 
@@ -51,8 +54,8 @@ def test_a_partial_sum_that_was_dropped_on_the_way_is_lost_unless_it_is_conserve
 COLLECTIVES = ("native", "ring", "tree", "star", "flexreduce", "recursive_doubling", "halving_doubling", "hierarchical")
 
 
-@pytest.mark.sampled(4)
-@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("collective", ["", *COLLECTIVES])
 @pytest.mark.parametrize("conserve", [False, True])
 def test_given_minus_sent_minus_residual_is_what_is_logged_as_lost(collective, conserve):
     lost_at_all = 0.0

@@ -110,8 +110,3 @@ def test_a_density_outside_its_range_is_the_users_mistake(density):
         UserError, match=r"^compressor(: density lies in \(0, 1\], got |\.density: needs a finite number)"
     ):
         compressors.build("topk", density=density)
-
-
-def test_only_fp32_is_compressed():
-    with pytest.raises(UserError, match="it takes gradients of float32, not of float64"):
-        exchange([TopK()], [torch.zeros(4).double()])
