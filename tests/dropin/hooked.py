@@ -18,14 +18,13 @@ from tests.dropin.misuse import says
 from tests.dropin.own_loop import RATE, network
 from wirebench.comm.launch import end_process
 from wirebench.dropin.comm_hook import CommHook
-from wirebench.dropin.ddp_buckets import DENSE_STEPS
 from wirebench.dropin.hook_job import HookJob
 from wirebench.exchange.driver import Steps
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange
 from wirebench.gradient.flat import Bucket
 
-STEPS, OVERFLOWS, CAP_MB = 24, 9, 0.005
+STEPS, OVERFLOWS, CAP_MB, DENSE_STEPS = 24, 9, 0.005, 2
 
 
 class Hooked:
