@@ -118,7 +118,7 @@ def every_kind_of_request_stays_within_a_group() -> None:
             assert torch.allclose(synchronised(group, "none", collective), plain, atol=1e-6), collective
     for group in groups:
         for name in ("topk", "gtopk", "oktopk", "gs_sgd", "sketched_sgd", "int8", "powersgd"):
-            momentum = {"momentum": 0.0} if compressors.build(name).owns_momentum else {}
+            momentum: Any = {"momentum": 0.0} if compressors.build(name).owns_momentum else {}
             assert alike(synchronised(group, name, schedule="sync_easgd", **momentum), group), name
         with hooked(group, "topk", "ring") as model:
             assert alike(steps(model), group)
@@ -127,7 +127,8 @@ def every_kind_of_request_stays_within_a_group() -> None:
 def groups_of_the_users_own_are_made_as_before() -> None:
     """Ours are made by some ranks only, and leave torch's count of groups alone."""
     ones = torch.ones(1)
-    dist.all_reduce(ones, group=dist.new_group())
+    group: Any = dist.new_group()
+    dist.all_reduce(ones, group=group)
     assert ones.item() == 3
 
 
@@ -140,10 +141,9 @@ def only_ranks_of_a_group_take_part() -> None:
 
 
 def ranks_of_a_group_are_named_by_their_numbers_in_the_job() -> None:
-    differs = {"density": 0.01 * RANK} if RANK else {}
     if RANK:
-        parts = compressors.build("topk", **differs), schedulers.build("wfbp")
-        words = "compressor.density is '0.01' on rank 1 but '0.02' on rank 2"
+        parts = compressors.build("topk", density=0.01 * RANK), schedulers.build("wfbp")
+        words = "compressor.density is 0.01 on rank 1 but 0.02 on rank 2"
         says(words, lambda: wirebench.synchronise(network(), *parts, process_group=PAIR))
 
 

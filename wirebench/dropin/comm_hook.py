@@ -7,6 +7,7 @@ kept by place, so the first two or three steps are exchanged dense (DdpBuckets),
 `start_powerSGD_iter`.
 """
 
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -87,6 +88,7 @@ class CommHook:
         self._group, self._make_job, self._facts = group, make_job, facts
         self._job: HookJob | None = None
         self._closed = False
+        self._ddp: Callable[[], Any] = lambda: None
         self._state: Mapping[str, Any] = {}
         # DDP asks a hook for the names of a function.
         self.__name__ = self.__qualname__ = "wirebench_comm_hook"
@@ -113,6 +115,12 @@ class CommHook:
             self._job = self._begin(state, bucket)
         if self._job.failed is not None:
             raise self._job.failed
+        ddp = self._ddp()
+        if ddp is not None and ddp._join_config.enable and not ddp._divide_by_initial_world_size:
+            raise UserError(
+                "comm_hook: averages over all ranks of the group, with or without inputs left; take join() with "
+                "divide_by_initial_world_size=True"
+            )
         future = self._job.start(bucket, self.epoch)
         if bucket.is_last():
             after_backward(self._job.check)
@@ -131,6 +139,8 @@ class CommHook:
             raise UserError("comm_hook: cannot find the model's process group; pass it: comm_hook(process_group=)")
         if group is None and ddp is not None:
             group = ddp.process_group
+        if ddp is not None:
+            self._ddp = weakref.ref(ddp)
         named = dict(enumerate(bucket.parameters())) if ddp is None else dict(ddp.module.named_parameters())
         facts = {**self._facts, **tensors_of({str(name): each for name, each in named.items()}, "parameters")}
         return self._make_job(facts, bucket.buffer().device, group, self._state)

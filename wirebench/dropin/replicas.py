@@ -40,16 +40,19 @@ def make_alike(engine: Engine, model: nn.Module, parts: Mapping[str, Any]) -> No
 
 
 def agree(engine: Engine, maker: str, facts: Mapping[str, Any]) -> None:
-    """UserError on every rank, which names rank and key, unless all ranks have the same facts."""
+    """UserError on every rank, which names rank and key, unless all ranks have the same facts; it ends the engine."""
     called = [peer.rank if peer.called is None else peer.called for peer in engine.peers]
-    agree_on(engine.communicators[0], f"{maker}: the ranks' jobs differ", facts, called)
+    try:
+        agree_on(engine.communicators[0], f"{maker}: the ranks' jobs differ", facts, called)
+    except UserError:
+        for closer in engine.closers:
+            closer()
+        raise
 
 
-def parts_of(
-    scaler: torch.amp.GradScaler | None, seed: int, warmup_steps: int, **parts: object
-) -> dict[str, str | int | bool]:
+def parts_of(scaler: torch.amp.GradScaler | None, seed: int, warmup_steps: int, **parts: object) -> dict[str, Any]:
     """What an exchange is made of, and the options of each part, by name: `compressor`, `compressor.density`."""
-    facts: dict[str, str | int | bool] = {"seed": seed, "warmup_steps": warmup_steps}
+    facts: dict[str, Any] = {"seed": seed, "warmup_steps": warmup_steps}
     facts["scaler"] = "none" if scaler is None or not scaler.is_enabled() else "enabled"
     for kind, part in parts.items():
         facts |= _facts(kind, part)
@@ -58,15 +61,15 @@ def parts_of(
 
 def tensors_of(named: Mapping[str, Tensor], kind: str) -> dict[str, Any]:
     """How many there are of this kind, and what each is: place, shape, dtype, type of device, whether it learns."""
-    return {f"model.{kind}": len(named)} | {
+    return {f"model's number of {kind}": len(named)} | {
         f"model.{name}": f"{kind[:-1]} {place}, {list(each.shape)}, {str(each.dtype).removeprefix('torch.')}, "
         f"{each.device.type}{', learns' * each.requires_grad}"
         for place, (name, each) in enumerate(named.items())
     }
 
 
-def _facts(kind: str, part: object) -> dict[str, str | int | bool]:
-    facts: dict[str, str | int | bool] = {kind: _name(part)}
+def _facts(kind: str, part: object) -> dict[str, Any]:
+    facts: dict[str, Any] = {kind: _name(part)}
     for key, value in options_of(part).items():
         facts |= _facts(f"{kind}.{key}", value) if hasattr(value, "wire_bytes") else {f"{kind}.{key}": _plain(value)}
     return facts
@@ -77,11 +80,9 @@ def _name(part: Any) -> str:
     return name_of(part) if hasattr(part, "wire_bytes") else type(part).__module__
 
 
-def _plain(value: object) -> str | int | bool:
-    if isinstance(value, bool | int | str):
+def _plain(value: object) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, list | tuple):
-        return str([_plain(each) for each in value])
-    if isinstance(value, float) or value is None:
-        return repr(value)
+        return [_plain(each) for each in value]
     return _name(value)  # a part of its own: its address would differ between ranks
