@@ -122,14 +122,20 @@ def _beside(parent: dist.ProcessGroup, backends: str, timeout: timedelta) -> dis
     user's next group would have different names on different ranks.
     """
     c10d: Any = dist.distributed_c10d
-    default, ranks = c10d._get_default_group(), dist.get_process_group_ranks(parent)
+    default, ranks, kinds = c10d._get_default_group(), dist.get_process_group_ranks(parent), dist.Backend(backends)
     _made[parent.group_name] += 1
     name = f"wirebench/{parent.group_name}/{_made[parent.group_name]}"
     # Where the default group is bound to a device, NCCL would split it, for which it wants all of its ranks.
     bound, default.bound_device_id = default.bound_device_id, None
     try:
         made = c10d._new_process_group_helper(
-            len(ranks), dist.get_rank(parent), ranks, backends, c10d._get_default_store(), name, timeout=timeout
+            len(ranks),
+            dist.get_rank(parent),
+            ranks,
+            dist.Backend(backends),
+            c10d._get_default_store(),
+            name,
+            timeout=timeout,
         )
     finally:
         default.bound_device_id = bound
@@ -140,14 +146,14 @@ def _beside(parent: dist.ProcessGroup, backends: str, timeout: timedelta) -> dis
 
 def say_in_one_line() -> None:
     """From now on an error of the suite's that a program does not catch is one line, and decides its exit code."""
-    if sys.excepthook is not _say:
+    if not _before:  # once: a hook that was set later may call ours
         _before.append(sys.excepthook)
         sys.excepthook = _say
 
 
 def _say(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     if not isinstance(error, UserError | PeerLost):
-        return _before[-1](kind, error, trace)
+        return _before[0](kind, error, trace)
     rank = f"rank {dist.get_rank()}: " if dist.is_available() and dist.is_initialized() else ""
     print(line_of(f"error: {rank}{error}"), file=sys.stderr)
     sys.exit(error.exit_code)

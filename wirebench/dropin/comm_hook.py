@@ -103,8 +103,9 @@ class CommHook:
         except Exception as error:
             # DDP gets its bucket as it is, and ends the backward pass in order; else each later one would end in an
             # internal error of PyTorch's.
-            future = Future()
-            future.set_result(bucket.buffer())
+            buffer = bucket.buffer()
+            future = Future(devices=[buffer.device] if buffer.is_cuda else None)
+            future.set_result(buffer)
             after_backward(partial(_throw, error))
         return future
 
