@@ -122,7 +122,7 @@ def _beside(parent: dist.ProcessGroup, backends: str, timeout: timedelta) -> dis
     user's next group would have different names on different ranks.
     """
     c10d: Any = dist.distributed_c10d
-    default, ranks, kinds = c10d._get_default_group(), dist.get_process_group_ranks(parent), dist.Backend(backends)
+    default, ranks = c10d._get_default_group(), dist.get_process_group_ranks(parent)
     _made[parent.group_name] += 1
     name = f"wirebench/{parent.group_name}/{_made[parent.group_name]}"
     # Where the default group is bound to a device, NCCL would split it, for which it wants all of its ranks.
