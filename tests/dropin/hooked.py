@@ -204,17 +204,17 @@ def of_kind(hook: CommHook | None, uses: bool, joins: bool, accumulates: bool, *
 
 def every_kind_of_ddp_averages_as_without_a_hook() -> None:
     """And with a compressor all ranks have the same weights: they begin to compress in the same step."""
-    kinds: tuple[tuple[dict[str, Any], bool, int], ...] = (
-        ({"static_graph": True, "gradient_as_bucket_view": True}, False, 3),
-        ({"find_unused_parameters": True}, True, 3),
-        ({"bucket_cap_mb_list": [1]}, False, 2),
-        ({}, False, 2),
+    kinds: tuple[tuple[dict[str, Any], int], ...] = (
+        ({"static_graph": True, "gradient_as_bucket_view": True}, 3),
+        ({"find_unused_parameters": True}, 3),
+        ({"bucket_cap_mb_list": [1]}, 2),
+        ({}, 2),
     )
-    for options, joins_too, dense in kinds:
+    for options, dense in kinds:
         several = {} if "bucket_cap_mb_list" in options else {"bucket_cap_mb": 0.002}
         if several or "bucket_cap_mb_list" in signature(DistributedDataParallel).parameters:
             uses = "find_unused_parameters" in options
-            for joins, accumulates in ((False, False), (True, False), (False, not options or joins_too)):
+            for joins, accumulates in ((True, False), (False, "static_graph" not in options)):
                 words = {"uses": uses, "joins": joins, "accumulates": accumulates, **options, **several}
                 hook = wirebench.comm_hook(compressors.build("none"))
                 assert torch.allclose(of_kind(hook, **words), of_kind(None, **words), atol=1e-6), words

@@ -94,7 +94,10 @@ def ddp_of(bucket: dist.GradBucket, hook: Callable[..., Any]) -> DistributedData
     alive that have a hook and different groups, and none of them names this one.
     """
     mine = set(map(id, bucket.parameters()))
-    alive: list[Any] = [each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel)]
+    everything = gc.get_objects()
+    # Not by isinstance, which is slow here (DDP is an abstract class) and runs code of objects that stand for others.
+    kinds = {kind for kind in set(map(type, everything)) if DistributedDataParallel in kind.__mro__}
+    alive: list[Any] = [each for each in everything if type(each) in kinds]
     hooked = [each for each in alive if getattr(each, "_comm_hooks", ())]  # one whose making has failed has none
     found = [each for each in hooked if mine.issubset(map(id, each.module.parameters()))]
     named = [each for each in found if any(known is hook for known, _ in each._comm_hooks)]
