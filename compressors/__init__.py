@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from compressors.common.wrappers import DenseBelow, Warmup
-from wirebench.config.plugins import Plugins
+from wirebench.config.plugins import Plugins, note_options, options_of
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Bare, Method
 
@@ -32,9 +32,11 @@ def build(name: str, *, dense_below: int = 0, warmup: Sequence[float] = (), **op
 
     Raises UserError for one that lacks what a compressor must have.
     """
-    compressor = conformance.method_of(PLUGINS.build(name, **options))
+    plugin = PLUGINS.build(name, **options)
+    compressor = conformance.method_of(plugin)
     if warmup:
         compressor = Warmup(compressor, tuple(warmup))
     if dense_below:
         compressor = DenseBelow(compressor, dense_below)
+    note_options(compressor, {**options_of(plugin), "dense_below": dense_below, "warmup": list(warmup)})
     return compressor

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from wirebench.config.plugins import Plugins, check_type, suggest, type_name
+from wirebench.config.plugins import Plugins, check_type, options_of, suggest, type_name
 from wirebench.errors import UserError
 
 SQUARE = '''
@@ -75,6 +75,15 @@ def test_options_are_the_constructors(shapes):
     assert plugins.defaults("square") == {"colour": "red"}
     built = plugins.build("square", given="x", side=2, corners=4)
     assert (built.given, built.side, built.colour, built.corners) == ("x", 2, "red", 4)
+
+
+def test_what_an_object_was_built_with_is_known(shapes):
+    plugins = shapes(square=SQUARE)
+    built = plugins.build("square", given="x", side=2)
+    assert options_of(built) == {"side": 2, "colour": "red", "corners": None}
+    itself = plugins.load("square")("x", side=2)  # an object of the user's own making
+    assert options_of(itself) == {"given": "x", "side": 2, "colour": "red", "corners": None}
+    assert options_of(object()) == {}
 
 
 def test_a_class_without_constructor_takes_no_options(shapes):

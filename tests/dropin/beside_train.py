@@ -25,13 +25,12 @@ from wirebench.comm.launch import end_process
 from wirebench.config import loader
 from wirebench.config.loader import Config, EngineConfig
 from wirebench.dropin.comm_hook import CommHook
-from wirebench.dropin.ddp_buckets import DENSE_STEPS
 from wirebench.training.loss import cross_entropy
 from wirebench.training.optimizers.build import build_optimizer
 from wirebench.training.progress import NullProgress
 from wirebench.training.trainer import Trainer
 
-STEPS, RATE, BATCH, CAP_MB = 6, 0.05, 8, 0.02
+STEPS, DENSE_STEPS, RATE, BATCH, CAP_MB = 6, 2, 0.05, 8, 0.02
 SIZE, CLASSES = 8, 10
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import compressors
 from tests.distributed.forked import fork
-from tests.dropin import hooked
+from tests.dropin import grouped, hooked
 
 
 def test_every_compressor_through_ddp_is_that_of_train_py_to_the_bit(tmp_path: Path) -> None:
@@ -27,3 +27,9 @@ def test_loops_with_a_hook(tmp_path: Path) -> None:
     ended = fork("torch", 2, ["torch"], tmp_path, script="tests/dropin/hooked.py")
     assert ended.code == 0, ended.said
     assert ended.out.split() == [case.__name__ for case in hooked.CASES]
+
+
+def test_exchanges_over_groups_of_ranks(tmp_path: Path) -> None:
+    ended = fork("torch", 3, ["torch"], tmp_path, script="tests/dropin/grouped.py")
+    assert ended.code == 0, ended.said
+    assert ended.out.split() == [case.__name__ for case in grouped.CASES]

@@ -6,16 +6,19 @@ To whom is also left in a folder, for comparison with the links' own counters.
 import json
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from wirebench.comm.base import LENGTH_BYTES, Communicator, Handle, Receive, lengths_go_ahead
 from wirebench.comm.peers import Peer
+from wirebench.errors import PeerLost
 from wirebench.utils.files import write_atomically
+
+Result = TypeVar("Result")
 
 
 class Count(NamedTuple):
@@ -33,13 +36,15 @@ class Count(NamedTuple):
 class Metered:
     """Wraps `communicator` and counts what passes through.
 
-    count    totals
-    sent_to  bytes by the rank they were sent to. Engines do not say where their own calls send to: all of it counts as
-             sent to the next rank, as in a ring
+    count        totals
+    sent_to      bytes by the rank they were sent to. Engines do not say where their own calls send to: all of it counts
+                 as sent to the next rank, as in a ring
+    who_is_gone  names the ranks that are gone, for the message of a PeerLost; None: messages name nobody
     """
 
     def __init__(self, communicator: Communicator) -> None:
         self.communicator = communicator
+        self.who_is_gone: Callable[[], str] | None = None
         self.rank, self.size = communicator.rank, communicator.size
         self.count = Count()
         self.sent_to: Counter[int] = Counter()
@@ -54,21 +59,31 @@ class Metered:
         ahead: Sequence[Receive] = (),
     ) -> Handle:
         """One counted round."""
-        handle = self.communicator.exchange(sends, receives, dtype, lengths_travel, device, ahead)
+        handle = self.named(lambda: self.communicator.exchange(sends, receives, dtype, lengths_travel, device, ahead))
         head = LENGTH_BYTES if lengths_go_ahead(receives, lengths_travel) else 0
         return _MeteredHandle(self, handle, {destination: tensor.nbytes + head for destination, tensor in sends})
 
     def all_reduce(self, tensor: Tensor) -> Handle:
         """Counted sum."""
-        return _MeteredHandle(self, self.communicator.all_reduce(tensor))
+        return _MeteredHandle(self, self.named(lambda: self.communicator.all_reduce(tensor)))
 
     def all_gather(self, tensor: Tensor) -> Handle:
         """Counted gather."""
-        return _MeteredHandle(self, self.communicator.all_gather(tensor))
+        return _MeteredHandle(self, self.named(lambda: self.communicator.all_gather(tensor)))
 
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> Handle:
         """Counted broadcast."""
-        return _MeteredHandle(self, self.communicator.broadcast(tensors, root))
+        return _MeteredHandle(self, self.named(lambda: self.communicator.broadcast(tensors, root)))
+
+    def named(self, call: Callable[[], Result]) -> Result:
+        """What the call returns; its PeerLost names the ranks that are gone, as far as `who_is_gone` can tell."""
+        try:
+            return call()
+        except PeerLost as error:
+            gone = "" if self.who_is_gone is None else self.who_is_gone()
+            if not gone:
+                raise
+            raise PeerLost(f"lost {gone} ({error})") from error
 
 
 class _MeteredHandle:
@@ -78,7 +93,7 @@ class _MeteredHandle:
         self.meter, self.handle, self.sent_to, self.begin = meter, handle, sent_to, time.perf_counter()
 
     def wait(self) -> Any:
-        result = self.handle.wait()
+        result = self.meter.named(self.handle.wait)
         self.wire_bytes = self.handle.wire_bytes
         total, seconds = self.meter.count, time.perf_counter() - self.begin
         self.meter.count = Count(total.wire_bytes + self.wire_bytes, total.calls + 1, total.seconds + seconds)

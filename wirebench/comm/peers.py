@@ -5,14 +5,14 @@ repeating the network's error.
 """
 
 import functools
+import hashlib
 import json
 import os
 import signal
 import socket
 import textwrap
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +24,7 @@ import torch.distributed as dist
 from wirebench.comm import connections
 from wirebench.comm.base import Communicator
 from wirebench.comm.connections import End
+from wirebench.comm.store import within
 from wirebench.errors import PeerLost, UserError
 
 GRACE_SECONDS = 3.0
@@ -40,6 +41,7 @@ STOPPED = "T"
 class Peer:
     """A rank's process: host name and process number.
 
+    rank     within the process group; `called`: within the whole job, where that is another
     ends     its ends of the connections that it and this process had when they met; empty where they cannot be told
     stopped  whether a signal had stopped it when it was missed
     """
@@ -49,9 +51,11 @@ class Peer:
     pid: int
     ends: frozenset[End] = frozenset()
     stopped: bool = field(default=False, compare=False)
+    called: int | None = None
 
     def __str__(self) -> str:
-        return f"rank {self.rank} (pid {self.pid} on {self.host})" + ", which a signal has stopped" * self.stopped
+        rank = self.rank if self.called is None else self.called
+        return f"rank {rank} (pid {self.pid} on {self.host})" + ", which a signal has stopped" * self.stopped
 
 
 @contextmanager
@@ -98,17 +102,21 @@ def _swapped(communicator: Communicator, others: list[int], sends: list[bytes]) 
     return {rank: part.numpy().tobytes() for rank, part in zip(others, parts, strict=True)}
 
 
-def agree_on(communicator: Communicator, what: str, mine: dict[str, Any]) -> None:
-    """Raise UserError on every rank, naming rank and key, unless all ranks bring the same flat dictionary."""
-    texts = gather_bytes(communicator, json.dumps(mine, sort_keys=True).encode())
-    first = json.loads(texts[0])
-    for rank, text in enumerate(texts):
-        other = json.loads(text)
-        for key in sorted(first.keys() | other.keys()):
-            if first.get(key) != other.get(key):
+def agree_on(communicator: Communicator, what: str, mine: Mapping[str, Any], called: Sequence[int] = ()) -> None:
+    """Raise UserError on every rank, naming rank and key, unless all ranks bring the same flat dictionary.
+
+    called  the ranks' numbers in the whole job, by which messages name them; () where these are the communicator's
+    """
+    text = json.dumps(mine, sort_keys=True).encode()
+    if len(set(gather_bytes(communicator, hashlib.sha256(text).digest()))) == 1:
+        return  # without sending the whole, which is long where it describes a model
+    brought, numbers = [json.loads(each) for each in gather_bytes(communicator, text)], called or range(2**31)
+    for rank, other in zip(numbers, brought, strict=False):
+        for key in sorted(brought[0].keys() | other.keys()):
+            if brought[0].get(key) != other.get(key):
                 raise UserError(
-                    f"{what}: {key} is {first.get(key)!r} on rank 0 but {other.get(key)!r} on rank {rank}; "
-                    "all ranks need the same"
+                    f"{what}: {key} is {brought[0].get(key)!r} on rank {numbers[0]} but {other.get(key)!r} on rank "
+                    f"{rank}; all ranks need the same"
                 )
 
 
@@ -260,27 +268,9 @@ class _Book:
     def _ask(self, call: Callable[[dist.Store], Any]) -> Any:
         if self._store is None or self.lost:
             return None
-        answered, answer = _within(ANSWER_SECONDS, functools.partial(call, self._store))
+        answered, answer = within(ANSWER_SECONDS, functools.partial(call, self._store))
         self.lost = not answered
         return answer
-
-
-def _within(seconds: float, call: Callable[[], Any]) -> tuple[bool, Any]:
-    """Whether a call of the store's ends without a RuntimeError within so many seconds, and what it returns.
-
-    The store's own timeout does not count while it waits for an answer: where the host that keeps it is cut off, or its
-    process is stopped, that takes as long as the job's timeout (store.join), which is too long here.
-    """
-    answers: list[Any] = []
-
-    def ask() -> None:
-        with suppress(RuntimeError):
-            answers.append(call())
-
-    thread = threading.Thread(target=ask, name="wirebench-book", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return bool(answers), answers[0] if answers else None
 
 
 def _alive(pid: int) -> bool:

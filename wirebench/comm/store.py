@@ -13,9 +13,11 @@ import json
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 import torch.distributed as dist
@@ -116,3 +118,21 @@ def by_rank_0(agents: dist.Store, rank: int, address: str, one_host: bool, secon
 
 def _prefix(place: Place) -> str:
     return f"wirebench-{place.word}" if place.word else "wirebench"
+
+
+def within(seconds: float, call: Callable[[], Any]) -> tuple[bool, Any]:
+    """Whether a call of the store's ends without a RuntimeError within so many seconds, and what it returns.
+
+    The store's own timeout does not count while it waits for an answer: where the host that keeps it is cut off, or its
+    process is stopped, that takes as long as the job's timeout (store.join), which is too long here.
+    """
+    answers: list[Any] = []
+
+    def ask() -> None:
+        with suppress(RuntimeError):
+            answers.append(call())
+
+    thread = threading.Thread(target=ask, name="wirebench-book", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return bool(answers), answers[0] if answers else None

@@ -12,14 +12,14 @@ from wirebench.comm.peers import reporting_loss
 
 
 class TorchCommunicator:
-    """A rank of the default process group, or of another one with the same ranks in the same order.
+    """A rank of a process group. All ranks that its methods take and return are ranks within the group.
 
     staged  tensors on a GPU travel through host memory: set where the group speaks Gloo only
     group   the process group; None: the default one
     """
 
     def __init__(self, staged: bool = False, group: dist.ProcessGroup | None = None) -> None:
-        self.rank, self.size, self.staged = dist.get_rank(), dist.get_world_size(), staged
+        self.rank, self.size, self.staged = dist.get_rank(group), dist.get_world_size(group), staged
         self.group = group
         self._ahead: list[Any] | None = None
 
@@ -76,7 +76,9 @@ class TorchCommunicator:
     def broadcast(self, tensors: Sequence[Tensor], root: int = 0) -> "TorchHandle":
         """Overwrite with the root's."""
         pairs = [(self._to_wire(tensor), tensor) for tensor in tensors]
-        works = _start(lambda: [dist.broadcast(on_wire, root, self.group, async_op=True) for on_wire, _ in pairs])
+        works = _start(
+            lambda: [dist.broadcast(each, group=self.group, async_op=True, group_src=root) for each, _ in pairs]
+        )
 
         def result() -> None:
             for on_wire, tensor in pairs:
@@ -193,8 +195,8 @@ def _post(
     group: dist.ProcessGroup | None, receives: Sequence[tuple[int, Tensor]], sends: Sequence[tuple[int, Tensor]]
 ) -> list[Any]:
     """Post receives, then sends; nothing travels for an empty tensor, whose length both sides know."""
-    calls = [dist.P2POp(dist.irecv, tensor, src, group) for src, tensor in receives if tensor.numel()]
-    calls += [dist.P2POp(dist.isend, tensor, dst, group) for dst, tensor in sends if tensor.numel()]
+    calls = [dist.P2POp(dist.irecv, each, group=group, group_peer=src) for src, each in receives if each.numel()]
+    calls += [dist.P2POp(dist.isend, each, group=group, group_peer=dst) for dst, each in sends if each.numel()]
     return _start(lambda: dist.batch_isend_irecv(calls)) if calls else []
 
 

@@ -16,6 +16,7 @@ import pkgutil
 import sys
 import types
 import typing
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ from wirebench.config.import_faults import fault
 from wirebench.config.sections import Config
 from wirebench.errors import UserError
 from wirebench.utils.names import suggest
+
+_built: dict[int, dict[str, Any]] = {}
+"""What objects were built with, by their `id`."""
 
 
 class Plugins:
@@ -111,13 +115,16 @@ class Plugins:
 
     def build(self, name: str, /, **options: Any) -> Any:
         """An instance of plugin `name`; a ValueError of its constructor becomes a UserError that names the section."""
-        self.check(name, {key: value for key, value in options.items() if key not in self.fixed})
+        mine = {key: value for key, value in options.items() if key not in self.fixed}
+        self.check(name, mine)
         try:
-            return self.load(name)(**options)
+            made = self.load(name)(**options)
         except UserError:
             raise
         except ValueError as error:
             raise UserError(f"{self.kind}: {error}") from error
+        note_options(made, {key: p.default for key, p in self.options(name).items()} | mine)
+        return made
 
     def given(self, name: str, **fixed: Any) -> dict[str, Any]:
         """Those of the arguments that the suite passes itself which plugin `name` takes."""
@@ -138,6 +145,25 @@ class Plugins:
         except NameError as error:
             raise UserError(f"{self.kind}.name: {name!r} has a type that cannot be read: {error}") from error
         return {key: Any if p.annotation is p.empty else p.annotation for key, p in parameters.items()}
+
+
+def note_options(made: object, options: Mapping[str, Any]) -> None:
+    """Remember what an object was built with, for `options_of`; a type without weak references goes unnoticed."""
+    if type(made).__weakrefoffset__:
+        _built[id(made)] = dict(options)
+        weakref.finalize(made, _built.pop, id(made), None).atexit = False
+
+
+def options_of(made: object) -> dict[str, Any]:
+    """What an object was built with, defaults included, by name.
+
+    Of one that no `build` has made: those arguments of its constructor that it keeps under their own names.
+    """
+    if id(made) in _built:
+        return dict(_built[id(made)])
+    constructor = type(made).__init__
+    names = inspect.signature(constructor).parameters if inspect.isfunction(constructor) else ()
+    return {name: getattr(made, name) for name in names if hasattr(made, name)}
 
 
 @functools.cache

@@ -2,11 +2,12 @@
 
   ddp.register_comm_hook(None, wirebench.comm_hook(compressors.build("topk", density=0.01)))
 
-DDP cuts its buckets anew after the first backward pass, by the order in which gradients came. A compressor's residual
-is kept by place, so the first two steps are exchanged dense, as PowerSGD's own hook does until `start_powerSGD_iter`;
-the second one shows the buckets that stay.
+DDP cuts its buckets anew in one of the first steps, by the order in which gradients came. A compressor's residual is
+kept by place, so the first two or three steps are exchanged dense (DdpBuckets), as PowerSGD's own hook does until
+`start_powerSGD_iter`.
 """
 
+import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -18,8 +19,11 @@ from torch.futures import Future
 
 from wirebench import collectives
 from wirebench.collectives.plan import Collective
+from wirebench.comm.attach import Group, say_in_one_line
 from wirebench.dropin import optimizer_watch
+from wirebench.dropin.ddp_buckets import ddp_of
 from wirebench.dropin.hook_job import HookJob
+from wirebench.dropin.replicas import parts_of, tensors_of
 from wirebench.dropin.usage import mark_state, refuse_kinds, refuse_names, refuse_state
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
@@ -37,8 +41,9 @@ def comm_hook(
     seed: int = 0,
     warmup_steps: int = 10,
     timeout_seconds: float = 60.0,
+    process_group: Group = None,
 ) -> "CommHook":
-    """What `DistributedDataParallel.register_comm_hook` takes, with None as its state.
+    """What `DistributedDataParallel.register_comm_hook` takes, with None or a process group as its state.
 
     compressor  compressors.build(...), or any object with a Compressor's members; one for each model
     collective  a name, collectives.build(...), or "" for the one of the compressor's paper, else the engine's own
@@ -46,21 +51,28 @@ def comm_hook(
     seed        of the draws that all ranks share
     warmup_steps     first steps, which `report` leaves out
     timeout_seconds  after this long without an answer another rank counts as lost
+    process_group    averages are over its ranks; None: the state if that is a group, else the model's own group
+    Raises UserError for parts that are of another kind. Errors of an exchange end the backward pass with their own
+    types: UserError, or PeerLost, which names the rank that is gone.
     """
+    say_in_one_line()
     refuse_names(compressor=compressor)
     refuse_kinds(scaler, collective)
     method = conformance.method_of(compressor)
     if isinstance(collective, str):
         collective = collectives.build(collective or method.collective or "native")
+    facts = parts_of(scaler, seed, warmup_steps, compressor=compressor, collective=collective)
     job = partial(HookJob, method, collective, scaler, seed, warmup_steps, timeout_seconds)
-    return CommHook(method, scaler, job)
+    return CommHook(method, scaler, process_group, job, facts)
 
 
 class CommHook:
     """One model's exchange by DDP's buckets; `comm_hook` makes one.
 
-    make_job  of the gradients' device and the state to go on from, when the first bucket is there
-    epoch  set it where the loop has epochs: a compressor's warm-up goes by them
+    group     to average over; None: that of the model, which the first bucket shows
+    make_job  of what all ranks must have alike, the gradients' device, the group and the state to go on from
+    facts     what all ranks must have alike, by name, without what is known of the model
+    epoch     set it where the loop has epochs: a compressor's warm-up goes by them
     An exchange runs in a thread of its own, in the order of the buckets, and its future is completed there.
     """
 
@@ -68,11 +80,15 @@ class CommHook:
         self,
         compressor: Method,
         scaler: torch.amp.GradScaler | None,
-        make_job: Callable[[torch.device, Mapping[str, Any]], HookJob],
+        group: Group,
+        make_job: Callable[[Mapping[str, Any], torch.device, Group, Mapping[str, Any]], HookJob],
+        facts: Mapping[str, Any],
     ) -> None:
         self.compressor, self.epoch = compressor, 0
-        self._make_job = make_job
+        self._group, self._make_job, self._facts = group, make_job, facts
         self._job: HookJob | None = None
+        self._closed = False
+        self._ddp: Callable[[], Any] = lambda: None
         self._state: Mapping[str, Any] = {}
         # DDP asks a hook for the names of a function.
         self.__name__ = self.__qualname__ = "wirebench_comm_hook"
@@ -81,14 +97,58 @@ class CommHook:
     def __call__(self, state: object, bucket: dist.GradBucket = _NO_BUCKET, *shards: object) -> Future[Tensor]:
         """Start the exchange of a bucket; the future's value is the average over ranks."""
         if not isinstance(bucket, dist.GradBucket):
-            raise _of_fsdp()
+            raise _not_of_ddp(bucket)
+        try:
+            future = self._start(state, bucket)
+        except Exception as error:
+            # DDP gets its bucket as it is, and ends the backward pass in order; else each later one would end in an
+            # internal error of PyTorch's.
+            buffer = bucket.buffer()
+            future = Future(devices=[buffer.device] if buffer.is_cuda else None)
+            future.set_result(buffer)
+            after_backward(partial(_throw, error))
+        return future
+
+    def _start(self, state: object, bucket: dist.GradBucket) -> Future[Tensor]:
+        if self._closed:
+            raise UserError("comm_hook: it is closed, and DDP still calls it; make the DDP model and its hook anew")
         if self._job is None:
-            self._job = self._make_job(bucket.buffer().device, self._state)
-        return self._job.start(bucket, self.epoch)
+            self._job = self._begin(state, bucket)
+        if self._job.failed is not None:
+            raise self._job.failed
+        ddp = self._ddp()
+        if ddp is not None and ddp._join_config.enable and not ddp._divide_by_initial_world_size:
+            raise UserError(
+                "comm_hook: averages over all ranks of the group, with or without inputs left; take join() with "
+                "divide_by_initial_world_size=True"
+            )
+        future = self._job.start(bucket, self.epoch)
+        if bucket.is_last():
+            after_backward(self._job.check)
+        return future
+
+    def _begin(self, state: object, bucket: dist.GradBucket) -> HookJob:
+        """The job of the model that this bucket is of: its group, and what all ranks must have alike."""
+        group, ddp = self._group, ddp_of(bucket, self)
+        if isinstance(state, dist.ProcessGroup):
+            if group is not None and group is not state:
+                raise UserError(
+                    "comm_hook: process_group= is one group, and register_comm_hook has another as its state"
+                )
+            group = state
+        if group is None and ddp is None:
+            raise UserError("comm_hook: cannot find the model's process group; pass it: comm_hook(process_group=)")
+        if group is None and ddp is not None:
+            group = ddp.process_group
+        if ddp is not None:
+            self._ddp = weakref.ref(ddp)
+        named = dict(enumerate(bucket.parameters())) if ddp is None else dict(ddp.module.named_parameters())
+        facts = {**self._facts, **tensors_of({str(name): each for name, each in named.items()}, "parameters")}
+        return self._make_job(facts, bucket.buffer().device, group, self._state)
 
     def allocate(self, *_: object, **__: object) -> Tensor:
         """What FSDP2 calls first of a custom all-gather or reduce-scatter: refused."""
-        raise _of_fsdp()
+        raise _not_of_ddp(None)
 
     def report(self) -> dict[str, Any]:
         """What a record says of the steps so far: bytes, ratios, requests, seconds of the compressor; of this rank.
@@ -106,20 +166,41 @@ class CommHook:
         return {**mark_state("comm_hook", self.compressor), "epoch": self.epoch, **self._job.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` returned; before the first step. Two dense steps come first again."""
+        """Go on from what `state_dict` returned; before the first step. The dense steps come first again."""
         if self._job is not None:
             raise UserError("comm_hook.load_state_dict: comes before the first step")
         refuse_state(state, "comm_hook", self.compressor)
         self.epoch, self._state = state["epoch"], state
 
     def close(self) -> None:
-        """End the thread and leave the suite's own process group; DDP must not call the hook again."""
+        """End the thread and leave the suite's own process group; a later backward pass of the model is refused."""
+        if self._closed:
+            return
+        self._closed = True
         self._unwatch()
         if self._job is not None:
             self._job.close()
 
 
-def _of_fsdp() -> UserError:
+def after_backward(check: Callable[[], None]) -> None:
+    """Call it when DDP has finished the backward pass that runs, which then ends with its error, whose type stays."""
+    if torch._C._current_graph_task_id() < 0:  # within DDP's join(), for a rank without inputs
+        return check()
+    queue = torch.autograd.Variable._execution_engine.queue_callback
+    # A callback that is queued by a callback comes after all others, DDP's among them.
+    queue(partial(queue, check))
+
+
+def _throw(error: Exception) -> None:
+    raise error
+
+
+def _not_of_ddp(given: object) -> UserError:
+    if isinstance(given, tuple):
+        return UserError(
+            "comm_hook: needs DDP's buckets, and DDP's Python reducer (torch._dynamo.config.optimize_ddp = "
+            "'python_reducer') makes none"
+        )
     return UserError(
         "comm_hook: is for DistributedDataParallel. FSDP gives its hooks no buckets, and each rank needs a shard of "
         "the average, where a compressor's is whole on every rank"

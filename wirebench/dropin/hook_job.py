@@ -14,11 +14,11 @@ from torch.futures import Future
 
 from wirebench.collectives.execution.executor import RequestExecutor
 from wirebench.collectives.plan import Collective
-from wirebench.comm.attach import attach
-from wirebench.comm.peers import agree_on
-from wirebench.dropin.ddp_buckets import DENSE_STEPS, DdpBuckets, weights
+from wirebench.comm.attach import Group, attach
+from wirebench.dropin.ddp_buckets import DdpBuckets, weights
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.overflow import Overflow, overflow_of
+from wirebench.dropin.replicas import agree
 from wirebench.errors import UserError
 from wirebench.exchange.driver import Steps, advance, run
 from wirebench.gradient import conformance
@@ -41,8 +41,11 @@ class _Waiting(NamedTuple):
 class HookJob:
     """One process's part, from the first bucket on; every rank makes it there.
 
+    facts   what all ranks must have alike, by name
     device  of the gradients
+    group   the process group of the model; None: all ranks
     state   what `state_dict` returned before a restart, or {}
+    failed  the first error of an exchange. From then on no gradient is averaged; `check` raises it
     With a `scaler`, and a compressor that remembers, no exchange begins before the step's last bucket is there: that
     none of them has overflowed anywhere is agreed on first (overflow.py).
     """
@@ -55,22 +58,24 @@ class HookJob:
         seed: int,
         warmup_steps: int,
         timeout_seconds: float,
+        facts: Mapping[str, Any],
         device: torch.device,
+        group: Group,
         state: Mapping[str, Any],
     ) -> None:
         self.compressor, self.seed, self.steps = compressor, seed, 0
+        self.failed: Exception | None = None
         self._before: int = state.get("steps", 0)
         self._warmup_steps, self._state, self._device = warmup_steps, state, device
-        self.engine = attach(device, timeout_seconds)
-        communicator = self.engine.communicators[0]
-        parts = {"compressor": conformance.name_of(compressor), "collective": type(collective).__module__}
-        agree_on(communicator, "comm_hook: the ranks' jobs differ", parts)
+        self.engine = attach(device, timeout_seconds, group)
+        agree(self.engine, "comm_hook", {**facts, **{f"state.{key}": state.get(key) for key in ("steps", "epoch")}})
         topology = Topology.of_hosts([peer.host for peer in self.engine.peers])
-        self.server = RequestExecutor(communicator, collective, topology)
+        self.server = RequestExecutor(self.engine.communicators[0], collective, topology)
         self._buckets = DdpBuckets()
         self._meter: Meter | None = None
         self._overflow = overflow_of(self.engine, compressor, scaler)
         self._waiting: list[_Waiting] = []
+        self._futures: list[Future[Tensor]] = []
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         self._queue: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="exchange", daemon=True)
@@ -85,13 +90,14 @@ class HookJob:
         """Queue the exchange of a bucket."""
         if given.index() == 0:
             self._begin_step()
-        dense = self.steps < DENSE_STEPS
+        dense = not self._buckets.settled
         if dense:
-            self._buckets.note(given, self.steps)
+            self._buckets.note(given)
         future: Future[Tensor] = Future(devices=[self._device] if self._stream is not None else None)
         event = torch.cuda.current_stream(self._device).record_event() if self._stream is not None else None
         steps = self._mean(given.buffer()) if dense else self._exchange(given, epoch)
         self._waiting.append(_Waiting(given.buffer(), steps, future))
+        self._futures.append(future)
         guard = None if dense else self._overflow
         if guard is None or given.is_last():
             averages = _averages if guard is None else partial(_guarded, guard)
@@ -101,10 +107,17 @@ class HookJob:
             self._end_backward()
         return future
 
+    def check(self) -> None:
+        """Wait for the exchanges of the step that ends, and raise the error of one that has failed."""
+        for future in self._futures:
+            future.wait()
+        if self.failed is not None:
+            raise self.failed
+
     def report(self) -> dict[str, Any]:
         """See CommHook."""
         if self._meter is None:
-            raise UserError(f"comm_hook.report: the first {DENSE_STEPS} steps are not done yet")
+            raise UserError("comm_hook.report: no step is compressed yet; the first ones are dense")
         told = self._meter.report()
         phases = {name: None if name in PHASES_OF_DDP else value for name, value in told["phases"].items()}
         about = {"engine": self.engine.name, "backend": self.engine.backend, "world_size": self.engine.size}
@@ -113,9 +126,9 @@ class HookJob:
 
     def state_dict(self) -> dict[str, Any]:
         """The compressor's state, its steps, and the sizes of the layers that it belongs to."""
-        if self._state and self.steps < DENSE_STEPS:  # what it goes on from is not loaded yet
+        if self._state and not self._buckets.settled:  # what it goes on from is not loaded yet
             return {name: self._state[name] for name in ("sizes", "compressor")} | {"steps": self._before}
-        steps = self._before + max(self.steps - DENSE_STEPS, 0)
+        steps = self._before + self.steps - self._buckets.dense_steps
         return {"sizes": self._buckets.sizes(), "compressor": self.compressor.state_dict(), "steps": steps}
 
     def close(self) -> None:
@@ -127,17 +140,17 @@ class HookJob:
 
     def _begin_step(self) -> None:
         """The first bucket of a step is there, so DDP has waited for all exchanges of the one before."""
-        self._waiting = []  # of a backward pass that has failed
+        self._waiting, self._futures = [], []  # of a backward pass that has failed
         if self._meter is None:
             return
         served = self.server.take_log()
-        if self.steps > DENSE_STEPS:  # else these are requests of the dense steps
+        if self.steps > self._buckets.dense_steps:  # else these are requests of the dense steps
             self._meter.end_step(self.steps - 1, [served])
         self._meter.run()
 
     def _end_backward(self) -> None:
         self.steps += 1
-        if self.steps != DENSE_STEPS:
+        if not self._buckets.settled or self._meter is not None:
             return
         if self.compressor.whole_model and len(self._buckets.groups) > 1:
             name, reason = conformance.name_of(self.compressor), self.compressor.whole_model
@@ -161,7 +174,7 @@ class HookJob:
         param = weights(given.parameters()) if self.compressor.reads_weights else given.buffer().new_empty(0)
         bucket = self._buckets.bucket(given, param)
         # The compressor's first step is 0: of the dense ones before it knows nothing.
-        step = self._before + self.steps - DENSE_STEPS
+        step = self._before + self.steps - self._buckets.dense_steps
         world = ExchangeContext(self.engine.ranks[0], self.engine.size, step, epoch, self.seed)
         clock = self._meter.clock
         exchange = conformance.exchange(self.compressor, bucket, world)
@@ -177,15 +190,21 @@ class HookJob:
         averages: Callable[[Sequence[_Waiting]], Sequence[Tensor]],
         ready: torch.cuda.Event | None,
     ) -> None:
-        """In the thread: exchange, and hand averages to DDP; an error ends the backward pass that waits for them."""
+        """In the thread: exchange, and hand averages to DDP.
+
+        After an error DDP gets gradients as they are. It casts what a future has to a tensor, and so would hide the
+        error; `check` raises it when DDP has done its part of the backward pass.
+        """
         try:
-            with self._on_stream(ready):
-                for each, average in zip(waiting, averages(waiting), strict=True):
-                    each.future.set_result(average)
+            if self.failed is None:
+                with self._on_stream(ready):
+                    for each, average in zip(waiting, averages(waiting), strict=True):
+                        each.future.set_result(average)
         except Exception as error:
-            for each in waiting:
-                if not each.future.done():
-                    each.future.set_exception(error)  # type: ignore[arg-type]  # annotated wrongly: it takes any
+            self.failed = error
+        for each in waiting:
+            if not each.future.done():
+                each.future.set_result(each.buffer)
 
     @contextmanager
     def _on_stream(self, ready: torch.cuda.Event | None) -> Iterator[None]:

@@ -1,16 +1,17 @@
 """What every rank of a job must have alike before the first step."""
 
+from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from wirebench.collectives.plan import Collective
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import agree_on
+from wirebench.config.plugins import options_of
 from wirebench.errors import UserError
 from wirebench.gradient.conformance import name_of
-from wirebench.gradient.contract import Method, Scheduler
 from wirebench.gradient.flat import check_alike
 
 
@@ -27,14 +28,61 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return named
 
 
-def make_alike(
-    engine: Engine, model: nn.Module, compressor: Method, scheduler: Scheduler, collective: Collective
-) -> None:
-    """Give every rank rank 0's parameters and buffers; UserError, on all ranks, where they brought different parts."""
-    shapes = {f"model.{name}": list(p.shape) for name, p in trainable(model).items()}
-    parts: dict[str, Any] = {"compressor": name_of(compressor)}
-    parts |= {"scheduler": type(scheduler).__module__, "collective": type(collective).__module__}
-    communicator = engine.communicators[0]
-    agree_on(communicator, "synchronise: the ranks' jobs differ", shapes | parts)
+def make_alike(engine: Engine, model: nn.Module, parts: Mapping[str, Any]) -> None:
+    """Give every rank rank 0's parameters and buffers; UserError, on all ranks, where they brought different parts.
+
+    parts  as `parts_of` makes them, and what else has to be alike, by name
+    """
+    parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
+    agree(engine, "synchronise", {**parts, **tensors_of(parameters, "parameters"), **tensors_of(buffers, "buffers")})
     tensors = [p.detach() for p in model.parameters()] + list(model.buffers())
-    communicator.broadcast(tensors).wait()
+    engine.communicators[0].broadcast(tensors).wait()
+
+
+def agree(engine: Engine, maker: str, facts: Mapping[str, Any]) -> None:
+    """UserError on every rank, which names rank and key, unless all ranks have the same facts; it ends the engine."""
+    called = [peer.rank if peer.called is None else peer.called for peer in engine.peers]
+    try:
+        agree_on(engine.communicators[0], f"{maker}: the ranks' jobs differ", facts, called)
+    except UserError:
+        for closer in engine.closers:
+            closer()
+        raise
+
+
+def parts_of(scaler: torch.amp.GradScaler | None, seed: int, warmup_steps: int, **parts: object) -> dict[str, Any]:
+    """What an exchange is made of, and the options of each part, by name: `compressor`, `compressor.density`."""
+    facts: dict[str, Any] = {"seed": seed, "warmup_steps": warmup_steps}
+    facts["scaler"] = "none" if scaler is None or not scaler.is_enabled() else "enabled"
+    for kind, part in parts.items():
+        facts |= _facts(kind, part)
+    return facts
+
+
+def tensors_of(named: Mapping[str, Tensor], kind: str) -> dict[str, Any]:
+    """How many there are of this kind, and what each is: place, shape, dtype, type of device, whether it learns."""
+    return {f"model's number of {kind}": len(named)} | {
+        f"model.{name}": f"{kind[:-1]} {place}, {list(each.shape)}, {str(each.dtype).removeprefix('torch.')}, "
+        f"{each.device.type}{', learns' * each.requires_grad}"
+        for place, (name, each) in enumerate(named.items())
+    }
+
+
+def _facts(kind: str, part: object) -> dict[str, Any]:
+    facts: dict[str, Any] = {kind: _name(part)}
+    for key, value in options_of(part).items():
+        facts |= _facts(f"{kind}.{key}", value) if hasattr(value, "wire_bytes") else {f"{kind}.{key}": _plain(value)}
+    return facts
+
+
+def _name(part: Any) -> str:
+    """A compressor's as messages have it; of other parts, the module that holds the plugin."""
+    return name_of(part) if hasattr(part, "wire_bytes") else type(part).__module__
+
+
+def _plain(value: object) -> Any:
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return _name(value)  # a part of its own: its address would differ between ranks

@@ -19,14 +19,14 @@ from torch.optim import Optimizer
 
 from wirebench import collectives
 from wirebench.collectives.plan import Collective
-from wirebench.comm.attach import attach
+from wirebench.comm.attach import Group, attach
 from wirebench.dropin import optimizer_watch, usage
 from wirebench.dropin.assembly import UPDATES_ITSELF, collective_name
 from wirebench.dropin.backward_end import BackwardEnd, Marks, marks
 from wirebench.dropin.meter import Meter
 from wirebench.dropin.model_exchange import ModelExchange
 from wirebench.dropin.overflow import Overflow, overflow_of
-from wirebench.dropin.replicas import make_alike, trainable
+from wirebench.dropin.replicas import make_alike, parts_of, trainable
 from wirebench.dropin.step_watch import StepWatch
 from wirebench.dropin.usage import (
     ModelWatch,
@@ -43,8 +43,6 @@ from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method, Scheduler
 from wirebench.utils.hooks import WeakHook
 
-WARMUP_STEPS = 10
-"""Steps that no report counts."""
 NAME = "sync"
 
 
@@ -57,8 +55,9 @@ def synchronise(
     optimizer: Optimizer | None = None,
     scaler: torch.amp.GradScaler | None = None,
     seed: int = 0,
-    warmup_steps: int = WARMUP_STEPS,
+    warmup_steps: int = 10,
     timeout_seconds: float = 60.0,
+    process_group: Group = None,
 ) -> "Sync":
     """Average the gradients of `model` over the ranks of the running job; every rank calls it.
 
@@ -71,6 +70,7 @@ def synchronise(
     seed        of the draws that all ranks share
     warmup_steps     first steps, which `report` leaves out
     timeout_seconds  after this long without an answer another rank counts as lost
+    process_group    its ranks alone call this, and averages are over them; None: all ranks. Not with Horovod
     Raises UserError outside a job, for a model that cannot be flattened, and for parts that do not go together.
     """
     refuse_parts(model, compressor=compressor, scheduler=scheduler)
@@ -82,11 +82,11 @@ def synchronise(
     parameters = trainable(model)
     if optimizer is not None and not holds(optimizer, set(map(id, parameters.values()))):
         raise UserError("synchronise: optimizer= holds no parameter of the model")
-    engine = attach(next(iter(parameters.values())).device, timeout_seconds)
-    make_alike(engine, model, method, scheduler, collective)
+    engine = attach(next(iter(parameters.values())).device, timeout_seconds, process_group)
+    parts = parts_of(scaler, seed, warmup_steps, compressor=compressor, scheduler=scheduler, collective=collective)
+    make_alike(engine, model, parts)
     meter = Meter(engine, sum(p.numel() for p in parameters.values()), warmup_steps)
-    exchange = ModelExchange(engine, model, method, scheduler, collective, seed, optimizer, meter)
-    return Sync(exchange, scaler)
+    return Sync(ModelExchange(engine, model, method, scheduler, collective, seed, optimizer, meter), scaler)
 
 
 class Sync:
