@@ -8,7 +8,6 @@ import functools
 import json
 import os
 import signal
-import socket
 import textwrap
 import threading
 import time
@@ -25,6 +24,7 @@ from wirebench.comm import connections
 from wirebench.comm.base import Communicator
 from wirebench.comm.connections import End
 from wirebench.errors import PeerLost, UserError
+from wirebench.utils import this_machine
 
 GRACE_SECONDS = 3.0
 SIGN_SECONDS = 0.5
@@ -80,7 +80,7 @@ def introduce(communicator: Communicator) -> list[Peer]:
     """All processes of the job, in rank order. Of another's ends a rank hears those that lead to its own addresses:
     all ends of all ranks grow with the square of their number.
     """
-    name, own = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname(), connections.by_address()
+    name, own = os.environ.get("HOROVOD_HOSTNAME") or this_machine.hostname(), connections.by_address()
     mine = json.dumps([name, os.getpid(), sorted({end[0] for ends in own.values() for end in ends})]).encode()
     told = [json.loads(text) for text in gather_bytes(communicator, mine)]
     others = [rank for rank in range(communicator.size) if rank != communicator.rank]
