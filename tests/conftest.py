@@ -3,6 +3,7 @@
 import atexit
 import gc
 import os
+import signal
 from collections.abc import Callable, Generator
 from typing import Any
 
@@ -53,6 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
     rate = FIXED["copy_bytes_per_second"]() * config.getoption("memory_rate")
     FIXED["copy_bytes_per_second"] = lambda: rate
     _be(FIXED)
+    # A shell that puts pytest into the background has it ignore Ctrl-C, and so have all processes that it starts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
