@@ -31,6 +31,7 @@ trap 'rm -f "$cpuinfo"' EXIT
 sed -E -e "s/^(model name[[:space:]]*:).*/\1 $name/" \
     -e "/^flags/{s/[[:space:]]($drop)([[:space:]]|\$)/ \2/g;s/[[:space:]]($drop)([[:space:]]|\$)/ \2/g;s/\$/$add/}" \
     /proc/cpuinfo >"$cpuinfo"
+chmod a+r "$cpuinfo" # as /proc/cpuinfo is, which PyTorch reads: the command may run as another user
 export TZ=Asia/Kathmandu LC_ALL=C.UTF-8
 # shellcheck disable=SC2016  # the inner shell expands these
 unshare --mount --uts bash -c 'mount --bind "$0" /proc/cpuinfo && hostname other-machine && exec "$@"' \
