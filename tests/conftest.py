@@ -3,11 +3,15 @@
 import atexit
 import gc
 import os
+import signal
+from collections.abc import Callable, Generator
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from wirebench.errors import UserError
+from wirebench.utils import this_machine
 
 LONG = {"distributed", "dropin", "webpage", "doctor", "elastic", "fuzz", "comm"}
 """Folders whose tests start processes or read all results. They come first: a file of a few long tests that is the last
@@ -17,6 +21,54 @@ settings.register_profile("day", max_examples=20, deadline=None)
 settings.register_profile("full", max_examples=100, deadline=None)
 settings.load_profile("day")
 os.environ.pop("WIREBENCH_RESULTS", None)  # tests are about the committed results, and about folders of their own
+
+
+FLAGS = ["avx", "avx2", "f16c", "fma"]
+FIXED: dict[str, Callable[..., Any]] = {
+    "cpu": lambda: this_machine.CPU("Test Processor", FLAGS),
+    "cores": lambda: 2,
+    "all_cores": lambda: 2,
+    "stay_on_one_core": lambda: None,
+    "memory_bytes": lambda: 16 * 10**9,
+    "free_memory_bytes": lambda: 8 * 10**9,
+    "copy_bytes_per_second": lambda: 1.4e10,
+    "free_disk_bytes": lambda folder: 10**12,
+    "hostname": lambda: "test-host",
+    "kernel": lambda: "6.0",
+    "boot": lambda: "test-boot",
+    "addresses": lambda: {"lo": "127.0.0.1", "eth0": "192.0.2.1"},
+    "address_of": lambda name: "127.0.0.1",
+    "link_mbit": lambda interface: 0.0,
+}
+"""In place of what the system says, so that no test decides by its machine. Other processes ask the system."""
+REAL = {name: getattr(this_machine, name) for name in FIXED}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """How fast the memory is that tests see: what they find must not depend on it."""
+    parser.addoption("--memory-rate", type=float, default=1.0, metavar="X", help="times as fast as usual (1)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Also while tests are collected."""
+    rate = FIXED["copy_bytes_per_second"]() * config.getoption("memory_rate")
+    FIXED["copy_bytes_per_second"] = lambda: rate
+    _be(FIXED)
+    # A shell that puts pytest into the background has it ignore Ctrl-C, and so have all processes that it starts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A hook and no fixture, so that fixtures of modules see the same machine as their tests."""
+    _be(REAL if item.get_closest_marker("real_machine") else FIXED)
+    return (yield)
+
+
+def _be(machine: dict[str, Callable[..., Any]]) -> None:
+    for name, function in machine.items():
+        setattr(this_machine, name, function)
 
 
 def pytest_collection_finish() -> None:

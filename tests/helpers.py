@@ -1,6 +1,8 @@
 """What tests of several rooms share: small models as layers, and ways to answer exchanges."""
 
+import time
 from collections.abc import Generator, Sequence
+from functools import cache
 from itertools import accumulate
 from math import prod
 from typing import Any
@@ -20,6 +22,14 @@ from wirebench.topology.tree import Topology
 
 Exchanges = Sequence[Generator[Request, Any, Tensor]]
 Log = list[list[Request]]
+
+
+@cache
+def pace() -> float:
+    """Seconds that this processor takes to count to ten million: a measure of work that is the same on a slower one."""
+    begin = time.process_time()
+    sum(range(10_000_000))
+    return time.process_time() - begin
 
 
 def examples(full: int) -> settings:

@@ -136,6 +136,31 @@ def test_no_file_edits_the_search_path():
     assert not wrong, f"the project is installed, so its packages are found: {wrong}"
 
 
+ASKS_THE_SYSTEM = re.compile(
+    r"os\.(cpu_count|sched_\w+affinity|sysconf|uname|statvfs)|platform\.(?!python)\w+|shutil\.disk_usage"
+    r"|psutil\.(cpu_count|virtual_memory|net_if_addrs|disk_usage)|socket\.(gethostname|gethostbyname|getfqdn)"
+)
+
+
+def test_the_machine_is_asked_in_one_place():
+    """By the module's name, so that tests replace what it says. Faults pin other processes than their own."""
+    wrong = [
+        f"{file}:{node.lineno}: {found}"
+        for file, tree in PRODUCT.items()
+        if str(file) not in ("wirebench/utils/this_machine.py", "suite/chaos/faults.py")
+        for node in ast.walk(tree)
+        if (isinstance(node, ast.Attribute) and ASKS_THE_SYSTEM.fullmatch(found := ast.unparse(node)))
+        or (isinstance(node, ast.Constant) and (found := str(node.value)) in ("/proc/cpuinfo", "/proc/meminfo"))
+    ]
+    wrong += [
+        f"{file}:{line}: {name}"
+        for file, tree in PRODUCT.items()
+        for line, name in imports(tree)
+        if name.startswith("wirebench.utils.this_machine.")
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
 def test_folders_of_plugins_hold_plugins():
     plugins = {Path(kind.package.replace(".", "/")): set(kind.available()) for kind in KINDS}
     for folder in PLUGIN_FOLDERS:

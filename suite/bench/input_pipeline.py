@@ -10,7 +10,6 @@ take turns on the same core, so both see the same machine. The pipeline is fast 
 
 import argparse
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,6 +25,7 @@ from wirebench.data import Shard
 from wirebench.data.base import Batch
 from wirebench.data.cifar10 import MEAN, STD
 from wirebench.data.memory import InMemory
+from wirebench.utils import this_machine
 from wirebench.utils.cli import parser_of
 from wirebench.utils.files import write_atomically
 
@@ -88,17 +88,11 @@ def in_turns(batches: Iterator[Batch], step: Callable[[Tensor, Tensor], None], o
     }
 
 
-def one_core() -> None:
-    """Run on one thread, which stays on one core where the system can hold it there."""
-    torch.set_num_threads(1)
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-
-
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, and say by the exit code whether the limit is kept."""
     options = _parse(arguments)
-    one_core()
+    torch.set_num_threads(1)
+    this_machine.stay_on_one_core()
     shard = Shard(open_data(options.root), 0, 1, options.batch_size, 0, 0, CPU)
     report: dict = {"torch": torch.__version__, "images": "cifar10" if options.root else "random"}
     report |= {"batch_size": options.batch_size, "limit": options.limit, "precision": {}}

@@ -74,8 +74,10 @@ def main(arguments: Sequence[str]) -> int:
 def launch(tool: str, options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Run `wirebench bench TOOL` under the launcher of the engine, with as many processes, as `options` say."""
     bin_folder = Path(sys.executable).parent
+    # Ranks would come by the host's own name, which leads nowhere on some machines.
+    where = ["--standalone", "--local-addr", "127.0.0.1"]
     command = {
-        "torch": [str(bin_folder / "torchrun"), "--standalone", "--nproc-per-node", str(options.processes)],
+        "torch": [str(bin_folder / "torchrun"), *where, "--nproc-per-node", str(options.processes)],
         "horovod": [
             str(bin_folder / "horovodrun"), "-np", str(options.processes), "-H", f"127.0.0.1:{options.processes}",
             "--gloo", "--network-interface", "lo", "--disable-cache", sys.executable,

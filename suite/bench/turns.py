@@ -5,7 +5,6 @@ import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-import psutil
 import torch
 
 from suite.bench.compressor_memory import Memory, measure_memory
@@ -15,6 +14,7 @@ from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Method
 from wirebench.record.compressor_results import PARTS, Budget, CompressorResult, Part
 from wirebench.telemetry.machines import LoadMeter
+from wirebench.utils import this_machine
 from wirebench.utils.heap import keep_freed_memory
 
 SHARE_OF_MEMORY = 0.7
@@ -215,4 +215,4 @@ def free_bytes(device: torch.device) -> int:
     """Memory that can still be had."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    return int(psutil.virtual_memory().available)
+    return this_machine.free_memory_bytes()

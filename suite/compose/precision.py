@@ -13,11 +13,11 @@ from wirebench.config.loader import Config
 from wirebench.errors import UserError
 from wirebench.profiling.precision_trial import PassSeconds, time_passes
 from wirebench.simulation.trace import Paced
-from wirebench.telemetry.environment import cpu_flags
 from wirebench.telemetry.timers import timer_for
 from wirebench.training.checkpoint_files import saved_identity
 from wirebench.training.loss import cross_entropy
 from wirebench.training.replica import Replica
+from wirebench.utils import this_machine
 
 Precision = Literal["fp32", "bf16"]
 KEY = "train.precision"
@@ -67,7 +67,8 @@ def choose(settings: Config, engine: Engine, worker: Replica, tell: Callable[[st
 
 
 def _warning(settings: Config, engine: Engine, worker: Replica, tell: Callable[[str], None]) -> str:
-    if engine.device.type != "cpu" or isinstance(worker.model, Paced) or MULTIPLY_BF16 & set(cpu_flags() or ()):
+    flags = this_machine.cpu().flags or ()
+    if engine.device.type != "cpu" or isinstance(worker.model, Paced) or MULTIPLY_BF16 & set(flags):
         return ""
     seconds = _trial(settings, worker, tell)
     if seconds.bf16 <= seconds.fp32:

@@ -17,9 +17,8 @@ from wirebench.comm.launch import VIRTUAL_WORKERS, end_process, engine_of, launc
 from wirebench.config import catalog, loader
 from wirebench.config.loader import Config
 from wirebench.errors import UserError
-from wirebench.utils import cli
+from wirebench.utils import cli, this_machine
 from wirebench.utils.output import show
-from wirebench.utils.processes import age
 
 
 def begin(arguments: Sequence[str], about: str | None) -> None:
@@ -91,7 +90,7 @@ def banner(given: Config) -> str:
 
 def phase(text: str) -> None:
     """Say what the start-up does now, and how many seconds it has taken so far."""
-    say(f"{age():6.1f} s  {text}")
+    say(f"{this_machine.process_age():6.1f} s  {text}")
 
 
 def say(line: str) -> None:

@@ -31,7 +31,7 @@ class Finding(NamedTuple):
 
 
 def mends(folder: str) -> dict[str, str]:
-    """What to do about a fact that differs; {most} is what most hosts have."""
+    """What to do about a fact that differs; {most} is what most hosts have. folder: quoted for a shell."""
     setup = f"run make setup in {folder} there"
     return {
         "commit": f"git -C {folder} fetch && git -C {folder} checkout {{most}} there",

@@ -2,15 +2,12 @@
 
 import hashlib
 import os
-import shutil
-import socket
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from wirebench.errors import UserError
 from wirebench.telemetry import environment
+from wirebench.utils import this_machine
 
 SHARED_MEMORY = Path("/dev/shm")
 
@@ -21,7 +18,7 @@ def gather(config: str | None, interface: str | None) -> dict[str, Any]:
     config     a config's path, relative to the project's folder or absolute
     interface  the network interface by which the hosts are to reach each other
     """
-    known = environment.host()
+    known, addresses = environment.host(), this_machine.addresses()
     git, versions = known["git"], known["versions"]
     return {
         "hostname": known["hostname"],
@@ -33,10 +30,10 @@ def gather(config: str | None, interface: str | None) -> dict[str, Any]:
         "gpus": known["gpus"],
         "driver": known["gpu_driver"],
         "cores": known["cpu"]["cores"],
-        "address": _address(interface) if interface else None,
-        "interfaces": sorted(psutil.net_if_addrs()),
-        "free_gb": shutil.disk_usage(environment.ROOT).free / 1e9,
-        "shared_memory_gb": shutil.disk_usage(SHARED_MEMORY).free / 1e9 if SHARED_MEMORY.is_dir() else None,
+        "address": addresses.get(interface or ""),
+        "interfaces": sorted(addresses),
+        "free_gb": this_machine.free_disk_bytes(environment.ROOT) / 1e9,
+        "shared_memory_gb": this_machine.free_disk_bytes(SHARED_MEMORY) / 1e9 if SHARED_MEMORY.is_dir() else None,
     }
 
 
@@ -48,12 +45,6 @@ def _digest(path: Path) -> str | None:
         return None
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}") from error
-
-
-def _address(interface: str) -> str | None:
-    """The IPv4 address of the interface; None where it is not there or has none."""
-    known = psutil.net_if_addrs().get(interface, [])
-    return next((str(each.address) for each in known if each.family == socket.AF_INET), None)
 
 
 def _horovod_build() -> str | None:

@@ -1,6 +1,7 @@
 """Ask all hosts, then let each time its way to the next one."""
 
 import argparse
+import shlex
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +14,9 @@ from suite.doctor.compare import Finding, Way
 from suite.doctor.hosts import Host, Unreachable
 from suite.doctor.wire import Timed
 from wirebench.telemetry.environment import ROOT
+
+FOLDER = shlex.quote(str(ROOT))
+"""For commands that users copy into a shell."""
 
 
 @dataclass
@@ -34,7 +38,7 @@ def examine(names: Sequence[str], options: argparse.Namespace) -> Seen:
         facts = _ask_all(hosts, options, seen)
         here = [host for host in hosts if host.name in facts]
         if facts:
-            seen.findings += compare.differing(facts, str(ROOT))
+            seen.findings += compare.differing(facts, FOLDER)
             seen.findings += compare.lacking(facts, options.config, options.interface)
             ahead = _clocks(here, seen)
             seen.findings += compare.clocks(ahead)
@@ -62,7 +66,7 @@ def _ask_all(hosts: Sequence[Host], options: argparse.Namespace, seen: Seen) -> 
         try:
             return dict(host.ask("facts", config=options.config, interface=options.interface))
         except (Unreachable, OSError) as error:
-            return Finding(host.name, f"gives no answer: {error}", f"try: {options.ssh} {host.name} ls {ROOT}")
+            return Finding(host.name, f"gives no answer: {error}", f"try: {options.ssh} {host.name} ls {FOLDER}")
 
     with ThreadPoolExecutor(len(hosts)) as pool:
         answers = list(pool.map(ask, hosts))

@@ -18,7 +18,7 @@ from suite.planner.compositions import (
     density_of,
 )
 from suite.planner.networks import LOCAL_SOURCE, error_of, gbit_of, source_of, topology_of
-from suite.planner.probe import copy_bytes_per_second, probe
+from suite.planner.probe import probe
 from suite.planner.rank import Adviser
 from suite.planner.render import Ranking, Setting, content, show
 from suite.planner.timing import NOTHING, Timed
@@ -31,6 +31,7 @@ from wirebench.simulation.compress_rates import Rates
 from wirebench.simulation.roofline import GPUS, Gpu, of_hardware
 from wirebench.simulation.trace import Trace
 from wirebench.topology.tree import Topology
+from wirebench.utils import this_machine
 from wirebench.utils.files import write_atomically
 
 PROBE_SECONDS = 30.0
@@ -154,7 +155,7 @@ def _gpu_of(model: Trace) -> Gpu | None:
 def _memory(gpu: Gpu | None) -> tuple[str, float]:
     """The memory that compresses: whose it is, and its bytes per second, a GPU's by its data sheet."""
     if gpu is None:
-        return "this machine's, measured just now", copy_bytes_per_second()
+        return "this machine's, measured just now", this_machine.copy_bytes_per_second()
     return gpu.label, gpu.memory_gbs * 1e9
 
 

@@ -1,4 +1,4 @@
-"""A look at this machine, for `wirebench advise --probe`: the layers' times of a model, and what its memory copies."""
+"""A look at this machine, for `wirebench advise --probe`: the times of a model's layers."""
 
 import math
 import time
@@ -14,7 +14,7 @@ from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.telemetry.environment import hardware
 from wirebench.training.loss import cross_entropy
 
-COPIED_FLOATS, COPIES, LEAST_STEPS = 1 << 24, 5, 3
+LEAST_STEPS = 3
 
 
 def probe(name: str, options: dict[str, Any], given: Inputs, seconds: float) -> Trace:
@@ -51,19 +51,3 @@ def probe(name: str, options: dict[str, Any], given: Inputs, seconds: float) -> 
         f"wirebench advise --probe: medians of {steps - 1} steps", torch.__version__.partition("+")[0],
         tuple(layers[::-1]), given.unit,
     )  # fmt: skip
-
-
-def copy_bytes_per_second() -> float:
-    """Bytes that a copy reads and writes in a second, the best of some."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    source = torch.ones(COPIED_FLOATS, device=device)
-    target, best = torch.empty_like(source), float("inf")
-    for _ in range(COPIES):
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
-        target.copy_(source)
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        best = min(best, time.perf_counter() - begin)
-    return 2 * 4 * COPIED_FLOATS / best

@@ -20,6 +20,7 @@ from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.profiling.precision_trial import PASSES, time_passes
 from wirebench.telemetry.timers import HostTimer
+from wirebench.utils import this_machine
 
 FAST, SLOW = 1.0, 4.0
 
@@ -79,7 +80,7 @@ def timed(monkeypatch: pytest.MonkeyPatch):
             return clocks[-1]
 
         monkeypatch.setattr(precision, "timer_for", timer_for)
-        monkeypatch.setattr(precision, "cpu_flags", lambda: flags)
+        monkeypatch.setattr(this_machine, "cpu", lambda: this_machine.CPU("A", flags))
         return clocks
 
     return say

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.costmodel import closed_forms
-from tests.helpers import examples
+from tests.helpers import examples, pace
 from wirebench import collectives
 from wirebench.collectives.plan import Plan, Transfer
 from wirebench.costmodel.plan_cost import MachineBytes, pipelined_seconds, plan_seconds, uplink_bytes
@@ -284,7 +284,7 @@ def test_sixty_four_ranks_are_priced_quickly():
     begin = time.process_time()
     for plan in plans:
         plan_seconds(plan, topology, 4)
-    assert time.process_time() - begin < 2.0
+    assert time.process_time() - begin < 12 * pace()
 
 
 def test_the_order_of_ranks_matters_to_the_ring():

@@ -201,7 +201,9 @@ def launcher(engine: str, size: int) -> list[str]:
     if engine == "local":
         return [str(BIN / "python")]
     if engine == "torch":
-        return [str(BIN / "torchrun"), "--standalone", "--nproc-per-node", str(size)]
+        # Ranks would come by the host's own name, which leads nowhere on some machines.
+        where = ["--standalone", "--local-addr", "127.0.0.1"]
+        return [str(BIN / "torchrun"), *where, "--nproc-per-node", str(size)]
     assert engine == "horovod", engine
     # The address instead of a name, which might lead to ssh; no cache in the home folder.
     one_host = ["-np", str(size), "-H", f"127.0.0.1:{size}", "--gloo", "--network-interface", "lo", "--disable-cache"]

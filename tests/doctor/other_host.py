@@ -14,6 +14,10 @@ import time as _time
 _real = _time.time
 _time.time = lambda: _real() + {clock}
 """
+ROOMY = """
+import shutil as _shutil
+_shutil.disk_usage = lambda _: _shutil._ntuple_diskusage(10**12, 0, 10**12)
+"""
 OTHER_TORCH = """
 import torch as _torch
 _torch.__version__ = {torch!r}
@@ -28,12 +32,12 @@ def main() -> None:
         sys.exit(255)
     if "folder" in differs:
         command = command.replace(differs["instead of"], differs["folder"], 1)
-    changes = [LATE.format(clock=differs["clock"])] if "clock" in differs else []
+    changes = [ROOMY]  # whatever this machine has: a container's /dev/shm is small
+    changes += [LATE.format(clock=differs["clock"])] if "clock" in differs else []
     changes += [OTHER_TORCH.format(torch=differs["torch"])] if "torch" in differs else []
-    if changes:
-        place = tempfile.mkdtemp()
-        Path(place, "sitecustomize.py").write_text("".join(changes))
-        os.environ["PYTHONPATH"] = f"{place}:{os.environ.get('PYTHONPATH', '')}"
+    place = tempfile.mkdtemp()
+    Path(place, "sitecustomize.py").write_text("".join(changes))
+    os.environ["PYTHONPATH"] = f"{place}:{os.environ.get('PYTHONPATH', '')}"
     if "inside" in differs:
         os.execvp("nsenter", ["nsenter", *differs["inside"], "--", "sh", "-c", command])
     os.execvp("sh", ["sh", "-c", command])

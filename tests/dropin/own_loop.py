@@ -5,6 +5,7 @@ Argument: horovod or torch. Each function below is a case; rank 0 prints its nam
 
 import copy
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -198,6 +199,7 @@ def evaluation_between_steps_is_no_step() -> None:
     with sync.evaluation_view():  # before the first step, too
         assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), start)
     sync.close()
+    began = time.perf_counter()
     model, sync = train("topk", "wfbp", options=SPARSE)
     model.eval()
     with torch.no_grad():
@@ -205,10 +207,11 @@ def evaluation_between_steps_is_no_step() -> None:
     model.train()
     report = sync.report()
     assert report["steps"] == STEPS - 2, report["steps"]
-    seconds = report["step_seconds"]["median"]
+    elapsed = time.perf_counter() - began
     phases = report["phases"]
     assert all(value >= 0 for value in phases.values()) and phases["forward"] > 0 and phases["update"] > 0
-    assert sum(phases[name] for name in ("data", "forward", "backward", "exchange_exposed", "update")) < 2 * seconds
+    exposed = sum(phases[name] for name in ("data", "forward", "backward", "exchange_exposed", "update"))
+    assert report["step_seconds"]["median"] > 0 and exposed * report["steps"] <= elapsed
     assert 0 < report["bytes_per_step"]["wire"] < report["bytes_per_step"]["dense"]
     assert report["messages"] >= 1 and report["requests"]
     sync.close()

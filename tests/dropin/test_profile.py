@@ -66,25 +66,25 @@ def steps(model: nn.Module, count: int) -> None:
         model(torch.randn(5, 3)).sum().backward()
 
 
-def check(found: Trace) -> None:
-    """Each layer took what it slept, the longer one longer: more only where something else runs."""
+def check(found: Trace, elapsed: float) -> None:
+    """Each layer took what it slept, or more where something else runs, and all together no more than has passed."""
     layers = {layer.numel: layer for layer in found.layers if layer.numel == 3}
     sleepers = [layer for layer in found.layers if layer.numel == 3]
     assert len(sleepers) == 2, layers
     for layer, forward, backward in zip(sleepers, FORWARD, BACKWARD, strict=True):
-        assert forward <= layer.forward_seconds < forward + 0.5
-        assert backward <= layer.backward_seconds < backward + 0.5
+        assert forward <= layer.forward_seconds and backward <= layer.backward_seconds
+    assert found.forward_seconds + found.backward_seconds < elapsed
 
 
 def test_profile_writes_what_the_planner_reads(tmp_path: Path) -> None:
-    model = Net()
+    model, began = Net(), time.perf_counter()
     with wirebench.profile(model) as profiled:
         steps(model, 4)
         model.eval()
         model(torch.randn(2, 3))
     profiled.save(tmp_path / "mine.json")
     found = trace.load(tmp_path / "mine.json")
-    check(found)
+    check(found, time.perf_counter() - began)
     assert [(each.name, each.numel) for each in found.layers] == [
         ("unused", 7), ("first.weight", 3), ("second.weight", 3),
     ]  # fmt: skip
@@ -130,14 +130,14 @@ def test_too_few_passes_are_one_line() -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_profilers_file_becomes_the_same_trace(packed: bool, tmp_path: Path) -> None:
-    model = Net()
+    model, began = Net(), time.perf_counter()
     with wirebench.profile(model) as profiled, torch.profiler.profile(record_shapes=True) as recorded:
         steps(model, 4)
     file = tmp_path / f"kineto.json{'.gz' if packed else ''}"
     recorded.export_chrome_trace(str(file))
     assert imported([str(file), *GIVEN, "--out", str(tmp_path / "mine.json")]) == 0
     found = trace.load(tmp_path / "mine.json")
-    check(found)
+    check(found, time.perf_counter() - began)
     ours = [each for each in profiled.trace.layers if each.name != "unused"]  # no gradient, no word in the file
     assert [each.shape for each in found.layers] == [each.shape for each in ours]
     assert found.backward_seconds == pytest.approx(sum(each.backward_seconds for each in ours), rel=0.2)

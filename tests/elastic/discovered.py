@@ -1,6 +1,7 @@
 """Elastic jobs of horovodrun, to which a script says which hosts are there."""
 
 import os
+import shlex
 import shutil
 import signal
 import time
@@ -28,13 +29,14 @@ class Discovered:
         self.lost: list[str] = []
         self.job: Job | None = None
         script = folder / "discover.sh"
-        script.write_text(f"#!/bin/sh\ncat {folder / 'there'}\n")
+        script.write_text(f"#!/bin/sh\ncat {shlex.quote(str(folder / 'there'))}\n")
         script.chmod(0o755)
         self.words = [
-            "unshare", "--net", "--mount", "sh", "-e", "-c", f"cd {folder}; {INSIDE}", " ".join(self.names),
+            "unshare", "--net", "--mount", "sh", "-e", "-c", f"cd {shlex.quote(str(folder))}; {INSIDE}",
+            " ".join(self.names),
             "env", "-C", str(ROOT), str(BIN / "horovodrun"), "-np", "4", "--min-np", "3", "--max-np", "4",
-            "--host-discovery-script", str(script), "--network-interface", "lo", "--gloo", "--disable-cache",
-            str(BIN / "python"), "train.py", *words, f"output.dir={self.run}",
+            "--host-discovery-script", shlex.quote(str(script)), "--network-interface", "lo", "--gloo",
+            "--disable-cache", str(BIN / "python"), "train.py", *words, f"output.dir={self.run}",
         ]  # fmt: skip
 
     def start(self, host: str) -> None:

@@ -21,7 +21,7 @@ from tests.distributed.launch import CONFIG, here, trouble
 from wirebench.errors import Unwritable, UserError
 from wirebench.record import folder_lock
 from wirebench.record.folder_lock import NAME, FolderLock, Holder
-from wirebench.telemetry.environment import hostname
+from wirebench.utils.this_machine import hostname
 
 Change = Callable[[Holder], Holder]
 

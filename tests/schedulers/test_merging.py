@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import schedulers
 from tests.costmodel.closed_forms import finish_seconds
+from tests.helpers import pace
 from wirebench.gradient.schedule import LayerCost
 
 ORACLES = json.loads((Path(__file__).parent / "oracles.json").read_text())
@@ -141,12 +142,12 @@ def test_asc_waits_only_while_the_network_is_busy():
 
 
 @pytest.mark.parametrize("name", schedulers.available())
-def test_a_thousand_layers_take_less_than_a_second(name):
+def test_a_thousand_layers_take_no_longer_than_counting_to_sixty_million(name):
     rng = random.Random(5)
     layers = [LayerCost(str(i), int(math.exp(rng.uniform(5, 15))), rng.uniform(0, 1e-3)) for i in range(1000)]
     began = time.process_time()
     groups = schedulers.build(name).partition(layers, line(1e-3, 4e-9))
-    assert time.process_time() - began < 1
+    assert time.process_time() - began < 6 * pace()
     assert [i for group in groups for i in group] == list(range(1000))
 
 

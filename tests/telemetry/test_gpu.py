@@ -79,6 +79,8 @@ def measure(seconds=0.05):
     assert isinstance(sampler, gpu.GpuSampler)
     sampler._interval_seconds = 0.01
     sampler.start()
+    while not sampler._samples:  # its thread may be late
+        time.sleep(0.001)
     time.sleep(seconds)
     result = sampler.stop()
     assert result is not None
@@ -103,7 +105,7 @@ def test_energy_falls_back_to_the_integral_of_power(library):
     began = time.perf_counter()
     result = measure(0.1)
     elapsed = time.perf_counter() - began
-    assert 300 * 0.1 * 0.9 <= result["energy_joules"] <= 300 * elapsed
+    assert 300 * 0.1 <= result["energy_joules"] <= 300 * elapsed
     assert result["energy_source"] == "power"
 
 

@@ -1,7 +1,6 @@
 """The machines of a run: each is described once, and what others did on it is told from what the run did."""
 
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict
@@ -13,6 +12,7 @@ import torch
 
 from wirebench.telemetry import environment, machines
 from wirebench.telemetry.machines import LoadMeter, ProcessLoad, hosts
+from wirebench.utils import this_machine
 
 
 class Others:
@@ -47,13 +47,13 @@ def counters(wall: float, busy: float, steal: float | None, own: float, load: fl
 def measured(monkeypatch: pytest.MonkeyPatch, begin: Any, end: Any, job: Any) -> list[dict[str, Any]]:
     readings = iter((begin, end))
     monkeypatch.setattr(machines, "_read", lambda: next(readings))
-    monkeypatch.setattr(machines.psutil, "cpu_count", lambda: 4)
+    monkeypatch.setattr(this_machine, "all_cores", lambda: 4)
     return LoadMeter().loads(job)
 
 
 def test_what_no_rank_did_is_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> None:
     """An emulated host has a name of its own, and the machine of the others."""
-    mine = {"boot": machines._boot()}
+    mine = {"boot": this_machine.boot()}
     theirs = {"hostname": "h1", "cores": 4, **asdict(ProcessLoad(9.0, 0.0, None, 12.0, 7.0, 7.0))}
     away = {"hostname": "there", "cores": 2, **asdict(ProcessLoad(5.0, 6.0, None, 5.5, 0.25, 1.0))}
     job = engine(
@@ -64,7 +64,7 @@ def test_what_no_rank_did_is_somebody_elses(monkeypatch: pytest.MonkeyPatch) -> 
     [here, there] = measured(monkeypatch, begin, end, job)
     # 27 s of the processors' time, of which the two ranks used 10 and 12; 2 of 40 s were stolen.
     assert here == {
-        "ranks": [0, 1], "hostname": environment.hostname(), "cores": 4, "seconds": 10.0,
+        "ranks": [0, 1], "hostname": this_machine.hostname(), "cores": 4, "seconds": 10.0,
         "load_average": [0.5, 3.5], "others_cores": pytest.approx(0.5), "steal": pytest.approx(0.05),
     }  # fmt: skip
     assert there["ranks"] == [2] and there["others_cores"] == pytest.approx(0.1) and there["steal"] is None
@@ -86,13 +86,8 @@ def test_children_count_as_the_process_itself_while_they_run_and_afterwards() ->
     assert machines._own_seconds() - before > 0.2  # the kernel counts in hundredths
 
 
-def test_a_machine_without_a_boot_number_goes_by_its_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    monkeypatch.setattr(machines, "BOOT", tmp_path / "none")
-    assert machines._boot() == environment.hostname()
-
-
 def test_this_machines_figures_are_sound() -> None:
     [here] = LoadMeter().loads(engine())
-    assert here["cores"] == os.cpu_count() and here["seconds"] >= 0
+    assert here["cores"] == this_machine.all_cores() and here["seconds"] >= 0
     assert all(0 <= load < 10_000 for load in here["load_average"])
     assert json.loads(json.dumps(here, allow_nan=False)) == here

@@ -6,8 +6,10 @@ import pytest
 
 from wirebench.telemetry import rank_facts
 from wirebench.telemetry.rank_facts import CoreWatch, link_mbit
+from wirebench.utils import this_machine
 
 
+@pytest.mark.real_machine
 @pytest.mark.parametrize(
     ("told", "rates"),
     [
@@ -20,7 +22,7 @@ from wirebench.telemetry.rank_facts import CoreWatch, link_mbit
 )
 def test_the_launcher_goes_before_the_system(told, rates, tmp_path: Path, monkeypatch):
     """What the system shows in an emulated host is another namespace's."""
-    monkeypatch.setattr(rank_facts, "INTERFACES", tmp_path)
+    monkeypatch.setattr(this_machine, "INTERFACES", tmp_path)
     for name, text in (("eth7", "40000\n"), ("bridge", "-1\n"), ("odd", "?")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "speed").write_text(text)

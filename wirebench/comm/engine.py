@@ -7,7 +7,6 @@ horovod  Horovod, one rank per process, started by horovodrun (or, built with MP
 
 import functools
 import os
-import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -50,6 +49,7 @@ from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.config.loader import EngineConfig
 from wirebench.config.sections import EngineName
 from wirebench.errors import PeerLost, UserError
+from wirebench.utils import this_machine
 from wirebench.utils.heap import keep_freed_memory
 
 ENGINES = {
@@ -176,7 +176,7 @@ def _start_local(section: EngineConfig) -> Engine:
     size = section.workers or VIRTUAL_WORKERS
     # As many threads as each of `size` processes would have: the same arithmetic, to the bit.
     device, threads = _device(section, None), _set_threads(section, size)
-    peer = (socket.gethostname(), os.getpid())
+    peer = (this_machine.hostname(), os.getpid())
     peers = [Peer(rank, *peer) for rank in range(size)]
     communicators = [Metered(communicator) for communicator in LocalHub(size).communicators]
     return Engine("local", size, tuple(range(size)), communicators, device, threads, peers, "memory")
@@ -292,6 +292,6 @@ def _staged(launch: Launch, device: torch.device) -> bool:
 
 def _set_threads(section: EngineConfig, sharing: int) -> int:
     """Processes that each take all cores of a shared machine slow each other down many times over."""
-    threads = section.threads or max(1, len(os.sched_getaffinity(0)) // sharing)
+    threads = section.threads or max(1, this_machine.cores() // sharing)
     torch.set_num_threads(threads)
     return threads

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import textwrap
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from wirebench.comm.base import Communicator
 from wirebench.comm.connections import End
 from wirebench.comm.store import within
 from wirebench.errors import PeerLost, UserError
+from wirebench.utils import this_machine
 
 GRACE_SECONDS = 3.0
 SIGN_SECONDS = 0.5
@@ -84,7 +84,7 @@ def introduce(communicator: Communicator) -> list[Peer]:
     """All processes of the job, in rank order. Of another's ends a rank hears those that lead to its own addresses:
     all ends of all ranks grow with the square of their number.
     """
-    name, own = os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname(), connections.by_address()
+    name, own = os.environ.get("HOROVOD_HOSTNAME") or this_machine.hostname(), connections.by_address()
     mine = json.dumps([name, os.getpid(), sorted({end[0] for ends in own.values() for end in ends})]).encode()
     told = [json.loads(text) for text in gather_bytes(communicator, mine)]
     others = [rank for rank in range(communicator.size) if rank != communicator.rank]

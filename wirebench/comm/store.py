@@ -19,10 +19,10 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-import psutil
 import torch.distributed as dist
 
 from wirebench.comm.connections import connections_to, end_silence_of, end_wait_of
+from wirebench.utils import this_machine
 
 _NAMES = {"torchrun": "TORCHELASTIC_RUN_ID", "srun": "SLURM_JOB_ID"}
 """The variable in which a launcher names the job to all ranks; torchrun's is random, unless --rdzv-id is given."""
@@ -72,10 +72,8 @@ def own_address(one_host: bool) -> str:
     if one_host:
         return "127.0.0.1"
     interface = os.environ.get("HOROVOD_GLOO_IFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
-    for address in psutil.net_if_addrs().get(interface, []):
-        if address.family == socket.AF_INET:
-            return str(address.address)
-    return socket.gethostbyname(os.environ.get("HOROVOD_HOSTNAME") or socket.gethostname())
+    own = this_machine.addresses().get(interface)
+    return own or this_machine.address_of(os.environ.get("HOROVOD_HOSTNAME") or this_machine.hostname())
 
 
 def word_of_job(launcher: str, environment: Mapping[str, str] = os.environ) -> str:

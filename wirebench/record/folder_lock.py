@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from wirebench.errors import Unwritable, UserError
-from wirebench.telemetry.environment import hostname
 from wirebench.telemetry.machines import BOOT
+from wirebench.utils import this_machine
 from wirebench.utils.parsing import json_of
 from wirebench.utils.processes import began
 
@@ -60,7 +60,7 @@ class FolderLock:
         self._made = not directory.exists()
         pid = os.getpid()
         since = datetime.now(UTC).isoformat(timespec="seconds")
-        self._mine = Holder(hostname(), _machine(), pid, began(pid), since, job)
+        self._mine = Holder(this_machine.hostname(), _machine(), pid, began(pid), since, job)
         self._lost_to: Holder | None = None
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -159,7 +159,7 @@ def _machine() -> str:
     try:
         return f"{BOOT.read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return hostname()
+        return this_machine.hostname()
 
 
 def _appears(temporary: Path, path: Path) -> bool:

@@ -3,7 +3,6 @@
 import importlib.metadata
 import os
 import platform
-import re
 import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +14,10 @@ import wirebench
 from wirebench.comm.launch_command import command
 from wirebench.telemetry import gpu
 from wirebench.telemetry.secrets import command_without_secrets, is_secret, without_secrets
+from wirebench.utils import this_machine
 
 ROOT = Path(__file__).resolve().parents[2]
-CPUINFO = Path("/proc/cpuinfo")
 _PREFIXES = ("OMP_", "MKL_", "KMP_", "HOROVOD_", "NCCL_", "GLOO_", "CUDA_", "TORCH_", "PYTORCH_", "CUBLAS_", "CUDNN_")
-_SPEED_FLAGS = re.compile(r"avx|avx2|fma|f16c|avx_vnni|avx512\w*|amx_\w+|asimd\w*|sve\w*|bf16")
 
 
 def capture(device: torch.device) -> dict[str, Any]:
@@ -39,8 +37,8 @@ def host() -> dict[str, Any]:
     return {
         "git": git(),
         "versions": _versions(),
-        "hostname": hostname(),
-        "kernel": platform.release(),
+        "hostname": this_machine.hostname(),
+        "kernel": this_machine.kernel(),
         "cpu": cpu(),
         "gpus": _gpus(),
         "gpu_driver": gpu.driver_version(),
@@ -49,12 +47,8 @@ def host() -> dict[str, Any]:
 
 def cpu() -> dict[str, Any]:
     """The machine's processor and memory; cores are those that the calling process may use."""
-    return {"model": _cpu_model(), "flags": cpu_flags(), "cores": _cores(), "memory_mb": _memory_mb()}
-
-
-def hostname() -> str:
-    """This machine's name."""
-    return platform.node()
+    known, memory_mb = this_machine.cpu(), this_machine.memory_bytes() // 10**6
+    return {"model": known.model, "flags": known.flags, "cores": this_machine.cores(), "memory_mb": memory_mb}
 
 
 def hardware(device: torch.device) -> str:
@@ -62,7 +56,7 @@ def hardware(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
-    return f"{_cpu_model() or 'CPU'}, {threads} thread{'' if threads == 1 else 's'}"
+    return f"{this_machine.cpu().model or 'CPU'}, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def git() -> dict[str, Any] | None:
@@ -103,32 +97,6 @@ def _installed(package: str) -> str | None:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
-
-
-def cpu_flags() -> list[str] | None:
-    """The CPU's vector and matrix instruction sets, sorted, by the kernel's names; None where it does not list them."""
-    flags = _cpu_line("flags", "Features")  # on x86, on ARM
-    return None if flags is None else sorted(filter(_SPEED_FLAGS.fullmatch, flags.split()))
-
-
-def _cpu_model() -> str | None:
-    return _cpu_line("model name") or platform.processor() or None
-
-
-def _cpu_line(*names: str) -> str | None:
-    """What the kernel says of the first CPU under one of these names."""
-    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
-    pairs = (line.partition(":") for line in lines)
-    return next((value.strip() for name, _, value in pairs if name.strip() in names), None)
-
-
-def _cores() -> int | None:
-    """Cores that this process may use: a container or a launcher may have bound it to some."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-
-
-def _memory_mb() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 10**6
 
 
 def _gpus() -> list[str]:

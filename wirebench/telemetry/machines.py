@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -18,9 +17,7 @@ import psutil
 from wirebench.comm.engine import Engine
 from wirebench.comm.peers import gather_bytes
 from wirebench.telemetry import environment
-
-BOOT = Path("/proc/sys/kernel/random/boot_id")
-"""Tells machines apart whatever their names are: processes in containers or network namespaces share a kernel's."""
+from wirebench.utils import this_machine
 
 
 def hosts(engine: Engine) -> list[dict[str, Any]]:
@@ -68,7 +65,7 @@ class LoadMeter:
                          for the network is part of it
         steal            share of the processors' time that the hypervisor gave to other guests; None: not counted
         """
-        return _each_once(engine, {"boot": _boot()}, _machine_load, self._mine())
+        return _each_once(engine, {"boot": this_machine.boot()}, _machine_load, self._mine())
 
     def load(self) -> list[dict[str, Any]]:
         """The same of a process that is no rank of a job."""
@@ -76,7 +73,7 @@ class LoadMeter:
 
     def _mine(self) -> dict[str, Any]:
         counted = asdict(_difference(self._begin, _read()))
-        return {"hostname": environment.hostname(), "cores": psutil.cpu_count() or 1, **counted}
+        return {"hostname": this_machine.hostname(), "cores": this_machine.all_cores(), **counted}
 
 
 def _machine_load(processes: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -136,10 +133,3 @@ def _own_seconds() -> float:
         except psutil.Error:
             continue  # it has ended meanwhile
     return float(total)
-
-
-def _boot() -> str:
-    try:
-        return BOOT.read_text().strip()
-    except OSError:
-        return environment.hostname()

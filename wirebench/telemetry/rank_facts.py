@@ -18,8 +18,8 @@ from wirebench.comm.launch_command import LINK_MBIT
 from wirebench.comm.peers import gather_bytes
 from wirebench.telemetry import nic
 from wirebench.telemetry.step_stats import PHASES, StepSeries
+from wirebench.utils import this_machine
 
-INTERFACES = Path("/sys/class/net")
 COMPUTING = ("forward", "backward", "update")
 
 
@@ -72,7 +72,7 @@ def gathered(
         "host": engine.peers[engine.ranks[0]].host,
         "threads": torch.get_num_threads(),
         "ranks_on_host": engine.ranks_on_this_host,
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": this_machine.cores(),
         "core_wait": cores.share(),
         "step_seconds": statistics.median(columns["seconds"]) if counted else None,
         "compute_seconds": statistics.median(computed) if counted else None,
@@ -95,16 +95,8 @@ def link_mbit(interfaces: Iterable[str], environment: Mapping[str, str] = os.env
         pairs = [each.rpartition("=") for each in told.split(",")]
         rates = {name or used: _number(rate) for name, _, rate in pairs}
     else:
-        rates = {name: _speed(name) for name in interfaces}
+        rates = {name: this_machine.link_mbit(name) for name in interfaces}
     return {name: rate for name, rate in rates.items() if rate > 0 and name}
-
-
-def _speed(interface: str) -> float:
-    """What the system says of it; 0 where it says nothing."""
-    try:
-        return _number((INTERFACES / interface / "speed").read_text())
-    except OSError:
-        return 0.0
 
 
 def _number(text: str) -> float:

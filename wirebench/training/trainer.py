@@ -34,8 +34,8 @@ from wirebench.training.replica import Replica
 from wirebench.training.residual_watch import ResidualWatch
 from wirebench.training.step_log import StepLog
 from wirebench.training.train_state import TrainState
+from wirebench.utils import this_machine
 from wirebench.utils.files import keeping
-from wirebench.utils.processes import age
 
 
 @dataclass
@@ -111,7 +111,7 @@ class Trainer:
         self.record.restore(self.state.history)
         self.state.start_watch()
         self._steps_began = self.epoch_began = time.perf_counter()
-        self._startup_seconds = age()
+        self._startup_seconds = this_machine.process_age()
 
     def already_finished(self) -> bool:
         """Whether the run that is resumed has done all steps and has its record: then there is nothing to do."""

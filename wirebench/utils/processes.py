@@ -1,14 +1,6 @@
 """Processes, as the system knows them."""
 
-import time
 from pathlib import Path
-
-import psutil
-
-
-def age() -> float:
-    """Seconds since this process was started, or forked."""
-    return max(0.0, time.time() - float(psutil.Process().create_time()))
 
 
 def began(pid: int) -> int | None:

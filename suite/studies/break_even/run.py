@@ -19,7 +19,6 @@ import compressors
 from suite.planner import ranges
 from suite.planner.compositions import check_density, check_names, check_positive, density_of
 from suite.planner.networks import error_of, gbit_of
-from suite.planner.probe import copy_bytes_per_second
 from suite.planner.rank import Adviser
 from suite.studies.break_even.sides import FILE, Predicted, Side, load, save, sides
 from suite.studies.runner import RESULTS, ROOT, Launch, Part, measure, within
@@ -33,6 +32,7 @@ from wirebench.telemetry import environment
 from wirebench.topology import presets, topology_file
 from wirebench.topology.rates import parse_rate
 from wirebench.topology.tree import Topology
+from wirebench.utils import this_machine
 from wirebench.utils.cli import check_outputs
 
 CONFIG = Path("configs/tables/break_even_vgg16.toml")
@@ -169,7 +169,7 @@ def memory(rates: Rates) -> tuple[float, str]:
     here = environment.cpu()
     if math.isfinite(rates.bytes_per_second) and all(rates.cpu.get(key) == here[key] for key in SAME_MACHINE):
         return rates.bytes_per_second, "rates"
-    return copy_bytes_per_second(), "probe"
+    return this_machine.copy_bytes_per_second(), "probe"
 
 
 def _adviser(options: argparse.Namespace, topology: Topology, rates: Rates, bytes_per_second: float) -> Adviser:

@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import re
 import shutil
-import socket
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 from safetensors import SafetensorError, safe_open
 
+from wirebench.utils import this_machine
 from wirebench.utils.files import write_atomically
 from wirebench.utils.parsing import json_of
 from wirebench.utils.tensor_tree import pack_to
@@ -66,7 +66,7 @@ class HostMemory:
 
     def __init__(self, key: str, root: Path = TMPFS, host: str = "") -> None:
         digest = hashlib.sha256(key.encode()).hexdigest()[:16]
-        self.folder = root / f"wirebench-{os.getuid()}-{digest}" / (host or socket.gethostname())
+        self.folder = root / f"wirebench-{os.getuid()}-{digest}" / (host or this_machine.hostname())
 
     def write(self, commit: Commit, name: str, content: Mapping[str, Any] | bytes | str) -> None:
         """Add a file to a commit: a tree as `snapshot` copies it, or its bytes, or text. OSError."""

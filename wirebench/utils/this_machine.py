@@ -1,0 +1,139 @@
+"""What the system says of this machine and this process: processor, memory, cores, names, addresses, free disk.
+
+Everything else in the project asks here, by the module's name (`this_machine.cores()`), so that tests can put one
+machine in the place of any other (tests/conftest.py).
+"""
+
+import os
+import platform
+import re
+import shutil
+import socket
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+CPUINFO = Path("/proc/cpuinfo")
+BOOT = Path("/proc/sys/kernel/random/boot_id")
+INTERFACES = Path("/sys/class/net")
+COPIED_FLOATS, COPIES = 1 << 24, 5
+_SPEED_FLAGS = re.compile(r"avx|avx2|fma|f16c|avx_vnni|avx512\w*|amx_\w+|asimd\w*|sve\w*|bf16")
+
+
+class CPU(NamedTuple):
+    """The processor.
+
+    model  its name; None where the system gives none
+    flags  its vector and matrix instruction sets, sorted, by the kernel's names; None where it does not list them
+    """
+
+    model: str | None
+    flags: list[str] | None
+
+
+def cpu() -> CPU:
+    """The first processor's."""
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    pairs = [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
+    model = next((value for name, value in pairs if name == "model name"), None)
+    flags = next((value for name, value in pairs if name in ("flags", "Features")), None)  # on x86, on ARM
+    known = None if flags is None else sorted(filter(_SPEED_FLAGS.fullmatch, flags.split()))
+    return CPU(model or platform.processor() or None, known)
+
+
+def cores() -> int:
+    """Cores that this process may use: a container or a launcher may have bound it to some."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else all_cores()
+
+
+def all_cores() -> int:
+    """Cores of the machine, whether or not this process may use them."""
+    return psutil.cpu_count() or 1
+
+
+def stay_on_one_core() -> None:
+    """Hold this process on one of its cores, where the system can."""
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+def memory_bytes() -> int:
+    """All memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def free_memory_bytes() -> int:
+    """Memory that can still be had without swapping."""
+    return int(psutil.virtual_memory().available)
+
+
+def copy_bytes_per_second() -> float:
+    """Bytes that a copy reads and writes in a second, the best of some: on the GPU, if there is one."""
+    import torch  # which takes seconds, and what else is asked here needs none of it
+
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    source = torch.ones(COPIED_FLOATS, device=device)
+    target, best = torch.empty_like(source), float("inf")
+    for _ in range(COPIES):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        begin = time.perf_counter()
+        target.copy_(source)
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        best = min(best, time.perf_counter() - begin)
+    return 2 * 4 * COPIED_FLOATS / best
+
+
+def free_disk_bytes(folder: Path) -> int:
+    """What its file system has room for. Raises OSError."""
+    return shutil.disk_usage(folder).free
+
+
+def hostname() -> str:
+    """This machine's name, or this emulated host's."""
+    return socket.gethostname()
+
+
+def kernel() -> str:
+    """The kernel's release."""
+    return platform.release()
+
+
+def boot() -> str:
+    """Tells machines apart whatever their names are: processes in containers or network namespaces share a kernel's.
+
+    The host name where the kernel has no number of its boot.
+    """
+    try:
+        return BOOT.read_text().strip()
+    except OSError:
+        return hostname()
+
+
+def addresses() -> dict[str, str | None]:
+    """The first IPv4 address of each network interface, None for one without."""
+    return {
+        name: next((str(each.address) for each in known if each.family == socket.AF_INET), None)
+        for name, known in psutil.net_if_addrs().items()
+    }
+
+
+def address_of(name: str) -> str:
+    """The IPv4 address to which a host's name leads from here. Raises OSError."""
+    return socket.gethostbyname(name)
+
+
+def link_mbit(interface: str) -> float:
+    """The nominal megabits per second of an interface; 0 where the system does not say it, as of a bridge."""
+    try:
+        return float((INTERFACES / interface / "speed").read_text())
+    except (OSError, ValueError):
+        return 0.0
+
+
+def process_age() -> float:
+    """Seconds since this process was started, or forked."""
+    return max(0.0, time.time() - float(psutil.Process().create_time()))
