@@ -29,6 +29,8 @@ from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import SHIPPED, Rates
 from wirebench.topology.processor import Processor
 
+pytestmark = pytest.mark.sampled(5)
+
 main, REPORT = verb.report("prediction"), "wirebench study prediction report"
 fit_verb = verbs.verb("fit")
 CELLS = Path(__file__).resolve().parents[2] / "results" / "break_even" / "2x1gbit.jsonl"
@@ -171,6 +173,7 @@ def simulated_runs(folder: Path) -> None:
         put(folder, f"{scheduler}{workers}", number, made(seconds, seconds, scheduler, workers))
 
 
+@pytest.mark.slow
 def test_the_machines_constants_are_found_and_carry_to_other_runs(tmp_path: Path) -> None:
     simulated_runs(tmp_path)
     runs = [Resimulated(run, Rates()) for run in notes.read(tmp_path, {"hosts": int, "link": str})]
@@ -192,6 +195,7 @@ def test_the_machines_constants_are_found_and_carry_to_other_runs(tmp_path: Path
     assert_that_another_simulator_can_be_compared(tmp_path)
 
 
+@pytest.mark.slow
 def test_constants_are_fitted_once_to_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search for them ends elsewhere on a processor that rounds otherwise, and tables are compared to the bit."""
     simulated_runs(tmp_path)

@@ -111,6 +111,7 @@ def test_a_schedule_is_what_differs_from_its_defaults():
     assert words_of("outer") == words_of("outer:every=30") == "outer"
 
 
+@pytest.mark.slow
 def test_a_language_model_is_advised_by_the_studys_losses(tmp_path, capsys):
     gpt = ["--model", "gpt", "--data", "python_sources", "--batch", "8", "--gpu", "h200", "--workers", "8"]
     often = "outer:every=2:rate=1:momentum=0:nesterov=false"
@@ -221,6 +222,7 @@ def test_of_steps_that_are_predicted_alike_the_one_with_less_to_lose_comes_first
     assert risky.expected_seconds == pytest.approx((0.99 + 4 + 1.6) / 6)
 
 
+@pytest.mark.slow
 def test_an_accuracy_of_another_density_is_marked(tmp_path, capsys):
     where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "4", "--compressors", "topk"]
     own = answer(tmp_path, *where)

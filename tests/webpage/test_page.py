@@ -81,6 +81,7 @@ def read(*sections: Section, beside: Path) -> Reader:
     return Reader(render.html(sections, beside))
 
 
+@pytest.mark.slow
 def test_every_claim_has_its_verdict_and_a_planted_number_changes_it(tmp_path: Path) -> None:
     unrun = claim(name="far", not_run="96 GPUs", command="horovodrun -np 96 python train.py")
     mine = section(tmp_path, claim(), unrun)

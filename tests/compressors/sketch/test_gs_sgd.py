@@ -80,6 +80,7 @@ class Twin:
         return average
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("hash", ["block", "reference"])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -158,7 +159,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("collective", ["tree", "star", "native"])
 def test_what_is_applied_and_what_waits_is_what_was_given(options, collective):

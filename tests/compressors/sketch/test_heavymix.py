@@ -113,6 +113,7 @@ def test_subsets_have_their_size_and_no_repeats(numel, count):
         assert ((chosen >= 0) & (chosen < numel)).all()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("permuted", [1, PERMUTED], ids=["drawn", "permuted"])
 @pytest.mark.parametrize("count", [2, 4])
 def test_every_subset_is_equally_likely(count, permuted, monkeypatch):

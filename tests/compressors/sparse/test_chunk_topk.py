@@ -82,6 +82,7 @@ def by_hand(values: Tensor, chunk: int, k: int) -> tuple[Tensor, dict[int, tuple
     return sent, named
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("chunk", "k"), [(4096, 64), (512, 8), (100, 33), (1, 1)])
 @pytest.mark.parametrize("beta", [1.0, 0.9])
 def test_three_exchanges_are_the_papers(chunk: int, k: int, beta: float) -> None:

@@ -104,6 +104,7 @@ def test_a_leader_with_less_to_say_than_usual(indices):
         assert result.tolist() == [0.0, 0, 4, 0, 0, 0, 0, 0]
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("indices", ["int32", "bitmap", "delta"])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("who", [0, 1])

@@ -116,6 +116,7 @@ def test_equals_the_twin_bit_for_bit(size, groups):
     assert min(shares) > 0.1 and max(shares) < 0.9
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "options",
     [
@@ -181,6 +182,7 @@ def test_results_do_not_depend_on_how_buckets_are_cut():
     assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("threshold", [NEVER, 1.0])
 @pytest.mark.parametrize("owner", range(5))

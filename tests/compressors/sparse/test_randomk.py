@@ -25,6 +25,7 @@ def rng(seed):
 
 
 # 9 degrees of freedom: a uniform draw exceeds 27.9 in one of 1000 seeds.
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("crowded", "count"), [(1.0, 2), (0.0, 2), (1.0, 3), (0.0, 3)])
 def test_every_set_of_places_is_equally_likely(crowded, count):
     """By sorting and by flags; three of five are the two that are left out."""

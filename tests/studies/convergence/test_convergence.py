@@ -24,6 +24,8 @@ from tests.studies.records import unlinked
 from wirebench.config import loader
 from wirebench.errors import UserError
 
+pytestmark = pytest.mark.sampled(8)
+
 run, report = verb.run("convergence"), verb.report("convergence")
 QUICK, RESNET20 = TASKS["quick"], TASKS["resnet20"]
 LONG = ["--task", "resnet20"]

@@ -14,6 +14,8 @@ from tests import charts
 from tests.flexreduce import LARGE, SMALL, cell, layout_cells, put_cells, put_run
 from tests.studies.verb import report
 
+pytestmark = pytest.mark.sampled(3)
+
 main = report("flexreduce")
 FIGURES = [f"fig4{letter}.png" for letter in "abcdef"]
 
@@ -71,6 +73,7 @@ def test_the_report_has_every_figure_and_every_number(full: Path, capsys: pytest
         assert len({line.count("|") for line in lines}) <= 1
 
 
+@pytest.mark.slow
 def test_the_figures_show_what_was_measured(full: Path) -> None:
     figures, _, left_out = draw(load(full, None))
     assert not left_out and list(figures) == FIGURES

@@ -18,6 +18,8 @@ from tests.flexreduce import run_record
 from tests.studies import verb
 from wirebench.config import loader
 
+pytestmark = pytest.mark.sampled(4)
+
 LONG = 3120
 
 

@@ -21,6 +21,8 @@ from wirebench.config import loader
 from wirebench.config.sections import OptimizerConfig
 from wirebench.errors import UserError
 
+pytestmark = pytest.mark.sampled(4)
+
 report = verb.report("today")
 
 

@@ -43,6 +43,8 @@ from tests.studies import verb
 from wirebench.config import loader
 from wirebench.errors import UserError
 
+pytestmark = pytest.mark.sampled(7)
+
 run, report = verb.run("today"), verb.report("today")
 
 

@@ -17,6 +17,8 @@ from tests.studies import verb
 from tests.studies.today.test_today import put, record
 from wirebench.errors import UserError
 
+pytestmark = pytest.mark.sampled(3)
+
 report = verb.report("today")
 
 
