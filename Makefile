@@ -68,10 +68,10 @@ define pytest
 	test -z "$$failed" || { echo "make $@: failed:$$failed" >&2; exit 1; }
 endef
 
-test: setup ## lint, then all tests that protect a change (about 10 min)
+test: setup ## lint, and all tests that protect a change (about 10 min)
 	$(call pytest, and not slow)
 
-test-all: setup ## lint, then every test, also those marked slow, with more random examples (about 50 min)
+test-all: setup ## lint, and every test, also those marked slow, with more random examples (about 50 min)
 	$(call pytest,,--hypothesis-profile=full)
 
 lint: setup ## ruff check, ruff format --check, mypy

@@ -41,6 +41,7 @@ def test_pixels_and_labels_are_those_of_the_records(cifar10: tuple[Path, np.ndar
     assert labels.tolist() == records[index.numpy(), 0].tolist()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("size", "square"), [(16, 2), (8, 4)])
 def test_smaller_images_are_means_of_squares(cifar10: tuple[Path, np.ndarray], size: int, square: int) -> None:
     """To whole levels, as images are kept; and they are moved by an eighth of their side at most."""

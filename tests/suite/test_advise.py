@@ -157,6 +157,7 @@ def test_faster_hardware_and_other_rates(tmp_path, capsys):
     assert slow["rows"][0]["break_even"] == pytest.approx(plain["rows"][0]["break_even"]), "looked for at all rates"
 
 
+@pytest.mark.slow
 def test_a_named_gpus_memory_compresses_and_an_unknown_one_must_be_named(tmp_path, capsys):
     found = answer(tmp_path, "--trace", "googlenet_k80", "--workers", "4", "--compressors", "fp16")
     assert (found["memory"], found["memory_bytes_per_second"]) == ("NVIDIA Tesla K80, one of its two GPUs", 240e9)
@@ -217,6 +218,7 @@ def test_a_compressor_pays_below_its_break_even_and_not_above():
             assert (best[name] < WORTHWHILE * best["none"]) == pays, (name, gbit)
 
 
+@pytest.mark.slow
 def test_an_estimate_for_a_gpu_needs_no_trace_and_is_not_made_anew(tmp_path, monkeypatch):
     """Where one is shipped; tests/suite/test_estimate_trace.py has that it is the same."""
     if torch.__version__.partition("+")[0] == load(SHIPPED / "resnet50_v100.json").torch:

@@ -291,14 +291,6 @@ def test_with_indices_down_no_sketch_is_sent_back():
     assert table / 2 < indices < table / 2 + 3 * (4 * K + HEAD_BYTES) + 200
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_with_indices_down_all_ranks_hear_of_what_is_not_finite(bad):
-    ranks = [literal(**SIZES, broadcast="indices") for _ in range(3)]
-    grads = whole_numbers(3, 0)
-    grads[2][5] = bad
-    assert all(result.isnan().all() for result in exchange(ranks, grads))
-
-
 def test_a_bucket_takes_its_share_of_k_and_of_the_columns():
     layers = lay_out([(20, 10), (95, 1), (5, 1)])
     rank = literal(k=12, columns=30)

@@ -136,15 +136,6 @@ def test_what_it_hands_over_is_what_it_says() -> None:
     assert request.tensor.nbytes == tables + packing.bytes12(entries) + packing.bytes2(entries)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_value_that_is_not_finite_reaches_all_ranks(bad: float) -> None:
-    given_ = gradients(2)
-    given_[1][4321] = bad
-    methods = [ChunkTopK(), ChunkTopK()]
-    for average in exchange_all(methods, [bucket_of(each) for each in given_], 0):
-        assert not average.isfinite().all()
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [({"chunk": 4097}, "chunk lies in 1 to 4096"), ({"k": 0}, "k lies in 1 to chunk"), ({"beta": 0.0}, "beta lies in")],

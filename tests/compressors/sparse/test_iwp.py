@@ -231,7 +231,7 @@ def test_luck_comes_as_often_as_it_should(rho, share):
     assert abs(found - p) < 4 * math.sqrt(p * (1 - p) / numel)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [1.0, 0.3])
 def test_luck_comes_to_all_coordinates_alike_and_apart(rho):
     # 200 draws for 60 blocks of 64. Mean by coordinate: chi-square of 3839 degrees of freedom, within 5 deviations.
