@@ -91,17 +91,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _sample(items: list[pytest.Item]) -> None:
-    """Mark as slow what is beyond the sample of a test's sets of parameters: the first and the last ones stay."""
-    sets: dict[str, list[pytest.Item]] = {}
+    """Mark as slow what is beyond the sample of a test's sets of parameters, or of a file's tests, of one set each.
+
+    The first and the last ones stay.
+    """
+    sets: dict[str, dict[str, pytest.Item]] = {}
+    counts: dict[str, int] = {}
     for item in items:
-        if item.get_closest_marker("sampled"):
-            sets.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for those in sets.values():
-        marker = those[0].get_closest_marker("sampled")
-        assert marker is not None
-        (count,) = marker.args
-        kept = {round(place * (len(those) - 1) / max(count - 1, 1)) for place in range(count)}
-        for place, item in enumerate(those):
+        closest = next(item.iter_markers_with_node("sampled"), None)
+        if closest is None or item.get_closest_marker("slow"):
+            continue
+        (node, marker), test = closest, item.nodeid.partition("[")[0]
+        of_file = isinstance(node, pytest.Module)
+        whole, one = (node.nodeid, test) if of_file else (test, item.nodeid)
+        counts[whole] = marker.args[0]
+        if sets.setdefault(whole, {}).setdefault(one, item) is not item:
+            item.add_marker(pytest.mark.slow)
+    for whole, those in sets.items():
+        kept = {round(place * (len(those) - 1) / max(counts[whole] - 1, 1)) for place in range(counts[whole])}
+        for place, item in enumerate(those.values()):
             if place not in kept:
                 item.add_marker(pytest.mark.slow)
 

@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import inspect
 import re
 import subprocess
@@ -71,12 +72,21 @@ ORDER = (
 A file imports its own package and those before it."""
 SIDEWAYS = {"models", "compressors", "schedulers"}
 """The plugin folders do not know each other."""
-FILES = [Path(name) for name in _tracked()]
-TREES = {file: ast.parse((TOP / file).read_text(encoding="utf-8"), str(file)) for file in FILES}
-PRODUCT = {file: tree for file, tree in TREES.items() if file.parts[0] != "tests"}
 
 MAX_FILE_LINES, MAX_FUNCTION_LINES = 500, 60
 PLUGIN_FOLDERS = {Path("models"), Path("compressors"), Path("schedulers"), Path("wirebench/collectives")}
+
+
+@functools.cache
+def every_tree() -> dict[Path, ast.Module]:
+    """What Python makes of every file; only the process that runs this file's tests parses them."""
+    return {file: ast.parse((TOP / file).read_text(encoding="utf-8"), str(file)) for file in map(Path, _tracked())}
+
+
+@functools.cache
+def product() -> dict[Path, ast.Module]:
+    """Every file but the tests'."""
+    return {file: tree for file, tree in every_tree().items() if file.parts[0] != "tests"}
 
 
 def imports(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -104,16 +114,16 @@ def module_of(file: Path) -> str:
 
 
 def test_every_file_has_a_place_in_the_order():
-    assert {"train.py", "wirebench/errors.py", "suite/cli/main.py"} <= {str(file) for file in TREES}
-    homeless = [str(file) for file in TREES if package_of(module_of(file)) is None]
+    assert {"train.py", "wirebench/errors.py", "suite/cli/main.py"} <= {str(file) for file in every_tree()}
+    homeless = [str(file) for file in every_tree() if package_of(module_of(file)) is None]
     assert not homeless, f"in no package of ORDER: {homeless}"
-    inside = [module_of(file) for file in PRODUCT if len(file.parts) == 2 and file.parts[0] in ("wirebench", "suite")]
+    inside = [module_of(file) for file in product() if len(file.parts) == 2 and file.parts[0] in ("wirebench", "suite")]
     assert set(inside) <= {"wirebench", "wirebench.errors", "suite", "suite.__main__"}
 
 
 def test_imports_go_down_the_order():
     wrong = []
-    for file, tree in TREES.items():
+    for file, tree in every_tree().items():
         own = package_of(module_of(file))
         for line, name in imports(tree):
             other = package_of(name)
@@ -128,7 +138,7 @@ def test_no_file_edits_the_search_path():
     """Nor does the code in a text that a file runs."""
     wrong = [
         f"{file}:{node.lineno}"
-        for file, tree in PRODUCT.items()
+        for file, tree in product().items()
         for node in ast.walk(tree)
         if (isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.path")
         or (isinstance(node, ast.Constant) and "sys.path." in str(node.value))
@@ -146,7 +156,7 @@ def test_the_machine_is_asked_in_one_place():
     """By the module's name, so that tests replace what it says. Faults pin other processes than their own."""
     wrong = [
         f"{file}:{node.lineno}: {found}"
-        for file, tree in PRODUCT.items()
+        for file, tree in product().items()
         if str(file) not in ("wirebench/utils/this_machine.py", "suite/chaos/faults.py")
         for node in ast.walk(tree)
         if (isinstance(node, ast.Attribute) and ASKS_THE_SYSTEM.fullmatch(found := ast.unparse(node)))
@@ -154,7 +164,7 @@ def test_the_machine_is_asked_in_one_place():
     ]
     wrong += [
         f"{file}:{line}: {name}"
-        for file, tree in PRODUCT.items()
+        for file, tree in product().items()
         for line, name in imports(tree)
         if name.startswith("wirebench.utils.this_machine.")
     ]
@@ -164,24 +174,28 @@ def test_the_machine_is_asked_in_one_place():
 def test_folders_of_plugins_hold_plugins():
     plugins = {Path(kind.package.replace(".", "/")): set(kind.available()) for kind in KINDS}
     for folder in PLUGIN_FOLDERS:
-        strangers = {file.stem for file in TREES if file.parent == folder} - plugins[folder] - {"__init__", "plan"}
+        strangers = (
+            {file.stem for file in every_tree() if file.parent == folder} - plugins[folder] - {"__init__", "plan"}
+        )
         assert not strangers, f"{folder} holds one file per plugin; helpers are in a package of it: {strangers}"
 
 
 def test_every_package_says_what_it_holds():
-    wrong = [str(file) for file, tree in PRODUCT.items() if file.name == "__init__.py" and not ast.get_docstring(tree)]
+    wrong = [
+        str(file) for file, tree in product().items() if file.name == "__init__.py" and not ast.get_docstring(tree)
+    ]
     assert not wrong
 
 
 def test_files_are_short():
-    counts = {file: len((TOP / file).read_text().splitlines()) for file in PRODUCT}
+    counts = {file: len((TOP / file).read_text().splitlines()) for file in product()}
     assert not {str(file): count for file, count in counts.items() if count > MAX_FILE_LINES}
 
 
 def test_functions_are_short():
     sizes = {
         f"{file}:{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
-        for file, tree in TREES.items()
+        for file, tree in every_tree().items()
         for node in functions(tree)
     }
     assert not {place: size for place, size in sizes.items() if size > MAX_FUNCTION_LINES}
@@ -191,7 +205,7 @@ def test_nothing_is_left_for_later():
     words = re.compile(r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
     wrong = [
         f"{file}:{number}: {line.strip()}"
-        for file in TREES
+        for file in every_tree()
         for number, line in enumerate((TOP / file).read_text().splitlines(), 1)
         if words.search(line)
     ]
@@ -201,7 +215,7 @@ def test_nothing_is_left_for_later():
 def test_no_exception_is_swallowed():
     wrong = [
         f"{file}:{node.lineno}"
-        for file, tree in TREES.items()
+        for file, tree in every_tree().items()
         for node in ast.walk(tree)
         if isinstance(node, ast.ExceptHandler) and all(_does_nothing(node, statement) for statement in node.body)
     ]
@@ -218,13 +232,13 @@ def _does_nothing(handler: ast.ExceptHandler, statement: ast.stmt) -> bool:
 
 
 def test_python_is_ascii():
-    wrong = [str(file) for file in TREES if not (TOP / file).read_bytes().isascii()]
+    wrong = [str(file) for file in every_tree() if not (TOP / file).read_bytes().isascii()]
     assert not wrong
 
 
 def test_every_package_is_installed():
     listed = tomllib.loads((TOP / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    found = {".".join(file.parent.parts) for file in PRODUCT if file.name == "__init__.py"}
+    found = {".".join(file.parent.parts) for file in product() if file.name == "__init__.py"}
     assert set(listed) == found
 
 

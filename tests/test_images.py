@@ -63,18 +63,6 @@ def test_the_image_ends_in_a_horovodrun_line_like_that_of_make_run(target):
     assert STAGES[target][1][-1][0] == "ENTRYPOINT"
 
 
-def test_the_number_of_processes_has_a_default():
-    assert " NP=4 " in last("application", "ENV")
-    assert last("gpu", "ENV").startswith("NP=1 ")  # one process a GPU
-
-
-def test_the_images_have_the_command():
-    """The project is not installed in them but found by PYTHONPATH, so pip makes no such file."""
-    [made] = [rest for word, rest in instructions("application") if word == "RUN" and "useradd" in rest]
-    assert r"""printf '#!/bin/sh\nexec python -m suite "$@"\n' >/usr/local/bin/wirebench && chmod 755""" in made
-    assert "PYTHONPATH=/app" in last("application", "ENV")
-
-
 @pytest.mark.parametrize("target", ["cpu", "gpu"])
 def test_the_image_runs_as_an_ordinary_user(target):
     words = [word for word, _ in instructions(target)]
@@ -88,17 +76,6 @@ def test_no_compiler_is_installed_in_the_image(target):
     found = {name for name in COMPILERS for rest in runs if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", rest)}
     assert not found
     assert "compilers" in STAGES and any("g++" in rest for _, rest in instructions("compilers"))
-
-
-@pytest.mark.parametrize("target", ["cpu", "gpu"])
-def test_horovod_comes_from_a_stage_of_its_own(target):
-    assert ("COPY", f"--from=wheel-{target} /wheel /wheel") in STAGES[target][1]
-    assert STAGES[f"wheel-{target}"][0] == "compilers"
-
-
-def test_older_builders_understand_the_dockerfile():
-    text = (ROOT / "Dockerfile").read_text()
-    assert not re.search(r"^RUN --|--link|<<|^# *syntax *=", text, re.MULTILINE)
 
 
 def test_what_is_copied_exists_and_is_not_ignored():

@@ -120,6 +120,7 @@ def test_a_recipe_trains(command: list[str], mine: Path, capsys: pytest.CaptureF
     assert (record["status"], record["steps_done"]) == ("finished", 2)
 
 
+@pytest.mark.slow
 def test_the_study_runs_and_judges(mine: Path, capsys: pytest.CaptureFixture) -> None:
     started = []
 
@@ -161,6 +162,7 @@ def test_the_rule_of_the_outer_step_is_asked() -> None:
     assert [step for step in range(12) if rule.starts(0, step)] == [0, 1, 2, 3, 7, 11]
 
 
+@pytest.mark.slow
 def test_the_contract_is_tested_on_a_module_of_ones_own(mine: Path) -> None:
     (line,) = [line for _, _, text in blocks(RECIPES) for line in text.splitlines() if "WIREBENCH_COMPRESSOR" in line]
     setting, *command = shlex.split(line)

@@ -211,6 +211,7 @@ def test_second_setup_does_nothing_and_is_quick(tree, programs):
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("changed", "more", "again"),
     [

@@ -127,6 +127,7 @@ def test_mistakes_are_one_line(words: list[str], says: str, tmp_path: Path) -> N
     assert "suite/bench" not in ended.err, ended.said
 
 
+@pytest.mark.slow
 def test_it_says_how_it_is_started(tmp_path: Path) -> None:
     ended = launch("local", 1, ["--sizes", "4"], tmp_path, script=SCRIPT)
     assert ended.code == 2

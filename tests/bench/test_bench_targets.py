@@ -280,7 +280,7 @@ def planner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(ranked, "rank", lambda cluster, machine: Ranking(best, "", False, "", "", False))
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_a_target_calls_can_be_run(target: str, tmp_path: Path) -> None:
     place, kept = Place(tmp_path), set((ROOT / "results").glob("*/*"))
@@ -291,7 +291,7 @@ def test_what_a_target_calls_can_be_run(target: str, tmp_path: Path) -> None:
         check(words, place)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("quick", [False, True])
 @pytest.mark.parametrize("name", available())
 def test_the_runs_behind_the_tables_can_be_made(name: str, quick: bool, tmp_path: Path) -> None:

@@ -86,6 +86,7 @@ def test_every_collective_looks_the_same_in_every_figure() -> None:
     assert first == second and len(first) == 4 == len({colour for _, colour, _ in first})
 
 
+@pytest.mark.slow
 def test_every_file_has_its_figures_and_all_share_one(files: list[Path], tmp_path: Path) -> None:
     out = tmp_path / "new" / "figures"
     written = draw(files, out, None, "100mbit")

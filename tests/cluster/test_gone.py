@@ -40,6 +40,7 @@ def check_gone(job: Job, spaces: set[str], before: set[str]) -> None:
     assert interfaces() == before
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("number", "word", "code"),
     [(signal.SIGINT, "stopping", 0), (signal.SIGTERM, "ending", 3), (signal.SIGHUP, "ending", 3)],

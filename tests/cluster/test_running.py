@@ -76,6 +76,7 @@ def test_a_link_carries_its_rate(shape: tuple[str, object], cluster: Run):
     assert 0.7 * 40e6 / 8 * 1.5 < count(rows["h0"][3]) <= others
 
 
+@pytest.mark.slow
 def test_one_stream_loses_nothing(cluster: Run):
     """Shaped on both sides: at the switch's port no queue may build up of what the host's own link let through."""
     ended = cluster("run", "--hosts", 2, "--link", "40mbit", "--", "python", STREAMS, 1.5)

@@ -36,6 +36,7 @@ def test_levels_of_degree_one_make_no_rounds():
     assert plan == machine
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("factors", [(12,), (3, 4), (4, 3), (2, 3, 2), (1, 12), (2, 1, 6, 1)])
 @pytest.mark.parametrize("layout", ["12", "5+7", "3+3+3+3"])
 def test_factors_of_ones_own(factors: tuple[int, ...], layout: str):

@@ -31,6 +31,7 @@ def test_the_counts_of_table_two(name: str):
     assert (plan.rounds, sum(longest), sum(longest[: len(plan.reduce)])) == TABLE[name]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("size", range(1, 34))
 def test_rounds_are_logarithmic_and_two_more_for_a_fold(size: int):
     log2 = size.bit_length() - 1

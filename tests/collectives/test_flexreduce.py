@@ -64,6 +64,7 @@ def test_uplinks_of_very_unequal_machines():
     uplinks([1, 2, 4, 8])
 
 
+@pytest.mark.sampled(12)
 @symmetric
 @pytest.mark.parametrize("items", [0, 1, 2, 5, 12, 23, 60])
 def test_the_ranges_are_blueconnects_on_symmetric_trees(topology: Topology, items: int):

@@ -62,6 +62,7 @@ def test_every_plan_is_right_for_every_world_and_number_of_items(name):
             check(plan_of(name, size, items), size, items)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", PLANNED)
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
 def test_every_dropped_transfer_is_noticed(name, size):
@@ -74,6 +75,7 @@ def test_every_dropped_transfer_is_noticed(name, size):
                     check(without(plan, half, number, place), size, items)
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", PLANNED)
 @pytest.mark.parametrize("size", [2, 3, 4, 5, 8])
 def test_every_repeated_contribution_is_noticed(name, size):
@@ -180,6 +182,7 @@ def test_items_sent_are_counted_over_both_halves():
     assert plan.rounds == 2
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", PLANNED)
 @pytest.mark.parametrize("size", range(1, 18))
 def test_gathering_along_a_plan_brings_every_contribution_to_every_rank_once(name, size):

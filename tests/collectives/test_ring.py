@@ -8,11 +8,13 @@ from wirebench.topology.tree import Topology
 SIZES = range(1, 17)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("size", SIZES)
 def test_two_times_p_minus_one_rounds(size):
     assert Ring().plan(Topology.flat(size), 4 * size).rounds == 2 * (size - 1)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("size", SIZES)
 def test_every_rank_sends_two_p_minus_one_of_p_parts(size):
     items = 6 * size

@@ -41,6 +41,7 @@ ROUNDS = {
 }
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("size", range(1, 17))
 def test_the_pairs_are_those_of_the_paper(size):
     plan = Tree().plan(Topology.flat(size), 3)

@@ -120,6 +120,7 @@ def test_a_trial_leaves_no_trace():
     assert net.linear.bias.grad is None and net.training
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("fp32", "bf16", "chosen"), [(FAST, SLOW, "fp32"), (SLOW, FAST, "bf16")])
 def test_auto_runs_as_if_its_choice_had_been_named(fp32, bf16, chosen, timed, tmp_path, capsys):
     clocks = timed(fp32, bf16, ["avx512_bf16"])

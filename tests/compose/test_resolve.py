@@ -167,6 +167,7 @@ def weights(folder: Path, *overrides: str) -> torch.Tensor:
     return run.workers[0].flat.gather_weights()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("decay_norm", ["true", "false"])
 def test_all_sent_without_masking_is_dense_momentum_sgd_with_weight_decay(decay_norm: str, tmp_path: Path) -> None:
     both = ["optimizer.momentum=0.9", "optimizer.weight_decay=0.05", f"optimizer.decay_norm={decay_norm}"]

@@ -109,6 +109,7 @@ def test_momentum_correction_of_what_is_not_sent():
     assert displacement == pytest.approx(9.51)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("masking", [False, True])
 @pytest.mark.parametrize("nesterov", [False, True])
 def test_with_all_sent_it_is_dense_momentum_sgd(nesterov, masking):

@@ -80,6 +80,7 @@ def test_what_keeps_the_contract_trains(text: str, tried: Try) -> None:
     assert not tried(text, "output.health_every=2", code=0)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("text", "words"),
     [

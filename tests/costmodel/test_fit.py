@@ -60,6 +60,7 @@ def test_a_cluster_that_obeys_the_model_is_predicted_at_sizes_it_was_not_fitted_
     assert judge(found.topology, other).within == 1
 
 
+@pytest.mark.slow
 def test_noise_is_not_fitted() -> None:
     found = fit(Topology.parse("2+3"), cells(cluster(NETWORK), noise=0.04))
     assert found.within > 0.95

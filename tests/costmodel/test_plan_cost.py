@@ -47,7 +47,7 @@ def close(expected):
     return pytest.approx(expected, rel=1e-9)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("size", range(1, 65))
 @pytest.mark.parametrize("name", ["ring", "tree", "star", "recursive_doubling", "halving_doubling"])
 def test_one_switch_prices_as_the_closed_forms(name, size):
@@ -89,6 +89,7 @@ def test_symmetric_trees_price_as_equation_3(name, levels, alpha):
     assert price(name, topology, items) == close(closed_forms.flexreduce_seconds(items * ITEM_BYTES, topology, alpha))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("machines", NESTED, ids=str)
 @pytest.mark.parametrize("local_rate", [1e12, 3e8, 1.25e8])
 def test_flexreduce_prices_as_equation_6(machines, local_rate):

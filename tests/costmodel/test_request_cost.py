@@ -38,7 +38,7 @@ def served_seconds(pricer: Pricer, name: str, items: int) -> float:
     return pipelined_seconds(cut.plans, pricer.topology, 4, cut.apart)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sum_costs_what_its_segments_cost(name: str, cluster: tuple[int, int]):
@@ -81,6 +81,7 @@ def test_a_chunk_without_elements_is_no_message(name: str, items: int):
         assert pricer.seconds(size) == pytest.approx(6 * items * 2**-0.15)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("cluster", CLUSTERS, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_not_summed_costs_its_plan(name: str, cluster: tuple[int, int]):

@@ -48,7 +48,7 @@ def ratios(name: str, cluster: tuple[int, int]) -> dict[str, list[float]]:
     return found
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("cluster", FULL, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_rounds_cost_what_plans_cost(name: str, cluster: tuple[int, int]):
@@ -59,6 +59,7 @@ def test_rounds_cost_what_plans_cost(name: str, cluster: tuple[int, int]):
     assert all(0.98 < ratio < 1.05 for each in found.values() for ratio in each), found
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("cluster", NOT_FULL, ids=str)
 @pytest.mark.parametrize("name", NAMES)
 def test_machines_that_are_not_full_count_as_full(name: str, cluster: tuple[int, int]):
@@ -71,6 +72,7 @@ RACKS = presets.Racks(4, oversubscription=4.0)
 """Of the 64 ranks of eight machines of 8: two racks."""
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("rails", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_three_levels_cost_what_plans_cost(name: str, rails: bool, monkeypatch: pytest.MonkeyPatch):
@@ -121,6 +123,7 @@ def test_one_rank_per_machine_is_the_papers_formula(ranks: int):
         assert halves == pytest.approx(expected), name
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("cluster", [(8, 1), (16, 1), (8, 2), (16, 4)], ids=str)
 @pytest.mark.parametrize("name", ["tree", "star", "ring", "halving_doubling"])
 @pytest.mark.parametrize("num_bytes", [64e3, 4e6, 1e8])

@@ -10,7 +10,7 @@ import torch
 from tests.data.samples import CPU
 from wirebench import data
 from wirebench.data import Key, Shard
-from wirebench.data.cifar10 import CIFAR10, FILE_BYTES, MEAN, STD
+from wirebench.data.cifar10 import FILE_BYTES, MEAN, STD
 from wirebench.errors import UserError
 
 KEY = Key(0, 0, 0)
@@ -41,6 +41,7 @@ def test_pixels_and_labels_are_those_of_the_records(cifar10: tuple[Path, np.ndar
     assert labels.tolist() == records[index.numpy(), 0].tolist()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("size", "square"), [(16, 2), (8, 4)])
 def test_smaller_images_are_means_of_squares(cifar10: tuple[Path, np.ndarray], size: int, square: int) -> None:
     """To whole levels, as images are kept; and they are moved by an eighth of their side at most."""
@@ -119,7 +120,7 @@ def write_python_batches(folder: Path) -> None:
 
 def test_python_batches_are_read_as_planes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_python_batches(tmp_path / "cifar-10-batches-py")
-    monkeypatch.setattr(CIFAR10, "_check_integrity", lambda self: True)
+    monkeypatch.setattr("torchvision.datasets.CIFAR10._check_integrity", lambda self: True)
     monkeypatch.setattr("torchvision.datasets.cifar.check_integrity", lambda path, md5: True)
     dataset = data.build("cifar10", str(tmp_path))
     ((images, labels),) = dataset.batches([torch.arange(4)], train=False, key=KEY, device=CPU)

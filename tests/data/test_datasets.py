@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.data.samples import CPU, small_set
+from tests.data.samples import CPU, small_set, write_images
 from wirebench import data
 from wirebench.data import Key
 from wirebench.data.base import fingerprint
@@ -19,15 +19,16 @@ KEY = Key(seed=3, epoch=1, rank=0)
 OPTIONS = {"synthetic": {"image_size": 16, "num_classes": 7}, "imagefolder": {"image_size": 16, "workers": 0}}
 
 
-@pytest.fixture(params=data.available())
-def dataset(request: pytest.FixtureRequest) -> data.Dataset:
+@pytest.fixture(scope="module", params=data.available())
+def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> data.Dataset:
     root = ""
     if request.param == "cifar10":
         root = str(request.getfixturevalue("cifar10")[0])
     if request.param == "imagefolder":
-        root = str(request.getfixturevalue("images"))
+        write_images(folder := tmp_path_factory.mktemp("images"))
+        root = str(folder)
     if request.param == "text":
-        folder = request.getfixturevalue("tmp_path")
+        folder = tmp_path_factory.mktemp("text")
         (folder / "a.txt").write_text("".join(f"{number}\n" for number in range(100_000)))
         root = str(folder)
     return data.build(request.param, root, **OPTIONS.get(request.param, {}))

@@ -90,6 +90,7 @@ def test_without_download_nothing_is_asked_for(tmp_path: Path, monkeypatch: pyte
         data.build("cifar10", str(tmp_path))
 
 
+@pytest.mark.slow
 def test_cifar10_downloads_itself(
     cifar10: tuple[Path, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -84,6 +84,7 @@ def test_the_number_of_decoding_processes_changes_nothing(images: Path) -> None:
     assert_same(alone, read(build(images, workers=2), *parts))
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_broken_image_is_one_clear_line(images: Path, workers: int) -> None:
     broken = images / "train" / "cat" / "2.jpg"
@@ -141,6 +142,7 @@ def test_senseless_options_are_refused(images: Path, option: str, value: int) ->
         data.build("imagefolder", str(images), **{option: value})
 
 
+@pytest.mark.slow
 def test_real_images_are_read_shuffled_and_normalised(tiny_imagenet: Path) -> None:
     dataset = build(tiny_imagenet, image_size=64)
     assert (dataset.num_classes, dataset.train_size, dataset.test_size) == (4, 2_000, 200)

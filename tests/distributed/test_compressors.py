@@ -38,6 +38,7 @@ def agree(engine: str, size: int, name: str, folder: Path) -> None:
     assert theirs["health"].keys() == ours["health"].keys()
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("engine", "size", "name"),
     [("torch", 2, "iwp"), ("horovod", 3, "oktopk")],

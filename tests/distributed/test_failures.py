@@ -40,6 +40,7 @@ def check_named(ended: Ended, rank: int, others: int) -> None:
     assert not files_of_ours(ended.err), ended.said
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ["torch", "horovod"])
 def test_a_killed_rank_under_the_native_synchroniser(engine: str, tmp_path: Path) -> None:
     config = tmp_path / "dense.toml"

@@ -22,6 +22,7 @@ def check_refused(ended: Ended, message: str) -> None:
     assert '/train.py", line' not in ended.err, ended.said
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("engine", "override", "message", "job"),
     [

@@ -15,6 +15,7 @@ def check(engine: str, size: int, logs: Path, *words: str) -> None:
     assert "good" in ended.out, ended.said
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("engine", ["torch", "horovod"])
 def test_plans(engine: str, tmp_path: Path) -> None:
     check(engine, 3, tmp_path)

@@ -27,19 +27,27 @@ def steps_done(folder: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_troubled_run_ends_as_the_unbroken_one(engine: str, unbroken: Callable[[str], Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("engine", "launched"),
+    [("torch", False), *(pytest.param(engine, True, marks=pytest.mark.slow) for engine in ("torch", "horovod"))],
+)
+def test_a_troubled_run_ends_as_the_unbroken_one(
+    engine: str, launched: bool, unbroken: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """By day without the launcher, whose ranks import PyTorch each."""
     folder = tmp_path / "run"
     base = [CONFIG, f"output.dir={folder}", "train.resume=auto"]
     stop_one_rank(engine, [*base, "train.max_steps=11"], folder, tmp_path)
     stop_one_rank_in_evaluation(engine, base, folder, tmp_path)
-    stop_the_launcher(engine, base, folder, tmp_path)
+    if launched:
+        stop_the_launcher(engine, base, folder, tmp_path)
     kill_one_rank(engine, base, folder, tmp_path)
     ended = fork(engine, RANKS, base, tmp_path)
     assert ended.code == 0, ended.said
     assert_same_end(folder, unbroken(engine))
 
 
+@pytest.mark.slow
 def test_local_steps_stop_where_all_ranks_have_met_and_end_as_the_unbroken_run(tmp_path: Path) -> None:
     """Sent after steps 2, 5, 8, and applied a step later: a wish in step 2 is known to all after step 6."""
     words = [CONFIG, "data.train_size=960", "scheduler.name=outer", "scheduler.every=3", "scheduler.delay=1"]

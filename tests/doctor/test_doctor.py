@@ -97,6 +97,7 @@ def test_hosts_that_are_alike_are_not_named(everything: Told) -> None:
     assert "Traceback" not in everything.errors
 
 
+@pytest.mark.slow
 def test_one_host_alone_is_well() -> None:
     told = doctor("h1", "--interface", "lo")
     if told.code:  # a work tree with changes is like itself, all the same

@@ -2,13 +2,19 @@
 
 from pathlib import Path
 
+import pytest
+
 import compressors
 from tests.distributed.forked import fork
 from tests.dropin import grouped, hooked
 
 
-def test_every_compressor_through_ddp_is_that_of_train_py_to_the_bit(tmp_path: Path) -> None:
-    names = compressors.available()
+@pytest.mark.parametrize(
+    "names",
+    [sorted({"none", *compressors.available()[::3]}), pytest.param(compressors.available(), marks=pytest.mark.slow)],
+    ids=["a third", "all"],
+)
+def test_every_compressor_through_ddp_is_that_of_train_py_to_the_bit(names: list[str], tmp_path: Path) -> None:
     ended = fork("torch", 2, names, tmp_path, script="tests/dropin/beside_train.py")
     assert ended.code == 0, ended.said
     lines = [line.split() for line in ended.out.splitlines()]

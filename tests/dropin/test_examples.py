@@ -38,6 +38,7 @@ def test_the_readme_shows_every_script_as_its_own_first_lines_call_it() -> None:
         assert f"\ntorchrun --nproc-per-node 2 examples/{name}.py{arguments}\n" in scripts[name]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["plain_ddp", "synchronised"])
 def test_both_loops_learn(name: str, tmp_path: Path) -> None:
     losses = [float(each) for each in re.findall(r"loss (\S+)", told(name, ["--epochs=5"], tmp_path))]
@@ -50,7 +51,9 @@ def test_the_suite_comes_into_a_loop_with_five_lines() -> None:
     assert len(added) <= 5, added
 
 
-@pytest.mark.parametrize(("name", "most"), [("lightning_hook", 1.0), ("hf_trainer", 2.0)])
+@pytest.mark.parametrize(
+    ("name", "most"), [pytest.param("lightning_hook", 1.0, marks=pytest.mark.slow), ("hf_trainer", 2.0)]
+)
 def test_trainers_take_the_hook(name: str, most: float, tmp_path: Path) -> None:
     """With the real libraries, which wrap the model themselves."""
     said = told(name, ["--epochs=4"], tmp_path)
@@ -58,6 +61,7 @@ def test_trainers_take_the_hook(name: str, most: float, tmp_path: Path) -> None:
     assert loss < most and ratio == 50
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("words", [[], ["--compressor=topk", "--option=density=0.01", "--scheduler=mg_wfbp"]])
 def test_a_gpt_learns_from_the_standard_library(words: list[str], tmp_path: Path) -> None:
     small = ["--steps=40", "--width=32", "--depth=1", "--length=32", "--lr=0.01"]

@@ -94,6 +94,7 @@ def close(ours: list[Tensor], theirs: list[Tensor]) -> bool:
     return all(torch.allclose(p, q, rtol=1e-5, atol=1e-6) for p, q in zip(ours, theirs, strict=True))
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize(
     "rule",

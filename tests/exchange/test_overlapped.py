@@ -32,8 +32,6 @@ from wirebench.gradient.flat import FlatGradient
 from wirebench.telemetry.timeline import Timeline
 from wirebench.topology.tree import Topology
 
-pytestmark = pytest.mark.clock
-
 
 class Echo(LocalCommunicator):
     """Rank 0 of two whose peer always has the same gradient; every sum takes `seconds`, and the `fails`th is lost."""
@@ -103,6 +101,7 @@ def test_gradients_are_averaged_step_after_step(opened, groups, after_backward, 
         assert len(driver.take_logs()[0]) == len(groups)
 
 
+@pytest.mark.clock
 def test_exchanges_run_in_a_thread_while_the_backward_pass_goes_on_and_the_rest_where_it_has_ended(opened):
     compressor = Averaging()
     model, lane = lane_of(Echo(), PAIRS, compressor=compressor)
@@ -270,6 +269,7 @@ def drawn_step(opened, folder, after_backward: bool) -> dict[str, tuple[float, f
     return spans(timeline, folder)
 
 
+@pytest.mark.clock
 def test_exchanges_overlap_the_backward_pass(opened, tmp_path):
     drawn = drawn_step(opened, tmp_path, after_backward=False)
     backward_end = drawn["backward"][1]
@@ -278,6 +278,7 @@ def test_exchanges_overlap_the_backward_pass(opened, tmp_path):
     assert drawn["bucket 0"][1] <= drawn["bucket 1"][0] + 1, "one after the other"
 
 
+@pytest.mark.clock
 def test_after_backward_means_after_backward(opened, tmp_path):
     drawn = drawn_step(opened, tmp_path, after_backward=True)
     assert all(drawn[f"bucket {number}"][0] >= drawn["backward"][1] - 1 for number in range(3))

@@ -177,7 +177,7 @@ def trained(variant: tuple[str, dict[str, Any]], split: bool, steps: int = 6) ->
     return meeting.run(work)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("variant", WARMED_UP, ids=lambda each: "-".join([each[0], *map(str, each[1].values())]))
 def test_dear_is_fused_to_the_bit_also_in_a_warm_up(variant: tuple[str, dict[str, Any]]) -> None:
     """The same weights, by the same messages."""

@@ -40,7 +40,7 @@ def test_labels_lie_as_near_to_their_curves_as_the_others_allow() -> None:
     assert apart([0.0, 0.0], 0.1, 0.0, 1.0) == pytest.approx([0.0, 0.1])
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("log", [False, True])
 @pytest.mark.parametrize("count", [1, 6, 40])
 def test_no_two_names_are_nearer_than_a_line_of_text(count: int, log: bool) -> None:
@@ -134,6 +134,7 @@ def test_words_at_the_end_of_a_bar_do_not_cross_the_line_of_another() -> None:
     charts.check(figure)
 
 
+@pytest.mark.slow
 def test_a_panel_of_a_grid_is_a_figure_of_its_own(tmp_path: Path) -> None:
     both = grid([panel(2), panel(3)], "Both", "simulated", 2, 800)
     charts.check(both)
@@ -141,6 +142,7 @@ def test_a_panel_of_a_grid_is_a_figure_of_its_own(tmp_path: Path) -> None:
     assert files.save(panels_of(both)[1], tmp_path / "one.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
     for kind in (".png", ".svg"):
         first, second = (files.save(crowded(3), tmp_path / name / f"figure{kind}").read_bytes() for name in "ab")
@@ -148,6 +150,7 @@ def test_the_same_figure_gives_the_same_bytes(tmp_path: Path) -> None:
     assert files.save(crowded(3), tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
 
 
+@pytest.mark.slow
 def test_a_png_says_which_chart_it_shows(tmp_path: Path) -> None:
     path = files.save(crowded(3), tmp_path / "figure.png")
     assert files.shows(path, crowded(3)) and not files.shows(path, crowded(4))

@@ -152,6 +152,7 @@ def test_a_plans_messages_meet_and_none_waits_for_ever(name, layout):
     assert sent == [4 * plan.sent_items(rank) for rank in tree.ranks]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ["wfbp", "sync_easgd", "mg_wfbp", "dear", "fused"])
 @pytest.mark.parametrize("compressor", ["none", "topk", "gs_sgd"])
 @pytest.mark.parametrize("processor", [IDLE, Processor(cores=2.0, gradient_seconds_per_byte=1e-8)])

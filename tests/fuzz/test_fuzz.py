@@ -18,7 +18,7 @@ from tests.fuzz.case import WHOLE, Case
 from tests.fuzz.cases import MAKERS
 from tests.fuzz.child import Ended, run
 
-FEW = 2
+FEW = 1
 """Of each kind, by day."""
 DIVERGED = 3
 

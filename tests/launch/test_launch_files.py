@@ -42,6 +42,7 @@ def strict(node: Any) -> Any:
     return made
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("file", "kind"), [("mpijob", "MPIJob"), ("trainjob", "TrainJob")])
 def test_a_job_is_what_its_operator_takes(file: str, kind: str) -> None:
     job, known = yaml.safe_load((LAUNCH / f"{file}.yaml").read_text()), schema(file)
@@ -52,6 +53,7 @@ def test_a_job_is_what_its_operator_takes(file: str, kind: str) -> None:
     assert set(job["metadata"]) == {"name"}
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("file", ["mpijob", "trainjob"])
 def test_a_mistyped_field_is_found(file: str) -> None:
     job = yaml.safe_load((LAUNCH / f"{file}.yaml").read_text())

@@ -1,6 +1,8 @@
 """The GPT: its sizes, that it sees no token before it is there, and that it learns a text that can be learned."""
 
+import functools
 import math
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import torch
 import models
 from tests.distributed.launch import here
 from wirebench import data
-from wirebench.data import sequences
+from wirebench.data import python_sources, sequences
 from wirebench.data.base import Key
 from wirebench.errors import UserError
 from wirebench.record import schema
@@ -77,6 +79,16 @@ def test_sizes_that_make_no_sense(options: dict[str, int], words: str) -> None:
 # --- Its data
 
 
+@pytest.fixture(autouse=True, scope="module")
+def read_once() -> Iterator[None]:
+    """The standard library's files are read once for all tests here."""
+    read = functools.cache(lambda folder, names: _read(folder, list(names)))
+    _read = python_sources._read
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(python_sources, "_read", lambda folder, names: read(folder, tuple(names)))
+        yield
+
+
 def test_a_label_is_the_next_byte_and_sequences_follow_one_another() -> None:
     sources = data.build("python_sources", length=16)
     [(tokens, labels)] = sources.batches([torch.arange(4)], train=False, key=Key(0, 0, 0), device=torch.device("cpu"))
@@ -98,6 +110,7 @@ def test_cuts_lie_elsewhere_in_each_epoch_and_the_last_sample_is_whole() -> None
     assert len({bytes(begin(epoch)[0].tolist()) for epoch in range(8)}) > 4
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("most", "moved"), [(64_000, 1), (63_999, 0)])
 def test_a_long_text_stays_on_the_host_and_its_batches_move(
     most: int, moved: int, monkeypatch: pytest.MonkeyPatch

@@ -54,7 +54,7 @@ def _batch(image_shape, images=4, num_classes=10):
     return torch.randn(images, *image_shape, generator=generator), labels
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(("name", "options", "image_shape", "with_10", "with_1000"), COUNTS)
 def test_parameter_counts(name, options, image_shape, with_10, with_1000):
     for num_classes, expected in ((10, with_10), (1000, with_1000)):
@@ -66,6 +66,7 @@ def test_every_model_is_counted():
     assert {row[0] for row in COUNTS} == set(models.available()) - {"replay", "gpt"}  # a trace's; test_gpt.py
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ["alexnet", "vgg16", "resnet18", "resnet50", "resnet101", "resnet152", "googlenet"])
 def test_imagenet_models_are_torchvision_s(name):
     """A state dictionary of torchvision's builder fits, so its published weights and ours are interchangeable."""
@@ -101,7 +102,7 @@ LARGE = [
 ]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "options", "image_shape"), [*SMALL, *LARGE])
 def test_the_layers_fit_each_other(name, options, image_shape):
     """Without numbers, so for large models too: every parameter takes part, and every image has its logits."""
@@ -131,6 +132,7 @@ def test_forward_and_backward(name, options, image_shape):
         assert torch.allclose(model(images[:1]), model(images)[:1], atol=1e-4)  # an image does not see its batch
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "image_shape"), [("toy", (1, 8, 8)), ("lenet", (1, 8, 8)), ("resnet_cifar", (3, 8, 8))]
 )

@@ -23,8 +23,6 @@ from wirebench.gradient.flat import FlatGradient, backward_order
 from wirebench.simulation.trace import Trace, TraceLayer
 from wirebench.training.loss import cross_entropy
 
-pytestmark = pytest.mark.clock
-
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE, CLASSES, BATCH = (1, 4, 4), 10, 8
 LAYERS = (
@@ -80,6 +78,7 @@ def arguments(folder: Path, *overrides: str) -> list[str]:
     return last_of_each([config_file, f"model.trace={folder}/given.json", *data, *short, name, *overrides])
 
 
+@pytest.mark.clock
 def test_a_step_takes_the_time_of_the_trace_in_a_plain_loop(replay):
     model, (images, labels) = replay(0.1), batch()
 
@@ -93,6 +92,7 @@ def test_a_step_takes_the_time_of_the_trace_in_a_plain_loop(replay):
     assert min(seconds) < 0.102, f"within 2 % of 100 ms on a machine that lets it: {seconds}"
 
 
+@pytest.mark.clock
 def test_a_step_takes_the_time_of_the_trace_in_the_train_loop(tmp_path):
     write(tmp_path, 0.2)
     # One thread: to wake a second one costs more than this model's sums.
@@ -105,6 +105,7 @@ def test_a_step_takes_the_time_of_the_trace_in_the_train_loop(tmp_path):
     assert min(seconds) < 0.204, f"within 2 % of 200 ms: {seconds}"
 
 
+@pytest.mark.clock
 def test_every_gradient_comes_at_its_time(replay):
     model, (images, labels) = replay(0.1), batch()
     arrivals: dict[str, float] = {}
@@ -123,6 +124,7 @@ def test_every_gradient_comes_at_its_time(replay):
     assert best[0] > 0.0598, "a gradient is at most the clock's inaccuracy too early"
 
 
+@pytest.mark.clock
 def test_what_comes_late_makes_the_next_wait_shorter(replay):
     model, (images, labels) = replay(0.1), batch()
 
@@ -135,6 +137,7 @@ def test_what_comes_late_makes_the_next_wait_shorter(replay):
     assert 0.1 <= min(seconds) < 0.104
 
 
+@pytest.mark.clock
 def test_a_layer_waits_for_what_its_hooks_wait_for(replay):
     """50 ms before `linear`, of which nothing can be made up for; 30 ms before the pass begins are made up for."""
     model, (images, labels) = replay(0.1), batch()
@@ -149,6 +152,7 @@ def test_a_layer_waits_for_what_its_hooks_wait_for(replay):
     assert 0.1495 <= min(seconds) < 0.154
 
 
+@pytest.mark.clock
 def test_times_follow_batch_and_dilation_and_evaluation_only_goes_forward(replay):
     model = replay(0.04)
     images, _ = batch(BATCH * 2)
@@ -159,6 +163,7 @@ def test_times_follow_batch_and_dilation_and_evaluation_only_goes_forward(replay
         assert timed(lambda: model(images[:0])) < 0.012
 
 
+@pytest.mark.clock
 def test_the_processor_is_free_while_it_waits(replay):
     model, (images, labels) = replay(0.2), batch()
     cross_entropy(model(images), labels).backward()
@@ -223,6 +228,7 @@ def test_channels_last_weights_get_channels_last_gradients(replay):
     assert torch.equal(weight.grad.flatten().sort().values, plain["stem.conv.weight"].flatten().sort().values)
 
 
+@pytest.mark.clock
 def test_the_backward_probe_waits_for_two_images_only(replay):
     model, (images, labels) = replay(0.4), batch(2)
     probe = copy.deepcopy(model)
@@ -280,6 +286,7 @@ def test_a_resumed_run_ends_as_the_unbroken_one(tmp_path):
     assert not [name for name in rank if name.startswith("buffer.")]
 
 
+@pytest.mark.clock
 def test_dilation_reaches_the_model(tmp_path):
     write(tmp_path, 0.02)
     assert train.main(arguments(tmp_path, "engine.workers=1", "engine.threads=1", "network.dilation=3")) == 0

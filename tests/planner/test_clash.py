@@ -10,7 +10,7 @@ from wirebench.config import loader
 from wirebench.errors import UserError
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scheduler", schedulers.available())
 def test_the_planner_refuses_what_train_py_refuses(scheduler: str) -> None:
     """Beside the optimizer that suits all compressors, on the collectives that a planner would try first."""

@@ -60,6 +60,7 @@ def test_damaged_errors_are_one_line(text, tmp_path):
         assert "\n" not in str(caught.value) and ranges.WRITER in str(caught.value)
 
 
+@pytest.mark.slow
 def test_every_number_has_a_range_around_it(tmp_path, monkeypatch, capsys):
     errors(monkeypatch, 0.8, 1.5)
     found = answer(tmp_path, *WHERE, "--compressors", "topk", "fp16")

@@ -40,6 +40,7 @@ def write(tmp_path: Path, *lines: str) -> list[str]:
     return ["--list", str(path), "--out", str(tmp_path / "out")]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "count"), [("hundred", 100), ("sixty", 60)])
 def test_what_is_listed_can_be_run_and_is_new(name: str, count: int) -> None:
     compositions = listed.load(LISTS / f"{name}.toml")

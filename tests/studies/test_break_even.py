@@ -24,6 +24,8 @@ from wirebench.topology import presets, topology_file
 from wirebench.topology.rates import parse_rate
 from wirebench.utils import this_machine
 
+pytestmark = pytest.mark.sampled(5)
+
 GIVEN = {"trace": "made_up", "density": None}
 ROOT = Path(__file__).resolve().parents[2]
 run, report = verb.run("break_even"), verb.report("break_even")

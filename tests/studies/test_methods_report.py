@@ -11,6 +11,8 @@ from tests.studies import verb
 from tests.studies.records import unlinked
 from tests.studies.test_methods_run import put, record
 
+pytestmark = pytest.mark.sampled(4)
+
 main = verb.report("methods")
 
 

@@ -69,6 +69,7 @@ def test_every_compressor_has_a_row_and_the_baselines_stand_first():
     assert plan(["gtopk"], 0.05) == {"gtopk": ["compressor.name=gtopk", "compressor.density=0.05"]}
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("path", CONFIGS)
 @pytest.mark.parametrize("label", plan(None, 0.01))
 def test_every_row_is_a_composition_that_makes_sense(label: str, path: str) -> None:

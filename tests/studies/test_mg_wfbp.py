@@ -20,6 +20,8 @@ from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.telemetry import environment
 
+pytestmark = pytest.mark.sampled(5)
+
 
 @functools.cache
 def efficiencies(label: str) -> paper.Efficiencies:

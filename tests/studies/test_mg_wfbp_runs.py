@@ -13,6 +13,8 @@ from tests.studies import verb
 from tests.studies.test_methods_run import put, record
 from wirebench.telemetry.timeline import ALL_GATHER, Timeline
 
+pytestmark = pytest.mark.sampled(4)
+
 run, report = verb.run("mg_wfbp"), verb.report("mg_wfbp")
 CONFIG = "configs/tables/schedules_googlenet.toml"
 

@@ -29,6 +29,8 @@ from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import SHIPPED, Rates
 from wirebench.topology.processor import Processor
 
+pytestmark = pytest.mark.sampled(5)
+
 main, REPORT = verb.report("prediction"), "wirebench study prediction report"
 fit_verb = verbs.verb("fit")
 CELLS = Path(__file__).resolve().parents[2] / "results" / "break_even" / "2x1gbit.jsonl"
@@ -83,36 +85,6 @@ def test_predictions_stand_beside_what_was_measured(tmp_path: Path) -> None:
     assert "2 runs" in charts.note(drawn) and "10 % to 90 % of the measured steps" in charts.note(drawn)
     assert {row["words"] for row in charts.of(drawn, "text")} == {"within 10 %"}
     assert (tmp_path / "errors.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_runs_that_were_made_another_time_say_which_steps_repeat_themselves(tmp_path: Path) -> None:
-    first, again = tmp_path / "list", tmp_path / "list-again"
-    for name, *both, spread in (
-        ("a", 0.20, 0.204, 0.001), ("b", 0.30, 0.36, 0.001), ("c", 0.50, 0.49, 0.0), ("d", 0.4, None, 0.001),
-        ("e", 0.6, 0.6, 0.2),
-    ):  # fmt: skip
-        for folder, seconds in zip((first, again), both, strict=True):
-            if seconds is not None:
-                run = made(seconds, 0.2)
-                run["step_seconds"] |= {"p10": (1 - spread) * seconds, "p90": (1 + spread) * seconds}
-                put(folder, name, 0, run)
-    predicted = {"a": 0.21, "b": 0.6, "c": 0.45, "d": 0.4, "e": 0.1}
-    steps = {f"{name}-0": {"seconds": seconds, "low": 0.1, "high": 1.0} for name, seconds in predicted.items()}
-    signed.save(first, signed.Signed("c" * 40, "2026-11-26", "x", steps))
-    assert main([str(first)]) == 0 and main([str(again)]) == 0
-    text = (first / "table.md").read_text()
-    assert "4 of these runs were made another time (list-again, commits: 0123456789): the two steps of 3 lie" in text
-    assert "half of all within 2.0 %, all within 20 %; Kendall's tau of their order 1.00." in text
-    assert (
-        "3 of these agree with another time: of the predictions 2 are within 10 %, the mean error is 32.8 %, the "
-        "largest -83.3 % (e-0); Kendall's tau of their order -0.33. 2 of these also repeat themselves within both: of "
-        "the predictions 2 are within 10 %, the mean error is 7.5 %, the largest -10.0 % (c-0); Kendall's tau of their "
-        "order 1.00. 2 of the 4 miss both times by more than 10 %, on the same side." in text
-    )
-    there = {"a-0": "204.00", "b-0": "360.00", "c-0": "490.00", "d-0": "-", "e-0": "600.00"}
-    assert {name: cells[9] for name, cells in table(text).items()} == there
-    other = (again / "table.md").read_text()
-    assert "made another time (list," in other and table(other)["b-0"][9] == "300.00"
 
 
 def test_another_time_is_that_of_the_same_settings_on_the_same_kind_of_machine(tmp_path: Path) -> None:
@@ -171,6 +143,7 @@ def simulated_runs(folder: Path) -> None:
         put(folder, f"{scheduler}{workers}", number, made(seconds, seconds, scheduler, workers))
 
 
+@pytest.mark.slow
 def test_the_machines_constants_are_found_and_carry_to_other_runs(tmp_path: Path) -> None:
     simulated_runs(tmp_path)
     runs = [Resimulated(run, Rates()) for run in notes.read(tmp_path, {"hosts": int, "link": str})]
@@ -192,6 +165,7 @@ def test_the_machines_constants_are_found_and_carry_to_other_runs(tmp_path: Path
     assert_that_another_simulator_can_be_compared(tmp_path)
 
 
+@pytest.mark.slow
 def test_constants_are_fitted_once_to_the_same_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A search for them ends elsewhere on a processor that rounds otherwise, and tables are compared to the bit."""
     simulated_runs(tmp_path)
@@ -232,33 +206,6 @@ def test_the_committed_constants_are_as_good_as_those_of_a_fit_made_here() -> No
         statistics.fmean(abs(run.error(machine)) for run in runs) for machine in (ranges.machine().processor, fit(runs))
     )
     assert len(runs) == len(fitted) == 70 and committed < 1.1 * here
-
-
-@pytest.mark.slow
-def test_runs_of_one_machine_share_its_constants_and_of_two_machines_have_none(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first, second = tmp_path / "a", tmp_path / "b"
-    for folder in (first, second):
-        simulated_runs(folder)
-    assert main([str(first), str(second), "--simulate"]) == 0
-    assert not (second / "outside.json").exists()
-    runs = {each["run"]: each["fitted"] for each in ranges.table(first / "outside.json")["runs"]}
-    for folder in (first, second):
-        text = (folder / "table.md").read_text()
-        assert "fitted to every second run of 2 folders" in text and "Of the 4 others here 4 are within 10 %" in text
-        fitted = {name: row[-1] == "yes" for name, row in table(text).items()}
-        where = "" if folder == first else "b/"
-        assert fitted == {name: runs[where + name] for name in fitted} and len(runs) == 2 * len(fitted)
-    for path in second.glob("*/record.json"):
-        changed = json.loads(path.read_text())
-        changed["environment"]["cpu"]["model"] = "another"
-        path.write_text(json.dumps(changed))
-    assert main([str(first), str(second), "--simulate"]) == 2
-    assert (
-        "constants are those of one machine, and the runs are of 2: AMD EPYC with 2 cores; another with 2 "
-        in capsys.readouterr().err
-    )
 
 
 def assert_that_another_simulator_can_be_compared(folder: Path) -> None:
@@ -317,19 +264,6 @@ def test_how_well_a_step_repeats_itself_is_told_by_its_steps() -> None:
     assert repeats_to({**run, "images_per_second": {"steps": 4}}) is None
     unknown = {"median": 1.0, "p10": None, "p90": 1.1}
     assert repeats_to({"step_seconds": unknown, "images_per_second": {"steps": 14}}) is None
-
-
-def test_predictions_are_also_counted_where_the_machine_repeats_itself(tmp_path: Path) -> None:
-    for turn, (predicted, spread) in enumerate(((0.23, 0.001), (0.21, 0.002), (0.4, 0.2))):
-        found = made(0.2, predicted)
-        found["step_seconds"] |= {"p10": 0.2 - spread, "p90": 0.2 + spread}
-        put(tmp_path, "a", turn, found)
-    assert main([str(tmp_path)]) == 0
-    text = (tmp_path / "table.md").read_text()
-    assert (
-        "2 of these 3 steps repeat themselves to 3 %: of these predictions 1 are within 10 %, the mean error is "
-        "10.0 %, the largest +15.0 % (a-0)." in text
-    )
 
 
 def test_how_long_compressors_work_is_what_was_measured_beside_the_runs(tmp_path: Path) -> None:

@@ -111,6 +111,7 @@ def test_a_schedule_is_what_differs_from_its_defaults():
     assert words_of("outer") == words_of("outer:every=30") == "outer"
 
 
+@pytest.mark.slow
 def test_a_language_model_is_advised_by_the_studys_losses(tmp_path, capsys):
     gpt = ["--model", "gpt", "--data", "python_sources", "--batch", "8", "--gpu", "h200", "--workers", "8"]
     often = "outer:every=2:rate=1:momentum=0:nesterov=false"
@@ -176,6 +177,7 @@ def test_losses_without_a_quarter_or_of_a_run_that_diverged(tmp_path):
     assert not_counted([composed("demo")], losses.load(tmp_path)) == {"demo": "diverged in training"}
 
 
+@pytest.mark.slow
 def test_other_rates_are_said_of_those_that_count(tmp_path):
     found = answer(
         tmp_path, "--trace", "resnet20_gtx1080ti", "--gpu", "k80", "--network", "100gbe", "--workers", "64",
@@ -186,6 +188,7 @@ def test_other_rates_are_said_of_those_that_count(tmp_path):
     assert found["answer"].endswith(", and at no rate that was tried does qsgd.")
 
 
+@pytest.mark.slow
 def test_of_those_that_are_alike_the_one_that_lost_least_is_named(tmp_path):
     where = ["--trace", "resnet50_v100", "--network", "10gbe", "--workers", "32", "--compressors", "topk", "dgc"]
     found = answer(tmp_path, *where, "--rates", str(RATES))  # by a CPU's copies, these two are alike
@@ -198,6 +201,7 @@ def test_of_those_that_are_alike_the_one_that_lost_least_is_named(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_dense_stands_before_what_is_hardly_faster(tmp_path):
     """Where computing hides everything, a lossy method's last microsecond is no reason for it."""
     found = answer(tmp_path, "--trace", "googlenet_k80", "--network", "ib200", "--workers", "4", *FEW)
@@ -221,6 +225,7 @@ def test_of_steps_that_are_predicted_alike_the_one_with_less_to_lose_comes_first
     assert risky.expected_seconds == pytest.approx((0.99 + 4 + 1.6) / 6)
 
 
+@pytest.mark.slow
 def test_an_accuracy_of_another_density_is_marked(tmp_path, capsys):
     where = ["--trace", "resnet50_v100", "--network", "1gbe", "--workers", "4", "--compressors", "topk"]
     own = answer(tmp_path, *where)
@@ -237,6 +242,7 @@ def test_an_accuracy_of_another_density_is_marked(tmp_path, capsys):
     assert own["rows"][0]["accuracy"] == same["rows"][0]["accuracy"]
 
 
+@pytest.mark.slow
 def test_compressing_may_stop_all_else(tmp_path):
     """At worst a step is computing, compressing and messages, one after the other."""
     found = answer(tmp_path, "--trace", "resnet50_v100", "--network", "1gbe", "--workers", "4", "--compressors", "topk")

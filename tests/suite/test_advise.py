@@ -83,6 +83,7 @@ def test_compositions_are_ranked_and_the_sentence_names_the_first(tmp_path, caps
     assert places == [row["compressor"] for row in rows]
 
 
+@pytest.mark.slow
 def test_where_computing_takes_long_nothing_beats_dense(tmp_path):
     found = answer(
         tmp_path, "--trace", "googlenet_k80", "--gpu", "k80", "--network", "ib200", "--workers", "4", *FEW
@@ -131,7 +132,7 @@ def test_the_table_says_what_the_numbers_say(tmp_path, capsys):
             assert row["break_even"] == f"{row['break_even_gbit']:.3g} Gbit/s"
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("where", [["--per-machine", "4"], ["--network", "1gbe"], ["--gbit", "0.001"]])
 def test_no_cell_is_cut_off(where, capsys):
     assert main(["--trace", "vgg16_v100", "--workers", "4", *where, "--compressors", "randomk", "onebit"]) == 0
@@ -156,6 +157,7 @@ def test_faster_hardware_and_other_rates(tmp_path, capsys):
     assert slow["rows"][0]["break_even"] == pytest.approx(plain["rows"][0]["break_even"]), "looked for at all rates"
 
 
+@pytest.mark.slow
 def test_a_named_gpus_memory_compresses_and_an_unknown_one_must_be_named(tmp_path, capsys):
     found = answer(tmp_path, "--trace", "googlenet_k80", "--workers", "4", "--compressors", "fp16")
     assert (found["memory"], found["memory_bytes_per_second"]) == ("NVIDIA Tesla K80, one of its two GPUs", 240e9)
@@ -216,6 +218,7 @@ def test_a_compressor_pays_below_its_break_even_and_not_above():
             assert (best[name] < WORTHWHILE * best["none"]) == pays, (name, gbit)
 
 
+@pytest.mark.slow
 def test_an_estimate_for_a_gpu_needs_no_trace_and_is_not_made_anew(tmp_path, monkeypatch):
     """Where one is shipped; tests/suite/test_estimate_trace.py has that it is the same."""
     if torch.__version__.partition("+")[0] == load(SHIPPED / "resnet50_v100.json").torch:
@@ -382,6 +385,7 @@ def test_a_compressor_of_ones_own_is_timed_here_and_ranked(own, tmp_path, capsys
     assert not known["timed_here"]["compressors"] and "measured here" not in captured.out and not captured.err
 
 
+@pytest.mark.slow
 def test_what_is_timed_here_costs_about_what_the_same_code_costs_elsewhere(own, monkeypatch):
     """In copies of a vector, which is what machines have in common: the method that was measured comes out again.
 
@@ -395,6 +399,7 @@ def test_what_is_timed_here_costs_about_what_the_same_code_costs_elsewhere(own, 
     assert 0.2 < mine / topk < 5
 
 
+@pytest.mark.slow
 def test_a_short_model_is_not_timed_at_the_largest_size(own):
     rates = Rates()
     assert timing.time_unknown(["owned.compressing.Mine"], rates, None, 30_000).sizes == ("4k", "40k")
@@ -529,6 +534,7 @@ def test_a_faster_precision_leaves_less_to_hide_messages_behind(tmp_path, capsys
     assert dense[0]["bytes_per_step"] == dense[1]["bytes_per_step"], "gradients stay fp32"
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("how", [["--gpu", "h100"], ["--probe", "--probe-seconds", "0.1"]])
 def test_a_model_of_tokens_has_samples_and_losses(how, tmp_path, capsys, monkeypatch):
     monkeypatch.syspath_prepend(str(PLUGINS))

@@ -49,6 +49,7 @@ def test_summable_is_what_sums_all_values():
     assert not summable & {"topk", "dgc", "gtopk", "oktopk", "qsgd", "signsgd", "onebit", "threshold"}
 
 
+@pytest.mark.slow
 def test_lines_by_hand():
     dense = line("none")
     assert (dense["requests of a step"], dense["summable"], dense["state"]) == ("Sum", "yes", "-")

@@ -125,6 +125,7 @@ def test_schedules_that_do_not_fit_are_left_out_unless_named(tmp_path):
     assert [row["scheduler"] for row in native] == [name for name in simulate.USUAL if name != "dear"]
 
 
+@pytest.mark.slow
 def test_plugins_of_ones_own_go_by_dotted_paths(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "dotted"
     folder.mkdir()

@@ -56,6 +56,7 @@ def test_without_speeds_there_are_bytes_but_no_seconds():
     assert done.stdout.splitlines()[-1].split() == ["tree", "tree", "4", "2", "8.0", "kB", "-", "-", "-"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("layout", "rank_boxes"), [("1", 1), ("(2+2)+3", 7), ("8+8+8+8", 4)])
 def test_a_figure_has_a_box_for_every_node_and_a_line_to_each(layout, rank_boxes):
     found = tree.figure(Topology.parse(layout), "a note")
@@ -75,6 +76,7 @@ def test_a_figure_says_how_fast_links_are():
     assert {"switch; links: 1 Gbit/s, 150 us", "machine 0; links: 20 Gbit/s, 20 us", "0", "4"} <= said
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("name", "begin"), [("a.png", b"\x89PNG"), ("a.svg", b"<svg"), ("a.pdf", b"%PDF")])
 def test_a_figure_is_written(name, begin, tmp_path):
     assert topology("2+3", "--figure", tmp_path / name).returncode == 0

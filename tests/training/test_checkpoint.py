@@ -60,7 +60,7 @@ def broken_off(six_steps: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -223,7 +223,7 @@ DAMAGES = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("damage", "why"), DAMAGES.items(), ids=[each.__name__ for each in DAMAGES])
 def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     damage: Damage, why: str, broken_off: Path, unbroken: Path, capsys: pytest.CaptureFixture[str]
@@ -255,6 +255,7 @@ def test_what_a_kill_left_half_written_is_no_checkpoint(broken_off: Path, unbrok
     assert not partial.exists()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("line", "content"),
     [(3, b"\xff\x00\xfe"), (1, b'{"loss": 1.0}'), (6, b"7"), (2, b'{"step": null}')],
@@ -278,6 +279,7 @@ def test_a_damaged_list_of_steps_is_set_aside(
     assert record(broken_off)["final"] == record(unbroken)["final"]
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("content", [b"\xff\xfe garbage without an end", b"\0" * 4096, b'{"loss": 1.0}'])
 def test_a_list_of_steps_that_is_none_at_all_is_set_aside(
     content: bytes, broken_off: Path, capsys: pytest.CaptureFixture[str]
@@ -292,6 +294,7 @@ def test_a_list_of_steps_that_is_none_at_all_is_set_aside(
     assert aside.read_bytes() == content
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"{}", b"[1]", b'{"status": "fini', b'{"status": "finished"}'])
 def test_a_damaged_record_is_set_aside(
     content: bytes, unbroken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -307,6 +310,7 @@ def test_a_damaged_record_is_set_aside(
     assert_same_end(tmp_path / "run", unbroken)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("override", "what"),
     [

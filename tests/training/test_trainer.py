@@ -88,6 +88,7 @@ def test_an_update_is_of_clipped_gradients_and_not_clipped_itself(tmp_path):
         record_of(tmp_path / "wfbp", **lion, optimizer__clip=1e-3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "changes",
     [

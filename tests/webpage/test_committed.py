@@ -46,6 +46,7 @@ def test_the_page_leads_to_files_that_are_there() -> None:
     assert len(links) > 100 and missing == []
 
 
+@pytest.mark.slow
 def test_a_figure_of_collectives_is_held_against_its_cells(tmp_path: Path) -> None:
     committed_there, there = RESULTS / "cpu-2core/collectives", tmp_path / "cpu-2core/collectives"
     there.mkdir(parents=True)

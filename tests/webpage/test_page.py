@@ -81,6 +81,7 @@ def read(*sections: Section, beside: Path) -> Reader:
     return Reader(render.html(sections, beside))
 
 
+@pytest.mark.slow
 def test_every_claim_has_its_verdict_and_a_planted_number_changes_it(tmp_path: Path) -> None:
     unrun = claim(name="far", not_run="96 GPUs", command="horovodrun -np 96 python train.py")
     mine = section(tmp_path, claim(), unrun)
@@ -168,6 +169,7 @@ def test_claims_lead_to_their_records_wherever_the_page_lies(tmp_path: Path) -> 
     assert "../runs/mine-0/record.json" in read(mine, beside=tmp_path / "pages").links
 
 
+@pytest.mark.slow
 def test_it_is_one_file_and_the_same_to_the_byte(tmp_path: Path) -> None:
     mine = section(tmp_path, claim())
     render.write([mine], tmp_path / "a.html")

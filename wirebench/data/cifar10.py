@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torchvision.datasets import CIFAR10
 
 from wirebench.data.download import fetch
 from wirebench.data.memory import InMemory
@@ -104,6 +103,8 @@ def _records(path: Path) -> np.ndarray:
 
 
 def _read_python(root: Path) -> tuple[Split, Split]:
+    from torchvision.datasets import CIFAR10  # takes seconds, and imports PyTorch's compiler: not for binary batches
+
     try:
         train, test = (CIFAR10(str(root), train=train, download=False) for train in (True, False))
     except RuntimeError as error:
@@ -111,8 +112,8 @@ def _read_python(root: Path) -> tuple[Split, Split]:
             f"data.root: {root / PYTHON} is not complete or not the official one (MD5); other pickles are not opened; "
             f"use the binary version: {URL}"
         ) from error
-    return _from_torchvision(train), _from_torchvision(test)
-
-
-def _from_torchvision(split: CIFAR10) -> Split:
-    return torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(split.targets)
+    first, second = (
+        (torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous(), torch.tensor(split.targets))
+        for split in (train, test)
+    )
+    return first, second

@@ -55,6 +55,7 @@ def test_sums_are_exact_and_the_same_everywhere(name, size):
         assert all(torch.equal(answer, expected) for answer in answers)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", SIZES)
 def test_rounding_is_the_same_on_every_rank(name, size):
@@ -64,6 +65,7 @@ def test_rounding_is_the_same_on_every_rank(name, size):
     assert torch.allclose(answers[0].double(), torch.stack(inputs).double().sum(0), atol=1e-5)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sums_of_every_dtype(name, dtype):
@@ -74,6 +76,7 @@ def test_sums_of_every_dtype(name, dtype):
         assert torch.equal(answer, torch.stack(inputs).sum(0, dtype=dtype))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("view", [lambda m: m, lambda m: m.t(), lambda m: m[:, ::2], lambda m: m[1:]])
 def test_sums_keep_the_shape_whatever_the_strides(name, view: Callable[[Tensor], Tensor]):
@@ -90,6 +93,7 @@ def test_a_contiguous_sum_is_made_in_place(name):
     assert [answer.data_ptr() for answer in answers] == [each.data_ptr() for each in inputs]
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", SIZES)
 def test_gathers_bring_uneven_and_empty_parts_in_rank_order(name, size):
@@ -100,6 +104,7 @@ def test_gathers_bring_uneven_and_empty_parts_in_rank_order(name, size):
         assert all(torch.equal(part, each) for part, each in zip(answer, inputs, strict=True))
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [*DTYPES, torch.uint8, torch.bool])
 def test_gathers_of_every_dtype_and_stride(name, dtype):
@@ -116,6 +121,7 @@ def test_all_parts_may_be_empty(name):
     assert all(part.shape == (0,) and part.dtype == torch.int32 for answer in answers for part in answer)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", SIZES)
 def test_merges_take_every_message_exactly_once(name, size):
@@ -124,6 +130,7 @@ def test_merges_take_every_message_exactly_once(name, size):
     assert all(torch.equal(answer, torch.cat(inputs)) for answer in answers)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", SIZES)
 def test_merges_that_depend_on_the_order_are_the_same_on_every_rank(name, size):
@@ -141,6 +148,7 @@ def test_merged_messages_may_be_strided_and_change_length(name):
     assert all(torch.equal(answer, answers[0]) for answer in answers)
 
 
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("size", SIZES)
 def test_routes_bring_every_rank_its_own_parts_in_rank_order(name, size):

@@ -21,6 +21,7 @@ from wirebench.collectives.plan import check
 from wirebench.topology.tree import Topology
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("items", [0, 1, 7, 1_000_000, 3_300_001, 14_700_000])
 @pytest.mark.parametrize("shares", [1, 2, 5, 12, 40])
 @pytest.mark.parametrize("item_bytes", [2, 4, 8])

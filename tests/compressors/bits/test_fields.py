@@ -116,6 +116,7 @@ def test_groups_of_a_bucket():
     assert by_chunk(bucket, 47) == (Run(46, 1),)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 6, 7, 8, 11, 16])
 @pytest.mark.parametrize("numel", [1, 2, 9, 16, 33, 100])
@@ -146,6 +147,7 @@ def test_what_is_packed_may_be_larger_by_a_base_and_have_fractions(numel):
     assert torch.equal(words, packed(Fields(4, CPU), numbers))
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("levels", [1, 3, 7, 31])
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 7, 8, 15, 16, 64, 127])
 def test_added_words_hold_the_sums(levels, size):

@@ -37,6 +37,7 @@ def test_rounding_by_hand():
     torch.testing.assert_close(both[1].state_dict()["residual"], torch.tensor([0.0, 0.3, -0.5]))
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("sum_bits", [8, 16, 32])
 @pytest.mark.parametrize("size", [1, 2, 5, 16])
 @pytest.mark.parametrize("chunk", [0, 10])

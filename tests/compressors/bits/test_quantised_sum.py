@@ -125,15 +125,6 @@ def test_a_rank_sends_what_it_says_and_less_between_machines(group: int) -> None
     assert methods[0].wire_bytes(8192, 4) == first + (first // 2 if group else 0) + first // 4
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_what_is_not_finite_reaches_all_ranks(form: Any, bad: float) -> None:
-    given = gradients(3, 500)
-    given[2][77] = bad
-    for result in exchange([QuantisedSum(form) for _ in range(3)], given):
-        assert not result.isfinite().all()
-
-
 @pytest.mark.parametrize(("size", "group", "divisor"), [(3, 2, 1), (6, 4, 2)])
 def test_groups_that_do_not_divide_the_ranks_are_cut_smaller(size: int, group: int, divisor: int) -> None:
     """As in an elastic run that has lost a rank."""

@@ -57,6 +57,7 @@ def test_clipping_by_hand():
     assert unclipped[50].item() == -100.0
 
 
+@pytest.mark.slow
 def test_every_worker_clips_to_its_own_deviation_before_the_scale_is_shared():
     """The first worker's peak, 100, is cut to its 25.1, though the shared scale is 103: it says 25.1 on average."""
     grads = [torch.ones(100), torch.full((100,), 10.0)]

@@ -113,6 +113,7 @@ def test_bases_are_orthonormal(rank, kind):
 CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, CUDA])])
 @pytest.mark.parametrize("shape", [(3, 6, 40), (2, 192, 640)])
 @pytest.mark.parametrize("kind", ["random", "tiny", "huge", "graded", "dependent", "combined", "few", "zero"])

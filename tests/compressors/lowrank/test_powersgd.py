@@ -89,6 +89,7 @@ def test_residuals_hold_less_of_what_differs_between_ranks_than_with_the_average
     assert largest < min(float(residual.norm()) for residual in twin.residuals) / 3
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("size", [1, 3])
 @pytest.mark.parametrize("rank", [1, 2, 3])
 @pytest.mark.parametrize("seed", range(4))

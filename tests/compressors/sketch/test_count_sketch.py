@@ -144,6 +144,7 @@ def test_sketches_add_up_exactly(hash):
     assert torch.equal(sketch.sketch(x.double() / 3 * 3), sketch.sketch(x).double())
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("size", range(1, 10))
 @both_hashes
 def test_sketches_summed_along_the_tree_are_the_sketch_of_the_sum(hash, size):
@@ -203,6 +204,7 @@ def test_a_buffer_that_was_used_leaves_no_trace():
     assert torch.equal(sketch.sketch(whole_numbers(150)), table)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", [0, 63, 149])
 @both_hashes

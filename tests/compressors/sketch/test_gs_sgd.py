@@ -80,6 +80,7 @@ class Twin:
         return average
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("hash", ["block", "reference"])
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
@@ -158,7 +159,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("collective", ["tree", "star", "native"])
 def test_what_is_applied_and_what_waits_is_what_was_given(options, collective):
@@ -288,14 +289,6 @@ def test_with_indices_down_no_sketch_is_sent_back():
     table = sum(sent["sketch"]) - 2 * 3 * 4 * K  # a tree of 4 sends everything three times up and three times down
     indices = sum(sent["indices"]) - 2 * 3 * 4 * K
     assert table / 2 < indices < table / 2 + 3 * (4 * K + HEAD_BYTES) + 200
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_with_indices_down_all_ranks_hear_of_what_is_not_finite(bad):
-    ranks = [literal(**SIZES, broadcast="indices") for _ in range(3)]
-    grads = whole_numbers(3, 0)
-    grads[2][5] = bad
-    assert all(result.isnan().all() for result in exchange(ranks, grads))
 
 
 def test_a_bucket_takes_its_share_of_k_and_of_the_columns():

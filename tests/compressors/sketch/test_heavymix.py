@@ -68,6 +68,7 @@ def test_of_a_table_that_is_too_small_the_largest_of_all_estimates_are_chosen(co
     assert torch.equal(heavymix(sketch, table, k, energy, rng()), wanted)
 
 
+@pytest.mark.slow
 def test_of_too_few_the_rest_is_drawn_alike_from_all_others():
     """8 places other than 2 and 7; 2 of them are drawn 1000 times, so 250 each; 5 deviations of 14: 0.0005 %."""
     sketch = exact_sketch(10)
@@ -113,6 +114,7 @@ def test_subsets_have_their_size_and_no_repeats(numel, count):
         assert ((chosen >= 0) & (chosen < numel)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("permuted", [1, PERMUTED], ids=["drawn", "permuted"])
 @pytest.mark.parametrize("count", [2, 4])
 def test_every_subset_is_equally_likely(count, permuted, monkeypatch):
@@ -171,6 +173,7 @@ def test_planted_heavies_are_found(hash, seed):
         assert torch.isin(places, chosen).all()
 
 
+@pytest.mark.slow
 def test_false_positives_are_as_many_as_theory_says():
     """d C(5, 3) (h / c)^3 / 4 = 2.0 per sketch of deviation 1.4; 100 sketches, 4 standard errors: 0.006 %."""
     found = []

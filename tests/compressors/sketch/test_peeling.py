@@ -25,6 +25,7 @@ def table_of(numel, entries, load, size, seed):
     return codec, table, keys, union.sort().values, total
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize(("numel", "size"), [(60_000, 4), (60_000, 64), (1 << 20, 5000)])
 def test_at_its_load_all_entries_are_read_with_their_sums(numel, size):
     """Of 20 tables all: two entries share all three cells with probability 6 LOAD^3 / U, here 0.1 % a table."""

@@ -104,18 +104,6 @@ def test_a_leader_with_less_to_say_than_usual(indices):
         assert result.tolist() == [0.0, 0, 4, 0, 0, 0, 0, 0]
 
 
-@pytest.mark.parametrize("indices", ["int32", "bitmap", "delta"])
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("who", [0, 1])
-def test_what_is_not_finite_reaches_all_ranks_from_any_place(bad, who, indices):
-    """Also from a rank that does not lead, and where the leader has nothing."""
-    for place in range(20):
-        grads = [torch.zeros(20), torch.zeros(20), torch.zeros(20)]
-        grads[who][place] = bad
-        results = exchange([CltK(0.1, indices=indices) for _ in grads], grads)
-        assert all(result.isnan().all() for result in results)
-
-
 def test_large_numbers_are_finite():
     (result, _) = exchange([CltK(0.01), CltK(0.01)], [torch.full((1000,), 1.5e38), torch.full((1000,), -1.5e38)])
     assert not result.any()

@@ -16,6 +16,7 @@ def places(numel: int, count: int, seed: int = 0) -> torch.Tensor:
     return torch.randperm(numel, generator=torch.Generator().manual_seed(seed))[:count].sort().values
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize(("values", "indices"), CODES)
 @pytest.mark.parametrize(("numel", "count"), [(1, 0), (1, 1), (7, 3), (8, 8), (1001, 0), (1001, 10), (1001, 1001)])
 def test_what_goes_in_comes_out(values, indices, numel, count):
@@ -53,6 +54,7 @@ def test_places_above_2_to_the_24_are_exact():
         assert torch.equal(code.decode_indices(code.encode_indices(index, 2**31 - 1), 2**31 - 1), index)
 
 
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize(("values", "indices"), CODES)
 @pytest.mark.parametrize("density", [0.0005, 0.01, 0.3])
 def test_bytes_are_what_is_expected(values, indices, density):

@@ -116,6 +116,7 @@ def test_equals_the_twin_bit_for_bit(size, groups):
     assert min(shares) > 0.1 and max(shares) < 0.9
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "options",
     [
@@ -181,6 +182,7 @@ def test_results_do_not_depend_on_how_buckets_are_cut():
     assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("threshold", [NEVER, 1.0])
 @pytest.mark.parametrize("owner", range(5))
@@ -229,7 +231,7 @@ def test_luck_comes_as_often_as_it_should(rho, share):
     assert abs(found - p) < 4 * math.sqrt(p * (1 - p) / numel)
 
 
-@pytest.mark.sampled(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("rho", [1.0, 0.3])
 def test_luck_comes_to_all_coordinates_alike_and_apart(rho):
     # 200 draws for 60 blocks of 64. Mean by coordinate: chi-square of 3839 degrees of freedom, within 5 deviations.

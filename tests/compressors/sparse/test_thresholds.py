@@ -47,6 +47,7 @@ def test_above_finds_what_is_larger_and_what_is_not_finite(numbers, limit, share
     assert found.tolist() == [i for i, value in enumerate(x.tolist()) if is_above(value, fp32(limit))]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("in_rows", ["cpu", "cuda"])
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.9])
 @pytest.mark.parametrize("limit", [0.0, 0.01, 2.0, 3.0, 4.0, 9.0])

@@ -10,12 +10,9 @@ import pytest
 import compressors
 import models
 from suite.compose.resolve import resolve
-from suite.figures.style import panels_of
-from suite.studies.convergence.curves import PER_PANEL, shares
 from suite.studies.convergence.report import page
-from suite.studies.convergence.rows import load
 from suite.studies.convergence.run import Cell
-from suite.studies.convergence.tasks import CONTRASTS, TASKS, Task, compositions, labels
+from suite.studies.convergence.tasks import TASKS, Task, compositions, labels
 from suite.studies.gs_sgd.variants import DAMAGING_K, LITERAL
 from tests import charts
 from tests.flexreduce import run_record
@@ -23,6 +20,8 @@ from tests.studies import verb
 from tests.studies.records import unlinked
 from wirebench.config import loader
 from wirebench.errors import UserError
+
+pytestmark = pytest.mark.sampled(8)
 
 run, report = verb.run("convergence"), verb.report("convergence")
 QUICK, RESNET20 = TASKS["quick"], TASKS["resnet20"]
@@ -89,16 +88,6 @@ class Fake:
                 made["final"] = {"loss": None, "top1": None}
             (folder / "record.json").write_text(json.dumps(made))
         return self.code
-
-
-def test_the_table_names_every_machine_that_ran_a_method(tmp_path):
-    for label, cpu in (("dense", "A"), ("fp16", "B"), ("topk", "A"), ("bf16", "B")):
-        made = record(0.5, 0.8)
-        made["environment"]["cpu"] = {"model": cpu, "cores": 2}
-        put(tmp_path, label, 0, made)
-    rows(tmp_path)
-    text = text_of(tmp_path)
-    assert "on A (bf16, fp16: B); dense by" in text
 
 
 def test_every_compressor_is_trained_and_those_with_a_density_warm_up() -> None:
@@ -180,14 +169,6 @@ def test_a_method_that_diverges_is_a_result(code: int, tmp_path: Path) -> None:
     )
 
 
-def test_of_several_seeds_the_table_says_how_many_diverged(tmp_path: Path) -> None:
-    put(tmp_path, "topk", 0, record(0.5, 0.9))
-    gone = record(0.5, 0.3)
-    gone["status"], gone["final"] = "diverged", {"loss": None, "top1": None}
-    put(tmp_path, "topk", 1, gone)
-    assert rows(tmp_path)[0].startswith("| topk (1 of 2 diverged) | 2 | 90.00 |")
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(("status", "code"), [("interrupted", 0), ("finished", 2), ("", 0)])
 def test_what_has_not_come_to_an_end_is_trained_again(status: str, code: int, tmp_path: Path) -> None:
@@ -255,14 +236,6 @@ def test_the_table_by_hand(tmp_path: Path) -> None:
     assert gs_sgd.startswith(few)
     for name in ("epochs.png", "bytes.png"):
         assert (tmp_path / "resnet20" / name).stat().st_size > 10_000
-
-
-def test_a_seed_that_did_not_get_there_is_counted(tmp_path: Path) -> None:
-    put(tmp_path, "dense", 0, record(0.4, 0.84))
-    put(tmp_path, "topk", 0, record(0.4, 0.7))
-    put(tmp_path, "topk", 1, record(0.4, 0.8))
-    report(["--out", str(tmp_path)])
-    assert "| 2.0 (1 of 2 runs) | 20 MB (1 of 2 runs) |" in text_of(tmp_path)
 
 
 def verdict(folder: Path, claim: str) -> str:
@@ -357,36 +330,6 @@ def test_no_seed_counts_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     )
     assert report(["--out", str(tmp_path)]) == 2
     assert "iwp-0 and iwp-1 have the same seed, 0" in capsys.readouterr().err
-
-
-def test_what_a_sketch_found_stands_in_a_table_of_its_own(tmp_path: Path) -> None:
-    put(tmp_path, "dense", 0, record(0.5, 0.9))
-    sketched = record(0.5, 0.6)
-    sketched["config"]["compressor"] = {"name": "gs_sgd", "momentum": 0.9}
-    measured = {"chosen": 2697.0, "heavy": 86.4, "heavy_by_chance": 61.4, "recall": 0.0186, "sketch_error": 2.37}
-    for name, mean in measured.items():
-        sketched["health"][f"compressor/{name}"] = {"last": 0.0, "mean": mean}
-    put(tmp_path, "gs_sgd", 0, sketched)
-    dense, gs_sgd, *_, last = rows(tmp_path)
-    assert last == "| gs_sgd | 2697 | 86 | 61 | 0.019 | 2.37 |"
-    # Its error is that of a sum over the momentum's memory, and is marked.
-    assert "| 0.25 |" in dense and "| 0.25 (m) |" in gs_sgd
-    assert "not to be compared" in text_of(tmp_path)
-
-
-def test_what_no_run_has_is_not_explained(tmp_path: Path) -> None:
-    put(tmp_path, "dense", 0, record(0.5, 0.9))
-    assert len(rows(tmp_path)) == 1
-    assert "(m)" not in text_of(tmp_path)
-
-
-def test_a_record_of_an_older_version_has_gaps(tmp_path: Path) -> None:
-    made = record(0.5, 0.9)
-    del made["health"], made["warnings"], made["environment"]["cpu"]
-    for entry in made["history"]:
-        del entry["wire_bytes_total"]
-    put(tmp_path, "topk", 0, made)
-    assert rows(tmp_path) == ["| topk | 1 | 90.00 | - | - | 90.0 | not reached | not reached | - | - | - | - | - |"]
 
 
 @pytest.mark.parametrize(
@@ -487,42 +430,6 @@ def test_a_methods_name_may_be_followed_by_options() -> None:
         compositions(QUICK, ["powersdg rank=1"], 0.01)
 
 
-def test_a_row_with_an_option_stands_beside_the_row_without(tmp_path: Path) -> None:
-    for label, top1 in (
-        ("powersgd", (0.70, 0.71, 0.72)),
-        ("powersgd rank=1", (0.66, 0.67, 0.68)),
-        ("x rank=1", (0.5,)),
-    ):
-        for seed, value in enumerate(top1):
-            put(tmp_path, label, seed, record(0.5, value))
-    report(["--out", str(tmp_path)])
-    text = text_of(tmp_path)
-    assert "| powersgd rank=1 | 67.00 | powersgd | 71.00 | -4.0 | worse (p = 0.008) | 1.00 |" in text
-    assert "| x rank=1 | 50.00 | x" not in text
-
-
-@pytest.mark.slow
-def test_a_panel_for_each_family_dense_in_all_and_a_line_for_what_diverged(tmp_path: Path) -> None:
-    every = [*labels(QUICK), *CONTRASTS]
-    for label in every:
-        status = {"status": "diverged"} if label == "randomk" else {}
-        put(tmp_path, label, 0, {**record(0.3, 0.5, 0.7), **status}, task="quick")
-    for name, figure in page(tmp_path / "quick").figures.items():
-        assert figure is not None
-        charts.check(figure)
-        assert "Left out: randomk (diverged)." in charts.note(figure) and "1 seed" in charts.note(figure)
-        assert {title.partition(" (")[0] for title in charts.titles(figure)} == {
-            "Sketches", "Sketches, options", "Top-k", "Top-k, options", "Fewer bits", "Fewer bits, options", "Low rank"
-        }  # fmt: skip
-        shown = [charts.names(panel) for panel in panels_of(figure)]
-        assert all(names.count("dense") == 1 and len(names) <= PER_PANEL + 1 for names in shown)
-        assert {name for names in shown for name in names} == set(every) - {"randomk"}
-        looks = [{(row["name"], row["colour"]) for row in charts.of(panel, "line")} for panel in panels_of(figure)]
-        assert all(len(dict(look)) == len(look) for look in looks)
-        assert charts.axes(figure, "y") == {"top-1 on the test set, %"}
-        assert charts.axes(figure, "x") <= {"epochs", "bytes that a worker had sent, MB"}, name
-
-
 def test_runs_at_chance_have_figures(tmp_path: Path) -> None:
     """As after the first epoch of a short series, whose page is made after every run."""
     put(tmp_path, "dense", 0, record(0.1))
@@ -530,13 +437,3 @@ def test_runs_at_chance_have_figures(tmp_path: Path) -> None:
     for figure in page(tmp_path / "resnet20").figures.values():
         assert figure is not None
         charts.check(figure)
-
-
-def test_a_variant_without_its_method_is_shown_with_its_family(tmp_path: Path) -> None:
-    for label in ("dense", "powersgd rank=1", "acp_sgd", "mine"):
-        put(tmp_path, label, 0, record(0.3, 0.5, 0.7))
-    found = shares(load(tmp_path / "resnet20"))
-    assert [(share.title, sorted(method.label for method in share.methods)) for share in found] == [
-        ("Low rank", ["acp_sgd", "powersgd rank=1"]),
-        ("Other methods", ["mine"]),
-    ]

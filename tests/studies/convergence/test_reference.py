@@ -13,6 +13,8 @@ from suite.studies.convergence.reference import flagged, remarks
 from suite.studies.runner import RESULTS
 from wirebench.record import schema
 
+pytestmark = pytest.mark.sampled(2)
+
 DENSE = RESULTS / "convergence" / "resnet20" / "dense-0"
 
 

@@ -23,6 +23,8 @@ from tests.studies.records import KNOWN, put, sound
 from wirebench.errors import UserError
 from wirebench.record.overhead_results import stalls, summary
 
+pytestmark = pytest.mark.sampled(4)
+
 CAMPAIGN = Campaign(Setting(), tuple(FAULTS), 10.0, 0)
 Doctor = Callable[[dict[str, Any], list[dict[str, Any]]], None]
 

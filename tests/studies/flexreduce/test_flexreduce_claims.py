@@ -9,6 +9,8 @@ from suite.studies.flexreduce.measured import LAYOUTS, Training
 from tests.flexreduce import cell, layout_cells, run_record
 from wirebench.errors import UserError
 
+pytestmark = pytest.mark.sampled(6)
+
 
 def one(found: list[Finding], start: str) -> Finding:
     """The finding of the claim with this id, or whose text begins so."""

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from suite.studies.flexreduce.claims import claims
-from suite.studies.flexreduce.figures import draw
 from suite.studies.flexreduce.measured import CLAIMS, LAYOUTS
 from suite.studies.flexreduce.report import load
-from tests import charts
 from tests.flexreduce import LARGE, SMALL, cell, layout_cells, put_cells, put_run
 from tests.studies.verb import report
+
+pytestmark = pytest.mark.sampled(3)
 
 main = report("flexreduce")
 FIGURES = [f"fig4{letter}.png" for letter in "abcdef"]
@@ -69,33 +69,6 @@ def test_the_report_has_every_figure_and_every_number(full: Path, capsys: pytest
     for block in text.split("\n\n"):
         lines = [line for line in block.splitlines() if line.startswith("| ")]
         assert len({line.count("|") for line in lines}) <= 1
-
-
-def test_the_figures_show_what_was_measured(full: Path) -> None:
-    figures, _, left_out = draw(load(full, None))
-    assert not left_out and list(figures) == FIGURES
-    for name, figure in figures.items():
-        charts.check(figure)
-        measured = name != "fig4c.png"
-        assert ("commit 0123456789" in charts.note(figure)) is measured, name
-        assert all(", ms" in title for title in charts.axes(figure, "y")) or name in ("fig4c.png", "fig4f.png")
-    small, epochs = figures["fig4a.png"], figures["fig4f.png"]
-    assert sorted(charts.names(small)) == ["BlueConnect", "FlexReduce", "ideal", "native", "ring"]
-    places, _ = charts.lines(small)["FlexReduce"]
-    assert places == [f"{sum(map(int, layout.split('+')))}\n{layout}" for layout in LAYOUTS]
-    assert len({row["part"] for row in charts.of(small, "line") if row["name"] == "ring"}) == 2, "machines break it"
-    assert {row["group"] for row in charts.of(epochs, "bar")} == {"5\n2+3"}, "no room for what was not measured"
-    assert len(charts.of(epochs, "point")) == 8 and "2 turns" in charts.note(epochs)
-
-
-def test_a_figure_says_why_flexreduce_may_be_faster_than_the_ideal(tmp_path: Path) -> None:
-    def said(seconds: float) -> str:
-        quick = cell(collective="flexreduce", items=SMALL, seconds=[seconds] * 3)
-        put_cells(tmp_path, "2+3", [cell(items=SMALL), quick])
-        return charts.note(draw(load(tmp_path, None))[0]["fig4a.png"])
-
-    assert "FlexReduce has 4, so that small sums can take less than the ideal" in said(0.5)
-    assert "less than the ideal" not in said(2.0)
 
 
 @pytest.mark.slow

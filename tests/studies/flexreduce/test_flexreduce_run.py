@@ -16,6 +16,8 @@ from tests.studies.verb import run as runs_of
 from wirebench.config import loader
 from wirebench.record import collective_results
 
+pytestmark = pytest.mark.sampled(4)
+
 
 class Fake:
     """Stands in for the clusters: writes what the commands would write, and fails for some words."""

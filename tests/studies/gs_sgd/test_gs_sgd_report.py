@@ -16,6 +16,8 @@ from suite.studies.rows import load
 from tests.studies import verb
 from tests.studies.test_methods_run import put, record
 
+pytestmark = pytest.mark.sampled(3)
+
 main = verb.report("gs_sgd")
 STEPS = {"gtopk": 0.30, "gs_sgd literal": 0.50, "gs_sgd": 0.20, "sketched_sgd literal": 0.65, "gtopk 16 bytes": 0.6}
 TRACES = {"ResNet-20": "resnet20_gtx1080ti", "VGG-16": "vgg16_cifar_gtx1080ti"}

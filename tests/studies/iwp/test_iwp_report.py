@@ -8,15 +8,16 @@ from typing import Any
 import pytest
 
 from suite.compose.resolve import resolve
-from suite.studies.iwp import dispersion, figures, imagenet, measured, network, report
+from suite.studies.iwp import imagenet, report
 from suite.studies.iwp.claims import CLAIMED, united
 from suite.studies.iwp.measured import Counted
 from suite.studies.notes import NotedRun
 from suite.studies.study import Study
-from tests import charts
 from tests.flexreduce import run_record
 from tests.studies import verb
 from wirebench.config import loader
+
+pytestmark = pytest.mark.sampled(4)
 
 LONG = 3120
 
@@ -144,27 +145,6 @@ def test_trainings_on_imagenet_are_judged_beside_their_baseline(
     assert "has no finished run on an image folder" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("turn, state", [(20, "reproduced"), (12, "not decidable"), (None, "not decidable")])
-def test_the_epoch_in_which_an_importance_turns_is_told_by_the_steps(
-    turn: int | None, state: str, tmp_path: Path
-) -> None:
-    """Three times as dispersed from one epoch on; a run whose importance creeps has no such epoch."""
-    made = run_record("2+2")
-    layerwise = {"name": "iwp", "mode": "layerwise"}
-    made["config"] |= {"model": {"name": "resnet50"}, "data": {"name": "imagefolder"}, "compressor": layerwise}
-    (tmp_path / "record.json").write_text(json.dumps(made))
-    assert not list(dispersion.findings(imagenet.load(tmp_path))), "the record alone does not tell"
-    lines: list[dict[str, float]] = []
-    for epoch in range(1, 31):
-        variance = 1 + 0.01 * epoch if turn is None or epoch < turn else 3.0
-        read = {dispersion.MEAN: 0.5, dispersion.VARIANCE: variance}
-        lines += [{"epoch": epoch - 1, **read}, {"epoch": epoch - 1}]
-    (tmp_path / "steps.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
-    [found] = dispersion.findings(imagenet.load(tmp_path))
-    assert (found.verdict.state, found.verdict.measured) == (state, turn or 0)
-    assert found.here.startswith("in no epoch" if turn is None else f"epoch {turn} ")
-
-
 @pytest.mark.parametrize("age, state", [(150.0, "reproduced"), (0.3, "not decidable")])
 def test_an_interval_is_that_of_long_runs(age: float, state: str, tmp_path: Path) -> None:
     put(tmp_path, "cifar", "fixed 0.05", counted(0.01, 10.0, age, LONG))
@@ -206,26 +186,3 @@ def test_an_empty_folder_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert set(states(tmp_path)) == {("densifies", "")}, "what is computed needs no run"
     assert report.committed() == [[]]
     assert Study("iwp").published.source["authors"] == "Cheng and Xu"
-
-
-def test_figures_show_the_bound_and_the_links_rate(tmp_path: Path) -> None:
-    put(tmp_path, "alexnet", "fixed 0.1", counted(1 / 64, 12.8))
-    put(tmp_path, "alexnet", "fixed 0.05", counted(1 / 4, 3.2))
-    drawn = figures.ratios("AlexNet", measured.load(tmp_path / "alexnet"))
-    charts.check(drawn)
-    assert {row["name"]: row["total"] for row in charts.of(drawn, "bar")} == {
-        "fixed 0.1": pytest.approx(12.8), "fixed 0.05": pytest.approx(3.2),
-    }  # fmt: skip
-    assert {row["name"]: row["x"] for row in charts.of(drawn, "tick")} == {"fixed 0.1": 64, "fixed 0.05": 4}
-    assert [row["x"] for row in charts.of(drawn, "rule") if "words" in row] == [16.0]
-    put(tmp_path, "resnet50", "fixed 0.1", counted(1 / 1.3, 1.2))
-    small = figures.ratios("ResNet-50", measured.load(tmp_path / "resnet50"))
-    domains = [unit["encoding"]["x"].get("scale", {}).get("domain") for unit in charts.units(small)]
-    assert min(high for _, high in filter(None, domains)) > 16, "the bound has room where all bars are short"
-    for turn in range(5):
-        put(tmp_path, "network", "dense", sending(1.2), turn)
-    slow = figures.carried(network.load(tmp_path / "network"))
-    charts.check(slow)
-    [bar] = charts.of(slow, "bar")
-    assert (bar["name"], bar["total"]) == ("dense", pytest.approx(1200))
-    assert [row["x"] for row in charts.of(slow, "rule") if "words" in row] == [1250.0]

@@ -10,6 +10,8 @@ from suite.studies.iwp.variants import NETWORK, VARIANTS
 from tests.flexreduce import run_record
 from tests.studies import verb
 
+pytestmark = pytest.mark.sampled(3)
+
 
 class Fake:
     """Stands in for train.py: leaves a record, and notes how many images it was given."""

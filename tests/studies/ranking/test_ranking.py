@@ -28,6 +28,8 @@ from tests.studies.test_mg_wfbp_runs import rows
 from wirebench.config import loader
 from wirebench.telemetry import environment
 
+pytestmark = pytest.mark.sampled(3)
+
 run, report = verb.run("ranking"), verb.report("ranking")
 BEST = (
     Ranked("optimal", "topk", "native", 0.100, 0.09, 0.12),
@@ -57,6 +59,7 @@ def test_the_ten_best_are_ranked_first_and_then_run(tmp_path: Path) -> None:
     assert (tmp_path / CLUSTER / FILE).read_bytes() == before, "the ranking is that before the runs"
 
 
+@pytest.mark.slow
 def test_the_order_is_the_planners(monkeypatch: pytest.MonkeyPatch) -> None:
     """By expected steps; dense before what gains less than a hundredth, what was never trained last.
 

@@ -21,6 +21,8 @@ from tests.studies.today.test_today import put, record
 from wirebench.config import loader
 from wirebench.errors import UserError
 
+pytestmark = pytest.mark.sampled(1)
+
 report = verb.report("today")
 
 

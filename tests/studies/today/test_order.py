@@ -27,6 +27,8 @@ from wirebench.errors import UserError
 from wirebench.gradient.flat import Layer
 from wirebench.telemetry import environment
 
+pytestmark = pytest.mark.sampled(4)
+
 run, report = verb.run("today"), verb.report("today")
 PART = "order_100gbit"
 KNOWN = ("dense", "bf16", "topk", "streaming_diloco")

@@ -21,6 +21,8 @@ from wirebench.config import loader
 from wirebench.config.sections import OptimizerConfig
 from wirebench.errors import UserError
 
+pytestmark = pytest.mark.sampled(4)
+
 report = verb.report("today")
 
 
@@ -141,16 +143,6 @@ def test_a_parabola_goes_through_the_nearest_rates(tmp_path: Path) -> None:
     assert worse is not None and "has its least, 2.0043, at 0.0019" in worse.words, "of 0.0015, 0.002 and 0.006"
     assert report(["--out", str(tmp_path)]) == 0
     assert "| 0.006: 2.1747 | 0.0015: 2.0100 |" in (tmp_path / "gpt_rates" / "table.md").read_text()
-
-
-def test_a_row_that_another_rate_makes_better_is_told(tmp_path: Path) -> None:
-    put(tmp_path, "demo", 0, record(2.2, 10.0, optimizer={"lr": 0.001}))
-    for rate, loss in (("0.00033", 2.19), ("0.003", 2.1)):
-        put(tmp_path / "rates", f"demo lr={rate}", 0, record(loss, 10.0, optimizer={"lr": float(rate)}))
-    (tmp_path / "rates" / GPT.name).rename(tmp_path / "gpt_rates")
-    assert report(["--out", str(tmp_path)]) == 0
-    told = "At another learning rate: demo has 2.1000 at 0.003 with the first seed, and 2.2000 at 0.001. Rows are of"
-    assert told in (tmp_path / "gpt" / "table.md").read_text()
 
 
 def test_short_runs_are_not_held_against_whole_ones(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,8 @@ from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.telemetry.timeline import Timeline
 
+pytestmark = pytest.mark.sampled(1)
+
 run, report = verb.run("today"), verb.report("today")
 
 

@@ -9,17 +9,13 @@ import pytest
 
 import compressors
 from suite.compose.resolve import resolve
-from suite.figures import colours
 from suite.studies.notes import NotedRun
 from suite.studies.runner import RESULTS, ROOT
 from suite.studies.series import options_of
-from suite.studies.significance import Comparison, Said
-from suite.studies.today import figures
 from suite.studies.today.curve import WINDOW, Pace, curve_of, pace
 from suite.studies.today.emulated.speed import SPEED
 from suite.studies.today.figures import MOST_POINTS, _curve
-from suite.studies.today.fronts import front, fronts, marked
-from suite.studies.today.outcome import bytes_of
+from suite.studies.today.fronts import front, fronts
 from suite.studies.today.report import methods_of
 from suite.studies.today.run import EMULATED, PARTS, SHALLOW, SHORT, Traced, completed, planned, tasks, with_methods
 from suite.studies.today.tasks import (
@@ -28,7 +24,6 @@ from suite.studies.today.tasks import (
     GPT,
     HALF,
     LARGER,
-    OTHER_DENSE,
     QUARTER,
     QUICK,
     SETTINGS,
@@ -36,12 +31,13 @@ from suite.studies.today.tasks import (
     TASKS,
     compositions,
 )
-from suite.studies.today.times import Beside, beside_dense, equal_time, mean_pace, sides, yardstick
-from suite.webpage.loss_by_time import loss_by_time, told
+from suite.studies.today.times import beside_dense, equal_time, mean_pace, sides, yardstick
 from tests.flexreduce import run_record
 from tests.studies import verb
 from wirebench.config import loader
 from wirebench.errors import UserError
+
+pytestmark = pytest.mark.sampled(7)
 
 run, report = verb.run("today"), verb.report("today")
 
@@ -150,16 +146,6 @@ def test_short_runs_are_few_and_lie_apart_and_images_are_left_out_where_there_ar
         tasks(completed(options_of("today", ["--data", str(tmp_path)])))
 
 
-def test_no_two_methods_of_a_panel_have_the_same_colour() -> None:
-    for methods in SETTINGS.values():
-        shown = [label for label in methods if label not in (DENSE, *OTHER_DENSE)]
-        panels = {figures._family(label) for label in shown}
-        assert colours.OTHER not in panels
-        for panel in panels:
-            tones = [figures._colour(label) for label in (DENSE, *shown) if figures._family(label) in (panel, DENSE)]
-            assert len(set(tones)) == len(tones), panel
-
-
 def test_runs_keep_their_curve_and_are_not_repeated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     started = []
 
@@ -229,19 +215,6 @@ def test_nobody_on_the_front_is_beaten_in_both() -> None:
     assert front(near) == ["a", "b", "c", "d"] and front(near, 0.02) == ["b", "d"]
 
 
-def test_a_front_says_what_the_seeds_do_not_tell_apart(tmp_path: Path) -> None:
-    for seed, wobble in enumerate((-0.1, 0.0, 0.1)):
-        put(tmp_path, "topk", seed, record(2.0 + wobble, 1.0))
-        put(tmp_path, "bf16", seed, record(1.99 + wobble, 2.0))
-        put(tmp_path, "dense", seed, record(1.0 + wobble, 3.0))
-        put(tmp_path, "demo", seed, record(1.05 + wobble, 4.0))
-        put(tmp_path, "powersgd", seed, record(1.5 + wobble, 4.0))
-    words, near, compared, known = marked(methods_of(tmp_path / "gpt"), bytes_of)
-    assert (
-        words == "topk, bf16 (not told apart from topk), dense" and near == "demo" and (len(compared), known) == (5, 5)
-    )
-
-
 def test_a_front_is_of_whole_runs(tmp_path: Path) -> None:
     """A step of dense training on half of the tokens takes as long as one on all, and its run half as long."""
     for seed, wobble in enumerate((-0.001, 0.0, 0.001)):
@@ -252,13 +225,6 @@ def test_a_front_is_of_whole_runs(tmp_path: Path) -> None:
     text = "\n".join(fronts(methods, yardstick(methods)))
     assert "| time at 100 Gbit/s | 3 of 3 | dense half, dense | - |" in text
     assert "| bytes | 3 of 3 | topk, dense half, dense | - |" in text
-
-
-def test_too_few_seeds_are_said(tmp_path: Path) -> None:
-    for label, loss, sent in (("topk", 2.0, 1.0), ("dense", 1.0, 2.0), ("demo", 1.5, 3.0)):
-        put(tmp_path, label, 0, record(loss, sent))
-    words, near, *_ = marked(methods_of(tmp_path / "gpt"), bytes_of)
-    assert (words, near) == ("topk, dense (too few seeds)", "demo (too few seeds)")
 
 
 def test_nothing_stands_in_for_a_dense_run_without_a_time(tmp_path: Path) -> None:
@@ -302,42 +268,6 @@ def test_dense_training_in_larger_batches_counts_once_it_is_over_and_better(
     found = beside_dense(topk, dense, 1.0, yardstick(methods), False)
     assert found is not None and found.name == name
     assert found.ratio == pytest.approx(ratio, rel=1e-4)
-
-
-def test_what_the_first_page_says_of_loss_by_time(tmp_path: Path) -> None:
-    """On a slow link topk ends before half of dense training; on a fast one it takes as long as all of it."""
-    for seed, wobble in enumerate((-0.001, 0.0, 0.001)):
-        whole, half = record(2.0 + wobble, 4.0), record(2.3 + wobble, 2.0)
-        whole["requests"][0]["payload_bytes"] = half["requests"][0]["payload_bytes"] = 1e6
-        put(tmp_path, DENSE, seed, whole)
-        put(tmp_path, HALF, seed, half, curve=[[30, 2.3, 2e6]], last_bytes=2e6 / 30)
-        put(tmp_path, "topk", seed, record(2.1 + wobble, 1.0))
-        put(tmp_path, "demo", seed, record(1.9 + wobble, 1.0))
-        put(tmp_path, "muon", seed, record(1.0 + wobble, 4.0))  # sends as much as dense training
-    put(tmp_path, "dion", 0, record(1.0, 1.0))  # one seed
-    [text] = loss_by_time(tmp_path / "gpt", str)
-    slow, fast = "2 of 2 (demo at most 0.83x, topk at most 0.91x)", "1 of 2 (demo 0.95x)"
-    slow, between, fast = (f"{each}, 1 not compared" for each in (slow, "2 of 2 (demo 0.86x, topk 0.95x)", fast))
-    begin = "at 0.1, 1, 10 and 100 Gbit/s, where the dense exchange takes 24, 2.5, 0.29 and 0.048 times as long"
-    assert begin in text and "the best of 2 dense runs" in text and "p < 0.05, 16 comparisons; in" in text
-    assert f"pass: at 0.1 Gbit/s {slow}; at 1 Gbit/s {between}; at 10 and 100 Gbit/s {fast}. Computing" in text
-    assert "the network is simulated (these records break rules of trust" in text
-    assert f"([table]({tmp_path / 'gpt'}))." in text
-    assert list(loss_by_time(tmp_path / "other", str)) == []
-
-
-def test_the_first_page_tells_bounds_what_is_not_decided_and_three_at_most() -> None:
-    def beside(ratio: float, said: Said, *, within: bool = True, side: str = "") -> Beside:
-        return Beside(ratio, "dense", Comparison(said, 0.0, 0.01, side), within or said == "better", within)
-
-    assert told({}) == "" and told({"a": Beside(0.9, "dense", None, True, True)}) == ""
-    assert told({"a": beside(1.1, "worse"), "b": None}) == "none of 1, 1 not compared"
-    assert told({"a": beside(1.1, "worse"), "b": beside(1.0, "as good")}) == "none of 2"
-    assert told({"a": beside(1.1, "worse", within=False), "b": beside(1.2, "worse")}) == "none of 2, 1 not decided"
-    lower = {"a": beside(0.995, "as good", side="better"), "b": beside(0.8, "better", within=False)}
-    assert told(lower) == "2 of 2 (b at most 0.80x, a 0.99x)"
-    several = {name: beside(0.9 - place / 100, "better") for place, name in enumerate("abcd")}
-    assert told(several) == "4 of 4 (d 0.87x, c 0.88x, b 0.89x, ...)"
 
 
 def test_a_method_that_clips_before_it_sends_has_no_exchange_beside_its_backward_pass(

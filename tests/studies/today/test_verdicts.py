@@ -17,6 +17,8 @@ from tests.studies import verb
 from tests.studies.today.test_today import put, record
 from wirebench.errors import UserError
 
+pytestmark = pytest.mark.sampled(3)
+
 report = verb.report("today")
 
 
@@ -90,13 +92,6 @@ def test_the_headlines_are_judged(tmp_path: Path) -> None:
     less = "0.887x dense half, which takes longer, better (p < 0.001)"
     assert f"| local_sgd | {less} | {less} | {between}" in text
     assert "dense half and dense, as good, a little better (p < 0.001) | 1.020x dense, worse (p < 0.001) |" in text
-
-
-def test_what_the_cost_model_hides_is_told_without_a_verdict(tmp_path: Path) -> None:
-    put(tmp_path, "streaming_diloco", 0, record(2.0, 1.0, scheduler={"name": "outer", "delay": 5}))
-    [found] = verdicts.findings("gpt", methods_of(tmp_path / "gpt"))
-    assert (found.claim.id, found.here) == ("streaming_hides_computed", "100.0 %")
-    assert found.verdict.state == "not run here"
 
 
 def test_runs_of_other_lengths_are_refused_but_for_shorter_dense_ones(tmp_path: Path) -> None:
