@@ -119,6 +119,9 @@ def strange(request: pytest.FixtureRequest) -> Iterator[int]:
         server.shutdown(socket.SHUT_RDWR)
     for connection in held:
         connection.close()
+    for waiting in threading.enumerate():
+        if waiting.name == "wirebench-join":
+            waiting.join(10)
 
 
 @pytest.mark.parametrize("strange", [b"", HTTP, None], indirect=True, ids=["silent", "http", "closes"])
@@ -161,9 +164,6 @@ def test_an_interrupt_ends_the_wait_for_a_silent_port(strange: int) -> None:
             store.join(Place("127.0.0.1", strange, ""), 1.0)
     finally:
         signal.signal(signal.SIGUSR1, before)
-    for waiting in threading.enumerate():
-        if waiting.name == "wirebench-join":
-            waiting.join()
 
 
 def test_rank_0_names_the_variable_where_it_cannot_listen() -> None:
