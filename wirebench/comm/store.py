@@ -15,6 +15,8 @@ import queue
 import secrets
 import socket
 import threading
+import time
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -26,10 +28,11 @@ import torch.distributed as dist
 from wirebench.comm.connections import connections_to, end_silence_of, end_wait_of
 from wirebench.errors import PeerLost, UserError
 
-_NAMES = {"torchrun": "TORCHELASTIC_RUN_ID", "srun": "SLURM_JOB_ID"}
+_NAMES = {"torchrun": "TORCHELASTIC_RUN_ID", "srun": "SLURM_JOB_ID", "flux": "FLUX_JOB_ID"}
 """The variable in which a launcher names the job to all ranks; torchrun's is random, unless --rdzv-id is given."""
 WHERE = "store"
 """The key of the agents' store under which rank 0 says where its own is."""
+OFFER, POLL_SECONDS = "wirebench/reunion", 0.01
 PROBE_SECONDS = 1.0
 """How long a second connection may take, which finds out why the first one failed."""
 
@@ -181,3 +184,46 @@ def by_rank_0(agents: dist.Store, rank: int, address: str, one_host: bool, secon
 
 def _prefix(place: Place) -> str:
     return f"wirebench-{place.word}" if place.word else "wirebench"
+
+
+def name_of_reunion(store: dist.Store, rank: int, size: int, seconds: float) -> str:
+    """A name that the ranks of this start share and no earlier ones had; RuntimeError after `seconds` of waiting.
+
+    In a store of torchrun's agents, which stays while ranks are started anew, it tells which keys are of this time.
+    torchrun tells each rank how often its own agent restarted it, which differs between hosts. So rank 0 names the
+    reunion, and each rank makes sure that rank 0 means it, and not a process that had its rank before.
+    """
+    deadline = time.monotonic() + seconds
+    if rank == 0:
+        return _invite(store, size, deadline)
+    mine = uuid.uuid4().hex
+    store.set(f"{OFFER}/guest/{rank}", mine)
+    while True:
+        # Rank 0 may not have offered anything yet; a wait of the store's own names the key in its error.
+        store.wait([OFFER], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+        offer = json.loads(store.get(OFFER))
+        if offer["guests"].get(str(rank)) == mine:
+            store.set(f"{offer['name']}/{rank}", "here")
+            return str(offer["name"])
+        _pause(deadline, "rank 0")
+
+
+def _invite(store: dist.Store, size: int, deadline: float) -> str:
+    name = f"{OFFER}/{uuid.uuid4().hex}"
+    guests: dict[str, str] = {}
+    while True:
+        known = [rank for rank in range(1, size) if store.check([f"{OFFER}/guest/{rank}"])]
+        now = {str(rank): store.get(f"{OFFER}/guest/{rank}").decode() for rank in known}
+        if now != guests or not guests:
+            guests = now
+            store.set(OFFER, json.dumps({"name": name, "guests": guests}))
+        missing = [rank for rank in range(1, size) if not store.check([f"{name}/{rank}"])]
+        if not missing:
+            return name
+        _pause(deadline, f"rank {missing[0]}")
+
+
+def _pause(deadline: float, whom: str) -> None:
+    if time.monotonic() > deadline:
+        raise RuntimeError(f"{whom} did not come")
+    time.sleep(POLL_SECONDS)
