@@ -27,7 +27,7 @@ if __name__ == "__main__":
 from suite.compose.build import compose
 from suite.compose.resolve import KINDS, notes
 from wirebench.comm.engine import ENGINES
-from wirebench.comm.launch import await_agent, end_process, launched, tell_error
+from wirebench.comm.launch import await_agent, end_process, launched, launched_or_alone, tell_error
 from wirebench.config import catalog, loader
 from wirebench.data.base import Batch
 from wirebench.errors import Diverged, PeerLost, Unwritable, UserError
@@ -225,7 +225,7 @@ def leave(code: int, run: Trainer | None) -> int:
         run.stopper.close()
         if code == PeerLost.exit_code:
             come_back(run)
-    if launched().size != 1:
+    if launched_or_alone().size != 1:
         end_process(code, tidy=False)
     return code
 

@@ -21,7 +21,9 @@ STEP = {
     **BATCH_SHELL, "SLURM_STEP_ID": "2", "SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1",
     "SLURM_NODEID": "1", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_STEP_NODELIST": "node[007-008]",
 }  # fmt: skip
-SHELL_IN_STEP = {**STEP, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0"}
+PALS = {"PALS_RANKID": "3", "PMI_SIZE": "4", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2", "PMI_RANK": "3"}
+FLUX = {"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "4", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_NNODES": "2"}
+SHELL_IN_STEP = {**STEP, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
 BOTH, ALONE = ("torch", "horovod"), Launch("", ("local",), 0, 1, 0, 1, 1)
 
 
@@ -46,7 +48,19 @@ BOTH, ALONE = ("torch", "horovod"), Launch("", ("local",), 0, 1, 0, 1, 1)
         (STEP, Launch("srun", BOTH, 3, 4, 1, 2, 2)),
         ({**STEP, "PMI_RANK": "3", "PMI_SIZE": "4", "PMIX_RANK": "3"}, Launch("srun", BOTH, 3, 4, 1, 2, 2)),
         (BATCH_SHELL, ALONE),
-        (SHELL_IN_STEP, Launch("srun", ("local", *BOTH), 0, 1, 1, 2, 2)),
+        (SHELL_IN_STEP, Launch("srun", ("local", *BOTH), 0, 1, 0, 2, 2)),
+        (PALS, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
+        ({"PALS_RANKID": "3"}, Launch("a PALS launcher", (), 3, 0, 0, 1, 1)),
+        (FLUX, Launch("flux", BOTH, 3, 4, 1, 2, 2)),
+        ({**FLUX, "PMI_RANK": "3", "PMI_SIZE": "4"}, Launch("flux", BOTH, 3, 4, 1, 2, 2)),
+        ({**FLUX, "FLUX_JOB_SIZE": "5"}, Launch("flux", BOTH, 3, 5, 1, 3, 3)),
+        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "4"}, Launch("flux", BOTH, 1, 4, 0, 1, 1)),
+        ({**FLUX, **MPI}, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
+        ({**FLUX, **HYDRA, "FLUX_JOB_SIZE": "2"}, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
+        ({"RANK": "", "WORLD_SIZE": ""}, ALONE),
+        # Numbers of another launcher that may well differ: torchrun's own are by arrival; a node's daemon is one task.
+        ({**STEP, **TORCHRUN, "RANK": "0", "TORCHELASTIC_RUN_ID": "a"}, Launch("torchrun", ("torch",), 0, 4, 1, 2, 2)),
+        ({**TORCHRUN, "PMI_RANK": "1", "PMI_SIZE": "2"}, Launch("torchrun", ("torch",), 3, 4, 1, 2, 2)),
         # Launchers inside launchers: torchrun on each node of a step, and MPI's daemons, which are tasks of a step.
         ({**STEP, **TORCHRUN}, Launch("torchrun", ("torch",), 3, 4, 1, 2, 2)),
         ({**STEP, **MPI}, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
@@ -56,6 +70,57 @@ BOTH, ALONE = ("torch", "horovod"), Launch("", ("local",), 0, 1, 0, 1, 1)
 )
 def test_the_environment_names_the_launcher_and_the_place(environment, place):
     assert launched({"HOME": "/root", **environment}) == place
+
+
+@pytest.mark.parametrize(
+    ("environment", "line"),
+    [
+        ({**TORCHRUN, "RANK": "4"}, "RANK: must be a whole number from 0 to 3 (WORLD_SIZE is 4), got '4'"),
+        ({**TORCHRUN, "RANK": "-1"}, "RANK: must be a whole number from 0 to 3 (WORLD_SIZE is 4), got '-1'"),
+        ({**TORCHRUN, "RANK": "abc"}, "RANK: must be a whole number from 0 to 3 (WORLD_SIZE is 4), got 'abc'"),
+        ({**TORCHRUN, "RANK": ""}, "RANK: must be a whole number from 0 to 3 (WORLD_SIZE is 4), got ''"),
+        ({**TORCHRUN, "RANK": "1.0"}, "RANK: must be a whole number from 0 to 3 (WORLD_SIZE is 4), got '1.0'"),
+        ({**TORCHRUN, "RANK": "\u0663"}, "RANK: must be a whole number from 0 to 3 (WORLD_SIZE is 4), got '\u0663'"),
+        ({**TORCHRUN, "WORLD_SIZE": "0"}, "WORLD_SIZE: must be a whole number from 1 to 1000000, got '0'"),
+        ({**TORCHRUN, "WORLD_SIZE": "9" * 5000}, "WORLD_SIZE: must be a whole number from 1 to 1000000, got '999"),
+        ({**TORCHRUN, "LOCAL_RANK": ""}, "LOCAL_RANK: must be a whole number from 0 to 1 (LOCAL_WORLD_SIZE is 2), "),
+        ({**TORCHRUN, "LOCAL_RANK": "2"}, "LOCAL_RANK: must be a whole number from 0 to 1 (LOCAL_WORLD_SIZE is 2), "),
+        ({**TORCHRUN, "LOCAL_WORLD_SIZE": "5"}, "LOCAL_WORLD_SIZE: must be a whole number from 1 to 4 (WORLD_SIZE"),
+        ({**TORCHRUN, "WIREBENCH_SHARED_BY": "x"}, "WIREBENCH_SHARED_BY: must be a whole number"),
+        ({**HOROVOD, "HOROVOD_RANK": "4"}, "HOROVOD_RANK: must be a whole number from 0 to 3 (HOROVOD_SIZE is 4)"),
+        ({**MPI, "OMPI_COMM_WORLD_LOCAL_RANK": "7"}, "OMPI_COMM_WORLD_LOCAL_RANK: must be a whole number from 0 to 1"),
+        ({**STEP, "SLURM_PROCID": "4"}, "SLURM_PROCID: must be a whole number from 0 to 3 (SLURM_STEP_NUM_TASKS is 4)"),
+        ({**STEP, "SLURM_NODEID": "x"}, "SLURM_NODEID: must be a whole number"),
+        ({**PALS, "PALS_RANKID": "4"}, "PALS_RANKID: must be a whole number from 0 to 3 (PMI_SIZE is 4), got '4'"),
+        ({**FLUX, "FLUX_JOB_NNODES": "0"}, "FLUX_JOB_NNODES: must be a whole number from 1 to 4 (FLUX_JOB_SIZE is 4)"),
+        ({**MPI, **TORCHRUN, "RANK": "0"}, "RANK: is 0, but OMPI_COMM_WORLD_RANK is 3 of as many processes; unset"),
+        ({**STEP, **TORCHRUN, "RANK": "0"}, "RANK: is 0, but SLURM_PROCID is 3 of as many processes; unset"),
+    ],
+)
+def test_a_place_that_cannot_be_is_refused_by_its_variable(environment, line):
+    with pytest.raises(UserError) as refused:
+        launched(environment)
+    assert str(refused.value).startswith(line)
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "-1", "http", "29500.0"])
+def test_a_port_that_cannot_be_is_refused(port):
+    environment = {**TORCHRUN, "MASTER_ADDR": "head", "MASTER_PORT": port}
+    with pytest.raises(UserError, match=f"MASTER_PORT: must be a whole number from 1 to 65535, got '{port}'"):
+        meeting_point(launched(environment), environment)
+    assert meeting_point(ALONE, environment) is None
+
+
+def test_a_launch_that_makes_no_sense_ends_in_one_line(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError) as refused:
+        launched()
+    launch.tell_error(refused.value, UserError.exit_code)
+    assert capsys.readouterr().err == f"error: {refused.value}\n"
+    with pytest.raises(SystemExit) as ended:
+        launch.end_process(2)
+    assert ended.value.code == 2
 
 
 @pytest.mark.parametrize(("hosts", "waits"), [("1", False), ("2", True)])
@@ -82,6 +147,8 @@ def test_this_process_was_not_launched():
         ({**STEP, "SLURM_STEP_NODELIST": "gpu[3,5-6]-ib,cpu1"}, ("gpu3-ib", 15174)),
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "4", "SLURM_NODEID": "0"}, ("127.0.0.1", 15174)),
         ({**STEP, "MASTER_ADDR": "head"}, ("head", 15174)),
+        ({**FLUX, "MASTER_ADDR": "[::1]", "MASTER_PORT": "29500"}, ("::1", 29500)),
+        ({**TORCHRUN, "MASTER_ADDR": "head", "MASTER_PORT": ""}, None),
         (MPI, None),
         # Of an mpirun inside a step each node's daemon may know another list of nodes.
         ({**STEP, **MPI}, None),
@@ -92,7 +159,7 @@ def test_where_ranks_meet(environment, where):
 
 
 @pytest.mark.parametrize("name", ["auto", "local"])
-@pytest.mark.parametrize("environment", [BARE_SLURM, STEP, MPI, MVAPICH, HYDRA, {"PMIX_RANK": "1"}])
+@pytest.mark.parametrize("environment", [BARE_SLURM, STEP, MPI, MVAPICH, HYDRA, PALS, FLUX, {"PMIX_RANK": "1"}])
 def test_no_process_of_several_trains_alone(environment, name, monkeypatch):
     """With no engine that could join them the launch is refused; with one it is taken, but where `local` was asked."""
     place = launched(environment)

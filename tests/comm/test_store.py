@@ -1,7 +1,12 @@
 """The store in which ranks meet listens where it has to, and two jobs in one are kept apart."""
 
 import errno
+import signal
 import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from datetime import timedelta
 
 import pytest
@@ -9,6 +14,7 @@ import torch.distributed as dist
 
 from wirebench.comm import connections, store
 from wirebench.comm.store import Place
+from wirebench.errors import PeerLost, UserError
 
 SECONDS = 5.0
 
@@ -87,3 +93,83 @@ def test_ranks_meet_at_rank_0s_own_store_which_outlives_the_agents() -> None:
     del agents
     kept.set("a", "b")
     assert joined.get("a") == b"b"
+
+
+HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
+
+
+@pytest.fixture
+def strange(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The port of a program that is no store: it says `request.param` and holds the connection, or (None) closes it."""
+    held = []
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = server.accept()
+                if request.param is None:
+                    connection.close()
+                    continue
+                connection.sendall(request.param)
+                held.append(connection)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
+    for connection in held:
+        connection.close()
+    for waiting in threading.enumerate():
+        if waiting.name == "wirebench-join":
+            waiting.join(10)
+
+
+@pytest.mark.parametrize("strange", [b"", HTTP, None], indirect=True, ids=["silent", "http", "closes"])
+def test_a_port_of_another_program_is_named_in_time(strange: int) -> None:
+    began = time.monotonic()
+    with pytest.raises(PeerLost, match=rf"at 127.0.0.1:{strange} within 0.2 s: what listens there is no store"):
+        store.join(Place("127.0.0.1", strange, ""), 0.2)
+    assert time.monotonic() - began < 60
+
+
+@pytest.mark.parametrize(
+    ("host", "why"),
+    [
+        ("127.0.0.1", r"at 127.0.0.1:\d+ within 0.2 s: nothing listens there"),
+        ("::1", r"at \[::1\]:\d+ within 0.2 s: (nothing listens there|no connection)"),
+        ("no such host", r"at no such host:\d+ within 0.2 s: the name does not resolve"),
+    ],
+)
+def test_a_store_that_is_not_there_is_named_with_the_cause(host: str, why: str) -> None:
+    with store.listen("127.0.0.1")[1] as probe:
+        port = probe.getsockname()[1]
+    with pytest.raises(PeerLost, match=why):
+        store.join(Place(host, port, ""), 0.2)
+
+
+@pytest.mark.parametrize("strange", [b""], indirect=True)
+def test_an_interrupt_ends_the_wait_for_a_silent_port(strange: int) -> None:
+    class Asked(Exception):
+        pass
+
+    def stop(number: int, frame: object) -> None:
+        raise Asked
+
+    before = signal.signal(signal.SIGUSR1, stop)
+    try:
+        main = threading.main_thread().ident
+        assert main is not None
+        threading.Timer(0.2, signal.pthread_kill, (main, signal.SIGUSR1)).start()
+        with pytest.raises(Asked):
+            store.join(Place("127.0.0.1", strange, ""), 1.0)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_rank_0_names_the_variable_where_it_cannot_listen() -> None:
+    with store.listen("127.0.0.1")[1] as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=rf"MASTER_PORT: .*127.0.0.1:{port}: Address already in use"):
+            store.listen_for(Place("127.0.0.1", port, ""), one_host=True)
+    with pytest.raises(UserError, match="MASTER_ADDR: 'no such host' does not resolve"):
+        store.listen_for(Place("no such host", port, ""), one_host=False)

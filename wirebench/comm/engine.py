@@ -44,7 +44,6 @@ from wirebench.comm.peers import (
     missing,
     word_left,
 )
-from wirebench.comm.reunion import name_of_reunion
 from wirebench.comm.torchdist import TorchCommunicator
 from wirebench.config.loader import EngineConfig
 from wirebench.config.sections import EngineName
@@ -189,7 +188,7 @@ def _start_torch(section: EngineConfig, launch: Launch, device: torch.device, th
     wait, one_host = section.timeout_seconds, launch.local_size == launch.size
     if has_agent():
         store = meeting.join(place, wait)
-        store = dist.PrefixStore(name_of_reunion(store, launch.rank, launch.size, wait), store)
+        store = dist.PrefixStore(meeting.name_of_reunion(store, launch.rank, launch.size, wait), store)
         store = meeting.by_rank_0(store, launch.rank, meeting.own_address(one_host), one_host, wait)
     elif launch.rank == 0:
         store = meeting.keep(place, meeting.listen_for(place, one_host), wait)

@@ -1,4 +1,4 @@
-"""Who started this process, read from the environment before any engine exists; and how it ends.
+"""What a launch allows: the engine, where ranks meet; and how a launched process ends.
 
 Nothing here imports torch: what is wrong with a launch can be said before that takes its seconds.
 """
@@ -12,12 +12,14 @@ import re
 import shlex
 import sys
 import time
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
+from wirebench.comm.place import MOST, Environment, Launch, launched, launched_or_alone, number
 from wirebench.errors import PeerLost, UserError, line_of
+
+__all__ = ["Launch", "launched", "launched_or_alone"]
 
 SECONDS_FOR_RANK_0 = 3.0
 SECONDS_FOR_AGENTS = 5.0
@@ -26,113 +28,10 @@ VIRTUAL_WORKERS = 4
 COMMANDS = {"torch": "torchrun --nproc-per-node {size}", "horovod": "horovodrun -np {size} python"}
 """How an engine's own launcher is called on one host; the script follows."""
 
-Environment = Mapping[str, str]
-
-
-class Launch(NamedTuple):
-    """A process's place as its launcher names it.
-
-    launcher  horovodrun, torchrun, mpirun, srun, or "" where nobody started several processes
-    engines   that can join its processes; the first one is taken where the config names none
-    size      0: not known
-    sharing   ranks that share this machine's cores: those of its host, or, where the hosts are emulated on one machine
-              (wirebench cluster), those of all its hosts
-    """
-
-    launcher: str
-    engines: tuple[str, ...]
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    sharing: int
-
-    @property
-    def alone(self) -> bool:
-        """No launcher started this process: all workers live in it."""
-        return self.engines[:1] == ("local",)
-
-
-class _Launcher(NamedTuple):
-    """A launcher, the engines that can join what it starts, and the variables in which it tells a process its place.
-
-    counts  whether these variables are this launcher's word to this very process
-    """
-
-    name: str
-    engines: tuple[str, ...]
-    rank: str
-    size: str
-    local_rank: str = ""
-    local_size: str = ""
-    counts: Callable[[Environment], bool] = lambda environment: True
-
-
-def _is_task(environment: Environment) -> bool:
-    """Whether srun started this process as a task of a step.
-
-    The shell of a batch script has SLURM_PROCID and SLURM_NTASKS as well, and no step: it is one process. The daemons
-    of an mpirun are tasks, one a node, whose variables its processes inherit: PMI's numbers are then others.
-    """
-    if "SLURM_JOB_ID" in environment and "SLURM_STEP_ID" not in environment:
-        return False
-    sizes = (environment.get("SLURM_STEP_NUM_TASKS"), environment.get("SLURM_NTASKS"))
-    return environment.get("PMI_SIZE") in (None, *sizes)
-
-
-def _prefixed(prefix: str) -> tuple[str, str, str, str]:
-    return f"{prefix}RANK", f"{prefix}SIZE", f"{prefix}LOCAL_RANK", f"{prefix}LOCAL_SIZE"
-
-
-_MPI = ("torch", "horovod")
-_LAUNCHERS = (
-    _Launcher("horovodrun", ("horovod",), *_prefixed("HOROVOD_")),
-    _Launcher("torchrun", ("torch",), "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-    _Launcher("mpirun", _MPI, *_prefixed("OMPI_COMM_WORLD_")),
-    _Launcher("mpirun", _MPI, *_prefixed("MV2_COMM_WORLD_")),
-    # The first of these two is the step's own number; the second may be that of the whole allocation.
-    _Launcher("srun", _MPI, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", counts=_is_task),
-    _Launcher("srun", _MPI, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", counts=_is_task),
-    _Launcher("mpirun", _MPI, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-    _Launcher("a PMIx launcher", (), "PMIX_RANK", ""),
-)
-"""The innermost first: torchrun may run under srun, one for each node, but never the other way round."""
-
-
-def launched(environment: Environment = os.environ) -> Launch:
-    """The place that the environment gives this process."""
-    for each in _LAUNCHERS:
-        if environment.get(each.rank) and (not each.size or environment.get(each.size)) and each.counts(environment):
-            return _place(each, environment)
-    return Launch("", ("local",), 0, 1, 0, 1, 1)
-
 
 def has_agent(environment: Environment = os.environ) -> bool:
     """Whether this process's parent is torchrun's agent, in whose store ranks are to meet."""
     return environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
-def _place(launcher: _Launcher, environment: Environment) -> Launch:
-    rank, size = int(environment[launcher.rank]), int(environment.get(launcher.size, 0))
-    local_rank = int(environment.get(launcher.local_rank, 0))
-    local_size = int(environment.get(launcher.local_size, 0)) or _tasks_on_this_node(environment, launcher.name)
-    sharing = int(environment.get("WIREBENCH_SHARED_BY", local_size))
-    engines = launcher.engines
-    if size == 1 and launcher.name == "srun":
-        # A single task, a shell for instance (srun --pty bash), is not there to be joined by others.
-        engines = ("local", *engines)
-    elif size == 1 and launcher.name == "mpirun":
-        engines = (*engines, "local")
-    return Launch(launcher.name, engines, rank, size, local_rank, local_size, sharing)
-
-
-def _tasks_on_this_node(environment: Environment, launcher: str) -> int:
-    """From "2(x3),1": three nodes with two tasks each, then one with one."""
-    counts: list[int] = []
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
-        counts += [int(count)] * int(times or 1)
-    node = int(environment.get("SLURM_NODEID", 0))
-    return counts[node] if launcher == "srun" and node < len(counts) else 1
 
 
 def meeting_point(launch: Launch, environment: Environment = os.environ) -> tuple[str, int] | None:
@@ -152,7 +51,10 @@ def meeting_point(launch: Launch, environment: Environment = os.environ) -> tupl
         if job.isdigit() and step.isdigit():
             # Below the ports that systems hand out by themselves; two steps of a job may run side by side.
             port = port or str(10_000 + (31 * int(job) + int(step)) % 20_000)
-    return (host, int(port)) if host and port.isdigit() else None
+    if not host or not port or "torch" not in launch.engines:
+        return None
+    # An IPv6 address may be written as in a URL: [::1].
+    return re.sub(r"^\[(.*)\]$", r"\1", host), number({"MASTER_PORT": port}, "MASTER_PORT", 1, 65535)
 
 
 def engine_of(name: str, workers: int, launch: Launch, environment: Environment = os.environ) -> str:
@@ -209,7 +111,7 @@ def _has_horovod() -> bool:
 
 def let_rank_0_tell() -> None:
     """A mistake that all ranks see is rank 0's to tell: the launcher ends the others when it has."""
-    if launched().rank:
+    if launched_or_alone().rank:
         time.sleep(SECONDS_FOR_RANK_0)
 
 
@@ -218,7 +120,7 @@ def tell_error(message: object, code: int, at_once: bool = False) -> None:
 
     at_once  also where it may be rank 0's to tell: somebody waits for this process's end
     """
-    place = launched()
+    place = launched_or_alone()
     if code == UserError.exit_code and not at_once:
         let_rank_0_tell()
     line = f"error: {f'rank {place.rank}: ' if place.size != 1 else ''}{line_of(message)}"
@@ -245,7 +147,7 @@ def await_agent(environment: Environment = os.environ) -> None:
     whose rank has ended by itself until then takes the job for done, and the others wait for its host for ever. That
     is left where torchruns hear of it later than this rank waits.
     """
-    if "TORCHELASTIC_RUN_ID" in environment and int(environment.get("GROUP_WORLD_SIZE", 1)) > 1:
+    if "TORCHELASTIC_RUN_ID" in environment and number(environment, "GROUP_WORLD_SIZE", 1, MOST) > 1:
         time.sleep(SECONDS_FOR_AGENTS)
 
 
@@ -258,7 +160,7 @@ def end_process(code: int, tidy: bool = True, told: bool = False) -> NoReturn:
     tidy  call what is registered with atexit; without, nothing waits for ranks that may be gone
     told  the launcher has told this process to end, and waits for just that
     """
-    if not launched().alone:
+    if not launched_or_alone().alone:
         if tidy:
             atexit._run_exitfuncs()
         sys.stdout.flush()

@@ -20,9 +20,13 @@ _PROGRAMS = {
     "torchrun": ("torchrun", "torch.distributed.run", "torch.distributed.launch"),
     "mpirun": ("horovodrun", "mpirun", "mpiexec", "mpiexec.hydra", "mpirun_rsh", "orterun", "prterun"),
     "srun": ("srun",),
+    "flux": ("flux",),
 }
 """Names under which a launcher is called: horovodrun may call mpirun in its turn."""
-_REBUILT = {"horovodrun": "horovodrun -np {size}", "mpirun": "mpirun -n {size}", "srun": "srun --ntasks {size}"}
+_REBUILT = {
+    "horovodrun": "horovodrun -np {size}", "mpirun": "mpirun -n {size}", "srun": "srun --ntasks {size}",
+    "flux": "flux run --ntasks {size}",
+}  # fmt: skip
 _SECRET = re.compile(r"^(\w*(?:SECRET|KEY|TOKEN|PASSWORD|CREDENTIAL)\w*)=.*", re.DOTALL)
 
 

@@ -11,9 +11,12 @@ import errno
 import ipaddress
 import json
 import os
+import queue
 import secrets
 import socket
 import threading
+import time
+import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import timedelta
@@ -22,12 +25,16 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from wirebench.comm.connections import connections_to, end_silence_of, end_wait_of
+from wirebench.errors import PeerLost, UserError
 from wirebench.utils import this_machine
 
-_NAMES = {"torchrun": "TORCHELASTIC_RUN_ID", "srun": "SLURM_JOB_ID"}
+_NAMES = {"torchrun": "TORCHELASTIC_RUN_ID", "srun": "SLURM_JOB_ID", "flux": "FLUX_JOB_ID"}
 """The variable in which a launcher names the job to all ranks; torchrun's is random, unless --rdzv-id is given."""
 WHERE = "store"
 """The key of the agents' store under which rank 0 says where its own is."""
+OFFER, POLL_SECONDS = "wirebench/reunion", 0.01
+PROBE_SECONDS = 1.0
+"""How long a second connection may take, which finds out why the first one failed."""
 
 
 class Place(NamedTuple):
@@ -36,6 +43,11 @@ class Place(NamedTuple):
     host: str
     port: int
     word: str
+
+    @property
+    def address(self) -> str:
+        """Host and port in one word; an IPv6 address is in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def listen(host: str, port: int = 0) -> tuple[Place, socket.socket]:
@@ -54,17 +66,30 @@ def listen_for(place: Place, one_host: bool) -> socket.socket:
 
     one_host  all ranks are on this host. Else its name may lead to the loopback interface here, and elsewhere to an
               address that only the others see, or that is translated on its way: then it listens on all interfaces
+    Raises UserError where the name does not resolve, or the port is taken or reserved.
     """
+    everywhere = "0.0.0.0"
     try:
-        server = listen(place.host, place.port)[1]
+        try:
+            everywhere = "::" if _is_ipv6(place) else everywhere
+            server = listen(place.host, place.port)[1]
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+        else:
+            if one_host or not ipaddress.ip_address(server.getsockname()[0]).is_loopback:
+                return server
+            server.close()
+        return listen(everywhere, place.port)[1]
+    except socket.gaierror as error:
+        raise UserError(f"MASTER_ADDR: {place.host!r} does not resolve on rank 0's host: {error.strerror}") from error
     except OSError as error:
-        if error.errno != errno.EADDRNOTAVAIL:
-            raise
-    else:
-        if one_host or not ipaddress.ip_address(server.getsockname()[0]).is_loopback:
-            return server
-        server.close()
-    return listen("0.0.0.0", place.port)[1]
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise UserError(f"MASTER_PORT: rank 0 cannot listen at {place.address}: {reason}") from error
+
+
+def _is_ipv6(place: Place) -> bool:
+    return socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)[0][0] == socket.AF_INET6
 
 
 def own_address(one_host: bool) -> str:
@@ -91,14 +116,55 @@ def keep(place: Place, server: socket.socket, seconds: float) -> dist.Store:
 
 
 def join(place: Place, seconds: float) -> dist.Store:
-    """A store that another process keeps."""
-    timeout = timedelta(seconds=seconds)
-    store = dist.TCPStore(place.host, place.port, is_master=False, timeout=timeout, wait_for_workers=False)
+    """A store that another process keeps; PeerLost, with address and cause, where none answers within `seconds`."""
+    store = _connected(place, seconds)
     # Its own timeout does not count while it waits for an answer: a key it waits for itself, without reading.
     for connection in connections_to(store.port):
         end_silence_of(connection, seconds)
         end_wait_of(connection, seconds)
     return dist.PrefixStore(_prefix(place), store)
+
+
+def _connected(place: Place, seconds: float) -> dist.TCPStore:
+    """PyTorch waits for ever where somebody accepts and never answers, deaf to signals: so it waits in a thread."""
+    answers: queue.SimpleQueue[dist.TCPStore | Exception] = queue.SimpleQueue()
+
+    def connect() -> None:
+        timeout = timedelta(seconds=seconds)
+        try:
+            answers.put(dist.TCPStore(place.host, place.port, timeout=timeout, wait_for_workers=False))
+        except Exception as error:
+            answers.put(error)
+
+    waiting = threading.Thread(target=connect, name="wirebench-join", daemon=True)
+    waiting.start()
+    try:
+        answer = answers.get(timeout=seconds + PROBE_SECONDS)
+    except BaseException as error:
+        for connection in connections_to(place.port):
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        if not isinstance(error, queue.Empty):
+            raise
+        # Its time is over, so it ends now; C++ that runs on would abort at the interpreter's end.
+        waiting.join(PROBE_SECONDS)
+    else:
+        if isinstance(answer, dist.TCPStore):
+            return answer
+    raise PeerLost(f"no store of rank 0 answers at {place.address} within {seconds:g} s: {_cause(place)}")
+
+
+def _cause(place: Place) -> str:
+    """What most likely keeps this process from the store, by one more connection."""
+    try:
+        socket.create_connection((place.host, place.port), timeout=PROBE_SECONDS).close()
+    except socket.gaierror as error:
+        return f"the name does not resolve on {socket.gethostname()} ({error.strerror})"
+    except ConnectionRefusedError:
+        return "nothing listens there; rank 0 has ended, has not begun, or is on another host"
+    except OSError as error:
+        return f"no connection ({error.strerror or error}); a firewall drops it, or the address is wrong"
+    return "what listens there is no store of PyTorch's, or it hangs; choose a free port for all ranks"
 
 
 def by_rank_0(agents: dist.Store, rank: int, address: str, one_host: bool, seconds: float) -> dist.Store:
@@ -134,3 +200,46 @@ def within(seconds: float, call: Callable[[], Any]) -> tuple[bool, Any]:
     thread.start()
     thread.join(seconds)
     return bool(answers), answers[0] if answers else None
+
+
+def name_of_reunion(store: dist.Store, rank: int, size: int, seconds: float) -> str:
+    """A name that the ranks of this start share and no earlier ones had; RuntimeError after `seconds` of waiting.
+
+    In a store of torchrun's agents, which stays while ranks are started anew, it tells which keys are of this time.
+    torchrun tells each rank how often its own agent restarted it, which differs between hosts. So rank 0 names the
+    reunion, and each rank makes sure that rank 0 means it, and not a process that had its rank before.
+    """
+    deadline = time.monotonic() + seconds
+    if rank == 0:
+        return _invite(store, size, deadline)
+    mine = uuid.uuid4().hex
+    store.set(f"{OFFER}/guest/{rank}", mine)
+    while True:
+        # Rank 0 may not have offered anything yet; a wait of the store's own names the key in its error.
+        store.wait([OFFER], timedelta(seconds=max(deadline - time.monotonic(), 0.001)))
+        offer = json.loads(store.get(OFFER))
+        if offer["guests"].get(str(rank)) == mine:
+            store.set(f"{offer['name']}/{rank}", "here")
+            return str(offer["name"])
+        _pause(deadline, "rank 0")
+
+
+def _invite(store: dist.Store, size: int, deadline: float) -> str:
+    name = f"{OFFER}/{uuid.uuid4().hex}"
+    guests: dict[str, str] = {}
+    while True:
+        known = [rank for rank in range(1, size) if store.check([f"{OFFER}/guest/{rank}"])]
+        now = {str(rank): store.get(f"{OFFER}/guest/{rank}").decode() for rank in known}
+        if now != guests or not guests:
+            guests = now
+            store.set(OFFER, json.dumps({"name": name, "guests": guests}))
+        missing = [rank for rank in range(1, size) if not store.check([f"{name}/{rank}"])]
+        if not missing:
+            return name
+        _pause(deadline, f"rank {missing[0]}")
+
+
+def _pause(deadline: float, whom: str) -> None:
+    if time.monotonic() > deadline:
+        raise RuntimeError(f"{whom} did not come")
+    time.sleep(POLL_SECONDS)
