@@ -248,11 +248,12 @@ def test_work_between_two_parts_is_the_former_ones():
 
 
 def test_a_step_without_a_backward_pass_or_without_a_call_takes_no_time():
-    model = nn.Sequential(Sleeper(0.02, 0.06))
+    layer = Sleeper(0.02, 0.06)
+    model = nn.Sequential(layer)
     timer = LayerTimer(model, ["0.weight"], CPU)
     timer.attach()
     timer.keep()
-    model[0].weight.sum().backward()
+    layer.weight.sum().backward()
     timer.keep()
     assert timer.take() == [Profile((0.0,), (0.0,))] * 2
 

@@ -165,7 +165,7 @@ class Anchored:
             mean = mean.add(velocity, alpha=rule.momentum) if rule.nesterov else velocity
         anchor.sub_(mean, alpha=rule.rate)
         layers = self._layers_in(start, stop)
-        torch._foreach_lerp_(self.flat.parameters[layers], self.flat.views_of(self.anchor, layers), 1 - rule.keep)
+        torch._foreach_lerp_([*self.flat.parameters[layers]], self.flat.views_of(self.anchor, layers), 1 - rule.keep)
 
     def _layers_in(self, start: int, stop: int) -> slice:
         """The layers that lie between two places of the flat gradient."""

@@ -87,7 +87,7 @@ class Pull:
         before  this rank's weights before that step, overwritten; `message` holds their sum over ranks
         """
         pulls = self.flat.views_of(before.sub_(self.centre))
-        torch._foreach_add_(self.flat.parameters, pulls, alpha=-self.strength)
+        torch._foreach_add_([*self.flat.parameters], pulls, alpha=-self.strength)
         self.centre.mul_(1 - self.strength * self.size).add_(self.message, alpha=self.strength)
 
 

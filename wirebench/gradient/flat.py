@@ -101,7 +101,7 @@ class FlatGradient:
     def __init__(self, model: nn.Module, order: Sequence[str]) -> None:
         named = {name: p for name, p in model.named_parameters() if p.requires_grad}
         assert sorted(named) == sorted(order), "order must name every trainable parameter once"
-        self.parameters: list[Tensor] = [named[name] for name in order]
+        self.parameters = [named[name] for name in order]
         check_alike(named)
         self.layers = _lay_out(order, self.parameters)
         like = self.parameters[0]

@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from wirebench.errors import Unwritable, UserError
-from wirebench.telemetry.machines import BOOT
 from wirebench.utils import this_machine
 from wirebench.utils.parsing import json_of
 from wirebench.utils.processes import began
@@ -157,7 +156,7 @@ def _lives(holder: Holder) -> bool:
 
 def _machine() -> str:
     try:
-        return f"{BOOT.read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
+        return f"{this_machine.BOOT.read_text().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return this_machine.hostname()
 
