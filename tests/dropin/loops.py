@@ -306,7 +306,7 @@ def safetensors(make: Make) -> list[nn.Module]:
         file = f"{folder}/model.safetensors"
         models = train(side, lambda step: save_model(side.model, file))
         assert len(load_file(file)) == 6
-        torch.save(side.model.head.state_dict(), file)
+        torch.save(side.model.get_submodule("head").state_dict(), file)
         assert Path(file).stat().st_size < 4000
     return models
 

@@ -75,6 +75,11 @@ def mistakes_are_told() -> None:
     sync = wirebench.synchronise(model, compressors.build("none"), schedulers.build("wfbp"))
     model.zero_grad()
     says("there is no gradient", sync.wait)
+    empty = network().to("meta")
+    says(
+        "0.weight has no data",
+        lambda: wirebench.synchronise(empty, compressors.build("none"), schedulers.build("wfbp")),
+    )
     for step in range(2):
         loss_of(model, step).backward()
         sync.wait()

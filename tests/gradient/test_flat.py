@@ -110,7 +110,6 @@ def test_the_order_names_every_parameter_once(order):
 
 
 def half_on_meta() -> nn.Module:
-    """Two devices are at hand everywhere, but on one of them there are no data: what is asked for is its place."""
     return nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2, device="meta"))
 
 
@@ -137,7 +136,7 @@ def complex_bias() -> nn.Module:
         ),
         (complex_bias, "phase must be of real numbers, not of complex64"),
         (lambda: nn.Sequential(nn.LazyLinear(3)), "0.weight has no shape yet"),
-        (half_on_meta, r"1.weight has no data \(device meta\)"),
+        (half_on_meta, r"of one device, but it has cpu \(0.weight\), meta \(1.weight\)"),
         (with_sparse_gradient, "the gradient of 0.weight is sparse"),
     ],
 )

@@ -159,7 +159,7 @@ def _cause(place: Place) -> str:
     try:
         socket.create_connection((place.host, place.port), timeout=PROBE_SECONDS).close()
     except socket.gaierror as error:
-        return f"the name does not resolve on {socket.gethostname()} ({error.strerror})"
+        return f"the name does not resolve on {this_machine.hostname()} ({error.strerror})"
     except ConnectionRefusedError:
         return "nothing listens there; rank 0 has ended, has not begun, or is on another host"
     except OSError as error:

@@ -19,6 +19,9 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters that have a gradient, by name; UserError where there is none, or where their dtypes differ."""
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     check_alike(named)
+    empty = next((name for name, p in named.items() if p.is_meta), None)
+    if empty is not None:
+        raise UserError(f"model: {empty} has no data (device meta); load or initialise the model before")
     sharded = next((name for name, p in named.items() if isinstance(p.data, DTensor)), None)
     if sharded is not None:
         raise UserError(

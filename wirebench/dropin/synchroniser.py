@@ -35,12 +35,12 @@ from wirebench.dropin.usage import (
     refuse_kinds,
     refuse_mode,
     refuse_parts,
-    refuse_sparse,
     refuse_state,
 )
 from wirebench.errors import UserError
 from wirebench.gradient import conformance
 from wirebench.gradient.contract import Compressor, Method, Scheduler
+from wirebench.gradient.flat import refuse_sparse
 from wirebench.utils.hooks import WeakHook
 
 NAME = "sync"
@@ -217,7 +217,7 @@ class Sync:
 
     def _gradient_comes(self, name: str, parameter: nn.Parameter) -> None:
         """A parameter's gradient is complete for this backward pass of the first step."""
-        refuse_sparse(name, parameter)
+        refuse_sparse({name: parameter})
         self._backward_runs()
         if name not in self._order:
             self._order.append(name)

@@ -111,14 +111,6 @@ def refuse_mode(
         )
 
 
-def refuse_sparse(name: str, parameter: nn.Parameter) -> None:
-    """UserError where a backward pass has brought a gradient that is no dense tensor."""
-    if parameter.grad is not None and parameter.grad.layout is not torch.strided:
-        raise UserError(
-            f"model: the gradient of {name} is sparse, and averages are dense; build its layer with sparse=False"
-        )
-
-
 def mark_state(maker: str, compressor: Method) -> dict[str, str]:
     """To go into a state. maker: `sync` or `comm_hook`, as its errors name it"""
     return {_MAKER: maker, _METHOD: name_of(compressor)}

@@ -211,15 +211,13 @@ def fill(parameters: Sequence[nn.Parameter], flat: Tensor) -> None:
 def check_alike(named: Mapping[str, nn.Parameter]) -> None:
     """UserError, with a parameter's name, for a model that has no flat gradient.
 
-    All trainable parameters have data of one real dtype on one device; gradients that are there already are dense.
+    All trainable parameters are of one real dtype on one device; gradients that are there already are dense.
     """
     if not named:
         raise UserError("model: it has no trainable parameter")
     for name, parameter in named.items():
         if isinstance(parameter, UninitializedParameter):
             raise UserError(f"model: {name} has no shape yet; a lazy module gets one in a first forward pass")
-        if parameter.is_meta:
-            raise UserError(f"model: {name} has no data (device meta); load or initialise the model before")
         if not parameter.dtype.is_floating_point:
             raise UserError(f"model: {name} must be of real numbers, not of {_word(parameter.dtype)}; see view_as_real")
     for kind, kinds in (
