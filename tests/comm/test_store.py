@@ -101,7 +101,7 @@ HTTP = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n"
 @pytest.fixture
 def strange(request: pytest.FixtureRequest) -> Iterator[int]:
     """The port of a program that is no store: it says `request.param` and holds the connection, or (None) closes it."""
-    held = []
+    held: list[socket.socket] = []
 
     def serve() -> None:
         with suppress(OSError):
