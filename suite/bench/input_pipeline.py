@@ -26,7 +26,7 @@ from wirebench.data import Shard
 from wirebench.data.base import Batch
 from wirebench.data.cifar10 import MEAN, STD
 from wirebench.data.memory import InMemory
-from wirebench.utils.cli import parser_of
+from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.files import write_atomically
 
 CPU = torch.device("cpu")
@@ -98,6 +98,7 @@ def one_core() -> None:
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, and say by the exit code whether the limit is kept."""
     options = _parse(arguments)
+    check_outputs(json=options.json)
     one_core()
     shard = Shard(open_data(options.root), 0, 1, options.batch_size, 0, 0, CPU)
     report: dict = {"torch": torch.__version__, "images": "cifar10" if options.root else "random"}
