@@ -1,6 +1,9 @@
 """What is written: regular files in one piece, devices and pipes through, and links stay links."""
 
 import os
+import subprocess
+import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -10,6 +13,8 @@ from wirebench.errors import UserError
 from wirebench.record.archive import archive_previous_run
 from wirebench.utils.cli import check_outputs
 from wirebench.utils.files import remove, write_atomically
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -108,3 +113,23 @@ def test_a_script_may_write_to_a_device_in_a_folder_that_it_may_not_change(
     check_outputs(json=pipe)
     with pytest.raises(UserError, match="its folder cannot be written to"):
         check_outputs(json=tmp_path / "new")
+
+
+SOCKET = """
+import multiprocessing.connection
+from wirebench.utils.files import shorten_socket_folder
+shorten_socket_folder()
+print(multiprocessing.connection.Listener(family="AF_UNIX").address)
+"""
+
+
+@pytest.mark.parametrize(("more", "elsewhere"), [(0, False), (1, True), (60, True)])
+def test_sockets_fit_below_a_long_temporary_folder(more: int, elsewhere: bool) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        folder = Path(place, "a" * (75 + more - len(place) - 1))
+        folder.mkdir()
+        environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", SOCKET], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("/tmp/pymp-" if elsewhere else f"{folder}/pymp-")
+        assert not Path(done.stdout.strip()).parent.exists() and not list(folder.iterdir())

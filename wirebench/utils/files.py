@@ -5,12 +5,16 @@ points to; a device or a pipe is written to.
 """
 
 import contextlib
+import multiprocessing.util
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 from wirebench.errors import Unwritable
 
+LONGEST_SOCKET_FOLDER = 75
+"""Bytes of TMPDIR: below it multiprocessing makes /pymp-12345678/listener-12345678."""
 HELD_OPEN = ("/dev/std", "/dev/fd/", "/proc/")
 """Names of what a process holds open: whoever opened it goes on with that file, not with one that took its place."""
 
@@ -45,6 +49,20 @@ def is_stream(path: Path) -> bool:
     """Whether `path` leads to something that is written to as it is: a device, a pipe, an open file of a process."""
     held = os.path.abspath(path).startswith(HELD_OPEN)
     return path.exists() and not path.is_dir() and (held or not path.is_file())
+
+
+def shorten_socket_folder() -> None:
+    """Let multiprocessing make its sockets in /tmp where TMPDIR is too long: the kernel takes a path of 107 bytes.
+
+    Call it before the first fork server, queue or loader with workers; their processes inherit the folder.
+    """
+    usual = tempfile.gettempdir()
+    if len(os.fsencode(usual)) > LONGEST_SOCKET_FOLDER:
+        tempfile.tempdir = "/tmp"
+        try:
+            multiprocessing.util.get_temp_dir()  # kept by multiprocessing, which removes it at the end
+        finally:
+            tempfile.tempdir = usual
 
 
 def target_of(path: Path) -> Path:
