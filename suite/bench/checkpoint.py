@@ -32,7 +32,7 @@ from wirebench.telemetry.environment import capture
 from wirebench.telemetry.machines import LoadMeter, hosts
 from wirebench.training.progress import NullProgress
 from wirebench.training.trainer import Trainer
-from wirebench.utils.cli import parser_of
+from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.files import write_atomically
 
 SIDES = ("saving", "not saving")
@@ -42,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
     """Launch the processes, or be one of them."""
     options = parse(arguments)
     if launched().alone:
+        check_outputs(json=options.json)
         return launch("checkpoint", options, arguments)
     engine = start(EngineConfig(name=options.engine, device=options.device), fusion_mb=None)
     with tempfile.TemporaryDirectory(prefix="wirebench-checkpoint-") as folder:
@@ -78,7 +79,7 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
         about = {"environment": {**capture(engine.device), "hosts": machines["hosts"]}, "load": machines["load"]}
         what = {"backend": engine.backend, "model": options.model, "compressor": options.compressor}
         record = {"kind": overhead_results.CHECKPOINT, **result, "turns": seconds, **counts, **shares, **about, **what}
-        write_atomically(Path(options.json), json.dumps(record, indent=1) + "\n")
+        write_atomically(options.json, json.dumps(record, indent=1) + "\n")
 
 
 def _tell(options: argparse.Namespace, engine: Engine, result: Mapping[str, Any], counts: Mapping[str, Any]) -> None:
@@ -125,7 +126,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints (%(default)s)")
     parser.add_argument("--warmup", type=int, default=5, help="steps before measuring")
     parser.add_argument("--turns", type=int, default=5, help="turns with and as many without a checkpoint")
-    parser.add_argument("--json", help="write the result and its environment to this file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result and its environment to this file")
     options = parser.parse_args(arguments)
     if min(options.processes, options.warmup, options.every) < 1 or options.batch < 0:
         parser.error("--processes, --warmup and --every need at least 1, --batch at least 0")

@@ -38,7 +38,7 @@ from wirebench.errors import UserError
 from wirebench.record import compressor_results
 from wirebench.record.compressor_results import PARTS, Budget, Part
 from wirebench.telemetry.environment import capture
-from wirebench.utils.cli import INTERRUPTED, parser_of
+from wirebench.utils.cli import INTERRUPTED, check_outputs, parser_of
 from wirebench.utils.parsing import plugin_of
 
 NAME = "wirebench bench compressors"
@@ -75,6 +75,7 @@ def main(arguments: Sequence[str]) -> int:
     """Measure what the command line names: 1 where a method failed."""
     options = _parser().parse_args(arguments)
     _check(options)
+    check_outputs(json=options.json, figures=options.figures / "figure.png" if options.figures else None)
     return measure(options)
 
 

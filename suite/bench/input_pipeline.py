@@ -26,7 +26,7 @@ from wirebench.data.base import Batch
 from wirebench.data.cifar10 import MEAN, STD
 from wirebench.data.memory import InMemory
 from wirebench.utils import this_machine
-from wirebench.utils.cli import parser_of
+from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.files import write_atomically
 
 CPU = torch.device("cpu")
@@ -91,6 +91,7 @@ def in_turns(batches: Iterator[Batch], step: Callable[[Tensor, Tensor], None], o
 def main(arguments: Sequence[str]) -> int:
     """Measure, print, and say by the exit code whether the limit is kept."""
     options = _parse(arguments)
+    check_outputs(json=options.json)
     torch.set_num_threads(1)
     this_machine.stay_on_one_core()
     shard = Shard(open_data(options.root), 0, 1, options.batch_size, 0, 0, CPU)

@@ -32,6 +32,7 @@ import schedulers
 import wirebench
 from suite.compose.build import compose
 from train import train_step
+from wirebench.cluster.signals import ends_with_parent
 from wirebench.comm.engine import Engine, start
 from wirebench.comm.launch import launched
 from wirebench.config import loader
@@ -45,7 +46,7 @@ from wirebench.training.loss import cross_entropy
 from wirebench.training.optimizers.build import build_optimizer
 from wirebench.training.progress import NullProgress
 from wirebench.training.trainer import Trainer
-from wirebench.utils.cli import parser_of
+from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.files import write_atomically
 
 MODELS: dict[str, dict[str, Any]] = {
@@ -63,6 +64,7 @@ def main(arguments: Sequence[str]) -> int:
     """Launch the processes, or be one of them."""
     options = parse(arguments)
     if launched().alone:
+        check_outputs(json=options.json)
         return launch("overhead", options, arguments)
     engine = start(EngineConfig(name=options.engine, device=options.device), fusion_mb=None)
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +87,8 @@ def launch(tool: str, options: argparse.Namespace, arguments: Sequence[str]) -> 
     }[options.engine]  # fmt: skip
     path = f"{bin_folder}{os.pathsep}{os.environ['PATH']}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PATH": path}
-    return subprocess.run([*command, "-m", "suite", "bench", tool, *arguments], env=environment, check=False).returncode
+    words = [*command, "-m", "suite", "bench", tool, *arguments]
+    return subprocess.run(words, env=environment, check=False, preexec_fn=ends_with_parent()).returncode
 
 
 def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
@@ -115,7 +118,7 @@ def measure(options: argparse.Namespace, engine: Engine, folder: Path) -> None:
         environment = {**capture(engine.device), "hosts": machines["hosts"]}
         about = {"environment": environment, "load": machines["load"], "backend": engine.backend}
         record = {"kind": overhead_results.KIND, **result, "turns": seconds, **about, "processes": engine.size}
-        write_atomically(Path(options.json), json.dumps(record, indent=1) + "\n")
+        write_atomically(options.json, json.dumps(record, indent=1) + "\n")
 
 
 def settings(options: argparse.Namespace, folder: Path, size: int) -> loader.Config:
@@ -237,7 +240,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--warmup", type=int, default=5, help="steps of each side before measuring")
     parser.add_argument("--turns", type=int, default=20, help="turns of each side")
     parser.add_argument("--steps", type=int, default=10, help="steps per turn")
-    parser.add_argument("--json", help="write the result and its environment to this file")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result and its environment to this file")
     options = parser.parse_args(arguments)
     if min(options.processes, options.warmup, options.steps) < 1 or options.batch < 0:
         parser.error("--processes, --warmup and --steps need at least 1, --batch at least 0")

@@ -18,6 +18,7 @@ from wirebench.cluster.launcher import Cluster
 from wirebench.cluster.namespaces import environment, inside
 from wirebench.cluster.network import INTERFACE
 from wirebench.cluster.plan import SWITCH_ADDRESS, make_plan
+from wirebench.cluster.signals import ends_with_parent
 from wirebench.errors import UserError
 from wirebench.training.elastic import torchrun
 from wirebench.training.elastic.host_memory import TMPFS
@@ -93,6 +94,7 @@ class Job:
         self.steps: list[Step] = []
         self._launchers: dict[str, subprocess.Popen[bytes]] = {}
         self._ended: dict[str, float] = {}
+        self._helpers: list[subprocess.Popen[bytes]] = []
         self._name, self._read = f"chaos-{uuid.uuid4().hex[:8]}", 0
         (folder / STEPS).write_text("")
         for mounted, size in ((folder / "disk", DISK_BYTES), (TMPFS, 2**29)):
@@ -115,8 +117,10 @@ class Job:
         """Start the store and all launchers."""
         words = [sys.executable, "-m", "suite.chaos.store", SWITCH_ADDRESS, str(PORT)]
         store = subprocess.Popen(
-            self._enter(self.cluster.pid, words), stdout=subprocess.PIPE, cwd=ROOT, env=environment()
-        )
+            self._enter(self.cluster.pid, words), stdout=subprocess.PIPE, cwd=ROOT, env=environment(),
+            preexec_fn=ends_with_parent(signal.SIGKILL),
+        )  # fmt: skip
+        self._helpers.append(store)
         assert store.stdout is not None
         if store.stdout.readline() != b"ready\n":
             raise UserError("the launchers' store could not be started")
@@ -138,6 +142,12 @@ class Job:
                 ended = self._ended.setdefault(host, time.monotonic())
                 if time.monotonic() - ended > AGAIN_SECONDS:
                     self._launch(host)
+
+    def end(self) -> None:
+        """Kill the commands that entered the cluster: each holds a namespace of it as long as it lives."""
+        for process in (*self._helpers, *self._launchers.values()):
+            process.kill()
+            process.wait()
 
     def launcher_of(self, host: str) -> psutil.Process | None:
         """The launcher's process on a host; None while there is none."""
@@ -177,6 +187,7 @@ class Job:
         process = subprocess.Popen(
             self._enter(self.holders[host], words), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, cwd=ROOT, env={**environment(), **told}, start_new_session=True,
+            preexec_fn=ends_with_parent(signal.SIGKILL),
         )  # fmt: skip
         assert process.stdout is not None
         self._launchers[host] = process
@@ -215,5 +226,8 @@ def running(folder: Path, setting: Setting) -> Iterator[Job]:
     folder.mkdir(parents=True, exist_ok=True)
     with launcher.attached(make_plan("+".join(["1"] * setting.hosts), setting.link)) as cluster:
         job = Job(cluster, folder, setting)
-        job.start()
-        yield job
+        try:
+            job.start()
+            yield job
+        finally:
+            job.end()

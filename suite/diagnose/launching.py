@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from wirebench.cluster.signals import Interrupted, Relay
+from wirebench.cluster.signals import Interrupted, Relay, ends_with_parent
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = str(Path(sys.executable).parent)
@@ -41,7 +41,14 @@ def run(command: Sequence[str], variables: Mapping[str, str]) -> tuple[int, list
     environment = {**os.environ, "PATH": path, **variables}
     with (
         Relay(),
-        subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment) as child,
+        subprocess.Popen(
+            words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+            preexec_fn=ends_with_parent(),
+        ) as child,  # fmt: skip
     ):
         try:
             said = child.communicate()[0]

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from wirebench.cluster.signals import Interrupted, Relay
+from wirebench.cluster.signals import Interrupted, Relay, ends_with_parent
 from wirebench.errors import UserError
 from wirebench.record import schema
 
@@ -132,7 +132,9 @@ def run(command: Command) -> int:
     next start would use too. What it prints is shown on a terminal, a line in place of the one before; of a command
     that fails the last lines are printed.
     """
-    with Relay(), subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as started:
+    with Relay(), subprocess.Popen(
+        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=ends_with_parent()
+    ) as started:  # fmt: skip
         try:
             last = _follow(started.stdout or ())
             if started.wait():

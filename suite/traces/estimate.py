@@ -30,7 +30,7 @@ from wirebench.errors import UserError
 from wirebench.simulation.roofline import GPUS, PRECISIONS, Gpu, Precision, Roofline
 from wirebench.simulation.trace import SHIPPED, Paced, Trace, TraceLayer, load
 from wirebench.training.loss import cross_entropy
-from wirebench.utils.cli import parser_of
+from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.names import suggest
 from wirebench.utils.parsing import value_of
 
@@ -160,6 +160,7 @@ def _round(seconds: float) -> float:
 def main(arguments: Sequence[str]) -> int:
     """Estimate, write what was asked for, and print the totals."""
     options = _parser().parse_args(arguments)
+    check_outputs(out=options.out)
     name = options.out.stem if options.out else name_of(options.model, options.gpu, options.precision)
     chosen, gpu = model_options(options.option), gpu_of(options.gpu)
     given = inputs.chosen(options.data, options.batch, options.image_size, options.classes, chosen)

@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import models
 from wirebench.errors import UserError
 from wirebench.simulation.trace import Paced, Trace, TraceLayer
-from wirebench.utils.cli import parser_of
+from wirebench.utils.cli import check_outputs, parser_of
 
 BY_WORK = 0.9
 FORWARD_SHARE = 0.5
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if options.seconds <= 0 or options.batch < 1:
         raise UserError("--seconds and --batch: need to be positive")
+    check_outputs(out=options.out)
     trace = reconstruct(options, options.out.stem)
     trace.save(options.out)
     print(f"{options.out}: {len(trace.layers)} layers, {trace.numel:,} parameters (reconstructed, not measured)")

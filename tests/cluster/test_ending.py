@@ -1,11 +1,15 @@
 """How jobs end, on a clock that the tests turn."""
 
+import select
 import signal
+import subprocess
+import sys
 from queue import Empty, Queue
 from typing import Any, cast
 
 import pytest
 
+from tests.suite.verbs import ROOT
 from wirebench.cluster import supervisor
 from wirebench.cluster.supervisor import Abandoned, Ended, Event, StopRequest, conduct
 
@@ -100,3 +104,21 @@ def test_nothing_lives_without_its_command(monkeypatch: pytest.MonkeyPatch):
     code, world = play(monkeypatch, [(1.0, Abandoned())])
     assert code == 137
     assert world.sent == [(1.0, rank, signal.SIGKILL) for rank in HOSTS]
+
+
+PARENT = """
+import subprocess, sys, time
+from wirebench.cluster.signals import ends_with_parent
+child = subprocess.Popen(["sleep", "600"], preexec_fn=ends_with_parent())
+print("begun", flush=True)
+time.sleep(600)
+"""
+
+
+def test_what_it_started_ends_with_a_process_that_is_killed() -> None:
+    """The child holds the pipe, whose end comes when both have ended."""
+    with subprocess.Popen([sys.executable, "-c", PARENT], cwd=ROOT, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None and parent.stdout.readline() == b"begun\n"
+        parent.kill()
+        assert select.select([parent.stdout], [], [], 60)[0], "the child lives on"
+        assert parent.stdout.read() == b""

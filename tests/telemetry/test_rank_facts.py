@@ -14,6 +14,7 @@ from wirebench.utils import this_machine
     ("told", "rates"),
     [
         ({"WIREBENCH_LINK_MBIT": "2.5", "GLOO_SOCKET_IFNAME": "eth0"}, {"eth0": 2.5}),
+        ({"WIREBENCH_LINK_MBIT": "2.5", "GLOO_SOCKET_IFNAME": "eth0,eth1"}, {"eth0": 2.5}),
         ({"WIREBENCH_LINK_MBIT": "eth0=1000,eth1=100"}, {"eth0": 1000.0, "eth1": 100.0}),
         ({"WIREBENCH_LINK_MBIT": "2.5"}, {}),
         ({"WIREBENCH_LINK_MBIT": "fast", "GLOO_SOCKET_IFNAME": "eth0"}, {}),

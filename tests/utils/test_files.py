@@ -2,6 +2,9 @@
 
 import os
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -18,6 +21,8 @@ from wirebench.topology import topology_file
 from wirebench.utils import files, json_lines
 from wirebench.utils.cli import check_outputs
 from wirebench.utils.files import remove, write_atomically
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -184,3 +189,23 @@ def test_a_run_needs_a_folder(kind: str, tmp_path: Path, capsys) -> None:
     path = made(kind, tmp_path)
     assert here(2, [CONFIG, f"output.dir={path}"]) == 2
     assert capsys.readouterr().err == f"error: output.dir: {path} is not a folder\n"
+
+
+SOCKET = """
+import multiprocessing.connection
+from wirebench.utils.files import shorten_socket_folder
+shorten_socket_folder()
+print(multiprocessing.connection.Listener(family="AF_UNIX").address)
+"""
+
+
+@pytest.mark.parametrize(("more", "elsewhere"), [(0, False), (1, True), (60, True)])
+def test_sockets_fit_below_a_long_temporary_folder(more: int, elsewhere: bool) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        folder = Path(place, "a" * (75 + more - len(place) - 1))
+        folder.mkdir()
+        environment = {**os.environ, "TMPDIR": str(folder), "PYTHONPATH": str(ROOT)}
+        done = subprocess.run([sys.executable, "-c", SOCKET], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("/tmp/pymp-" if elsewhere else f"{folder}/pymp-")
+        assert not Path(done.stdout.strip()).parent.exists() and not list(folder.iterdir())

@@ -1,14 +1,37 @@
-"""Ctrl-C, SIGTERM and a closed terminal: raised while a cluster is built, passed on while a job runs in it."""
+"""Ctrl-C, SIGTERM and a closed terminal: raised while a cluster is built, passed on while a job runs in it.
 
+And SIGKILL, which no handler sees: the kernel passes it on.
+"""
+
+import ctypes
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
 from wirebench.errors import Stopped
 
 CAUGHT = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+_PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None)
+
+
+def ends_with_parent(number: int = signal.SIGTERM) -> Callable[[], None]:
+    """For Popen's preexec_fn: the child gets the signal `number` when this process ends, also where it is killed.
+
+    Call it, and Popen, in the main thread: the kernel means the thread that starts the child.
+    """
+    parent = os.getpid()
+
+    def arrange() -> None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(number), 0, 0, 0)
+        if os.getppid() != parent:
+            os.kill(os.getpid(), number)
+
+    return arrange
 
 
 class Interrupted(Stopped):

@@ -96,7 +96,7 @@ def own_address(one_host: bool) -> str:
     """An address at which the other ranks, which may all be on this host, reach this process."""
     if one_host:
         return "127.0.0.1"
-    interface = os.environ.get("HOROVOD_GLOO_IFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "")
+    interface = os.environ.get("HOROVOD_GLOO_IFACE") or os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
     own = this_machine.addresses().get(interface)
     return own or this_machine.address_of(os.environ.get("HOROVOD_HOSTNAME") or this_machine.hostname())
 

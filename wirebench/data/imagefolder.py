@@ -21,6 +21,7 @@ from torchvision.transforms import v2
 
 from wirebench.data.base import Batch, Key, at_least, normalise, per_channel
 from wirebench.errors import UserError
+from wirebench.utils.files import shorten_socket_folder
 from wirebench.utils.rng import generator, seed_of
 
 # of ImageNet's training images, as in torchvision's reference recipes
@@ -142,6 +143,7 @@ def _stack(samples: list[tuple[Tensor, int] | _Broken]) -> Batch | _Broken:
 
 def _processes() -> multiprocessing.context.BaseContext:
     """Workers come from a fork server: a fork of the training process, with its communication threads, can hang."""
+    shorten_socket_folder()
     context = multiprocessing.get_context("forkserver")
     # imported once in the server, so that a worker starts in milliseconds
     context.set_forkserver_preload([__name__])

@@ -5,7 +5,7 @@ The counters are read from /proc/net/dev because that file follows the network n
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,8 @@ HEADER_BYTES = 14 + 20 + 32
 
 COUNTERS = Path("/proc/net/dev")
 ROUTES = Path("/proc/net/route")
-_VARIABLES = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE", "NCCL_SOCKET_IFNAME")
+_EXACT = ("GLOO_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE")
+"""Variables with exact names, separated by commas; NCCL_SOCKET_IFNAME has prefixes."""
 
 
 class Counters(NamedTuple):
@@ -51,20 +52,34 @@ def find_interface(all_on_one_host: bool, environment: Mapping[str, str] | None 
     """The interface that carries the run's traffic; None where none can be told.
 
     `lo` where every rank is on this host; else the first existing one that the back ends were told to use; else the one
-    of the default route. A name may be a prefix (`eth`), as NCCL reads it. `environment` is the process's own
-    unless given.
+    of the default route. `environment` is the process's own unless given.
     """
     known = list(_counters() or ())
     if all_on_one_host:
         return "lo" if "lo" in known else None
     environment = os.environ if environment is None else environment
-    for variable in _VARIABLES:
+    for variable in _EXACT:
         for name in environment.get(variable, "").split(","):
-            pattern = name.strip().removeprefix("=")
-            matches = [interface for interface in known if pattern and interface.startswith(pattern)]
-            if matches:
-                return matches[0]  # sorted, so an exact name comes before those that it begins
-    return _default_route()
+            if name.strip() in known:
+                return name.strip()
+    return _of_nccl(environment.get("NCCL_SOCKET_IFNAME", ""), known)
+
+
+def _of_nccl(told: str, known: Sequence[str]) -> str | None:
+    """The interface that NCCL_SOCKET_IFNAME names; else that of the default route, unless it is excluded.
+
+    A `^` or `=` at the beginning holds for the whole list: all interfaces but these, and exact names in place of
+    prefixes. Where several are allowed, it is the default route's if that is one, else the first but `lo`.
+    """
+    excluded, exact = told.startswith("^"), told.removeprefix("^").startswith("=")
+    names = [name.strip().removeprefix("=") for name in told.removeprefix("^").split(",")]
+    named = [each for name in names if name for each in known if (each == name if exact else each.startswith(name))]
+    if named and not excluded:
+        return named[0]  # sorted, so an exact name comes before those that it begins
+    usual = _default_route()
+    if usual not in named:
+        return usual
+    return next((each for each in known if each not in ("lo", *named)), None)
 
 
 def sent_bytes() -> dict[str, int]:

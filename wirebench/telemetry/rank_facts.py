@@ -91,7 +91,7 @@ def link_mbit(interfaces: Iterable[str], environment: Mapping[str, str] = os.env
     """
     if told := environment.get(LINK_MBIT):
         # Then nothing else counts: what the system shows in an emulated host are another one's interfaces.
-        used = environment.get("GLOO_SOCKET_IFNAME", "")
+        used = environment.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
         pairs = [each.rpartition("=") for each in told.split(",")]
         rates = {name or used: _number(rate) for name, _, rate in pairs}
     else:

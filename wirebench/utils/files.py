@@ -6,7 +6,9 @@ points to; a device or a pipe is written to.
 
 import contextlib
 import errno
+import multiprocessing.util
 import os
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,8 @@ from typing import BinaryIO
 
 from wirebench.errors import Unwritable
 
+LONGEST_SOCKET_FOLDER = 75
+"""Bytes of TMPDIR: below it multiprocessing makes /pymp-12345678/listener-12345678."""
 HELD_OPEN = ("/dev/std", "/dev/fd/", "/proc/")
 """Names of what a process holds open: whoever opened it goes on with that file, not with one that took its place."""
 
@@ -105,6 +109,20 @@ def _is_held(path: Path) -> bool:
 
 def _kind(path: Path) -> str:
     return "a pipe" if path.is_fifo() else "a socket" if path.is_socket() else "a device"
+
+
+def shorten_socket_folder() -> None:
+    """Let multiprocessing make its sockets in /tmp where TMPDIR is too long: the kernel takes a path of 107 bytes.
+
+    Call it before the first fork server, queue or loader with workers; their processes inherit the folder.
+    """
+    usual = tempfile.gettempdir()
+    if len(os.fsencode(usual)) > LONGEST_SOCKET_FOLDER:
+        tempfile.tempdir = "/tmp"
+        try:
+            multiprocessing.util.get_temp_dir()  # kept by multiprocessing, which removes it at the end
+        finally:
+            tempfile.tempdir = usual
 
 
 def target_of(path: Path) -> Path:

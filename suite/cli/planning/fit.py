@@ -19,12 +19,13 @@ from suite.studies.prediction.resimulated import fit as fit_processor
 from suite.studies.prediction.resimulated import rates_of, replayed
 from wirebench.topology import ascii, processor, topology_file
 from wirebench.topology.processor import IDLE
-from wirebench.utils.cli import parser_of
+from wirebench.utils.cli import check_outputs, parser_of
 
 
 def main(arguments: Sequence[str]) -> int:
     """Fit or judge."""
     options = _parse(arguments)
+    check_outputs(out=options.out)
     measured = load(options.cells)
     if options.judge:
         show(judged(options.judge, measured), measured)
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = parser_of("fit", __doc__)
     parser.add_argument("cells", nargs="+", type=Path, help="files of wirebench bench collectives --json")
-    parser.add_argument("--out", help="write the topology to this file")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write the topology to this file")
     parser.add_argument("--judge", help="do not fit: compare this topology file with the cells")
     parser.add_argument("--runs", type=Path, metavar="FOLDER", help="runs that show what messages cost processors")
     options = parser.parse_args(arguments)

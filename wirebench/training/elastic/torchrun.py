@@ -12,6 +12,8 @@ import os
 from collections.abc import Sequence
 from multiprocessing import forkserver
 
+from wirebench.utils.files import shorten_socket_folder
+
 RENDEZVOUS = "last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
 OPTIONS = ("--start-method", "forkserver", "--run-path", "--rdzv-conf", RENDEZVOUS)
 """Those that the user gives come later, and count."""
@@ -30,6 +32,7 @@ def launch(words: Sequence[str], preload: Sequence[str]) -> None:
     """
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    shorten_socket_folder()
     multiprocessing.set_forkserver_preload(["torch.distributed.run", *preload])
     forkserver.ensure_running()
     logging.getLogger("torch.distributed.elastic.multiprocessing.api").addFilter(_with_text)
