@@ -1,6 +1,9 @@
 """What `wirebench doctor` starts on each host: it answers requests, a line of JSON each, until its input ends.
 
-{"ask": "facts", "config": "configs/smoke.toml", "interface": null}  ->  {"answer": {"commit": ...}}
+{"ask": "facts", "number": 1, "config": "configs/smoke.toml", "interface": null}
+->  MARK {"number": 1, "answer": {"commit": ...}}
+
+The mark is the first argument. It tells an answer from what a login shell prints, before or after.
 """
 
 import json
@@ -34,14 +37,20 @@ def answer(request: dict[str, Any]) -> Any:
 
 def main() -> int:
     """Answer until nobody asks any more."""
+    mark = sys.argv[1]
     # What libraries print must not get between the answers.
     out, sys.stdout = sys.stdout, sys.stderr
     for line in sys.stdin:
+        request = json.loads(line)
         try:
-            told: dict[str, Any] = {"answer": answer(json.loads(line))}
+            told: dict[str, Any] = {"answer": answer(request)}
         except (OSError, UserError) as error:
             told = {"error": getattr(error, "strerror", None) or str(error)}
-        print(json.dumps(told), file=out, flush=True)
+        except Exception as error:
+            # A package that is missing or broken there: whoever asks shows it beside the host's name.
+            told = {"error": f"{type(error).__name__}: {error}"}
+        # On a line of its own, whatever stands before it.
+        print(f"\n{mark} {json.dumps({'number': request['number'], **told})}", file=out, flush=True)
     return 0
 
 

@@ -57,7 +57,7 @@ def differing(facts: Mapping[str, Facts], folder: str) -> list[Finding]:
     """Hosts that have something else than most; where it is even, than the first host."""
     found = []
     for name, mend in mends(folder).items():
-        shown = {host: _shown(known[name]) for host, known in facts.items()}
+        shown = {host: _shown(known.get(name)) for host, known in facts.items()}
         # Counter keeps the order of the hosts, and most_common is stable: of equals the first host's.
         most = Counter(shown.values()).most_common(1)[0][0]
         like = next(host for host in shown if shown[host] == most)
@@ -82,13 +82,13 @@ def lacking(facts: Mapping[str, Facts], config: str | None, interface: str | Non
     """Hosts that lack what a run needs, whatever the others have."""
     found = []
     for host, known in facts.items():
-        if config and known["config"] is None:
+        if config and known.get("config") is None:
             found.append(Finding(host, f"config: {config} is not there", "copy it there"))
-        if interface and known["address"] is None:
-            has = ", ".join(known["interfaces"])
+        if interface and known.get("address") is None:
+            has = ", ".join(known.get("interfaces", [])) or "none"
             found.append(Finding(host, f"interface: {interface} has no IPv4 address", f"it has {has}"))
         for name, what in (("free_gb", "the project's folder"), ("shared_memory_gb", "/dev/shm")):
-            free = known[name]
+            free = known.get(name)
             if free is not None and free < (FREE_GB if name == "free_gb" else FREE_GB / 10):
                 found.append(Finding(host, f"disk: {free:.2f} GB are free in {what}", "make room there"))
     return found

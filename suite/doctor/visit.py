@@ -88,7 +88,7 @@ def _time_links(
                 continue
             seconds = options.seconds if port == 0 else 0.1
             try:
-                named = facts[there.name]["address"]
+                named = facts[there.name].get("address")
                 address = named or here.ask("resolve", host=there.name)
                 if not named and address.startswith("127."):
                     mend = f"name the interface (--interface), or mend {here.name}'s /etc/hosts"

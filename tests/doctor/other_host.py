@@ -30,6 +30,14 @@ def main() -> None:
     if "refuses" in differs:
         print(differs["refuses"], file=sys.stderr)
         sys.exit(255)
+    if "prints" in differs:  # and nothing else, as a login shell that refuses does
+        sys.stdout.buffer.write(differs["prints"].encode("latin-1"))
+        sys.exit(differs.get("code", 0))
+    for old, new in differs.get("command", {}).items():
+        command = command.replace(old, new)
+    if "shell" in differs:  # its first words come before the command, the others after it
+        before, after = differs["shell"]
+        command = f"{before}\n{command.replace('exec ', '', 1)}\n{after}"
     if "folder" in differs:
         command = command.replace(differs["instead of"], differs["folder"], 1)
     changes = [ROOMY]  # whatever this machine has: a container's /dev/shm is small

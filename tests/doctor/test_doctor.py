@@ -7,13 +7,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from suite.doctor import compare, visit, wire
+from suite.doctor import compare, hosts, visit, wire
 from suite.doctor.compare import Finding
 from suite.doctor.hosts import Host, Unreachable, parse_hosts
 from suite.doctor.wire import Timed
@@ -113,6 +114,95 @@ def test_a_host_that_has_gone_before_it_is_asked_is_left_in_silence(monkeypatch:
     with pytest.raises(Unreachable, match="h4: Permission denied"):
         host.ask("facts")
     host.close()
+
+
+def odd_host(monkeypatch: pytest.MonkeyPatch, differs: dict[str, Any]) -> Host:
+    monkeypatch.setenv("DIFFERS", json.dumps({"h4": differs}))
+    monkeypatch.setattr(hosts, "PATIENCE", 5.0)
+    return Host("h4", SSH)
+
+
+@pytest.mark.parametrize(
+    "shell",
+    [
+        ("echo Welcome to h4", ""),
+        ("printf 'no end of line'", "echo bye"),
+        (r"printf '\\000\\377\\033[31m\\n{\"answer\": 7}\\n'", ""),
+        ("head -c 3000000 /dev/zero; yes motd | head -n 20000", ""),
+        ("echo banner >&2", "exit 255"),
+        ("", "sleep 2; echo late"),
+    ],
+)
+def test_what_a_login_shell_prints_is_no_answer(shell: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    host = odd_host(monkeypatch, {"shell": shell})
+    before = time.time()
+    assert before - 60 < host.ask("clock") < before + 60
+    assert host.ask("resolve", host="127.0.0.1") == "127.0.0.1"
+    with pytest.raises(OSError, match="no such request"):
+        host.ask("nothing")
+    host.close()
+
+
+@pytest.mark.parametrize(
+    ("differs", "why"),
+    [
+        ({"refuses": "Host key verification failed."}, "Host key verification failed."),
+        ({"refuses": "me@h4: Permission denied (publickey,password)."}, "Permission denied (publickey,password)."),
+        ({"refuses": "ssh: connect to host h4 port 22: Connection refused"}, "Connection refused"),
+        ({"prints": "This account is currently not available.\n", "code": 1}, "This account is currently not"),
+        ({"prints": "\xff\xfe\x00 gr\xfc\xdfe \x1b[2J\n"}, "gr"),
+        ({"prints": ""}, "its agent ended with code 0 and without an answer"),
+        ({"command": {sys.executable: "/nowhere/python"}}, "/nowhere/python"),
+        ({"command": {"(3, 11)": "(9, 1)"}}, "Python 3."),
+        ({"command": {"suite.doctor.agent": "suite.none"}}, "No module named suite.none"),
+        ({"command": {"exec ": "sleep 600; exec "}}, "no answer in 0.5 s"),
+        ({"shell": ("echo Welcome; exec sleep 600", "")}, "no answer in 0.5 s; it printed 'Welcome'"),
+    ],
+)
+def test_an_odd_host_is_one_line(differs: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = odd_host(monkeypatch, differs)
+    if "no answer" in why:
+        monkeypatch.setattr(hosts, "PATIENCE", 0.5)
+    with pytest.raises(Unreachable) as said:
+        host.ask("clock")
+    assert why in str(said.value) and str(said.value).isprintable()
+    host.close()
+
+
+FAKE = """
+import sys
+sys.stdin.readline()
+print({said!r}.replace("MARK", sys.argv[-1]), end="", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("said", "answer"),
+    [
+        ('MARK {"number": 1, "answ', "its answer is cut off"),
+        ('MARK {"number": 1, "answer": "noon"}\n', "another version of Wirebench answers there"),
+        ('MARK {"number": 1, "answer": 7}\n' * 2, 7),
+    ],
+)
+def test_an_answer_that_is_cut_off_or_another_kind_or_comes_twice(
+    said: str, answer: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "agent.py"
+    program.write_text(FAKE.format(said=said))
+    host = odd_host(monkeypatch, {"command": {f"{sys.executable} -c": f"{sys.executable} {program}"}})
+    if isinstance(answer, str):
+        with pytest.raises(Unreachable, match=answer):
+            host.ask("clock")
+    else:
+        assert host.ask("clock") == answer
+        with pytest.raises(Unreachable):  # the other answer is to no question
+            host.ask("clock")
+    host.close()
+
+
+def test_facts_of_another_version_are_compared_as_far_as_they_go() -> None:
+    known = {"h1": facts(), "h2": {}}
+    assert compare.differing(known, "/w") and compare.lacking(known, "a.toml", "eth0")
 
 
 @pytest.mark.parametrize(
