@@ -15,11 +15,12 @@ casts has half of the bytes, the casts are priced, and parameters and gradients 
 
 import argparse
 import json
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -34,6 +35,9 @@ from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.names import suggest
 from wirebench.utils.parsing import value_of
 
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
 DIGITS = 4
 """Significant digits of a time: an estimate has not more to say."""
 WORDS: dict[Precision, str] = {"fp32": "fp32", "tf32": "matrix products in tf32", "bf16": "bf16 by autocast"}
@@ -47,8 +51,8 @@ def estimate(
     Raises UserError for what the model does not take, and for a precision that the GPU has no rate for.
     """
     check_precision(gpu, precision)
-    with _without_numbers():
-        model = given.model(model_name, options)
+    with _without_numbers() as mode:
+        model = _built(model_name, options, given, mode)
         if isinstance(model, Paced):
             raise UserError("--model: it computes nothing that could be estimated")
         try:
@@ -98,7 +102,7 @@ def _head(model_name: str, options: dict[str, Any], gpu: Gpu, given: Inputs, nam
 
 
 @contextmanager
-def _without_numbers() -> Iterator[None]:
+def _without_numbers() -> "Iterator[FakeTensorMode]":
     """Tensors of the block have no data, and believe to be a CPU's.
 
     Meta tensors would not do: autocast does not cast them, and attention falls apart into products of all pairs. A
@@ -109,10 +113,42 @@ def _without_numbers() -> Iterator[None]:
 
     fused = torch.backends.mkldnn.set_flags(False)[0]
     try:
-        with FakeTensorMode():
-            yield
+        with FakeTensorMode() as mode:
+            yield mode
     finally:
         torch.backends.mkldnn.set_flags(fused)
+
+
+def _built(name: str, options: dict[str, Any], given: Inputs, mode: "FakeTensorMode") -> nn.Module:
+    """The model, without numbers; within `mode`.
+
+    A constructor that reads a number (`.item()`), or copies a layer as nn.TransformerEncoder does, needs numbers. Such
+    a model is built with them, and loses them afterwards.
+    """
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    failed: Exception | None = None
+    try:
+        with warnings.catch_warnings(action="ignore"):  # a copy of what has no numbers warns of its pointer
+            model = given.model(name, options)
+        if all(getattr(tensor, "fake_mode", mode) is mode for tensor in (*model.parameters(), *model.buffers())):
+            return model
+    except Exception as error:
+        failed = error
+    with _disable_current_modes():
+        try:
+            model = given.model(name, options)
+        except Exception as error:
+            raise failed or error from None  # it cannot be built either way
+    made: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for kept in (module._parameters, module._buffers):
+            for key, tensor in kept.items():
+                if tensor is not None:
+                    if id(tensor) not in made:
+                        made[id(tensor)] = mode.from_tensor(tensor)
+                    kept[key] = made[id(tensor)]  # type: ignore[assignment]
+    return model
 
 
 def _step(model: nn.Module, roofline: Roofline, given: Inputs) -> tuple[dict[str, float], dict[str, float]]:
@@ -150,7 +186,8 @@ def _watch(model: nn.Module, roofline: Roofline, forward: dict[str, float], back
         for name, _ in list(module.named_parameters(prefix, recurse=False))[:1]:
             module.register_forward_pre_hook(lambda _module, _inputs, name=name: begin(name))
     for name, parameter in model.named_parameters():
-        parameter.register_post_accumulate_grad_hook(lambda _parameter, name=name: arrived(name))
+        if parameter.requires_grad:
+            parameter.register_post_accumulate_grad_hook(lambda _parameter, name=name: arrived(name))
 
 
 def _round(seconds: float) -> float:

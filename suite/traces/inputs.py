@@ -64,6 +64,8 @@ class Inputs:
     def refused(self, name: str, error: Exception) -> UserError:
         """That the model cannot be trained on them, and why."""
         reason = str(error).partition("\n")[0] or type(error).__name__
+        if "more than 1 value per channel" in reason:
+            return UserError(f"--batch: {name!r} normalises over a batch and needs more than {self.batch_size}")
         if self.dataset is None:
             pixels = self.image_shape[-1]
             text = f"--image-size: {name!r} takes no images of {pixels} pixels: {reason}"

@@ -11,6 +11,7 @@ from suite.traces.estimate import GPUS, Gpu, estimate, model_options, shipped
 from suite.traces.inputs import images
 from tests.distributed.launch import PLUGINS
 from tests.suite.verbs import verb
+from wirebench.errors import UserError
 from wirebench.simulation.roofline import PRECISIONS, of_hardware
 from wirebench.simulation.trace import SHIPPED, load
 
@@ -48,15 +49,55 @@ class Mine(nn.Module):
     def forward(self, images):
         return self.second(self.first(images.flatten(1)).relu())
 '''
+ODD = '''
+import torch
+from torch import nn
+from estimated.mine import Mine
+
+
+class Reads(Mine):
+    """Reads a number to be built."""
+
+    def __init__(self, num_classes, image_shape):
+        assert torch.arange(3).sum().item() == 3
+        super().__init__(num_classes, image_shape)
+
+
+class Copies(Mine):
+    """Has a layer that is copied."""
+
+    def __init__(self, num_classes, image_shape):
+        super().__init__(num_classes, image_shape)
+        layer = nn.TransformerEncoderLayer(5, 1, 8, dropout=0.0, batch_first=True)
+        self.middle = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+
+    def forward(self, images):
+        return self.second(self.middle(self.first(images.flatten(1))[:, None])[:, 0])
+
+
+class Frozen(Mine):
+    """Learns its second layer only."""
+
+    def __init__(self, num_classes, image_shape):
+        super().__init__(num_classes, image_shape)
+        self.first.requires_grad_(False)
+
+
+class Normalises(Mine):
+    def __init__(self, num_classes, image_shape):
+        super().__init__(num_classes, image_shape)
+        self.first = nn.Sequential(self.first, nn.BatchNorm1d(5))
+'''
 
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
     (tmp_path / "estimated").mkdir()
     (tmp_path / "estimated" / "mine.py").write_text(MINE)
+    (tmp_path / "estimated" / "odd.py").write_text(ODD)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield "estimated.mine"
-    for name in ("estimated.mine", "estimated"):
+    for name in ("estimated.mine", "estimated.odd", "estimated"):
         sys.modules.pop(name, None)
 
 
@@ -246,7 +287,7 @@ def test_a_model_of_tokens_has_samples(tmp_path, monkeypatch, capsys):
         (["--model", "replay"], "--model: it computes nothing that could be estimated"),
         (["--option", "hidden"], "--option: needs KEY=VALUE"),
         (["--option", "hidden=red"], "model.hidden: needs a whole number, got 'red'"),
-        (["--out", "/nowhere/at/all.json"], "/nowhere/at/all.json: No such file"),
+        (["--out", f"{__file__}/all.json"], f"--out: {__file__}/all.json: cannot be written: Not a directory"),
     ],
 )
 def test_mistakes_get_one_line(changed, words, capsys):
@@ -261,6 +302,21 @@ def test_a_language_model_takes_sequences_of_its_context(capsys):
     assert "512 tokens a step" in capsys.readouterr().out
     assert main([*words, "--data", "python_sources:length=64"]) == 2
     assert "--option: context=256 is not the length=64 of --data" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("kind", "layers"), [("Reads", 3), ("Copies", 15), ("Frozen", 1), ("Normalises", 5)])
+def test_models_that_need_numbers_to_be_built_or_do_not_learn_whole(mine, kind, layers):
+    whole = estimate(mine, {}, UNIT, images(4, 3, 7), "mine")
+    trace = estimate(f"estimated.odd.{kind}", {}, UNIT, images(4, 3, 7), "mine")
+    assert len(trace.layers) == layers
+    if kind == "Reads":
+        assert trace.layers == whole.layers
+    assert (trace.forward_seconds > 0) and (trace.backward_seconds > 0)
+
+
+def test_a_batch_that_cannot_be_normalised_is_one_line(mine):
+    with pytest.raises(UserError, match=r"^--batch: 'estimated.odd.Normalises' normalises .* needs more than 1$"):
+        estimate("estimated.odd.Normalises", {}, UNIT, images(1, 3, 7), "mine")
 
 
 def test_parameters_without_a_gradient_are_left_out():

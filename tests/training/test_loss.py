@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+from torchvision.models.googlenet import GoogLeNetOutputs
+from torchvision.models.inception import InceptionOutputs
 
 from wirebench.errors import UserError
 from wirebench.training.loss import cross_entropy, logits_of
@@ -15,6 +17,12 @@ UNIFORM = torch.zeros(2, 4)
 def test_logits_of_both_forms():
     assert logits_of(UNIFORM) is UNIFORM
     assert logits_of((UNIFORM, [torch.ones(2, 4)])) is UNIFORM
+
+
+@pytest.mark.parametrize("made", [GoogLeNetOutputs(UNIFORM, UNIFORM, None), InceptionOutputs(UNIFORM, UNIFORM)])
+def test_torchvisions_heads_have_names(made):
+    assert logits_of(made) is UNIFORM
+    assert cross_entropy(made, LABELS).item() == pytest.approx(1.3 * math.log(4))
 
 
 @pytest.mark.parametrize("output", [{"logits": UNIFORM}, (UNIFORM,), (UNIFORM, UNIFORM), [UNIFORM, []], None])

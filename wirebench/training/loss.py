@@ -1,7 +1,8 @@
 """The loss of a classifier, with and without auxiliary heads.
 
-A model returns logits (N, classes) or, while it trains, (logits, [logits of each auxiliary head]). One that has several
-labels in a sample, such as a token's successors, returns logits (N, ..., classes) for labels (N, ...).
+A model returns logits (N, classes) or, while it trains, (logits, [logits of each auxiliary head]); torchvision's
+GoogLeNet and Inception name these in a tuple (logits, aux_logits ...). A model with several labels in a sample, such as
+a token's successors, returns logits (N, ..., classes) for labels (N, ...).
 """
 
 import torch.nn.functional as F
@@ -19,11 +20,20 @@ def logits_of(output: object) -> Tensor:
 
     UserError for an output of another form than Output.
     """
+    return _parts(output)[0]
+
+
+def _parts(output: object) -> tuple[Tensor, list[Tensor]]:
+    """The logits, and those of each auxiliary head."""
     match output:
-        case tuple((Tensor() as logits, list() | tuple())):
-            return logits
         case Tensor():
-            return output
+            return output, []
+        case tuple((Tensor() as logits, list() | tuple() as heads)):
+            return logits, list(heads)
+    fields = getattr(output, "_fields", ("",))
+    if fields[0] == "logits" and all(name.startswith("aux") for name in fields[1:]):
+        logits, *heads = output  # type: ignore[misc]  # a tuple, as it has _fields
+        return logits, [head for head in heads if head is not None]
     kind = f"a {type(output).__name__}"
     raise UserError(f"model.name: its output is {kind}; it must be logits, or a tuple (logits, [auxiliary logits])")
 
@@ -45,8 +55,8 @@ def cross_entropy(output: Output, labels: Tensor, label_smoothing: float = 0.0) 
     labels           class numbers, int64, shape (N, ...)
     label_smoothing  share of the target that is spread evenly over all classes, in [0, 1]
     """
-    logits, targets = row_by_row(logits_of(output).float(), labels)
-    heads = output[1] if isinstance(output, tuple) else []
+    first, heads = _parts(output)
+    logits, targets = row_by_row(first.float(), labels)
     loss = F.cross_entropy(logits, targets, label_smoothing=label_smoothing)
     for head in heads:
         logits, targets = row_by_row(head.float(), labels)
