@@ -214,11 +214,12 @@ def test_recomputation_is_part_of_the_backward_pass(tmp_path: Path) -> None:
 
 
 TEXT = json.dumps({"traceEvents": steps()}).encode()
+PACKED = gzip.compress(TEXT, mtime=0)
 
 
 @pytest.mark.parametrize(
     "content",
-    [json.dumps(steps()).encode(), b"\xef\xbb\xbf" + TEXT, gzip.compress(TEXT), TEXT.decode().encode("utf-16")],
+    [json.dumps(steps()).encode(), b"\xef\xbb\xbf" + TEXT, PACKED, TEXT.decode().encode("utf-16")],
     ids=["a list", "a mark of its bytes' order", "gzip", "UTF-16"],
 )  # fmt: skip
 def test_the_same_file_in_another_form(content: bytes, tmp_path: Path) -> None:
@@ -232,13 +233,14 @@ def test_the_same_file_in_another_form(content: bytes, tmp_path: Path) -> None:
     ("content", "words"),
     [
         (b"", "is empty"), (b" \n", "is empty"), (TEXT[:300], "not valid JSON"), (b"[1, 2", "not valid JSON"),
-        (b"[1, 2]", "no backward"), (gzip.compress(TEXT)[:90], "damaged gzip"),
-        (gzip.compress(TEXT)[:20] + b"\0" * 40, "damaged gzip"),
+        (b"[1, 2]", "no backward"), (PACKED[:90], "damaged gzip"),
+        (PACKED[:20] + b"\0" * 40, "damaged gzip"),
         (json.dumps([event("a", 0, 1, "npu_op")]).encode(), "category 'npu_op' is not known"),
         (json.dumps([event("a", float("nan"), 1)]).encode(), "needs a number of microseconds, got nan"),
         (json.dumps([event("a", 0, -1)]).encode(), "needs a number of microseconds, got -1"),
         (b"\x00\x01\x02\x80", "cannot be read"),
     ],
+    ids=map(str, range(11)),
 )  # fmt: skip
 def test_what_is_no_profile_is_one_line(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(content)
