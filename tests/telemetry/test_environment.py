@@ -120,9 +120,10 @@ def test_outside_git(checkout, monkeypatch):
     assert capture()["git"] is None, "no git command"
 
 
-def test_does_not_import_horovod():
+def test_a_run_does_not_import_what_takes_seconds():
+    """Horovod, and a compiler, which `torch.compiler.disable` loads where a function is decorated."""
     code = (
-        "import sys, torch; from wirebench.telemetry import environment; "
-        "environment.capture(torch.device('cpu')); sys.exit('horovod' in sys.modules)"
+        "import sys, torch, train; from wirebench.telemetry import environment; "
+        "environment.capture(torch.device('cpu')); sys.exit(bool({'horovod', 'torch._dynamo'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=environment.ROOT, timeout=120).returncode == 0

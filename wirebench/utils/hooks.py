@@ -37,7 +37,11 @@ class WeakHook:
 class NeededHook(WeakHook):
     """A hook without which the model's pass is wrong: what torch.compile makes of the model stops to call it."""
 
-    @torch.compiler.disable
+    def __init__(self, method: Callable[..., object], *arguments: object) -> None:
+        super().__init__(method, *arguments)
+        # Here, and not as a decorator: it loads a compiler, which takes every process a second or two.
+        self._outside = torch.compiler.disable(self._call)
+
     def __call__(self, *given: Any) -> None:
         """The module's call."""
-        self._call(*given)
+        self._outside(*given)
