@@ -13,6 +13,7 @@ and are no part of a layer's time: a trace of one rank under DistributedDataPara
 
 import bisect
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +26,9 @@ COMMUNICATION = "nccl"
 """How the names of NCCL's kernels begin, in any version, in lower case."""
 WAITING = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 """Operators in which the host waits for a number."""
+CHECKPOINT = "CheckpointFunction"
+"""The function of reentrant checkpointing, of PyTorch, Megatron and DeepSpeed alike: it saves the state of generators
+and of autocast in Python, and its operators are the layers'."""
 DATA_FIRST = ("aten::linear", "aten::conv", "aten::batch_norm", "aten::layer_norm", "aten::group_norm")
 """How the names of operators begin whose first tensor is data, and whose parameters come after it."""
 
@@ -60,6 +64,7 @@ class _Clock:
     """When the device had done what the host had called for; on a CPU that is the host's own time."""
 
     def __init__(self, path: Path, recording: Recording) -> None:
+        self.operators = recording.operators
         self.launches = _launches(path, recording)
         self.calls = [called for called, _ in self.launches]
 
@@ -81,9 +86,21 @@ class _Clock:
     def spans(self, event: Event) -> list[tuple[float, float]]:
         """When the device worked for an operator of the host."""
         if not self.launches:
-            return [(event.begin, event.end)]
+            return self._layers(event) if event.name == CHECKPOINT else [(event.begin, event.end)]
         first, after = bisect.bisect_left(self.calls, event.begin), bisect.bisect_right(self.calls, event.end)
         return [(kernel.begin, kernel.end) for _, kernel in self.launches[first:after]]
+
+    def _layers(self, checkpoint: Event) -> list[tuple[float, float]]:
+        """When the outermost operators within a checkpoint's function ran."""
+        first, after = (
+            bisect.bisect_left(self.operators, at, key=attrgetter("begin")) for at in (checkpoint.begin, checkpoint.end)
+        )
+        spans, done = list[tuple[float, float]](), checkpoint.begin
+        for event in self.operators[first:after]:
+            if event.root is checkpoint and event.name != CHECKPOINT and event.begin >= done:
+                spans.append((event.begin, event.end))
+                done = event.end
+        return spans
 
 
 class _Run(NamedTuple):

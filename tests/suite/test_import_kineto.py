@@ -213,6 +213,26 @@ def test_recomputation_is_part_of_the_backward_pass(tmp_path: Path) -> None:
     assert counts == [[3, 8, 8, 24, 64, 64]] * 3
 
 
+def test_a_checkpoints_function_takes_the_time_of_its_layers(tmp_path: Path) -> None:
+    """One within another; what they do in Python, such as to save the state of a generator, is no layer's."""
+    found = []
+    for name in ("aten::linear", "CheckpointFunction"):
+        events = []
+        for turn in range(3):
+            at, number = 1000.0 * turn, 10 * turn
+            events += [used(name, at, 100, number), *step(at + 200, number + 1)]
+            events += [node("Backward0", at + 330, 20, number), gradient(at + 345, [7])]
+            inner = [
+                ("aten::mul", 10, 20),
+                ("CheckpointFunction", 40, 50),
+                ("aten::linear", 60, 20),
+                ("aten::mm", 62, 9),
+            ]
+            events += [event(each, at + after, took) for each, after, took in inner]
+        found.append([round(1e6 * each.forward_seconds) for each in trace_of(events, tmp_path / "a.json").layers])
+    assert found == [[100, 10, 20], [40, 10, 20]]
+
+
 TEXT = json.dumps({"traceEvents": steps()}).encode()
 PACKED = gzip.compress(TEXT, mtime=0)
 
