@@ -266,6 +266,13 @@ def errors_keep_their_types_and_come_again() -> None:
             job.hook.close()
 
 
+def a_dtype_that_the_compressor_does_not_take_is_refused_at_once() -> None:
+    """Not when the dense steps are over."""
+    ddp = DistributedDataParallel(network().double())
+    ddp.register_comm_hook(None, wirebench.comm_hook(compressors.build("topk")))
+    says("not of float64", lambda: ddp(torch.ones(2, 12).double()).sum().backward())
+
+
 def spoilt() -> Steps:
     yield from ()
     raise UserError("a mean of ours")
@@ -360,6 +367,7 @@ CASES: list[Callable[[], None]] = [
     every_kind_of_ddp_averages_as_without_a_hook,
     a_static_graph_is_resumed_after_three_dense_steps,
     errors_keep_their_types_and_come_again,
+    a_dtype_that_the_compressor_does_not_take_is_refused_at_once,
     join_that_divides_by_those_with_inputs_is_refused,
     a_hook_serves_one_model,
     what_differs_between_ranks_is_named_on_all_of_them,

@@ -80,6 +80,8 @@ def mistakes_are_told() -> None:
         "0.weight has no data",
         lambda: wirebench.synchronise(empty, compressors.build("none"), schedulers.build("wfbp")),
     )
+    parts = compressors.build("topk"), schedulers.build("wfbp")
+    says("not of float64", lambda: wirebench.synchronise(network().double(), *parts))
     for step in range(2):
         loss_of(model, step).backward()
         sync.wait()

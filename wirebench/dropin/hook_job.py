@@ -92,6 +92,7 @@ class HookJob:
             self._begin_step()
         dense = not self._buckets.settled
         if dense:
+            conformance.refuse_dtype(self.compressor, given.buffer().dtype)
             self._buckets.note(given)
         future: Future[Tensor] = Future(devices=[self._device] if self._stream is not None else None)
         event = torch.cuda.current_stream(self._device).record_event() if self._stream is not None else None

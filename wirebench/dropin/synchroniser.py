@@ -80,9 +80,11 @@ def synchronise(
     if isinstance(collective, str):
         collective = collectives.build(collective or collective_name(method, scheduler))
     parameters = trainable(model)
+    first = next(iter(parameters.values()))
+    conformance.refuse_dtype(method, first.dtype)
     if optimizer is not None and not holds(optimizer, set(map(id, parameters.values()))):
         raise UserError("synchronise: optimizer= holds no parameter of the model")
-    engine = attach(next(iter(parameters.values())).device, timeout_seconds, process_group)
+    engine = attach(first.device, timeout_seconds, process_group)
     parts = parts_of(scaler, seed, warmup_steps, compressor=compressor, scheduler=scheduler, collective=collective)
     make_alike(engine, model, parts)
     meter = Meter(engine, sum(p.numel() for p in parameters.values()), warmup_steps)
