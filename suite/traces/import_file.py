@@ -15,7 +15,7 @@ from pathlib import Path
 from suite.traces import bcaffe, import_kineto, profiler_file
 from wirebench.errors import UserError
 from wirebench.simulation.trace import MOST_IMAGES
-from wirebench.utils.cli import parser_of
+from wirebench.utils.cli import check_outputs, parser_of
 from wirebench.utils.files import keeping
 
 UNITS = ("images", "samples", "tokens")
@@ -26,6 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if not 1 <= options.batch <= MOST_IMAGES:
         raise UserError(f"--batch: lies in 1 ... {MOST_IMAGES}, got {options.batch}")
+    check_outputs(out=options.out)
     trace = (import_kineto if _is_profile(options.log) else bcaffe).convert(options)
     with keeping(options.out):
         trace.save(options.out)

@@ -273,3 +273,9 @@ def test_a_folder_and_a_pipe_are_no_files(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "pipe"):
         done = imported(path)
         assert done.returncode == 2 and "is no regular file" in done.stderr
+
+
+def test_where_the_trace_goes_is_looked_at_first(tmp_path: Path) -> None:
+    """A file may be large: it takes a minute to read."""
+    done = imported(tmp_path / "none.json", "--out", f"{__file__}/found.json")
+    assert done.returncode == 2 and "--out: " in done.stderr and "Not a directory" in done.stderr
