@@ -107,8 +107,16 @@ def _without_momentum(settings: Config, words: str) -> str:
 def notes(given: Config, steps: int, steps_per_epoch: int) -> list[str]:
     """What a person may not expect of a config, or of a run of so many steps, a line each."""
     return [
-        *_own_momentum(given), *_last_round(scheduler_of(given), steps), *_warming(given, steps, steps_per_epoch)
+        *_own_momentum(given), *_last_round(scheduler_of(given), steps), *_warming(given, steps, steps_per_epoch),
+        *_short(given.model.options.get("context"), given.data.options.get("length")),
     ]  # fmt: skip
+
+
+def _short(context: object, length: object) -> list[str]:
+    """That a language model never sees as many tokens as it could look back on."""
+    if not isinstance(context, int) or not isinstance(length, int) or length >= context:
+        return []
+    return [f"note: sequences have {length} tokens (data.length), and the model takes {context} (model.context)"]
 
 
 def _warming(given: Config, steps: int, steps_per_epoch: int) -> list[str]:
@@ -242,4 +250,14 @@ def _with_defaults(given: Config) -> Config:
         kind.check(section.name, section.options)
         options = {**kind.defaults(section.name), **section.options}
         sections[kind.kind] = dataclasses.replace(section, options=options)
-    return dataclasses.replace(given, **sections)
+    return dataclasses.replace(given, **{**sections, **_as_long(given, sections["model"], sections["data"])})
+
+
+def _as_long(given: Config, model: Any, dataset: Any) -> dict[str, Any]:
+    """A language model's `context` and its data's `length`: the one that is left out is the other one."""
+    context, length = given.model.options.get("context"), given.data.options.get("length")
+    if "context" not in model.options or "length" not in dataset.options or (context is None) == (length is None):
+        return {}
+    if length is None:
+        return {"data": dataclasses.replace(dataset, options={**dataset.options, "length": context})}
+    return {"model": dataclasses.replace(model, options={**model.options, "context": length})}

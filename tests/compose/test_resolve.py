@@ -299,6 +299,23 @@ def test_a_short_run_that_warms_up_is_told(steps: int, warmup: float, said: bool
     assert notes(given, steps, 1098) == ([f"{wanted} of 1098"] if said else [])
 
 
+@pytest.mark.parametrize(
+    ("context", "length", "becomes", "said"),
+    [(256, None, (256, 256), []), (None, 64, (64, 64), []), (None, None, (128, 128), []),
+     (256, 64, (256, 64), ["note: sequences have 64 tokens (data.length), and the model takes 256 (model.context)"])],
+)  # fmt: skip
+def test_a_language_model_is_trained_at_its_context(
+    context: int | None, length: int | None, becomes: tuple[int, int], said: list[str]
+) -> None:
+    sections = {"model": {"name": "gpt", "context": context}, "data": {"name": "python_sources", "length": length}}
+    given = loader.from_dict({
+        kind: {key: value for key, value in section.items() if value is not None} for kind, section in sections.items()
+    })  # fmt: skip
+    found = resolve(given)
+    assert (found.model.options["context"], found.data.options["length"]) == becomes
+    assert [line for line in notes(given, 10, 10) if "data.length" in line] == said
+
+
 def test_a_run_begins_with_its_notes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = [f"output.dir={tmp_path}", "train.max_steps=1", "compressor.name=dgc"]
     assert here(2, [CONFIG, *settings, "optimizer.momentum=0"]) == 0
