@@ -54,9 +54,11 @@ def pytest_configure(config: pytest.Config) -> None:
     rate = FIXED["copy_bytes_per_second"]() * config.getoption("memory_rate")
     FIXED["copy_bytes_per_second"] = lambda: rate
     _be(FIXED)
-    # A shell that puts pytest into the background has it ignore Ctrl-C, and so have all processes that it starts.
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # A shell that puts pytest into the background has it ignore Ctrl-C, and nohup a lost terminal; so would all
+    # processes that it starts.
+    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, usual)
 
 
 @pytest.hookimpl(wrapper=True)

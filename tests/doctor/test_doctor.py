@@ -187,9 +187,9 @@ print({said!r}.replace("MARK", sys.argv[-1]), end="", flush=True)
 def test_an_answer_that_is_cut_off_or_another_kind_or_comes_twice(
     said: str, answer: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    program = tmp_path / "agent.py"
-    program.write_text(FAKE.format(said=said))
-    host = odd_host(monkeypatch, {"command": {f"{sys.executable} -c": f"{sys.executable} {program}"}})
+    (tmp_path / "fake_agent.py").write_text(FAKE.format(said=said))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    host = odd_host(monkeypatch, {"command": {"suite.doctor.agent": "fake_agent"}})
     if isinstance(answer, str):
         with pytest.raises(Unreachable, match=answer):
             host.ask("clock")
