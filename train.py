@@ -57,6 +57,8 @@ def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) 
             return show(catalog.explain(about, KINDS, ENGINES) if about else catalog.plugins(KINDS, ENGINES))
         given = loader.load(options.config, options.overrides)
         run = compose(given, tell=tell)
+        if interrupted():
+            raise KeyboardInterrupt
         tell(f"training {run.total_steps} steps, into {run.directory}")
         for line in notes(given, run.total_steps, run.steps_per_epoch):
             run.progress.note(line)
@@ -82,8 +84,6 @@ def main(arguments: list[str], tell: Callable[[str], None] = lambda text: None) 
 
 def conduct(run: Trainer) -> int:
     """Train to the end, or to the step after which all ranks agree to stop, write the record; the exit code."""
-    if interrupted():
-        raise KeyboardInterrupt
     run.resume()
     if run.already_finished():
         run.progress.note(f"nothing to do: {run.directory} has finished its {run.step} steps")
