@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
 
 import compressors
 import schedulers
@@ -360,19 +361,60 @@ def buffers(make: Make) -> list[nn.Module]:
     return models
 
 
+class Wider(Net):
+    """With a layer that has no elements, and takes part in each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.none = nn.Linear(30, 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.body(x)
+        return self.head(hidden) + self.none(hidden).sum()
+
+
+def parameters_without_elements(make: Make) -> list[nn.Module]:
+    torch.manual_seed(0)
+    return train(make(Wider()))
+
+
+def bfloat16(make: Make) -> list[nn.Module]:
+    """All of the model: gradients are added up in that dtype, as by DDP."""
+    side = make(network().bfloat16())
+    return train(side, forward=lambda x: side.module(x.bfloat16()).float())
+
+
+class Recomputed(Net):
+    """Checkpointing of either kind: a reentrant one has passes within the backward pass."""
+
+    reentrant = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(checkpoint(self.body, x.requires_grad_(), use_reentrant=self.reentrant))
+
+
+def recomputed(make: Make) -> list[nn.Module]:
+    models = []
+    for Recomputed.reentrant in (False, True):
+        torch.manual_seed(0)
+        models += train(make(Recomputed()))
+    return models
+
+
 LOOPS: dict[str, Callable[[Make], list[nn.Module]]] = {
     loop.__name__: loop
     for loop in (
         clip, clip_by_value, assigned_after_backward, noise_on_the_average, evaluation_in_mid_step, state_in_mid_step,
         parts_of_the_model, accumulation, two_backward_passes, a_step_thrown_away, sam, gan, ema_and_copies, zero,
         compiled, safetensors, accelerate, gradients_of_autograd, buffers,
+        parameters_without_elements, bfloat16, recomputed,
     )
 }  # fmt: skip
 
 
 def difference(mine: list[nn.Module], theirs: list[nn.Module]) -> float:
     return max(
-        float((p - q).detach().abs().max())
+        float((p - q).detach().abs().max()) if p.numel() else 0.0
         for one, other in zip(mine, theirs, strict=True)
         for p, q in zip(one.parameters(), other.parameters(), strict=True)
     )
