@@ -68,6 +68,7 @@ def test_a_rank_that_hangs(engine: str, rounds: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("engine", ["torch", "horovod"])
 @pytest.mark.slow
+@pytest.mark.clock
 def test_a_rank_that_a_signal_has_stopped(engine: str, tmp_path: Path) -> None:
     """The others say so, leave at once and take it with them, for whose end the launcher would wait."""
     arguments = [CONFIG, f"output.dir={tmp_path / 'run'}", "engine.timeout_seconds=5"]
