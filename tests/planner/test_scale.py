@@ -42,6 +42,7 @@ def cost(*words: str) -> Cost:
 
 
 @pytest.mark.slow
+@pytest.mark.clock
 def test_100_000_workers_in_thirty_seconds_and_four_gigabytes():
     """Dense gradients and all compressors, under every schedule, on machines in racks below a spine."""
     names = sorted(set(compressors.available()) - {"int8"})
