@@ -26,7 +26,7 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     if not 1 <= options.batch <= MOST_IMAGES:
         raise UserError(f"--batch: lies in 1 ... {MOST_IMAGES}, got {options.batch}")
-    check_outputs(out=options.out)
+    check_outputs(out=options.out, reads=[options.log])
     trace = (import_kineto if _is_profile(options.log) else bcaffe).convert(options)
     with keeping(options.out):
         trace.save(options.out)

@@ -279,3 +279,13 @@ def test_where_the_trace_goes_is_looked_at_first(tmp_path: Path) -> None:
     """A file may be large: it takes a minute to read."""
     done = imported(tmp_path / "none.json", "--out", f"{__file__}/found.json")
     assert done.returncode == 2 and "--out: " in done.stderr and "Not a directory" in done.stderr
+
+
+def test_the_recording_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    path.write_bytes(TEXT)
+    (tmp_path / "link.json").symlink_to(path)
+    for out in (path, tmp_path / "link.json"):
+        done = imported(path, "--out", str(out))
+        assert done.returncode == 2 and f"--out: {out}: is the file that is read" in done.stderr
+    assert path.read_bytes() == TEXT

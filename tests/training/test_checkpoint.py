@@ -154,9 +154,12 @@ def test_a_finished_run_has_nothing_left_to_do(unbroken: Path, tmp_path: Path) -
 def test_steps_of_another_future_are_dropped(broken_off: Path) -> None:
     """Who goes back to step 4 and saves step 5 must not find step 6 of the run before in the next resume."""
     first = checkpoints(broken_off)[0]
+    kept = [first.with_name(name) for name in ("step-00000004.good", "step-best", "step-notes")]  # somebody's own
+    for folder in kept:
+        shutil.copytree(first, folder)
     once = ["train.max_steps=5", "train.checkpoint_every_steps=5", "optimizer.lr=0.02"]
     assert run(broken_off, f"train.resume={first}", *once) == 0
-    assert [path.name for path in checkpoints(broken_off)] == ["step-00000004", "step-00000005"]
+    assert {*checkpoints(broken_off)} == {first, first.with_name("step-00000005"), *kept}
     assert len(losses(broken_off)) == 5
 
 
@@ -372,6 +375,13 @@ def test_a_disk_that_is_full(
     monkeypatch.undo()
     assert run(tmp_path / "run", "train.resume=auto") == 0
     assert record(tmp_path / "run")["resumed_at"] == 4
+
+
+def test_the_newest_is_that_of_the_highest_step(tmp_path: Path) -> None:
+    for name in ("step-99999999", "step-100000000", "step-100000000.before", "step-x", "step-00000001.before.old"):
+        (tmp_path / name).mkdir()
+    found = [path.name for path in checkpoint_files.candidates(tmp_path, "auto")]
+    assert found == ["step-100000000", "step-100000000.before", "step-99999999"]
 
 
 def test_keep_leaves_the_newest(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ checkpoint.py says when each is written, and by whom.
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,8 @@ FORMAT = 4
 MODEL, STATE = "model.safetensors", "state.json"
 BEFORE = ".before"
 """What the name of a checkpoint ends with while another one of the same step takes its place."""
+_NAME = re.compile(rf"step-\d{{8,}}({re.escape(BEFORE)})?")
+_PARTIAL = re.compile(r"\.step-\d{8,}\.partial")
 
 
 @dataclass(frozen=True)
@@ -91,8 +94,9 @@ def _prune(newest: Path, keep: int) -> None:
     """Remove the oldest; what a kill left half written; and steps of a future that this run did not take."""
     known = [folder for folder in folders(newest.parent) if folder.suffix != BEFORE]
     upto = known.index(newest) + 1
-    left = [path for name in (".step-*.partial", f"step-*{BEFORE}") for path in newest.parent.glob(name)]
-    for folder in [*known[: max(upto - keep, 0)], *known[upto:], *left]:
+    replaced = [folder for folder in folders(newest.parent) if folder.suffix == BEFORE]
+    partial = [folder for folder in newest.parent.iterdir() if _PARTIAL.fullmatch(folder.name)]
+    for folder in [*known[: max(upto - keep, 0)], *known[upto:], *replaced, *partial]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -113,9 +117,10 @@ def candidates(directory: Path, source: str) -> list[Path]:
     if source == "auto":
         return folders(directory)[::-1]
     path = Path(source)
-    known = [p for p in folders(path.parent) if p.stem <= path.stem]
-    if path.name.startswith("step-") and path.stem in {p.stem for p in known}:
-        return known[::-1]
+    if _NAME.fullmatch(path.name):
+        known = [p for p in folders(path.parent) if _step(p) <= _step(path)]
+        if path.stem in {p.stem for p in known}:
+            return known[::-1]
     for folder in (path / "checkpoints", path):
         if folders(folder):
             return folders(folder)[::-1]
@@ -123,9 +128,16 @@ def candidates(directory: Path, source: str) -> list[Path]:
 
 
 def folders(directory: Path) -> list[Path]:
-    """Checkpoints in order of their steps; one that another of the same step was replacing stands before that one."""
-    found = (p for p in directory.glob("step-*") if p.is_dir())
-    return sorted(found, key=lambda p: (p.stem, p.suffix != BEFORE))
+    """Checkpoints in order of their steps; one that another of the same step was replacing stands before that one.
+
+    A folder of another name, such as a copy that somebody keeps beside them, is none.
+    """
+    found = (p for p in directory.glob("step-*") if _NAME.fullmatch(p.name) and p.is_dir())
+    return sorted(found, key=lambda p: (_step(p), p.suffix != BEFORE))
+
+
+def _step(folder: Path) -> int:
+    return int(folder.stem.removeprefix("step-"))
 
 
 def _rank_file(rank: int) -> str:

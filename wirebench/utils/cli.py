@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -120,10 +120,11 @@ def _say(line: str, code: int) -> int:
     return code
 
 
-def check_outputs(figure: Path | None = None, **files: Path | None) -> None:
+def check_outputs(figure: Path | None = None, reads: Iterable[Path] = (), **files: Path | None) -> None:
     """Make the folders of the requested output files, before anything is computed in vain.
 
     figure  must end in .png
+    reads   files that are read, none of which may be written
     files   the other files, by option
     Raises UserError, naming the option, for a path that cannot be written.
     """
@@ -141,3 +142,5 @@ def check_outputs(figure: Path | None = None, **files: Path | None) -> None:
             check_output(path)
         except OSError as error:
             raise UserError(f"--{option}: {path}: {error.strerror}") from error
+        if path.is_file() and any(each.exists() and path.samefile(each) for each in reads):
+            raise UserError(f"--{option}: {path}: is the file that is read; write to another one")

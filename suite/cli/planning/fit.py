@@ -25,7 +25,7 @@ from wirebench.utils.cli import check_outputs, parser_of
 def main(arguments: Sequence[str]) -> int:
     """Fit or judge."""
     options = _parse(arguments)
-    check_outputs(out=options.out)
+    check_outputs(out=options.out, reads=options.cells)
     measured = load(options.cells)
     if options.judge:
         show(judged(options.judge, measured), measured)
