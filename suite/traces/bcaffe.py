@@ -24,11 +24,11 @@ HOW = (
 )
 
 
-def convert(options: argparse.Namespace) -> Trace:
-    """The trace of a log's last pass; UserError names the file and the line that is wrong."""
+def convert(options: argparse.Namespace, text: bytes) -> Trace:
+    """The trace of the last pass in a log's text; UserError names the file and the line that is wrong."""
     if not options.hardware:
         raise UserError("--hardware: a log of B-Caffe does not say what it was recorded on")
-    log, rows = options.log, read(options.log)
+    log, rows = options.log, read(options.log, text)
     starts = [i for i, row in enumerate(rows) if row[0] == 0]
     rows = rows[starts[-1] :] if starts else rows
     layers = []
@@ -48,11 +48,11 @@ def convert(options: argparse.Namespace) -> Trace:
     )
 
 
-def read(log: Path) -> list[tuple[int, int, float]]:
+def read(log: Path, text: bytes) -> list[tuple[int, int, float]]:
     """(tensor, elements, backward microseconds) of every line."""
     try:
-        lines = log.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+        lines = text.decode("utf-8").splitlines()
+    except UnicodeDecodeError as error:
         raise UserError(f"{log}: cannot be read ({error})") from error
     passes = []
     for number, line in enumerate(lines, 1):

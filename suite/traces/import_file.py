@@ -27,7 +27,8 @@ def main(arguments: Sequence[str]) -> int:
     if not 1 <= options.batch <= MOST_IMAGES:
         raise UserError(f"--batch: lies in 1 ... {MOST_IMAGES}, got {options.batch}")
     check_outputs(out=options.out, reads=[options.log])
-    trace = (import_kineto if _is_profile(options.log) else bcaffe).convert(options)
+    text = profiler_file.read(options.log)
+    trace = (import_kineto if _is_profile(text) else bcaffe).convert(options, text)
     with keeping(options.out):
         trace.save(options.out)
     times = f"{trace.forward_seconds:.4f} s forward, {trace.backward_seconds:.4f} s back"
@@ -35,10 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _is_profile(path: Path) -> bool:
-    """Whether it is JSON, packed or not."""
-    head = profiler_file.read(path)[:64]
-    return head.lstrip(b"\xef\xbb\xbf\xff\xfe \t\r\n\0").startswith((b"{", b"["))
+def _is_profile(text: bytes) -> bool:
+    """Whether it is JSON."""
+    return text[:64].lstrip(b"\xef\xbb\xbf\xff\xfe \t\r\n\0").startswith((b"{", b"["))
 
 
 def _parser() -> argparse.ArgumentParser:

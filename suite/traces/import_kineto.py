@@ -1,6 +1,7 @@
 """Make a trace of a PyTorch profiler's file: of any training loop, which need not know the suite."""
 
 import argparse
+import math
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,20 +17,27 @@ CLOCK_SECONDS = 1e-5
 """What times may be off by: some files have whole microseconds."""
 
 
-def convert(options: argparse.Namespace) -> Trace:
-    """The trace of the file's steps: medians of all passes but the first, which warms up; UserError says what lacks."""
+def convert(options: argparse.Namespace, text: bytes) -> Trace:
+    """The trace of the file's steps: medians of all passes but the first, which warms up; UserError says what lacks.
+
+    A second pass through a graph has no forward pass of its own, and says nothing of how long that takes.
+    """
     path: Path = options.log
-    recording = profiler_file.load(path, profiler_file.read(path))
+    recording = profiler_file.load(path, text)
     hardware = options.hardware or recording.hardware
     if not hardware:
         raise UserError("--hardware: the file names no GPU; say what it was recorded on")
     passes = _alike(path, kineto.backward_passes(path, recording))
     _check_times(path, passes)
     steps = passes[1:] or passes
-    ready, forward = (np.median([times(each) for each in steps], axis=0) for times in (_ready, _forward))
+    begun = [each for each in steps if any(each.forward)] or [each for each in passes if any(each.forward)]
+    if not begun:
+        raise UserError(f"{path}: no forward operator in it belongs to a backward node; record whole training steps")
+    ready = np.median([_ready(each) for each in steps], axis=0)
+    forward = np.median([_forward(each) for each in begun], axis=0)
     backward = np.diff(np.maximum.accumulate(ready), prepend=0.0)
     layers = [
-        TraceLayer(name, int(np.prod(each.shape, dtype=np.int64)), _rounded(f), _rounded(b), each.shape)
+        TraceLayer(name, math.prod(each.shape), _rounded(f), _rounded(b), each.shape)
         for name, each, f, b in zip(_names(passes[0]), passes[0].gradients, forward, backward, strict=True)
     ]
     made = f"{options.source or path.name} of torch.profiler: medians of {len(steps)} passes"
@@ -52,9 +60,11 @@ def _alike(path: Path, passes: Sequence[BackwardPass]) -> list[BackwardPass]:
         raise UserError(f"{path}: no backward pass in it is whole")
     orders = Counter(tuple(each.shape for each in one.gradients) for one in passes)
     usual, count = orders.most_common(1)[0]
-    kinds = Counter(tuple(sorted(each.shape for each in one.gradients)) for one in passes).most_common(2)
-    if len(kinds) > 1 and 2 * kinds[1][1] > kinds[0][1]:
-        one, other = (len(kind) for kind, _ in kinds)
+    kinds = Counter(tuple(sorted(each.shape for each in one.gradients)) for one in passes).most_common()
+    # A part of the usual ones is a step that leaves layers unused; something else, twice, is another model.
+    others = [kind for kind, times in kinds[1:] if times > 1 and Counter(kind) - Counter(kinds[0][0])]
+    if others or (len(kinds) > 1 and 2 * kinds[1][1] > kinds[0][1]):
+        one, other = len(kinds[0][0]), len((others or [kinds[1][0]])[0])
         raise UserError(
             f"{path}: its backward passes are of several models, with {one} and {other} gradients; record the steps "
             "of one of them"

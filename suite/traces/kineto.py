@@ -195,7 +195,7 @@ def _runs(operators: Sequence[Event], links: _Links) -> list[_Run]:
             runs[-1].gradients.append((event, node))
         elif event.name.startswith(NODE) and event.sequence is not None:
             if event.node is event:
-                counter, use = (event.thread, event.args.get("Fwd thread id")), links.recorded(event)
+                counter, use = (event.thread, str(event.args.get("Fwd thread id"))), links.recorded(event)
                 others = outside.get(event.thread if use is None else use.thread, [])
                 again = bisect.bisect_right(others, before) < bisect.bisect_left(others, event.begin)
                 if not runs or again or event.sequence > highest.get(counter, event.sequence):
@@ -274,16 +274,18 @@ def _shape(path: Path, event: Event) -> tuple[int, ...]:
 
 def _launches(path: Path, recording: Recording) -> list[tuple[float, Event]]:
     """(host's call, kernel) of what the device computed, in order of the calls; UserError for a kernel without one."""
-    calls = {event.args.get("correlation"): event.begin for event in recording.launches}
-    launches, streams = [], set()
+    calls = {event.correlation: event.begin for event in recording.launches if "correlation" in event.args}
+    since = min(calls.values(), default=float("-inf"))
+    streams = {kernel.thread for kernel in recording.kernels if kernel.correlation in calls}
+    launches, begun = [], set()
     for kernel in recording.kernels:
-        called = calls.get(kernel.args.get("correlation", -1))
+        called = calls.get(kernel.correlation)
         if called is not None:
-            streams.add(kernel.thread)
+            begun.add(kernel.thread)
             if not kernel.name.lower().startswith(COMMUNICATION):
                 launches.append((called, kernel))
-        elif kernel.thread in streams or not calls:
-            # Only what was launched before the recording began has no call in it, and a stream runs that first.
+        # Only what was launched before the recording began has no call in it, and a stream runs that first.
+        elif kernel.thread in begun or (kernel.thread not in streams and kernel.begin >= since):
             raise UserError(
                 f"{path}: kernel {kernel.name!r} at {kernel.begin:g} us has no launch of its correlation; record with "
                 "ProfilerActivity.CPU and that of the device"

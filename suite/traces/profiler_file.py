@@ -1,16 +1,20 @@
 """The file that PyTorch's profiler writes (Kineto, as Chrome's trace events): read, checked, sorted by kind."""
 
 import gzip
-import math
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from wirebench.errors import UserError
+from wirebench.utils.files import readable
 from wirebench.utils.parsing import json_of
 
 GZIP = b"\x1f\x8b"
+LATEST = 1e18
+"""Microseconds: times from there on are no clock's."""
+LARGEST = 2**40
+"""Elements along an axis: what is more is no tensor's shape."""
 NODE = "autograd::engine::evaluate_function: "
 Kind = Literal["operator", "kernel", "launch", "flow", "note"]
 KINDS: dict[Kind, tuple[str, ...]] = {
@@ -24,7 +28,8 @@ KINDS: dict[Kind, tuple[str, ...]] = {
     "note": (
         "trace", "overhead", "user_annotation", "gpu_user_annotation", "python_function", "cpu_instant_event",
         "external_correlation", "cuda_sync", "cuda_event", "cuda_profiler_range", "collective_comm", "ac2g",
-        "async_cpu_to_gpu", "async_gpu", "mtia_insight",
+        "async_cpu_to_gpu", "async_gpu", "mtia_insight", "mtia_counters", "mtia_workloadd", "gpu_pm_counter",
+        "xpu_sync", "xpu_scope_profiler",
     ),
 }  # fmt: skip
 """Categories in lower case. PyTorch up to 1.12 wrote Operator, Kernel, Memcpy, Memset and Runtime."""
@@ -34,12 +39,12 @@ _KIND_OF = {category: kind for kind, categories in KINDS.items() for category in
 class Event:
     """An event with a begin and an end, in microseconds.
 
-    thread  process and thread
+    thread  process and thread; correlation: of a kernel and its launch
     root    the outermost operator with a sequence number that contains this one, or itself; None without one
     node    the outermost backward node that contains this one, or itself; None outside of the backward pass
     """
 
-    __slots__ = ("args", "begin", "end", "name", "node", "root", "sequence", "thread")
+    __slots__ = ("args", "begin", "correlation", "end", "name", "node", "root", "sequence", "thread")
 
     def __init__(self, event: Mapping[str, Any]) -> None:
         args = event.get("args")
@@ -48,6 +53,7 @@ class Event:
         self.begin = float(event["ts"])
         self.end = self.begin + float(event.get("dur", 0.0))
         self.thread = str(event.get("pid")), str(event.get("tid"))
+        self.correlation = str(self.args.get("correlation"))
         self.root: Event | None = None
         self.node: Event | None = None
         number = self.args.get("Sequence number")
@@ -84,11 +90,9 @@ class Recording(NamedTuple):
 
 
 def read(path: Path) -> bytes:
-    """The file's text, unpacked; UserError where it is no regular file, empty, damaged or cannot be read."""
+    """The file's text, unpacked; UserError where it is damaged, empty, or cannot be read to its end."""
     try:
-        if path.exists() and not path.is_file():
-            raise UserError(f"{path}: is no regular file")
-        content = path.read_bytes()
+        content = readable(path).read_bytes()
         text = gzip.decompress(content) if content.startswith(GZIP) else content
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: is a damaged gzip file: {error}") from error
@@ -135,7 +139,7 @@ def _check_times(where: str, event: Mapping[str, Any]) -> None:
     for key in ("ts", "dur"):
         value = event.get(key, 0)
         try:
-            fits = math.isfinite(float(value)) and (key == "ts" or float(value) >= 0)
+            fits = abs(float(value)) < LATEST and (key == "ts" or float(value) >= 0)
         except (TypeError, ValueError, OverflowError):
             fits = False
         if not fits:
@@ -168,7 +172,7 @@ def _nest(operators: list[Event]) -> None:
 def _shapes(value: Any) -> Iterator[tuple[int, ...]]:
     if isinstance(value, list):
         for each in value:
-            if isinstance(each, list) and all(isinstance(size, int) for size in each):
+            if isinstance(each, list) and all(type(size) is int and 0 <= size <= LARGEST for size in each):
                 yield tuple(each)
             else:
                 yield from _shapes(each)

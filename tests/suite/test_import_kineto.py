@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from suite.traces.kineto import GRADIENT
-from suite.traces.profiler_file import NODE
+from suite.traces.profiler_file import KINDS, NODE
 from tests.suite.verbs import Done, run
 from wirebench.simulation import trace
 from wirebench.simulation.trace import Trace
@@ -151,6 +152,11 @@ def test_every_devices_kernels_are_its_time(kernel: str, call: str, tmp_path: Pa
     (tmp_path / "a.json").write_text(json.dumps(lost))
     done = imported(tmp_path / "a.json")
     assert done.returncode == 2 and "kernel 'gemm' at" in done.stderr and done.stderr.count("\n") == 1
+    other = [*events, {**event("gemm", 1500, 3, kernel), "tid": 8, "args": {"correlation": [1]}}]
+    (tmp_path / "a.json").write_text(json.dumps(other))
+    assert "kernel 'gemm' at 1500 us has no launch" in imported(tmp_path / "a.json").stderr, "a stream of its own"
+    early = [*events, {**event("gemm", 0, 1, kernel), "tid": 8, "args": {"correlation": -1}}]
+    assert trace_of(early, tmp_path / "a.json").layers == found.layers, "from before the recording"
 
 
 def test_gradients_of_data_are_none_of_the_models(tmp_path: Path) -> None:
@@ -170,8 +176,11 @@ def test_gradients_of_data_are_none_of_the_models(tmp_path: Path) -> None:
         assert [each.shape for each in trace_of(events, tmp_path / "a.json").layers] == [(2, 3), (5, 2)]
 
 
-def test_two_models_in_a_loop_are_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize("turns", [range(3), range(2)], ids=["in turns", "one more often"])
+def test_two_models_in_a_loop_are_one_line(turns: range, tmp_path: Path) -> None:
     def other(at: float, number: int) -> list[dict[str, Any]]:
+        if at // 1000 not in turns:
+            return []
         return [
             used("aten::linear", at + 200, 10, number + 5),
             node("A", at + 300, 10, number + 5),
@@ -181,6 +190,26 @@ def test_two_models_in_a_loop_are_one_line(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps(steps(other)))
     done = imported(tmp_path / "a.json")
     assert done.returncode == 2 and "several models, with 2 and 1 gradients" in done.stderr
+
+
+def test_a_second_pass_through_a_graph_has_no_forward_pass(tmp_path: Path) -> None:
+    """`retain_graph`: most of the passes are such."""
+
+    def again(at: float, number: int) -> list[dict[str, Any]]:
+        passes = []
+        for after in (200, 300):
+            nodes = step(at + after, number)[2:]
+            passes += [event("aten::ones_like", at + after + 38, 1), *nodes]
+        return passes
+
+    found = trace_of(steps(again), tmp_path / "a.json")
+    assert [round(1e6 * each.forward_seconds) for each in found.layers] == [10, 20]
+
+
+def test_a_recording_without_a_forward_pass_is_one_line(tmp_path: Path) -> None:
+    nodes = [each for each in steps() if each["name"] != "aten::linear"]
+    (tmp_path / "a.json").write_text(json.dumps(nodes))
+    assert "no forward operator in it belongs to a backward node" in imported(tmp_path / "a.json").stderr
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -258,9 +287,12 @@ def test_the_same_file_in_another_form(content: bytes, tmp_path: Path) -> None:
         (json.dumps([event("a", 0, 1, "npu_op")]).encode(), "category 'npu_op' is not known"),
         (json.dumps([event("a", float("nan"), 1)]).encode(), "needs a number of microseconds, got nan"),
         (json.dumps([event("a", 0, -1)]).encode(), "needs a number of microseconds, got -1"),
+        (json.dumps([event("a", 1e308, 1)]).encode(), "needs a number of microseconds, got 1e+308"),
+        (json.dumps([*steps()[:-1], gradient(2089, [10**30, 3])]).encode(), "says no shapes"),
+        (json.dumps([*steps()[:-1], gradient(2089, [True, -3])]).encode(), "says no shapes"),
         (b"\x00\x01\x02\x80", "cannot be read"),
     ],
-    ids=map(str, range(11)),
+    ids=map(str, range(14)),
 )  # fmt: skip
 def test_what_is_no_profile_is_one_line(content: bytes, words: str, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_bytes(content)
@@ -270,9 +302,27 @@ def test_what_is_no_profile_is_one_line(content: bytes, words: str, tmp_path: Pa
 
 def test_a_folder_and_a_pipe_are_no_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path, tmp_path / "pipe"):
+    for path, words in ((tmp_path, "Is a directory"), (tmp_path / "pipe", "it is a pipe, not a file")):
         done = imported(path)
-        assert done.returncode == 2 and "is no regular file" in done.stderr
+        assert done.returncode == 2 and f"{path}: cannot be read: {words}" in done.stderr
+
+
+def test_what_the_shell_opens_is_read(tmp_path: Path) -> None:
+    """`<(command)`, once: what has been read of a pipe is gone."""
+    reads, writes = os.pipe()
+    os.write(writes, TEXT)
+    os.close(writes)
+    done = imported(Path(f"/dev/fd/{reads}"), "--out", str(tmp_path / "found.json"))
+    os.close(reads)
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_category_of_this_pytorch_is_known() -> None:
+    """By the names in its library; those that no event has are left out."""
+    library = (Path(torch.__file__).parent / "lib/libtorch_cpu.so").read_bytes()
+    kinds = rb"runtime|driver|sync|event|events|counters|insight|workloadd|scope_profiler|profiler_range"
+    named = set(re.findall(rb"(?<=\0)(?:xpu|mtia|cuda|privateuse1|glow)_(?:ccp_)?(?:" + kinds + rb")(?=\0)", library))
+    assert len(named) > 8 and {each.decode() for each in named} <= {name for kind in KINDS.values() for name in kind}
 
 
 def test_where_the_trace_goes_is_looked_at_first(tmp_path: Path) -> None:
