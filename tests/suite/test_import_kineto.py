@@ -317,6 +317,7 @@ def test_what_the_shell_opens_is_read(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_every_category_of_this_pytorch_is_known() -> None:
     """By the names in its library; those that no event has are left out."""
     library = (Path(torch.__file__).parent / "lib/libtorch_cpu.so").read_bytes()
