@@ -345,7 +345,7 @@ def models_that_differ_between_ranks_are_named() -> None:
         if dist.get_rank():
             made = change(model)
             model = made if made is not None and change in (renamed, turned) else model
-        parts = compressors.build("none"), schedulers.build("fused")
+        parts = compressors.build("topk"), schedulers.build("fused")
         says(words, lambda: wirebench.synchronise(model, *parts))  # noqa: B023
     fused = schedulers.build("fused", bucket_cap_mb=1.0 + dist.get_rank())
     words = "scheduler.bucket_cap_mb is 1.0 on rank 0 but 2.0 on rank 1"

@@ -361,6 +361,76 @@ def buffers(make: Make) -> list[nn.Module]:
     return models
 
 
+def logging_on_one_rank(make: Make) -> list[nn.Module]:
+    """A forward pass in training mode, before and after a backward pass, and after the update, of one rank alone."""
+
+    def look(step: int, side: Side) -> None:
+        if step % 2 == RANK:
+            loss_of(side.model, step + 50)
+
+    side = make(network())
+    optimizer = sgd(side.model)
+    for step in range(STEPS):
+        look(step, side)
+        optimizer.zero_grad()
+        loss_of(side.module, step).backward()
+        look(step, side)
+        look(step, side)
+        side.update(optimizer)
+        look(step, side)
+    return [side.model]
+
+
+def values_put_elsewhere(make: Make) -> list[nn.Module]:
+    """The values of `.grad`, by its `.data`."""
+    side = make(network())
+
+    def between(step: int) -> None:
+        for parameter in side.model.parameters():
+            assert parameter.grad is not None
+            parameter.grad.data = 0.5 * parameter.grad.data
+
+    return train(side, between)
+
+
+def converted(make: Make) -> list[nn.Module]:
+    """`module.to` puts values elsewhere too. DDP goes wrong then (PyTorch 2.15); here its model stays as it is."""
+    models = []
+    for convert in (lambda model: model.to(memory_format=torch.channels_last), lambda model: model.double().float()):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Unflatten(1, (3, 2, 2)), nn.Conv2d(3, 4, 2, padding=1), nn.Flatten(), nn.Linear(36, 4))
+        side = make(model)
+        optimizer = sgd(side.model)
+        for step in range(STEPS):
+            optimizer.zero_grad(set_to_none=bool(step % 2))
+            loss_of(side.module, step).backward()
+            side.update(optimizer)
+            if isinstance(side, Ours):
+                convert(side.model)
+        models.append(side.model)
+    return models
+
+
+def a_frozen_critic(make: Make) -> list[nn.Module]:
+    """While the generator learns from it. DDP's forward pass of a model without a gradient is its module's."""
+    torch.manual_seed(0)
+    maker, critic = make(nn.Linear(6, 12)), make(nn.Sequential(nn.Linear(12, 16), nn.Tanh(), nn.Linear(16, 1)))
+    makes, judges = sgd(maker.model, 0.05), sgd(critic.model, 0.05)
+    for step in range(STEPS):
+        real = batch(step)[0]
+        critic.model.requires_grad_(True)
+        judges.zero_grad()
+        fake = maker.model(real[:, :6]).detach()
+        (critic.module(fake).mean() - critic.module(real).tanh().mean()).backward()
+        critic.update(judges)
+        critic.model.requires_grad_(False)
+        makes.zero_grad()
+        (-critic.model(maker.module(real[:, :6]))).mean().backward()
+        maker.update(makes)
+    critic.model.requires_grad_(True)
+    return [maker.model, critic.model]
+
+
 class Wider(Net):
     """With a layer that has no elements, and takes part in each step."""
 
@@ -385,19 +455,22 @@ def bfloat16(make: Make) -> list[nn.Module]:
 
 
 class Recomputed(Net):
-    """Checkpointing of either kind: a reentrant one has passes within the backward pass."""
+    """Checkpointing of either kind, in two segments: a reentrant one has passes within the backward pass."""
 
     reentrant = False
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(checkpoint(self.body, x.requires_grad_(), use_reentrant=self.reentrant))
+        for part in (self.body[:2], self.body[2:]):
+            x = checkpoint(part, x.requires_grad_(), use_reentrant=self.reentrant)
+        return self.head(x)
 
 
 def recomputed(make: Make) -> list[nn.Module]:
     models = []
     for Recomputed.reentrant in (False, True):
         torch.manual_seed(0)
-        models += train(make(Recomputed()))
+        side = make(Recomputed())
+        models += train(side, lambda _, side=side: nn.utils.clip_grad_norm_(side.model.parameters(), 0.1))
     return models
 
 
@@ -408,6 +481,7 @@ LOOPS: dict[str, Callable[[Make], list[nn.Module]]] = {
         parts_of_the_model, accumulation, two_backward_passes, a_step_thrown_away, sam, gan, ema_and_copies, zero,
         compiled, safetensors, accelerate, gradients_of_autograd, buffers,
         parameters_without_elements, bfloat16, recomputed,
+        logging_on_one_rank, values_put_elsewhere, converted, a_frozen_critic,
     )
 }  # fmt: skip
 

@@ -53,6 +53,14 @@ def wrong_kinds_are_refused(sync: Sync, other: torch.optim.Optimizer) -> None:
     says("must be a torch.amp.GradScaler", lambda: wirebench.synchronise(network(), *build, scaler=things[1]))
     outer = build[0], schedulers.build("dear")
     says("holds no parameter", lambda: wirebench.synchronise(network(), *outer, optimizer=other))
+    model = network()
+    part = torch.optim.SGD(list(model.parameters())[1:], RATE)
+    says("does not hold 0.weight", lambda: wirebench.synchronise(model, *outer, optimizer=part))
+    both = [torch.optim.SGD(model.parameters(), RATE) for _ in range(2)]
+    dear = wirebench.synchronise(model, *outer, optimizer=both[0])
+    loss_of(model, 0).backward()
+    says("this scheduler updates the model itself", lambda: dear.step(both[1]))
+    dear.close()
     groups = compressors.build("quantised_sum", group=3), schedulers.build("fused")
     says("groups of 3 do not divide the 2 ranks", lambda: wirebench.synchronise(network(), *groups))
     signs = compressors.build("lion_sign"), schedulers.build("outer")
@@ -124,7 +132,7 @@ def what_would_let_ranks_drift_apart_is_refused() -> None:
         model[2].bias.requires_grad_(False)
         model, sync = train("none", "wfbp", range(2), model=model)
         change(model)
-        says(words, lambda: loss_of(model, 2))  # noqa: B023
+        says(words, lambda: (loss_of(model, 2).backward(), sync.wait()))  # noqa: B023
         sync.close()
     for steps in (0, 2):
         model, sync = train("none", "wfbp", range(steps))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import torch
 from torch import Tensor
 
-Marks = tuple[tuple[int, int], ...]
+Marks = tuple[tuple[int, int, int], ...]
 
 
 class BackwardEnd:
@@ -38,4 +38,4 @@ class BackwardEnd:
 def marks(parameters: Iterable[Tensor]) -> Marks:
     """Which gradients there are and how often each was changed in place: other marks mean another gradient."""
     grads = (parameter.grad for parameter in parameters)
-    return tuple((id(grad), grad._version) if grad is not None else (0, 0) for grad in grads)
+    return tuple((id(grad), grad._version, grad.data_ptr()) if grad is not None else (0, 0, 0) for grad in grads)

@@ -140,8 +140,11 @@ class ModelExchange:
 
     def place(self, state: Mapping[str, Any]) -> None:
         """Before the first forward pass: give the model the rank's own weights, where the state has some."""
-        mine, named = self._own_weights(state), trainable(self.model)
-        if mine is not None and sorted(state["order"]) == sorted(named):
+        mine = self._own_weights(state)
+        if mine is None:
+            return
+        named = trainable(self.model)
+        if sorted(state["order"]) == sorted(named):
             fill([named[name] for name in state["order"]], mine)
 
     def begin_step(self, step: int, epoch: int) -> None:
@@ -204,6 +207,8 @@ class ModelExchange:
 
     def close(self) -> None:
         """Detach from the model, leave the group."""
+        if self.calibration is not None:
+            self.calibration.timer.detach()
         if self.is_laid_out:
             self.driver.settle()
             self.driver.close()

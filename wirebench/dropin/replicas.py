@@ -1,6 +1,6 @@
 """What every rank of a job must have alike before the first step."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -31,13 +31,19 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return named
 
 
-def make_alike(engine: Engine, model: nn.Module, parts: Mapping[str, Any]) -> None:
+def make_alike(engine: Engine, model: nn.Module, parts: Mapping[str, Any], refuse: Callable[[], None]) -> None:
     """Give every rank rank 0's parameters and buffers; UserError, on all ranks, where they brought different parts.
 
-    parts  as `parts_of` makes them, and what else has to be alike, by name
+    parts   as `parts_of` makes them, and what else has to be alike, by name
+    refuse  raises UserError where what all ranks have alike does not fit together
     """
     parameters, buffers = dict(model.named_parameters()), dict(model.named_buffers())
     agree(engine, "synchronise", {**parts, **tensors_of(parameters, "parameters"), **tensors_of(buffers, "buffers")})
+    try:
+        refuse()
+    except UserError:
+        _leave(engine)
+        raise
     tensors = [p.detach() for p in model.parameters()] + list(model.buffers())
     engine.communicators[0].broadcast(tensors).wait()
 
@@ -48,9 +54,13 @@ def agree(engine: Engine, maker: str, facts: Mapping[str, Any]) -> None:
     try:
         agree_on(engine.communicators[0], f"{maker}: the ranks' jobs differ", facts, called)
     except UserError:
-        for closer in engine.closers:
-            closer()
+        _leave(engine)
         raise
+
+
+def _leave(engine: Engine) -> None:
+    for closer in engine.closers:
+        closer()
 
 
 def parts_of(scaler: torch.amp.GradScaler | None, seed: int, warmup_steps: int, **parts: object) -> dict[str, Any]:

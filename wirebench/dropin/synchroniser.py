@@ -30,9 +30,9 @@ from wirebench.dropin.replicas import make_alike, parts_of, trainable
 from wirebench.dropin.step_watch import StepWatch
 from wirebench.dropin.usage import (
     ModelWatch,
-    holds,
     mark_state,
     refuse_kinds,
+    refuse_missing,
     refuse_mode,
     refuse_parts,
     refuse_state,
@@ -81,12 +81,11 @@ def synchronise(
         collective = collectives.build(collective or collective_name(method, scheduler))
     parameters = trainable(model)
     first = next(iter(parameters.values()))
-    conformance.refuse_dtype(method, first.dtype)
-    if optimizer is not None and not holds(optimizer, set(map(id, parameters.values()))):
-        raise UserError("synchronise: optimizer= holds no parameter of the model")
+    if optimizer is not None:
+        refuse_missing(optimizer, parameters, all_of_them=scheduler.mode in UPDATES_ITSELF)
     engine = attach(first.device, timeout_seconds, process_group)
     parts = parts_of(scaler, seed, warmup_steps, compressor=compressor, scheduler=scheduler, collective=collective)
-    make_alike(engine, model, parts)
+    make_alike(engine, model, parts, lambda: conformance.refuse_dtype(method, first.dtype))
     meter = Meter(engine, sum(p.numel() for p in parameters.values()), warmup_steps)
     return Sync(ModelExchange(engine, model, method, scheduler, collective, seed, optimizer, meter), scaler)
 
@@ -117,7 +116,7 @@ class Sync:
             for name, p in self._parameters.items()
         ]
         self._watch = StepWatch(
-            exchange.model, self._meter.clock, self._forward_begins, self._pause, self._update_begins,
+            exchange.model, self._meter.clock, self._forward, self._pause, self._update_begins,
             exchange.mode != "split",
         )  # fmt: skip
 
@@ -136,6 +135,10 @@ class Sync:
         usage.refuse_optimizer(optimizer)
         if not self._watch.holds(optimizer):
             raise UserError("sync.step: this optimizer holds no parameter of the model that is synchronised")
+        if self._exchange.mode in UPDATES_ITSELF and optimizer is not self._exchange.optimizer:
+            raise UserError(
+                "sync.step: this scheduler updates the model itself, by synchronise's optimizer=; pass that"
+            )
         self._average()
         self._exchange.hold_rates()
         with self._exchange.driver.stepping():
@@ -211,8 +214,13 @@ class Sync:
         self._model.close()
         self._exchange.close()
 
+    def _forward(self) -> None:
+        """The model is called. Between an average and its update that begins no step: a gradient may do so later."""
+        if not self._averaged:
+            self._forward_begins()
+
     def _forward_begins(self) -> None:
-        if not self._begun:
+        if not self._begun or self._thrown_away():
             self._begin()
         if self._exchange.is_laid_out and not self._accumulating:
             self._exchange.driver.enable_sync()
@@ -235,15 +243,38 @@ class Sync:
         """Average here what a loop may look at, and clip, as soon as `backward` has returned."""
         if self._closed or not self._begun or self._accumulating or self._exchange.mode in ("elastic", "outer"):
             return
-        laid_out = self._exchange.is_laid_out
-        whole = self._exchange.lane.is_complete if laid_out else len(self._order) == len(self._parameters)
-        if self._waits is None:  # a rank that waits here for one that does not would wait for ever
-            self._waits = self._exchange.mode == "split" or self._exchange.any_rank(not whole)
+        # Passes within a pass, as of checkpointing, end before the last gradient has come.
+        whole = self._is_whole()
+        if whole:
+            self._agree_when(whole)
         if self._waits or not whole:
             self._marks = marks(self._parameters.values())
         else:
             self._finish()
             self._averaged = True
+
+    def _is_whole(self) -> bool:
+        """Whether each parameter has a gradient of this step."""
+        laid_out = self._exchange.is_laid_out
+        return self._exchange.lane.is_complete if laid_out else len(self._order) == len(self._parameters)
+
+    def _agree_when(self, whole: bool) -> None:
+        """Once, in every rank's first step: a rank that averages at the end of a backward pass would wait for one that
+        does in `step`.
+        """
+        if self._waits is None:
+            self._waits = self._exchange.mode == "split" or self._exchange.any_rank(not whole)
+
+    def _thrown_away(self) -> bool:
+        """Whether gradients of this step have come and gone, by `zero_grad`: what is exchanged of them ends first."""
+        if self._exchange.mode in ("split", "elastic", "outer") or not self._gradients_came():
+            return False
+        gone = all(parameter.grad is None for parameter in self._parameters.values())
+        if gone and self._exchange.is_laid_out:
+            self._exchange.driver.settle()
+        elif gone:
+            self._order.clear()
+        return gone
 
     def _gradients_came(self) -> bool:
         return self._exchange.lane.has_gradients if self._exchange.is_laid_out else bool(self._order)
@@ -306,6 +337,9 @@ class Sync:
         """After the last backward pass of a step: gradients are averaged."""
         self._watch.close_phase()
         exchange = self._exchange
+        self._model.check_frozen()
+        if exchange.mode not in ("elastic", "outer"):
+            self._agree_when(self._is_whole())
         with self._meter.clock.phase("exchange_exposed"):
             if not exchange.is_laid_out:
                 self._lay_out()

@@ -1,5 +1,6 @@
 """Wrong uses of `synchronise` that would let ranks drift apart without a word: each is one line instead."""
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Collection, Mapping
@@ -54,12 +55,31 @@ def refuse_optimizer(optimizer: object) -> None:
     """UserError for what is none, and for one that computes gradients within its step: nobody averages these."""
     if not hasattr(optimizer, "param_groups") or not hasattr(optimizer, "step"):
         raise UserError(f"sync.step: needs the optimizer, not a {type(optimizer).__name__}")
-    closure = inspect.signature(optimizer.step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
+    kind: Any = type(optimizer)
+    if _needs_closure(kind):
         raise UserError(
             f"sync.step: {type(optimizer).__name__} needs a closure, whose gradients nobody would average; take an "
             "optimizer whose step() needs none"
         )
+
+
+@functools.cache
+def _needs_closure(kind: Any) -> bool:
+    closure = inspect.signature(kind.step).parameters.get("closure")
+    return closure is not None and closure.default is inspect.Parameter.empty
+
+
+def refuse_missing(optimizer: Optimizer, parameters: Mapping[str, nn.Parameter], all_of_them: bool) -> None:
+    """UserError for an optimizer that holds none of these parameters, by name, or not all of them.
+
+    all_of_them  the scheduler updates the model, and would leave out what it does not hold
+    """
+    held = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    missing = [name for name, parameter in parameters.items() if id(parameter) not in held]
+    if len(missing) == len(parameters):
+        raise UserError("synchronise: optimizer= holds no parameter of the model")
+    if missing and all_of_them:
+        raise UserError(f"synchronise: optimizer= does not hold {missing[0]}; this scheduler updates all that learns")
 
 
 def holds(optimizer: Optimizer, parameters: Collection[int]) -> bool:
@@ -160,20 +180,26 @@ class ModelWatch:
         self._detach: list[Callable[[], None]] = [hook.remove for hook in hooks]
 
     def check(self) -> None:
-        """Before a step: UserError where other parameters learn than at first, or where one has been moved or cast."""
+        """Before a step: UserError where the model has other parameters than at first, or one was moved or cast."""
         if self._registered:
             self._registered = False
             self._compare()
+        places = list(map(Tensor.data_ptr, self._named.values()))
+        if places != self._places:
+            self._refuse_moved()
+            self._places = places
+
+    def check_frozen(self) -> None:
+        """Before an exchange: UserError where other parameters learn than at first.
+
+        Between exchanges some may not, as a critic's while a generator learns from it.
+        """
         learns = list(map(_LEARNS, self._named.values()))
         if learns != self._learns:
             pairs = zip(self._named, self._learns, learns, strict=True)
             name, learned = next((name, before) for name, before, now in pairs if before != now)
             said = "frozen" if learned else "unfrozen"
             raise UserError(f"model: {name} was {said} after synchronise had begun; {_AGAIN}")
-        places = list(map(Tensor.data_ptr, self._named.values()))
-        if places != self._places:
-            self._refuse_moved()
-            self._places = places
 
     def close(self) -> None:
         """Another `synchronise` may have the model from now on."""

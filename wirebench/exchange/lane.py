@@ -88,8 +88,8 @@ class Lane:
     @property
     def has_news(self) -> bool:
         """Whether there are gradients that are not in the flat one yet, of whatever origin."""
-        pairs = zip(self.flat.parameters, self.flat.views, strict=True)
-        return bool(self._came) or any(p.grad is not None and p.grad is not view for p, view in pairs)
+        grads = ((position, parameter.grad) for position, parameter in enumerate(self.flat.parameters))
+        return bool(self._came) or any(g is not None and not self.flat.holds(position, g) for position, g in grads)
 
     def begin(self, step: int, epoch: int) -> None:
         """Forget the gradients of the step before."""
@@ -142,8 +142,8 @@ class Lane:
         self._came.clear()
         # In the first micro-batch autograd makes a fresh tensor, since `.grad` was None; it is copied into the flat
         # gradient, and later micro-batches then add to that view in place.
-        views = self.flat.views
-        fresh = [(views[position], p, grad) for position, p, grad in came if grad is not views[position]]
+        flat = self.flat
+        fresh = [(flat.view(place), p, grad) for place, p, grad in came if not flat.holds(place, grad)]
         if fresh:
             with torch.no_grad():
                 torch._foreach_copy_([view for view, _, _ in fresh], [grad for _, _, grad in fresh])
@@ -170,12 +170,12 @@ class Lane:
         waiting = [position for position, ready in enumerate(self._ready) if not ready]
         unused = []
         for position in waiting:
-            parameter, view = self.flat.parameters[position], self.flat.views[position]
+            parameter, view = self.flat.parameters[position], self.flat.view(position)
             if parameter.grad is None:
                 view.zero_()
                 parameter.grad = view
                 unused.append(position)
-            elif parameter.grad is not view:
+            elif not self.flat.holds(position, parameter.grad):
                 self._came.append(parameter)
             elif not bool(view.any()):
                 unused.append(position)

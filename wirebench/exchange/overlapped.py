@@ -101,7 +101,8 @@ class Threaded:
         return step
 
     def settle(self) -> None:
-        """Every exchange ends with its step."""
+        """Every exchange ends with its step; of one that is given up what is queued is left."""
+        self._do_what_is_queued()
 
     def take_durations(self) -> list[Duration]:
         """Of every bucket's exchange in the last step that was held back; waits for the device."""

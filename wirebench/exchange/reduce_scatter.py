@@ -64,20 +64,18 @@ class ReduceScatterDriver(Threaded):
         self._gather_timed: list[Timed] = []
         self._logs: list[RequestLog] = []
         self._called: set[int] = set()
-        self._late: set[int] = set()
+        self._watched = False
+        """Whether a step has shown that each layer with a gradient is called as a module."""
         self._step = 0
         self._unseen = False
         place = {name: number for number, name in enumerate(layer.name for layer in lane.flat.layers)}
         self._detach = _hooks(model, place, self._before, self._after_forward)
 
-    def begin(self, step: int, epoch: int) -> None:
-        """Forget the gradients of the step before, but for those whose all-gather is still to come."""
-        super().begin(step, epoch)
-        self._called, self._late = set(), set()
-
     def finish(self) -> None:
         """Wait for all reduce-scatters, and queue the all-gathers, the first layers' buckets first."""
         super().finish()
+        # Not when a step begins: a loop that calls the model's parts begins one in its backward pass.
+        self._watched, self._called = self._watched or bool(self._called), set()
         self._step, self._unseen = self.lane.world.step, True
         # The train loop's own optimizer step must find nothing to do: every update waits for its all-gather.
         for parameter in self.lane.flat.parameters:
@@ -139,7 +137,8 @@ class ReduceScatterDriver(Threaded):
         super().close()
 
     def _on_ready(self, layers: Sequence[int]) -> None:
-        late = self._late.intersection(layers)
+        # Before the hooks were there none has begun, and no update was to be made.
+        late = [each for each in layers if (each not in self._called if self._called else self._waits(each))]
         if late:
             name = self.lane.flat.layers[min(late)].name
             raise UserError(
@@ -148,20 +147,26 @@ class ReduceScatterDriver(Threaded):
             )
         super()._on_ready(layers)
 
+    def _waits(self, layer: int) -> bool:
+        """Whether a layer's update is still to come."""
+        return self._bucket_of[layer] in self._gathered
+
     def _before(self, layers: list[int], *_: object) -> None:
         """The forward pass of a module is about to begin: its parameters' updates must be done."""
-        self._called.update(layers)
-        if self._gathered:
+        if torch.is_grad_enabled():
+            self._called.update(layers)
+        if not self._watched:  # else a layer that is not called is updated while the backward pass still needs it
+            self.settle()
+        elif self._gathered:
             for index in dict.fromkeys(self._bucket_of[layer] for layer in layers):
                 if index in self._gathered:
                     self._apply(index)
 
     def _after_forward(self, model: nn.Module, *_: object) -> None:
-        """A parameter whose own module has not begun was not used, or used before its update was sure to be done."""
-        if not model.training:
-            return
-        # Which of the two, the backward pass tells: a gradient comes (see _on_ready), or none does.
-        self._late = set(range(len(self._bucket_of))) - self._called
+        """A parameter whose own module has not begun was not used, or used before its update was sure to be done.
+
+        Which of the two, the backward pass tells: a gradient comes (see _on_ready), or none does.
+        """
         self.settle()
 
     def _apply(self, index: int) -> None:
@@ -182,7 +187,7 @@ class ReduceScatterDriver(Threaded):
         with self.clock.phase("update", within="forward"):
             # The optimizer skips what has no gradient, so this is a step of this bucket's parameters alone.
             for layer in layers:
-                self.lane.flat.parameters[layer].grad = self.lane.flat.views[layer]
+                self.lane.flat.parameters[layer].grad = self.lane.flat.view(layer)
             self.optimizer.step()
             for layer in layers:
                 self.lane.flat.parameters[layer].grad = None

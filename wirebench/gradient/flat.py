@@ -90,6 +90,10 @@ class Bucket:
         return (self.model or self.layers)[-1].stop
 
 
+Form = tuple[torch.Size, tuple[int, ...]]
+"""Shape and strides of a layer."""
+
+
 class FlatGradient:
     """The flat gradient of one model, in the given order of its parameters.
 
@@ -104,12 +108,14 @@ class FlatGradient:
         self.parameters = [named[name] for name in order]
         check_alike(named)
         self.layers = _lay_out(order, self.parameters)
+        self._forms = [_form(parameter) for parameter in self.parameters]
         like = self.parameters[0]
         self._given = torch.zeros(self.layers[-1].stop, dtype=like.dtype, device=like.device)
         # What exchanges write does not count as a change by the loop: `.data` has a version counter of its own.
         self.grad = self._given.data
         self.gaps = [slice(a.stop, b.start) for a, b in pairwise(self.layers) if a.stop < b.start]
         self.views = self.views_of(self._given)
+        self._addresses = [view.data_ptr() for view in self.views]
         self._weights: Tensor | None = None
 
     @property
@@ -117,14 +123,22 @@ class FlatGradient:
         """Elements of its layers: as many as `grad` has, without those in gaps."""
         return sum(layer.numel for layer in self.layers)
 
-    @property
-    def version(self) -> int:
-        """Grows with each change in place of a parameter's `.grad` by others than exchanges."""
-        return self._given._version
+    def holds(self, position: int, grad: Tensor) -> bool:
+        """Whether a parameter's gradient is the view of its layer.
+
+        It is not where the view's values were put elsewhere, as `grad.data = ...` and `module.to` do.
+        """
+        return grad is self.views[position] and grad.data_ptr() == self._addresses[position]
+
+    def view(self, position: int) -> Tensor:
+        """The view of a layer, a new one where the values of the one before were put elsewhere."""
+        if self.views[position].data_ptr() != self._addresses[position]:
+            self.views[position] = _view(self._given, self.layers[position], self._forms[position])
+        return self.views[position]
 
     def views_of(self, vector: Tensor, layers: slice = slice(None)) -> list[Tensor]:
         """Of a vector as long as `grad`, the slices of these layers, each shaped as its parameter."""
-        chosen = zip(self.layers[layers], self.parameters[layers], strict=True)
+        chosen = zip(self.layers[layers], self._forms[layers], strict=True)
         return [_view(vector, *each) for each in chosen]
 
     @torch.no_grad()
@@ -205,7 +219,7 @@ def fill(parameters: Sequence[nn.Parameter], flat: Tensor) -> None:
             f"on {ALIGNED_BYTES}-byte boundaries, on a CPU they do not"
         )
     for layer, parameter in zip(layers, parameters, strict=True):
-        parameter.copy_(_view(flat, layer, parameter))
+        parameter.copy_(_view(flat, layer, _form(parameter)))
 
 
 def check_alike(named: Mapping[str, nn.Parameter]) -> None:
@@ -259,11 +273,16 @@ def _step_of(parameters: Sequence[nn.Parameter]) -> int:
     return ALIGNED_BYTES // parameters[0].element_size() if parameters[0].is_cuda else 1
 
 
-def _view(flat: Tensor, layer: Layer, parameter: Tensor) -> Tensor:
-    """The slice of `flat` with the parameter's own shape and, where it is of a memory format, its own strides."""
+def _form(parameter: Tensor) -> Form:
+    """The parameter's own shape and, where it is of a memory format, its own strides; else those of rows."""
     if not parameter.is_contiguous() and not _is_channels_last(parameter):
-        return flat[layer.start : layer.stop].view(parameter.shape)
-    return torch.as_strided(flat, parameter.size(), parameter.stride(), flat.storage_offset() + layer.start)
+        return parameter.size(), torch.empty_like(parameter, memory_format=torch.contiguous_format).stride()
+    return parameter.size(), parameter.stride()
+
+
+def _view(flat: Tensor, layer: Layer, form: Form) -> Tensor:
+    """The slice of `flat` in this form."""
+    return torch.as_strided(flat, *form, flat.storage_offset() + layer.start)
 
 
 def _is_channels_last(tensor: Tensor) -> bool:

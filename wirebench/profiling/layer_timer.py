@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from wirebench.telemetry.timers import timer_for
+from wirebench.utils.hooks import WeakHook
 
 
 class Profile(NamedTuple):
@@ -50,8 +51,7 @@ class _Hook:
         if method is not None:
             method(self._name)
 
-    def __reduce__(self) -> tuple[type["_Hook"], tuple[()]]:
-        return _Hook, ()
+    __reduce__ = WeakHook.__reduce__
 
 
 class LayerTimer:
