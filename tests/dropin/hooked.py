@@ -301,6 +301,7 @@ def what_differs_between_ranks_is_named_on_all_of_them() -> None:
         "compressor.warmup is": {"density": 0.01, "warmup": [0.25] * mine},
         "compressor is 'topk' on rank 0 but 'randomk'": {"name": ["topk", "randomk"][mine]},
         "scaler is 'none' on rank 0 but 'enabled'": {"scaler": scaler},
+        "scaler.scale is 2.0 on rank 0 but 4.0": {"scaler": torch.amp.GradScaler("cpu", init_scale=2.0 * (1 + mine))},
         "seed is 0": {"seed": mine},
         "collective is": {"collective": ["ring", "tree"][mine]},
         "warmup_steps is": {"warmup_steps": mine},

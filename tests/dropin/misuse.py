@@ -1,5 +1,6 @@
 """Wrong uses of a loop of one's own, each one line; `own_loop.py` runs these cases, too."""
 
+import gc
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -117,6 +118,11 @@ def mistakes_are_told() -> None:
         says(words, lambda: wirebench.synchronise(model, compressors.build("none"), schedulers.build(name)))  # noqa: B023
 
 
+def backward_and_wait(model: nn.Module, sync: Sync) -> None:
+    loss_of(model, 2).backward()
+    sync.wait()
+
+
 def what_would_let_ranks_drift_apart_is_refused() -> None:
     """Each on a model that has begun to train, so that the wrong use is the loop's only fault."""
 
@@ -132,7 +138,7 @@ def what_would_let_ranks_drift_apart_is_refused() -> None:
         model[2].bias.requires_grad_(False)
         model, sync = train("none", "wfbp", range(2), model=model)
         change(model)
-        says(words, lambda: (loss_of(model, 2).backward(), sync.wait()))  # noqa: B023
+        says(words, partial(backward_and_wait, model, sync))
         sync.close()
     for steps in (0, 2):
         model, sync = train("none", "wfbp", range(steps))
@@ -177,8 +183,33 @@ def a_state_of_another_schedule_is_refused() -> None:
     sync.close()
 
 
+def a_synchroniser_that_nobody_keeps_is_told() -> None:
+    model = network()
+    wirebench.synchronise(model, compressors.build("none"), schedulers.build("wfbp"))
+    gc.collect()
+    says("what it returned is gone", lambda: loss_of(model, 0).backward())
+    wirebench.synchronise(network(), compressors.build("none"), schedulers.build("wfbp")).close()
+
+
+def averages_serve_each_optimizer_once() -> None:
+    model = network()
+    parts = [torch.optim.SGD(part.parameters(), RATE) for part in (model[:2], model[2:])]  # type: ignore[index]
+    sync = wirebench.synchronise(model, compressors.build("none"), schedulers.build("wfbp"))
+    for step in range(3):
+        model.zero_grad()
+        loss_of(model, step).backward()
+        if step:
+            sync.wait()
+        for part in parts:
+            sync.step(part)
+        says("there is no gradient", lambda: sync.step(parts[0]))
+    sync.close()
+
+
 CASES: list[Callable[[], None]] = [
     mistakes_are_told,
     what_would_let_ranks_drift_apart_is_refused,
     a_state_of_another_schedule_is_refused,
+    a_synchroniser_that_nobody_keeps_is_told,
+    averages_serve_each_optimizer_once,
 ]

@@ -12,7 +12,7 @@ from wirebench.comm.peers import agree_on
 from wirebench.config.plugins import options_of
 from wirebench.errors import UserError
 from wirebench.gradient.conformance import name_of
-from wirebench.gradient.flat import check_alike
+from wirebench.gradient.flat import check_alike, is_channels_last
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -67,16 +67,19 @@ def parts_of(scaler: torch.amp.GradScaler | None, seed: int, warmup_steps: int, 
     """What an exchange is made of, and the options of each part, by name: `compressor`, `compressor.density`."""
     facts: dict[str, Any] = {"seed": seed, "warmup_steps": warmup_steps}
     facts["scaler"] = "none" if scaler is None or not scaler.is_enabled() else "enabled"
+    if scaler is not None and scaler.is_enabled():
+        rule = scaler.get_growth_factor(), scaler.get_backoff_factor(), scaler.get_growth_interval()
+        facts |= {"scaler.scale": scaler.get_scale(), "scaler.rule": list(rule)}
     for kind, part in parts.items():
         facts |= _facts(kind, part)
     return facts
 
 
 def tensors_of(named: Mapping[str, Tensor], kind: str) -> dict[str, Any]:
-    """How many there are of this kind, and what each is: place, shape, dtype, type of device, whether it learns."""
+    """How many there are of this kind, and what each is: place, shape, dtype, device, format, whether it learns."""
     return {f"model's number of {kind}": len(named)} | {
         f"model.{name}": f"{kind[:-1]} {place}, {list(each.shape)}, {str(each.dtype).removeprefix('torch.')}, "
-        f"{each.device.type}{', learns' * each.requires_grad}"
+        f"{each.device.type}{', channels_last' * is_channels_last(each)}{', learns' * each.requires_grad}"
         for place, (name, each) in enumerate(named.items())
     }
 

@@ -44,6 +44,7 @@ from wirebench.gradient.flat import refuse_sparse
 from wirebench.utils.hooks import WeakHook
 
 NAME = "sync"
+LOST = "synchronise: what it returned is gone, and nobody averages gradients; keep it as long as the model trains"
 
 
 def synchronise(
@@ -100,6 +101,8 @@ class Sync:
         self._exchange, self._meter, self._scaler = exchange, exchange.meter, scaler
         self.epoch, self.steps = 0, 0
         self._begun = self._averaged = self._accumulating = self._unfinished = self._closed = False
+        self._stepped: list[Optimizer] | None = None
+        """Optimizers that have stepped with the averages that are there; None where there are none."""
         self._waits: bool | None = None
         """Whether averages are made in `step` or `wait` only, since a rank's first pass had no gradient for some."""
         self._marks: Marks = ()
@@ -112,7 +115,7 @@ class Sync:
         parameters = set(map(id, self._parameters.values()))
         self._unwatch = optimizer_watch.watch(exchange.compressor, scaler, lambda: parameters)
         self._first_hooks = [  # the lane's own come with the first step's end
-            p.register_post_accumulate_grad_hook(WeakHook(self._gradient_comes, name)).remove
+            p.register_post_accumulate_grad_hook(WeakHook(self._gradient_comes, name, lost=LOST)).remove
             for name, p in self._parameters.items()
         ]
         self._watch = StepWatch(
@@ -139,7 +142,9 @@ class Sync:
             raise UserError(
                 "sync.step: this scheduler updates the model itself, by synchronise's optimizer=; pass that"
             )
-        self._average()
+        if self._stepped is None or any(each is optimizer for each in self._stepped):
+            self._average()
+        self._stepped = [*(self._stepped or ()), optimizer]
         self._exchange.hold_rates()
         with self._exchange.driver.stepping():
             if scaler is None:
@@ -152,6 +157,7 @@ class Sync:
         if self._exchange.mode in UPDATES_ITSELF:
             raise UserError("sync.wait: this scheduler updates the model itself; use sync.step(optimizer)")
         self._average()
+        self._stepped = []
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -298,7 +304,7 @@ class Sync:
         self._model.check()
         self._exchange.place(self._pending)
         self._exchange.begin_step(self.steps, self.epoch)
-        self._begun, self._averaged, self._marks = True, False, ()
+        self._begun, self._averaged, self._marks, self._stepped = True, False, (), None
         self._meter.run()
 
     def _end_step(self) -> None:

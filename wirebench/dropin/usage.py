@@ -3,6 +3,7 @@
 import functools
 import inspect
 import sys
+import weakref
 from collections.abc import Callable, Collection, Mapping
 from operator import attrgetter
 from types import ModuleType
@@ -108,7 +109,7 @@ def _refuse_model(model: nn.Module) -> None:
     if fsdp is not None and any(isinstance(each, fsdp.FullyShardedDataParallel) for each in model.modules()):
         raise UserError("model: FullyShardedDataParallel shards it; averages are of whole gradients, as DDP has them")
     for name, parameter in model.named_parameters():
-        if parameter in _held:
+        if (watch := _held.get(parameter)) is not None and watch() is not None:
             raise UserError(f"model: {name} is in another synchronise already; close() that one first")
 
 
@@ -172,7 +173,7 @@ class ModelWatch:
         self._registered = False
         for parameter in self._named.values():
             if parameter.requires_grad:
-                _held[parameter] = True
+                _held[parameter] = weakref.ref(self)
         hooks = [
             modules.register_module_parameter_registration_hook(WeakHook(self._note)),
             modules.register_module_module_registration_hook(WeakHook(self._note)),

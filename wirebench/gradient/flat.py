@@ -150,8 +150,11 @@ class FlatGradient:
 
     @torch.no_grad()
     def set_weights(self, vector: Tensor) -> None:
-        """Give the parameters the values of a vector as long as `grad`."""
-        copy_each(self.parameters, self.views_of(vector))
+        """Give the parameters the values of a vector as long as `grad`.
+
+        By `.data`, which autograd does not see: an evaluation in mid-step gives them back before the backward pass.
+        """
+        copy_each([parameter.data for parameter in self.parameters], self.views_of(vector))
 
     def bucket(self, index: int, layers: range) -> Bucket:
         """The bucket of the contiguous layers `layers` (positions in backward order), without weights."""
@@ -275,7 +278,7 @@ def _step_of(parameters: Sequence[nn.Parameter]) -> int:
 
 def _form(parameter: Tensor) -> Form:
     """The parameter's own shape and, where it is of a memory format, its own strides; else those of rows."""
-    if not parameter.is_contiguous() and not _is_channels_last(parameter):
+    if not parameter.is_contiguous() and not is_channels_last(parameter):
         return parameter.size(), torch.empty_like(parameter, memory_format=torch.contiguous_format).stride()
     return parameter.size(), parameter.stride()
 
@@ -285,7 +288,7 @@ def _view(flat: Tensor, layer: Layer, form: Form) -> Tensor:
     return torch.as_strided(flat, *form, flat.storage_offset() + layer.start)
 
 
-def _is_channels_last(tensor: Tensor) -> bool:
+def is_channels_last(tensor: Tensor) -> bool:
     """Dense, with channels innermost: a first dimension of rows all the same."""
     formats = {4: torch.channels_last, 5: torch.channels_last_3d}
     return tensor.dim() in formats and tensor.is_contiguous(memory_format=formats[tensor.dim()])

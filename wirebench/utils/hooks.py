@@ -7,17 +7,20 @@ from typing import Any
 
 import torch
 
+from wirebench.errors import UserError
+
 
 class WeakHook:
     """Calls a bound method, which it holds weakly, as a hook of a module or of an optimizer.
 
     method     called with `arguments`, then with what the module gives its hook; what it returns is ignored
+    lost       what is wrong where the method's object is gone: UserError; "" where that is no matter
     A copy or a pickle of the model has a hook of the standard library in its place that does nothing. torch.compile
     leaves it out of what it compiles: the model is one graph, and its passes are seen by their gradients alone.
     """
 
-    def __init__(self, method: Callable[..., object], *arguments: object) -> None:
-        self._method, self._arguments = weakref.WeakMethod(method), arguments
+    def __init__(self, method: Callable[..., object], *arguments: object, lost: str = "") -> None:
+        self._method, self._arguments, self._lost = weakref.WeakMethod(method), arguments, lost
 
     def __call__(self, *given: Any) -> None:
         """The module's call."""
@@ -32,6 +35,8 @@ class WeakHook:
         method = self._method()
         if method is not None:
             method(*self._arguments, *given)
+        elif self._lost:
+            raise UserError(self._lost)
 
 
 class NeededHook(WeakHook):
