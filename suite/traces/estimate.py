@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from suite.traces import inputs
 from suite.traces.inputs import CLASSES, IMAGE_SIZE, NOT_TRAINED, Inputs
@@ -55,10 +56,16 @@ def estimate(
         model = _built(model_name, options, given, mode)
         if isinstance(model, Paced):
             raise UserError("--model: it computes nothing that could be estimated")
+        if not any(parameter.requires_grad for parameter in model.parameters()):
+            raise UserError(f"--model: {model_name!r} has no parameter that learns")
         try:
             forward, backward = _step(model, Roofline(gpu, precision), given)
         except UserError:
             raise
+        except _reads_numbers() as error:
+            raise UserError(
+                f"--model: {model_name!r} reads a number in its forward pass ({error}), and an estimate computes none"
+            ) from error
         except NOT_TRAINED as error:
             raise given.refused(model_name, error) from error
     parameters = dict(model.named_parameters())
@@ -131,15 +138,22 @@ def _built(name: str, options: dict[str, Any], given: Inputs, mode: "FakeTensorM
     try:
         with warnings.catch_warnings(action="ignore"):  # a copy of what has no numbers warns of its pointer
             model = given.model(name, options)
+        _refuse_lazy(model)
         if all(getattr(tensor, "fake_mode", mode) is mode for tensor in (*model.parameters(), *model.buffers())):
             return model
+    except UserError:
+        raise
     except Exception as error:
         failed = error
     with _disable_current_modes():
         try:
             model = given.model(name, options)
-        except Exception as error:
-            raise failed or error from None  # it cannot be built either way
+        except UserError:
+            raise
+        except Exception as error:  # it cannot be built either way
+            failed = failed or error
+            raise UserError(f"--model: {name!r} cannot be built: {type(failed).__name__}: {failed}") from failed
+    _refuse_lazy(model)
     made: dict[int, torch.Tensor] = {}
     for module in model.modules():
         for kept in (module._parameters, module._buffers):
@@ -149,6 +163,19 @@ def _built(name: str, options: dict[str, Any], given: Inputs, mode: "FakeTensorM
                         made[id(tensor)] = mode.from_tensor(tensor)
                     kept[key] = made[id(tensor)]  # type: ignore[assignment]
     return model
+
+
+def _reads_numbers() -> tuple[type[Exception], ...]:
+    """What a tensor without data raises where its values are asked for."""
+    from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+    return DataDependentOutputException, DynamicOutputShapeException
+
+
+def _refuse_lazy(model: nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, UninitializedParameter):
+            raise UserError(f"--model: {name} has no shape yet; a lazy module gets one in a first forward pass")
 
 
 def _step(model: nn.Module, roofline: Roofline, given: Inputs) -> tuple[dict[str, float], dict[str, float]]:

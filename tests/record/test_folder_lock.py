@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -101,16 +102,29 @@ def test_of_runs_that_find_a_stale_file_one_takes_over(tmp_path: Path) -> None:
         (lambda me: replace(me, pid=os.getppid(), began=folder_lock.began(os.getppid()), job="a"), 0, True),
         (lambda me: replace(me, machine="another", host="far"), 5, True),
         (lambda me: replace(me, machine="another", host="far"), 130, False),
+        (lambda me: replace(me, machine="another", host="far"), -1e7, False),
         (lambda me: replace(me, machine="another", host="far", job="a"), 5, False),
         (lambda me: replace(me, machine="another", host="far", job="b"), 5, True),
     ],
-    ids=["pid-reused", "dead", "itself", "alive", "job-alive", "far", "far-silent", "far-same-job", "far-other-job"],
+    ids=[
+        "pid-reused",
+        "dead",
+        "itself",
+        "alive",
+        "job-alive",
+        "far",
+        "far-silent",
+        "far-from-the-future",
+        "far-same-job",
+        "far-other-job",
+    ],
 )
 @pytest.mark.parametrize("bare", [False, True], ids=["", "no-flock-no-links"])
 def test_who_is_gone_holds_nothing(
     change: Change, age: float, refused: bool, bare: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_lock, "TURN_SECONDS", 0.1)
+    monkeypatch.setattr(folder_lock, "BEAT_SECONDS", 0.1)
     if bare:
         for module, name in ((fcntl, "flock"), (os, "link")):
             monkeypatch.setattr(module, name, _unsupported)
@@ -134,7 +148,7 @@ def test_who_is_gone_holds_nothing(
 def test_a_file_that_names_nobody_counts_by_its_age(content: str, tmp_path: Path) -> None:
     path = tmp_path / NAME
     path.write_text(content)
-    with pytest.raises(UserError, match=f"is in use by another run: whoever wrote {path}, . s ago last; .*remove"):
+    with pytest.raises(UserError, match=f"is in use by another run: whoever wrote {path}, .* s ago last; .*remove"):
         FolderLock(tmp_path)
     os.utime(path, times=(1.0, 1.0))
     FolderLock(tmp_path).release()
@@ -202,3 +216,17 @@ def _wait(condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+def test_a_lock_from_the_future_that_is_touched_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a machine whose clock is ahead."""
+    path = left_by(tmp_path, lambda me: replace(me, machine="another", host="far"), -1e7)
+    looked = itertools.count()
+    monkeypatch.setattr(folder_lock.time, "sleep", lambda _: os.utime(path, (4e9, 4e9 + next(looked))))
+    with pytest.raises(UserError, match="is in use by another run: process"):
+        FolderLock(tmp_path)
+
+
+def test_a_name_that_is_no_path_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"^output.dir: 'a\\x00b' is no path"):
+        FolderLock(Path("a\0b"))

@@ -87,6 +87,29 @@ class Normalises(Mine):
     def __init__(self, num_classes, image_shape):
         super().__init__(num_classes, image_shape)
         self.first = nn.Sequential(self.first, nn.BatchNorm1d(5))
+
+
+class LearnsNothing(Mine):
+    def __init__(self, num_classes, image_shape):
+        super().__init__(num_classes, image_shape)
+        self.requires_grad_(False)
+
+
+class Lazy(Mine):
+    def __init__(self, num_classes, image_shape):
+        super().__init__(num_classes, image_shape)
+        self.first = nn.LazyLinear(5)
+
+
+class Decides(Mine):
+    def forward(self, images):
+        hidden = self.first(images.flatten(1))
+        return self.second(-hidden if hidden.sum() > 0 else hidden)
+
+
+class Breaks(nn.Module):
+    def __init__(self, num_classes, image_shape):
+        raise KeyError("nothing")
 '''
 
 
@@ -294,6 +317,21 @@ def test_mistakes_get_one_line(changed, words, capsys):
     assert main(["--model", "toy", "--gpu", "k80", "--batch", "2", "--image-size", "8", *changed]) == 2
     told = capsys.readouterr().err
     assert told.startswith(f"wirebench trace estimate: {words}") and told.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("LearnsNothing", "'estimated.odd.LearnsNothing' has no parameter that learns"),
+        ("Lazy", "first.weight has no shape yet"),
+        ("Decides", "'estimated.odd.Decides' reads a number in its forward pass"),
+        ("Breaks", "'estimated.odd.Breaks' cannot be built: KeyError: 'nothing'"),
+    ],
+)
+def test_a_model_that_cannot_be_estimated_is_named_with_the_cause(name, words, mine, capsys):
+    assert main(["--model", f"estimated.odd.{name}", "--gpu", "k80", "--batch", "2", "--image-size", "8"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"wirebench trace estimate: --model: {words}") and told.count("\n") == 1
 
 
 def test_a_language_model_takes_sequences_of_its_context(capsys):
