@@ -5,6 +5,7 @@ A loop gets a side, ours or DDP's, whose `update` is all that differs between th
 """
 
 import copy
+import functools
 import io
 import os
 import pickle
@@ -465,12 +466,17 @@ class Recomputed(Net):
         return self.head(x)
 
 
+def _clipped(parameters: list[nn.Parameter], step: int) -> None:
+    nn.utils.clip_grad_norm_(parameters, 0.1)
+
+
 def recomputed(make: Make) -> list[nn.Module]:
     models = []
     for Recomputed.reentrant in (False, True):
         torch.manual_seed(0)
         side = make(Recomputed())
-        models += train(side, lambda _, side=side: nn.utils.clip_grad_norm_(side.model.parameters(), 0.1))
+        parameters = list(side.model.parameters())
+        models += train(side, functools.partial(_clipped, parameters))
     return models
 
 
