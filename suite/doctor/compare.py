@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from suite.doctor.answers import FACTS
 from suite.doctor.wire import Timed
 from wirebench.topology.rates import show_rate
 
@@ -82,6 +83,9 @@ def lacking(facts: Mapping[str, Facts], config: str | None, interface: str | Non
     """Hosts that lack what a run needs, whatever the others have."""
     found = []
     for host, known in facts.items():
+        if missing := [name for name in FACTS if name not in known]:
+            mend = "another version of Wirebench answers there: bring it to the same commit"
+            found.append(Finding(host, f"facts: it does not say {', '.join(missing)}", mend))
         if config and known.get("config") is None:
             found.append(Finding(host, f"config: {config} is not there", "copy it there"))
         if interface and known.get("address") is None:
@@ -96,6 +100,8 @@ def lacking(facts: Mapping[str, Facts], config: str | None, interface: str | Non
 
 def clocks(ahead: Mapping[str, float]) -> list[Finding]:
     """Clocks that are off, against the middle one of all; `ahead`: seconds by which each is ahead of ours."""
+    if not ahead:
+        return []
     middle = sorted(ahead.values())[(len(ahead) - 1) // 2]
     return [
         Finding(
@@ -137,7 +143,9 @@ def slow(ways: Mapping[Way, Timed], nominal: float | None) -> list[Finding]:
     found = []
     for (here, there), timed in ways.items():
         rate = timed.bytes_per_second * 8
-        if nominal is not None and rate < OF_NOMINAL * nominal:
+        if not rate:
+            reason = "nothing came through in time"
+        elif nominal is not None and rate < OF_NOMINAL * nominal:
             reason = f"{show_rate(nominal)} is asked for"
         elif rate < SLOW_SHARE * best:
             reason = f"the fastest link carries {_rate(best)}"

@@ -14,8 +14,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from suite.doctor.answers import odd
 from wirebench.errors import UserError
 from wirebench.telemetry.environment import ROOT
+from wirebench.utils.parsing import json_of
 
 SSH = "ssh -o BatchMode=yes -o ConnectTimeout=10"
 PATIENCE = 90.0
@@ -29,10 +31,6 @@ PROGRAM = (
     "runpy.run_module('suite.doctor.agent', run_name='__main__')"
 )
 """Starts the agent with any Python, of which an old one could not read it; in one line, as csh wants it."""
-KINDS: dict[str, type | tuple[type, ...]] = {
-    "facts": dict, "clock": (int, float), "resolve": str, "listen": int, "measure": dict,
-}  # fmt: skip
-"""What answers are made of."""
 
 
 class Unreachable(Exception):
@@ -87,10 +85,11 @@ class Host:
         finally:
             watch.cancel()
         if "error" in told:
-            raise OSError(told["error"])
-        if not isinstance(told.get("answer"), KINDS[what]):
-            raise Unreachable("another version of Wirebench answers there")
-        return told["answer"]
+            raise OSError(_last_line(told["error"]))
+        answer = told.get("answer")
+        if strange := odd(what, answer):
+            raise Unreachable(f"another version of Wirebench answers there ({strange})")
+        return answer
 
     def _answer(self) -> dict[str, Any]:
         """The next answer to this question; lines without the mark are what a login shell prints, and skipped."""
@@ -102,11 +101,13 @@ class Host:
                 self._noise = line if line.strip() else self._noise
                 continue
             try:
-                told = json.loads(text)
+                told = json_of(text)
             except ValueError:
                 raise Unreachable("its answer is cut off") from None
+            if not isinstance(told, dict):
+                raise Unreachable("another version of Wirebench answers there")
             if told.get("number") == self._number:  # else it is one that was given twice
-                return dict(told)
+                return told
         raise Unreachable(self._last_words())
 
     def _give_up(self) -> None:
@@ -158,3 +159,9 @@ def _printable(line: bytes) -> str:
     """A line that somebody else's program printed, as far as a terminal may see it."""
     text = line[-300:].decode(errors="replace")
     return "".join(each if each.isprintable() else " " for each in text).strip()
+
+
+def _last_line(error: Any) -> str:
+    """Of an error's text, which says what went wrong there: that is one line here, whatever somebody has written."""
+    lines = [line for line in map(_printable, str(error).encode(errors="replace").splitlines()) if line]
+    return lines[-1] if lines else "an error without words"

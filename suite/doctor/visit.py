@@ -106,7 +106,7 @@ def _time_links(
                 return
             else:
                 if port == 0:
-                    seen.ways[way] = Timed(**timed)
+                    seen.ways[way] = Timed(timed["round_trip"], timed["bytes_per_second"])
 
 
 def _listen(host: Host, port: int, seen: Seen) -> int | None:

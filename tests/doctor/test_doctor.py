@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from suite.doctor import compare, hosts, visit, wire
+from suite.doctor import agent, answers, compare, hosts, visit, wire
 from suite.doctor.compare import Finding
 from suite.doctor.hosts import Host, Unreachable, parse_hosts
 from suite.doctor.wire import Timed
@@ -182,7 +182,14 @@ print({said!r}.replace("MARK", sys.argv[-1]), end="", flush=True)
         ('MARK {"number": 1, "answ', "its answer is cut off"),
         ('MARK {"number": 1, "answer": "noon"}\n', "another version of Wirebench answers there"),
         ('MARK {"number": 1, "answer": 7}\n' * 2, 7),
+        ("MARK [1]\n", "another version of Wirebench answers there"),
+        ("MARK 5\n", "another version of Wirebench answers there"),
+        (f"MARK {'[' * 100_000}\n", "its answer is cut off"),
+        (f'MARK {{"number": 1, "answer": {"9" * 400}}}\n', r"another version of Wirebench answers there \(clock\)"),
+        ('MARK {"number": 1, "answer": NaN}\n', r"another version of Wirebench answers there \(clock\)"),
+        ('MARK {"number": 1, "answer": true}\n', r"another version of Wirebench answers there \(clock\)"),
     ],
+    ids=lambda value: str(value)[:40],
 )
 def test_an_answer_that_is_cut_off_or_another_kind_or_comes_twice(
     said: str, answer: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -200,9 +207,64 @@ def test_an_answer_that_is_cut_off_or_another_kind_or_comes_twice(
     host.close()
 
 
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        ("a\nb\x1b[2J red\n\n" * 50, "b [2J red"),
+        ("\ud800 \n", "?"),
+        ("", "an error without words"),
+        (["x"], "['x']"),
+    ],
+)
+def test_an_agents_error_is_one_line(error: object, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = f"MARK {json.dumps({'number': 1, 'error': error})}\n"
+    (tmp_path / "fake_agent.py").write_text(FAKE.format(said=said))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    host = odd_host(monkeypatch, {"command": {"suite.doctor.agent": "fake_agent"}})
+    with pytest.raises(OSError) as told:
+        host.ask("facts")
+    assert str(told.value) == line
+    host.close()
+
+
+def test_an_agents_own_answers_are_not_odd() -> None:
+    found = agent.answer({"ask": "facts", "config": "configs/smoke.toml", "interface": "lo"})
+    assert answers.odd("facts", found) is None and answers.FACTS.keys() <= found.keys()
+    assert answers.odd("clock", agent.answer({"ask": "clock"})) is None
+    port = agent.answer({"ask": "listen", "port": 0})
+    measured = agent.answer({"ask": "measure", "address": "127.0.0.1", "port": port, "seconds": 0.1})
+    assert answers.odd("listen", port) is None and answers.odd("measure", measured) is None
+
+
+@pytest.mark.parametrize(
+    ("what", "answer", "where"),
+    [
+        ("facts", [], "facts"),
+        ("facts", {"free_gb": "lots"}, "facts: free_gb"),
+        ("facts", {"free_gb": float("inf")}, "facts: free_gb"),
+        ("facts", {"interfaces": 5}, "facts: interfaces"),
+        ("facts", {"gpus": ["a", 1]}, "facts: gpus"),
+        ("facts", {"torch": ["a"]}, "facts: torch"),
+        ("facts", {"torch": "2\x1b[2J"}, "facts: torch"),
+        ("facts", {"dirty": None}, "facts: dirty"),
+        ("resolve", "\x1b[2J", "resolve"),
+        ("listen", 65536, "listen"),
+        ("listen", True, "listen"),
+        ("measure", {"rate": 3}, "measure: round_trip"),
+        ("measure", {"round_trip": 1.0, "bytes_per_second": float("nan")}, "measure: bytes_per_second"),
+        ("measure", {"round_trip": 1.0, "bytes_per_second": 1, "more": ""}, None),
+    ],
+)
+def test_an_answer_of_another_shape_is_named_by_its_field(what: str, answer: Any, where: str | None) -> None:
+    assert answers.odd(what, answer) == where
+
+
 def test_facts_of_another_version_are_compared_as_far_as_they_go() -> None:
     known = {"h1": facts(), "h2": {}}
     assert compare.differing(known, "/w") and compare.lacking(known, "a.toml", "eth0")
+    # Hosts that all say nothing are alike, and not well.
+    found = compare.lacking({"h1": {}, "h2": {}}, None, None)
+    assert [each.what.split(",")[0] for each in found] == ["facts: it does not say commit"] * 2
 
 
 @pytest.mark.parametrize(
@@ -268,7 +330,7 @@ def test_what_all_hosts_lack_is_found_too(changes: dict[str, Any], what: str) ->
 def test_clocks_are_held_against_the_middle_one() -> None:
     assert [each.host for each in compare.clocks({"h1": 9.9, "h2": 0.1, "h3": 0.0})] == ["h1"]
     assert [each.what for each in compare.clocks({"h1": 0.0, "h2": 0.2, "h3": -30.0})] == ["clock: 30.0 s behind"]
-    assert compare.clocks({"h1": 0.4, "h2": -0.4}) == []
+    assert compare.clocks({"h1": 0.4, "h2": -0.4}) == compare.clocks({}) == []
 
 
 def test_links_are_held_against_the_fastest_and_against_what_they_should_carry() -> None:
@@ -278,6 +340,8 @@ def test_links_are_held_against_the_fastest_and_against_what_they_should_carry()
     assert [each.host for each in compare.slow(ways, 10e9)] == ["h1", "h2", "h3"]
     assert [each.host for each in compare.slow(ways, 1e9)] == ["h2"]
     assert compare.slow({}, 1e9) == []
+    nothing = dict.fromkeys([("h1", "h2"), ("h2", "h1")], Timed(0.0, 0.0))
+    assert ["nothing came through" in each.what for each in compare.slow(nothing, None)] == [True, True]
 
 
 def test_a_connection_is_timed() -> None:
