@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import wirebench
-from wirebench.telemetry import environment
+from wirebench.telemetry import environment, secrets
 
 
 def capture():
@@ -67,7 +67,7 @@ def test_keeps_settings_and_leaves_secrets_out(monkeypatch):
         ("tool --token --verbose", None),
         ("env AWS_SECRET_ACCESS_KEY=a,b/c+d python train.py", "env AWS_SECRET_ACCESS_KEY=... python train.py"),
         ("srun --export=ALL,WANDB_API_KEY=a,b,X=1 true", "srun --export=ALL,WANDB_API_KEY=...,X=1 true"),
-        ("curl -H 'authorization: bearer abc.def'", "curl -H 'authorization: bearer ...'"),
+        ("curl -H 'authorization: bearer abc.def'", "curl -H 'authorization: ...'"),
         ("git clone https://ghp_0123456789abcdefghij@github.com/a/b", "git clone https://...@github.com/a/b"),
         ("git push https://u:p@ss@host/x@y", "git push https://...@host/x@y"),
         ("tool AKIAIOSFODNN7EXAMPLE hf_abcdefghijklmnopqrst", "tool ... ..."),
@@ -127,3 +127,37 @@ def test_a_run_does_not_import_what_takes_seconds():
         "environment.capture(torch.device('cpu')); sys.exit(bool({'horovod', 'torch._dynamo'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=environment.ROOT, timeout=120).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("postgres://u:hunter2/w@host/db", "postgres://...@host/db"),
+        ("s3://AKIA:hunter9/x@b", "s3://...@b"),
+        ('{"password": "hunter3", "level": 3}', '{"password": ..., "level": 3}'),
+        ("password: hunter4", "password: ..."),
+        ("X-Api-Key: hunter5", "X-Api-Key: ..."),
+        ("--level 2 --password hunter6", "--level 2 --password ..."),
+        ("user:hunter7@proxy:80", "...@proxy:80"),
+        ("mysql -phunter10 -h host", "mysql -p... -h host"),
+        ("npm_0123456789abcdefghijABCDEFGHIJ", "..."),
+        ("https://hooks.slack.com/services/T0/B0/hunter11", "https://hooks.slack.com/..."),
+        ("AccountKey=hunter12==;EndpointSuffix=x", "AccountKey=...;EndpointSuffix=x"),
+        ("image:tag@sha256:abc", None), ("git@github.com:owner/repo.git", None), ("a:1,b:2", None),
+        ("tcp://10.0.0.1:29500/x@y", None), ("compressor=topk:density=0.01", None),
+    ],
+)  # fmt: skip
+def test_secrets_of_any_look_are_left_out_of_values(text: str, kept: str | None) -> None:
+    assert secrets.without_secrets(text) == (text if kept is None else kept)
+
+
+@pytest.mark.parametrize("name", ["KMP_DBPASS", "MKL_DBPASS", "OMP_PASSCODE", "NCCL_PASSWD"])
+def test_names_that_end_as_passwords_do(name: str) -> None:
+    assert secrets.is_secret(name) and not secrets.is_secret("KMP_AFFINITY")
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("part", ["a", " ", "eyJ", "a:", "//", "a=b,", '"', "-p ", "a@", "--a ", "pw:", "mysql -p"])
+def test_a_long_text_is_read_once(part: str) -> None:
+    """128 KiB, the longest argument: minutes, if a part of it were read again and again."""
+    secrets.without_secrets(part * (131_072 // len(part)))
