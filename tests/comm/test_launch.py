@@ -46,6 +46,7 @@ BOTH, ALONE = ("torch", "horovod"), Launch("", ("local",), 0, 1, 0, 1, 1)
         ({"PMIX_RANK": "1"}, Launch("a PMIx launcher", (), 1, 0, 0, 1, 1)),
         (BARE_SLURM, Launch("srun", BOTH, 3, 4, 0, 1, 1)),
         (STEP, Launch("srun", BOTH, 3, 4, 1, 2, 2)),
+        ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2(x99999999999)"}, Launch("srun", BOTH, 3, 4, 1, 2, 2)),
         ({**STEP, "PMI_RANK": "3", "PMI_SIZE": "4", "PMIX_RANK": "3"}, Launch("srun", BOTH, 3, 4, 1, 2, 2)),
         (BATCH_SHELL, ALONE),
         (SHELL_IN_STEP, Launch("srun", ("local", *BOTH), 0, 1, 0, 2, 2)),

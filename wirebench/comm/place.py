@@ -171,8 +171,11 @@ def _tasks_on_this_node(environment: Environment, launcher: str, size: int) -> i
     """From "2(x3),1": three nodes with two tasks each, then one with one. Flux says how many nodes have all tasks."""
     if launcher == "flux":
         return -(-size // (number(environment, "FLUX_JOB_NNODES", 1, size, f" (FLUX_JOB_SIZE is {size})") or size))
-    counts: list[int] = []
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "")):
-        counts += [int(count)] * int(times or 1)
-    node = number(environment, "SLURM_NODEID", 0, MOST) if launcher == "srun" else 0
-    return counts[node] if launcher == "srun" and node < len(counts) else 1
+    if launcher != "srun":
+        return 1
+    name, node, nodes = "SLURM_STEP_TASKS_PER_NODE", number(environment, "SLURM_NODEID", 0, MOST), 0
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get(name, "")):
+        nodes += int(times or 1)
+        if node < nodes:
+            return int(count)
+    return 1
