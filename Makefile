@@ -68,7 +68,7 @@ define pytest
 	test -z "$$failed" || { echo "make $@: failed:$$failed" >&2; exit 1; }
 endef
 
-test: setup ## lint, and all tests that protect a change (about 10 min)
+test: setup ## lint, and all tests that protect a change (about 7 min)
 	$(call pytest, and not slow)
 
 test-all: setup ## lint, and every test, also those marked slow, with more random examples (about 50 min)
