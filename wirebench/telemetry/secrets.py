@@ -19,13 +19,16 @@ _NO_PASSWORD = {"BYPASS", "COMPASS"}
 _WITHIN = ("CREDENTIAL", "PASSCODE", "PASSPHRASE", "PASSWD", "PASSWORD", "SECRET")
 _VARIABLE_WITHIN = (*_WITHIN, "KEY", "TOKEN")
 """In the names of environment variables, which are written in capitals."""
-_LOOKS = re.compile(
+_PORT = r"\d{1,5}(?:[/\s]|$)"
+_URLS_USER = re.compile(
     # https://user:password@host, also where the password has a / or a space; host:80/a@b has none.
-    r"(?<=//)[^/\s]+(?=@)"
-    r"|(?<=//)[^/\s@:]*+:(?!\d{1,5}(?:[/\s]|$))[^@]{1,256}(?:@[^\s@]*)*(?=@)"
-    # Without a scheme; image:tag@sha256:... has none, either.
-    r"|(?<![^\s\"'=,;&?])[\w.+%-]++:(?!/|\d{1,5}(?:[/\s]|$))\S{1,256}(?=@(?!sha256:))"
-    r"|(?<=\bbearer )\s{0,8}\S+|(?<=\bbasic )\s{0,8}[A-Za-z0-9+/=_-]{8,}"
+    rf"(?<=//)(?:[^/\s]+(?=@)|[^/\s@:[]*+:(?!{_PORT})[^@]*+(?:@[^\s@]*)*(?=@))"
+)
+_USER = re.compile(rf"(?<![^\s\"'=,;&?])[\w.+%-]++:(?!/|{_PORT})[^@]*+(?:@[^@]*)*(?=@)")
+"""user:password@host, without a scheme."""
+_WORD_WITH_USER = re.compile(r"(?<!\S)[^\s@]++@\S*+")
+_LOOKS = re.compile(
+    r"(?<=\bbearer )\s{0,8}\S+|(?<=\bbasic )\s{0,8}[A-Za-z0-9+/=_-]{8,}"
     r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"  # Amazon
     # Services' own prefixes.
     r"|\b(?:gh[opsur]_|github_pat_|glpat-|hf_|xox[abeprs][.-]|sk-|[prs]k_(?:live|test)_|dop_v1_|AIza)[\w-]{16,}"
@@ -78,7 +81,23 @@ def without_secrets(text: str) -> str:
             found.append(HIDDEN)
             place = end
     text = "".join([*found, text[place:]])
-    return _LOOKS.sub(HIDDEN, _GLUED.sub(f"-p{HIDDEN}", text) if client else text)
+    return _LOOKS.sub(HIDDEN, _without_users(_GLUED.sub(f"-p{HIDDEN}", text) if client else text))
+
+
+def _without_users(text: str) -> str:
+    """The text without what stands before the @ of an address.
+
+    Looked for up to the last @ only: then each that is begun is found, and none is read twice.
+    """
+    head, at, rest = text.rpartition("@")
+    text = _URLS_USER.sub(HIDDEN, f"{head}{at}") + rest
+    return _WORD_WITH_USER.sub(lambda word: _without_user(word[0]), text)
+
+
+def _without_user(word: str) -> str:
+    head, at, rest = word.rpartition("@")
+    # image:tag@sha256:... has no user.
+    return word if rest.startswith("sha256:") else _USER.sub(HIDDEN, f"{head}{at}") + rest
 
 
 def _is_named(name: str, value: str, client: bool) -> bool:
