@@ -165,8 +165,9 @@ def test_names_that_end_as_passwords_do(name: str) -> None:
 
 
 @pytest.mark.timeout(30)
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
-    "part", ["a", " ", "eyJ", "a:", "//", "a=b,", '"', "-p ", "a@", "--a ", "pw:", "mysql -p", "//a:", "1:", "a= "]
+    "part", ["a:", "a", " ", "eyJ", "//", "a=b,", '"', "-p ", "a@", "--a ", "pw:", "mysql -p", "//a:", "1:", "a= "]
 )
 def test_a_long_text_is_read_once(part: str) -> None:
     """128 KiB, the longest argument: minutes, if a part of it were read again and again."""
