@@ -23,7 +23,10 @@ STEP = {
 }  # fmt: skip
 PALS = {"PALS_RANKID": "3", "PMI_SIZE": "4", "PALS_LOCAL_RANKID": "1", "PALS_LOCAL_SIZE": "2", "PMI_RANK": "3"}
 FLUX = {"FLUX_TASK_RANK": "3", "FLUX_JOB_SIZE": "4", "FLUX_TASK_LOCAL_ID": "1", "FLUX_JOB_NNODES": "2"}
-SHELL_IN_STEP = {**STEP, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
+SHELL_IN_STEP = {
+    **STEP, "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0", "SLURM_LOCALID": "0",
+    "SLURM_STEP_TASKS_PER_NODE": "1",
+}  # fmt: skip
 BOTH, ALONE = ("torch", "horovod"), Launch("", ("local",), 0, 1, 0, 1, 1)
 
 
@@ -34,9 +37,10 @@ BOTH, ALONE = ("torch", "horovod"), Launch("", ("local",), 0, 1, 0, 1, 1)
         (HOROVOD, Launch("horovodrun", ("horovod",), 3, 4, 1, 2, 2)),
         (TORCHRUN, Launch("torchrun", ("torch",), 3, 4, 1, 2, 2)),
         ({**HOROVOD, **TORCHRUN}, Launch("horovodrun", ("horovod",), 3, 4, 1, 2, 2)),
-        ({"RANK": "3"}, ALONE),
-        ({"HOROVOD_RANK": "0"}, ALONE),
-        ({"WORLD_SIZE": "4", "HOROVOD_FUSION_THRESHOLD": "0"}, ALONE),
+        ({"HOROVOD_FUSION_THRESHOLD": "0", "RANK": ""}, ALONE),
+        ({"WORLD_SIZE": "1"}, ALONE),
+        ({"SLURM_PROCID": "0", "SLURM_JOB_ID": "812"}, ALONE),
+        ({"SLURM_NTASKS": "4", "SLURM_JOB_ID": "812"}, ALONE),
         ({"RANK": "1", "WORLD_SIZE": "2"}, Launch("torchrun", ("torch",), 1, 2, 0, 1, 1)),
         ({**TORCHRUN, "WIREBENCH_SHARED_BY": "4"}, Launch("torchrun", ("torch",), 3, 4, 1, 2, 4)),
         (MPI, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
@@ -49,7 +53,7 @@ BOTH, ALONE = ("torch", "horovod"), Launch("", ("local",), 0, 1, 0, 1, 1)
         ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2(x99999999999)"}, Launch("srun", BOTH, 3, 4, 1, 2, 2)),
         ({**STEP, "PMI_RANK": "3", "PMI_SIZE": "4", "PMIX_RANK": "3"}, Launch("srun", BOTH, 3, 4, 1, 2, 2)),
         (BATCH_SHELL, ALONE),
-        (SHELL_IN_STEP, Launch("srun", ("local", *BOTH), 0, 1, 0, 2, 2)),
+        (SHELL_IN_STEP, Launch("srun", ("local", *BOTH), 0, 1, 0, 1, 1)),
         (PALS, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
         ({"PALS_RANKID": "3"}, Launch("a PALS launcher", (), 3, 0, 0, 1, 1)),
         (FLUX, Launch("flux", BOTH, 3, 4, 1, 2, 2)),
@@ -67,6 +71,10 @@ BOTH, ALONE = ("torch", "horovod"), Launch("", ("local",), 0, 1, 0, 1, 1)
         ({**STEP, **MPI}, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
         ({**STEP, **HYDRA, "SLURM_STEP_NUM_TASKS": "2", "SLURM_NTASKS": "2"}, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
         ({**BATCH_SHELL, **MPI}, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
+        # Flux's broker is a task of a step, which its own tasks have the variables of.
+        ({**STEP, **FLUX, "SLURM_PROCID": "0"}, Launch("flux", BOTH, 3, 4, 1, 2, 2)),
+        ({**STEP, **FLUX, "SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "0"}, Launch("flux", BOTH, 3, 4, 1, 2, 2)),
+        ({**MPI, "RANK": "0"}, Launch("mpirun", BOTH, 3, 4, 1, 2, 2)),
     ],
 )
 def test_the_environment_names_the_launcher_and_the_place(environment, place):
@@ -94,6 +102,17 @@ def test_the_environment_names_the_launcher_and_the_place(environment, place):
         ({**STEP, "SLURM_NODEID": "x"}, "SLURM_NODEID: must be a whole number"),
         ({**PALS, "PALS_RANKID": "4"}, "PALS_RANKID: must be a whole number from 0 to 3 (PMI_SIZE is 4), got '4'"),
         ({**FLUX, "FLUX_JOB_NNODES": "0"}, "FLUX_JOB_NNODES: must be a whole number from 1 to 4 (FLUX_JOB_SIZE is 4)"),
+        ({**TORCHRUN, "GROUP_WORLD_SIZE": "zz"}, "GROUP_WORLD_SIZE: must be a whole number from 1 to 4 (WORLD_SIZE is"),
+        ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "9"}, "SLURM_STEP_TASKS_PER_NODE: must be counts from 1 to 4, such as"),
+        ({**STEP, "SLURM_STEP_TASKS_PER_NODE": "2(x"}, "SLURM_STEP_TASKS_PER_NODE: must be counts from 1 to 4, such"),
+        ({**STEP, "SLURM_LOCALID": "2"}, "SLURM_LOCALID: must be a whole number from 0 to 1 (SLURM_STEP_TASKS_PER_"),
+        ({"RANK": "1", "MASTER_ADDR": "h", "MASTER_PORT": "5"}, "WORLD_SIZE: is missing, RANK is 1"),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "h", "MASTER_PORT": "5"}, "RANK: is missing, WORLD_SIZE is 2"),
+        ({"HOROVOD_RANK": "0"}, "HOROVOD_SIZE: is missing, HOROVOD_RANK is 0"),
+        ({"OMPI_COMM_WORLD_RANK": "1"}, "OMPI_COMM_WORLD_SIZE: is missing, OMPI_COMM_WORLD_RANK is 1"),
+        ({"FLUX_TASK_RANK": "1"}, "FLUX_JOB_SIZE: is missing, FLUX_TASK_RANK is 1"),
+        ({"PMI_SIZE": "2"}, "PMI_RANK: is missing, PMI_SIZE is 2"),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_ID": "0"}, "SLURM_STEP_NUM_TASKS: is missing, SLURM_PROCID is 1"),
         ({**MPI, **TORCHRUN, "RANK": "0"}, "RANK: is 0, but OMPI_COMM_WORLD_RANK is 3 of as many processes; unset"),
         ({**STEP, **TORCHRUN, "RANK": "0"}, "RANK: is 0, but SLURM_PROCID is 3 of as many processes; unset"),
     ],

@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from torch import device
 
 from tests.comm.test_launch import BARE_SLURM, TORCHRUN
 from wirebench.comm.launch_command import TOLD, command, launcher_words, typed
@@ -24,7 +25,7 @@ def test_without_a_launcher_it_is_this_process():
         ("/v/bin/python /v/bin/wirebench torchrun --nnodes 2 x.py", "torchrun", "wirebench torchrun --nnodes 2"),
         ("python -m suite torchrun --nnodes 2:4 train.py", "torchrun", "wirebench torchrun --nnodes 2:4"),
         ("/v/bin/python /v/bin/horovodrun -np 2 python train.py", "horovodrun", "horovodrun -np 2 python train.py"),
-        ("mpirun -x WANDB_API_KEY=abc -x A=b -n 2 python train.py", "mpirun", "mpirun -x WANDB_API_KEY=... -x A=b -n"),
+        ("mpirun -x WANDB_API_KEY=abc -x A=b -n 2 python train.py", "mpirun", "mpirun -x WANDB_API_KEY=abc -x A=b -n"),
         ("bash -c x y srun", "srun", ""),
         ("srun -n 2 python train.py", "mpirun", ""),
         ("", "a PMIx launcher", ""),
@@ -41,12 +42,17 @@ def test_the_words_of_a_launchers_process(line, launcher, words):
     [
         ("/v/bin/python3 /v/bin/wirebench cluster run -- python train.py", "wirebench cluster run -- python train.py"),
         ("python -m suite cluster run -- true", "python -m suite cluster run -- true"),
-        ("wirebench cluster run -- env API_TOKEN=x true", "wirebench cluster run -- env API_TOKEN=... true"),
         ("python", "python"),
     ],
 )
 def test_the_words_that_were_typed(line, words):
     assert typed(line.split()) == words
+
+
+def test_what_a_launcher_told_is_recorded_without_its_secrets(monkeypatch):
+    for key, value in {**TORCHRUN, TOLD: "wirebench cluster run -- env WANDB_PASS=abc train.py"}.items():
+        monkeypatch.setenv(key, value)
+    assert environment.capture(device("cpu"))["command"] == "wirebench cluster run -- env WANDB_PASS=... train.py"
 
 
 def test_a_launcher_that_is_no_ancestor_is_rebuilt_from_what_it_told(monkeypatch):
@@ -61,16 +67,16 @@ def test_a_launcher_that_is_no_ancestor_is_rebuilt_from_what_it_told(monkeypatch
     assert command() == f"torchrun --nnodes 2 --nproc-per-node 2 {shlex.join(sys.argv)}"
 
 
-def test_the_record_has_an_ancestors_words(tmp_path):
+def test_the_record_has_an_ancestors_words_without_its_secrets(tmp_path):
     """A launcher by name: its child, as a rank, finds it."""
     launcher = tmp_path / "torchrun"
     capture = "from torch import device; from wirebench.telemetry.environment import capture"
     ask = f"{capture}; print(capture(device('cpu'))['command'])"
     launcher.write_text(f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {ask!r}], check=True)\n")
     done = subprocess.run(
-        [sys.executable, str(launcher), "--nproc-per-node", "4"],
+        [sys.executable, str(launcher), "--nproc-per-node", "4", "KMP_DBPASS=abc", "--password", "abc d"],
         cwd=environment.ROOT,
         env={**os.environ, "PYTHONPATH": str(environment.ROOT), **TORCHRUN},
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert done.stdout == "torchrun --nproc-per-node 4\n"
+    assert done.stdout == "torchrun --nproc-per-node 4 KMP_DBPASS=... --password ...\n"

@@ -1,7 +1,9 @@
-"""The command that started a run, the launcher's words included, for the record."""
+"""The command that started a run, the launcher's words included, with the secrets in it.
+
+The record's are left out where it is written (telemetry.secrets), those of all commands alike.
+"""
 
 import os
-import re
 import shlex
 import sys
 from collections.abc import Sequence
@@ -27,7 +29,6 @@ _REBUILT = {
     "horovodrun": "horovodrun -np {size}", "mpirun": "mpirun -n {size}", "srun": "srun --ntasks {size}",
     "flux": "flux run --ntasks {size}",
 }  # fmt: skip
-_SECRET = re.compile(r"^(\w*(?:SECRET|KEY|TOKEN|PASSWORD|CREDENTIAL)\w*)=.*", re.DOTALL)
 
 
 def command() -> str:
@@ -51,25 +52,21 @@ def command() -> str:
 def typed(line: Sequence[str]) -> str:
     """This process's own command line, as `sys.orig_argv` has it, in the words that the user typed.
 
-    The system puts the interpreter before the script `wirebench`; values of variables that may be secret are left out.
+    The system puts the interpreter before the script `wirebench`.
     """
     words = ["wirebench", *line[2:]] if [Path(word).name for word in line[1:2]] == ["wirebench"] else list(line)
-    return shlex.join(_SECRET.sub(r"\1=...", each) for each in words)
+    return shlex.join(words)
 
 
 def launcher_words(line: Sequence[str], launcher: str) -> list[str]:
-    """A process's command line from the launcher's name on, or [] where it is not that launcher's.
-
-    Values of variables that may be secret (mpirun -x NAME=VALUE) are left out.
-    """
+    """A process's command line from the launcher's name on, or [] where it is not that launcher's."""
     programs = _PROGRAMS.get(launcher, ())
     # The program itself, or the first words after the interpreter's: python .../torchrun, python -m torch...run.
     for place, word in enumerate(line[:4]):
         if Path(word).name in programs:
             asked = Path(line[place - 1]).name if place else ""
             before = {"-m": ["python", "-m"], "suite": ["wirebench"], "wirebench": ["wirebench"]}.get(asked, [])
-            rest = [_SECRET.sub(r"\1=...", each) for each in line[place + 1 :]]
-            return [*before, Path(word).name, *rest]
+            return [*before, Path(word).name, *line[place + 1 :]]
     return []
 
 

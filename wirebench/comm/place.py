@@ -46,6 +46,7 @@ class _Launcher(NamedTuple):
     """A launcher, the engines that can join what it starts, and the variables in which it tells a process its place.
 
     counts  whether these variables are this launcher's word to this very process
+    halves  whether it is a mistake if one of rank and size is there without the other
     """
 
     name: str
@@ -55,6 +56,7 @@ class _Launcher(NamedTuple):
     local_rank: str = ""
     local_size: str = ""
     counts: Callable[[Environment], bool] = lambda environment: True
+    halves: Callable[[Environment], bool] = lambda environment: True
 
 
 def _is_task(environment: Environment) -> bool:
@@ -69,6 +71,11 @@ def _is_task(environment: Environment) -> bool:
     return environment.get("PMI_SIZE") in (None, *sizes)
 
 
+def _is_task_of_a_step(environment: Environment) -> bool:
+    """Whether it is more than a shell of a job: salloc's has a number of tasks alone, sbatch's has no step."""
+    return {"SLURM_PROCID", "SLURM_STEP_ID"} <= environment.keys() and _is_task(environment)
+
+
 def _prefixed(prefix: str) -> tuple[str, str, str, str]:
     return f"{prefix}RANK", f"{prefix}SIZE", f"{prefix}LOCAL_RANK", f"{prefix}LOCAL_SIZE"
 
@@ -78,22 +85,33 @@ def _is_flux_task(environment: Environment) -> bool:
     return environment.get("PMI_SIZE") in (None, environment["FLUX_JOB_SIZE"])
 
 
+def _never(environment: Environment) -> bool:
+    return False
+
+
+_SRUN_LOCAL_SIZE = "SLURM_STEP_TASKS_PER_NODE"
 _MPI = ("torch", "horovod")
 _LAUNCHERS = (
     _Launcher("horovodrun", ("horovod",), *_prefixed("HOROVOD_")),
     _Launcher("torchrun", ("torch",), "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     _Launcher("mpirun", _MPI, *_prefixed("OMPI_COMM_WORLD_")),
     _Launcher("mpirun", _MPI, *_prefixed("MV2_COMM_WORLD_")),
-    # The first of these two is the step's own number; the second may be that of the whole allocation.
-    _Launcher("srun", _MPI, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", counts=_is_task),
-    _Launcher("srun", _MPI, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", counts=_is_task),
+    # Its broker is a task of srun: where both speak, srun's numbers are the broker's.
     _Launcher("flux", _MPI, "FLUX_TASK_RANK", "FLUX_JOB_SIZE", "FLUX_TASK_LOCAL_ID", counts=_is_flux_task),
-    # Cray's mpiexec; PMI_SIZE is there unless it was called with --pmi=none.
-    _Launcher("mpirun", _MPI, "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE"),
+    # The first of these two is the step's own number; the second may be that of the whole allocation.
+    _Launcher(
+        "srun", _MPI, "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", _SRUN_LOCAL_SIZE,
+        counts=_is_task, halves=_is_task_of_a_step,
+    ),
+    _Launcher(
+        "srun", _MPI, "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", _SRUN_LOCAL_SIZE, counts=_is_task, halves=_never
+    ),
+    # Cray's mpiexec; PMI_SIZE is there unless it was called with --pmi=none, and it may be another one's.
+    _Launcher("mpirun", _MPI, "PALS_RANKID", "PMI_SIZE", "PALS_LOCAL_RANKID", "PALS_LOCAL_SIZE", halves=_never),
     _Launcher("mpirun", _MPI, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
     _Launcher("a PALS launcher", (), "PALS_RANKID", ""),
     _Launcher("a PMIx launcher", (), "PMIX_RANK", ""),
-)
+)  # fmt: skip
 """The innermost first: torchrun may run under srun, one for each node, but never the other way round."""
 
 
@@ -103,6 +121,7 @@ def launched(environment: Environment = os.environ) -> Launch:
         if _speaks(each, environment):
             _refuse_inherited(each, environment)
             return _place(each, environment)
+    _refuse_halves(environment)
     return ALONE
 
 
@@ -119,6 +138,19 @@ def _speaks(launcher: _Launcher, environment: Environment) -> bool:
     names = [name for name in (launcher.rank, launcher.size) if name]
     told = [environment[name] for name in names if name in environment]
     return len(told) == len(names) and any(told) and launcher.counts(environment)
+
+
+def _refuse_halves(environment: Environment) -> None:
+    """UserError where a launcher has told rank or size, but not both: each process would take itself for the only one.
+
+    To be called where no launcher speaks.
+    """
+    for each in _LAUNCHERS:
+        for here, missing in ((each.rank, each.size), (each.size, each.rank)):
+            told = environment.get(here)
+            alone = here == each.size and told == "1"  # what a container left behind: one process is one
+            if missing and told and not alone and missing not in environment and each.halves(environment):
+                raise UserError(f"{missing}: is missing, {here} is {told}")
 
 
 def _refuse_inherited(first: _Launcher, environment: Environment) -> None:
@@ -142,11 +174,19 @@ def _place(launcher: _Launcher, environment: Environment) -> Launch:
     size = number(environment, launcher.size, 1, MOST)
     most, of = (size or MOST) - 1, f" ({launcher.size} is {size})" if size else ""
     rank = number(environment, launcher.rank, 0, most, of)
-    local_size = number(environment, launcher.local_size, 1, most + 1, of)
+    if launcher.name == "torchrun":
+        number(environment, "GROUP_WORLD_SIZE", 1, most + 1, of)  # what reads it is a rank's end, too late to refuse it
+    if launcher.name == "srun":
+        local_size = _tasks_on_this_node(environment, size)
+    else:
+        local_size = number(environment, launcher.local_size, 1, most + 1, of)
     if local_size:
         most, of = local_size - 1, f" ({launcher.local_size} is {local_size})"
     local_rank = number(environment, launcher.local_rank, 0, most, of)
-    local_size = local_size or _tasks_on_this_node(environment, launcher.name, size)
+    if launcher.name == "flux":
+        nodes = number(environment, "FLUX_JOB_NNODES", 1, size, f" (FLUX_JOB_SIZE is {size})")
+        local_size = -(-size // (nodes or size))
+    local_size = local_size or 1
     sharing = number(environment, "WIREBENCH_SHARED_BY", 1, MOST) or local_size
     engines = launcher.engines
     if size == 1 and launcher.name == "srun":
@@ -167,15 +207,15 @@ def number(environment: Environment, name: str, least: int, most: int, why: str 
     return int(text)
 
 
-def _tasks_on_this_node(environment: Environment, launcher: str, size: int) -> int:
-    """From "2(x3),1": three nodes with two tasks each, then one with one. Flux says how many nodes have all tasks."""
-    if launcher == "flux":
-        return -(-size // (number(environment, "FLUX_JOB_NNODES", 1, size, f" (FLUX_JOB_SIZE is {size})") or size))
-    if launcher != "srun":
-        return 1
-    name, node, nodes = "SLURM_STEP_TASKS_PER_NODE", number(environment, "SLURM_NODEID", 0, MOST), 0
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get(name, "")):
-        nodes += int(times or 1)
+def _tasks_on_this_node(environment: Environment, size: int) -> int:
+    """From srun's "2(x3),1": three nodes with two tasks each, then one with one. 0 where it does not say."""
+    text, node, nodes = environment.get(_SRUN_LOCAL_SIZE, ""), number(environment, "SLURM_NODEID", 0, MOST), 0
+    for part in text.split(",") if text else ():
+        # The list is only walked: 1(x999999999) is a long one.
+        known = re.fullmatch(r"([0-9]{1,9})(?:\(x([0-9]{1,18})\))?", part)
+        if not known or not 1 <= int(known[1]) <= size:
+            raise UserError(f"{_SRUN_LOCAL_SIZE}: must be counts from 1 to {size}, such as 2(x3),1, got {text!r}")
+        nodes += int(known[2] or 1)
         if node < nodes:
-            return int(count)
-    return 1
+            return int(known[1])
+    return 0
