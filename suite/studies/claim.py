@@ -6,17 +6,29 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, get_args
 
-State = Literal["reproduced", "direction reproduced", "not decidable", "not reproduced", "contradicted", "not run here"]
+from suite.studies.estimate import Ends, Estimate, exact, surely
+from suite.studies.significance import LEVEL
+
+State = Literal[
+    "reproduced", "direction reproduced", "not decidable", "not reproduced", "contradicted", "other setting",
+    "not run here",
+]  # fmt: skip
 """What a measurement says of a claim.
 
-reproduced            within the claim's tolerance
-direction reproduced  beyond no effect, on the claim's side, but not by its figure
-not decidable         the measurements hold the claim as well as no effect, or miss it in a setting that is not stated
-not reproduced        missed, in the setting that is stated
-contradicted          missed, and there is an argument why the figure cannot be
-not run here          nothing was measured
+reproduced            within the claim's tolerance, surely an effect where one is claimed
+direction reproduced  surely an effect, on the claim's side, but not by its figure; or by a figure that rests on
+                      settings which the source does not state
+not decidable         the interval holds the claim as well as its contrary; or the figure is missed, or met, where the
+                      source does not state its setting
+not reproduced        surely missed, in the setting that is stated
+contradicted          surely missed, and there is an argument why the figure cannot be
+other setting         measured where the source does not say that its claim holds: too small, too short, too few
+not run here          nothing was measured, or not all that the claim is about
 """
 STATES: tuple[State, ...] = get_args(State)
+MISSED: tuple[State, ...] = ("not reproduced", "contradicted")
+SCALES = ("parameters", "steps", "rounds", "workers")
+"""What is counted of a training, by which a claim may say where it holds."""
 
 
 @dataclass(frozen=True)
@@ -28,10 +40,12 @@ class Claim:
     number        the figure, or both ends of its range, in `unit`
     setting       in which it was found, or "not stated"
     tolerance     share of the figure by which a measurement may miss it
+    retold        what the tolerance was before it changed with results at hand, when, and why
     holds         whether the figure is to be met, reached, not passed, or met in one of several
     shown         the figure as tables show it, where that is not number and unit
     unstated      what the source leaves out, so that missing the figure decides nothing
     no_effect     the measurement that would mean no effect at all; a claim is of more than that
+    least         by what records count (SCALES): the least at which the source says that its claim holds
     contradicted  why the figure cannot be
     not_run       why it is not measured here; command: with which somebody can who has what that needs
     about         the study's own keys: which model, which rival
@@ -45,8 +59,10 @@ class Claim:
     setting: str
     tolerance: float
     holds: Literal["about", "at least", "at most", "one of"] = "about"
+    retold: str = ""
     shown: str = ""
     unstated: str = ""
+    least: Mapping[str, float] = field(default_factory=dict)
     no_effect: float | None = None
     contradicted: str = ""
     not_run: str = ""
@@ -59,64 +75,87 @@ class Claim:
         return self.where.startswith("this suite's")
 
     def judge(
-        self, measured: float | None, spread: tuple[float, float] | None = None, expected: float | None = None
+        self, measured: Estimate | float | None, expected: float | None = None, level: float = LEVEL
     ) -> "Verdict":
-        """The verdict on a measurement; None was not made.
+        """The verdict on a measurement; None was not made, and a number is exact.
 
-        spread    its least and largest value; where it holds `no_effect` as well as the claim, nothing is decided
         expected  the figure of this very setting, where it is computed rather than published
+        level     how often the interval may leave out the true value
         """
         if measured is None:
             return Verdict("not run here", why=self.not_run)
+        estimate = measured if isinstance(measured, Estimate) else exact(measured)
         figures = self.number if expected is None else (expected,)
-        state, why = self._state(measured, spread or (measured, measured), figures)
-        return Verdict(state, measured, why)
+        state, why = self._state(estimate.value, estimate.between(level), figures)
+        return Verdict(state, estimate.value, why)
 
-    def judge_interval(self, measured: float, interval: tuple[float, float]) -> "Verdict":
-        """The verdict on an estimate with its confidence interval, which all bears the claim out, or none of it."""
-        bounds = self._bounds(self.number)
-        inside = [all(least <= end <= most for end in interval) for least, most in bounds]
-        outside = [interval[1] < least or most < interval[0] for least, most in bounds]
-        missed: State = "not decidable" if self.unstated else "not reproduced"
-        state: State = "reproduced" if any(inside) else missed if all(outside) else "not decidable"
-        numbers = f"between {shown(interval, self.unit).replace(' to ', ' and ')}"
-        if all(outside):
-            numbers = f"{shown((measured,), self.unit)}, not {self.figure()}"
-        return Verdict(state, measured, "; ".join(filter(None, ("" if any(inside) else numbers, self.unstated))))
+    def judge_each(
+        self, measured: Mapping[str, Estimate | float], expected: Mapping[str, float] | None = None
+    ) -> dict[str, "Verdict"]:
+        """The verdict on each of several settings. One is missed only if it is by Holm's correction for all of them."""
+        figures = expected or {}
+        estimates = {name: each if isinstance(each, Estimate) else exact(each) for name, each in measured.items()}
+
+        def misses(name: str, ends: Ends) -> bool:
+            value, figure = estimates[name].value, figures.get(name)
+            return self._state(value, ends, self.number if figure is None else (figure,))[0] in MISSED
+
+        missed, verdicts = surely(estimates, misses), {}
+        for name, estimate in estimates.items():
+            verdict = self.judge(estimate, figures.get(name))
+            if verdict.state in MISSED and name not in missed:
+                verdict = Verdict("not decidable", verdict.measured, f"missed, but one of {len(estimates)} may be")
+            verdicts[name] = verdict
+        return verdicts
+
+    def outside(self, counted: Mapping[str, float | None]) -> str:
+        """In what a measurement is beyond where the source says that its claim holds; "" where it is not."""
+        beyond = [
+            f"{_counted(counted.get(name), name)}, and the claim is of {_counted(least, name)} and more"
+            for name, least in self.least.items()
+            if (counted.get(name) or 0) < least
+        ]
+        return "; ".join(beyond)
 
     def figure(self) -> str:
         """The figure as tables show it."""
         return self.shown or shown(self.number, self.unit)
 
-    def _state(self, measured: float, spread: tuple[float, float], figures: tuple[float, ...]) -> tuple[State, str]:
-        bounds = self._bounds(figures)
-        possible = any(spread[0] <= most and least <= spread[1] for least, most in bounds)
-        none, side = self.no_effect, self._side(figures)
-        if none is not None and possible and spread[0] <= none <= spread[1]:
-            return "not decidable", f"{shown(spread, self.unit)} is no effect as well as the claim"
-        beyond = not side or side * (measured - (none or 0)) > 0
-        if beyond and any(least <= measured <= most for least, most in bounds):
-            return "reproduced", self.unstated
-        bound = self.holds in ("at least", "at most") and figures == self.number
-        claimed = self.figure() if bound else shown(figures, self.unit)
-        numbers = f"{shown((measured,), self.unit)}, not {claimed}"
-        missed, reason = self._missed(side, spread)
-        return missed, "; ".join(filter(None, (numbers, reason)))
+    def _state(self, measured: float, ends: Ends, figures: tuple[float, ...]) -> tuple[State, str]:
+        """Of a measurement in its interval.
 
-    def _missed(self, side: int, spread: tuple[float, float]) -> tuple[State, str]:
-        """What missing the figure means, and why."""
-        if self.contradicted:
-            return "contradicted", self.contradicted
-        if side and all(side * (end - (self.no_effect or 0)) > 0 for end in spread):
-            return "direction reproduced", self.unstated
-        return ("not decidable" if self.unstated else "not reproduced"), self.unstated
+        Where an effect is claimed, the interval has to be beyond no effect; whether that is by the figure the estimate
+        says, within the tolerance. Any other claim all of the interval has to bear out. A claim is missed where none of
+        the interval bears it out.
+        """
+        bounds, side = self._bounds(figures), self._side(figures)
+        apart = all(ends[1] < least or most < ends[0] for least, most in bounds)
+        none = self.no_effect
+        if none is not None and side:
+            effect = ends[0] > none if side > 0 else ends[1] < none
+            hit = effect and any(least <= measured <= most for least, most in bounds)
+        else:
+            effect, hit = False, any(least <= ends[0] and ends[1] <= most for least, most in bounds)
+        if hit and not self.unstated:
+            return "reproduced", ""
+        if hit:
+            return ("direction reproduced" if effect else "not decidable"), self.unstated
+        bound = self.holds in ("at least", "at most") and figures == self.number
+        numbers = f"{shown((measured,), self.unit)}, not {self.figure() if bound else shown(figures, self.unit)}"
+        if not apart and not effect:
+            between = f"between {shown(ends, self.unit).replace(' to ', ' and ')}"
+            return "not decidable", "; ".join(filter(None, (between, self.unstated)))
+        if apart and self.contradicted:
+            return "contradicted", f"{numbers}; {self.contradicted}"
+        missed: State = "direction reproduced" if effect else "not decidable" if self.unstated else "not reproduced"
+        return missed, "; ".join(filter(None, (numbers, self.unstated)))
 
     def _side(self, figures: tuple[float, ...]) -> int:
         """On which side of no effect the claim is: 1 above, -1 below, 0 where it does not say."""
         if self.no_effect is None:
             return 0
-        difference = statistics.mean(figures) - self.no_effect
-        return (difference > 0) - (difference < 0) or int(self.holds == "at least")
+        difference = statistics.fmean(figures) - self.no_effect
+        return (difference > 0) - (difference < 0) or {"at least": 1, "at most": -1}.get(self.holds, 0)
 
     def _bounds(self, figures: tuple[float, ...]) -> list[tuple[float, float]]:
         """Ranges of which a measurement within one bears the claim out."""
@@ -164,6 +203,10 @@ def shown(number: tuple[float, ...], unit: str) -> str:
     return " to ".join(f"{each:.3g}" for each in number) + f" {unit}"
 
 
+def _counted(count: float | None, name: str) -> str:
+    return f"an unknown number of {name}" if count is None else f"{count:,.0f} {name}"
+
+
 def together(verdicts: Mapping[str, Verdict], argument: str = "") -> Verdict:
     """Of a claim about several settings: the verdict that is the furthest from reproduced, and the settings without it.
 
@@ -178,5 +221,5 @@ def together(verdicts: Mapping[str, Verdict], argument: str = "") -> Verdict:
     if not judged:
         return Verdict("not run here", why=next((verdict.why for verdict in verdicts.values() if verdict.why), ""))
     worst = max(judged.values(), key=lambda verdict: STATES.index(verdict.state))
-    why = argument if worst.state == "contradicted" else ""
+    why = argument if worst.state == "contradicted" else worst.why if worst.state == "other setting" else ""
     return Verdict(worst.state, why=why, settings=tuple(name for name, verdict in judged.items() if not verdict.good))

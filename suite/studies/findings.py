@@ -1,9 +1,10 @@
 """What a study found of its claims: the same lines in every table, and all that a page needs to lead to the records."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from suite.studies import judged
 from suite.studies.claim import Claim, Verdict
 from wirebench.utils.markdown import table
 
@@ -33,6 +34,11 @@ class Finding:
     command: str = ""
 
     @property
+    def broken(self) -> tuple[str, ...]:
+        """The rules that the records break, and that of tolerances."""
+        return (*self.rules, *(["tolerance"] if self.claim.retold else []))
+
+    @property
     def text(self) -> str:
         """The claim in words, with what this is of."""
         return f"{self.claim.text}: {self.about}" if self.about else self.claim.text
@@ -48,7 +54,12 @@ def with_unrun(findings: Sequence[Finding], claims: Iterable[Claim]) -> list[Fin
     of: dict[str, list[Finding]] = {}
     for finding in findings:
         of.setdefault(finding.claim.id, []).append(finding)
-    return [each for claim in claims for each in of.get(claim.id) or [unrun(claim)]]
+    return [_placed(each) for claim in claims for each in of.get(claim.id) or [unrun(claim)]]
+
+
+def _placed(finding: Finding) -> Finding:
+    """With the verdict that the setting of its runs allows."""
+    return replace(finding, verdict=judged.placed(finding.claim, finding.verdict, finding.records))
 
 
 def unrun(claim: Claim) -> Finding:
@@ -59,7 +70,7 @@ def unrun(claim: Claim) -> Finding:
 def lines(findings: Iterable[Finding]) -> list[list[str]]:
     """The cells of a table, a line for each."""
     return [
-        [each.text, each.claim.where, each.claimed, each.here, each.verdict.words, ", ".join(each.rules) or "-"]
+        [each.text, each.claim.where, each.claimed, each.here, each.verdict.words, ", ".join(each.broken) or "-"]
         for each in findings
     ]
 

@@ -5,7 +5,7 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
-from suite.studies.claim import Claim
+from suite.studies.claim import SCALES, Claim
 from wirebench.config.plugins import check_type
 from wirebench.errors import UserError
 from wirebench.utils.names import suggest
@@ -16,7 +16,7 @@ REPEATS = ("turns", "seeds", "counts")
 ACCURACY = ("points", "% top-1")
 """Units of claims about an accuracy."""
 SOURCE = ("authors", "title", "published")
-TYPES = {**get_type_hints(Claim), "number": float | list[float], "about": dict}
+TYPES = {**get_type_hints(Claim), "number": float | list[float], "about": dict, "least": dict[str, float]}
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,9 @@ def _claim(where: str, entry: Mapping[str, Any]) -> Claim:
         raise UserError(f"{where}.number: needs one number above 0, or both ends of a range, got {number}")
     if not 0 <= tolerance < 1:
         raise UserError(f"{where}.tolerance: lies in [0, 1), got {tolerance:g}")
+    _refuse_unknown(f"{where}.least", entry.get("least", {}), SCALES)
+    for name, least in entry.get("least", {}).items():
+        check_type(f"{where}.least.{name}", least, float)
     return Claim(**{**entry, "number": numbers})
 
 

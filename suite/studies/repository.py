@@ -51,6 +51,22 @@ def _versions(root: Path, below: Path) -> dict[Path, tuple[bytes, ...]]:
     return {path: tuple(held[blob] for blob in those if blob in held) for path, those in others.items() if those}
 
 
+def versions_of(root: Path, path: Path) -> list[tuple[float, bytes]]:
+    """When each version of a file was committed, and what it held, the oldest first; none outside a whole history."""
+    if history(root).commits is None or not path.is_relative_to(root):
+        return []
+    listing = _git(root, "log", "--raw", "--no-abbrev", "--no-renames", "--format=%ct", "--", path.relative_to(root))
+    found: list[tuple[float, str]] = []
+    since = 0.0
+    for line in (listing or "").splitlines():
+        if line.startswith(":"):
+            found.append((since, line.split()[3]))
+        elif line:
+            since = float(line)
+    held = _contents(root, {blob for _, blob in found})
+    return [(since, held[blob]) for since, blob in reversed(found) if blob in held]
+
+
 def _blob(path: Path) -> str:
     """By which name git would keep the file."""
     content = path.read_bytes()

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from suite.studies import notes
+from suite.studies import estimate, notes
+from suite.studies.estimate import Estimate
 from suite.studies.notes import NotedRun
-from suite.studies.trust import TURNS
 from wirebench.errors import UserError
 from wirebench.topology.rates import parse_rate
 
@@ -17,9 +17,6 @@ DENSE = ("dense", "dense, one message")
 DDP = "DDP"
 NEEDS = {"label": str, "hosts": int, "link": str, "launch": str}
 """Of method.json, of a run on an emulated cluster."""
-
-Spread = tuple[float, float, float]
-"""Median of the turns, the least, and the largest; of five and more without the extremes."""
 
 MAY_DIFFER = ("compressor.", "scheduler.", "collective.", "output.", "train.seed", "optimizer.momentum",
               "optimizer.nesterov")  # fmt: skip
@@ -104,31 +101,9 @@ def fastest(rows: Sequence[Row], labels: Sequence[str]) -> Row | None:
     return min(timed, key=lambda row: row.step_seconds or math.inf, default=None)
 
 
-def times_faster(row: Row, rival: Row) -> Spread | None:
-    """How many times as fast as `rival` the row is: in the median, at least, and at most; None for one without a time.
-
-    Ratios are of turns, which ran one after the other, without the least and the largest where
-    there are enough (trust.TURNS); where the two do not have the same turns, or one only, that of their slowest and
-    fastest ones, or of the 10th and 90th percentile of the only turn's steps.
-    """
-    ours, theirs = row.step_seconds, rival.step_seconds
-    if not ours or not theirs:
-        return None
-    if len(row.turns) > 1 and row.turns.keys() == rival.turns.keys():
-        return spread([rival.turns[turn] / seconds for turn, seconds in row.turns.items()])
-    (fast, slow), (rival_fast, rival_slow) = _extremes(row), _extremes(rival)
-    return theirs / ours, rival_fast / slow, rival_slow / fast
-
-
-def spread(values: Sequence[float]) -> Spread:
-    """Of the turns."""
-    kept = sorted(values)[1:-1] if len(values) >= TURNS else sorted(values)
-    return statistics.median(values), kept[0], kept[-1]
-
-
-def _extremes(row: Row) -> tuple[float, float]:
-    between = row.steps_between if len(row.turns) == 1 else None
-    return between or (min(row.turns.values()), max(row.turns.values()))
+def times_faster(row: Row, rival: Row) -> Estimate | None:
+    """How many times as fast as `rival` the row is, by the median steps of turns; None for one without a time."""
+    return estimate.ratio_of_turns(rival.turns, row.turns)
 
 
 def _settings(run: NotedRun) -> dict[str, object]:

@@ -2,12 +2,12 @@
 
 Welch, "The generalization of 'Student's' problem when several different population variances are involved", Biometrika
 1947. Where either side may come out, each has half of the level, so that runs that do not differ are told apart in
-LEVEL of the cases. As good is what two such tests tell apart from a difference of `margin` either way (Schuirmann's
-equivalence test); it may be better or worse all the same, by less than that. A run is one seed; fewer than three say
-nothing.
+LEVEL of the cases; of a family of comparisons, such as those of a table, all of them together (Holm, "A simple
+sequentially rejective multiple test procedure", Scand. J. Statistics 1979). As good is what two such tests tell apart
+from a difference of `margin` either way (Schuirmann's equivalence test); it may be better or worse all the same, by
+less than that. A run is one seed; fewer than three say nothing.
 """
 
-import math
 import statistics
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -40,7 +40,8 @@ class Comparison(NamedTuple):
         if self.p is None:
             return self.said
         within = f", a little {self.within}" if self.within else ""
-        return f"{self.said}{within} (p {f'= {self.p:.2g}' if self.p >= 0.001 else '< 0.001'})"
+        digits = 2 if (self.p < LEVEL) == (float(f"{self.p:.2g}") < LEVEL) else 3
+        return f"{self.said}{within} (p {f'= {self.p:.{digits}g}' if self.p >= 0.001 else '< 0.001'})"
 
 
 def compare(ours: Sequence[float], others: Sequence[float], margin: float) -> Comparison | None:
@@ -59,22 +60,24 @@ def compare(ours: Sequence[float], others: Sequence[float], margin: float) -> Co
     return Comparison(side if either < LEVEL else "not told apart", difference, either)
 
 
-def mean_between(values: Sequence[float]) -> tuple[float, float]:
-    """Between which the mean of what they were drawn from lies: beyond either end Student's test is below LEVEL."""
-    middle = statistics.mean(values)
-    if len(set(values)) == 1:
-        return middle, middle
-    low, high = stats.t.interval(1 - 2 * LEVEL, len(values) - 1, middle, stats.sem(values))
-    return float(low), float(high)
+def corrected(family: Sequence[Comparison | None]) -> list[Comparison | None]:
+    """The comparisons with the p that each has as one of them all, and what they say by it; None stays."""
+    adjusted = iter(holm([each.p for each in family if each is not None and each.p is not None]))
+    return [each if each is None or each.p is None else _by(each, next(adjusted)) for each in family]
 
 
-def quantile_between(values: Sequence[float], share: float) -> tuple[float, float]:
-    """Between which of the values the quantile of what they were drawn from lies: beyond either end a count of values
-    below it has a probability of less than LEVEL. Without end where there are too few of them.
-    """
-    ordered = [-math.inf, *sorted(values), math.inf]
-    low, high = (int(stats.binom.ppf(each, len(values), share)) for each in (LEVEL, 1 - LEVEL))
-    return ordered[low], ordered[high + 1]
+def _by(each: Comparison, p: float) -> Comparison:
+    return each._replace(p=p) if p < LEVEL else Comparison("not told apart", each.difference, p)
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Each p, as large as it has to be for a family of them; in the same order."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    found, least = [0.0] * len(values), 0.0
+    for place, index in enumerate(order):
+        least = max(least, min(1.0, (len(values) - place) * values[index]))
+        found[index] = least
+    return found
 
 
 def larger(ours: Sequence[float], others: Sequence[float]) -> float:
@@ -85,13 +88,3 @@ def larger(ours: Sequence[float], others: Sequence[float]) -> float:
     if len(set(ours)) == len(set(others)) == 1:
         return 0.0 if ours[0] > others[0] else 1.0
     return float(stats.ttest_ind(ours, others, equal_var=False, alternative="greater").pvalue)
-
-
-def difference_between(ours: Sequence[float], others: Sequence[float], level: float = LEVEL) -> tuple[float, float]:
-    """Between which the difference of the means lies: beyond either end Welch's one-sided test is below `level`."""
-    difference = statistics.mean(ours) - statistics.mean(others)
-    if len(set(ours)) == len(set(others)) == 1:
-        return difference, difference
-    tested = stats.ttest_ind(ours, others, equal_var=False)
-    low, high = tested.confidence_interval(1 - 2 * level)
-    return float(low), float(high)

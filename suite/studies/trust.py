@@ -1,6 +1,6 @@
 """The rules that a record has to keep before a table rests on it, after those of trusted benchmarks.
 
-MLPerf's training rules (runs with the extremes dropped, a seed a run, none used twice), modded-nanogpt's and
+MLPerf's training rules (a seed a run, none used twice), modded-nanogpt's and
 AlgoPerf's (enough runs for a test). A table shows which rules a record breaks, and `wirebench study check` names the
 record, unless results/exceptions.toml lists it with a reason.
 """
@@ -17,7 +17,7 @@ from wirebench.record import schema
 from wirebench.record.compare import BUSY
 
 TURNS = 5
-"""Of a claim about speed; the fastest and the slowest are dropped."""
+"""Of a claim about speed."""
 SEEDS = 3
 """Of a claim about accuracy."""
 STEAL = 0.02
@@ -115,6 +115,7 @@ def _numbers(record: Mapping[str, Any]) -> Iterator[Broken]:
     if history and record["status"] == "finished" and history[-1]["top1"] != top1:
         yield Broken("numbers", f"final.top1, {top1}, is not the last epoch's, {history[-1]['top1']}")
     yield from _rates(record)
+    yield from _counted(record)
     yield from _ratio(record)
     yield from _prediction(record)
 
@@ -128,6 +129,15 @@ def _rates(record: Mapping[str, Any]) -> Iterator[Broken]:
     images = record["world_size"] * batch
     if not math.isclose(rate * seconds, images, rel_tol=0.01):
         yield Broken("numbers", f"images_per_second.median x step_seconds.median is {rate * seconds:.4g}, not {images}")
+
+
+def _counted(record: Mapping[str, Any]) -> Iterator[Broken]:
+    """What a worker sent of a step's gradient is told of the steps that count, not of a few readings."""
+    payload, ratio = record["bytes_per_step"].get("payload"), record["compression_ratio"].get("with_indices")
+    dense = record["bytes_per_step"]["dense"]
+    if payload and ratio and dense and not math.isclose(ratio, dense / payload, rel_tol=NEAR):
+        said = f"compression_ratio.with_indices is {ratio:.4g}, and the bytes of the counted steps say"
+        yield Broken("steps", f"{said} {dense / payload:.4g}")
 
 
 def _ratio(record: Mapping[str, Any]) -> Iterator[Broken]:

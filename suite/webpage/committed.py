@@ -1,11 +1,13 @@
 """Whether everything that is committed of the studies is what their records give: tables, the page, README.md."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from suite.bench import plot_collectives, plot_compressors
 from suite.figures.files import shows
 from suite.figures.provenance import provenance
+from suite.studies import judged
+from suite.studies.study import Study
 from suite.webpage import content, overview, readme, render
 from wirebench.record import collective_results, compressor_results
 from wirebench.topology.rates import parse_rate
@@ -23,6 +25,7 @@ def drifts(root: Path, results: Path) -> list[str]:
     """
     sections = content.gather()
     found = [f"{section.name}: {section.missing}" for section in sections if section.missing]
+    found += of_verdicts(root, sections)
     found += [said for section in sections for page in section.pages if (said := page.drift()) is not None]
     page, guide = results / PAGE, root / "README.md"
     figure = results / readme.FIGURE
@@ -36,6 +39,16 @@ def drifts(root: Path, results: Path) -> list[str]:
     if results == root / "results" and text_of(guide) != readme.text(sections, guide, page):
         found.append(f"{guide}: what it says was found is not what the records say; {again}")
     return found
+
+
+def of_verdicts(root: Path, sections: Sequence[content.Section]) -> Iterator[str]:
+    """Of verdicts at another setting than their claim's, and of tolerances that changed with results at hand."""
+    for section in sections:
+        versions = judged.versions(root, Study(section.name).folder)
+        for finding in section.findings:
+            given = finding.claim, finding.verdict, finding.records
+            broken = [*judged.faults(*given), *judged.changed(finding.claim, finding.records, versions)]
+            yield from (f"{section.name}: {each.rule}: {each.how}" for each in broken)
 
 
 def of_benchmarks(results: Path) -> list[str]:

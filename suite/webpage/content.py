@@ -75,7 +75,7 @@ class Judged(NamedTuple):
     def rules(self) -> tuple[str, ...]:
         """The rules of trust that the records break which the verdict rests on."""
         resting = [each for each in self.findings if each.verdict.state == self.state]
-        return tuple(dict.fromkeys(rule for each in resting for rule in each.rules))
+        return tuple(dict.fromkeys(rule for each in resting for rule in each.broken))
 
 
 def gather() -> list[Section]:

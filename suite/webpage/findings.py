@@ -11,10 +11,11 @@ from suite.studies.convergence.accuracies import load as load_accuracies
 from suite.studies.convergence.rows import DENSE as DENSE_TRAINING
 from suite.studies.convergence.rows import Method
 from suite.studies.convergence.rows import load as trained
+from suite.studies.estimate import Estimate, difference, surely
 from suite.studies.gs_sgd.claims import model_of
-from suite.studies.rows import DDP, DENSE, Row, Spread, fastest, load, times_faster
+from suite.studies.rows import DDP, DENSE, Row, fastest, load, times_faster
 from suite.studies.runner import RESULTS
-from suite.studies.significance import LEAST_RUNS, LEVEL, difference_between
+from suite.studies.significance import LEAST_RUNS, LEVEL
 from suite.webpage.content import BROKEN, Count, Section, counted
 from suite.webpage.loss_by_time import loss_by_time
 from suite.webpage.prose import listed
@@ -70,7 +71,7 @@ def _speeds(folder: Path, accuracies: Accuracies, link: Link) -> Iterator[str]:
             continue
         said = _speed(methods, dense, accuracies) + f" ([table]({link(path.parent)}))"
         by_cluster.setdefault(_setting(methods, dense), []).append(said)
-    lost = " In brackets: between turns, without the fastest and the slowest"
+    lost = " In brackets: 95 % intervals"
     lost += f"; points of accuracy, between seeds, are of {accuracies.setting}." if accuracies.setting else "."
     for setting, said_of in by_cluster.items():
         yield f"**{setting}:** {'; '.join(said_of)}.{lost}"
@@ -89,17 +90,17 @@ def _setting(methods: Sequence[Row], dense: Row) -> str:
 
 def _speed(methods: Sequence[Row], dense: Row, accuracies: Accuracies) -> str:
     ratios = {_name(row): ratio for row in methods if (ratio := times_faster(row, dense))}
-    surely = [row for row in methods if _name(row) in ratios and _in_every_turn(row, dense)]
-    order = sorted(ratios, key=lambda name: -ratios[name][0])
+    faster = surely(ratios, lambda name, ends: ends[0] > 1)
+    order = sorted(ratios, key=lambda name: -ratios[name].value)
     first, mild = order[0], next((name for name in order if _lost_little(accuracies.known.get(name))), None)
     told = f"the fastest is {_told(first, ratios[first], accuracies)}"
     if mild not in (None, first):
         told += f"; of those of which no seed lost a point, {_told(mild, ratios[mild], accuracies)}"
     broken = trust.rules_of((row.runs for row in (*methods, dense)), "turns")
     size = f"{dense.runs[0].record['parameters'] / 1e6:.2g} million parameters"
-    turns = f"in each of {len(dense.runs)} turns"
+    turns = f"by {len(dense.runs)} turns, all of them together at 5 % (Holm)"
     return (
-        f"on {_model(dense)}, {size}, {_so_many(len(surely), len(methods))} faster than dense training {turns}; {told}"
+        f"on {_model(dense)}, {size}, {_so_many(len(faster), len(methods))} faster than dense training {turns}; {told}"
         + (f" (these records break rules of trust: {', '.join(broken)})" if broken else "")
     )
 
@@ -109,21 +110,15 @@ def _lost_little(ended: Ended | None) -> bool:
     return least is not None and least > -LITTLE
 
 
-def _told(name: str, ratio: Spread, accuracies: Accuracies) -> str:
+def _told(name: str, ratio: Estimate, accuracies: Accuracies) -> str:
     """How many times faster a method is, and what it did to the accuracy, where that is known."""
-    middle, low, high = ratio
     known = accuracies.known.get(name)
     points = f", {known.said} points" if known and known.points is not None else ""
-    return f"{name}, {middle:.1f} times [{low:.1f} - {high:.1f}]{points}"
+    return f"{name}, {ratio.words('{:.1f} times', '{:.1f}')}{points}"
 
 
 def _name(row: Row) -> str:
     return row.label.partition(" (")[0]
-
-
-def _in_every_turn(row: Row, dense: Row) -> bool:
-    """Whether each turn was faster than dense training's, the extremes too, which a spread leaves out."""
-    return all(seconds < dense.turns.get(turn, 0.0) for turn, seconds in row.turns.items())
 
 
 def _so_many(count: int, of: int) -> str:
@@ -170,8 +165,8 @@ def _accuracies(folder: Path, link: Link) -> Iterator[str]:
 
 def _lost(method: Method, dense: Method) -> tuple[float, float, float]:
     """Points of accuracy, and between which they lie: beyond either end the table's test of both sides tells apart."""
-    low, high = difference_between(dense.judged, method.judged, LEVEL / 2)
-    return statistics.mean(dense.judged) - statistics.mean(method.judged), low, high
+    lost = difference(dense.judged, method.judged)
+    return lost.value, *lost.ends
 
 
 def _is_real(method: Method) -> bool:

@@ -11,7 +11,7 @@ from suite.studies.today import alone
 from suite.studies.today.outcome import bytes_of, losses
 from suite.studies.today.report import methods_of
 from suite.studies.today.tasks import DENSE
-from suite.studies.today.times import RATES, Beside, Yardstick, beside_dense, mean_pace, sides, yardstick
+from suite.studies.today.times import RATES, Beside, Yardstick, beside_dense, corrected_all, mean_pace, sides, yardstick
 from suite.webpage.prose import listed
 
 TOLD = 3
@@ -30,11 +30,11 @@ def loss_by_time(folder: Path, link: Callable[[Path], str]) -> Iterator[str]:
         return
     most = bytes_of(dense[0]) or 0.0
     fewer = [method for method in others if (sent := bytes_of(method)) is not None and sent < most]
-    found = {
-        (rate, overlapped): {method.label: beside_dense(method, dense, rate, by, overlapped) for method in fewer}
-        for rate in RATES
-        for overlapped in (False, True)
-    }
+    every = [(rate, overlapped, method) for rate in RATES for overlapped in (False, True) for method in fewer]
+    besides = corrected_all([beside_dense(method, dense, rate, by, overlapped) for rate, overlapped, method in every])
+    found: dict[tuple[float, bool], dict[str, Beside | None]] = {}
+    for (rate, beside, method), each in zip(every, besides, strict=True):
+        found.setdefault((rate, beside), {})[method.label] = each
     without, overlapped = (_by_rate({rate: found[rate, each] for rate in RATES}) for each in (False, True))
     if not without or not overlapped:
         return
@@ -50,8 +50,9 @@ def loss_by_time(folder: Path, link: Callable[[Path], str]) -> Iterator[str]:
         f"exchange takes {ratios} times as long as a step's forward and backward pass ({by.passes:.2g} s).** Each "
         f"setting that sends less than dense training (AdamW) is held against the best of {len(dense)} dense runs that "
         "took no longer, most of them on fewer tokens or in larger batches. How many settings end with a lower test "
-        f"loss (Welch, p < {LEVEL:g}, {len(tests)} comparisons; in brackets the lowest, as a multiple of the dense "
-        f"one), without overlap: {without}. With each exchange of gradients overlapped with its backward pass: "
+        f"loss (Welch, {len(tests)} comparisons, together at {100 * LEVEL:.0f} % by Holm; in brackets the lowest, as a "
+        f"multiple of the dense one), without overlap: {without}. With each exchange of gradients overlapped with its "
+        "backward pass: "
         f"{overlapped}. Computing is measured, the network is simulated{broken} ([table]({link(folder)}))."
     )
 

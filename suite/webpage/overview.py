@@ -13,6 +13,7 @@ COLOURS = {
     "not decidable": colours.GREY,
     "not reproduced": colours.VERMILLION,
     "contradicted": colours.PINK,
+    "other setting": colours.ORANGE,
     "not run here": colours.PALE,
 }
 """Of the verdicts."""

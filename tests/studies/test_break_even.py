@@ -3,10 +3,13 @@
 import argparse
 import dataclasses
 import json
+import math
+import statistics
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scipy import stats
 
 from suite.figures import colours
 from suite.studies import notes
@@ -95,7 +98,7 @@ def side(factor: float) -> Side:
 
 
 def measured(folder: Path, each: Side, dense: float, lossy: float) -> None:
-    turned(folder, each, (dense, lossy))
+    turned(folder, each, (dense, lossy), (dense, lossy))
 
 
 def turned(folder: Path, each: Side, *turns: tuple[float, float]) -> None:
@@ -119,7 +122,8 @@ def test_a_side_counts_where_it_pays_as_predicted_and_the_crossing_lies_between(
     assert "2 of 2 sides are as predicted." in text
     table = rows(text, "compressor")
     assert [(cells[1], cells[7], cells[8], cells[9]) for cells in table] == [
-        ("1 Gbit/s", "+5.3 %", "+5.3 %", "yes"), ("4 Gbit/s", "-2.9 %", "+5.3 %", "yes"),
+        ("1 Gbit/s", "+5.3 % [+5.3 to +5.3]", "+5.3 %", "yes"),
+        ("4 Gbit/s", "-2.9 % [-2.9 to -2.9]", "+5.3 %", "yes"),
     ]  # fmt: skip
     # The margin falls from 0.04 at 1 Gbit/s to -0.04 at 4: it vanishes half way between their logarithms.
     assert rows(text, "compressor | pays below, by the planner")[-1] == ["topk", "2 Gbit/s", "2 Gbit/s", "1.00"]
@@ -133,14 +137,17 @@ def test_the_figure_has_both_sides_with_the_spread_of_their_turns(tmp_path: Path
     drawn = figure(match([each, side(2.0)], runs), runs)
     charts.check(drawn)
     shown = charts.lines(drawn)
-    for name, rate in (("measured", 0.97), ("predicted", 0.95)):
+    logs = [-math.log(each) for each in (0.95, 0.97, 1.01)]
+    middle, half = statistics.mean(logs), stats.t.isf(0.025, 2) * stats.sem(logs)
+    for name, log in (("measured", middle), ("predicted", -math.log(0.95))):
         assert shown[name][0] == [0.5]
-        assert shown[name][1] == pytest.approx([100 * (1 / rate - 1)])
+        assert shown[name][1] == pytest.approx([100 * math.expm1(log)])
     [spread] = charts.of(drawn, "rule")[:1]
-    assert (spread["low"], spread["high"]) == (pytest.approx(100 * (1 / 1.01 - 1)), pytest.approx(100 * (1 / 0.95 - 1)))
+    ends = (100 * math.expm1(middle - half), 100 * math.expm1(middle + half))
+    assert (spread["low"], spread["high"]) == pytest.approx(ends)
     assert {row["colour"] for row in charts.of(drawn, "line") if row["name"] == "measured"} == {colours.method("topk")}
     assert charts.axes(drawn, "y") == {"faster than dense, %"} and charts.titles(drawn) == ["topk"]
-    assert "medians of 3 turns" in charts.note(drawn) and "commit" in charts.note(drawn)
+    assert "3 turns, geometric means" in charts.note(drawn) and "commit" in charts.note(drawn)
 
 
 def test_what_does_not_pay_where_it_should_is_said(tmp_path: Path) -> None:
@@ -157,7 +164,7 @@ def test_turns_that_disagree_confirm_nothing(tmp_path: Path) -> None:
     save(tmp_path, Predicted([each], GIVEN))
     assert report([str(tmp_path)]) == 0
     [cells] = rows((tmp_path / "table.md").read_text(), "compressor")[:1]
-    assert cells[7] == "+3.1 % [-1.0 - +5.3]" and cells[9] == "turns disagree"
+    assert cells[7] == "+2.4 % [-5.2 to +10.7]" and cells[9] == "not decidable"
 
 
 def test_a_finding_names_the_rules_that_either_composition_breaks(tmp_path: Path) -> None:

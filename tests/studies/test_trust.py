@@ -39,6 +39,7 @@ def test_a_sound_record_breaks_no_rule(results: Path) -> None:
         ("numbers", "images_per_second.median x step_seconds", lambda r: r["step_seconds"].update(median=0.2)),
         ("numbers", "final.top1, 0.5", lambda r: r["final"].update(top1=0.5)),
         ("numbers", "compression_ratio.wire is 60", lambda r: r["compression_ratio"].update(wire=60.0)),
+        ("steps", "compression_ratio.with_indices is 90", lambda r: r["compression_ratio"].update(with_indices=90.0)),
         ("numbers", "prediction.error is 0.5", lambda r: r["prediction"].update(error=0.5)),
         ("schema", "final.top1", lambda r: r["final"].pop("top1")),
         ("schema", "environment.utc", lambda r: r["environment"].pop("utc")),
@@ -258,6 +259,7 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("gs-sgd/vgg16/gs_sgd-1", "load unknown", lambda r: r.pop("load")),
         ("gs-sgd/vgg16/gs_sgd-1", "numbers", lambda r: r["images_per_second"].update(median=99.0)),
         ("convergence/resnet20/topk-0", "numbers", lambda r: r["final"].update(top1=0.99)),
+        ("convergence/resnet20/topk-0", "steps", lambda r: r["compression_ratio"].update(with_indices=3.8)),
     ],
 )
 def test_a_fault_that_is_planted_into_what_is_committed_is_found(

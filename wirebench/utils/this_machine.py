@@ -35,7 +35,10 @@ class CPU(NamedTuple):
 
 def cpu() -> CPU:
     """The first processor's."""
-    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    try:
+        lines = CPUINFO.read_text().splitlines()
+    except OSError:  # not Linux, or a sandbox that shows nothing of the processor
+        lines = []
     pairs = [(name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines)]
     model = next((value for name, value in pairs if name == "model name"), None)
     flags = next((value for name, value in pairs if name in ("flags", "Features")), None)  # on x86, on ARM

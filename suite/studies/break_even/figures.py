@@ -23,7 +23,7 @@ def figure(sightings: Sequence[Seen], runs: Sequence[NotedRun]) -> Figure:
     first = runs[0]
     note = (
         f"{first.has('config', 'model', 'trace')}, {first.record['world_size']} workers on {first.note['hosts']} "
-        f"emulated hosts. Points: medians of {turns}; bars: the extremes of the turns; dashed: predicted by the "
+        f"emulated hosts. Points: {turns}, geometric means; bars: 95 % intervals; dashed: predicted by the "
         f"planner before the runs. {provenance(run.has('environment') or {} for run in runs)}."
     )
     title = "Compressors on both sides of the rate below which they should pay"
@@ -33,8 +33,8 @@ def figure(sightings: Sequence[Seen], runs: Sequence[NotedRun]) -> Figure:
 def _panel(name: str, sightings: Sequence[Seen]) -> Panel:
     ordered = sorted(sightings, key=lambda seen: seen.side.factor)
     factors = [seen.side.factor for seen in ordered]
-    low, high = ([_percent(end(seen.ratios)) for seen in ordered] for end in (min, max))
-    measured = [_percent(seen.dense / seen.lossy) for seen in ordered]
+    low, high = ([_percent(seen.ratio.ends[end]) for seen in ordered] for end in (0, 1))
+    measured = [_percent(seen.ratio.value) for seen in ordered]
     predicted = [_percent(seen.side.dense["seconds"] / seen.side.lossy["seconds"]) for seen in ordered]
     colour, pays = colours.method(name), _percent(1 / WORTHWHILE)
     lines = [

@@ -105,10 +105,10 @@ def document(sightings: Sequence[Seen], runs: Sequence[NotedRun], given: dict[st
         f"{verdict(sightings)} {first.has('config', 'model', 'trace')}, {first.record['world_size']} workers on "
         f"{first.note['hosts']} emulated hosts, {first.machine}; commits: {', '.join(git)}. A compressor pays where "
         f"its best composition needs less than {WORTHWHILE:g} of the best dense one's step, both the best by the "
-        "planner. The least and the largest turn stand in brackets, by how much it is faster without the extremes of "
-        f"{trust.TURNS} turns or more; where that lies on both sides of what would pay, the turns do not "
-        "agree. Predictions are the planner's, from the trace, the copies that a compressor was measured to take, and "
-        "the speeds of the emulated links at another rate. They "
+        "planner. Beside milliseconds the least and the largest turn stand in brackets, beside the gain its 95 % "
+        "interval; where that lies on both sides of what would pay, nothing is decided. Predictions are the planner's, "
+        "from the trace, the copies that a compressor was measured to take, and the speeds of the emulated links at "
+        "another rate. They "
         "leave out the optimizer's update, which is in all measured steps. The planner was given: "
         f"{', '.join(f'{key} {value}' for key, value in given.items() if value is not None)}.",
         "",
@@ -152,7 +152,7 @@ def _cells(seen: Seen) -> list[str]:
         f"{1e3 * predicted[1]:.1f}",
         seen.faster,
         f"{100 * (predicted[0] / predicted[1] - 1):+.1f} %",
-        "turns disagree" if seen.verdict.state == "not decidable" else "yes" if seen.verdict.good else "no",
+        "not decidable" if seen.verdict.state == "not decidable" else "yes" if seen.verdict.good else "no",
     ]
 
 

@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Sequence
 
 from suite.studies.convergence.rows import Method
-from suite.studies.significance import compare
+from suite.studies.significance import Comparison, compare, corrected
 from wirebench.utils.markdown import table
 
 HEAD = ("with", "top-1 %", "beside", "top-1 %", "points", "than that", "bytes, times")
@@ -18,7 +18,8 @@ def contrasts(methods: Sequence[Method], margin: float) -> list[str]:
     """
     known = {method.label: method for method in methods}
     pairs = [(method, known[name]) for method in methods if (name := base(method.label)) in known]
-    rows = [_cells(method, other, margin) for method, other in pairs]
+    family = corrected([compare(method.judged, other.judged, margin) for method, other in pairs])
+    rows = [_cells(*pair, against) for pair, against in zip(pairs, family, strict=True)]
     return ["What a setting changes:", "", *table(HEAD, rows)] if rows else []
 
 
@@ -28,9 +29,8 @@ def base(label: str) -> str | None:
     return None if name == label else name
 
 
-def _cells(method: Method, other: Method, margin: float) -> list[str]:
+def _cells(method: Method, other: Method, against: Comparison | None) -> list[str]:
     ours, theirs = method.judged, other.judged
-    against = compare(ours, theirs, margin)
     sent = [statistics.mean(each.wire_bytes) if each.wire_bytes else None for each in (method, other)]
     return [
         method.title,

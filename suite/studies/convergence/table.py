@@ -12,7 +12,7 @@ from suite.studies.convergence.rows import DENSE, Method, first_reaching, shared
 from suite.studies.convergence.verdicts import findings
 from suite.studies.findings import claims_table
 from suite.studies.notes import NotedRun
-from suite.studies.significance import LEAST_RUNS, LEVEL, compare
+from suite.studies.significance import LEAST_RUNS, LEVEL, Comparison, compare, corrected
 from wirebench.utils.markdown import table
 
 MARGIN = 0.5
@@ -29,7 +29,11 @@ def document(task: str, methods: Sequence[Method], others: Mapping[str, Sequence
     goal = target(methods)
     aim = "the goal" if goal is None else f"{100 * goal:.0f} %"
     lines = [f"# What every method does to the accuracy: {task}", "", *_setting(methods)]
-    lines += table(_head(aim), [_cells(method, dense, goal) for method in methods])
+    against = corrected(
+        [compare(each.judged, dense.judged, MARGIN) if dense and dense is not each else None for each in methods]
+    )
+    rows = [_cells(method, dense, goal, compared) for method, compared in zip(methods, against, strict=True)]
+    lines += table(_head(aim), rows)
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += [*_reading(methods), *_claims(methods), *contrasts(methods, MARGIN), *_ranks(methods, others)]
     lines += _networks(methods, goal, aim)
@@ -76,10 +80,9 @@ def _machines(methods: Sequence[Method]) -> str:
     return usual + "".join(f" ({', '.join(dict.fromkeys(by[each]))}: {each})" for each in rest)
 
 
-def _cells(method: Method, dense: Method | None, goal: float | None) -> list[str]:
+def _cells(method: Method, dense: Method | None, goal: float | None, against: Comparison | None) -> list[str]:
     runs, sent = method.runs, method.wire_bytes
     percent = [100 * value for value in method.top1]
-    against = compare(method.judged, dense.judged, MARGIN) if dense and dense is not method else None
     reached = [entry for entry in (first_reaching(run, goal) for run in runs) if entry is not None]
     arrived = [count / 1e6 for count in map(wire_bytes, reached) if count is not None]
     saved = (
@@ -105,9 +108,9 @@ def _cells(method: Method, dense: Method | None, goal: float | None) -> list[str
 def _reading(methods: Sequence[Method]) -> list[str]:
     words = [
         f"Better and worse: one-sided Welch tests over seeds, at {100 * LEVEL:.0f} % for both sides. As good: two such "
-        f"tests tell the difference apart from {MARGIN} points either way. Of methods that are no different from dense "
-        f"one in {1 / LEVEL:.0f} comes out better or worse by chance. Rows of fewer than {LEAST_RUNS} seeds, or in "
-        "which a seed diverged, are not judged.",
+        f"tests tell the difference apart from {MARGIN} points either way. Each p is that of one of all comparisons in "
+        f"the table, by Holm: in one table of {1 / LEVEL:.0f} a method comes out better or worse by chance. Rows of "
+        f"fewer than {LEAST_RUNS} seeds, or in which a seed diverged, are not judged.",
         "",
     ]
     if any(method.owns_momentum for method in methods):

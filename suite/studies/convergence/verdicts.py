@@ -4,11 +4,11 @@ import statistics
 from collections.abc import Sequence
 from pathlib import Path
 
-from suite.studies import published, trust
+from suite.studies import estimate, published, trust
 from suite.studies.claim import Claim, Verdict
 from suite.studies.convergence.rows import Method
 from suite.studies.findings import Finding
-from suite.studies.significance import LEAST_RUNS, difference_between
+from suite.studies.significance import LEAST_RUNS
 
 PUBLISHED = published.load(Path(__file__).parent)
 
@@ -28,18 +28,16 @@ def findings(methods: Sequence[Method]) -> list[Finding]:
 
 
 def judge_points(claim: Claim, ours: Method, rival: Method) -> tuple[str, Verdict]:
-    """At most, or at least, so many points below the rival: a one-sided Welch test over seeds has to say so."""
+    """At most, or at least, so many points below the rival: the interval of Welch's test over seeds has to say so."""
     mine, theirs = ours.judged, rival.judged
     if not mine or not theirs:
         diverged = [method.title for method in (ours, rival) if method.ends]
         return "-", Verdict("not decidable", why=", ".join(diverged)) if diverged else claim.judge(None)
-    loss = statistics.mean(theirs) - statistics.mean(mine)
-    seeds = f"{len(mine)} and {len(theirs)} seeds"
+    loss, seeds = estimate.difference(theirs, mine), f"{len(mine)} and {len(theirs)} seeds"
     if min(len(mine), len(theirs)) < LEAST_RUNS:
-        return f"{_points_below(loss)} ({seeds})", Verdict("not decidable", loss, "too few seeds")
-    low, high = difference_between(theirs, mine)
-    here = f"{_points_below(loss)} [{low:.2f} to {high:.2f}] ({seeds})"
-    return here, claim.judge_interval(loss, (low, high))
+        return f"{_points_below(loss.value)} ({seeds})", Verdict("not decidable", loss.value, "too few seeds")
+    low, high = loss.ends
+    return f"{_points_below(loss.value)} [{low:.2f} to {high:.2f}] ({seeds})", claim.judge(loss)
 
 
 def _points_below(loss: float) -> str:

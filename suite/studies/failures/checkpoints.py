@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from suite.studies import benchmarks
 from suite.studies.claim import Claim
+from suite.studies.estimate import mean
 from suite.studies.findings import Finding
 from wirebench.errors import UserError
 from wirebench.record.overhead_results import CHECKPOINT
@@ -30,11 +31,11 @@ class Cost(NamedTuple):
     rules: tuple[str, ...]
 
     def finding(self, claim: Claim) -> Finding:
-        """The stall over the steps between two checkpoints, with its least and its largest."""
-        share, between = self.result["stall_share"], (self.result["stall_least"], self.result["stall_most"])
-        here = f"{100 * share:.2f} % [{100 * between[0]:.2f} - {100 * between[1]:.2f}]"
-        verdict, about = claim.judge_interval(share, between), f"compressor {self.result['compressor']}"
-        return Finding(claim, here, verdict, about, records=(self.path,), rules=self.rules)
+        """The stall over the steps between two checkpoints, with its interval."""
+        stalls, about = self.result["stalls"], f"compressor {self.result['compressor']}"
+        share = mean(stalls).mapped(lambda seconds: seconds * self.result["stall_share"] / statistics.fmean(stalls))
+        here = share.mapped(lambda each: 100 * each).words("{:.2f} %", "{:.2f}")
+        return Finding(claim, here, claim.judge(share), about, records=(self.path,), rules=self.rules)
 
     def cells(self) -> list[str]:
         """Of the table."""

@@ -1,7 +1,7 @@
 """The trials of `wirebench chaos`: of an elastic job, and of one with checkpoints in its place."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +13,8 @@ from suite.chaos.job import Setting
 from suite.chaos.trials_file import Line
 from suite.studies import benchmarks
 from suite.studies.claim import Claim, Verdict, shown
+from suite.studies.estimate import Estimate, exact, mean, most_of_none, quantile
 from suite.studies.findings import Finding
-from suite.studies.significance import mean_between, quantile_between
 
 ELASTIC, PLAIN = "elastic.jsonl", "plain.jsonl"
 EACH = 30
@@ -60,36 +60,47 @@ class Trials(NamedTuple):
         rate = figures.calm_rate(self.lines)
         found = []
         for bound in bounds.bounds_of(self.lines, self.header, rate):
-            claim, between = claims[bound.id], self._between(bound.id, rate)
-            verdict, here = self._judged(claim, bound, between), bound.seen
-            if between:
-                here += f" [{shown(between, claim.unit)}]"
+            claim, measured = claims[bound.id], self._measured(bound, rate)
+            here = bound.seen
+            if measured.ends != (measured.value, measured.value):
+                here += f" [{shown(measured.ends, claim.unit)}]"
+            elif bound.id in NEVER and measured.value >= 1:
+                most = most_of_none(len(NEVER[bound.id](self)))
+                here += f"; it fails in at most {100 * most:.2g} % of all cases"
+            verdict = self._judged(claim, bound, measured)
             found.append(Finding(claim, here, verdict, records=(self.path,), rules=self.rules))
         return found
 
-    def _judged(self, claim: Claim, bound: Bound, between: tuple[float, float] | None) -> Verdict:
-        verdict = claim.judge_interval(bound.value, between) if between else claim.judge(bound.value)
+    def _judged(self, claim: Claim, bound: Bound, measured: Estimate) -> Verdict:
+        verdict = claim.judge(measured)
         if verdict.good and not bound.held:  # less than its number shows
             return Verdict("not reproduced", bound.value, bound.seen)
         if self.lacking and (verdict.good or self.lacking.startswith("another")):
             return Verdict("not decidable", bound.value, self.lacking)
         return verdict
 
-    def _between(self, bound: str, rate: float) -> tuple[float, float] | None:
-        """Between which a mean or a percentile lies; None for what one fault decides, or has no spread."""
-        if bound == "recovery":
+    def _measured(self, bound: Bound, rate: float) -> Estimate:
+        """A mean and a percentile with their intervals; exact is what one fault decides."""
+        if bound.id == "recovery":
             pauses = [math.inf if line["hang"] else line["pause_seconds"] for line in self.faults]
-            return quantile_between(pauses, 0.95)
-        if bound == "goodput" and len(self.faults) > 1:
+            return quantile(pauses, 0.95)
+        if bound.id == "goodput" and len(self.faults) > 1:
             costs = [figures.cost(line, rate) for line in self.faults]
-            low, high = mean_between(costs)
-            return 1 - high / bounds.EVERY_SECONDS, 1 - low / bounds.EVERY_SECONDS
-        return None
+            return Estimate(bound.value, mean(costs).mapped(lambda cost: 1 - cost / bounds.EVERY_SECONDS).between)
+        return exact(bound.value)
 
     def table(self) -> list[str]:
         """The report's lines without its bounds, which are claims here."""
         told = report.report_of(self.lines, self.header).lines
         return told[: told.index("Bounds:")]
+
+
+NEVER: Mapping[str, Callable[[Trials], Sequence[Line]]] = {
+    "hangs": lambda trials: trials.lines,
+    "named": lambda trials: [line for line in trials.faults if line["due_to_name"]],
+    "residual": lambda trials: trials.faults,
+}
+"""Of bounds that one trial breaks: in which trials it did not happen, so that it is rarer than one in so many."""
 
 
 def load(folder: Path, name: str) -> Trials | None:

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from suite.studies import notes
 from suite.studies.claim import Claim, Verdict
+from suite.studies.estimate import difference
 from suite.studies.findings import Finding
 from suite.studies.notes import NotedRun
 from suite.studies.rows import flat
 from suite.studies.runner import RESULTS
-from suite.studies.significance import LEAST_RUNS, Comparison, compare, difference_between
+from suite.studies.significance import LEAST_RUNS, Comparison, compare
 from suite.studies.trust import rules_of
 from wirebench.errors import UserError
 from wirebench.record import schema
@@ -63,11 +64,10 @@ class Compared(NamedTuple):
         ours, others = _top1(self.broken), _top1(self.unbroken)
         if not ours or not others:
             return None
-        loss = statistics.mean(others) - statistics.mean(ours)
-        here, verdict = f"{loss:.2f} points", Verdict("not decidable", loss, "too few seeds")
+        loss = difference(others, ours)
+        here, verdict = f"{loss.value:.2f} points", Verdict("not decidable", loss.value, "too few seeds")
         if min(len(ours), len(others)) >= LEAST_RUNS:
-            low, high = difference_between(others, ours)
-            here, verdict = f"{here} [{low:.2f} to {high:.2f}]", claim.judge_interval(loss, (low, high))
+            here, verdict = loss.words("{:.2f} points", "{:.2f}"), claim.judge(loss)
         here += f" ({len(ours)} and {len(others)} seeds)"
         records = tuple(run.folder for run in (*self.broken, *self.unbroken))
         return Finding(claim, here, verdict, records=records, rules=rules_of((self.broken, self.unbroken), "seeds"))

@@ -1,13 +1,13 @@
 """The claims of the FlexReduce paper (section V), each with a verdict on what was measured here."""
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 from suite.studies.claim import Claim, Verdict, together
+from suite.studies.estimate import Estimate, mean_of
 from suite.studies.findings import Finding
 from suite.studies.flexreduce import measured as numbers
-from suite.studies.flexreduce.measured import CLAIMS, LAYOUTS, Latencies, Spread, Training, ideal_saving, is_even
+from suite.studies.flexreduce.measured import CLAIMS, LAYOUTS, Latencies, Training, ideal_saving, is_even
+from suite.studies.significance import LEVEL
 
 UNEVEN = tuple(layout for layout in LAYOUTS if not is_even(layout))
 """Those that cannot be factored."""
@@ -84,36 +84,40 @@ def _counted(values: Mapping[str, float], of: str) -> str:
 
 def _each(
     claim: Claim,
-    values: Mapping[str, float | Spread | None],
+    values: Mapping[str, float | Estimate | None],
     form: Callable[[float], str] = _number,
     of: str = "layouts",
 ) -> Finding:
-    """`values` by layout; where no effect lies within a measurement's spread, that one decides nothing."""
+    """`values` by layout, or what else `of` names."""
     known = {layout: value for layout, value in values.items() if value is not None}
-    medians = {layout: value.median if isinstance(value, Spread) else value for layout, value in known.items()}
-    verdicts = {
-        layout: claim.judge(medians[layout], (value.low, value.high) if isinstance(value, Spread) else None)
-        for layout, value in known.items()
-    }
-    return _finding(claim, claim.shown or " to ".join(map(whole, claim.number)), medians, form, verdicts, of)
+    middles = {layout: value.value if isinstance(value, Estimate) else value for layout, value in known.items()}
+    figure = claim.shown or " to ".join(map(whole, claim.number))
+    return _finding(claim, figure, middles, form, claim.judge_each(known), of)
 
 
 def _saving(chosen: Sequence[Latencies], claim: Claim) -> Finding:
     machines = claim.about["machines"]
-    here = [row for row in chosen if len(row.topology.machines) == machines]
-    values = {_place(row, chosen): saving.median for row in here if (saving := row.saving("flexreduce", "ring"))}
+    here = {_place(row, chosen): row for row in chosen if len(row.topology.machines) == machines}
+    values = {place: saving for place, row in here.items() if (saving := row.saving("flexreduce", "ring"))}
     ideals = [ideal_saving(layout) for layout in LAYOUTS if layout.count("+") == machines - 1]
     figure = " to ".join(map(whole, claim.number)) + f"; ideal {percent(min(ideals))} to {percent(max(ideals))}"
-    verdicts = {_place(row, chosen): row.verdict for row in here if _place(row, chosen) in values}
-    return _finding(claim, figure, values, percent, verdicts)
+    verdicts = claim.judge_each(values, {place: row.ideal for place, row in here.items()})
+    return _finding(claim, figure, {place: saving.value for place, saving in values.items()}, percent, verdicts)
 
 
 def _largest(claim: Claim, chosen: Sequence[Latencies]) -> Finding:
-    """The largest saving over the ring that the links allow, and on which layout it is: what is beyond is noise."""
+    """The largest saving over the ring that the links allow, and on which layout it is: what is beyond is noise.
+
+    The largest of several is partly luck: its interval is that of the family.
+    """
     possible = [row for row in chosen if (row.reached or 0.0) <= 1 + numbers.tolerance(row.topology)]
     savings = {_place(row, chosen): saving for row in possible if (saving := row.saving("flexreduce", "ring"))}
-    most = max((saving.median for saving in savings.values()), default=0.0)
-    return _each(claim, {layout: saving for layout, saving in savings.items() if saving.median == most}, percent)
+    missing = [layout for layout in LAYOUTS if layout not in {row.layout for row in chosen}]
+    if not savings or missing:
+        return _finding(claim, claim.shown, {}, percent, {"": _partly(claim, missing, LAYOUTS)} if savings else {})
+    place, most = max(savings.items(), key=lambda each: each[1].value)
+    verdict = claim.judge(most, level=LEVEL / len(savings))
+    return _finding(claim, claim.shown, {place: most.value}, percent, {place: verdict})
 
 
 def _on(rows: Sequence[Latencies], claim: Claim) -> list[Latencies]:
@@ -139,37 +143,34 @@ def _by_size(claim: Claim, chosen: Sequence[Latencies]) -> Finding:
     return _each(claim, ratios, of="sizes")
 
 
-def _epochs(runs: Sequence[Training], layouts: Sequence[str], one: str, other: str) -> dict[str, Spread]:
+def _epochs(runs: Sequence[Training], layouts: Sequence[str], one: str, other: str) -> dict[str, Estimate]:
     """The share of `other`'s time per epoch that `one` saves, by layout, over turns."""
     savings = {layout: numbers.faster(runs, layout, one, other) for layout in layouts}
     return {layout: saving for layout, saving in savings.items() if saving}
 
 
-def _added(runs: Sequence[Training]) -> dict[str, Spread]:
+def _added(runs: Sequence[Training]) -> dict[str, Estimate]:
     saved = _epochs(runs, UNEVEN, "blueconnect", "ring")
-    return {layout: Spread(-saving.median, -saving.high, -saving.low) for layout, saving in saved.items()}
+    return {layout: saving.mapped(lambda share: -share) for layout, saving in saved.items()}
 
 
-def _average(claim: Claim, values: Mapping[str, Spread], wanted: Sequence[str]) -> Finding:
-    """The paper gives one average over its layouts; ours is over those measured, and so are its ends over turns.
+def _average(claim: Claim, values: Mapping[str, Estimate], wanted: Sequence[str]) -> Finding:
+    """The paper gives one average over its layouts: savings differ from one to the other, so it takes all of them.
 
-    wanted  the paper's; the verdict names those that are missing, since savings differ from layout to layout
+    wanted  the paper's
     """
     if not values:
         return _finding(claim, on_average(claim), {}, percent, {})
-    median, low, high = (statistics.mean(ends) for ends in zip(*values.values(), strict=True))
-    place = ", ".join(values)
-    verdict = _without(claim.judge(median, (low, high)), [layout for layout in wanted if layout not in values], wanted)
-    found = _finding(claim, on_average(claim), {place: median}, percent, {place: verdict})
-    return replace(found, here=f"{percent(median)} [{tenths(low)} - {tenths(high)}] ({place})")
+    average, missing = mean_of(list(values.values())), [layout for layout in wanted if layout not in values]
+    verdict = _partly(claim, missing, wanted) if missing else claim.judge(average)
+    said = average.mapped(lambda share: 100 * share).words("{:.1f} %", "{:.1f}")
+    return Finding(claim, f"{said} ({', '.join(values)})", verdict, figure=on_average(claim))
 
 
-def _without(verdict: Verdict, missing: Sequence[str], wanted: Sequence[str]) -> Verdict:
-    """The verdict with the layouts that it is not about."""
-    if not missing:
-        return verdict
-    said = f"on {len(wanted) - len(missing)} of {len(wanted)} layouts, without {', '.join(missing)}"
-    return verdict._replace(why="; ".join(filter(None, (verdict.why, said))))
+def _partly(claim: Claim, missing: Sequence[str], wanted: Sequence[str]) -> Verdict:
+    """Of a claim about several layouts together, not all of which ran."""
+    without = f"on {len(wanted) - len(missing)} of {len(wanted)} layouts, without {', '.join(missing)}"
+    return claim.judge(None)._replace(why=without)
 
 
 def on_average(claim: Claim) -> str:

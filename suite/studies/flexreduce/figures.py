@@ -170,7 +170,7 @@ def _heights(lines: Sequence[Curve]) -> list[float]:
 def _of_ideal(rows: Sequence[Latencies]) -> str:
     """What the ideal is, and why FlexReduce may be faster than that."""
     said = f"Dashed, {IDEAL_NAME}."
-    below = [row for row in rows if (row.of_ideal_speed or 0.0) > 1.05]
+    below = [row for row in rows if row.of_ideal_speed and row.of_ideal_speed.value > 1.05]
     if not below:
         return said
     rounds = {name: [row.cells[name].rounds for row in below] for name in ("ring", "flexreduce")}

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from suite.studies.claim import Claim, Verdict
+from suite.studies.estimate import Estimate, ratio_of_turns
 from suite.studies.published import load
 from wirebench.collectives.parts.flexreduce_calls import calls, calls_bound, calls_per_learner
 from wirebench.costmodel.formulas import flexreduce_ideal_saving
@@ -30,14 +29,6 @@ SMALL_ITEMS: int = PUBLISHED.tables["sizes"]["small"]
 EPOCH_IMAGES: int = PUBLISHED.tables["epoch"]["images"]
 COUNTED_ITEMS = 12_000_000
 """For which calls are counted: so many that no call rounds to nothing."""
-
-
-class Spread(NamedTuple):
-    """Median, 10th and 90th percentile."""
-
-    median: float
-    low: float
-    high: float
 
 
 class Calls(NamedTuple):
@@ -91,7 +82,7 @@ class Latencies:
         """The median repeat's."""
         return self.cells[name].median if name in self.cells else None
 
-    def ratio(self, one: str, other: str) -> Spread | None:
+    def ratio(self, one: str, other: str) -> Estimate | None:
         """Seconds of `one` over seconds of `other`, turn by turn: what slows the machine down slows both."""
         if one not in self.cells or other not in self.cells:
             return None
@@ -101,33 +92,31 @@ class Latencies:
                 f"{self.layout}, {self.items} floats: {one} has {len(first)} repeats and {other} {len(second)}; "
                 "repeats are compared turn by turn, so both need the same number"
             )
-        return spread(a / b for a, b in zip(first, second, strict=True))
+        return ratio_of_turns(*({str(turn): each for turn, each in enumerate(those)} for those in (first, second)))
 
-    def saving(self, one: str, other: str) -> Spread | None:
+    def saving(self, one: str, other: str) -> Estimate | None:
         """The share of `other`'s time that `one` saves."""
         ratio = self.ratio(one, other)
-        return None if ratio is None else Spread(1 - ratio.median, 1 - ratio.high, 1 - ratio.low)
+        return None if ratio is None else ratio.mapped(_saved)
 
     @property
     def reached(self) -> float | None:
         """FlexReduce's saving over the ring, as a share of the ideal saving."""
         saving = self.saving("flexreduce", "ring")
-        return None if saving is None else saving.median / self.ideal
+        return None if saving is None else saving.value / self.ideal
 
     @property
-    def of_ideal_speed(self) -> float | None:
+    def of_ideal_speed(self) -> Estimate | None:
         """Ideal time over FlexReduce's time, the ideal being the ring's with the ideal saving: the paper's 90-99 %."""
         ratio = self.ratio("flexreduce", "ring")
-        return None if ratio is None else (1 - self.ideal) / ratio.median
+        return None if ratio is None else ratio.mapped(lambda each: (1 - self.ideal) / each)
 
     @property
     def verdict(self) -> Verdict:
         """Whether FlexReduce reaches the ideal saving."""
         saving = self.saving("flexreduce", "ring")
         claim = saving_claim(len(self.topology.machines))
-        if saving is None:
-            return claim.judge(None)
-        return claim.judge(saving.median, (saving.low, saving.high), expected=self.ideal)
+        return claim.judge(saving, expected=self.ideal)
 
     def link_use(self, name: str, bits_per_second: float) -> float | None:
         """The plan's bytes over the busiest machine's link and direction, over what the link could carry in that time.
@@ -149,12 +138,6 @@ def tolerance(topology: Topology) -> float:
 def saving_claim(machines: int) -> Claim:
     """The paper's claim about layouts of so many machines."""
     return next(claim for claim in CLAIMS.values() if claim.about.get("machines") == machines)
-
-
-def spread(values: Iterable[float]) -> Spread:
-    """Of at least one value."""
-    low, median, high = (float(value) for value in np.percentile(list(values), [10, 50, 90]))
-    return Spread(median, low, high)
 
 
 def ideal_saving(layout: str) -> float:
@@ -210,14 +193,23 @@ def epoch_seconds(runs: Iterable[Training], layout: str, collective: str) -> flo
     return statistics.median(seconds) if seconds else None
 
 
-def faster(runs: Sequence[Training], layout: str, one: str, other: str) -> Spread | None:
+def faster(runs: Sequence[Training], layout: str, one: str, other: str) -> Estimate | None:
     """The share of `other`'s time per epoch that `one` saves, over the turns that both have; None without any."""
     times = {(run.collective, run.turn): run.epoch_seconds for run in runs if run.layout == layout}
     turns = [turn for name, turn in times if name == one and (other, turn) in times]
-    return spread(1 - times[one, turn] / times[other, turn] for turn in turns) if turns else None
+    ratio = ratio_of_turns(*({str(turn): times[name, turn] for turn in turns} for name in (one, other)))
+    return None if ratio is None else ratio.mapped(_saved)
 
 
-def time_per_item(measured: Iterable[Latencies], layout: str, name: str) -> float | None:
+def _saved(ratio: float) -> float:
+    return 1 - ratio
+
+
+def time_per_item(measured: Iterable[Latencies], layout: str, name: str) -> Estimate | None:
     """Time per item at the largest size over that at the one before; None with fewer than two sizes."""
-    costs = [row.cells[name].median / row.items for row in measured if row.layout == layout and name in row.cells]
-    return costs[-1] / costs[-2] if len(costs) > 1 else None
+    cells = [row.cells[name] for row in measured if row.layout == layout and name in row.cells]
+    if len(cells) < 2:
+        return None
+    before, last = ({str(turn): each / cell.items for turn, each in enumerate(cell.seconds)} for cell in cells[-2:])
+    # Sizes do not take turns: what slowed one down need not have slowed the other.
+    return ratio_of_turns({f"last {turn}": each for turn, each in last.items()}, before)

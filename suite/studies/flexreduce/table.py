@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from suite.studies.estimate import Estimate
 from suite.studies.findings import Finding, claims_table
 from suite.studies.flexreduce import measured as numbers
-from suite.studies.flexreduce.claims import on_average, percent, tenths, whole
-from suite.studies.flexreduce.measured import CLAIMS, COLLECTIVES, LAYOUTS, Latencies, Spread, Training
+from suite.studies.flexreduce.claims import on_average, percent, whole
+from suite.studies.flexreduce.measured import CLAIMS, COLLECTIVES, LAYOUTS, Latencies, Training
 from wirebench.record.collective_results import AllReduceResult
 from wirebench.topology.rates import parse_rate, show_rate
 
@@ -98,7 +99,7 @@ def _latency_row(row: Latencies, link: str | None) -> list[str]:
         percent(row.ideal),
         f"{whole(low)} - {whole(high)}",
         _share(row.reached),
-        _share(row.of_ideal_speed),
+        _share(row.of_ideal_speed.value if row.of_ideal_speed else None),
         _spread(row.saving("flexreduce", "native")),
         _spread(row.saving("blueconnect", "ring")),
         *map(_share, uses),
@@ -146,7 +147,7 @@ def _training(runs: Sequence[Training], notes: Mapping[str, Mapping[str, Any]]) 
 def _training_row(runs: Sequence[Training], layout: str, link: str) -> list[str]:
     here = [run for run in runs if run.layout == layout]
     slower = numbers.faster(runs, layout, "blueconnect", "ring")
-    added = None if slower is None else Spread(-slower.median, -slower.high, -slower.low)
+    added = None if slower is None else slower.mapped(lambda share: -share)
     epochs = [numbers.epoch_seconds(runs, layout, name) for name in COLLECTIVES]
     return [
         layout,
@@ -201,7 +202,5 @@ def _share(share: float | None) -> str:
     return MISSING if share is None else percent(share)
 
 
-def _spread(share: Spread | None) -> str:
-    if share is None:
-        return MISSING
-    return f"{percent(share.median)} [{tenths(share.low)} - {tenths(share.high)}]"
+def _spread(share: Estimate | None) -> str:
+    return MISSING if share is None else share.mapped(lambda each: 100 * each).words("{:.1f} %", "{:.1f}")

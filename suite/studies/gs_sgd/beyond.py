@@ -1,13 +1,13 @@
 """The gs-SGD paper's claims beside its Table II: averages, communication and bytes of runs, accuracies of trainings."""
 
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from suite.studies import trust
+from suite.studies import estimate, trust
 from suite.studies.claim import Claim
 from suite.studies.convergence.rows import Method
 from suite.studies.convergence.verdicts import judge_points
+from suite.studies.estimate import Estimate
 from suite.studies.findings import Finding
 from suite.studies.gs_sgd.claims import AS_PRINTED, PUBLISHED, most_sent
 from suite.studies.notes import NotedRun
@@ -15,8 +15,6 @@ from suite.studies.rows import Row, size, times_faster
 
 MODELS = tuple(PUBLISHED.tables["images_per_second"].keys() - {"where", "unit"})
 TRAININGS = "wirebench study convergence run --data FOLDER"
-Spread = tuple[float, float, float]
-"""A ratio in the median of turns, at least, and at most."""
 
 
 def of_runs(models: Mapping[str, Sequence[Row]]) -> list[Finding]:
@@ -62,8 +60,7 @@ def _means(claim: Claim, models: Mapping[str, Sequence[Row]], rival: str) -> Ite
     pairs = [pair for rows in models.values() if (pair := _pair(rows, rival))]
     ratios = [ratio for pair in pairs if (ratio := times_faster(*pair))]
     if len(ratios) == len(MODELS):
-        middle, low, high = (statistics.mean(each) for each in zip(*ratios, strict=True))
-        yield _of_ratio(claim, (middle, low, high), [row for pair in pairs for row in pair])
+        yield _of_ratio(claim, estimate.mean_of(ratios), [row for pair in pairs for row in pair])
 
 
 def _pair(rows: Sequence[Row], rival: str) -> tuple[Row, Row] | None:
@@ -86,25 +83,18 @@ def _especially(claim: Claim, first: Sequence[Row], second: Sequence[Row]) -> It
     pairs = [pair for rows in (first, second) if (pair := _pair(rows, "sketched_sgd"))]
     ratios = [saved for pair in pairs if (saved := _saved(*pair))]
     if len(ratios) == 2:
-        most, least = ratios
-        spread = most[0] / least[0], most[1] / least[2], most[2] / least[1]
-        yield _of_ratio(claim, spread, [row for pair in pairs for row in pair])
+        yield _of_ratio(claim, estimate.ratio_of(*ratios), [row for pair in pairs for row in pair])
 
 
-def _saved(ours: Row, rival: Row) -> Spread | None:
+def _saved(ours: Row, rival: Row) -> Estimate | None:
     """The rival's seconds of communication over ours, turn by turn; None where no turn of both tells them."""
-    mine, theirs = _by_turn(ours), _by_turn(rival)
-    ratios = sorted(theirs[turn] / seconds for turn, seconds in mine.items() if seconds and theirs.get(turn))
-    if not ratios:
-        return None
-    kept = ratios[1:-1] if len(ratios) >= trust.TURNS else ratios
-    return statistics.median(ratios), kept[0], kept[-1]
+    return estimate.ratio_of_turns(_by_turn(rival), _by_turn(ours))
 
 
 def _by_turn(row: Row) -> dict[str, float]:
     """Seconds of communication, by the turn's number."""
     known = {run.folder.name.rpartition("-")[2]: communication(run) for run in row.runs}
-    return {turn: seconds for turn, seconds in known.items() if seconds is not None}
+    return {turn: seconds for turn, seconds in known.items() if seconds}
 
 
 def communication(run: NotedRun) -> float | None:
@@ -125,12 +115,10 @@ def _bytes(claim: Claim, models: Mapping[str, Sequence[Row]], rival: str) -> Ite
             yield Finding(claim, sizes, claim.judge(theirs / mine), model, records=folders, rules=rules)
 
 
-def _of_ratio(claim: Claim, ratio: Spread, rows: Sequence[Row]) -> Finding:
-    middle, low, high = ratio
+def _of_ratio(claim: Claim, ratio: Estimate, rows: Sequence[Row]) -> Finding:
     rules = trust.rules_of((row.runs for row in rows), "turns")
     runs = [run for row in rows for run in row.runs]
-    here = f"{middle:.2f}x [{low:.2f} - {high:.2f}]"
-    return Finding(claim, here, claim.judge(middle, (low, high)), records=_folders(runs), rules=rules)
+    return Finding(claim, ratio.words(), claim.judge(ratio), records=_folders(runs), rules=rules)
 
 
 def _folders(runs: Sequence[NotedRun]) -> tuple[Path, ...]:

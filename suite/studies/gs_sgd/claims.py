@@ -46,19 +46,18 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
         ours, rival = (known.get(AS_PRINTED[method]) for method in ("gs_sgd", claim.about["rival"]))
         measured = times_faster(ours, rival) if ours and rival else None
         if ours and rival and measured:
-            ratio, low, high = measured
-            here = f"{ratio:.2f}x [{low:.2f} - {high:.2f}]; {_bytes(ours, rival)}{_others(rows, claim.about['rival'])}"
+            here = f"{measured.words()}; {_bytes(ours, rival)}{_others(rows, claim.about['rival'])}"
             records = tuple(run.folder for row in (ours, rival) for run in row.runs)
             rules = trust.rules_of((ours.runs, rival.runs), "turns")
             about = "" if "model" in claim.about else model
-            found.append(Finding(claim, here, claim.judge(ratio, (low, high)), about, records=records, rules=rules))
+            found.append(Finding(claim, here, claim.judge(measured), about, records=records, rules=rules))
     return found
 
 
 def _others(rows: Sequence[Row], rival: str) -> str:
     """The least and the largest factor of all readings of both methods."""
     pairs = itertools.product(of_method(rows, "gs_sgd"), of_method(rows, rival))
-    ratios = [ratio[0] for pair in pairs if (ratio := times_faster(*pair))]
+    ratios = [ratio.value for pair in pairs if (ratio := times_faster(*pair))]
     return f"; {min(ratios):.2f}x to {max(ratios):.2f}x in {len(ratios)} readings" if len(ratios) > 1 else ""
 
 

@@ -1,9 +1,8 @@
 """After how many epochs a method has converged, by trainings that are as long as the paper's."""
 
-import statistics
 from collections.abc import Iterator, Sequence
 
-from suite.studies import trust
+from suite.studies import estimate, trust
 from suite.studies.claim import Verdict
 from suite.studies.convergence.rows import Method, history
 from suite.studies.findings import Finding
@@ -28,7 +27,7 @@ def of_epochs(methods: Sequence[Method], task: str) -> Iterator[Finding]:
                 about, records = f"{label}, {task}", tuple(run.folder for run in ours.runs)
                 verdict = Verdict("not decidable", why=ours.title)
                 if epochs:
-                    verdict = claim.judge(statistics.median(epochs), (min(epochs), max(epochs)))
+                    verdict = claim.judge(estimate.mean(epochs))
                 yield Finding(claim, _words(epochs), verdict, about, "", records, trust.rules(ours.runs, "seeds"))
 
 
@@ -50,4 +49,4 @@ def converged(run: NotedRun) -> float | None:
 def _words(epochs: Sequence[float]) -> str:
     if not epochs:
         return "-"
-    return f"{statistics.median(epochs):g} epochs [{min(epochs):g} - {max(epochs):g}] ({len(epochs)} seeds)"
+    return f"{estimate.mean(epochs).words('{:.1f} epochs', '{:.1f}')} ({len(epochs)} seeds)"

@@ -61,7 +61,7 @@ def _messages(row: Row) -> float:
 
 def _over(row: Row, base: Row) -> str:
     ratio = times_faster(row, base) if row is not base else None
-    return f"{ratio[0]:.2f}x [{ratio[1]:.2f} - {ratio[2]:.2f}]" if ratio else "-"
+    return ratio.words() if ratio else "-"
 
 
 def _ms(seconds: float | None) -> str:
@@ -69,10 +69,10 @@ def _ms(seconds: float | None) -> str:
 
 
 NOTE = (
-    "Medians of turns. `its messages take` is what links of this rate and start-up time need for a step's messages, by "
-    "the cost model; `images/s at most` would be reached by a step that were nothing but computing and those: what is "
-    "missing from it is compressing, and processors that cannot keep up with the links. In brackets the least and the "
-    "largest ratio of turns that followed each other, of five or more without the least and the largest. `gs_sgd` has "
-    "our defaults, `sketched_sgd` its authors' settings; `literal` is the algorithm as printed, with 5 rows of 4 k "
-    "columns for both; `gtopk 16 bytes` sends indices and values as float64, as its authors' code does."
+    "Times and rates are medians of turns. `its messages take` is what links of this rate and start-up time need for a "
+    "step's messages, by the cost model; `images/s at most` would be reached by a step that were nothing but computing "
+    "and those: what is missing from it is compressing, and processors that cannot keep up with the links. In brackets "
+    "the 95 % interval of the ratio, of turns that followed each other. `gs_sgd` has our defaults, `sketched_sgd` its "
+    "authors' settings; `literal` is the algorithm as printed, with 5 rows of 4 k columns for both; `gtopk 16 bytes` "
+    "sends indices and values as float64, as its authors' code does."
 )

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from compressors.terngrad import TernGrad
 from suite.studies import trust
-from suite.studies.claim import Claim
+from suite.studies.claim import Claim, Verdict
 from suite.studies.convergence.rows import Method
 from suite.studies.convergence.verdicts import judge_points
 from suite.studies.findings import Finding
@@ -17,6 +18,7 @@ PUBLISHED = load(Path(__file__).parent)
 CLAIMED: Mapping[str, Claim] = PUBLISHED.claims
 MODELS = ("alexnet", "resnet50")
 """The paper's."""
+ONE_MASK = 32.0
 
 
 def of_ratios(parts: Mapping[str, Sequence[Counted]]) -> Iterator[Finding]:
@@ -39,12 +41,33 @@ def _ratios(claim: Claim, model: str, row: Counted) -> Iterator[Finding]:
     where = f"{model}, {row.label}"
     counted = {"with masks" if row.is_iwp else "as sent": row.as_sent, "values only": row.values}
     for how, ratio in counted.items():
-        if ratio is not None:
-            # No argument forbids the figure where masks are left out.
-            judged = replace(claim, contradicted="") if how == "values only" else claim
-            here = f"{ratio:.2f}x {how}" + (f", {row.wire:.2f}x on the wire" if row.wire else "")
-            yield Finding(judged, here, judged.judge(ratio), f"{where}, {how}", records=(row.run.folder,),
-                          rules=row.rules)  # fmt: skip
+        if ratio is None:
+            continue
+        judged, measured = claim, ratio
+        here = f"{ratio:.2f}x {how}" + (f", {row.wire:.2f}x on the wire" if row.wire else "")
+        if how == "values only":
+            # No argument forbids the figure where masks are left out, and no share is more than all of the gradient.
+            judged = replace(claim, contradicted="", no_effect=None)
+        elif "workers" in claim.about:
+            measured = _terngrad(row.run.record["parameters"], claim.about["workers"])
+            here += f" of {row.run.record['world_size']}; {measured:.2f}x of {claim.about['workers']}, computed"
+        verdict = judged.judge(measured)
+        if row.is_iwp and row.unlearned:
+            verdict = Verdict("not run here", ratio, row.unlearned)
+        yield Finding(judged, here, verdict, f"{where}, {how}", records=(row.run.folder,), rules=row.rules)
+
+
+def _terngrad(parameters: int, workers: int) -> float:
+    """Dense bytes over a worker's own words: the sum of many workers' needs more bits."""
+    return 4 * parameters / TernGrad().wire_bytes(parameters, workers)
+
+
+def of_masks() -> Iterator[Finding]:
+    """Computed: with the mask of one voter, a bit for each of 32, no ratio is larger than 32."""
+    for claim in CLAIMED.values():
+        if "ratio" in claim.about and claim.contradicted:
+            here = f"computed: at most {ONE_MASK:.2f}x with the mask of one voter"
+            yield Finding(claim, here, claim.judge(ONE_MASK), "with masks, computed")
 
 
 def of_intervals(rows: Sequence[Counted]) -> Iterator[Finding]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from suite.studies import trust
+from suite.studies.estimate import mean
 from suite.studies.findings import Finding
 from suite.studies.iwp.claims import CLAIMED
 from suite.studies.iwp.imagenet import Trained
@@ -29,11 +30,11 @@ def findings(trained: Trained) -> Iterator[Finding]:
     if not runs:
         return
     epochs = [turning(course) for _, course in told if len(course) > 1]
-    middle, spread = statistics.median(epochs), (min(epochs), max(epochs))
+    epoch = mean(epochs)
     seeds = f"{len(runs)} {'seed' if len(runs) == 1 else 'seeds'}"
-    here = f"epoch {middle:g} [{spread[0]:g} - {spread[1]:g}] ({seeds})" if spread[1] else f"in no epoch ({seeds})"
+    here = f"epoch {epoch.words('{:.1f}', '{:.1f}')} ({seeds})" if any(epochs) else f"in no epoch ({seeds})"
     records = tuple(run.folder for run in runs)
-    yield Finding(claim, here, claim.judge(middle, spread), "", "", records, trust.rules_of([runs], "seeds"))
+    yield Finding(claim, here, claim.judge(epoch), "", "", records, trust.rules_of([runs], "seeds"))
 
 
 def by_epoch(path: Path) -> dict[int, float]:

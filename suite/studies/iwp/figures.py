@@ -1,16 +1,18 @@
 """Figures of the study: ratios of every variant beside their bound, and what a slow link carries."""
 
+import math
 from collections.abc import Iterable, Sequence
 
 from suite.figures import colours
 from suite.figures.bars import Bar, Look, stacked
 from suite.figures.provenance import counted, provenance
 from suite.figures.style import Figure, around, finished
+from suite.studies.estimate import Ends, mean
 from suite.studies.iwp.measured import Counted
 from suite.studies.iwp.network import rate
 from suite.studies.iwp.variants import unlabelled
 from suite.studies.notes import NotedRun
-from suite.studies.rows import Row, spread
+from suite.studies.rows import Row
 from wirebench.topology.rates import parse_rate
 
 SENT = {"with masks, or with indices and scales": colours.BLUE}
@@ -39,20 +41,24 @@ def ratios(part: str, rows: Sequence[Counted]) -> Figure:
 def carried(rows: Sequence[Row]) -> Figure:
     """A bar for every method: KB/s on a host's interface, beside the link's rate."""
     known = [(row, [each for run in row.runs if (each := rate(run))]) for row in rows]
-    timed = [(row, spread(rates)) for row, rates in known if rates]
+    timed = [(row, mean([each / 1e3 for each in rates])) for row, rates in known if rates]
     bars = [
         Bar(
-            unlabelled(row.label), {next(iter(CARRIED)): middle / 1e3}, (low / 1e3, high / 1e3),
-            words=f"{middle / 1e3:,.0f}",
+            unlabelled(row.label), {next(iter(CARRIED)): sent.value}, _finite(sent.ends), words=f"{sent.value:,.0f}",
         )
-        for row, (middle, low, high) in timed
+        for row, sent in timed
     ]  # fmt: skip
     link = parse_rate(rows[0].runs[0].note["link"]) / 8e3
     across = around("KB/s sent by a host", [0.0, link, *(bar.end for bar in bars)])
-    look = Look(CARRIED, legend=False, line=(link, "the link's rate"), spread="turns")
+    look = Look(CARRIED, legend=False, line=(link, "the link's rate"), spread="95 % interval")
     turns = counted((len(row.runs) for row, _ in timed), "turn")
-    note = f"Bars: medians of {turns}; lines: between turns. {_where(run for row in rows for run in row.runs)}."
+    note = f"Bars: means of {turns}; lines: their 95 % intervals. {_where(run for row in rows for run in row.runs)}."
     return finished(stacked(bars, across, look, "IWP, network I/O", note))
+
+
+def _finite(ends: Ends) -> Ends | None:
+    """Of one turn there is no interval to draw."""
+    return ends if all(map(math.isfinite, ends)) else None
 
 
 def _within(ratio: float | None) -> float | None:

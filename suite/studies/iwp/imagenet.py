@@ -3,17 +3,18 @@
 Runs are told apart by what their records say of them: the model, and the compressor with its mode.
 """
 
-import statistics
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from suite.studies import notes, trust
-from suite.studies.claim import Claim
+from suite.studies.claim import Claim, Verdict
+from suite.studies.estimate import difference, mean
 from suite.studies.findings import Finding
 from suite.studies.iwp.claims import CLAIMED
 from suite.studies.iwp.variants import FIXED, LAYERWISE
 from suite.studies.notes import NotedRun
+from suite.studies.significance import LEAST_RUNS
 from wirebench.errors import UserError
 
 BASELINE = "baseline"
@@ -55,23 +56,20 @@ def findings(trained: Trained) -> Iterator[Finding]:
 def _finding(claim: Claim, ours: Sequence[NotedRun], base: Sequence[NotedRun]) -> Finding:
     """Of a difference from the baseline's runs, or of the accuracy itself where there are none."""
     points, runs, what = _points(ours), [ours], "%"
-    middle, spread = statistics.mean(points), (min(points), max(points))
+    measured = mean(points)
     if base:
-        side = claim.about["side"]
-        (middle, spread), what = _difference(points, _points(base), side), f"points {side}"
+        above = claim.about["side"] == ABOVE
+        measured = difference(points, _points(base)) if above else difference(_points(base), points)
+        what = f"points {claim.about['side']}"
         runs.append(base)
     seeds = min(map(len, runs))
-    here = f"{middle:.2f} {what} [{spread[0]:.2f} - {spread[1]:.2f}] ({seeds} {'seed' if seeds == 1 else 'seeds'})"
+    here = f"{measured.words('{:.2f} ' + what, '{:.2f}')} ({seeds} {'seed' if seeds == 1 else 'seeds'})"
     records = tuple(run.folder for those in runs for run in those)
-    return Finding(claim, here, claim.judge(middle, spread), "", "", records, trust.rules_of(runs, "seeds"))
+    verdict = claim.judge(measured)
+    if seeds < LEAST_RUNS:
+        verdict = Verdict("not decidable", measured.value, "too few seeds")
+    return Finding(claim, here, verdict, "", "", records, trust.rules_of(runs, "seeds"))
 
 
 def _points(runs: Sequence[NotedRun]) -> list[float]:
     return [100 * run.record["final"]["top1"] for run in runs]
-
-
-def _difference(ours: Sequence[float], base: Sequence[float], side: str) -> tuple[float, tuple[float, float]]:
-    """Points that ours lie above or below the baseline: of the means, and the least and the largest of any two runs."""
-    sign = 1 if side == ABOVE else -1
-    ends = sorted((sign * (max(ours) - min(base)), sign * (min(ours) - max(base))))
-    return sign * (statistics.mean(ours) - statistics.mean(base)), (ends[0], ends[1])

@@ -17,6 +17,10 @@ HEAD = (
 )  # fmt: skip
 
 
+LEARNED = 0.9
+"""Of the first epoch's loss, at the end: then a network has begun to learn."""
+
+
 @dataclass(frozen=True)
 class Counted:
     """One run of a variant."""
@@ -40,30 +44,29 @@ class Counted:
 
     @property
     def values(self) -> float | None:
-        """Dense over sent values: 1 / density."""
-        density = self.density if self.is_iwp else None
-        return 1 / density if density else None
+        """Dense over sent values, of the steps that count."""
+        return self._ratio("values") if self.is_iwp else None
 
     @property
     def as_sent(self) -> float | None:
         """The same with all that tells the values' places: masks, or indices and scales."""
-        if self.is_iwp:
-            density, masks = self.density, self._masks()
-            return None if density is None or masks is None else 1 / (density + masks)
-        ratio = self.run.has("compression_ratio", "with_indices")
+        return self._ratio("with_indices")
+
+    def _ratio(self, name: str) -> float | None:
+        ratio = self.run.has("compression_ratio", name)
         return None if ratio is None else float(ratio)
 
-    def _masks(self) -> float | None:
-        """Mean bytes of all masks over those of the tensors that are compressed.
+    @property
+    def unlearned(self) -> str:
+        """Why the run says nothing of what is sent of a network that learns; "" where it does.
 
-        The mean of the readings' own ratios would not go with the mean density: it can be above the ratio of the values
-        alone. The last reading has a ratio, a density and bytes of one step, so they tell how many bytes a share is.
+        A gradient's share of the weights, by which IWP chooses, is another one as long as the loss does not fall.
         """
-        mean, last = (self.health("mask_bytes", which) for which in ("mean", "last"))
-        ratio, density = (self.health(name, "last") for name in ("ratio_with_masks", "density"))
-        if mean is None or not last or not ratio or density is None:
-            return None
-        return mean / last * (1 / ratio - density)
+        losses = [entry["loss"] for entry in self.run.record["history"] if entry.get("loss") is not None]
+        if len(losses) > 1 and losses[-1] <= LEARNED * losses[0]:
+            return ""
+        told = f"; its loss went from {losses[0]:.2f} to {losses[-1]:.2f}" if losses else ""
+        return f"the network has not begun to learn in {self.steps} steps{told}"
 
     @property
     def wire(self) -> float | None:
@@ -148,8 +151,8 @@ def document(part: str, rows: Sequence[Counted]) -> str:
 
 
 LEGEND = (
-    "Ratios are dense over sent: values only, 1 / density, of the tensors that are compressed; with masks, as if each "
-    "worker had sent the values and the masks of all voters (of other methods: indices, scales and bits); on the wire, "
-    "a dense ring over what a worker sent, biases and normalisation included. The bound is that of raw bitmaps of R "
+    "Ratios are dense over sent in the steps that count: values only; with masks, as if each worker had sent the "
+    "values and the masks of all voters (of other methods: indices, scales and bits); on the wire, a dense ring over "
+    "what a worker sent. Biases and normalisation, which go dense, are included. The bound is that of raw bitmaps of R "
     "voters. Densities are means of the readings of `output.health_every`, and the last of them."
 )

@@ -5,15 +5,16 @@ from pathlib import Path
 
 from suite.studies import notes, trust
 from suite.studies.claim import Claim, Verdict
+from suite.studies.estimate import Estimate, mean, ratio_of_turns
 from suite.studies.findings import Finding
 from suite.studies.iwp.variants import DENSE, FIXED, kind, unlabelled
 from suite.studies.notes import NotedRun
-from suite.studies.rows import Row, Spread, spread
+from suite.studies.rows import Row
 from suite.studies.rows import load as load_rows
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
 
-HEAD = ("method", "turns", "KB/s sent by a host [between turns]", "share of the link %", "step ms", "bytes of a step")
+HEAD = ("method", "turns", "KB/s sent by a host [95 % interval]", "share of the link %", "step ms", "bytes of a step")
 
 
 def load(folder: Path) -> list[Row]:
@@ -42,19 +43,16 @@ def findings(rows: Sequence[Row], claims: Mapping[str, Claim]) -> Iterator[Findi
             yield _finding(claim, shares, _share(shares), "", (dense,))
         for label, row in known.items():
             if claim.about.get("io") == FIXED == kind(label) and (ratios := _ratios(dense, row)):
-                yield _finding(claim, ratios, _ratio(ratios), label, (dense, row))
+                yield _finding(claim, ratios, ratios.words(), label, (dense, row))
 
 
-def _shares(row: Row) -> Spread | None:
+def _shares(row: Row) -> Estimate | None:
     shares = [each / (parse_rate(run.note["link"]) / 8) for run in row.runs if (each := rate(run))]
-    return spread(shares) if shares else None
+    return mean(shares) if shares else None
 
 
-def _ratios(dense: Row, row: Row) -> Spread | None:
-    """Of the turns that both have."""
-    theirs, ours = _by_turn(dense), _by_turn(row)
-    ratios = [theirs[turn] / ours[turn] for turn in theirs if turn in ours]
-    return spread(ratios) if ratios else None
+def _ratios(dense: Row, row: Row) -> Estimate | None:
+    return ratio_of_turns(_by_turn(dense), _by_turn(row))
 
 
 def _by_turn(row: Row) -> dict[str, float]:
@@ -63,13 +61,12 @@ def _by_turn(row: Row) -> dict[str, float]:
     return {turn: each for turn, each in rates.items() if each}
 
 
-def _finding(claim: Claim, measured: Spread, here: str, about: str, rows: Sequence[Row]) -> Finding:
-    middle, low, high = measured
+def _finding(claim: Claim, measured: Estimate, here: str, about: str, rows: Sequence[Row]) -> Finding:
     rules = trust.rules_of((row.runs for row in rows), "turns")
     records = tuple(run.folder for row in rows for run in row.runs)
     other = _otherwise(claim, rows[0].runs[0])
     # How full a link is, and what a method saves of it, is a matter of the model and of the link's rate.
-    verdict = Verdict("not run here", middle, other) if other else claim.judge(middle, (low, high))
+    verdict = Verdict("not run here", measured.value, other) if other else claim.judge(measured)
     return Finding(claim, here, verdict, about, records=records, rules=rules)
 
 
@@ -81,13 +78,8 @@ def _otherwise(claim: Claim, run: NotedRun) -> str:
     return f"measured of {model} on links of {link}, the claim is of {claim.about['model']} on {claim.about['link']}"
 
 
-def _share(shares: Spread) -> str:
-    middle, low, high = (100 * each for each in shares)
-    return f"{middle:.1f} % [{low:.1f} - {high:.1f}]"
-
-
-def _ratio(ratios: Spread) -> str:
-    return "{:.2f}x [{:.2f} - {:.2f}]".format(*ratios)
+def _share(shares: Estimate) -> str:
+    return shares.mapped(lambda each: 100 * each).words("{:.1f} %", "{:.1f}")
 
 
 def document(rows: Sequence[Row]) -> str:
@@ -106,7 +98,7 @@ def document(rows: Sequence[Row]) -> str:
             *table(HEAD, lines),
             *trust.note({unlabelled(row.label): row.runs for row in rows}, "turns"),
             "KB/s (1 KB = 1000 bytes) are what the kernel counted on the interface of rank 0's host, headers included, "
-            "over all counted steps. In brackets the least and the largest turn, of five or more without these two.",
+            "over all counted steps.",
             "",
             "![network I/O](carried.png)",
             "",
@@ -117,8 +109,8 @@ def document(rows: Sequence[Row]) -> str:
 def _cells(row: Row) -> list[str]:
     rates, shares = [each for run in row.runs if (each := rate(run))], _shares(row)
     sent = row.median("bytes_per_step", "nic")
-    known = "{:.0f} [{:.0f} - {:.0f}]".format(*(each / 1e3 for each in spread(rates))) if rates else "-"
-    share = f"{100 * shares[0]:.1f}" if shares else "-"
+    known = mean(rates).mapped(lambda each: each / 1e3).words("{:.0f}", "{:.0f}") if rates else "-"
+    share = f"{100 * shares.value:.1f}" if shares else "-"
     step = f"{1e3 * row.step_seconds:.0f}" if row.step_seconds else "-"
     title = unlabelled(row.label) + (" (diverged)" if row.diverged else "")
     return [title, str(len(row.runs)), known, share, step, f"{sent / 1e3:.0f} kB" if sent else "-"]

@@ -11,7 +11,15 @@ from pathlib import Path
 from suite.studies.convergence import rows as convergence
 from suite.studies.findings import Finding, claims_table, with_unrun
 from suite.studies.iwp import dispersion, figures, imagenet, measured, network
-from suite.studies.iwp.claims import CLAIMED, PUBLISHED, of_densification, of_intervals, of_ratios, of_trainings
+from suite.studies.iwp.claims import (
+    CLAIMED,
+    PUBLISHED,
+    of_densification,
+    of_intervals,
+    of_masks,
+    of_ratios,
+    of_trainings,
+)
 from suite.studies.iwp.measured import Counted
 from suite.studies.page import Page
 from suite.studies.runner import RESULTS
@@ -39,6 +47,7 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     trained = imagenet.load(options.imagenet)
     found = [
         *of_ratios(parts),
+        *of_masks(),
         *(each for folder in tasks for each in of_trainings(convergence.load(folder), folder.name)),
         *of_intervals(parts.get("cifar", ())),
         *of_densification(),
@@ -87,8 +96,9 @@ def _parts(runs: Path) -> dict[str, list[Counted]]:
 
 
 NOTES = (
-    "Ratios are judged twice: with the masks that all workers receive, and by the values alone. They are of the first "
-    "steps of a training; the paper's are of a whole one. An interval is judged by the mean age of what waits and one "
-    "step: the mean interval of coordinates that are sent at random. Of ones that are sent regularly it is twice the "
-    "age and one step."
+    "Ratios stand twice: with the masks that all workers receive, and by the values alone. They are of the first "
+    "steps of a training; the paper's are of a whole one, so that a network which does not learn yet judges none. "
+    "TernGrad's is judged by what the claim's number of workers needs. An interval is judged by the mean age of what "
+    "waits and one step: the mean interval of coordinates that are sent at random. Of ones that are sent regularly it "
+    "is twice the age and one step."
 )

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from suite.studies import notes, trust
-from suite.studies.claim import Claim
+from suite.studies.claim import Claim, Verdict, together
 from suite.studies.convergence.rows import Method
 from suite.studies.convergence.verdicts import judge_points
 from suite.studies.findings import Finding, claims_table
 from suite.studies.mg_wfbp.paper import GOOGLENET, MODELS, PUBLISHED, RESNET, Model
 from suite.studies.notes import NotedRun
-from suite.studies.rows import Row, Spread, fastest, times_faster
+from suite.studies.rows import Row, fastest, times_faster
 from wirebench.errors import UserError
 
 NAMES = {"googlenet": GOOGLENET, "resnet50": RESNET}
@@ -101,35 +101,34 @@ def _factors(claim: Claim, model: Model, rows: Rows) -> Iterator[Finding]:
     for setting, ours in rows.items():
         other = rows.get(setting._replace(schedule=rival))
         if other and setting[:3] == (model.label, OURS, model.nodes[-1]) and (ratio := times_faster(ours, other)):
-            here = "{:.2f}x [{:.2f} - {:.2f}]".format(*ratio)
-            yield _finding(claim, setting, here, ratio, (ours, other), figure)
+            verdict = claim.judge(ratio, expected=figure)
+            yield _finding(claim, setting, ratio.words(), verdict, (ours, other), f"{figure:.2f}x")
 
 
 def _efficiencies(claim: Claim, model: Model, rows: Rows) -> Iterator[Finding]:
-    """The lowest share of the throughput of as many single nodes, on the claim's numbers of nodes."""
+    """The share of the throughput of as many single nodes, on each of the claim's numbers of nodes."""
     schedule, nodes = claim.about["predicted_efficiency"], claim.about["nodes"]
     for ranks in sorted({setting.ranks for setting in rows}):
         single = [row for each, row in rows.items() if (each.model, each.nodes, each.ranks) == (model.label, 1, ranks)]
         alone = fastest(single, [row.label for row in single])
         settings = [Setting(model.label, schedule, each, ranks) for each in nodes]
-        many = [rows[setting] for setting in settings if setting in rows]
-        shares = [share for row in many if alone and (share := times_faster(row, alone))]
+        many = {setting.nodes: rows[setting] for setting in settings if setting in rows}
+        found = {node: times_faster(row, alone) for node, row in many.items()} if alone else {}
+        shares = {f"{node} nodes": share for node, share in found.items() if share}
         if alone and len(shares) == len(nodes):
-            lowest = min(shares)
-            here = "{:.1f} % [{:.1f} - {:.1f}]".format(*(100 * each for each in lowest))
-            yield _finding(claim, settings[0], here, lowest, (*many, alone))
+            lowest = min(shares.values(), key=lambda share: share.value)
+            here = lowest.mapped(lambda share: 100 * share).words("{:.1f} %", "{:.1f}")
+            verdict = together(claim.judge_each(shares))
+            yield _finding(claim, settings[0], here, verdict, (*many.values(), alone))
 
 
 def _finding(
-    claim: Claim, setting: Setting, here: str, measured: Spread, rows: Sequence[Row], figure: float | None = None
+    claim: Claim, setting: Setting, here: str, verdict: Verdict, rows: Sequence[Row], figure: str = ""
 ) -> Finding:
-    middle, low, high = measured
-    verdict = claim.judge(middle, (low, high), expected=figure)
-    shown = "" if figure is None else f"{figure:.2f}x"
     rules = trust.rules_of((row.runs for row in rows), "turns")
     records = tuple(run.folder for row in rows for run in row.runs)
     measured_claim = replace(claim, text=claim.text.partition("; here: ")[0])  # not "here: predicted"
-    return Finding(measured_claim, here, verdict, f"{setting.model}, {setting.ranks} a node", shown, records, rules)
+    return Finding(measured_claim, here, verdict, f"{setting.model}, {setting.ranks} a node", figure, records, rules)
 
 
 def _convergence(claim: Claim, model: Model, runs: Sequence[NotedRun]) -> Iterator[Finding]:

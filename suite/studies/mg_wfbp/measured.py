@@ -21,7 +21,7 @@ from wirebench.utils.markdown import table
 Interval = tuple[float, float]
 
 HEAD = ("schedule", "messages", "step ms [10 % - 90 % of all steps]", "exposed ms", "predicted ms", "error")
-PAIRS_HEAD = ("faster", "than", "here [spread]", "MG-WFBP paper, with 10GbE")
+PAIRS_HEAD = ("faster", "than", "here [95 % interval]", "MG-WFBP paper, with 10GbE")
 ONE_NETWORK = "on GoogLeNet alone: the times of ResNet-50's layers were not published"
 """What the paper's sentence is about as well, and nobody can run."""
 PAIRS = (
@@ -58,11 +58,10 @@ def findings(folder: Path) -> list[Finding]:
         if ratio:
             rules = trust.rules_of((row.runs for row in pair), "turns")
             records = tuple(each.folder for row in pair for each in row.runs)
-            here = f"{ratio[0]:.2f}x [{ratio[1]:.2f} - {ratio[2]:.2f}]"
-            verdict = claim.judge(ratio[0], (ratio[1], ratio[2]), expected=figure)
+            verdict = claim.judge(ratio, expected=figure)
             verdict = verdict._replace(why="; ".join(filter(None, (verdict.why, ONE_NETWORK))))
             about = f"{folder.name}: {PAPERS_LINKS[_link(run)]}"
-            found.append(Finding(claim, here, verdict, about, f"{figure:.2f}x", records, rules))
+            found.append(Finding(claim, ratio.words(), verdict, about, f"{figure:.2f}x", records, rules))
     return found
 
 
@@ -141,7 +140,7 @@ def _pairs(rows: Sequence[Row]) -> list[list[str]]:
         ratio = times_faster(known[name], known[other]) if {name, other} <= known.keys() else None
         if ratio:
             papers = _papers(rows[0].runs[0], name, other)
-            cells = [name, other, f"{ratio[0]:.2f}x [{ratio[1]:.2f} - {ratio[2]:.2f}]"]
+            cells = [name, other, ratio.words()]
             pairs.append([*cells, "-" if papers is None else f"{papers:.2f}x"])
     return pairs
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from scipy.stats import kendalltau
 
 from suite.studies import published, rows
-from suite.studies.claim import Verdict
+from suite.studies.claim import Verdict, together
 from suite.studies.ranking import ranked
 from suite.studies.ranking.ranked import Ranking
 from suite.studies.rows import Row, times_faster
@@ -22,7 +22,7 @@ class Measured:
     rows      of the compositions that ran, the fastest first; none that diverged or has no counted step
     missing   labels of the others
     first     the planner's first choice, None where it did not run; shortest: the fastest row
-    over      first over shortest: median of the turns, least, most
+    over      first over shortest; over_each: over each of the rows, by its label
     """
 
     def __init__(self, folder: Path) -> None:
@@ -36,6 +36,8 @@ class Measured:
         self.missing = [label for label in self.predicted if label not in known]
         self.first, self.shortest = known.get(self.ranking.best[0].label), self.rows[0]
         self.over = times_faster(self.shortest, self.first) if self.first else None
+        each = {row.label: times_faster(row, self.first) for row in self.rows} if self.first else {}
+        self.over_each = {label: ratio for label, ratio in each.items() if ratio}
 
     @property
     def verdict(self) -> Verdict:
@@ -43,8 +45,9 @@ class Measured:
         if self.over is None:
             return Verdict("not reproduced", None, "the planner's first choice did not run to its end")
         if self.missing:
-            return Verdict("not decidable", self.over[0], f"{len(self.missing)} of {len(self.predicted)} have no times")
-        return CLAIM.judge_interval(self.over[0], self.over[1:])
+            missing = f"{len(self.missing)} of {len(self.predicted)} have no times"
+            return Verdict("not decidable", self.over.value, missing)
+        return together(CLAIM.judge_each(self.over_each))
 
     @property
     def here(self) -> str:
@@ -53,7 +56,7 @@ class Measured:
             return "no time"
         if self.first is self.shortest:
             return "1.00x, the shortest"
-        return f"{self.over[0]:.3f}x [{self.over[1]:.3f} - {self.over[2]:.3f}] of {self.shortest.label}"
+        return f"{self.over.words('{:.3f}x', '{:.3f}')} of {self.shortest.label}"
 
     @property
     def said(self) -> str:

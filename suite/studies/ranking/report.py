@@ -26,7 +26,7 @@ FIGURE = "ranking.png"
 NOT_PREDICTED = ("data", "update")
 """Phases of a step that the planner leaves out."""
 HEAD = ("planner's place", "schedule, compressor, collective", "predicted ms", "range",
-        "step ms [10 % - 90 % of all steps]", "error", "over the shortest [spread]")  # fmt: skip
+        "step ms [10 % - 90 % of all steps]", "error", "over the shortest [95 % interval]")  # fmt: skip
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +117,7 @@ def _cells(place: int, label: str, measured: Measured) -> list[str]:
         *begin,
         f"{1e3 * row.step_seconds:.1f} [{1e3 * low:.1f} - {1e3 * high:.1f}]",
         f"{100 * (each.seconds / own - 1):+.1f} %",
-        "-" if over is None else f"{over[0]:.3f}x [{over[1]:.3f} - {over[2]:.3f}]",
+        "-" if over is None else over.words("{:.3f}x", "{:.3f}"),
     ]
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from suite.studies.convergence.rows import Method
-from suite.studies.significance import Comparison
-from suite.studies.today.outcome import ALIKE, against, bytes_of, losses, multiplicity
+from suite.studies.significance import Comparison, corrected
+from suite.studies.today.outcome import ALIKE, against, bytes_of, losses
 from suite.studies.today.times import RATES, Yardstick, run_seconds
 from wirebench.utils.markdown import table
 
@@ -39,7 +39,8 @@ def fronts(methods: Sequence[Method], by: Yardstick) -> list[str]:
             ("cost", "of", "methods", "near"),
             [[name, f"{each.known} of {len(methods)}", each.words, each.near] for name, each in found.items()],
         ),
-        multiplicity(compared for each in found.values() for compared in each.compared),
+        f"{sum(one is not None and one.p is not None for each in found.values() for one in each.compared)} "
+        "comparisons, those of a line together at 5 % (Holm).",
         "",
     ]
 
@@ -62,20 +63,20 @@ def marked(methods: Sequence[Method], cost: Cost, alike: float = 0.0) -> Marked:
         if known[method.label] and (price := cost(method)) is not None
     }
     names = front(points, alike)
-    cheaper = {
-        name: {before: against(known[name], known[before], margin=0.0) for before in names[:place]}
-        for place, name in enumerate(names)
-    }
-    words = [name + _doubt([each for each in those.items() if not _better(each[1])]) for name, those in cheaper.items()]
+    pairs = [(name, before) for place, name in enumerate(names) for before in names[:place]]
     # Of those on the front that cost no more the last one has the least loss.
     behind = {
         name: [each for each in names if (1 - alike) * points[each][0] <= price][-1]
         for name, (price, _) in points.items()
         if name not in names
     }
-    beaten = {name: against(known[ahead], known[name], margin=0.0) for name, ahead in behind.items()}
+    pairs += [(ahead, name) for name, ahead in behind.items()]
+    every = corrected([against(known[ours], known[theirs], margin=0.0) for ours, theirs in pairs])
+    compared = dict(zip(pairs, every, strict=True))
+    cheaper = {name: {each: compared[name, each] for each in names[:place]} for place, name in enumerate(names)}
+    words = [name + _doubt([each for each in those.items() if not _better(each[1])]) for name, those in cheaper.items()]
+    beaten = {name: compared[ahead, name] for name, ahead in behind.items()}
     near = [name + _doubt([("", one)], "") for name, one in beaten.items() if not _better(one)]
-    every = [*(one for those in cheaper.values() for one in those.values()), *beaten.values()]
     return Marked(", ".join(words) or "-", ", ".join(near) or "-", every, len(points))
 
 

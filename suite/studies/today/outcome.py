@@ -43,6 +43,6 @@ def multiplicity(comparisons: Iterable[Comparison | None]) -> str:
     if not count:
         return "No methods are compared: that takes three seeds."
     return (
-        f"Comparisons in this table: {count}, each at {level}, so that of methods that do not differ "
-        f"about {LEVEL * count:.1f} come out better or worse by chance."
+        f"Comparisons in this table: {count}. Each p is that of one of them all, by Holm: at {level} one table of "
+        f"{1 / LEVEL:.0f} has a method that is better or worse by chance."
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from suite.studies import trust
 from suite.studies.convergence.rows import Method, shared
 from suite.studies.findings import Finding, claims_table
-from suite.studies.significance import LEVEL, Comparison
+from suite.studies.significance import LEVEL, Comparison, corrected
 from suite.studies.today.composed import laid_over
 from suite.studies.today.curve import WINDOW, steps_of
 from suite.studies.today.fronts import fronts
@@ -15,10 +15,7 @@ from suite.studies.today.tasks import DENSE, LARGER, OTHER_DENSE, SHORTER, TASKS
 from suite.studies.today.times import Yardstick, equal_time, steps_table
 from wirebench.utils.markdown import table
 
-INTERVALS = (
-    f"A ratio of losses has its {100 - 200 * LEVEL:.0f} % interval in brackets: beyond either end Welch's one-sided "
-    f"test is below {100 * LEVEL:.0f} %."
-)
+INTERVALS = f"A ratio of losses has its {100 * (1 - LEVEL):.0f} % interval in brackets, by Fieller's theorem."
 HEAD = ("method", "seeds", "test loss", "over dense", "against dense (Welch)", "metric", "bytes of a run",
         "fewer bytes", "learning rate")  # fmt: skip
 
@@ -38,7 +35,8 @@ def document(
     """
     whole = [method for method in methods if method.label not in SHORTER]
     dense = next((method for method in whole if method.label == DENSE), None)
-    compared = {method.label: _compared(method, dense) for method in whole}
+    family = corrected([_compared(method, dense) for method in whole])
+    compared = {method.label: each for method, each in zip(whole, family, strict=True)}
     lines = [f"# The methods of today: {task}", "", *_setting(task, methods)]
     lines += table(HEAD, [_cells(method, dense, compared.get(method.label)) for method in methods])
     lines += [multiplicity(compared.values()), "", *doubts]

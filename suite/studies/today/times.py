@@ -11,7 +11,7 @@ from suite.studies import trust
 from suite.studies.convergence.network import passes_seconds
 from suite.studies.convergence.rows import Method
 from suite.studies.notes import NotedRun
-from suite.studies.significance import LEAST_RUNS, Comparison
+from suite.studies.significance import LEAST_RUNS, Comparison, corrected
 from suite.studies.today.curve import Pace, pace, steps_of
 from suite.studies.today.outcome import ALIKE, against, losses, multiplicity, runs_of
 from suite.studies.today.tasks import DENSE, LARGER, OTHER_DENSE
@@ -125,8 +125,12 @@ def equal_time(methods: Sequence[Method], by: Yardstick) -> list[str]:
         (False, "Without overlap"),
         (True, "With each exchange of gradients overlapped with its backward pass"),
     ):
-        cells = {each.title: [beside_dense(each, dense, rate, by, overlapped) for rate in RATES] for each in others}
-        known = [each for those in cells.values() for each in those if each is not None]
+        every = [(each, rate) for each in others for rate in RATES]
+        besides = corrected_all([beside_dense(each, dense, rate, by, overlapped) for each, rate in every])
+        cells: dict[str, list[Beside | None]] = {}
+        for (method, _), beside in zip(every, besides, strict=True):
+            cells.setdefault(method.title, []).append(beside)
+        known = [each for each in besides if each is not None]
         if not any(each.compared for each in known):
             continue
         rows = [[name, *("-" if each is None else each.words for each in those)] for name, those in cells.items()]
@@ -154,15 +158,18 @@ class Beside(NamedTuple):
     ratio     of the means
     name      which dense training
     compared  whether they differ; None where one side has no seeds
-    decides   false where the method is not better than a dense run that took longer
     within    whether the method had the time of the shortest dense run; false: the ratio is an upper bound
     """
 
     ratio: float
     name: str
     compared: Comparison | None
-    decides: bool
     within: bool
+
+    @property
+    def decides(self) -> bool:
+        """False where the method is not better than a dense run that took longer."""
+        return self.within or self.compared is None or self.compared.said == "better"
 
     @property
     def words(self) -> str:
@@ -197,8 +204,13 @@ def beside_dense(
     theirs, name = min([_dense_loss(no_longer, tokens), *larger], key=lambda each: statistics.mean(each[0]))
     compared = against(mine, theirs)
     within = no_longer >= tokens[0][0] or name in LARGER
-    decides = within or compared is None or compared.said == "better"
-    return Beside(statistics.mean(mine) / statistics.mean(theirs), name, compared, decides, within)
+    return Beside(statistics.mean(mine) / statistics.mean(theirs), name, compared, within)
+
+
+def corrected_all(found: Sequence[Beside | None]) -> list[Beside | None]:
+    """With the comparisons as those of one family."""
+    family = corrected([None if each is None else each.compared for each in found])
+    return [None if each is None else each._replace(compared=one) for each, one in zip(found, family, strict=True)]
 
 
 def _dense_loss(took: float, timed: Sequence[tuple[float, Method]]) -> tuple[list[float], str]:

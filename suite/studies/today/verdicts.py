@@ -9,9 +9,10 @@ from typing import NamedTuple
 from suite.studies import published, trust
 from suite.studies.claim import Claim, Verdict
 from suite.studies.convergence.rows import Method
+from suite.studies.estimate import ratio_of_means
 from suite.studies.findings import Finding
 from suite.studies.notes import NotedRun
-from suite.studies.significance import LEAST_RUNS, difference_between
+from suite.studies.significance import LEAST_RUNS
 from suite.studies.today import rates, zero_one
 from suite.studies.today.outcome import bytes_of, losses, runs_of
 from suite.studies.today.times import Yardstick, mean_pace, yardstick
@@ -109,7 +110,7 @@ def _judging(measure: str, those: Sequence[Method], by: Yardstick) -> list[Seque
 
 
 def _loss(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:
-    """The ratio of mean final losses, with the interval that Welch's test leaves."""
+    """The ratio of mean final losses, with Fieller's interval."""
     mine, theirs = losses(ours), losses(rival) if rival else []
     if rival is None or not mine or not theirs:
         return _without(claim, ours, rival)
@@ -121,12 +122,10 @@ def _loss(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Ju
 
 def _judged(claim: Claim, mine: Sequence[float], theirs: Sequence[float]) -> Judged:
     """Of losses their ratio with its interval, which takes three seeds of both."""
-    base = statistics.mean(theirs)
-    ratio = statistics.mean(mine) / base
+    ratio = ratio_of_means(mine, theirs)
     if min(len(mine), len(theirs)) < LEAST_RUNS:
-        return Judged(f"{ratio:.3f}x", Verdict("not decidable", ratio, "too few seeds"))
-    low, high = (1 + difference / base for difference in difference_between(mine, theirs))
-    return Judged(f"{ratio:.3f}x [{low:.3f} to {high:.3f}]", claim.judge_interval(ratio, (low, high)))
+        return Judged(f"{ratio.value:.3f}x", Verdict("not decidable", ratio.value, "too few seeds"))
+    return Judged(ratio.words("{:.3f}x", "{:.3f}"), claim.judge(ratio))
 
 
 def _bytes(claim: Claim, ours: Method, rival: Method | None, by: Yardstick) -> Judged:

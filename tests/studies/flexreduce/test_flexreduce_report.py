@@ -38,11 +38,14 @@ def test_ideal_measurements_reproduce_every_claim_about_latency(full: Path) -> N
     slower = {text for text in found if "BlueConnect adds" in text}
     saved = {text for text in found if text.startswith("time per epoch that FlexReduce saves")}
     nine = {text for text in found if "9 learners" in text}
-    assert {text for text, verdict in found.items() if verdict != "reproduced"} == slower | saved | nine
+    # Of trainings there is one layout, and the claims are averages over nine, or over four.
+    # Sizes take no turns: one repeat that is 30 % slower leaves the ratio of two of them open.
+    linear = {text for text in found if text.startswith("latency is linear")}
+    assert {text for text, verdict in found.items() if verdict != "reproduced"} == slower | saved | nine | linear
+    assert all(found[text].startswith("not decidable") for text in linear)
     # Which cannot be: their layout is even.
     assert len(nine) == 1 and all(found[text].startswith("contradicted (3+3+3 at") for text in nine)
-    # 19 % and 11 %, where the paper has 14.4 %.
-    assert all(found[text].startswith("direction reproduced: ") for text in saved) and len(saved) == 2
+    assert all(found[text].startswith("not run here: on 1 of ") for text in saved | slower) and len(saved) == 2
     assert len(found) == len(CLAIMS)
 
 
@@ -55,7 +58,7 @@ def test_the_report_has_every_figure_and_every_number(full: Path, capsys: pytest
     assert "Left out" not in text
     assert "## All-reduce of 6,000,000 floats" in text
     [row] = [line for line in text.splitlines() if line.startswith("| 2+3 | 5 | 6,000,000 | 100mbit |")]
-    for number in ("| 3266.0 |", "| 37.5 % [37.5 - 37.5] | 37.5 % | 32 % - 42 % | 100.0 % | 100.0 % |", "| 94.1 % |"):
+    for number in ("| 3266.0 |", "| 37.5 % [37.5 to 37.5] | 37.5 % | 32 % - 42 % | 100.0 % | 100.0 % |", "| 94.1 % |"):
         assert number in row
     [epochs] = [line for line in text.splitlines() if line.startswith("| 2+3 | 4 | ")]
     assert epochs.split(" | ")[2:7] == ["100mbit", "33600", "30400", "33600", "27200"]
@@ -102,7 +105,7 @@ def test_trainings_alone_make_a_report(tmp_path: Path) -> None:
     put_run(tmp_path, "3+3", "flexreduce", 0, seconds=0.6)
     assert main(["--dir", str(tmp_path)]) == 0
     text = (tmp_path / "table.md").read_text()
-    assert "| 40.0 % [40.0 - 40.0] |" in text
+    assert "| 40.0 % [too few repeats] |" in text
     assert (tmp_path / "fig4f.png").exists()
 
 

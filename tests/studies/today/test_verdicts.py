@@ -85,7 +85,7 @@ def test_the_headlines_are_judged(tmp_path: Path) -> None:
     assert "| bytes | 10 of 10 | sparseloco, local_sgd, onebit_adam |" in text
     assert "| sparseloco | 3 | 2.0500 +- 0.0020 | 1.025x | worse" in text
     assert f"| {HALF} | 3 | 2.3000 +- 0.0010 | 1.150x | - |" in text
-    assert "Comparisons in this table: 8, each at 5 %" in text and "has its 90 % interval in brackets" in text
+    assert "Comparisons in this table: 8. Each p" in text and "has its 95 % interval in brackets" in text
     # Dense training takes 0.94 s at 100 Gbit/s, half of it 0.47 s, and local SGD 0.91 s, and 2 % more: 98 % of the way,
     # 2.0055.
     between = "0.967x between dense half and dense, better (p < 0.001) | 1.017x between dense half and dense, worse"

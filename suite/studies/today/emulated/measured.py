@@ -1,15 +1,17 @@
 """The measured part's table and verdicts: steps per second, and how much of an exchange a delay hides."""
 
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from suite.studies import notes, trust
 from suite.studies.claim import Claim
+from suite.studies.estimate import mean, ratio_of_turns
 from suite.studies.findings import Finding, claims_table, with_unrun
 from suite.studies.mg_wfbp.measured import together
 from suite.studies.notes import NotedRun
 from suite.studies.page import Page
-from suite.studies.rows import NEEDS, Row, by_label, size, spread
+from suite.studies.rows import NEEDS, Row, by_label, size
 from suite.studies.today.emulated.speed import PAIRS, SPARSELOCO, SPEED, STREAMED, WAITING
 from suite.studies.today.tasks import DENSE
 from suite.studies.today.verdicts import claims_of
@@ -17,7 +19,7 @@ from wirebench.telemetry.timeline import timeline_spans
 from wirebench.utils.markdown import table
 
 HEAD = (
-    "method", "turns", "links", "times slower than life", "counted steps", "ms of a step [between turns]",
+    "method", "turns", "links", "times slower than life", "counted steps", "ms of a step [95 % interval]",
     "computing ms", "waiting for exchanges ms", "compressing ms", "bytes of a step",
 )  # fmt: skip
 COMPUTING = ("data", "forward", "backward", "update")
@@ -54,18 +56,20 @@ def findings(rows: Mapping[str, Row]) -> list[Finding]:
 def _measured(claim: Claim, row: Row, rival: Row) -> Finding | None:
     speed = claim.about["measure"] == "speed"
     ours, theirs = ((step_seconds if speed else waiting)(each) for each in (row, rival))
-    both = [(ours[turn], theirs[turn]) for turn in ours if theirs.get(turn)]
-    values = [base / mine if speed else 1 - mine / base for mine, base in both]
-    if not values:
+    shared = [turn for turn in ours if theirs.get(turn)]
+    if not shared:
         return None
-    middle, low, high = spread(values)
-    here = f"{100 * middle:.1f} % [{100 * low:.1f} - {100 * high:.1f}]"
     if speed:
+        measured = ratio_of_turns(*({turn: times[turn] for turn in shared} for times in (theirs, ours)))
+        assert measured is not None
         most = bound(rival)
-        here = f"{middle:.1f}x [{low:.1f} - {high:.1f}]" + ("" if most is None else f", at most {most:.1f}x")
+        here = measured.words("{:.1f}x", "{:.1f}") + ("" if most is None else f", at most {most:.1f}x")
+    else:  # of the wait, all of which may be gone
+        measured = mean([1 - ours[turn] / theirs[turn] for turn in shared])
+        here = measured.mapped(lambda share: 100 * share).words("{:.1f} %", "{:.1f}")
     rules = trust.rules_of((row.runs, rival.runs), "turns")
     records = tuple(run.folder for each in (row, rival) for run in each.runs)
-    return Finding(claim, here, claim.judge(middle, (low, high)), records=records, rules=rules)
+    return Finding(claim, here, claim.judge(measured), records=records, rules=rules)
 
 
 def step_seconds(row: Row) -> dict[str, float]:
@@ -85,7 +89,7 @@ def bound(dense: Row) -> float | None:
     """How much faster a step would be without any exchange: 1 + exchange / computing; None without a counted step."""
     steps, waits = step_seconds(dense), waiting(dense)
     values = [steps[turn] / (steps[turn] - waits[turn]) for turn in steps if turn in waits]
-    return spread(values)[0] if values else None
+    return statistics.median(values) if values else None
 
 
 def document(rows: Mapping[str, Row], found: Sequence[Finding]) -> str:
@@ -116,14 +120,13 @@ def _cells(row: Row) -> list[str]:
     seconds, run = list(step_seconds(row).values()), row.runs[0]
     parts = [row.median("phases", name) for name in COMPUTING]
     computing = None if None in parts else sum(part or 0.0 for part in parts)
-    middle, low, high = spread(seconds) if seconds else (None, None, None)
     return [
         row.title,
         str(len(row.runs)),
         run.note["link"],
         f"{run.has('config', 'network', 'dilation') or 1:g}",
         str(run.record["images_per_second"]["steps"]),
-        "-" if middle is None else f"{ms(middle)} [{ms(low)} - {ms(high)}]",
+        mean(seconds).mapped(lambda each: 1e3 * each).words("{:.1f}", "{:.1f}") if seconds else "-",
         ms(computing),
         ms(row.median("phases", "exchange_exposed")),
         ms(row.median("phases", "compress")),

@@ -16,6 +16,7 @@ from scipy.stats import kendalltau
 from suite.planner.ranges import Between
 from suite.studies import notes, trust
 from suite.studies.claim import Verdict
+from suite.studies.estimate import exact, mean
 from suite.studies.findings import Finding, claims_table, with_unrun
 from suite.studies.notes import NotedRun, commits
 from suite.studies.page import Page
@@ -95,22 +96,19 @@ def page(folder: Path) -> Page:
 
 
 def findings(folder: Path, placed: Sequence[Placed]) -> list[Finding]:
-    """Kendall's tau of the planner's order and that of each turn; their median is judged, where all have a place."""
+    """Kendall's tau of the planner's order and that of each turn; their mean is judged, where all have a place."""
     [claim] = claims_of(folder.name)
     unplaced = unplaced_among(placed)
     if len(placed) < LEAST:
         return []
     turns, of_medians = _by_turn(placed), order([each.measured for each in placed])
-    middle = statistics.median(turns) if turns else of_medians
-    between = (min(turns), max(turns)) if turns else (middle, middle)
-    here = (
-        f"{middle:.2f} [{between[0]:.2f} - {between[1]:.2f}] of {len(placed)} methods; of median steps {of_medians:.2f}"
-    )
+    tau = mean(turns) if len(turns) > 1 else exact(of_medians)
+    here = f"{tau.words('{:.2f}')} of {len(placed)} methods; of median steps {of_medians:.2f}"
     records = tuple(run.folder for each in placed for run in each.row.runs)
     rules = trust.rules_of((each.row.runs for each in placed), "turns")
-    verdict = claim.judge(middle, between)
+    verdict = claim.judge(tau)
     if unplaced:
-        verdict = Verdict("not decidable", middle, f"without {', '.join(unplaced)}")
+        verdict = Verdict("not decidable", tau.value, f"without {', '.join(unplaced)}")
     return [Finding(claim, here, verdict, records=records, rules=rules)]
 
 

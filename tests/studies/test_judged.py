@@ -1,0 +1,126 @@
+"""Verdicts at another setting than their claim's, and tolerances that changed with results at hand, are found."""
+
+import json
+import os
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from suite.studies import findings, judged
+from suite.studies.claim import Claim, Verdict
+from suite.studies.findings import Finding, with_unrun
+from suite.studies.published import load
+from suite.studies.study import Study
+from suite.webpage import committed
+from suite.webpage.content import Section
+from tests.studies.records import sound
+
+TOML = """about = "x"
+[source]
+authors = "a"
+title = "t"
+published = "p"
+[[claims]]
+id = "c"
+text = "t"
+where = "w"
+number = 1.5
+unit = "x"
+setting = "not stated"
+tolerance = 0.1
+"""
+
+
+def claim(**more: object) -> Claim:
+    given = {"id": "c", "text": "t", "where": "w", "unit": "x", "setting": "s", "tolerance": 0.1, **more}
+    return Claim(number=(1.5,), **given)  # type: ignore[arg-type]
+
+
+def run(folder: Path, parameters: int = 10**6, began: str = "2026-05-02T00:00:00+00:00", **note: object) -> Path:
+    folder.mkdir(parents=True)
+    made = {**sound(), "parameters": parameters, "steps_done": 420}
+    made["environment"]["utc"] = began
+    (folder / "record.json").write_text(json.dumps(made))
+    (folder / "method.json").write_text(json.dumps(note))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("least", "why"),
+    [
+        ({"parameters": 60e6}, "1,000,000 parameters, and the claim is of 60,000,000 parameters and more"),
+        ({"steps": 1000}, "420 steps, and the claim is of 1,000 steps and more"),
+        ({"rounds": 100}, "14 rounds, and the claim is of 100 rounds and more"),
+        ({"workers": 96}, "4 workers, and the claim is of 96 workers and more"),
+        ({"parameters": 1e6, "steps": 420, "rounds": 14, "workers": 4}, ""),
+    ],
+)
+@pytest.mark.parametrize("measured", [1.5, 0.9])
+def test_what_was_measured_elsewhere_decides_nothing(least: dict, why: str, measured: float, tmp_path: Path) -> None:
+    """Neither where the figure is met nor where it is missed: the smallest of the runs counts."""
+    records = run(tmp_path / "ours-0", rounds=14), run(tmp_path / "theirs-0", 10**9, rounds=14)
+    asked = claim(least=least)
+    [found] = with_unrun([Finding(asked, "x", asked.judge(measured), records=records)], [asked])
+    assert found.verdict == (Verdict("other setting", measured, why) if why else asked.judge(measured))
+
+
+def section(found: Finding, name: str = "today") -> Section:
+    return Section(name, Study(name).published, [found], [], "")
+
+
+def test_a_verdict_at_another_setting_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report that forgets to ask where a claim holds is found."""
+    asked = claim(least={"parameters": 60e6})
+    forgotten = Finding(asked, "x", asked.judge(0.9), records=(run(tmp_path / "ours-0"),))
+    monkeypatch.setattr(findings, "_placed", lambda finding: finding)
+    [found] = with_unrun([forgotten], [asked])
+    said = "today: setting: c: not reproduced: 1,000,000 parameters, and the claim is of 60,000,000 parameters and more"
+    assert list(committed.of_verdicts(tmp_path, [section(found)])) == [said]
+    monkeypatch.undo()
+    [mended] = with_unrun([forgotten], [asked])
+    assert list(committed.of_verdicts(tmp_path, [section(mended)])) == []
+
+
+def commit(root: Path, text: str, at: str) -> None:
+    (root / "published.toml").write_text(text)
+    git = ["git", "-C", str(root), "-c", "user.name=a", "-c", "user.email=a@b"]
+    dates = {"GIT_AUTHOR_DATE": at, "GIT_COMMITTER_DATE": at}
+    for words in (["init", "-q"], ["add", "published.toml"], ["commit", "-q", "-m", at]):
+        subprocess.run([*git, *words], check=True, env={**os.environ, **dates}, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("changed_at", "marked", "said"),
+    [
+        ("2026-05-01T00:00:00+00:00", False, []),
+        ("2026-05-03T00:00:00+00:00", False, ["c: was 0.1 and is 0.2, with the results at hand"]),
+        ("2026-05-03T00:00:00+00:00", True, []),
+    ],
+)
+def test_a_tolerance_that_changed_with_results_at_hand_is_named_unless_it_is_marked(
+    changed_at: str, marked: bool, said: list[str], tmp_path: Path
+) -> None:
+    commit(tmp_path, TOML, "2026-04-01T00:00:00+00:00")
+    commit(tmp_path, TOML.replace("tolerance = 0.1", "tolerance = 0.2"), changed_at)
+    now = replace(load(tmp_path).claims["c"], retold="0.1 until May, since" if marked else "")
+    # A dense run is older than both versions; there is a result when the method has run, too.
+    records = run(tmp_path / "dense-0", began="2026-03-01T00:00:00+00:00"), run(tmp_path / "ours-0")
+    found = list(judged.changed(now, records, judged.versions(tmp_path, tmp_path)))
+    assert [(each.rule, each.how) for each in found] == [("tolerance", each) for each in said]
+    assert Finding(now, "x", now.judge(1.5), records=records).broken == (("tolerance",) if marked else ())
+
+
+def test_a_tolerance_that_is_not_committed_yet_is_held_against_the_history(tmp_path: Path) -> None:
+    commit(tmp_path, TOML, "2026-04-01T00:00:00+00:00")
+    commit(tmp_path, TOML + "\n", "2026-04-02T00:00:00+00:00")
+    (tmp_path / "published.toml").write_text(TOML.replace("tolerance = 0.1", "tolerance = 0.3"))
+    records = (run(tmp_path / "ours-0"),)
+    [found] = judged.changed(load(tmp_path).claims["c"], records, judged.versions(tmp_path, tmp_path))
+    assert found.how == "c: was 0.1 and is 0.3, with the results at hand"
+
+
+def test_without_a_history_nothing_is_said_of_tolerances(tmp_path: Path) -> None:
+    (tmp_path / "published.toml").write_text(TOML)
+    assert judged.versions(tmp_path, tmp_path) == []
