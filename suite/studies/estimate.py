@@ -14,7 +14,8 @@ from typing import NamedTuple, TypeVar
 
 from scipy import special, stats
 
-from suite.studies.significance import LEVEL
+from suite.studies.significance import LEVEL, variance_of_mean
+from suite.studies.significance import freedom as freedom_of
 
 Ends = tuple[float, float]
 ANYTHING = (-math.inf, math.inf)
@@ -60,7 +61,7 @@ def mean(values: Sequence[float]) -> Estimate:
     middle = statistics.fmean(values)
     if len(values) < 2:
         return Estimate(middle, lambda level: ANYTHING)
-    error = math.sqrt(_variance(values))
+    error = math.sqrt(variance_of_mean(values))
     return Estimate(middle, lambda level: _around(middle, error, len(values) - 1, level))
 
 
@@ -84,8 +85,8 @@ def difference(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
     middle = statistics.fmean(ours) - statistics.fmean(theirs)
     if min(len(ours), len(theirs)) < 2:
         return Estimate(middle, lambda level: ANYTHING)
-    first, second = _variance(ours), _variance(theirs)
-    freedom = _freedom(first, len(ours), second, len(theirs))
+    first, second = variance_of_mean(ours), variance_of_mean(theirs)
+    freedom = freedom_of(first, len(ours), second, len(theirs))
     return Estimate(middle, lambda level: _around(middle, math.sqrt(first + second), freedom, level))
 
 
@@ -97,8 +98,8 @@ def ratio_of_means(ours: Sequence[float], theirs: Sequence[float]) -> Estimate:
     ratio = mine / rival
     if min(len(ours), len(theirs)) < 2:
         return Estimate(ratio, lambda level: ANYTHING)
-    first, second = _variance(ours), _variance(theirs)
-    freedom = _freedom(first, len(ours), ratio**2 * second, len(theirs))
+    first, second = variance_of_mean(ours), variance_of_mean(theirs)
+    freedom = freedom_of(first, len(ours), ratio**2 * second, len(theirs))
 
     def between(level: float) -> Ends:
         t = _t(level, freedom) if first + second else 0.0
@@ -173,19 +174,6 @@ def _around(middle: float, error: float, freedom: float, level: float) -> Ends:
 def _t(level: float, freedom: float) -> float:
     """Beyond which Student's t is in a share `level` of the cases, either side."""
     return float(special.stdtrit(freedom, 1 - level / 2))
-
-
-def _variance(values: Sequence[float]) -> float:
-    """Of their mean. In floats: `statistics` counts in fractions, a hundred times as long."""
-    middle = statistics.fmean(values)
-    return math.fsum((each - middle) ** 2 for each in values) / (len(values) - 1) / len(values)
-
-
-def _freedom(first: float, of_first: int, second: float, of_second: int) -> float:
-    """Welch's and Satterthwaite's, of two means with these variances, of so many values each."""
-    if not first + second:
-        return float(of_first + of_second - 2)
-    return (first + second) ** 2 / (first**2 / (of_first - 1) + second**2 / (of_second - 1))
 
 
 def _exp(value: float) -> float:

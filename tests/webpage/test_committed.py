@@ -63,6 +63,7 @@ def test_a_figure_of_collectives_is_held_against_its_cells(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("gathered")
 def test_a_page_or_readme_of_other_records_is_named(tmp_path: Path, sections: list[Section]) -> None:
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text().replace(" reproduced", " proved", 1))
     page = tmp_path / "results" / "report.html"
