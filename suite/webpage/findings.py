@@ -71,8 +71,10 @@ def _speeds(folder: Path, accuracies: Accuracies, link: Link) -> Iterator[str]:
             continue
         said = _speed(methods, dense, accuracies) + f" ([table]({link(path.parent)}))"
         by_cluster.setdefault(_setting(methods, dense), []).append(said)
-    lost = " In brackets: 95 % intervals"
-    lost += f"; points of accuracy, between seeds, are of {accuracies.setting}." if accuracies.setting else "."
+    lost = " In brackets: of speed the 95 % interval"
+    lost += (
+        f"; of points of accuracy the worst and the best seed, of {accuracies.setting}." if accuracies.setting else "."
+    )
     for setting, said_of in by_cluster.items():
         yield f"**{setting}:** {'; '.join(said_of)}.{lost}"
 

@@ -13,7 +13,8 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -73,6 +74,13 @@ class Place:
     def read(self, path: Path | str) -> None:
         """A command reads this file or folder."""
         assert (ROOT / path).exists() or Path(path) in self.written, f"{path} is read, but nobody writes it"
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """make splits words at spaces, which TMPDIR may have."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
 
 
 def commands(target: str, folder: Path, *more: str) -> list[Words]:

@@ -1,5 +1,6 @@
 """What is written: regular files in one piece, devices and pipes through, and links stay links."""
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -129,7 +130,8 @@ def made(kind: str, folder: Path) -> Path:
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "socket":
-        socket.socket(socket.AF_UNIX).bind(str(path))
+        with contextlib.chdir(folder):  # the address of a socket holds 107 characters
+            socket.socket(socket.AF_UNIX).bind(kind)
     elif kind == "folder":
         path.mkdir()
     else:

@@ -19,8 +19,8 @@ MODEL = "vgg16"
 COMPRESSORS = ("none", "topk")
 SETTING = {"model": MODEL, "every": 50, "processes": 4}
 """Of the claim."""
-HEAD = ("compressor", "checkpoint", "every", "step ms", "stall ms [all turns]", "share of the steps' time",
-        "steps with / without [10 % - 90 %]")  # fmt: skip
+HEAD = ("compressor", "checkpoint", "every", "step ms", "stall ms [least to most of the turns]",
+        "share of the steps' time", "steps with / without [10 % - 90 %]")  # fmt: skip
 
 
 class Cost(NamedTuple):

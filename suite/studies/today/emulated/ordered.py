@@ -32,8 +32,8 @@ from wirebench.errors import UserError
 from wirebench.simulation.compress_rates import Rates
 from wirebench.utils.markdown import table
 
-HEAD = ("planner's place", "method", "predicted ms", "range", "turns", "ms of a step [between turns]", "error", "place",
-        "compressing ms", "waiting for exchanges ms", "bytes of a step")  # fmt: skip
+HEAD = ("planner's place", "method", "predicted ms", "range", "turns", "ms of a step [least to most of the turns]",
+        "error", "place", "compressing ms", "waiting for exchanges ms", "bytes of a step")  # fmt: skip
 LEAST = 3
 """Methods that make an order."""
 
