@@ -45,8 +45,9 @@ class Finding:
 
     @property
     def claimed(self) -> str:
-        """The figure."""
-        return self.figure or self.claim.figure()
+        """The figure; with its tolerance where that changed with results at hand."""
+        figure, claim = self.figure or self.claim.figure(), self.claim
+        return f"{figure} (tolerance {claim.tolerance:g}; {claim.retold})" if claim.retold else figure
 
 
 def with_unrun(findings: Sequence[Finding], claims: Iterable[Claim]) -> list[Finding]:

@@ -113,6 +113,8 @@ def _claim(where: str, entry: Mapping[str, Any]) -> Claim:
     _refuse_unknown(f"{where}.least", entry.get("least", {}), SCALES)
     for name, least in entry.get("least", {}).items():
         check_type(f"{where}.least.{name}", least, float)
+        if least <= 0:
+            raise UserError(f"{where}.least.{name}: needs a number above 0, got {least:g}")
     return Claim(**{**entry, "number": numbers})
 
 

@@ -208,6 +208,7 @@ tolerance = 0.1
         ("tolerance = 0.1", 'tolerance = 0.1\nholds = "maybe"', "claims[c].holds: needs one of about, at least"),
         ("tolerance = 0.1", "tolerance = 0.1\nleast = { params = 1 }", "least: params: no such key; did you mean"),
         ("tolerance = 0.1", "tolerance = 0.1\nleast = { steps = 'x' }", "least.steps: needs a number, got 'x'"),
+        ("tolerance = 0.1", "tolerance = 0.1\nleast = { steps = 0 }", "least.steps: needs a number above 0, got 0"),
         ("tolerance = 0.1", "tolerance = 0.1\n[[excluded]]\ntext = 't'", "excluded[0].where: needs a string, got None"),
         ("tolerance = 0.1", "tolerance = 0.1\n[tables.t]\nunit = 's'", "tables.t.where: needs a string, got None"),
     ],
