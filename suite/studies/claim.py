@@ -27,7 +27,7 @@ not run here          nothing was measured, or not all that the claim is about
 """
 STATES: tuple[State, ...] = get_args(State)
 MISSED: tuple[State, ...] = ("not reproduced", "contradicted")
-SCALES = ("parameters", "steps", "rounds", "workers")
+SCALES = ("parameters", "steps", "rounds", "workers", "tokens")
 """What is counted of a training, by which a claim may say where it holds."""
 
 
@@ -97,8 +97,10 @@ class Claim:
         estimates = {name: each if isinstance(each, Estimate) else exact(each) for name, each in measured.items()}
 
         def misses(name: str, ends: Ends) -> bool:
-            value, figure = estimates[name].value, figures.get(name)
-            return self._state(value, ends, self.number if figure is None else (figure,))[0] in MISSED
+            estimate, figure = estimates[name], figures.get(name)
+            expected = self.number if figure is None else (figure,)
+            # A wider interval may lose sight of an effect: what is none at 5 % is no miss.
+            return all(self._state(estimate.value, each, expected)[0] in MISSED for each in (ends, estimate.ends))
 
         missed, verdicts = surely(estimates, misses), {}
         for name, estimate in estimates.items():
@@ -143,7 +145,8 @@ class Claim:
         bound = self.holds in ("at least", "at most") and figures == self.number
         numbers = f"{shown((measured,), self.unit)}, not {self.figure() if bound else shown(figures, self.unit)}"
         if not apart and not effect:
-            between = f"between {shown(ends, self.unit).replace(' to ', ' and ')}"
+            finite = all(map(math.isfinite, ends)) and ends != (0.0, math.inf)
+            between = f"between {shown(ends, self.unit).replace(' to ', ' and ')}" if finite else "too few repeats"
             return "not decidable", "; ".join(filter(None, (between, self.unstated)))
         if apart and self.contradicted:
             return "contradicted", f"{numbers}; {self.contradicted}"
@@ -155,7 +158,10 @@ class Claim:
         if self.no_effect is None:
             return 0
         difference = statistics.fmean(figures) - self.no_effect
-        return (difference > 0) - (difference < 0) or {"at least": 1, "at most": -1}.get(self.holds, 0)
+        if self.holds in ("at least", "at most"):
+            bound = 1 if self.holds == "at least" else -1
+            return bound if bound * difference >= 0 else 0  # a bound on the other side claims no effect
+        return (difference > 0) - (difference < 0)
 
     def _bounds(self, figures: tuple[float, ...]) -> list[tuple[float, float]]:
         """Ranges of which a measurement within one bears the claim out."""
@@ -218,6 +224,9 @@ def together(verdicts: Mapping[str, Verdict], argument: str = "") -> Verdict:
     if len(verdicts) == 1:
         return next(iter(verdicts.values()))
     judged = {name: verdict for name, verdict in verdicts.items() if verdict.state != "not run here"}
+    # What was measured where the claim does not hold says nothing beside what was measured where it does.
+    here = {name: verdict for name, verdict in judged.items() if verdict.state != "other setting"}
+    judged = here or judged
     if not judged:
         return Verdict("not run here", why=next((verdict.why for verdict in verdicts.values() if verdict.why), ""))
     worst = max(judged.values(), key=lambda verdict: STATES.index(verdict.state))

@@ -1,14 +1,14 @@
 """What a study found of its claims: the same lines in every table, and all that a page needs to lead to the records."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from suite.studies import judged
 from suite.studies.claim import Claim, Verdict
 from wirebench.utils.markdown import table
 
-HEAD = ("claim", "where", "claimed", "here", "verdict", "breaks rules")
+HEAD = ("claim", "where", "claimed", "here [95 % interval]", "verdict", "breaks rules")
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,10 @@ class Finding:
     rules: tuple[str, ...] = ()
     command: str = ""
 
+    def __post_init__(self) -> None:
+        """A verdict is what the setting of its runs allows, wherever it is shown."""
+        object.__setattr__(self, "verdict", judged.placed(self.claim, self.verdict, self.records))
+
     @property
     def broken(self) -> tuple[str, ...]:
         """The rules that the records break, and that of tolerances."""
@@ -55,12 +59,7 @@ def with_unrun(findings: Sequence[Finding], claims: Iterable[Claim]) -> list[Fin
     of: dict[str, list[Finding]] = {}
     for finding in findings:
         of.setdefault(finding.claim.id, []).append(finding)
-    return [_placed(each) for claim in claims for each in of.get(claim.id) or [unrun(claim)]]
-
-
-def _placed(finding: Finding) -> Finding:
-    """With the verdict that the setting of its runs allows."""
-    return replace(finding, verdict=judged.placed(finding.claim, finding.verdict, finding.records))
+    return [each for claim in claims for each in of.get(claim.id) or [unrun(claim)]]
 
 
 def unrun(claim: Claim) -> Finding:

@@ -41,14 +41,21 @@ def drifts(root: Path, results: Path) -> list[str]:
     return found
 
 
-def of_verdicts(root: Path, sections: Sequence[content.Section]) -> Iterator[str]:
-    """Of verdicts at another setting than their claim's, and of tolerances that changed with results at hand."""
+def of_verdicts(root: Path, sections: Sequence[content.Section]) -> list[str]:
+    """Of verdicts at another setting than their claim's, and of figures that changed with results at hand."""
+    found = []
     for section in sections:
         versions = judged.versions(root, Study(section.name).folder)
+        tables = "\n".join(text_of(page.path) for page in section.pages if page.path.is_file())
         for finding in section.findings:
-            given = finding.claim, finding.verdict, finding.records
-            broken = [*judged.faults(*given), *judged.changed(finding.claim, finding.records, versions)]
-            yield from (f"{section.name}: {each.rule}: {each.how}" for each in broken)
+            if finding.verdict.state == "not run here":
+                continue
+            broken = [
+                *judged.faults(finding.claim, finding.text, finding.records, tables),
+                *judged.changed(finding.claim, finding.records, versions),
+            ]
+            found += [f"{section.name}: {each.rule}: {each.how}" for each in broken]
+    return list(dict.fromkeys(found))
 
 
 def of_benchmarks(results: Path) -> list[str]:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from suite.studies import findings, judged
+from suite.studies import judged
 from suite.studies.claim import Claim, Verdict
-from suite.studies.findings import Finding, with_unrun
+from suite.studies.findings import Finding, claims_table, with_unrun
+from suite.studies.page import Page
 from suite.studies.published import load
 from suite.studies.study import Study
 from suite.webpage import committed
@@ -66,21 +67,39 @@ def test_what_was_measured_elsewhere_decides_nothing(least: dict, why: str, meas
     assert found.verdict == (Verdict("other setting", measured, why) if why else asked.judge(measured))
 
 
-def section(found: Finding, name: str = "today") -> Section:
-    return Section(name, Study(name).published, [found], [], "")
-
-
-def test_a_verdict_at_another_setting_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report that forgets to ask where a claim holds is found."""
+def test_a_table_with_a_verdict_at_another_setting_is_named(tmp_path: Path) -> None:
+    """Whatever made the line: a report that judges by itself, or an editor."""
     asked = claim(least={"parameters": 60e6})
-    forgotten = Finding(asked, "x", asked.judge(0.9), records=(run(tmp_path / "ours-0"),))
-    monkeypatch.setattr(findings, "_placed", lambda finding: finding)
-    [found] = with_unrun([forgotten], [asked])
-    said = "today: setting: c: not reproduced: 1,000,000 parameters, and the claim is of 60,000,000 parameters and more"
-    assert list(committed.of_verdicts(tmp_path, [section(found)])) == [said]
-    monkeypatch.undo()
-    [mended] = with_unrun([forgotten], [asked])
-    assert list(committed.of_verdicts(tmp_path, [section(mended)])) == []
+    found = Finding(asked, "0.90x", asked.judge(0.9), records=(run(tmp_path / "ours-0"),))
+    page = Page(tmp_path, "\n".join(claims_table([found])))
+    page.write()
+    section = Section("today", Study("today").published, [found], [page], "")
+    assert committed.of_verdicts(tmp_path, [section]) == []
+    text = page.path.read_text()
+    assert "| other setting: 1,000,000 parameters" in text
+    page.path.write_text(text.replace("| other setting: 1,000,000", "| not reproduced: 1,000,000"))
+    said = "c: is judged, and its runs have 1,000,000 parameters, and the claim is of 60,000,000 parameters and more"
+    assert committed.of_verdicts(tmp_path, [section]) == [f"today: setting: {said}"]
+
+
+@pytest.mark.parametrize(
+    ("now", "said"),
+    [
+        ({}, []),
+        ({"holds": "at least"}, ["c: holds was about and is at least, with results at hand"]),
+        ({"number": (2.0,)}, ["c: number was 1.5 and is 2, with results at hand"]),
+        ({"tolerance": 0.9, "retold": "-"}, ["c: tolerance was 0.1 and is 0.9, with results at hand"]),
+    ],
+)
+def test_a_figure_that_changed_with_results_at_hand_is_named(now: dict, said: list[str], tmp_path: Path) -> None:
+    """Also of what is computed, or rests on a benchmark's file; a mark that does not say what was is none."""
+    commit(tmp_path, TOML, "2026-04-01T00:00:00+00:00")
+    commit(tmp_path, TOML + "\n", "2026-04-02T00:00:00+00:00")
+    asked, known = replace(load(tmp_path).claims["c"], **now), judged.versions(tmp_path, tmp_path)
+    file = tmp_path / "cells.jsonl"
+    file.write_text('{"environment": {"utc": "2026-05-01T00:00:00+00:00"}}\n{}\n')
+    for records in ((), (file,)):
+        assert [each.how for each in judged.changed(asked, records, known)] == said
 
 
 def commit(root: Path, text: str, at: str) -> None:
@@ -95,7 +114,7 @@ def commit(root: Path, text: str, at: str) -> None:
     ("changed_at", "marked", "said"),
     [
         ("2026-05-01T00:00:00+00:00", False, []),
-        ("2026-05-03T00:00:00+00:00", False, ["c: was 0.1 and is 0.2, with the results at hand"]),
+        ("2026-05-03T00:00:00+00:00", False, ["c: tolerance was 0.1 and is 0.2, with results at hand"]),
         ("2026-05-03T00:00:00+00:00", True, []),
     ],
 )
@@ -104,7 +123,7 @@ def test_a_tolerance_that_changed_with_results_at_hand_is_named_unless_it_is_mar
 ) -> None:
     commit(tmp_path, TOML, "2026-04-01T00:00:00+00:00")
     commit(tmp_path, TOML.replace("tolerance = 0.1", "tolerance = 0.2"), changed_at)
-    now = replace(load(tmp_path).claims["c"], retold="0.1 until May, since" if marked else "")
+    now = replace(load(tmp_path).claims["c"], retold="0.1 until May" if marked else "")
     # A dense run is older than both versions; there is a result when the method has run, too.
     records = run(tmp_path / "dense-0", began="2026-03-01T00:00:00+00:00"), run(tmp_path / "ours-0")
     found = list(judged.changed(now, records, judged.versions(tmp_path, tmp_path)))
@@ -118,7 +137,7 @@ def test_a_tolerance_that_is_not_committed_yet_is_held_against_the_history(tmp_p
     (tmp_path / "published.toml").write_text(TOML.replace("tolerance = 0.1", "tolerance = 0.3"))
     records = (run(tmp_path / "ours-0"),)
     [found] = judged.changed(load(tmp_path).claims["c"], records, judged.versions(tmp_path, tmp_path))
-    assert found.how == "c: was 0.1 and is 0.3, with the results at hand"
+    assert found.how == "c: tolerance was 0.1 and is 0.3, with results at hand"
 
 
 def test_without_a_history_nothing_is_said_of_tolerances(tmp_path: Path) -> None:

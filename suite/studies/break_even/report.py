@@ -82,9 +82,11 @@ def match(sides: Sequence[Side], runs: Sequence[NotedRun]) -> list[Seen]:
     return sightings
 
 
-def _seconds(side: Side, which: str, runs: Sequence[NotedRun]) -> list[float]:
-    """The median step of each turn."""
-    return [run.record["step_seconds"]["median"] for run in _runs(side, which, runs)]
+def _seconds(side: Side, which: str, runs: Sequence[NotedRun]) -> dict[str, float]:
+    """The median step of each turn, by its number."""
+    return {
+        run.folder.name.rpartition("-")[2]: run.record["step_seconds"]["median"] for run in _runs(side, which, runs)
+    }
 
 
 def _runs(side: Side, which: str, runs: Sequence[NotedRun]) -> list[NotedRun]:
@@ -146,9 +148,9 @@ def _cells(seen: Seen) -> list[str]:
         side.compressor,
         rate(parse_rate(side.link) / 1e9),
         f"{side.factor:g}",
-        f"{_turns(seen.dense_turns)} ({names[0]})",
+        f"{_turns([*seen.dense_turns.values()])} ({names[0]})",
         f"{1e3 * predicted[0]:.1f}",
-        f"{_turns(seen.lossy_turns)} ({names[1]})",
+        f"{_turns([*seen.lossy_turns.values()])} ({names[1]})",
         f"{1e3 * predicted[1]:.1f}",
         seen.faster,
         f"{100 * (predicted[0] / predicted[1] - 1):+.1f} %",

@@ -1,5 +1,6 @@
 """What was measured on a side of a predicted break-even, and whether that is as predicted."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,11 +14,11 @@ CLAIMS = load(Path(__file__).parent).claims
 
 
 class Seen(NamedTuple):
-    """A side, and the seconds of a step that were measured: each turn's median."""
+    """A side, and the seconds of a step that were measured: each turn's median, by its number."""
 
     side: Side
-    dense_turns: list[float]
-    lossy_turns: list[float]
+    dense_turns: Mapping[str, float]
+    lossy_turns: Mapping[str, float]
 
     @property
     def margin(self) -> float:
@@ -32,9 +33,7 @@ class Seen(NamedTuple):
     @property
     def ratio(self) -> Estimate:
         """The dense step over the compressed one, turn by turn."""
-        both = zip(self.dense_turns, self.lossy_turns, strict=False)
-        dense, lossy = zip(*both, strict=True)
-        found = ratio_of_turns(*({str(turn): each for turn, each in enumerate(those)} for those in (dense, lossy)))
+        found = ratio_of_turns(self.dense_turns, self.lossy_turns)
         assert found is not None
         return found
 

@@ -66,7 +66,7 @@ class Trials(NamedTuple):
                 here += f" [{shown(measured.ends, claim.unit)}]"
             elif bound.id in NEVER and measured.value >= 1:
                 most = most_of_none(len(NEVER[bound.id](self)))
-                here += f"; it fails in at most {100 * most:.2g} % of all cases"
+                here += f"; at 95 % it fails in at most {100 * most:.2g} % of all cases"
             verdict = self._judged(claim, bound, measured)
             found.append(Finding(claim, here, verdict, records=(self.path,), rules=self.rules))
         return found

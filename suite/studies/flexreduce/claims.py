@@ -2,15 +2,15 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from suite.studies.claim import Claim, Verdict, together
+from suite.studies.claim import MISSED, Claim, Verdict, together
 from suite.studies.estimate import Estimate, mean_of
 from suite.studies.findings import Finding
 from suite.studies.flexreduce import measured as numbers
 from suite.studies.flexreduce.measured import CLAIMS, LAYOUTS, Latencies, Training, ideal_saving, is_even
 from suite.studies.significance import LEVEL
 
-UNEVEN = tuple(layout for layout in LAYOUTS if not is_even(layout))
-"""Those that cannot be factored."""
+EVEN, UNEVEN = (tuple(layout for layout in LAYOUTS if is_even(layout) is each) for each in (True, False))
+"""Those that can be factored, and those that cannot."""
 
 
 def claims(measured: Sequence[Latencies], runs: Sequence[Training]) -> list[Finding]:
@@ -22,10 +22,10 @@ def claims(measured: Sequence[Latencies], runs: Sequence[Training]) -> list[Find
     return [
         *(_saving(chosen, CLAIMS[name]) for name in ("saving_2_machines", "saving_3_machines")),
         _largest(CLAIMS["headline"], chosen),
-        _each(CLAIMS["of_ideal"], {_place(row, chosen): row.of_ideal_speed for row in chosen}, percent),
-        _ratio(CLAIMS["blueconnect_even"], [row for row in chosen if is_even(row.layout)], "flexreduce"),
-        _ratio(CLAIMS["blueconnect_uneven"], [row for row in chosen if not is_even(row.layout)], "ring"),
-        _ratio(CLAIMS["wins_on_uneven"], [row for row in chosen if not is_even(row.layout)], "flexreduce"),
+        _each(CLAIMS["of_ideal"], {_place(row, chosen): row.of_ideal_speed for row in chosen}, percent, wanted=LAYOUTS),
+        _ratio(CLAIMS["blueconnect_even"], [row for row in chosen if is_even(row.layout)], "flexreduce", EVEN),
+        _ratio(CLAIMS["blueconnect_uneven"], [row for row in chosen if not is_even(row.layout)], "ring", UNEVEN),
+        _ratio(CLAIMS["wins_on_uneven"], [row for row in chosen if not is_even(row.layout)], "flexreduce", UNEVEN),
         _ratio(CLAIMS["wins_on_9"], _on(chosen, CLAIMS["wins_on_9"]), "flexreduce"),
         *(
             _by_size(CLAIMS[name], _on(measured, CLAIMS[name]))
@@ -67,13 +67,21 @@ def _finding(
     form: Callable[[float], str],
     verdicts: Mapping[str, Verdict],
     of: str = "layouts",
+    wanted: Sequence[str] = (),
 ) -> Finding:
-    """`values` and `verdicts` by layout, or what else `of` names; the claim holds where it does on all of them."""
+    """`values` and `verdicts` by layout, or what else `of` names; the claim holds where it does on all of them.
+
+    wanted  the layouts that the claim is about: where one is missing it may be missed, and is not borne out
+    """
     if not values:
         return Finding(claim, "-", together(verdicts, claim.contradicted), figure=figure)
+    verdict = together(verdicts, claim.contradicted)
+    missing = [layout for layout in wanted if layout not in {name.partition(" at ")[0] for name in values}]
+    if missing and verdict.state not in MISSED:
+        verdict = _partly(claim, missing, wanted)
     ends = dict.fromkeys((form(min(values.values())), form(max(values.values()))))
     measured = f"{' to '.join(ends)} ({', '.join(values) if len(values) < 3 else f'{_counted(values, of)}'})"
-    return Finding(claim, measured, together(verdicts, claim.contradicted), figure=figure)
+    return Finding(claim, measured, verdict, figure=figure)
 
 
 def _counted(values: Mapping[str, float], of: str) -> str:
@@ -87,12 +95,13 @@ def _each(
     values: Mapping[str, float | Estimate | None],
     form: Callable[[float], str] = _number,
     of: str = "layouts",
+    wanted: Sequence[str] = (),
 ) -> Finding:
     """`values` by layout, or what else `of` names."""
     known = {layout: value for layout, value in values.items() if value is not None}
     middles = {layout: value.value if isinstance(value, Estimate) else value for layout, value in known.items()}
     figure = claim.shown or " to ".join(map(whole, claim.number))
-    return _finding(claim, figure, middles, form, claim.judge_each(known), of)
+    return _finding(claim, figure, middles, form, claim.judge_each(known), of, wanted)
 
 
 def _saving(chosen: Sequence[Latencies], claim: Claim) -> Finding:
@@ -102,7 +111,9 @@ def _saving(chosen: Sequence[Latencies], claim: Claim) -> Finding:
     ideals = [ideal_saving(layout) for layout in LAYOUTS if layout.count("+") == machines - 1]
     figure = " to ".join(map(whole, claim.number)) + f"; ideal {percent(min(ideals))} to {percent(max(ideals))}"
     verdicts = claim.judge_each(values, {place: row.ideal for place, row in here.items()})
-    return _finding(claim, figure, {place: saving.value for place, saving in values.items()}, percent, verdicts)
+    wanted = [layout for layout in LAYOUTS if layout.count("+") == machines - 1]
+    middles = {place: saving.value for place, saving in values.items()}
+    return _finding(claim, figure, middles, percent, verdicts, wanted=wanted)
 
 
 def _largest(claim: Claim, chosen: Sequence[Latencies]) -> Finding:
@@ -124,10 +135,10 @@ def _on(rows: Sequence[Latencies], claim: Claim) -> list[Latencies]:
     return [row for row in rows if row.layout == claim.about["layout"]]
 
 
-def _ratio(claim: Claim, chosen: Sequence[Latencies], rival: str) -> Finding:
+def _ratio(claim: Claim, chosen: Sequence[Latencies], rival: str, wanted: Sequence[str] = ()) -> Finding:
     """BlueConnect's time over the rival's, by layout and size."""
     ratios = {_place(row, chosen): row.ratio("blueconnect", rival) for row in chosen}
-    return _each(claim, ratios)
+    return _each(claim, ratios, wanted=wanted)
 
 
 def _place(row: Latencies, among: Sequence[Latencies]) -> str:

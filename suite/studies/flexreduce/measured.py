@@ -4,6 +4,7 @@ The paper's baseline, NCCL's all-reduce, is a ring: here `ring` is our ring over
 engine's own all-reduce. What a ring's time becomes at best (ideal) is closed_forms.flexreduce_ideal_saving.
 """
 
+import math
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -109,7 +110,7 @@ class Latencies:
     def of_ideal_speed(self) -> Estimate | None:
         """Ideal time over FlexReduce's time, the ideal being the ring's with the ideal saving: the paper's 90-99 %."""
         ratio = self.ratio("flexreduce", "ring")
-        return None if ratio is None else ratio.mapped(lambda each: (1 - self.ideal) / each)
+        return None if ratio is None else ratio.mapped(lambda each: (1 - self.ideal) / each if each else math.inf)
 
     @property
     def verdict(self) -> Verdict:

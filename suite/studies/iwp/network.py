@@ -66,7 +66,7 @@ def _finding(claim: Claim, measured: Estimate, here: str, about: str, rows: Sequ
     records = tuple(run.folder for row in rows for run in row.runs)
     other = _otherwise(claim, rows[0].runs[0])
     # How full a link is, and what a method saves of it, is a matter of the model and of the link's rate.
-    verdict = Verdict("not run here", measured.value, other) if other else claim.judge(measured)
+    verdict = Verdict("other setting", measured.value, other) if other else claim.judge(measured)
     return Finding(claim, here, verdict, about, records=records, rules=rules)
 
 

@@ -20,7 +20,7 @@ class Measured:
     """What was ranked on a cluster beside what was measured there since.
 
     rows      of the compositions that ran, the fastest first; none that diverged or has no counted step
-    missing   labels of the others
+    missing   labels of the others; began: whether the first choice ran, and diverged
     first     the planner's first choice, None where it did not run; shortest: the fastest row
     over      first over shortest; over_each: over each of the rows, by its label
     """
@@ -33,6 +33,7 @@ class Measured:
         known = {row.label: row for row in self.rows}
         if not self.rows:
             raise UserError(f"{folder}: has no run with a counted step that began after its ranking")
+        self.began = any(row.label == self.ranking.best[0].label and row.diverged for row in made)
         self.missing = [label for label in self.predicted if label not in known]
         self.first, self.shortest = known.get(self.ranking.best[0].label), self.rows[0]
         self.over = times_faster(self.shortest, self.first) if self.first else None
@@ -42,6 +43,8 @@ class Measured:
     @property
     def verdict(self) -> Verdict:
         """On the first choice: decided where all that was ranked ran, or it did not."""
+        if self.over is None and not self.began:
+            return CLAIM.judge(None)._replace(why="the planner's first choice did not run")
         if self.over is None:
             return Verdict("not reproduced", None, "the planner's first choice did not run to its end")
         if self.missing:

@@ -16,7 +16,7 @@ from scipy.stats import kendalltau
 from suite.planner.ranges import Between
 from suite.studies import notes, trust
 from suite.studies.claim import Verdict
-from suite.studies.estimate import exact, mean
+from suite.studies.estimate import mean
 from suite.studies.findings import Finding, claims_table, with_unrun
 from suite.studies.notes import NotedRun, commits
 from suite.studies.page import Page
@@ -102,7 +102,7 @@ def findings(folder: Path, placed: Sequence[Placed]) -> list[Finding]:
     if len(placed) < LEAST:
         return []
     turns, of_medians = _by_turn(placed), order([each.measured for each in placed])
-    tau = mean(turns) if len(turns) > 1 else exact(of_medians)
+    tau = mean(turns or [of_medians])
     here = f"{tau.words('{:.2f}')} of {len(placed)} methods; of median steps {of_medians:.2f}"
     records = tuple(run.folder for each in placed for run in each.row.runs)
     rules = trust.rules_of((each.row.runs for each in placed), "turns")
