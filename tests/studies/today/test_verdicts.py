@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from compressors.common.intervals import Intervals
+from suite.studies import judged
 from suite.studies.today import verdicts
 from suite.studies.today.rates import tried_beside
 from suite.studies.today.report import methods_of
@@ -57,6 +58,12 @@ def put_all(tmp_path: Path) -> None:
         for rate in (0.00067, 0.006):
             put(tmp_path / "rates", f"{label} lr={rate:g}", 0, record(2.2, 33.0, optimizer={"lr": rate}))
     (tmp_path / "rates" / "gpt").rename(tmp_path / "gpt_rates")
+
+
+@pytest.fixture(autouse=True)
+def as_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records here are of ten parameters; test_judged.py is about where a claim holds."""
+    monkeypatch.setattr(judged, "placed", lambda claim, verdict, records: verdict)
 
 
 def test_the_headlines_are_judged(tmp_path: Path) -> None:
