@@ -28,12 +28,15 @@ class Comparison(NamedTuple):
     difference  of the means, in the unit of the runs
     p           of the test that `said` rests on, of a difference for both sides; None where there was none
     within      of what is as good: better or worse, by less than the margin; "" where that is not told
+    differs     p of a difference for both sides; alike: p of one beyond the margin
     """
 
     said: Said
     difference: float
     p: float | None
     within: str = ""
+    differs: float | None = None
+    alike: float | None = None
 
     @property
     def words(self) -> str:
@@ -55,20 +58,29 @@ def compare(ours: Sequence[float], others: Sequence[float], margin: float) -> Co
     alike = max(larger(ours, [each - margin for each in others]), larger([each + margin for each in others], ours))
     better, worse = larger(ours, others), larger(others, ours)
     either = min(2 * min(better, worse), 1.0)
-    side: Said = "better" if better < worse else "worse"
+    return _said(difference, "better" if better < worse else "worse", either, alike)
+
+
+def _said(difference: float, side: Said, differs: float, alike: float) -> Comparison:
+    """By the p of both tests."""
     if alike < LEVEL:
-        return Comparison("as good", difference, alike, side if either < LEVEL else "")
-    return Comparison(side if either < LEVEL else "not told apart", difference, either)
+        return Comparison("as good", difference, alike, side if differs < LEVEL else "", differs, alike)
+    return Comparison(side if differs < LEVEL else "not told apart", difference, differs, "", differs, alike)
 
 
 def corrected(family: Sequence[Comparison | None]) -> list[Comparison | None]:
-    """The comparisons with the p that each has as one of them all, and what they say by it; None stays."""
-    adjusted = iter(holm([each.p for each in family if each is not None and each.p is not None]))
-    return [each if each is None or each.p is None else _by(each, next(adjusted)) for each in family]
+    """The comparisons with the p that each has as one of them all, and what they say by it; None stays.
 
-
-def _by(each: Comparison, p: float) -> Comparison:
-    return each._replace(p=p) if p < LEVEL else Comparison("not told apart", each.difference, p)
+    That they differ, and that they are as good, are two families: each is corrected for itself.
+    """
+    tested = [each for each in family if each is not None and each.p is not None]
+    differ = iter(holm([each.differs for each in tested if each.differs is not None]))
+    alike = iter(holm([each.alike for each in tested if each.alike is not None]))
+    return [
+        each if each is None or each.p is None
+        else _said(each.difference, "better" if each.difference > 0 else "worse", next(differ), next(alike))
+        for each in family
+    ]  # fmt: skip
 
 
 def holm(values: Sequence[float]) -> list[float]:

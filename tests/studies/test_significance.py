@@ -3,7 +3,7 @@
 import pytest
 from scipy import stats
 
-from suite.studies.significance import compare, larger
+from suite.studies.significance import compare, corrected, larger
 
 
 def test_the_p_is_welchs_by_hand():
@@ -38,3 +38,16 @@ def test_without_runs_nothing_is_said():
 def test_a_difference_within_the_margin_is_as_good_although_it_is_certain():
     found = compare([90.01, 90.0, 90.02], [90.2, 90.21, 90.19], 0.5)
     assert found is not None and found.said == "as good"
+
+
+def test_of_a_family_that_they_differ_and_that_they_are_alike_is_corrected_apart():
+    """What is as good stays so beside many that differ, and a p that is shown is of what is said."""
+    alike = compare([90.01, 90.0, 90.02], [90.2, 90.21, 90.19], 0.5)
+    apart = compare([90.0, 92.0, 88.0], [90.1, 87.5, 91.5], 0.5)
+    found = corrected([alike, apart, None, compare([90.0, 91.0], [80.0, 80.1, 80.2], 0.5)])
+    assert [each and each.said for each in found] == ["as good", "not told apart", None, "too few seeds"]
+    assert apart is not None and found[1] is not None and found[1].p == pytest.approx(apart.differs)
+    assert alike is not None and found[0] is not None and found[0].p == pytest.approx(2 * (alike.alike or 0))
+    close = [compare([90.0 + step, 90.1 + step, 89.9 + step], [90.0, 90.1, 89.9], 0.01) for step in (0.25, 0.26)]
+    assert [each and each.said for each in close] == ["better", "better"]
+    assert {each and each.said for each in corrected([*close, *[apart] * 30])} == {"not told apart"}
