@@ -40,7 +40,8 @@ class Finding:
     @property
     def broken(self) -> tuple[str, ...]:
         """The rules that the records break, and that of tolerances."""
-        return (*self.rules, *(["tolerance"] if self.claim.retold else []))
+        marked = self.claim.retold and self.verdict.state != "not run here"
+        return (*self.rules, *(["tolerance"] if marked else []))
 
     @property
     def text(self) -> str:
