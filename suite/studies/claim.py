@@ -230,5 +230,7 @@ def together(verdicts: Mapping[str, Verdict], argument: str = "") -> Verdict:
     if not judged:
         return Verdict("not run here", why=next((verdict.why for verdict in verdicts.values() if verdict.why), ""))
     worst = max(judged.values(), key=lambda verdict: STATES.index(verdict.state))
-    why = argument if worst.state == "contradicted" else worst.why if worst.state == "other setting" else ""
+    if worst.state == "other setting":  # whatever came out in any of them
+        return Verdict(worst.state, why=worst.why)
+    why = argument if worst.state == "contradicted" else ""
     return Verdict(worst.state, why=why, settings=tuple(name for name, verdict in judged.items() if not verdict.good))
