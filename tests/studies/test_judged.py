@@ -17,21 +17,7 @@ from suite.studies.study import Study
 from suite.webpage import committed
 from suite.webpage.content import Section
 from tests.studies.records import sound
-
-TOML = """about = "x"
-[source]
-authors = "a"
-title = "t"
-published = "p"
-[[claims]]
-id = "c"
-text = "t"
-where = "w"
-number = 1.5
-unit = "x"
-setting = "not stated"
-tolerance = 0.1
-"""
+from tests.studies.test_claim import WHOLE
 
 
 def claim(**more: object) -> Claim:
@@ -93,8 +79,8 @@ def test_a_table_with_a_verdict_at_another_setting_is_named(tmp_path: Path) -> N
 )
 def test_a_figure_that_changed_with_results_at_hand_is_named(now: dict, said: list[str], tmp_path: Path) -> None:
     """Also of what is computed, or rests on a benchmark's file; a mark that does not say what was is none."""
-    commit(tmp_path, TOML, "2026-04-01T00:00:00+00:00")
-    commit(tmp_path, TOML + "\n", "2026-04-02T00:00:00+00:00")
+    commit(tmp_path, WHOLE, "2026-04-01T00:00:00+00:00")
+    commit(tmp_path, WHOLE + "\n", "2026-04-02T00:00:00+00:00")
     asked, known = replace(load(tmp_path).claims["c"], **now), judged.versions(tmp_path, tmp_path)
     file = tmp_path / "cells.jsonl"
     file.write_text('{"environment": {"utc": "2026-05-01T00:00:00+00:00"}}\n{}\n')
@@ -121,8 +107,8 @@ def commit(root: Path, text: str, at: str) -> None:
 def test_a_tolerance_that_changed_with_results_at_hand_is_named_unless_it_is_marked(
     changed_at: str, marked: bool, said: list[str], tmp_path: Path
 ) -> None:
-    commit(tmp_path, TOML, "2026-04-01T00:00:00+00:00")
-    commit(tmp_path, TOML.replace("tolerance = 0.1", "tolerance = 0.2"), changed_at)
+    commit(tmp_path, WHOLE, "2026-04-01T00:00:00+00:00")
+    commit(tmp_path, WHOLE.replace("tolerance = 0.1", "tolerance = 0.2"), changed_at)
     now = replace(load(tmp_path).claims["c"], retold="0.1 until May" if marked else "")
     # A dense run is older than both versions; there is a result when the method has run, too.
     records = run(tmp_path / "dense-0", began="2026-03-01T00:00:00+00:00"), run(tmp_path / "ours-0")
@@ -132,14 +118,14 @@ def test_a_tolerance_that_changed_with_results_at_hand_is_named_unless_it_is_mar
 
 
 def test_a_tolerance_that_is_not_committed_yet_is_held_against_the_history(tmp_path: Path) -> None:
-    commit(tmp_path, TOML, "2026-04-01T00:00:00+00:00")
-    commit(tmp_path, TOML + "\n", "2026-04-02T00:00:00+00:00")
-    (tmp_path / "published.toml").write_text(TOML.replace("tolerance = 0.1", "tolerance = 0.3"))
+    commit(tmp_path, WHOLE, "2026-04-01T00:00:00+00:00")
+    commit(tmp_path, WHOLE + "\n", "2026-04-02T00:00:00+00:00")
+    (tmp_path / "published.toml").write_text(WHOLE.replace("tolerance = 0.1", "tolerance = 0.3"))
     records = (run(tmp_path / "ours-0"),)
     [found] = judged.changed(load(tmp_path).claims["c"], records, judged.versions(tmp_path, tmp_path))
     assert found.how == "c: tolerance was 0.1 and is 0.3, with results at hand"
 
 
 def test_without_a_history_nothing_is_said_of_tolerances(tmp_path: Path) -> None:
-    (tmp_path / "published.toml").write_text(TOML)
+    (tmp_path / "published.toml").write_text(WHOLE)
     assert judged.versions(tmp_path, tmp_path) == []
