@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from suite.compose.resolve import resolve
 from wirebench.config import loader
 from wirebench.errors import UserError
 
@@ -267,3 +268,67 @@ def test_naming_another_plugin_drops_the_options_of_the_files_one_and_keeps_the_
     assert (other.name, other.dense_below, dict(other.options)) == ("powersgd", 64, {"rank": 2})
     same = loader.load(path, ["compressor.name=topk"]).compressor
     assert dict(same.options) == {"density": 0.5}
+
+
+BASE = """name = "base"
+[model]
+name = "resnet_cifar"
+depth = 20
+[compressor]
+name = "topk"
+density = 0.5
+dense_below = 64
+[optimizer]
+lr = 0.3
+momentum = 0.9
+[expected]
+top1 = 0.9
+"""
+
+
+def test_a_config_extends_another_and_keeps_what_it_does_not_give(tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "base.toml").write_text(BASE)
+    own = tmp_path / "below/own.toml"
+    own.write_text(
+        'extends = "../base.toml"\n'
+        '[compressor]\nname = "powersgd"\nrank = 2\n[optimizer]\nlr = 0.1\n[train]\nepochs = 3\n'
+    )
+    config = loader.load(own)
+    assert (config.name, config.expected.top1, config.train.epochs) == ("own", 0.0, 3)
+    assert (config.model.name, dict(config.model.options)) == ("resnet_cifar", {"depth": 20})
+    assert (config.compressor.name, config.compressor.dense_below) == ("powersgd", 64)
+    assert dict(config.compressor.options) == {"rank": 2}, "the options of the base's plugin stay there"
+    assert (config.optimizer.lr, config.optimizer.momentum) == (0.1, 0.9)
+    assert loader.load(own, ["optimizer.lr=0.2"]).optimizer.lr == 0.2
+    # A run's folder keeps the whole, which extends nothing.
+    (tmp_path / "kept.toml").write_text(loader.dump(config))
+    assert loader.load(tmp_path / "kept.toml") == config
+
+
+@pytest.mark.parametrize(
+    ("own", "words"),
+    [
+        ('extends = "nowhere.toml"', "own.toml: extends: .*nowhere.toml: cannot be read: No such file"),
+        ('extends = "own.toml"', "own.toml: extends: own.toml extends 'own.toml'; a file can extend one that does not"),
+        ("extends = 3", "own.toml: extends: needs a string, got 3"),
+        ('extends = "base.toml"\nmodel = 3', "model: is a section"),
+        ('extends = "base.toml"\n[optimiser]\nlr = 1.0', "optimiser: no such section; did you mean"),
+        ('extends = "broken.toml"', "own.toml: extends: .*broken.toml: not valid TOML"),
+    ],
+)
+def test_a_base_that_cannot_be_extended_is_one_line(tmp_path: Path, own: str, words: str) -> None:
+    (tmp_path / "base.toml").write_text(BASE)
+    (tmp_path / "broken.toml").write_text("[model")
+    (tmp_path / "own.toml").write_text(own)
+    with pytest.raises(UserError, match=words):
+        loader.load(tmp_path / "own.toml")
+
+
+def test_a_run_can_be_extended_with_another_compressor(tmp_path: Path) -> None:
+    """DGC took the momentum from the optimizer; what extends the run without DGC has it back."""
+    (tmp_path / "base.toml").write_text(BASE)
+    ran = resolve(loader.load(tmp_path / "base.toml", ["compressor.name=dgc"]))
+    (tmp_path / "ran.toml").write_text(loader.dump(ran))
+    (tmp_path / "own.toml").write_text('extends = "ran.toml"\n[compressor]\nname = "none"\n')
+    assert (ran.optimizer.momentum, loader.load(tmp_path / "own.toml").optimizer.momentum) == (0.0, 0.9)

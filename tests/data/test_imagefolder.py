@@ -154,3 +154,16 @@ def test_real_images_are_read_shuffled_and_normalised(tiny_imagenet: Path) -> No
     images, labels_of_one = next(Shard(dataset, 0, 2, 64, 128, 0, CPU).train(0))
     assert images.shape == (64, 3, 64, 64)
     assert labels_of_one.bincount(minlength=4).min() > 5
+
+
+def test_a_part_of_the_training_images_has_as_many_of_every_class(images: Path) -> None:
+    part = data.build("imagefolder", str(images), image_size=24, workers=0, train_size=5)
+    assert (part.train_size, part.test_size) == (5, 6)
+    ((_, labels),) = read(part, [0, 1, 2, 3, 4])
+    assert labels.tolist() == [0, 0, 0, 1, 1]
+    # The first files of a class, by name.
+    assert_same(read(part, [0, 1, 2]), read(build(images), [0, 1, 2]))
+    with pytest.raises(UserError, match=r"data\.train_size: 13 images of 2 classes: .*train/cat has too few"):
+        data.build("imagefolder", str(images), workers=0, train_size=13)
+    with pytest.raises(UserError, match=r"data\.train_size: needs at least 0"):
+        data.build("imagefolder", str(images), workers=0, train_size=-1)

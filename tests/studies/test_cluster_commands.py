@@ -1,17 +1,21 @@
-"""The commands of claims that need a cluster: who has one can copy them, and no rate would burn the run."""
+"""Commands for a cluster: who has one can copy them, and no rate would burn the run."""
 
+import json
 import re
 from pathlib import Path
 
 import pytest
 
+import train
 from suite.compose.resolve import resolve
 from suite.studies.study import Study, available
+from tests.distributed.launch import last_of_each
 from wirebench.config import loader
 from wirebench.training.optimizers.rates import learning_rate
 
 ROOT = Path(__file__).resolve().parents[2]
-COMMANDS = sorted(
+PAPERS = sorted((ROOT / "configs/papers").glob("*.toml"))
+CLAIMED = sorted(
     {
         claim.command
         for name in available()
@@ -19,36 +23,88 @@ COMMANDS = sorted(
         if claim.command.startswith("horovodrun ")
     }
 )
-REFERENCE = {
+LINEAR = {
     # Goyal et al. 2017: 0.1 for a batch of 256; Krizhevsky et al. 2012 as torchvision has it: 0.01 for 256.
-    "resnet50": (0.1, 256), "alexnet": (0.01, 256),
+    "resnet50": (0.1, 256), "resnet18": (0.1, 256), "alexnet": (0.01, 256), "googlenet": (0.01, 256),
 }  # fmt: skip
+OWN = {"resnet_cifar": 0.1, "vgg_cifar": 0.1}
+"""Shi et al., ICDCS 2019: of 4 workers, whatever their batch."""
+SMALL = [
+    "data.name=synthetic", "data.batch_size=2", "data.test_size=0", "engine.name=local", "engine.workers=2",
+    "train.max_steps=2", "train.warmup_steps=0", "train.eval_every=0", "train.precision=fp32",
+    "output.tensorboard=false", "output.trace_steps=0",
+]  # fmt: skip
+
+
+def said(path: Path) -> str:
+    """The command in a config's first lines."""
+    lines = [line.removeprefix("#   ") for line in path.read_text().splitlines() if line.startswith("#   ")]
+    assert len(lines) == 1, f"{path}: has one command"
+    return lines[0]
 
 
 def parts(command: str) -> tuple[int, str, list[str]]:
     """Ranks, the config, and the overrides."""
-    ranks = re.match(r"horovodrun -np (\d+) -H HOST:1,\.\.\. python train\.py (\S+)(.*)", command)
-    assert ranks, f"{command}: has no hosts"
-    return int(ranks[1]), ranks[2], ranks[3].split()
+    words = re.match(r"horovodrun -np (\d+) -H (HOST:\d\S*) python train\.py (\S+)(.*)", command)
+    assert words, f"{command}: has no hosts"
+    hosts = words[2].split(",")
+    assert hosts[-1] == "..." or sum(int(host.partition(":")[2]) for host in hosts) == int(words[1])
+    return int(words[1]), words[3], words[4].split()
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if "train.py" in each])
-def test_a_clusters_command_resolves_and_its_rates_follow_the_linear_rule(command: str) -> None:
+@pytest.mark.parametrize("command", [each for each in CLAIMED if "train.py" in each] + [said(path) for path in PAPERS])
+def test_a_clusters_command_resolves_and_its_rates_follow_the_source(command: str) -> None:
     """At the first step, at the peak, and in the last epoch, at the command's ranks and batch."""
     ranks, config, overrides = parts(command)
     settings = loader.load(ROOT / config, overrides)
     resolve(settings)
-    if settings.model.name not in REFERENCE:
-        assert settings.model.name == "replay", "what is timed alone has no rate to choose"
-        return
-    rate, batch = REFERENCE[settings.model.name]
-    peak = rate * ranks * settings.data.batch_size / batch
+    name = settings.model.name
+    if name == "replay":
+        return  # what is timed alone has no rate to choose
+    if name in OWN:
+        peak = OWN[name]
+        assert ranks == 4
+    else:
+        rate, batch = LINEAR[name]
+        peak = rate * ranks * settings.data.batch_size / batch
     section, epochs = settings.optimizer, float(settings.train.epochs)
     rates = [learning_rate(section, at, epochs, ranks) for at in (0.0, section.warmup_epochs, epochs - 1)]
     fallen = section.gamma ** sum(milestone < epochs for milestone in section.milestones)
-    assert section.warmup_epochs == 5.0 and section.schedule == "step"
+    assert section.warmup_epochs > 0
     assert rates == pytest.approx([section.lr / ranks, peak, peak * fallen])
 
 
 def test_every_command_of_several_hosts_names_them() -> None:
-    assert len(COMMANDS) > 10 and all(" -H HOST:1,... " in each for each in COMMANDS)
+    assert len(CLAIMED) > 10 and all(" -H HOST:1,... " in each for each in CLAIMED)
+
+
+@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
+def test_a_papers_config_says_what_it_is_for_and_little_else(path: Path) -> None:
+    text = path.read_text()
+    head = text.partition("\n[")[0]
+    settings = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert re.search(r"Table|Fig\.|section|no row", head), "names where it stands in its paper"
+    assert parts(said(path))[1] == f"configs/papers/{path.name}"
+    assert "extends" not in text or len(settings) <= 15
+
+
+def test_the_papers_experiments_have_a_config_each() -> None:
+    cifar = ("dense", "gs_sgd", "gs_sgd_literal", "gtopk", "dgc", "sketched_sgd", "iwp")
+    imagenet = ("dense", "iwp", "mg_wfbp", "wfbp", "sync_easgd")
+    wanted = {f"cifar10_{net}_{method}" for net in ("resnet20", "vgg16") for method in cifar}
+    wanted |= {f"imagenet_{net}_{method}" for net in ("resnet50", "alexnet", "googlenet") for method in imagenet}
+    there = {path.stem for folder in ("configs", "configs/papers") for path in (ROOT / folder).glob("*.toml")}
+    assert wanted <= there
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
+def test_a_papers_config_trains(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Two steps on random images of its own size."""
+    config = loader.load(path)
+    shape = (32, 10) if config.data.name == "cifar10" else (config.data.options["image_size"], 1000)
+    images = [f"data.image_size={shape[0]}", f"data.num_classes={shape[1]}", "data.train_size=64"]
+    code = train.main(last_of_each([path, *SMALL, *images, f"output.dir={tmp_path}"]))
+    assert code == 0, capsys.readouterr().err
+    record = json.loads((tmp_path / "record.json").read_text())
+    assert (record["status"], record["steps_done"]) == ("finished", 2)

@@ -1,7 +1,7 @@
 """What a run is: frozen sections read from TOML, overridden by `section.key=value`, dumped with every choice resolved.
 
 Sections that name a plugin ([model], [data], [compressor], [scheduler], [collective]) hand the keys that are not listed
-in sections.py to the plugin's constructor, which declares their names and types.
+in sections.py to the plugin's constructor, which declares their names and types. A file may extend another one.
 """
 
 import dataclasses
@@ -9,7 +9,7 @@ import typing
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 
@@ -57,32 +57,22 @@ __all__ = [
 
 CONFIGS = Path("configs")
 NO_SECTIONS = ("name", requested.ASKED)
+EXTENDS = "extends"
 SECTIONS: dict[str, type] = {
     name: kind for name, kind in typing.get_type_hints(Config).items() if name not in NO_SECTIONS
 }
 
 
 def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read a TOML file and apply `section.key=value` overrides; UserError says what is wrong and where."""
+    """Read a TOML file and apply `section.key=value` overrides; UserError says what is wrong and where.
+
+    A file with `extends = "FILE"`, seen from its own folder, has that file's keys where it does not give its own. What
+    the other expects of its runs is not taken over. FILE extends none itself.
+    """
     path = Path(path)
-    try:
-        table = toml_of(readable(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}{_meant(path)}") from error
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path}: not a text file") from error
-    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
-        raise UserError(f"{path}: not valid TOML: {error}") from error
+    table = _extended(path)
     _refuse_twice(overrides)
-    replaced = {text.partition(".")[0] for text in overrides if _replaces_plugin(table, text)}
-    requested.go_back(table, replaced)
-    if any(_leaves_momentum(text) for text in overrides):
-        requested.restore(table, "optimizer")
-    for section in replaced:
-        # The file's options are those of the plugin that the file names.
-        table[section] = {key: value for key, value in table[section].items() if key in _hints(section)}
-    for text in overrides:
-        _override(table, text)
+    _lay(table, [_given(text) for text in overrides])
     return from_dict(table, path.stem)
 
 
@@ -116,6 +106,37 @@ def to_dict(config: Config) -> dict[str, Any]:
 def dump(config: Config) -> str:
     """The config as TOML text, every key written out: reading it back repeats the run."""
     return tomli_w.dumps(to_dict(config))
+
+
+def _extended(path: Path) -> dict[str, Any]:
+    """The tables of a file, laid over those of the file that it extends."""
+    own = _tables(path)
+    other = own.pop(EXTENDS, None)
+    if other is None:
+        return own
+    check_type(f"{path}: {EXTENDS}", other, str)
+    try:
+        table = _tables(path.parent / other)
+    except UserError as error:
+        raise UserError(f"{path}: {EXTENDS}: {error}") from error
+    if EXTENDS in table:
+        raise UserError(f"{path}: {EXTENDS}: {other} extends {table[EXTENDS]!r}; a file can extend one that does not")
+    for mine in ("name", "expected"):
+        table.pop(mine, None)
+    sections = {section: _is_table(section, keys) for section, keys in own.items() if section not in NO_SECTIONS}
+    _lay(table, [_Given(section, key, value) for section, keys in sections.items() for key, value in keys.items()])
+    return table | {key: own[key] for key in NO_SECTIONS if key in own}
+
+
+def _tables(path: Path) -> dict[str, Any]:
+    try:
+        return toml_of(readable(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}{_meant(path)}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not a text file") from error
+    except ValueError as error:  # TOMLDecodeError, or a number of thousands of digits
+        raise UserError(f"{path}: not valid TOML: {error}") from error
 
 
 def _meant(path: Path) -> str:
@@ -167,28 +188,43 @@ def _refuse_twice(overrides: Sequence[str]) -> None:
         given[key] = value
 
 
-def _replaces_plugin(table: Mapping[str, Any], text: str) -> bool:
-    """Whether the override names another plugin than the file does."""
-    key, _, value = text.partition("=")
-    section, _, name = key.partition(".")
-    given = table.get(section)
-    return name == "name" and isinstance(given, Mapping) and "name" in given and given["name"] != value.strip("\"'")
+class _Given(NamedTuple):
+    """A key that is laid over a file's, and its value."""
+
+    section: str
+    key: str
+    value: Any
 
 
-def _leaves_momentum(text: str) -> bool:
-    """Whether the override takes the momentum from the compressor, so that the optimizer has it."""
-    key, _, value = text.partition("=")
-    return key == "compressor.momentum" and _parse(value, None) == 0
-
-
-def _override(table: dict[str, Any], text: str) -> None:
+def _given(text: str) -> _Given:
+    """An override's key and value."""
     key, equals, value = text.partition("=")
     section, dot, name = key.partition(".")
     if not equals or not dot or not name:
         raise UserError(f"{text!r}: an override is section.key=value, e.g. train.max_steps=20")
-    _is_table(section, table.setdefault(section, {}))
-    table[section][name] = _parse(value, _hints(section).get(name))
-    requested.forget(table, section, name)
+    return _Given(section, name, _parse(value, _hints(section).get(name)))
+
+
+def _lay(table: dict[str, Any], keys: Sequence[_Given]) -> None:
+    """Lay keys over those of a file, whose options go where another plugin is named."""
+    replaced = {each.section for each in keys if _replaces_plugin(table, each)}
+    requested.go_back(table, replaced)
+    # Momentum 0 takes it from the compressor, so that the optimizer has it.
+    if _Given("compressor", "momentum", 0) in keys:
+        requested.restore(table, "optimizer")
+    for section in replaced:
+        # The file's options are those of the plugin that the file names.
+        table[section] = {key: value for key, value in table[section].items() if key in _hints(section)}
+    for section, key, value in keys:
+        _is_table(section, table.setdefault(section, {}))
+        table[section][key] = value
+        requested.forget(table, section, key)
+
+
+def _replaces_plugin(table: Mapping[str, Any], given: _Given) -> bool:
+    """Whether another plugin is named than the file does."""
+    section = table.get(given.section)
+    return given.key == "name" and isinstance(section, Mapping) and section.get("name", given.value) != given.value
 
 
 def _is_table(section: str, keys: Any) -> Mapping[str, Any]:

@@ -35,6 +35,8 @@ class ImageFolder:
     side resized to image_size * 256 / 224, the centre cut out. Both are torchvision's reference recipe.
 
     image_size  height and width of what is yielded, in pixels
+    train_size  training images that are used, as many of each class as of any other (one more of the first, where they
+                do not divide evenly); 0: all. UserError where a class has fewer
     workers     decoding processes per worker of the run; 0: decode in the training process
 
     The decoding processes start anew in each epoch, from a fork server, so the program needs the usual
@@ -42,18 +44,20 @@ class ImageFolder:
     fit into /dev/shm (a container's default is 64 MB).
     """
 
-    def __init__(self, root: str, image_size: int = 224, workers: int = 2) -> None:
+    def __init__(self, root: str, image_size: int = 224, workers: int = 2, train_size: int = 0) -> None:
         at_least("image_size", image_size, 1)
         at_least("workers", workers, 0)
+        at_least("train_size", train_size, 0)
         if not root:
             raise UserError("data.root: 'imagefolder' needs a folder with train/CLASS/ and val/CLASS/")
         folder = Path(root).expanduser()
         train, test = _scan(folder / "train"), _scan(folder / "val")
         _check_same_classes(folder, train.classes, test.classes)
-        self._files = {True: train.samples, False: test.samples}
+        used = _equally(train, train_size, folder / "train") if train_size else train.samples
+        self._files = {True: used, False: test.samples}
         self._workers = workers
         self.num_classes, self.image_shape = len(train.classes), (3, image_size, image_size)
-        self.train_size, self.test_size = len(train.samples), len(test.samples)
+        self.train_size, self.test_size = len(used), len(test.samples)
 
     def labels(self, train: bool) -> Tensor:
         """All of a split's, int64, in the order of the files' names."""
@@ -174,6 +178,21 @@ def _scan(folder: Path) -> datasets.ImageFolder:
         # torchvision says which: no such folder, no class folder in it, or classes without an image
         reason = str(error) if folder.is_dir() else "no such folder"
         raise UserError(f"data.root: {folder}: {reason}; needs {folder}/CLASS/*.jpg") from error
+
+
+def _equally(split: datasets.ImageFolder, count: int, folder: Path) -> list[tuple[str, int]]:
+    """The first `count` files, by name, that all classes share equally; UserError where a class has too few."""
+    each, more = divmod(count, len(split.classes))
+    wanted = [each + (label < more) for label in range(len(split.classes))]
+    used: list[tuple[str, int]] = []
+    for path, label in split.samples:
+        if wanted[label]:
+            wanted[label] -= 1
+            used.append((path, label))
+    short = next((split.classes[label] for label, missing in enumerate(wanted) if missing), None)
+    if short is not None:
+        raise UserError(f"data.train_size: {count} images of {len(wanted)} classes: {folder / short} has too few")
+    return used
 
 
 def _check_same_classes(root: Path, train: list[str], test: list[str]) -> None:
