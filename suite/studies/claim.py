@@ -47,7 +47,8 @@ class Claim:
     no_effect     the measurement that would mean no effect at all; a claim is of more than that
     least         by what records count (SCALES): the least at which the source says that its claim holds
     contradicted  why the figure cannot be
-    not_run       why it is not measured here; command: with which somebody can who has what that needs
+    not_run       why it is not measured here
+    command       what makes what it is judged by on this machine; cluster: on a cluster of one's own
     about         the study's own keys: which model, which rival
     """
 
@@ -67,6 +68,7 @@ class Claim:
     contradicted: str = ""
     not_run: str = ""
     command: str = ""
+    cluster: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)
 
     @property

@@ -55,6 +55,12 @@ class Finding:
         return f"{figure} (tolerance {claim.tolerance:g}; {claim.retold})" if claim.retold else figure
 
 
+def instead(here: Sequence[Finding], there: Sequence[Finding]) -> list[Finding]:
+    """All of both, but for those of here that were measured on a cluster, too: of the same claim, about the same."""
+    known = {(each.claim.id, about) for each in there for about in (each.about, each.about.partition(",")[0])}
+    return [*(each for each in here if (each.claim.id, each.about) not in known), *there]
+
+
 def with_unrun(findings: Sequence[Finding], claims: Iterable[Claim]) -> list[Finding]:
     """All claims in their order, each with its findings; one without any was not run here, for the claim's reason."""
     of: dict[str, list[Finding]] = {}
@@ -65,7 +71,8 @@ def with_unrun(findings: Sequence[Finding], claims: Iterable[Claim]) -> list[Fin
 
 def unrun(claim: Claim) -> Finding:
     """Of a claim that nothing was measured of: with which command somebody can."""
-    return Finding(claim, f"by `{claim.command}`" if claim.command else "-", claim.judge(None))
+    how = claim.cluster or claim.command
+    return Finding(claim, f"by `{how}`" if how else "-", claim.judge(None))
 
 
 def lines(findings: Iterable[Finding]) -> list[list[str]]:

@@ -87,8 +87,11 @@ def read(folder: Path, needs: Mapping[str, Any]) -> list[NotedRun]:
 
 
 def finished(folder: Path) -> list[NotedRun]:
-    """All finished runs anywhere below `folder`, by their path, without notes: somebody made them by hand."""
-    found = (NotedRun(path.parent, {}, schema.read(path)) for path in sorted(folder.rglob("record.json")))
+    """All finished runs anywhere below `folder`, by their path; one that somebody made by hand has an empty note."""
+    folders = (path.parent for path in sorted(folder.rglob("record.json")) if not path.parent.name.startswith("."))
+    found = (
+        NotedRun(each, note(each / NOTE, {}) if (each / NOTE).exists() else {}, schema.read(each)) for each in folders
+    )
     return [run for run in found if run.record["status"] == "finished"]
 
 

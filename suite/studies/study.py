@@ -28,7 +28,7 @@ PACKAGE = "suite.studies"
 
 
 class Runs(Protocol):
-    """A study's run.py. `--again` is a flag of every study."""
+    """A study's run.py. `--again` is a flag of every study; one of a paper has ON_CLUSTER, see launched.py."""
 
     def flags(self, parser: argparse.ArgumentParser) -> None:
         """Add the study's own flags."""

@@ -2,10 +2,10 @@
 
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from suite.compose.resolve import resolve
 from suite.studies import notes
@@ -14,6 +14,27 @@ from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.record import schema
 from wirebench.topology.rates import parse_rate
+
+TRAIN = "train.py"
+RESUMING = ("train.resume=auto", "train.checkpoint_every_epochs=1", "train.keep=1")
+
+
+class Place(Protocol):
+    """Where a command's ranks run."""
+
+    @property
+    def link(self) -> str:
+        """Rate of every host's link; "" where it is not known."""
+
+    @property
+    def note(self) -> Mapping[str, Any]:
+        """What the notes of its runs say of it."""
+
+    def check(self) -> None:
+        """UserError for one that cannot be."""
+
+    def on(self, tool: Sequence[str]) -> Command:
+        """What runs `train.py ...` or `wirebench ...` there."""
 
 
 class Cluster(NamedTuple):
@@ -34,6 +55,10 @@ class Cluster(NamedTuple):
         """Of its runs."""
         return {**({"layout": self.layout} if self.layout else {"hosts": self.hosts}), "link": self.link}
 
+    def on(self, tool: Sequence[str]) -> Command:
+        """See Place."""
+        return [*self.words, *(["python"] if tool[0] == TRAIN else []), *tool]
+
     def check(self) -> None:
         """UserError for one that cannot be."""
         parse_rate(self.link)
@@ -48,20 +73,22 @@ class Training:
     It is made in a folder beside its own, whose earlier content it replaces when it has left a result.
     keeps        files beside record and config that stay
     may_diverge  whether a run that diverged is a result
+    resumes      whether one that was interrupted goes on from its last epoch
     """
 
     folder: str
     label: str
-    cluster: Cluster | None
+    place: Place | None
     config: Path
     overrides: tuple[str, ...]
     keeps: tuple[str, ...] = ()
     may_diverge: bool = True
+    resumes: bool = False
 
     def check(self) -> None:
         """UserError for what would fail."""
-        if self.cluster is not None:
-            self.cluster.check()
+        if self.place is not None:
+            self.place.check()
         try:
             resolve(loader.load(ROOT / self.config, list(self.overrides)))
         except UserError as error:
@@ -72,37 +99,44 @@ class Training:
         path = out / self.folder / notes.NOTE
         if not path.exists():
             return False
-        command = self.command(out / self.folder)
-        refuse_another(path, {**self.note, "launch": shown(command)})
+        refuse_another(path, {**self.note, "launch": shown(self.command(out))})
         return True
 
     def make(self, out: Path, launch: Launch) -> bool:
         """Train; whether that left a result."""
         folder = out / self.folder
         made = folder.with_name(f".{folder.name}.part")
-        shutil.rmtree(made, ignore_errors=True)
+        over = not self.resumes
+        if over:
+            shutil.rmtree(made, ignore_errors=True)
         try:
-            if not attempt(self.command(made), made, launch):
+            if not attempt(self._in(made), made, launch):
                 return False
+            over = True
             if not self.may_diverge and schema.read(made)["status"] == "diverged":
                 return False
             keep(made, self.keeps)
             shutil.rmtree(folder, ignore_errors=True)
             made.rename(folder)
-            notes.write(folder, {**self.note, "launch": shown(self.command(folder))})
+            notes.write(folder, {**self.note, "launch": shown(self.command(out))})
             return True
         finally:
-            shutil.rmtree(made, ignore_errors=True)
+            if over:
+                shutil.rmtree(made, ignore_errors=True)
 
-    def command(self, folder: Path) -> Command:
-        """What makes it in `folder`."""
-        begin = [sys.executable] if self.cluster is None else [*self.cluster.words, "python"]
-        return [*begin, "train.py", str(self.config), *self.overrides, f"output.dir={within(folder)}"]
+    def command(self, out: Path) -> Command:
+        """What makes it below `out`."""
+        return self._in(out / self.folder)
+
+    def _in(self, folder: Path) -> Command:
+        resuming = RESUMING if self.resumes else ()
+        tool = [TRAIN, str(self.config), *self.overrides, f"output.dir={within(folder)}", *resuming]
+        return [sys.executable, *tool] if self.place is None else self.place.on(tool)
 
     @property
     def note(self) -> dict[str, Any]:
         """What its note says beside the launch."""
-        return {"label": self.label, **({} if self.cluster is None else self.cluster.note)}
+        return {"label": self.label, **({} if self.place is None else self.place.note)}
 
 
 def refuse_another(path: Path, wanted: Mapping[str, Any]) -> None:
@@ -122,4 +156,4 @@ def refuse_another(path: Path, wanted: Mapping[str, Any]) -> None:
 def _told(launch: str) -> str:
     """The words after train.py; where the run was put, and how the cluster was made, make it no other run."""
     words = launch.partition("train.py ")[2].split()
-    return " ".join(word for word in words if not word.startswith("output.dir="))
+    return " ".join(word for word in words if not word.startswith("output.dir=") and word not in RESUMING)

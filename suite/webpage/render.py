@@ -123,6 +123,8 @@ def _link(record: Path, beside: Path) -> tuple[str, str]:
 
 def command(section: Section, judged: Judged) -> str:
     """What measures a claim, or computes it where no record is needed."""
-    told = judged.claim.command or next((each.command for each in judged.findings if each.command), "")
+    own = next((each.command for each in judged.findings if each.command), "")
+    there = judged.claim.cluster if judged.state == "not run here" else ""
+    told = judged.claim.command or own or there
     computed = judged.state != "not run here" and not any(each.records for each in judged.findings)
     return told or f"wirebench study {section.name} {'report' if computed else 'run'}"

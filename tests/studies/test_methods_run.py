@@ -188,5 +188,7 @@ def test_gs_sgds_runs_are_those_of_the_methods(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "vgg16").iterdir()} == {
         "gtopk-0", "gs_sgd-0", "sketched_sgd-0", "gs_sgd_literal-0", "gs_sgd_literal_c=0.1k-0",
         "gs_sgd_literal_k=10000-0", "sketched_sgd_literal-0", "gtopk_16_bytes-0",
+        *(f"{label}_density={share}-0" for label in ("gtopk", "gs_sgd_literal", "sketched_sgd_literal")
+          for share in ("0.004", "0.001")),
     }  # fmt: skip
     assert run(tmp_path / "vgg16", "--methods", "gtopk", "gs_sgd literal", "--turns", "1")[1].commands == []

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from suite.compose.resolve import resolve
+from suite.studies.findings import instead
 from suite.studies.mg_wfbp import cluster, origin, paper
 from suite.studies.mg_wfbp import simulated as report
 from suite.studies.mg_wfbp.claims import claims
@@ -16,7 +16,6 @@ from suite.studies.mg_wfbp.paper import GOOGLENET, RESNET, Model, Step
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import record
-from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.telemetry import environment
 
@@ -174,7 +173,7 @@ def test_runs_on_a_cluster_are_judged_and_take_the_place_of_predictions(wfbp: fl
     assert (measured.claimed, measured.about, len(measured.records)) == ("1.20x", "GoogLeNet, 1 a node", 10)
     assert found["near_linear_wfbp"].here.startswith("78.4 % ")
     predicted = [replace(measured, here="predicted", about=model.label) for model in paper.MODELS]
-    assert [each.about for each in cluster.instead(predicted, [measured])] == ["ResNet-50", "GoogLeNet, 1 a node"]
+    assert [each.about for each in instead(predicted, [measured])] == ["ResNet-50", "GoogLeNet, 1 a node"]
     assert "| measured, 8 nodes: MG-WFBP over WFBP: GoogLeNet, 1 a node |" in cluster.section([measured])
 
 
@@ -194,12 +193,3 @@ def test_a_replay_in_slow_motion_is_no_run_of_the_papers_cluster(tmp_path: Path,
     put(tmp_path, "wfbp-0", "wfbp", 8, 5.0, network={"dilation": 10.0})
     assert verb.report("mg_wfbp")(["--cluster", str(tmp_path), "--print"]) == 2
     assert "has no finished run of googlenet or resnet50" in capsys.readouterr().err
-
-
-def test_commands_of_claims_that_are_not_run_make_sense():
-    commands = [claim.command for claim in paper.PUBLISHED.claims.values() if "train.py" in claim.command]
-    assert len(commands) == 5
-    for command in commands:
-        config, *overrides = command.partition("train.py ")[2].split()
-        made = resolve(loader.load(config, overrides))
-        assert made.network.dilation == 1, "a real network is not slowed down"

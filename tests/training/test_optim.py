@@ -207,8 +207,8 @@ def test_warm_up_to_the_rate_itself():
 
 def test_warm_up_to_the_scaled_rate():
     section = OptimizerConfig(lr=0.4, warmup_epochs=5.0, scale_lr=True)
-    # from 0.1 to 1.6: 0.3 an epoch
-    assert _rates(section, 9, 4, [0, 1, 2.5, 5]) == pytest.approx([0.1, 0.4, 0.85, 1.6])
+    # From one worker's 0.4 to 1.6, as Goyal et al. do: 0.24 an epoch.
+    assert _rates(section, 9, 4, [0, 1, 2.5, 5]) == pytest.approx([0.4, 0.64, 1.0, 1.6])
 
 
 def test_warm_up_of_one_worker_starts_at_zero():

@@ -110,8 +110,8 @@ class OptimizerConfig:
     lr             base rate; multiplied by the number of workers if scale_lr
     decay_norm     false: weight decay leaves biases and normalisation (one-dimensional tensors) alone
     schedule       constant, step (times gamma at each epoch of milestones); cosine and one_cycle fall to 0 at the end
-    warmup_epochs  linear rise over this many epochs to the peak (lr, times workers if scale_lr) from lr / workers (from
-                   0 with one worker); one_cycle: length of its rise from peak / 25, 0: 30 % of the run
+    warmup_epochs  linear rise over this many epochs to the peak (lr, times workers if scale_lr) from peak / workers, or
+                   from 0 with one worker; one_cycle: length of its rise from peak / 25, 0: 30 % of the run
     """
 
     name: Literal["sgd", "adamw", "muon"] = "sgd"

@@ -2,6 +2,7 @@
 
 wirebench study                                      all studies, a line each
 wirebench study flexreduce run --layouts 2+3         make its runs that are not there yet (--again: all)
+wirebench study gs_sgd run --launch WORDS --dry-run  a paper's own experiments on a cluster of your own
 wirebench study flexreduce report                    its table and figures from what was measured
 wirebench study flexreduce check                     whether the committed tables are those of their records
 wirebench study run --quick                          a short version of all studies' runs, in half an hour
@@ -15,7 +16,9 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from suite.studies import launched
 from suite.studies.committed import breaches, records
+from suite.studies.launched import Parts
 from suite.studies.page import Page
 from suite.studies.repository import history
 from suite.studies.runner import RESULTS, ROOT, Launch
@@ -29,6 +32,7 @@ from wirebench.utils.names import suggest
 
 HELP = ("-h", "--help")
 CHECK, REPORT, RUN = "check", "report", "run"
+LAUNCH = "--launch"
 
 
 def main(arguments: Sequence[str], launch: Launch = launch_command) -> int:
@@ -78,10 +82,19 @@ def about(study: Study) -> str:
 def run(study: Study, arguments: Sequence[str], launch: Launch) -> int:
     """Make the runs that are not there yet; 1 where one failed."""
     _ = study.published  # a mistake in it is told now rather than by the report
-    parser = _parser(study, "run", study.runs.__doc__)
-    study.runs.flags(parser)
+    parts: Parts = getattr(study.runs, "ON_CLUSTER", {})
+    away = bool(parts) and any(word.partition("=")[0] == LAUNCH for word in arguments)
+    parser = _parser(study, "run", launched.__doc__ if away else study.runs.__doc__)
+    if away:
+        launched.flags(parser, parts)
+    else:
+        study.runs.flags(parser)
+        if parts:
+            more = f"on a cluster of your own instead: {LAUNCH}= --help says how"
+            parser.add_argument(LAUNCH, metavar="WORDS", help=more)
     parser.add_argument("--again", action="store_true", help="also the runs that are there already")
-    failed = study.runs.run(parser.parse_args(arguments), launch)
+    options = parser.parse_args(arguments)
+    failed = launched.run(parts, options, launch) if away else study.runs.run(options, launch)
     if failed:
         print(f"wirebench study {study.name} run: failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0

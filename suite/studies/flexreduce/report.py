@@ -1,6 +1,7 @@
 """The FlexReduce paper's table and Fig. 4 from what was measured: table.md and fig4a-f.png.
 
 wirebench study flexreduce report                            reads and writes results/flexreduce
+wirebench study flexreduce report --cluster FOLDER           of what `run --launch` made on a cluster, into FOLDER
 wirebench study flexreduce report --dir FOLDER --link 1gbit  for cells that do not say how fast their links were
 
 The same measurements give the same files. A figure whose measurements are missing is left out, and table.md says so.
@@ -32,8 +33,9 @@ CLUSTER = "cluster.json"
 def flags(parser: argparse.ArgumentParser) -> None:
     """Whose report."""
     where = RESULTS / "flexreduce"
-    parser.add_argument("--dir", type=Path, default=where, metavar="FOLDER", help="results (results/flexreduce)")
-    parser.add_argument("--link", metavar="RATE", help="rate of the links of cells that do not say it")
+    add = parser.add_argument
+    add("--dir", "--cluster", type=Path, default=where, metavar="FOLDER", help="results (results/flexreduce)")
+    add("--link", metavar="RATE", help="rate of the links of cells that do not say it")
 
 
 def pages(options: argparse.Namespace) -> list[Page]:

@@ -12,113 +12,64 @@ import argparse
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from suite.bench.collectives import parse_size
 from suite.studies import notes
 from suite.studies.flexreduce.measured import LAYOUTS, PUBLISHED
 from suite.studies.flexreduce.report import CLUSTER
-from suite.studies.runner import RESULTS, Command, Launch, Part, measure, shown, within
+from suite.studies.launched import FEW, Timed, Trained
+from suite.studies.runner import RESULTS, Launch, Part, measure, shown
+from suite.studies.timings import Timing, refuse_other_links
 from suite.studies.trainings import Cluster, Training
 from suite.studies.trust import TURNS
 from wirebench.errors import UserError
-from wirebench.record import collective_results
 from wirebench.utils.files import write_atomically
 
 CONFIG = Path("configs/tables/flexreduce_resnet18.toml")
 TIMED = ("ring", "flexreduce", "blueconnect", "native")
 TRAINED = ("ring", "blueconnect", "flexreduce", "native")
 SIZES, FULL_SIZE = ("60kf", "120kf", "1200kf", "3000kf"), f"{PUBLISHED.tables['sizes']['large'] // 10**6}mf"
+PAPERS = "configs/papers/imagenet_resnet18_flexreduce.toml"
+ON_CLUSTER = {
+    "cells": Timed(TIMED, (*SIZES, FULL_SIZE), LAYOUTS),
+    "end_to_end": Trained(
+        {name: (PAPERS, (f"collective.name={name}",)) for name in TRAINED}, FEW, layouts=LAYOUTS, needs="images"
+    ),
+}
+"""Fig. 4 (a) to (e), of NCCL's all-reduce as `native` where --device is cuda; Fig. 4 (f)."""
 QUICK = ("2+2", "2+3", "3+3+3", "3+3+4")
 LATENCY_ONLY, TRAINING_ONLY = ("layouts", "sizes", "full", "seconds"), ("turns", "end_to_end_layouts")
-
-
-@dataclasses.dataclass(frozen=True)
-class Timing:
-    """All collectives at all sizes on one layout: a file of cells.
-
-    sizes  of the sums, as `wirebench bench collectives` reads them; seconds: for each of them
-    """
-
-    label: str
-    cluster: Cluster
-    sizes: tuple[str, ...]
-    seconds: float
-
-    def file(self, out: Path) -> Path:
-        """Of the cells."""
-        return out / "cells" / f"{self.label}.jsonl"
-
-    def check(self) -> None:
-        """UserError for links or sizes that cannot be read."""
-        self.cluster.check()
-        for size in self.sizes:
-            parse_size(size)
-
-    def is_there(self, out: Path) -> bool:
-        """Whether all sizes were measured; UserError where the links were others."""
-        file = self.file(out)
-        if not file.exists():
-            return False
-        known = collective_results.load(file)
-        refuse_other_links(file, known.header, self.cluster)
-        return set(map(parse_size, self.sizes)) <= {cell.items for cell in known.cells}
-
-    def make(self, out: Path, launch: Launch) -> bool:
-        """Measure; whether it went well. Cells of an earlier run stay where it did not."""
-        file = self.file(out)
-        command = self.command(file)
-        if launch(command) != 0:
-            return False
-        known = collective_results.load(file)
-        # The ranks do not know how fast their links are.
-        collective_results.save(
-            file, {**known.header, "link": self.cluster.link, "launch": shown(command)}, known.cells
-        )
-        return True
-
-    def command(self, file: Path) -> Command:
-        """What writes the file."""
-        tool = ["wirebench", "bench", "collectives", "--collectives", *TIMED, "--sizes", *self.sizes]
-        return [*self.cluster.words, *tool, "--seconds", f"{self.seconds:g}", "--json", within(file)]
 
 
 @dataclasses.dataclass(frozen=True)
 class Turn(Training):
     """A training with one collective on a layout. What all of a layout share stands once, beside them."""
 
-    cluster: Cluster
+    place: Cluster
 
     def is_there(self, out: Path) -> bool:
         """Whether it left a record; UserError where the layout's links were others."""
         path = (out / self.folder).parent / CLUSTER
         there = (out / self.folder / "record.json").exists()
         if there and path.exists():
-            refuse_other_links(path, notes.note(path, {}), self.cluster)
+            refuse_other_links(path, notes.note(path, {}), self.place.link)
         return there
 
     def make(self, out: Path, launch: Launch) -> bool:
         """Train; whether that left a result. Runs on other links go: they are none of this measurement's."""
         folder = (out / self.folder).parent
         path = folder / CLUSTER
-        if path.exists() and notes.note(path, {}).get("link") != self.cluster.link:
+        if path.exists() and notes.note(path, {}).get("link") != self.place.link:
             shutil.rmtree(folder)
         well = super().make(out, launch)
         turns = {record.parent.name.rpartition("-")[2] for record in folder.glob("[!.]*-*/record.json")}
         if turns:
-            example = dataclasses.replace(self, overrides=("collective.name=NAME",)).command(folder / "NAME-TURN")
-            note = {"link": self.cluster.link, "turns": len(turns), "launch": shown(example)}
+            example = dataclasses.replace(
+                self, folder=str(Path(self.folder).with_name("NAME-TURN")), overrides=("collective.name=NAME",)
+            ).command(out)
+            note = {"link": self.place.link, "turns": len(turns), "launch": shown(example)}
             write_atomically(path, json.dumps(note, indent=1) + "\n")
         return well
-
-
-def refuse_other_links(path: Path, header: Mapping[str, Any], cluster: Cluster) -> None:
-    """UserError where what is there was measured on links of another rate."""
-    known = header.get("link", cluster.link)
-    if known != cluster.link:
-        raise UserError(f"{path}: the links had {known}; --again measures anew, --out names another folder")
 
 
 def flags(parser: argparse.ArgumentParser) -> None:
@@ -164,7 +115,7 @@ def timings(options: argparse.Namespace) -> list[Timing]:
     if seconds <= 0:
         raise UserError(f"--seconds: must be positive, got {seconds:g}")
     layouts = dict.fromkeys(options.layouts or LAYOUTS)
-    return [Timing(layout, Cluster(options.link, layout=layout), sizes, seconds) for layout in layouts]
+    return [Timing(layout, Cluster(options.link, layout=layout), TIMED, sizes, seconds) for layout in layouts]
 
 
 def trainings(options: argparse.Namespace) -> list[Turn]:

@@ -10,6 +10,7 @@ from suite.studies.convergence.verdicts import judge_points
 from suite.studies.estimate import Estimate
 from suite.studies.findings import Finding
 from suite.studies.gs_sgd.claims import AS_PRINTED, PUBLISHED, most_sent
+from suite.studies.gs_sgd.variants import SWEEPS, SWEPT, swept
 from suite.studies.notes import NotedRun
 from suite.studies.rows import Row, size, times_faster
 
@@ -36,15 +37,12 @@ def of_runs(models: Mapping[str, Sequence[Row]]) -> list[Finding]:
 
 
 def of_trainings(methods: Sequence[Method], task: str) -> list[Finding]:
-    """What trainings to the end say of claims about accuracy, for our defaults and for the paper's own algorithm.
-
-    A claim may name another method, which is compared with one of these.
-    """
+    """What trainings to the end say of claims about accuracy, for our defaults and for the paper's own algorithm."""
     known = {method.label: method for method in methods}
     found = []
     for claim in PUBLISHED.claims.values():
         rival = known.get(claim.about.get("points_below", ""))
-        for label in (claim.about["method"],) if "method" in claim.about else ("gs_sgd", AS_PRINTED["gs_sgd"]):
+        for label in ("gs_sgd", AS_PRINTED["gs_sgd"]):
             if rival is not None and label in known:
                 ours = known[label]
                 here, verdict = judge_points(claim, ours, rival)
@@ -53,6 +51,19 @@ def of_trainings(methods: Sequence[Method], task: str) -> list[Finding]:
                 rules = trust.rules_of((ours.runs, rival.runs), "seeds")
                 found.append(Finding(claim, here, verdict, about, "", _folders(runs), rules, TRAININGS))
     return found
+
+
+def of_sweeps(methods: Sequence[Method], task: str) -> Iterator[Finding]:
+    """What the smallest of a sweep loses beside its largest, for either reading of the "parameter of 10000"."""
+    known = {method.label: method for method in methods}
+    for claim in PUBLISHED.claims.values():
+        for what in SWEEPS if claim.about.get("swept") else ():
+            ours, rival = (known.get(swept(what, value)) for value in (SWEPT[0], SWEPT[-1]))
+            if ours and rival:
+                here, verdict = judge_points(claim, ours, rival)
+                about = f"{what} of {SWEPT[0]:,} against {SWEPT[-1]:,}, {task}"
+                rules = trust.rules_of((ours.runs, rival.runs), "seeds")
+                yield Finding(claim, here, verdict, about, "", _folders([*ours.runs, *rival.runs]), rules)
 
 
 def _means(claim: Claim, models: Mapping[str, Sequence[Row]], rival: str) -> Iterator[Finding]:

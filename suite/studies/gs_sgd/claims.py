@@ -26,6 +26,15 @@ BASES = ("gtopk", "gtopk 16 bytes", "sketched_sgd", "sketched_sgd literal")
 """What throughputs are compared with."""
 
 
+READINGS = (0.004, 0.001)
+"""Densities beside 1 %: at which the paper's own warm-up ends, and which gTop-k and DGC have."""
+
+
+def at(label: str, share: float) -> str:
+    """The label of a method at another density than 1 %."""
+    return f"{label} density={share:g}"
+
+
 def model_of(section: Mapping[str, Any]) -> str | None:
     """The paper's name of the model of a record's config.model; None for one that it says nothing of."""
     names = (name for name, keys in _MODELS if all(section.get(key) == value for key, value in keys.items()))
@@ -46,7 +55,8 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
         ours, rival = (known.get(AS_PRINTED[method]) for method in ("gs_sgd", claim.about["rival"]))
         measured = times_faster(ours, rival) if ours and rival else None
         if ours and rival and measured:
-            here = f"{measured.words()}; {_bytes(ours, rival)}{_others(rows, claim.about['rival'])}"
+            others = _others(rows, claim.about["rival"]) + _sparser(known, claim.about["rival"])
+            here = f"{measured.words()}; {_bytes(ours, rival)}{others}"
             records = tuple(run.folder for row in (ours, rival) for run in row.runs)
             rules = trust.rules_of((ours.runs, rival.runs), "turns")
             about = "" if "model" in claim.about else model
@@ -55,10 +65,21 @@ def findings(rows: Sequence[Row]) -> list[Finding]:
 
 
 def _others(rows: Sequence[Row], rival: str) -> str:
-    """The least and the largest factor of all readings of both methods."""
-    pairs = itertools.product(of_method(rows, "gs_sgd"), of_method(rows, rival))
+    """The least and the largest factor of all readings of both methods, of 1 %."""
+    usual = [row for row in rows if not any(row.label.endswith(at("", share)) for share in READINGS)]
+    pairs = itertools.product(of_method(usual, "gs_sgd"), of_method(usual, rival))
     ratios = [ratio.value for pair in pairs if (ratio := times_faster(*pair))]
     return f"; {min(ratios):.2f}x to {max(ratios):.2f}x in {len(ratios)} readings" if len(ratios) > 1 else ""
+
+
+def _sparser(known: Mapping[str, Row], rival_method: str) -> str:
+    """The factor at the densities beside 1 %, where both were measured."""
+    said = ""
+    for share in READINGS:
+        ours, rival = (known.get(at(AS_PRINTED[method], share)) for method in ("gs_sgd", rival_method))
+        if ours and rival and (ratio := times_faster(ours, rival)):
+            said += f"; at {100 * share:g} % {ratio.words()}"
+    return said
 
 
 def of_method(rows: Sequence[Row], method: str) -> list[Row]:

@@ -11,6 +11,7 @@ from suite.studies.notes import NotedRun
 
 LONG: int = PUBLISHED.tables["trained"]["epochs"]
 """A shorter run is at another point of its schedule: its accuracy rises until it ends."""
+STEPS = "step"
 WITHIN = 0.005
 """Share of the images: what an accuracy may be below the last one where a run has converged. It is our reading."""
 
@@ -32,9 +33,15 @@ def of_epochs(methods: Sequence[Method], task: str) -> Iterator[Finding]:
 
 
 def _is_the_papers(method: Method) -> bool:
-    """Whether all its runs are of one of the paper's models, and as long as the paper's."""
+    """Whether all its runs are of one of the paper's models, as long as the paper's, and fall by steps.
+
+    A rate that rises and falls over the whole run decides by itself when it has converged.
+    """
     models = [model_of(run.record["config"]["model"]) for run in method.runs]
-    return None not in models and all((run.has("config", "train", "epochs") or 0) >= LONG for run in method.runs)
+    return None not in models and all(
+        (run.has("config", "train", "epochs") or 0) >= LONG and run.has("config", "optimizer", "schedule") == STEPS
+        for run in method.runs
+    )
 
 
 def converged(run: NotedRun) -> float | None:

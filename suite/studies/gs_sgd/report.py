@@ -2,15 +2,16 @@
 
 wirebench study gs_sgd report                         from the runs in results/gs-sgd
 wirebench study gs_sgd report --runs FOLDER --dir FOLDER
+wirebench study gs_sgd report --cluster FOLDER        also what `run --launch` made on a cluster
 """
 
 import argparse
 from pathlib import Path
 
 from suite.studies.convergence import rows as convergence
-from suite.studies.findings import Finding, claims_table, with_unrun
-from suite.studies.gs_sgd import throughput
-from suite.studies.gs_sgd.beyond import of_runs, of_trainings
+from suite.studies.findings import Finding, claims_table, instead, with_unrun
+from suite.studies.gs_sgd import cluster, throughput
+from suite.studies.gs_sgd.beyond import of_runs, of_sweeps, of_trainings
 from suite.studies.gs_sgd.claims import PUBLISHED, model_of
 from suite.studies.gs_sgd.claims import findings as of_rows
 from suite.studies.gs_sgd.epochs import of_epochs
@@ -28,6 +29,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--runs", type=Path, default=RESULTS / "gs-sgd", metavar="FOLDER", help="MODEL/METHOD-TURN (results/gs-sgd)")
     add("--trainings", type=Path, default=TRAININGS, metavar="FOLDER", help="TASK/METHOD-SEED (results/convergence)")
+    add("--cluster", type=Path, metavar="FOLDER", help="also runs on a cluster, anywhere below FOLDER")
     add("--dir", type=Path, default=RESULTS / "gs-sgd", metavar="FOLDER", help="of the report (results/gs-sgd)")
 
 
@@ -41,7 +43,17 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     for folder in tasks:
         trained = convergence.load(folder)
         found += [*of_trainings(trained, folder.name), *of_epochs(trained, folder.name)]
-    return with_unrun(found, PUBLISHED.claims.values())
+    return with_unrun(instead(found, of_cluster(options.cluster)), PUBLISHED.claims.values())
+
+
+def of_cluster(folder: Path | None) -> list[Finding]:
+    """What the runs of a cluster say."""
+    measured = cluster.load(folder)
+    found = [*(each for rows in measured.rows.values() for each in of_rows(rows)), *of_runs(measured.rows)]
+    for model, methods in measured.methods.items():
+        task = f"{model} on a cluster"
+        found += [*of_trainings(methods, task), *of_epochs(methods, task), *of_sweeps(methods, task)]
+    return found
 
 
 def _rows(options: argparse.Namespace) -> dict[str, list[Row]]:

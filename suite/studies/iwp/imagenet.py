@@ -1,19 +1,24 @@
-"""Accuracies of Table I, from trainings on ImageNet that somebody with a cluster made by the claims' commands.
+"""Table I and Fig. 7 and 8 from runs on ImageNet that somebody with a cluster made by the claims' commands.
 
-Runs are told apart by what their records say of them: the model, and the compressor with its mode.
+Runs are told apart by what their records say of them: the model, and the compressor with its mode. Trainings have an
+accuracy; of others the steps are timed.
 """
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from suite.studies import notes, trust
 from suite.studies.claim import Claim, Verdict
+from suite.studies.convergence.rows import Method
 from suite.studies.estimate import difference, mean
 from suite.studies.findings import Finding
-from suite.studies.iwp.claims import CLAIMED
-from suite.studies.iwp.variants import FIXED, LAYERWISE
+from suite.studies.iwp.claims import CLAIMED, MODELS
+from suite.studies.iwp.measured import Counted
+from suite.studies.iwp.variants import DENSE, DGC, FIXED, LAYERWISE, kind
 from suite.studies.notes import NotedRun
+from suite.studies.rows import Row
 from suite.studies.significance import LEAST_RUNS
 from wirebench.errors import UserError
 
@@ -23,17 +28,65 @@ Trained = Mapping[tuple[str, str], Sequence[NotedRun]]
 """Finished runs by their model and method."""
 
 
-def load(folder: Path | None) -> Trained:
-    """The finished runs on image folders below `folder`, None for none; UserError where it has no such run."""
-    if folder is None:
-        return {}
-    found: defaultdict[tuple[str, str], list[NotedRun]] = defaultdict(list)
-    for run in notes.finished(folder):
-        if run.has("config", "data", "name") == "imagefolder" and run.has("final", "top1") is not None:
-            found[str(run.has("config", "model", "name")), method_of(run)].append(run)
-    if not found:
-        raise UserError(f"--imagenet: {folder}: has no finished run on an image folder")
+class Measured(NamedTuple):
+    """Trainings by model and method; of timed steps the rows of each model, labelled as those of the part network."""
+
+    trained: Trained
+    timed: Mapping[str, Sequence[Row]]
+
+
+def load(folder: Path | None) -> Measured:
+    """The finished runs on image folders below `folder`, none for None; UserError where it has no such run."""
+    trained, timed = (defaultdict[tuple[str, str], list[NotedRun]](list) for _ in range(2))
+    for run in notes.finished(folder) if folder is not None else ():
+        model = str(run.has("config", "model", "name"))
+        if run.has("config", "data", "name") != "imagefolder" or model not in MODELS:
+            continue
+        if run.has("final", "top1") is not None:
+            trained[model, method_of(run)].append(run)
+        else:
+            timed[model, variant_of(run)].append(run)
+    if folder is not None and not trained and not timed:
+        raise UserError(f"--cluster: {folder}: has no finished run of {' or '.join(MODELS)} on an image folder")
+    rows = {
+        each: [Row(f"{each}, {label}", tuple(runs)) for (model, label), runs in timed.items() if model == each]
+        for each in dict.fromkeys(model for model, _ in timed)
+    }
+    return Measured(trained, rows)
+
+
+def variant_of(run: NotedRun) -> str:
+    """By the words of the studies' labels: dense, fixed 0.05, layer-wise, dgc 0.1%, terngrad."""
+    method, settings = method_of(run), run.record["config"]["compressor"]
+    if method == FIXED:
+        return f"{FIXED} {settings['threshold']:g}"
+    if method == DGC:
+        return f"{DGC} {100 * settings['density']:g}%"
+    return DENSE if method == BASELINE else method
+
+
+def counted(measured: Measured) -> dict[str, list[Counted]]:
+    """By model, the runs that count bytes: IWP's and TernGrad's trainings, and what sends a fixed share in any run."""
+    runs = [
+        *((model, run) for (model, _), those in measured.trained.items() for run in those),
+        *((model, run) for model, rows in measured.timed.items() for row in rows for run in row.runs),
+    ]
+    found: dict[str, list[Counted]] = {}
+    for model, run in runs:
+        label = variant_of(run)
+        if label != DENSE and (run.has("final", "top1") is not None or kind(label) == DGC):
+            found.setdefault(model, []).append(Counted(run._replace(note={"label": f"{model}, {label}"})))
     return found
+
+
+def methods(trained: Trained, model: str) -> list[Method]:
+    """A model's trainings as those of the study convergence: dense, and every variant of IWP."""
+    by: defaultdict[str, list[NotedRun]] = defaultdict(list)
+    for (name, method), runs in trained.items():
+        if name == model and method in (BASELINE, FIXED, LAYERWISE):
+            for run in runs:
+                by[DENSE if method == BASELINE else f"iwp {variant_of(run)}"].append(run)
+    return [Method(label, tuple(runs)) for label, runs in by.items()]
 
 
 def method_of(run: NotedRun) -> str:

@@ -38,6 +38,10 @@ def findings(rows: Sequence[Row], claims: Mapping[str, Claim]) -> Iterator[Findi
     dense = known.get(DENSE)
     if dense is None:
         return
+    if not all(run.note.get("link") for row in rows for run in row.runs):
+        unknown = Verdict("not run here", why="the rate of the links is not noted: run --link")
+        yield from (Finding(claim, "-", unknown) for claim in claims.values() if "io" in claim.about)
+        return
     for claim in claims.values():
         if claim.about.get("io") == DENSE and (shares := _shares(dense)):
             yield _finding(claim, shares, _share(shares), "", (dense,))

@@ -2,17 +2,18 @@
 
 wirebench study iwp report                         from the runs in results/iwp
 wirebench study iwp report --runs FOLDER --dir FOLDER
-wirebench study iwp report --imagenet FOLDER       also trainings on ImageNet, by the claims' commands
+wirebench study iwp report --cluster FOLDER        also what `run --launch` made on ImageNet
 """
 
 import argparse
 from pathlib import Path
 
 from suite.studies.convergence import rows as convergence
-from suite.studies.findings import Finding, claims_table, with_unrun
+from suite.studies.findings import Finding, claims_table, instead, with_unrun
 from suite.studies.iwp import dispersion, figures, imagenet, measured, network
 from suite.studies.iwp.claims import (
     CLAIMED,
+    MODELS,
     PUBLISHED,
     of_densification,
     of_intervals,
@@ -36,7 +37,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--runs", type=Path, default=RESULTS / "iwp", metavar="FOLDER", help="PART/VARIANT-TURN (results/iwp)")
     where = RESULTS / "convergence"
     add("--trainings", type=Path, default=where, metavar="FOLDER", help="TASK/METHOD-SEED (results/convergence)")
-    add("--imagenet", type=Path, metavar="FOLDER", help="also runs on ImageNet, anywhere below FOLDER")
+    add("--cluster", type=Path, metavar="FOLDER", help="also runs on ImageNet, anywhere below FOLDER")
     add("--dir", type=Path, metavar="FOLDER", help="of the report (that of the runs)")
 
 
@@ -44,7 +45,6 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     """All claims: judged by whatever runs are there, not run here where these are missing."""
     parts, slow = _parts(options.runs), network.load(options.runs / NETWORK)
     tasks = sorted({path.parents[1] for path in options.trainings.glob("*/*/method.json")})
-    trained = imagenet.load(options.imagenet)
     found = [
         *of_ratios(parts),
         *of_masks(),
@@ -52,10 +52,22 @@ def findings(options: argparse.Namespace) -> list[Finding]:
         *of_intervals(parts.get("cifar", ())),
         *of_densification(),
         *network.findings(slow, CLAIMED),
-        *imagenet.findings(trained),
-        *dispersion.findings(trained),
     ]
-    return with_unrun(found, CLAIMED.values())
+    return with_unrun(instead(found, of_cluster(options.cluster)), CLAIMED.values())
+
+
+def of_cluster(folder: Path | None) -> list[Finding]:
+    """What the runs of a cluster say."""
+    there = imagenet.load(folder)
+    counted = imagenet.counted(there)
+    return [
+        *(each for each in of_ratios(counted) if each.records),  # not that a model was not run
+        *(each for rows in counted.values() for each in of_intervals(rows)),
+        *(each for rows in there.timed.values() for each in network.findings(rows, CLAIMED)),
+        *(each for model in MODELS for each in of_trainings(imagenet.methods(there.trained, model), model)),
+        *imagenet.findings(there.trained),
+        *dispersion.findings(there.trained),
+    ]
 
 
 def pages(options: argparse.Namespace) -> list[Page]:

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from suite.studies.iwp import images
-from suite.studies.iwp.variants import IWP, NETWORK, VARIANTS, named
+from suite.studies.iwp.variants import FIXED, IWP, NETWORK, VARIANTS, named
+from suite.studies.launched import FEW, Trained
 from suite.studies.runner import RESULTS, ROOT, Launch, Part, measure, within
 from suite.studies.trainings import Cluster, Training
 from wirebench.config import loader
@@ -46,6 +47,31 @@ PARTS = {
 }
 
 
+PAPERS = "configs/papers/imagenet_{}.toml"
+BASES = {model: f"configs/imagenet_{model}_dense.toml" for model in ("alexnet", "resnet50")}
+_FIXED = {f"{FIXED} {each:g}": (f"compressor.threshold={each:g}",) for each in (0.05, 0.1)}
+ON_CLUSTER = {
+    "table": Trained(
+        {
+            "alexnet baseline": (BASES["alexnet"], ()),
+            "alexnet terngrad": (PAPERS.format("alexnet_terngrad"), ()),
+            "alexnet fixed 0.05": (PAPERS.format("alexnet_iwp"), ()),
+            "alexnet layer-wise": (PAPERS.format("alexnet_iwp_layerwise"), ()),
+            "resnet50 baseline": (BASES["resnet50"], ()),
+            "resnet50 fixed 0.05": (PAPERS.format("resnet50_iwp"), ()),
+            "resnet50 layer-wise": (PAPERS.format("resnet50_iwp_layerwise"), ()),
+        },
+        ("output.health_every=500",), repeats=3, seeds=True, needs="images", keeps=("steps.jsonl",),
+    ),
+    "network": Trained(
+        {
+            "resnet50 dense": (BASES["resnet50"], ()),
+            **{f"resnet50 {label}": (PAPERS.format("resnet50_iwp"), words) for label, words in _FIXED.items()},
+        },
+        FEW, needs="images", keeps=("steps.jsonl",),
+    ),
+}  # fmt: skip
+"""Table I with Fig. 4 to 6, and Fig. 7 and 8."""
 HOSTS, LINK, TURNS = 4, "10mbit", 5
 """Of the part network, where nothing else is said."""
 ALL = [*NETWORK, *(label for label in VARIANTS if label not in NETWORK)]

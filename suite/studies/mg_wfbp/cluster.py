@@ -73,12 +73,6 @@ def findings(runs: Sequence[NotedRun]) -> list[Finding]:
     return found
 
 
-def instead(predicted: Sequence[Finding], measured: Sequence[Finding]) -> list[Finding]:
-    """All of both, but for predictions of what was measured on a cluster."""
-    known = {(each.claim.id, each.about.partition(",")[0]) for each in measured}
-    return [*(each for each in predicted if (each.claim.id, each.about) not in known), *measured]
-
-
 def section(found: Sequence[Finding]) -> str:
     """For the report's end; nothing without a finding."""
     return "\n".join(["", "## On a cluster", "", *claims_table(found)]).rstrip() + "\n" if found else ""

@@ -10,7 +10,7 @@ import argparse
 from dataclasses import replace
 from pathlib import Path
 
-from suite.studies.findings import Finding
+from suite.studies.findings import Finding, instead
 from suite.studies.mg_wfbp import cluster, measured, simulated
 from suite.studies.page import Page, tables_below
 from suite.studies.runner import RESULTS
@@ -41,7 +41,7 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     """Those of the simulator, or of each folder."""
     if not options.folders:
         measured_there = cluster.findings(cluster.load(options.cluster))
-        return cluster.instead(simulated.findings(), measured_there)
+        return instead(simulated.findings(), measured_there)
     return [each for folder in options.folders for each in measured.findings(folder)]
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import schedulers
+from suite.studies.launched import FEW, Timed, Trained
 from suite.studies.runner import RESULTS, Launch, Part, measure
 from suite.studies.trainings import Cluster, Training
 from suite.studies.trust import TURNS
@@ -47,6 +48,32 @@ SETTINGS = {
     **{f"alike_8x{link}": Setting(ALIKE, 8, link, OF_LAYERS_ALIKE, ()) for link in ("500mbit", "1gbit")},
 }
 PAPERS = ("wfbp", "sync_easgd", "mg_wfbp")
+PAPERS_CONFIG = "configs/papers/imagenet_{}_{}.toml"
+_NODES = ("1", "1+1", "1+1+1+1", "1+1+1+1+1+1+1+1")
+_SCHEDULES = {
+    **{name: (f"scheduler.name={name}",) for name in PAPERS},
+    # The authors' TensorFlow had parameter servers: every gradient goes to one place and comes back.
+    "wfbp on star": ("scheduler.name=wfbp", "collective.name=star"),
+}
+ON_CLUSTER = {
+    "all_reduce": Timed(("ring",), ("60kf", "120kf", "1200kf", "3000kf"), _NODES[1:]),
+    "replay": Trained(
+        {label: (str(GOOGLENET), words) for label, words in _SCHEDULES.items()}, ("network.dilation=1",), layouts=_NODES
+    ),
+    "computing": Trained(
+        {
+            f"{model} {label}": (PAPERS_CONFIG.format(model, label.partition(" ")[0]), words[1:])
+            for model in ("googlenet", "resnet50")
+            for label, words in _SCHEDULES.items()
+        },
+        (*FEW, "data.name=synthetic", "data.image_size=224", "data.num_classes=1000"), layouts=_NODES,
+    ),
+    "convergence": Trained(
+        {f"resnet50 {name}": (PAPERS_CONFIG.format("resnet50", name), ()) for name in ("mg_wfbp", "sync_easgd")},
+        ("train.epochs=13",), repeats=3, seeds=True, layouts=_NODES[-1:], needs="images",
+    ),
+}  # fmt: skip
+"""Fig. 5 (b); Fig. 6 to 8 by the authors' own layer times, and by networks that compute; 13 epochs."""
 LEFT_OUT = ("easgd",)
 """Not another order of the same messages, but another optimiser."""
 HOSTS, LINK = 8, "1gbit"

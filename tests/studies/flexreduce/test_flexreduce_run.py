@@ -9,7 +9,7 @@ from suite.compose.resolve import resolve
 from suite.studies.flexreduce.measured import COLLECTIVES, LAYOUTS
 from suite.studies.flexreduce.report import load
 from suite.studies.flexreduce.run import CONFIG, TIMED, TRAINED, Turn
-from suite.studies.runner import ROOT, shown
+from suite.studies.runner import RESULTS, ROOT, shown
 from suite.studies.trainings import Cluster
 from tests.flexreduce import cell, layout_cells, put_cells, run_record
 from tests.studies.verb import run as runs_of
@@ -83,9 +83,8 @@ def test_the_command_is_one_that_can_be_typed(tmp_path: Path) -> None:
 
 
 def test_files_of_the_repository_are_named_from_its_root() -> None:
-    turn = Turn("2+3/ring-0", "ring", Cluster("100mbit", layout="2+3"), CONFIG, ("collective.name=ring",))
-    folder = ROOT / "results" / "flexreduce" / "end_to_end" / "2+3" / "ring-0"
-    assert "output.dir=results/flexreduce/end_to_end/2+3/ring-0" in turn.command(folder)
+    turn = Turn("end_to_end/2+3/ring-0", "ring", Cluster("100mbit", layout="2+3"), CONFIG, ("collective.name=ring",))
+    assert "output.dir=results/flexreduce/end_to_end/2+3/ring-0" in turn.command(RESULTS / "flexreduce")
 
 
 def test_the_large_size_is_asked_for(tmp_path: Path) -> None:

@@ -7,10 +7,11 @@ import pytest
 from suite.studies.claim import State
 from suite.studies.convergence.rows import Method
 from suite.studies.findings import Finding
-from suite.studies.gs_sgd.beyond import of_runs, of_trainings
+from suite.studies.gs_sgd.beyond import of_runs, of_sweeps
 from suite.studies.gs_sgd.claims import findings, model_of
 from suite.studies.gs_sgd.epochs import of_epochs
 from suite.studies.gs_sgd.throughput import section
+from suite.studies.gs_sgd.variants import swept
 from suite.studies.notes import NotedRun
 from suite.studies.rows import load
 from tests.studies import verb
@@ -99,11 +100,12 @@ def test_the_report_has_every_claim_and_a_figure_for_each_network(tmp_path: Path
     assert (tmp_path / "out/vgg-16.png").read_bytes().startswith(b"\x89PNG")
 
 
-def curve(epochs: int, rising: int, dip: int | None = None) -> dict:
+def curve(epochs: int, rising: int, dip: int | None = None, schedule: str = "step") -> dict:
     """A training whose accuracy rises for so many epochs and then stays, but for a dip."""
     made = record("gs_sgd", 0.5)
     made["config"]["model"] = {"name": "resnet_cifar", "depth": 20}
     made["config"]["train"] = {"epochs": epochs}
+    made["config"]["optimizer"] = {"schedule": schedule}
     made["history"] = [
         {"epoch": epoch, "top1": 0.5 if epoch == dip else 0.9 - 0.01 * max(0, rising - epoch - 1)}
         for epoch in range(epochs)
@@ -125,17 +127,24 @@ def test_how_soon_a_method_converges_is_told_by_runs_as_long_as_the_papers(tmp_p
     assert found["epochs_gtopk"].here == "94.3 epochs [40.2 to 148.4] (3 seeds)"
     assert {each.verdict.state for each in found.values()} == {"not decidable"}, "the paper states no learning rate"
     assert not any(rule.startswith(("seeds", "load")) for rule in found["epochs"].rules)
-    assert list(of_epochs([trained(tmp_path, "gs_sgd", curve(10, 9))], "resnet20")) == []
+    for short in (curve(10, 9), curve(140, 70, schedule="one_cycle")):
+        assert list(of_epochs([trained(tmp_path, "gs_sgd", short)], "resnet20")) == []
 
 
-def test_the_damaging_k_is_compared_with_the_same_algorithm_at_another(tmp_path: Path) -> None:
-    usual, many = (
-        trained(tmp_path, label, *({**curve(10, 9), "final": {"top1": top1 + 0.001 * seed}} for seed in range(3)))
-        for label, top1 in (("gs_sgd literal", 0.9), ("gs_sgd literal k=10000", 0.8))
+@pytest.mark.parametrize("what", ["k", "columns"])
+def test_the_damaging_number_is_judged_by_the_sweep_of_what_it_may_be(what: str, tmp_path: Path) -> None:
+    few, many = (
+        trained(
+            tmp_path,
+            swept(what, value),
+            *({**curve(10, 9), "final": {"top1": top1 + 0.001 * seed}} for seed in range(3)),
+        )
+        for value, top1 in ((10_000, 0.8), (50_000, 0.9))
     )
-    assert states(of_trainings([usual], "resnet20")) == {}
-    [found] = of_trainings([usual, many], "resnet20")
+    assert list(of_sweeps([many], "resnet20")) == []
+    [found] = of_sweeps([few, many], "resnet20")
     assert (found.claim.id, found.verdict.state) == ("k_10000", "not decidable")
+    assert found.about == f"{what} of 10,000 against 50,000, resnet20"
     assert found.here.startswith("10.00 points below [") and found.verdict.why.startswith("the paper states neither")
 
 

@@ -15,8 +15,8 @@ def learning_rate(section: OptimizerConfig, epoch_fraction: float, epochs: float
 
     A pure function, so a resumed run needs no state of it. `epochs` is the length of the run. The peak is section.lr,
     times `workers` if scale_lr (Goyal et al. 2017). Over the first warmup_epochs the rate rises linearly to the peak,
-    from section.lr / workers (from 0 with one worker); one_cycle starts from peak / 25 and, where warmup_epochs is 0,
-    rises for 30 % of the run (after Smith 2018). Then the peak is multiplied by
+    from peak / workers, that of one worker by the same rule (from 0 with one worker); one_cycle starts from peak / 25
+    and, where warmup_epochs is 0, rises for 30 % of the run (after Smith 2018). Then the peak is multiplied by
       constant   1
       step       gamma for every milestone that is reached, in epochs from the start of the run
       cosine     half a cosine wave from 1 at the end of the rise to 0 at the end of the run
@@ -24,7 +24,7 @@ def learning_rate(section: OptimizerConfig, epoch_fraction: float, epochs: float
     """
     peak = section.lr * (workers if section.scale_lr else 1)
     rise_epochs = section.warmup_epochs
-    start = section.lr / workers if workers > 1 else 0.0
+    start = peak / workers if workers > 1 else 0.0
     if section.schedule == "one_cycle":
         rise_epochs = rise_epochs or _ONE_CYCLE_RISE * epochs
         start = peak * _ONE_CYCLE_START

@@ -1,0 +1,182 @@
+"""wirebench study NAME run --launch: what is run where, what is left, and what a report says of it."""
+
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+
+from suite.compose.resolve import resolve
+from suite.studies.gs_sgd import cluster as gs_sgd
+from suite.studies.launched import Launched
+from suite.studies.notes import NotedRun
+from suite.studies.runner import Command
+from tests.studies import verb
+from tests.studies.records import sound
+from wirebench.config import loader
+
+FOUR = "horovodrun -np 4 -H a:1,b:1,c:1,d:1"
+SPEED = ["--launch", f"env {FOUR}", "--parts", "speed", "--repeats", "2", "--data", "/data"]
+
+
+class Cluster:
+    """Stands in for a launcher: writes the record of a run whose config is the command's."""
+
+    def __init__(self, seconds: float = 0.1, status: str = "finished") -> None:
+        self.seconds, self.status = seconds, status
+        self.commands: list[Command] = []
+
+    def __call__(self, command: Command) -> int:
+        self.commands.append(command)
+        words = command[command.index("train.py") + 1 :]
+        config = resolve(loader.load(words[0], words[1:]))
+        folder = Path(config.output.dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        record = sound()
+        seconds = self.seconds * (1 + 0.01 * (len(self.commands) % 3))
+        record |= {"config": loader.to_dict(config), "status": self.status, "world_size": 4}
+        record["step_seconds"] = {"median": seconds, "p10": seconds, "p90": seconds}
+        (folder / "record.json").write_text(json.dumps(record))
+        (folder / "config.toml").write_text(loader.dump(config))
+        (folder / "steps.jsonl").write_text("{}\n")
+        (folder / "checkpoints").mkdir(exist_ok=True)
+        return 0 if self.status == "finished" else 1
+
+
+@pytest.mark.parametrize(
+    ("words", "begin"),
+    [
+        ("horovodrun -np 4", "horovodrun -np 4 python train.py a.toml"),
+        ("srun -n 4", "srun -n 4 python train.py a.toml"),
+        ("torchrun --nproc-per-node 4", "torchrun --nproc-per-node 4 train.py a.toml"),
+        ("python -m torch.distributed.run --nnodes 2", "python -m torch.distributed.run --nnodes 2 train.py a.toml"),
+    ],
+)
+def test_each_launcher_starts_python_in_its_own_way(words: str, begin: str) -> None:
+    place = Launched(tuple(words.split()))
+    assert shlex.join(place.on(["train.py", "a.toml"])) == begin
+    module = begin.replace("train.py a.toml", "-m suite bench collectives")
+    assert shlex.join(place.on(["wirebench", "bench", "collectives"])) == module
+
+
+def test_runs_take_turns_are_not_made_twice_and_are_judged_by_their_configs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake, out = Cluster(), ["--out", str(tmp_path)]
+    assert verb.run("gs_sgd")([*SPEED, *out], fake) == 0
+    turns = [word for command in fake.commands for word in command if word.startswith("output.dir=")]
+    assert len(turns) == 2 * 2 * 16 and all(turn.endswith(("-0", ".part")) for turn in turns)
+    names = [path.name for path in sorted((tmp_path / "speed").iterdir())]
+    assert "vgg16_gs_sgd_literal-1" in names and "resnet20_gtopk_density=0.001-0" in names
+    note = json.loads((tmp_path / "speed/vgg16_dense-0/method.json").read_text())
+    assert note["layout"] == "1+1+1+1" and note["launch"].startswith(f"env {FOUR} python train.py configs/")
+    again = Cluster()
+    assert verb.run("gs_sgd")([*SPEED, *out], again) == 0
+    assert again.commands == []
+    assert verb.report("gs_sgd")(["--cluster", str(tmp_path), "--print", "--runs", "nowhere"]) == 2
+    capsys.readouterr()
+    measured = gs_sgd.load(tmp_path)
+    assert {row.label for row in measured.rows["VGG-16"]} == {
+        f"{label}{share}"
+        for label in ("gtopk", "gs_sgd", "gs_sgd literal", "sketched_sgd", "sketched_sgd literal")
+        for share in ("", " density=0.004", " density=0.001")
+    } | {"dense"}
+    assert verb.report("gs_sgd")(["--cluster", str(tmp_path), "--print"]) == 0
+    said = next(
+        line
+        for line in capsys.readouterr().out.splitlines()
+        if line.startswith("| ResNet-20: gs-SGD's throughput over gTop-k")
+    )
+    assert "; at 0.4 % 1." in said and "; at 0.1 % 1." in said
+
+
+def test_a_training_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+    words = ["--launch", "env", "--parts", "training", "--repeats", "1", "--data", "/data", "--out", str(tmp_path)]
+    broken = Cluster(status="interrupted")
+    assert verb.run("gs_sgd")(words, broken) == 1
+    part = tmp_path / "training/.vgg16_dense-0.part"
+    assert (part / "checkpoints").is_dir(), "what it had saved is there"
+    assert all({"train.resume=auto", "train.checkpoint_every_epochs=1"} <= set(each) for each in broken.commands)
+    whole = Cluster()
+    assert verb.run("gs_sgd")(words, whole) == 0
+    assert whole.commands == broken.commands and not part.exists()
+    kept = {path.name for path in (tmp_path / "training/vgg16_dense-0").iterdir()}
+    assert kept == {"record.json", "config.toml", "method.json"}
+    # Another launcher makes it no other run; another length does.
+    assert verb.run("gs_sgd")(["--launch", "env -i", *words[2:]], verb.nothing) == 0
+    assert verb.run("gs_sgd")([*words, "--set", "train.epochs=3"], verb.nothing) == 2
+
+
+def test_a_layout_is_filled_in_and_what_needs_more_machines_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [
+        "--launch",
+        "horovodrun -np {ranks} -H {hosts}",
+        "--out",
+        str(tmp_path),
+        "--dry-run",
+        "--machines",
+        "x",
+        "y",
+    ]
+    assert verb.run("flexreduce")([*words, "--parts", "cells"], verb.nothing) == 0
+    said = capsys.readouterr()
+    assert [line.partition(" python")[0] for line in said.out.splitlines()] == [
+        f"horovodrun -np {ranks} -H x:{x},y:{y}"
+        for ranks, x, y in ((4, 2, 2), (5, 2, 3), (6, 3, 3), (7, 3, 4), (8, 4, 4))
+    ]
+    assert said.err.count("left out, needs 3 machines: cells on ") == 4
+    assert (
+        verb.run("flexreduce")([*words, "--layouts", "2+3", "--parts", "end_to_end", "--repeats", "1"], verb.nothing)
+        == 0
+    )
+    trained = capsys.readouterr().out.splitlines()
+    assert len(trained) == 4 and trained[0].endswith(f"output.dir={tmp_path}/end_to_end/2+3/ring-0")
+    assert "data.root=FOLDER" in trained[0]
+
+
+@pytest.mark.parametrize(
+    ("study", "words", "line"),
+    [
+        ("gs_sgd", ["--launch", "no-such-program -n 4", "--data", "/data"], "--launch: no-such-program: is no command"),
+        ("gs_sgd", ["--launch", "", "--data", "/data"], "--launch: has no words"),
+        ("gs_sgd", ["--launch", "env"], "--parts: nothing is left of speed, training, sweep"),
+        ("gs_sgd", ["--launch", "env", "--data", "/data", "--repeats", "0"], "--repeats: must be positive, got 0"),
+        (
+            "gs_sgd",
+            ["--launch", "env", "--data", "/data", "--machines", "a"],
+            "--machines: --launch has none of {ranks}",
+        ),
+        ("gs_sgd", ["--launch", "env {hosts}", "--data", "/data"], "--machines: --launch has something to fill in"),
+        ("gs_sgd", ["--launch", "env", "--data", "/data", "--link", "1furlong"], "1furlong"),
+        ("gs_sgd", ["--launch", "env", "--data", "/data", "--set", "train.epoch=3"], "train.epoch: no such key"),
+        ("flexreduce", ["--launch", "env", "--parts", "cells"], "--launch: cells has 9 layouts, 2+2, 2+3,"),
+        ("flexreduce", ["--launch", "env", "--parts", "cells", "--layouts", "2++3"], "2++3"),
+    ],
+)
+def test_mistakes_are_one_line_and_nothing_is_run(
+    study: str, words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = verb.run(study)([*words, "--out", str(tmp_path / "out")], verb.nothing)
+    said = capsys.readouterr().err
+    assert code == 2 and line in said and said.count("error") <= 1
+    assert not (tmp_path / "out").exists() and "Traceback" not in said
+
+
+def test_a_folder_without_the_papers_runs_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for study in ("gs_sgd", "iwp", "mg_wfbp"):
+        assert verb.report(study)(["--cluster", str(tmp_path), "--print"]) == 2
+        assert f"--cluster: {tmp_path}: has no finished run of" in capsys.readouterr().err
+
+
+def test_another_number_of_workers_is_another_setting(tmp_path: Path) -> None:
+    Cluster()(
+        ["train.py", "configs/papers/cifar10_vgg16_gtopk.toml", f"output.dir={tmp_path / 'one'}", "train.max_steps=5"]
+    )
+    assert [row.label for row in gs_sgd.load(tmp_path).rows["VGG-16"]] == ["gtopk"]
+    record = json.loads((tmp_path / "one/record.json").read_text())
+    (tmp_path / "one/record.json").write_text(json.dumps(record | {"world_size": 8}))
+    with pytest.raises(ValueError, match="with 4 workers"):
+        gs_sgd.load(tmp_path)
+    assert gs_sgd.label_of(NotedRun(tmp_path, {}, record)) == "gtopk"
