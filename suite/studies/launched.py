@@ -32,6 +32,7 @@ from wirebench.config import loader
 from wirebench.errors import UserError
 from wirebench.topology.rates import parse_rate
 from wirebench.topology.tree import Topology
+from wirebench.utils.names import suggest
 
 Composition = tuple[str, Sequence[str]]
 """A config, and what is laid over it."""
@@ -112,12 +113,14 @@ def flags(parser: argparse.ArgumentParser, parts: Parts) -> None:
     add(
         "--parts", nargs="+", choices=list(parts), default=list(parts), metavar="NAME", help=f"{', '.join(parts)} (all)"
     )
+    add("--rows", nargs="+", metavar="LABEL", help="of trainings: 'resnet20 dense', ... (all of a part)")
     for name, about in INPUTS.items():
         if any(part.needs == name for part in parts.values()):
             add(f"--{name}", metavar="FOLDER", help=about)
     add("--link", default="", metavar="RATE", help="rate of every machine's link, for claims that depend on it: 1gbit")
     add("--repeats", type=int, metavar="N", help="turns or seeds of each row (the part's own)")
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all trainings")
+    add("--sizes", nargs="+", metavar="SIZE", help="of all-reduces; 60kf is 60,000 floats (the part's own)")
     add("--seconds", type=float, help="time for a size of all-reduces (the part's own)")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where all-reduces have their numbers (%(default)s)")
     add("--out", type=Path, required=True, metavar="FOLDER", help="where the results go")
@@ -130,6 +133,10 @@ def run(parts: Parts, options: argparse.Namespace, launch: Launch) -> list[str]:
     if options.repeats is not None and options.repeats < 1:
         raise UserError(f"--repeats: must be positive, got {options.repeats}")
     chosen = {name: part for name, part in parts.items() if name in options.parts}
+    labels = list(dict.fromkeys(row for part in chosen.values() if isinstance(part, Trained) for row in part.rows))
+    for label in options.rows or ():
+        if label not in labels:
+            raise UserError(f"--rows: no {label!r}; {suggest(label, labels)}")
     runs = [each for name, part in chosen.items() for each in planned(name, part, options)]
     if not runs:
         raise UserError(f"--parts: nothing is left of {', '.join(chosen)}")
@@ -152,7 +159,8 @@ def planned(name: str, part: Trained | Timed, options: argparse.Namespace) -> It
     for place in places(name, part.layouts, options):
         if isinstance(part, Timed):
             seconds = part.seconds if options.seconds is None else options.seconds
-            yield Timing(place.layout or name, place, part.collectives, part.sizes, seconds, options.device)
+            sizes = tuple(options.sizes or part.sizes)
+            yield Timing(place.layout or name, place, part.collectives, sizes, seconds, options.device)
         else:
             yield from _trainings(name, part, place, folder or "FOLDER", options)
 
@@ -163,7 +171,7 @@ def _trainings(
     where = f"{name}/{place.layout}" if len(part.layouts) > 1 else name
     data = (f"data.root={_absolute(folder)}",) if part.needs else ()
     repeats = range(part.repeats if options.repeats is None else options.repeats)
-    rows = part.rows.items()
+    rows = [row for row in part.rows.items() if options.rows is None or row[0] in options.rows]
     # What is timed takes turns; the seeds of a row follow each other, so that its row is whole before the next begins.
     order = [(row, each) for row in rows for each in repeats] if part.seeds else [(r, e) for e in repeats for r in rows]
     for (label, (config, overrides)), repeat in order:

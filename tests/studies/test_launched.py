@@ -148,6 +148,7 @@ def test_a_layout_is_filled_in_and_what_needs_more_machines_is_left_out(
             ["--launch", "env", "--data", "/data", "--machines", "a"],
             "--machines: --launch has none of {ranks}",
         ),
+        ("gs_sgd", ["--launch", "env", "--rows", "resnet20 topk"], "--rows: no 'resnet20 topk'; "),
         ("gs_sgd", ["--launch", "env {hosts}", "--data", "/data"], "--machines: --launch has something to fill in"),
         ("gs_sgd", ["--launch", "env", "--data", "/data", "--link", "1furlong"], "1furlong"),
         ("gs_sgd", ["--launch", "env", "--data", "/data", "--set", "train.epoch=3"], "train.epoch: no such key"),
