@@ -60,7 +60,7 @@ def model_of(run: NotedRun) -> Model | None:
 
 def findings(runs: Sequence[NotedRun]) -> list[Finding]:
     """Every claim of which these runs have all that it compares."""
-    rows = _rows(runs)
+    rows = rows_of(runs)
     found: list[Finding] = []
     for claim in PUBLISHED.claims.values():
         for model in MODELS:
@@ -73,19 +73,31 @@ def findings(runs: Sequence[NotedRun]) -> list[Finding]:
     return found
 
 
-def section(found: Sequence[Finding]) -> str:
-    """For the report's end; nothing without a finding."""
-    return "\n".join(["", "## On a cluster", "", *claims_table(found)]).rstrip() + "\n" if found else ""
+def section(found: Sequence[Finding], figures: Sequence[str] = (), missing: Sequence[str] = ()) -> str:
+    """For the report's end; nothing without a finding or a figure.
+
+    figures  their file names; missing: which ones were not drawn, and why
+    """
+    if not (found or figures or missing):
+        return ""
+    lines = ["", "## On a cluster", "", *claims_table(found), *(f"![{name}]({name})" for name in figures), ""]
+    return "\n".join([*lines, *(f"- Not drawn: {each}." for each in missing)]).rstrip() + "\n"
 
 
-def _rows(runs: Sequence[NotedRun]) -> Rows:
+def rows_of(runs: Sequence[NotedRun]) -> Rows:
+    """The runs of each setting, whose records say on how many machines they ran."""
     by: defaultdict[Setting, list[NotedRun]] = defaultdict(list)
     for run in runs:
         model, nodes = model_of(run), len(run.has("load") or ())
         if model and nodes:
-            schedule = str(run.has("config", "scheduler", "name"))
-            by[Setting(model.label, schedule, nodes, run.record["world_size"] // nodes)].append(run)
+            by[Setting(model.label, schedule_of(run), nodes, run.record["world_size"] // nodes)].append(run)
     return {setting: Row(setting.schedule, tuple(those)) for setting, those in by.items()}
+
+
+def schedule_of(run: NotedRun) -> str:
+    """The run's schedule; with `on star` for one on a parameter server, as paper.STAR has it."""
+    schedule = str(run.has("config", "scheduler", "name"))
+    return f"{schedule} on star" if run.has("config", "collective", "name") == "star" else schedule
 
 
 def _factors(claim: Claim, model: Model, rows: Rows) -> Iterator[Finding]:

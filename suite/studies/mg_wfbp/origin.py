@@ -27,17 +27,24 @@ class Origin(NamedTuple):
 
 
 def of(
-    folder: Path, call_seconds: float, predicted: Mapping[str, Sequence[Step]], simulated: Mapping[str, Efficiencies]
+    folder: Path,
+    call_seconds: float,
+    predicted: Mapping[str, Sequence[Step]],
+    starred: Mapping[str, Mapping[int, float]],
+    simulated: Mapping[str, Efficiencies],
 ) -> Origin:
     """Of these numbers, with the commit in the folder's file where that has the same ones, else that of this checkout.
 
-    predicted, simulated  steps and efficiencies, by model
+    predicted, starred, simulated  by model: steps, seconds of a step on a star by nodes, and efficiencies
     """
     numbers = {
         "call_seconds": _short(call_seconds),
         "steps": {
             label: [[step.nodes, step.schedule, _short(step.predicted)] for step in those]
             for label, those in predicted.items()
+        },
+        "star": {
+            label: {str(nodes): _short(seconds) for nodes, seconds in those.items()} for label, those in starred.items()
         },
         "efficiencies": {
             label: {str(nodes): {name: _short(share) for name, share in each.items()} for nodes, each in those.items()}

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from suite.studies.findings import Finding, instead
-from suite.studies.mg_wfbp import cluster, measured, simulated
+from suite.studies.mg_wfbp import cluster, cluster_figures, measured, simulated
 from suite.studies.page import Page, tables_below
 from suite.studies.runner import RESULTS
 from wirebench.errors import UserError
@@ -28,9 +28,13 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def pages(options: argparse.Namespace) -> list[Page]:
     """The simulated one, or one for each folder."""
     if not options.folders:
-        measured_there = cluster.findings(cluster.load(options.cluster))
+        runs = cluster.load(options.cluster)
         page = simulated.page(options.dir or RESULTS / "mg-wfbp")
-        return [replace(page, text=page.text + cluster.section(measured_there))]
+        if not runs:
+            return [page]
+        drawn, missing = cluster_figures.draw(runs)
+        text = page.text + cluster.section(cluster.findings(runs), list(drawn), missing)
+        return [replace(page, text=text, figures={**page.figures, **drawn})]
     for name in ("dir", "cluster"):
         if getattr(options, name) is not None:
             raise UserError(f"--{name}: the report of runs stands in their folder")

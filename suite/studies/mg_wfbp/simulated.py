@@ -1,22 +1,27 @@
-"""The MG-WFBP paper's claims beside the simulator: its Fig. 6 to 9 and a table. Nothing is measured."""
+"""The MG-WFBP paper's claims beside the simulator: its Fig. 5 to 9 and a table.
+
+Nothing of it is measured but the all-reduces beside Fig. 5 (b).
+"""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import schedulers
-from suite.figures import colours
-from suite.figures.curves import Curve, curves
-from suite.figures.provenance import computed
-from suite.figures.style import Figure, around, finished
+from suite.figures.provenance import computed, counted, provenance
+from suite.figures.style import Figure
 from suite.planner.compositions import DENSE, sizes_of
 from suite.studies.findings import Finding, claims_table
-from suite.studies.mg_wfbp import origin, paper
+from suite.studies.mg_wfbp import figures, origin, paper
+from suite.studies.mg_wfbp.all_reduces import Measured, times
 from suite.studies.mg_wfbp.claims import claims, network_claims
-from suite.studies.mg_wfbp.paper import LABELS, MODELS, SCHEDULES, Efficiencies, Model, Step
+from suite.studies.mg_wfbp.figures import SHOWN
+from suite.studies.mg_wfbp.paper import GOOGLENET, LABELS, MODELS, RESNET, SCHEDULES, STAR, Efficiencies, Model, Step
 from suite.studies.page import Page
+from suite.studies.rows import load
+from suite.studies.runner import RESULTS
 from wirebench import collectives
 from wirebench.costmodel.formulas import Line, ring
 from wirebench.costmodel.request_cost import Pricer
@@ -25,31 +30,48 @@ from wirebench.simulation import trace
 from wirebench.simulation.simulator import Simulator, free
 from wirebench.simulation.trace import Trace
 from wirebench.topology import presets
+from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import table
 
-SHOWN = (*SCHEDULES, "optimal")
-NODES, SPEEDUP = "nodes", "speed-up over one node, times"
+RING = "ring"
+EMULATED = RESULTS / "schedules/googlenet_8x10gbit"
+"""Runs on emulated hosts whose all-reduces stand beside Fig. 5 (b): of the paper's three schedules."""
+CAPTIONS = {
+    "fig5a.png": "sizes of layers", "fig5b.png": "time of an all-reduce",
+    "fig6.png": "GoogLeNet, measured and predicted", "fig7.png": "ResNet-50, measured and predicted",
+    "fig8.png": "computation and communication", "fig9a.png": "GoogLeNet, simulated",
+    "fig9b.png": "ResNet-50, simulated",
+}  # fmt: skip
 
 
 class Results(NamedTuple):
-    """What a message costs beside the network, by the fit; measured and predicted steps, and efficiencies, by model."""
+    """What a message costs beside the network, by the fit; measured and predicted steps, and efficiencies, by model.
+
+    starred  predicted seconds of a step of WFBP on a star, by model and nodes
+    """
 
     call_seconds: float
     predicted: dict[str, list[Step]]
+    starred: dict[str, dict[int, float]]
     simulated: dict[str, Efficiencies]
 
 
 @functools.cache
 def results() -> Results:
     """The same code gives the same."""
-    call_seconds = paper.fit(paper.GOOGLENET, predictor(paper.GOOGLENET))
-    predicted = {model.label: paper.steps(model, predictor(model), call_seconds) for model in MODELS}
-    return Results(call_seconds, predicted, {model.label: efficiencies(model) for model in MODELS})
+    predict = {model.label: predictor(model) for model in MODELS}
+    call_seconds = paper.fit(GOOGLENET, predict[GOOGLENET.label])
+    predicted = {model.label: paper.steps(model, predict[model.label], call_seconds) for model in MODELS}
+    starred = {
+        model.label: {nodes: predict[model.label](nodes, STAR, call_seconds) for nodes in model.nodes}
+        for model in MODELS
+    }
+    return Results(call_seconds, predicted, starred, {model.label: efficiencies(model) for model in MODELS})
 
 
 def findings() -> list[Finding]:
     """The paper's claims beside the simulator."""
-    _, predicted, simulated = results()
+    _, predicted, _, simulated = results()
     found = [(model, claims(model, simulated[model.label], predicted[model.label])) for model in MODELS]
     of_models = [replace(each, about=model.label) for model, those in found for each in those]
     return [*of_models, *network_claims(all_reduce)]
@@ -63,21 +85,44 @@ def all_reduce(nodes: int) -> Line:
 
 def page(folder: Path) -> Page:
     """The report."""
-    call_seconds, predicted, simulated = results()
-    known = origin.of(folder, call_seconds, predicted, simulated)
-    figures: dict[str, Figure | None] = {}
-    for number, model in enumerate(MODELS):
-        where = computed(known.git, _trace(model), "the network constants of the authors' simulator")
-        figures[f"fig{6 + number}.png"] = real_figure(model, predicted[model.label], where)
-        figures[f"fig{8 + number}.png"] = simulated_figure(model, simulated[model.label], where)
-    text = document(call_seconds, predicted, simulated)
-    return Page(folder, text, figures, files={origin.FILE: known.text})
+    found = results()
+    known = origin.of(folder, *found)
+    constants = "the network constants of the authors' simulator"
+    where = {model.label: computed(known.git, _trace(model), constants) for model in MODELS}
+    both = computed(known.git, *map(_trace, MODELS), constants)
+    drawn: dict[str, Figure | None] = {
+        "fig5a.png": figures.layer_sizes(MODELS),
+        "fig5b.png": figures.all_reduces(all_reduce, computed(known.git, constants), _measured()),
+        "fig8.png": figures.step_parts(MODELS, found.predicted, found.starred, both),
+    }
+    for model, real, simulated in ((GOOGLENET, "fig6", "fig9a"), (RESNET, "fig7", "fig9b")):
+        label = model.label
+        drawn[f"{real}.png"] = figures.real_figure(model, found.predicted[label], found.starred[label], where[label])
+        drawn[f"{simulated}.png"] = figures.simulated_figure(model, found.simulated[label], where[label])
+    in_order = {name: drawn[name] for name in CAPTIONS}
+    return Page(folder, document(found), in_order, files={origin.FILE: known.text})
 
 
-def simulator(model: Trace, sizes: Sizes, call_seconds: float = 0.0) -> Simulator:
-    """Dense messages on the network of the authors' simulator, by the ring's formula."""
+def _measured() -> list[Measured]:
+    """The all-reduces of the emulated hosts; none where these runs are not there."""
+    if not EMULATED.is_dir():
+        return []
+    rows = [row for row in load(EMULATED) if row.label in SCHEDULES and not row.diverged]
+    runs = [run for row in rows for run in row.runs]
+    by_nodes = times({run.note["hosts"]: runs for run in runs[:1]})
+    turns = counted((len(row.runs) for row in rows), "turn")
+    note = (
+        f"Points: medians over {turns} of {len(rows)} schedules, bars from the shortest to the longest; rings of the "
+        f"last step of each. {provenance(run.has('environment') or {} for run in runs)}."
+    )
+    title = f"on emulated hosts with links of {parse_rate(runs[0].note['link']) / 1e9:g} Gbit/s" if runs else ""
+    return [Measured(title, note, by_nodes)] if by_nodes else []
+
+
+def simulator(model: Trace, sizes: Sizes, call_seconds: float = 0.0, collective: str = RING) -> Simulator:
+    """Dense messages on the network of the authors' simulator, by the collective's formula."""
     topology = presets.cluster(presets.find(paper.NETWORK), sizes.size)
-    pricer = Pricer(collectives.build("ring"), "ring", topology, call_seconds, formulas=True)
+    pricer = Pricer(collectives.build(collective), collective, topology, call_seconds, formulas=True)
     return Simulator(model, sizes, free, pricer)
 
 
@@ -92,7 +137,9 @@ def predictor(model: Model) -> paper.Predict:
 
     @functools.cache
     def predict(nodes: int, schedule: str, call_seconds: float) -> float:
-        return simulator(scaled, sizes(nodes), call_seconds).step(schedulers.build(schedule)).step.seconds
+        name, _, collective = schedule.partition(" on ")
+        at = simulator(scaled, sizes(nodes), call_seconds, collective or RING)
+        return at.step(schedulers.build(name)).step.seconds
 
     return predict
 
@@ -102,39 +149,14 @@ def efficiencies(model: Model) -> Efficiencies:
     original = trace.load(trace.find(model.trace))
     nodewise = {}
     for nodes in paper.SIMULATED_NODES:
-        at = simulator(original, sizes_of(DENSE, None, original, nodes))
-        nodewise[nodes] = {name: at.step(schedulers.build(name)).efficiency for name in SHOWN}
+        sizes = sizes_of(DENSE, None, original, nodes)
+        at = {collective: simulator(original, sizes, collective=collective) for collective in (RING, "star")}
+        pairs = {name: name.partition(" on ") for name in SHOWN}
+        nodewise[nodes] = {
+            label: at[collective or RING].step(schedulers.build(name)).efficiency
+            for label, (name, _, collective) in pairs.items()
+        }
     return nodewise
-
-
-def real_figure(model: Model, steps: Sequence[Step], where: str) -> Figure:
-    """Fig. 6 and 7: speed-ups over one node, as the authors measured them, and as predicted (dashes)."""
-    lines = [_linear((1, *model.nodes))]
-    for name in SCHEDULES:
-        mine = [step for step in steps if step.schedule == name]
-        for dash, key, said in ((1, 0), "measured", ""), ((4, 3), "predicted", ", predicted"):
-            speedups = [1.0, *(step.nodes * model.alone / getattr(step, key) for step in mine)]
-            nodes = [1, *(step.nodes for step in mine)]
-            shape = "circle" if key == "measured" else "cross"
-            label = f"{LABELS[name]}{said}"
-            lines.append(Curve(label, colours.schedule(name), nodes, speedups, dash=dash, shape=shape))
-    note = (
-        "Solid: measured by the MG-WFBP paper's authors (K80, 10 Gbit/s; they print no spread, and not how many "
-        "steps); dashed: simulated by us, with one number, what a message costs beside the network, fitted to two of "
-        f"GoogLeNet's steps. {where}."
-    )
-    return _speedups(lines, f"{model.label}: measured speed-ups, and predicted", note)
-
-
-def simulated_figure(model: Model, nodewise: Efficiencies, where: str) -> Figure:
-    """Fig. 8 and 9: speed-ups over one node, simulated."""
-    kind = "the authors' log" if model.measured else "a reconstructed trace"
-    lines = [_linear(list(nodewise))]
-    for name in SHOWN:
-        speedups = [nodes * each[name] for nodes, each in nodewise.items()]
-        lines.append(Curve(LABELS[name], colours.schedule(name), list(nodewise), speedups))
-    note = f"Rings, a worker a node. Dotted: linear speed-up. {where}."
-    return _speedups(lines, f"{model.label}: speed-ups simulated from {kind}", note)
 
 
 def _trace(model: Model) -> str:
@@ -142,19 +164,9 @@ def _trace(model: Model) -> str:
     return f"the trace {model.trace} ({kind}, {trace.load(trace.find(model.trace)).hardware})"
 
 
-def _linear(nodes: Sequence[int]) -> Curve:
-    return Curve("linear", colours.GREY, list(nodes), [float(each) for each in nodes], dash=(2, 3), points=False)
-
-
-def _speedups(lines: Sequence[Curve], title: str, note: str) -> Figure:
-    nodes = sorted({float(at) for line in lines for at in line.across})
-    across = around(NODES, nodes, values=nodes)
-    up = around(SPEEDUP, [value for line in lines for value in line.up])
-    return finished(curves(lines, across, up, title, note, height=260))
-
-
-def document(call_seconds: float, predicted: dict[str, list[Step]], simulated: dict[str, Efficiencies]) -> str:
+def document(found: Results) -> str:
     """table.md."""
+    call_seconds, predicted, starred, simulated = found
     lines = [
         "# The MG-WFBP paper, simulated",
         "",
@@ -162,15 +174,18 @@ def document(call_seconds: float, predicted: dict[str, list[Step]], simulated: d
         "constants of the authors' own simulator (ring, alpha 45.25 us, beta 0.993 ns/B, gamma 2.5 ns/B), and what",
         "they measured stands beside. How a step is simulated: [docs/simulation.md](../../docs/simulation.md).",
         "",
-        "![GoogLeNet, measured and predicted](fig6.png) ![ResNet-50, measured and predicted](fig7.png)",
-        "![GoogLeNet, simulated](fig8.png) ![ResNet-50, simulated](fig9.png)",
+        "TensorFlow with parameter servers, a measured baseline of Fig. 6 and 7, was not run, and the paper prints no",
+        "number of it. WFBP on a star, which has one server, is simulated in its place. The paper does not state",
+        "TensorFlow's number of servers.",
+        "",
+        *(f"![{caption}]({name})" for name, caption in CAPTIONS.items()),
         "",
     ]
     for model in MODELS:
         lines += [f"## {model.label}", "", *_about(model)]
         lines += claims_table(claims(model, simulated[model.label], predicted[model.label]))
         lines += _simulated(simulated[model.label])
-        lines += _predicted(model, predicted[model.label], call_seconds)
+        lines += _predicted(model, predicted[model.label], starred[model.label], call_seconds)
     lines += ["## The network", "", *claims_table(network_claims(all_reduce))]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -206,7 +221,7 @@ def _simulated(nodewise: Efficiencies) -> list[str]:
     return ["Simulated speed-ups over one node, and efficiencies:", "", *table(head, rows)]
 
 
-def _predicted(model: Model, steps: Sequence[Step], call_seconds: float) -> list[str]:
+def _predicted(model: Model, steps: Sequence[Step], starred: Mapping[int, float], call_seconds: float) -> list[str]:
     rows = [
         (
             str(step.nodes), LABELS[step.schedule], f"{step.measured:.3f} s", f"{step.predicted:.3f} s",
@@ -214,6 +229,7 @@ def _predicted(model: Model, steps: Sequence[Step], call_seconds: float) -> list
         )
         for step in steps
     ]  # fmt: skip
+    rows += [(str(nodes), LABELS[STAR], "-", f"{seconds:.3f} s", "-", "") for nodes, seconds in starred.items()]
     worst = max(abs(step.error) for step in steps)
     said = [f"The trace is made as fast as the measured step of one node, {model.alone:.3f} s. Every message costs"]
     if model is paper.GOOGLENET:
