@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from compressors.common.feedback import Feedback
-from compressors.sparse.importance import Chooser, Luck, Moments, Piece, all_finite, least_divisors
+from compressors.sparse.importance import LOWS, Chooser, Luck, Moments, Piece, all_finite, least_divisors
 from compressors.sparse.importance_thresholds import MOST, Mode, Thresholds, due, note, typical_ratio
 from compressors.sparse.mask_code import MaskCode, Masks, Vote, places, runs
 from compressors.sparse.places import write_average
@@ -64,14 +64,16 @@ class Iwp(Method):
     masks      how they travel: bits, delta (gaps), or for each message the smaller
     waiting    keep the step in which each coordinate was last sent, to measure how long it waits
     momentum, nesterov, clip  momentum correction (feedback.py); momentum replaces the optimizer's
+    histograms names of layers whose distribution of importance is measured, in readings of output.health_every
     masking    clear the momentum of what was sent (DGC; this paper says nothing of it): where most is sent, as at the
                usual thresholds, that leaves SGD without momentum
 
     Memory: residual and momentum, 2 d; 1 d with momentum = 0; another d (int32) with waiting. While it works: the
     values sent, twice as much for their places, d / 32 for each mask, and at most 4.3 MB of scratch (a GPU: 68 MB).
     Measures: density; mask_bytes, of all voters; ratio_with_masks, the compression ratio if each rank had sent the
-    values and all masks; waiting_mean and waiting_max, in steps; and of each layer importance_mean/LAYER and
-    importance_var/LAYER.
+    values and all masks; waiting_mean and waiting_max, in steps; of each layer importance_mean/LAYER and
+    importance_var/LAYER; and of those in `histograms` importance_share/LAYER/LOW, the share of coordinates whose
+    importance lies between LOW and the next LOW (importance.LOWS), as the voters' masks find it.
     """
 
     keeps: Keeps = "exactly"
@@ -98,6 +100,7 @@ class Iwp(Method):
         nesterov: bool = False,
         clip: float = 0.0,
         masking: bool = False,
+        histograms: Sequence[str] = (),
     ) -> None:
         super().__init__()
         if voters < 1:
@@ -111,7 +114,7 @@ class Iwp(Method):
         _refuse_unused(mode, beta=beta, limit=limit)
         self.thresholds = Thresholds(mode, threshold, schedule, schedule_epochs, beta, limit)
         self.voters, self.draw, self.rho, self.epsilon, self.waiting = voters, draw, rho, epsilon, waiting
-        self.code = MaskCode(masks)
+        self.code, self.histograms = MaskCode(masks), frozenset(histograms)
         self.feedback = self.memory = Feedback(momentum, nesterov, clip, masking or not momentum)
         self.owns_momentum = momentum > 0
         self.whole_model = self.feedback.whole_model or self.whole_model
@@ -195,6 +198,11 @@ class Iwp(Method):
                 number: chooser.moments(residual[start:stop], weights[number], least[number])
                 for number, (start, stop) in bounds.items()
             }
+        if world.measuring:
+            for number, (start, stop) in bounds.items():
+                if bucket.layers[number].name in self.histograms:
+                    shares = chooser.shares(residual[start:stop], weights[number], least[number])
+                    moments[number] = moments[number]._replace(shares=shares)
         typical = typical_ratio(self.shared, world.epoch, _model_layers(bucket)) if adapts else 0.0
         pieces = {}
         for number, (start, stop) in bounds.items():
@@ -257,9 +265,13 @@ class Iwp(Method):
         for number, layer in enumerate(bucket.layers):
             of_layer = moments.get(number)
             known = of_layer is not None and math.isfinite(of_layer.variance)
-            mean, variance = of_layer if of_layer is not None and known else (0.0, 0.0)
+            mean, variance, _ = of_layer if of_layer is not None and known else Moments(0.0, 0.0)
             self.measures.ratio(f"importance_mean/{layer.name}", mean, float(known))
             self.measures.ratio(f"importance_var/{layer.name}", variance, float(known))
+            if layer.name in self.histograms:
+                shares = of_layer.shares if of_layer else (0.0,) * len(LOWS)
+                for low, share in zip(LOWS, shares, strict=True):
+                    self.measures.ratio(f"importance_share/{layer.name}/{low:.3g}", share, float(of_layer is not None))
 
 
 def drawn(world: ExchangeContext, place: int, count: int) -> list[int]:

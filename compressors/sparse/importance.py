@@ -37,11 +37,20 @@ class Piece(NamedTuple):
         return self._replace(start=start, stop=stop, weights=self.weights[start - self.start : stop - self.start])
 
 
+FIRST_DECADE, LAST_DECADE, BINS_A_DECADE = -6, 2, 4
+LOWS = (
+    0.0,
+    *(10.0 ** (FIRST_DECADE + n / BINS_A_DECADE) for n in range((LAST_DECADE - FIRST_DECADE) * BINS_A_DECADE + 1)),
+)
+"""Where each bin of a histogram of importance begins; the last one has no end."""
+
+
 class Moments(NamedTuple):
-    """Mean and variance of a layer's importance."""
+    """Mean and variance of a layer's importance; `shares` of its coordinates by LOWS, () where they are not wanted."""
 
     mean: float
     variance: float
+    shares: tuple[float, ...] = ()
 
     @property
     def ratio(self) -> float:
@@ -123,6 +132,18 @@ class Chooser:
             total += torch.stack([importance.sum(), torch.dot(importance, importance)])
         mean, square = (total / v.numel()).tolist()
         return Moments(mean, max(square - mean * mean, 0.0))
+
+    def shares(self, v: Tensor, w: Tensor, least: float) -> tuple[float, ...]:
+        """Which share of v has an importance in each bin of LOWS; what is not a number is in the last one."""
+        edges = torch.tensor(LOWS[1:], dtype=v.dtype, device=v.device)
+        counts = torch.zeros(len(LOWS), dtype=torch.int64, device=v.device)
+        for start in range(0, v.numel(), self.block):
+            place = slice(start, min(start + self.block, v.numel()))
+            count = place.stop - start
+            divisor = torch.abs(w[place], out=self._bar[:count]).clamp_(min=least)
+            importance = torch.abs(v[place], out=self._size[:count]).div_(divisor).nan_to_num_(nan=torch.inf)
+            counts += torch.bincount(torch.bucketize(importance, edges, right=True), minlength=len(LOWS))
+        return tuple((counts / v.numel()).tolist())
 
     def _choose(self, v: Tensor, part: Piece, luck: Luck | None, flags: Tensor) -> None:
         bar = torch.mul(part.weights, part.threshold, out=self._bar[: v.numel()]).abs_()

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -381,6 +382,29 @@ def test_importance_is_measured_of_every_layer_and_left_out_where_it_is_infinite
     found = measured(ranks)
     names = {f"importance_{what}/{layer.name}" for what in ("mean", "var") for layer in LAYERS}
     assert names - set(found) == {"importance_mean/layer1", "importance_var/layer1"}
+
+
+@pytest.mark.parametrize("block", [1 << 18, 64])
+def test_the_distribution_of_importance_is_measured_of_layers_that_are_named(block, monkeypatch):
+    monkeypatch.setitem(importance_module._BLOCK, "cpu", block)
+    numel, size = 640, 3
+    ranks = [Iwp(threshold=10.0, momentum=0.0, voters=1, histograms=["weight", "other"]) for _ in range(size)]
+    grads, param = [10 ** (2 * draws(rank, numel)) for rank in range(size)], draws(9, numel)
+    grads[0][0] = grads[1][0] = grads[2][0] = 0.0
+    exchange(ranks, grads, param, measuring=True)
+    assert len({tuple(rank.measures.names) for rank in ranks}) == 1
+    found = measured(ranks)
+    shares = {name.rpartition("/")[2]: share for name, share in found.items() if name.startswith("importance_share/")}
+    assert not any("other" in name for name in found) and len(shares) == len(importance_module.LOWS)
+    [voter] = drawn(ExchangeContext(0, size, 0), 0, 1)
+    least = 0.01 * param.square().mean().sqrt()
+    importance = (grads[voter].abs() / param.abs().clamp(min=least)).double()
+    lows = [*importance_module.LOWS, math.inf]
+    counts = [int(((importance >= low) & (importance < high)).sum()) for low, high in pairwise(lows)]
+    assert [numel * share for share in shares.values()] == pytest.approx(counts, abs=1.01)
+    assert sum(counts) == numel and sum(shares.values()) == pytest.approx(1) and counts[0] >= 1
+    exchange(ranks, grads, param, step=1)
+    assert not ranks[0].measures.names, "of readings alone"
 
 
 @pytest.mark.parametrize("groups", CUTS)
