@@ -10,12 +10,11 @@ from pathlib import Path
 
 from suite.studies.convergence import rows as convergence
 from suite.studies.findings import Finding, claims_table, instead, with_unrun
-from suite.studies.gs_sgd import cluster, throughput
+from suite.studies.gs_sgd import cluster, figures, throughput
 from suite.studies.gs_sgd.beyond import of_runs, of_sweeps, of_trainings
 from suite.studies.gs_sgd.claims import PUBLISHED, model_of
 from suite.studies.gs_sgd.claims import findings as of_rows
 from suite.studies.gs_sgd.epochs import of_epochs
-from suite.studies.methods.report import figure
 from suite.studies.page import Page
 from suite.studies.rows import Row, load
 from suite.studies.runner import RESULTS
@@ -38,9 +37,8 @@ def findings(options: argparse.Namespace) -> list[Finding]:
     rows = _rows(options)
     if not options.trainings.is_dir() and options.trainings != TRAININGS:
         raise UserError(f"--trainings: {options.trainings}: is no folder; expected TASK/METHOD-SEED below it")
-    tasks = sorted({path.parents[1] for path in options.trainings.glob("*/*/method.json")})
     found = [*(each for those in rows.values() for each in of_rows(those)), *of_runs(rows)]
-    for folder in tasks:
+    for folder in _tasks(options):
         trained = convergence.load(folder)
         found += [*of_trainings(trained, folder.name), *of_epochs(trained, folder.name)]
     return with_unrun(instead(found, of_cluster(options.cluster)), PUBLISHED.claims.values())
@@ -56,6 +54,11 @@ def of_cluster(folder: Path | None) -> list[Finding]:
     return found
 
 
+def _tasks(options: argparse.Namespace) -> list[Path]:
+    """Folders of trainings."""
+    return sorted({path.parents[1] for path in options.trainings.glob("*/*/method.json")})
+
+
 def _rows(options: argparse.Namespace) -> dict[str, list[Row]]:
     """By the paper's name of their model."""
     folders = sorted({path.parents[1] for path in options.runs.glob("*/*/method.json")})
@@ -69,7 +72,7 @@ def pages(options: argparse.Namespace) -> list[Page]:
     if not rows:
         raise UserError(f"{options.runs}: has no MODEL/METHOD-TURN of gs_sgd and a rival; measure first")
     setting = next(iter(PUBLISHED.claims.values())).setting
-    figures = {f"{model.lower()}.png": figure(those) for model, those in rows.items()}
+    drawn = figures.of(rows, [convergence.load(folder) for folder in _tasks(options)])
     text = [
         "# gs-SGD beside its paper",
         "",
@@ -83,10 +86,15 @@ def pages(options: argparse.Namespace) -> list[Page]:
         *(line for model, those in rows.items() for line in throughput.section(model, those)),
         throughput.NOTE,
         "",
-        *(f"![{model}, time per step]({model.lower()}.png)" for model in rows),
-        "",
+        *drawn.lines(),
     ]
-    return [Page(options.dir, "\n".join(text), figures)]
+    pictures = drawn.figures
+    if options.cluster:
+        there = cluster.load(options.cluster)
+        more = figures.of(there.rows, list(there.methods.values()), "cluster_")
+        text += ["## On a cluster", "", *more.lines()]
+        pictures = {**pictures, **more.figures}
+    return [Page(options.dir, "\n".join(text), pictures)]
 
 
 def committed() -> list[list[str]]:

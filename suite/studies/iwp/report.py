@@ -10,7 +10,7 @@ from pathlib import Path
 
 from suite.studies.convergence import rows as convergence
 from suite.studies.findings import Finding, claims_table, instead, with_unrun
-from suite.studies.iwp import dispersion, figures, imagenet, measured, network
+from suite.studies.iwp import dispersion, figures, imagenet, measured, network, papers_figures
 from suite.studies.iwp.claims import (
     CLAIMED,
     MODELS,
@@ -22,6 +22,7 @@ from suite.studies.iwp.claims import (
     of_trainings,
 )
 from suite.studies.iwp.measured import Counted
+from suite.studies.iwp.variants import unlabelled
 from suite.studies.page import Page
 from suite.studies.runner import RESULTS
 from wirebench.errors import UserError
@@ -44,11 +45,10 @@ def flags(parser: argparse.ArgumentParser) -> None:
 def findings(options: argparse.Namespace) -> list[Finding]:
     """All claims: judged by whatever runs are there, not run here where these are missing."""
     parts, slow = _parts(options.runs), network.load(options.runs / NETWORK)
-    tasks = sorted({path.parents[1] for path in options.trainings.glob("*/*/method.json")})
     found = [
         *of_ratios(parts),
         *of_masks(),
-        *(each for folder in tasks for each in of_trainings(convergence.load(folder), folder.name)),
+        *(each for folder in _tasks(options) for each in of_trainings(convergence.load(folder), folder.name)),
         *of_intervals(parts.get("cifar", ())),
         *of_densification(),
         *network.findings(slow, CLAIMED),
@@ -93,7 +93,20 @@ def pages(options: argparse.Namespace) -> list[Page]:
         NOTES,
         "",
     ]
-    return [Page(out, "\n".join(text)), *below]
+    trainings = {folder.name: convergence.load(folder) for folder in _tasks(options)}
+    drawn = [papers_figures.of_trainings(trainings, slow)]
+    if options.cluster:
+        there = imagenet.load(options.cluster)
+        timed = {(model, unlabelled(row.label)): row.runs for model, rows in there.timed.items() for row in rows}
+        drawn.append(papers_figures.of_imagenet({**there.trained, **timed}))
+    text += [line for each in drawn for line in each.lines()]
+    drawings = {name: figure for each in drawn for name, figure in each.figures.items()}
+    return [Page(out, "\n".join(text), drawings), *below]
+
+
+def _tasks(options: argparse.Namespace) -> list[Path]:
+    """Folders of trainings."""
+    return sorted({path.parents[1] for path in options.trainings.glob("*/*/method.json")})
 
 
 def committed() -> list[list[str]]:
