@@ -20,6 +20,7 @@ from suite.cli.results import study
 from suite.compose.resolve import KINDS, resolve
 from tests.compressors import test_contract as contract
 from tests.distributed.launch import last_of_each
+from tests.distributed.on_made_up_gpus import see_a_gpu
 from wirebench import collectives
 from wirebench.collectives.plan import check
 from wirebench.comm.engine import ENGINES
@@ -239,11 +240,13 @@ def test_the_readme_names_only_what_exists() -> None:
         assert named <= exists[axis], f"{axis}: {named - exists[axis]} do not exist"
 
 
-def test_every_field_of_a_run_is_explained(tmp_path: Path) -> None:
+def test_every_field_of_a_run_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    see_a_gpu(monkeypatch)
     toy = [str(ROOT / "configs/synthetic/toy.toml"), "train.warmup_steps=0", f"output.dir={tmp_path}"]
     assert train.main([*toy, *SHORT]) == 0
     explained = set(re.findall(r"`([\w.\[\]]+)`", (ROOT / "docs/record.md").read_text(encoding="utf-8")))
     record = json.loads((tmp_path / "record.json").read_text())
+    assert record["gpu"]["devices"]
     line = json.loads((tmp_path / "steps.jsonl").read_text().splitlines()[0])
     trace = json.loads((tmp_path / "trace.json").read_text())
     tracks = {event["args"]["name"] for event in trace["traceEvents"] if event["name"] == "thread_name"}

@@ -2,11 +2,11 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 from suite.compose.resolve import scheduler_of
 from wirebench.comm.engine import Engine
@@ -20,7 +20,8 @@ from wirebench.record.archive import archive_previous_run
 from wirebench.record.folder_lock import FolderLock
 from wirebench.record.writer import NullRecord, RunRecord, run_directory
 from wirebench.telemetry.environment import capture
-from wirebench.telemetry.machines import hosts
+from wirebench.telemetry.gpu import sampler
+from wirebench.telemetry.gpu_watch import GpuWatch
 from wirebench.telemetry.nic import InterfaceCounter, find_interface
 from wirebench.telemetry.wire_stats import Traffic
 from wirebench.training.elastic.launchers import launcher_of
@@ -104,11 +105,22 @@ def residual_watch_of(
     return ResidualWatch(settings.compressor.name, setting, density, warn, begin, lanes[0].world.size, every)
 
 
+def gpu_watch_of(settings: Config, engine: Engine, machines: Sequence[dict[str, Any]]) -> GpuWatch:
+    """What samples this process's GPU and gathers all ranks'; `machines` are those of telemetry.machines.hosts."""
+    anywhere = settings.engine.device != "cpu" and any(machine["gpus"] for machine in machines)
+    return GpuWatch(engine, sampler(engine.device), anywhere)
+
+
 def record_of(
-    settings: Config, engine: Engine, folder: Folder, source: Path | None, note: Callable[[str], None]
+    settings: Config,
+    engine: Engine,
+    folder: Folder,
+    source: Path | None,
+    note: Callable[[str], None],
+    machines: Sequence[dict[str, Any]],
 ) -> RunRecord | NullRecord:
     """The record in `folder`; what lies there is set aside unless this run goes on from its checkpoint `source`."""
-    machines, directory = hosts(engine), folder.directory
+    directory = folder.directory
     if not engine.is_first:
         return NullRecord()
     if source is None or directory.resolve() not in source.resolve().parents:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import models
-from suite.compose.bookkeeping import Folder, folder_of, record_of, residual_watch_of, traffic_of
+from suite.compose.bookkeeping import Folder, folder_of, gpu_watch_of, record_of, residual_watch_of, traffic_of
 from suite.compose.connect import Connected, connect
 from suite.compose.precision import Choice, Precision, choose
 from suite.compose.resolve import compressor_of, method_of, refuse_workers, resolve, scheduler_of
@@ -35,7 +35,7 @@ from wirebench.gradient.contract import Scheduler
 from wirebench.gradient.flat import BackwardOrder, FlatGradient, backward_order
 from wirebench.simulation.trace import Paced
 from wirebench.telemetry.clock import Clock
-from wirebench.telemetry.gpu import sampler
+from wirebench.telemetry.machines import hosts
 from wirebench.telemetry.timeline import Timeline
 from wirebench.training.checkpoint import Checkpoints
 from wirebench.training.divergence import Guard
@@ -128,7 +128,8 @@ def _assemble(
     # Before anything is written: a checkpoint that is refused costs an earlier run in this folder nothing.
     source = _go_on(settings, checkpoints, commits)
     choice.tell(warnings, progress.note)
-    record = record_of(settings, engine, folder, source, progress.note)
+    machines = hosts(engine)
+    record = record_of(settings, engine, folder, source, progress.note, machines)
     guard = Guard(workers[0].flat, alone=isinstance(synchroniser, Elastic | OuterSteps))
     if isinstance(synchroniser, ReduceScatterDriver):
         # A step's average is complete within the next step; it is looked at there, on all ranks alike.
@@ -139,7 +140,7 @@ def _assemble(
     return Trainer(
         settings, engine, directory, workers, lanes, synchroniser, guard, health, residual_watch, calibration,
         clock, timeline, traffic, record, progress, StepLog(clock, guard, record, progress, engine.size), checkpoints,
-        stopper, sampler(engine.device), total_steps, state, commits,
+        stopper, gpu_watch_of(settings, engine, machines), total_steps, state, commits,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.hparams import metadata
 
+from tests.record.gpus import RANK_0, all_ranks, device
 from wirebench.config import loader as configuration
 from wirebench.errors import UserError
 from wirebench.record.scalars import method
@@ -67,6 +68,35 @@ def lines(directory):
         raise AssertionError(f"{name} is not JSON")
 
     return [json.loads(line, parse_constant=refuse) for line in (directory / "steps.jsonl").read_text().splitlines()]
+
+
+def test_the_gpu_of_older_records_and_those_of_all_ranks_are_valid():
+    record = {"schema": 1, "status": "finished", "config": {}, "environment": {}, "world_size": 2, "history": []}
+    record |= fields()
+    for found in (None, RANK_0, all_ranks()):
+        assert problems({**record, "gpu": found}) == []
+    assert problems({**record, "gpu": {}})[0] == "gpu.name: is missing"
+    broken = all_ranks(device("a", 0, problem=3), joules_per_sample="many")
+    assert problems({**record, "gpu": broken}) == [
+        "gpu.devices[0].problem: needs a text or null, got 3",
+        "gpu.joules_per_sample: needs a number or null, got 'many'",
+    ]
+
+
+def test_scalars_beside_those_of_steps(tmp_path):
+    record = run_record(tmp_path, tensorboard=True)
+    record.scalars({})
+    assert not (tmp_path / "tb").exists()
+    write_step(record, 0)
+    record.scalars({"gpu/power_watts": 300.0}, 0)
+    write_step(record, 1)
+    record.scalars({"gpu/all/power_watts": 600.0})
+    record.close()
+    [events] = (tmp_path / "tb").iterdir()
+    told = EventAccumulator(str(events)).Reload()
+    assert [(each.step, each.value) for each in told.Scalars("gpu/power_watts")] == [(0, 300.0)]
+    assert [(each.step, each.value) for each in told.Scalars("gpu/all/power_watts")] == [(1, 600.0)]
+    assert all("gpu/power_watts" not in line for line in lines(tmp_path))
 
 
 def test_a_whole_run(tmp_path):

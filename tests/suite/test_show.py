@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from suite.cli.results import show as script
+from tests.record.gpus import RANK_0, all_ranks, device
 from tests.suite.verbs import ROOT, run
-from wirebench.record import compare
+from wirebench.record import compare, schema
 from wirebench.telemetry.step_stats import PHASES
 
 RECORD: dict[str, Any] = {
@@ -117,6 +118,71 @@ def test_local_steps_have_the_rate_of_their_mean_step_too() -> None:
     assert rows["samples/s [p10 - p90]"].startswith("1,2") and rows["samples/s with exchanges"] == "1,200"
     assert rows["tokens/s"] == "12,000" and "samples/s with exchanges" in compare.MAIN
     assert "images/s with exchanges" not in compare.rows(RECORD)
+
+
+def test_the_gpus_of_all_ranks_are_two_lines_and_what_sampling_them_took():
+    assert not {"GPU", "joules/sample", "GPU sampling"} & compare.rows(RECORD).keys()
+    rows = compare.rows({**RECORD, "gpu": all_ranks()})
+    assert rows["GPU"] == "2 x NVIDIA H200: 800 W, 56 % busy, 16.99 GB"
+    assert (rows["joules/sample"], rows["joules/point of top1"]) == ("1.5", "240")
+    assert rows["  energy"] == "18,000 J (by the GPU's counter)"
+    assert rows["  power"] == "800 W (at most 500 W of one)"
+    assert rows["GPU sampling"] == "0.40 ms, 4.9 times a second: 0.20% of the time, on a thread beside training"
+    assert {"GPU", "joules/sample", "GPU sampling"} <= set(compare.MAIN)
+    both = compare.rows({**RECORD, "gpu": all_ranks(energy_source="counter and power")})
+    assert both["  energy"].endswith("(by the GPU's counter and sampled power)")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "line"),
+    [
+        ({"ranks_missing": [1, 2, 3], "power_watts": None}, "56 % busy, 16.99 GB (without the GPUs of ranks 1 to 3)"),
+        ({"ranks_without_gpu": [2]}, "800 W, 56 % busy, 16.99 GB (rank 2 without a GPU)"),
+        (
+            {"devices": [device("a", 0, 1), device("b", 2, 4)]},
+            "16.99 GB (shared by ranks 0 and 1 and by ranks 2 and 4)",
+        ),
+    ],
+)
+def test_whose_gpus_they_are_is_said(gpu, line):
+    assert compare.rows({**RECORD, "gpu": all_ranks(**gpu)})["GPU"].endswith(line)
+
+
+def test_what_a_gpu_does_not_say_is_a_dash_and_what_failed_a_remark():
+    unknown = {"mean": None, "max": None}
+    lost = device("b", 1, problem="NVML failed: lost", utilisation_percent=unknown, memory_mb={"max": None})
+    totals = dict.fromkeys(("power_watts", "energy_joules", "energy_source", "joules_per_sample", "joules_per_point"))
+    record = {**RECORD, "gpu": all_ranks(device("a", 0), lost, **totals)}
+    rows = compare.rows(record)
+    assert (rows["GPU"], rows["joules/sample"], rows["  energy"]) == ("2 x NVIDIA H200: 16.99 GB", "-", "-")
+    assert "GPU of rank 1, NVIDIA H200: NVML failed: lost" in compare.remarks(record)
+    sampling = dict.fromkeys(("interval_seconds", "samples_per_second", "seconds_per_sample", "share_of_time"))
+    assert compare.rows({**RECORD, "gpu": all_ranks(sampling=sampling)})["GPU sampling"] == "-"
+
+
+def test_an_older_record_has_the_gpu_of_rank_0():
+    """Of a job that is one of several GPUs; virtual workers have no other."""
+    config = {**RECORD["config"], "data": {"batch_size": 5}}
+    old = {**RECORD, "config": config, "steps_done": 100, "gpu": RANK_0}
+    rows = compare.rows(old)
+    assert rows["GPU"] == "1 x NVIDIA H200: 387 W, 56 % busy, 16.99 GB (rank 0 only)"
+    assert rows["joules/sample"] == "18 (rank 0 only)", "by the samples of rank 0"
+    assert rows["joules/point of top1"] == "-"
+    assert "GPU sampling" not in rows
+    local = compare.rows({**old, "engine": "local", "world_size": 4})
+    assert local["GPU"].endswith("(shared by ranks 0 to 3)")
+    assert (local["joules/sample"], local["joules/point of top1"]) == ("4.5", f"{9000 / 87.65:.4g}")
+    resumed = compare.rows({**old, "engine": "local", "resumed_at": 50})
+    assert (resumed["joules/sample"], resumed["joules/point of top1"]) == ("9", "-"), "of the steps since then"
+    assert compare.rows({**old, "engine": "local", "steps_done": 0})["joules/sample"] == "-"
+
+
+def test_every_committed_record_of_a_gpu_shows_it():
+    found = sorted((ROOT / "results/h200/gpt_125m").glob("*/record.json"))
+    assert len(found) >= 26
+    for path in found:
+        rows = compare.rows(schema.read(path))
+        assert rows["GPU"].startswith("1 x NVIDIA H200: ") and float(rows["joules/sample"]) > 0, path
 
 
 def test_a_busy_machine_and_an_optimizer_that_is_not_plain_are_told() -> None:

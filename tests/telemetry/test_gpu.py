@@ -1,103 +1,77 @@
 """The GPU sampler against a stand-in for NVIDIA's library."""
 
+import functools
+import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 import torch
 
+from tests.telemetry import fake_nvml
 from wirebench.telemetry import gpu
 
 CUDA = torch.device("cuda", 0)
 
 
-class NVMLError(Exception):
-    pass
-
-
-class FakeLibrary:
-    """Answers like pynvml: 300 W, one joule more at each question, 40 then 80 % busy."""
-
-    NVMLError = NVMLError
-
-    def __init__(self, unsupported=()):
-        self.unsupported = unsupported
-        self.millijoules = 0.0
-        self.busy = 40
-
-    def nvmlInit(self):
-        self._answer("init")
-
-    def nvmlDeviceGetHandleByUUID(self, identifier):
-        self._answer("uuid")
-        assert identifier == "GPU-1234"
-        return "handle"
-
-    def nvmlDeviceGetUtilizationRates(self, handle):
-        self._answer("utilisation", handle)
-        self.busy, busy = 80, self.busy
-        return SimpleNamespace(gpu=busy)
-
-    def nvmlDeviceGetMemoryInfo(self, handle):
-        self._answer("memory", handle)
-        return SimpleNamespace(used=3 * 10**9)
-
-    def nvmlDeviceGetPowerUsage(self, handle):
-        self._answer("power", handle)
-        return 300_000
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
-        self._answer("energy", handle)
-        self.millijoules += 1000
-        return self.millijoules
-
-    def nvmlSystemGetDriverVersion(self):
-        self._answer("driver")
-        return "580.1"
-
-    def _answer(self, question, handle="handle"):
-        assert handle == "handle"
-        if question in self.unsupported:
-            raise NVMLError(question)
-
-
 @pytest.fixture
 def library(monkeypatch):
-    def install(*unsupported):
-        fake = FakeLibrary(unsupported)
-        monkeypatch.setattr(gpu, "pynvml", fake)
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _device: SimpleNamespace(uuid="1234"))
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "Fake GPU")
-        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _device: 2_000_000)
-        return fake
-
-    return install
+    return functools.partial(fake_nvml.install, monkeypatch)
 
 
-def measure(seconds=0.05):
+def started():
+    """A sampler of which the first samples are taken."""
     sampler = gpu.sampler(CUDA)
     assert isinstance(sampler, gpu.GpuSampler)
     sampler._interval_seconds = 0.01
     sampler.start()
-    while not sampler._samples:  # its thread may be late
+    while sampler._handle is not None and not sampler._samples:  # its thread may be late
         time.sleep(0.001)
+    return sampler
+
+
+def measure(seconds=0.05):
+    sampler = started()
     time.sleep(seconds)
-    result = sampler.stop()
-    assert result is not None
-    return result
+    return sampler.stop()
 
 
 def test_measures_everything_the_driver_knows(library):
-    library()
+    fake = library()
     result = measure()
     assert result["samples"] >= 2
     assert result["utilisation_percent"]["max"] == 80
     assert 40 < result["utilisation_percent"]["mean"] < 80
     assert result["memory_mb"] == {"max": 3000.0}
     assert result["allocated_mb"] == {"max": 2.0}
-    assert result["power_watts"] == {"mean": 300.0}
-    assert (result["energy_joules"], result["energy_source"]) == (1.0, "counter")
-    assert result["name"] == "Fake GPU"
+    assert result["power_watts"] == {"mean": 300.0, "max": 300.0}
+    assert (result["energy_joules"], result["energy_source"]) == (result["samples"], "counter"), "a joule a question"
+    assert fake.asked.count("energy") == result["samples"] + 1, "one question at the start"
+    assert (result["name"], result["uuid"], result["mig"], result["problem"]) == ("Fake GPU", "1234", False, None)
+
+
+def test_a_reading_on_the_way_is_of_now(library):
+    library()
+    sampler = gpu.sampler(CUDA)
+    assert isinstance(sampler, gpu.GpuSampler)
+    sampler._interval_seconds = 600.0  # it is not waited for
+    sampler.start()
+    first, second = sampler.reading(), sampler.reading()
+    assert 1 <= first["samples"] < second["samples"] and first["energy_joules"] < second["energy_joules"]
+    assert second["problem"] is None and sampler.stop()["samples"] > second["samples"]
+
+
+def test_sampling_is_timed(library, monkeypatch):
+    fake = library()
+    slow = fake.nvmlDeviceGetPowerUsage
+
+    def power(handle):
+        time.sleep(0.004)
+        return slow(handle)
+
+    monkeypatch.setattr(fake, "nvmlDeviceGetPowerUsage", power)
+    result = measure(0.1)
+    assert 0.004 * result["samples"] <= result["sampling_seconds"] <= result["seconds"]
+    assert result["interval_seconds"] == 0.01
 
 
 def test_energy_falls_back_to_the_integral_of_power(library):
@@ -107,27 +81,107 @@ def test_energy_falls_back_to_the_integral_of_power(library):
     elapsed = time.perf_counter() - began
     assert 300 * 0.1 <= result["energy_joules"] <= 300 * elapsed
     assert result["energy_source"] == "power"
+    assert result["problem"] is None, "what a GPU has never answered is no failure"
+
+
+def test_a_counter_that_was_reset_is_no_measurement(library):
+    fake = library()
+    sampler = started()
+    fake.millijoules = -5000.0
+    result = sampler.stop()
+    assert result["energy_source"] == "power" and result["energy_joules"] >= 0
 
 
 def test_what_the_device_does_not_support_is_null(library):
     library("energy", "power", "utilisation", "memory")
     result = measure()
     assert result["energy_joules"] is result["energy_source"] is None
-    assert result["power_watts"] == {"mean": None}
+    assert result["power_watts"] == {"mean": None, "max": None}
     assert result["utilisation_percent"] == {"mean": None, "max": None}
     assert result["memory_mb"] == {"max": None}
+    assert result["problem"] is None
+
+
+def test_memory_that_is_no_number_is_null(library):
+    library().used = None
+    assert measure()["memory_mb"] == {"max": None}
+
+
+def test_a_failure_in_mid_run_is_told_and_costs_what_it_concerns(library):
+    fake = library()
+    sampler = started()
+    fake.unsupported = {"power", "energy", "utilisation", "memory"}
+    time.sleep(0.05)
+    result = sampler.stop()
+    assert result["energy_joules"] is result["energy_source"] is None, "half of a run's joules are none"
+    assert result["power_watts"]["max"] == 300.0 and result["memory_mb"]["max"] == 3000.0
+    assert result["problem"].startswith("NVML failed: utilisation is not supported (")
+    lost = int(result["problem"].split("(")[1].split()[0])
+    assert 1 <= lost < result["samples"]
+
+
+def test_one_missed_sample_does_not_cost_the_counter(library):
+    fake = library()
+    sampler = started()
+    fake.unsupported = {"power"}
+    time.sleep(0.05)
+    fake.unsupported = set()
+    result = sampler.stop()
+    assert result["energy_source"] == "counter" and result["problem"].startswith("NVML failed: power")
+
+
+def test_a_driver_that_hangs_does_not_hang_the_run(library, monkeypatch):
+    monkeypatch.setattr(gpu, "PATIENCE_SECONDS", 0.05)
+    fake = library()
+    sampler = started()
+    go_on = threading.Event()
+    monkeypatch.setattr(fake, "nvmlDeviceGetPowerUsage", lambda handle: go_on.wait(60) and 1)
+    time.sleep(0.05)
+    began = time.perf_counter()
+    result = sampler.stop()
+    assert time.perf_counter() - began < 5
+    assert result["energy_joules"] is None and result["problem"].startswith("NVML does not answer (")
+    go_on.set()
 
 
 @pytest.mark.parametrize("failure", ["init", "uuid"])
-def test_no_driver_no_measurement(library, failure):
+def test_a_gpu_without_a_driver_to_ask_is_named(library, failure):
     library(failure)
+    result = measure()
+    assert (result["name"], result["samples"], result["energy_joules"]) == ("Fake GPU", 0, None)
+    assert result["problem"] == f"NVML does not answer: {failure} is not supported"
+    assert result["allocated_mb"] == {"max": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("known", "mig", "memory"), [(("MIG-1234",), 0, 3000.0), (("GPU-1234",), 1, None)], ids=["instance", "whole"]
+)
+def test_a_part_of_a_gpu_has_no_energy_of_its_own(library, known, mig, memory):
+    """The board's watts are those of other jobs too, and so is its memory."""
+    fake = library(known=known, mig=mig)
+    result = measure()
+    assert result["mig"] and result["energy_joules"] is result["power_watts"]["mean"] is None
+    assert result["memory_mb"] == {"max": memory}
+    assert not {"power", "energy"} & set(fake.asked) and result["problem"] is None
+
+
+def test_the_latest_sample_is_told_once(library):
+    library()
     sampler = gpu.sampler(CUDA)
+    assert sampler.news() == {}
     sampler.start()
-    assert sampler.stop() is None
+    sampler.stop()
+    told = sampler.news()
+    assert told.keys() == {"utilisation_percent", "memory_mb", "power_watts", "energy_joules"}
+    assert told["power_watts"] == 300.0 and told["energy_joules"] >= 1
+    assert sampler.news() == {}
 
 
 def test_a_cpu_has_no_sampler():
-    assert isinstance(gpu.sampler(torch.device("cpu")), gpu.NullSampler)
+    sampler = gpu.sampler(torch.device("cpu"))
+    assert isinstance(sampler, gpu.NullSampler)
+    sampler.start()
+    assert sampler.stop() is None and sampler.news() == {}
 
 
 def test_driver_version(library):

@@ -1,11 +1,12 @@
 """Records side by side: one column per run, the expected values of its config beside what it gave."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from wirebench.record.gpu_use import GpuUse, gpu_use
 from wirebench.telemetry.step_stats import PHASES
 
 Record = dict[str, Any]
@@ -36,12 +37,16 @@ MAIN = (
     "ratio interface",
     "top1",
     "bits per byte",
+    "GPU",
+    "joules/sample",
+    "GPU sampling",
 )
 """The lines of a table that is not asked for everything."""
 USUAL = {"collective": "native", "status": "finished"}
 """What is said only where it is something else."""
 NOT_COUNTED = (("train", "warmup_steps"), ("output", "health_every"))
 RATIOS = {"wire_last_step": "ratio wire, last step", "nic": "ratio interface"}
+SOURCES = {"counter": "the GPU's counter", "power": "sampled power"}
 BUSY = 0.15
 """Share of a machine's cores that may be busy with something else: beyond that times say nothing."""
 TIMES_AS_MANY = 2
@@ -83,8 +88,54 @@ def rows(record: Record) -> dict[str, str]:
     lines["loss"] = _or_missing(record["final"]["loss"], _figure)
     measures = {"perplexity": "perplexity", "bits_per_byte": "bits per byte"}
     lines |= {label: _figure(record["final"][name]) for name, label in measures.items() if name in record["final"]}
+    lines |= gpu_rows(record)
     lines["seconds"] = _or_missing(record["seconds_total"], _rate) + _beside(expected.get("seconds"), _rate)
     return lines
+
+
+def gpu_rows(record: Record) -> dict[str, str]:
+    """The lines on all ranks' GPUs, label to text; {} for a run without one."""
+    use = gpu_use(record)
+    if use is None:
+        return {}
+    most = "" if use.most_watts is None else f" (at most {use.most_watts:.0f} W of one)"
+    lines = {
+        "GPU": gpu_line(use),
+        "  power": _or_missing(use.watts, lambda value: f"{value:.0f} W{most}"),
+        "  utilisation": _or_missing(use.utilisation, lambda value: f"{value:.0f} %"),
+        "  memory": _or_missing(use.most_memory_mb, lambda value: _bytes(1e6 * value)),
+        "  energy": _or_missing(use.joules, lambda value: f"{_rate(value)} J (by {_source(use.source)})"),
+        "joules/sample": _or_missing(use.per_sample, _figure) + (f" ({use.partly})" if use.partly else ""),
+        "joules/point of top1": _or_missing(use.per_point, _figure),
+    }
+    if use.sampling is not None:
+        lines["GPU sampling"] = _sampling(use.sampling)
+    return lines
+
+
+def _source(source: str | None) -> str:
+    """What the joules of all GPUs were read from."""
+    return " and ".join(SOURCES.get(each, each) for each in (source or MISSING).split(" and "))
+
+
+def gpu_line(use: GpuUse) -> str:
+    """The GPUs of a run in a line: how many, their power, utilisation and memory, and whose they are."""
+    told = {
+        "W": _or_missing(use.watts, lambda value: f"{value:.0f}"),
+        "% busy": _or_missing(use.utilisation, lambda value: f"{value:.0f}"),
+        "": _or_missing(use.most_memory_mb, lambda value: _bytes(1e6 * value)),
+    }
+    known = [f"{value} {unit}".strip() for unit, value in told.items() if value != MISSING]
+    whose = f" ({use.ranks})" if use.ranks else ""
+    return f"{use.gpus}{': ' if known else ''}{', '.join(known)}{whose}"
+
+
+def _sampling(sampling: Mapping[str, float | None]) -> str:
+    """What it took to sample the GPUs."""
+    each, often, share = (sampling[name] for name in ("seconds_per_sample", "samples_per_second", "share_of_time"))
+    if each is None or often is None or share is None:
+        return MISSING
+    return f"{_milliseconds(each)} ms, {often:.1f} times a second: {share:.2%} of the time, on a thread beside training"
 
 
 def _mean_rate(record: Record) -> dict[str, str]:
@@ -105,7 +156,9 @@ def _tokens(record: Record) -> dict[str, str]:
 def remarks(record: Record) -> list[str]:
     """What must be said beside the numbers, a line each: warnings, why nothing was counted, a busy machine."""
     warnings = (f"warning: {text}" for text in record.get("warnings", []))
-    return [*warnings, *_uncounted(record), *_beside_the_wire(record), *_busy(record)]
+    gpus = gpu_use(record)
+    failed = (f"GPU of {line}" for line in (gpus.problems if gpus else ()))
+    return [*warnings, *_uncounted(record), *_beside_the_wire(record), *_busy(record), *failed]
 
 
 def _busy(record: Record) -> list[str]:

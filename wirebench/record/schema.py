@@ -42,6 +42,26 @@ _YOUNGER: dict[str, Any] = {
     "worlds": [{"step": int, "workers_before": int, "workers": int, "steps_lost": int, "lost_residual": _NUMBER}],
 }
 """Fields that older records lack; a record that has one has it like this."""
+_RANK_0_GPU: dict[str, Any] = {
+    "name": str, "utilisation_percent": {"mean": _NUMBER}, "memory_mb": {"max": _NUMBER},
+    "power_watts": {"mean": _NUMBER}, "energy_joules": _NUMBER, "energy_source": (str, type(None)),
+}  # fmt: skip
+"""`gpu` of records from before all ranks' GPUs were sampled."""
+_GPUS: dict[str, Any] = {
+    "devices": [
+        {
+            **_RANK_0_GPU, "host": str, "uuid": str, "ranks": [int], "power_watts": {"mean": _NUMBER, "max": _NUMBER},
+            "allocated_mb": {"max": _NUMBER}, "problem": (str, type(None)),
+        }
+    ],
+    "ranks_without_gpu": [int],
+    "ranks_missing": [int],
+    **dict.fromkeys(("power_watts", "energy_joules", "joules_per_sample", "joules_per_point"), _NUMBER),
+    "energy_source": (str, type(None)),
+    "sampling": dict.fromkeys(
+        ("interval_seconds", "samples_per_second", "seconds_per_sample", "share_of_time"), _NUMBER
+    ),
+}  # fmt: skip
 _MEASURED: dict[str, Any] = {"load": [{"hostname": str, "cores": (int, float), "others_cores": _NUMBER}]}
 """The same of those that are null where they could not be measured."""
 _WORDS = {int: "a whole number", float: "a number", str: "a text", dict: "a table", type(None): "null"}
@@ -55,6 +75,8 @@ def problems(record: object) -> list[str]:
         return [f"schema: needs {SCHEMA}, got {record.get('schema')!r}"]
     younger = {name: shape for name, shape in _YOUNGER.items() if name in record}
     younger |= {name: shape for name, shape in _MEASURED.items() if record.get(name) is not None}
+    if isinstance(record.get("gpu"), dict):
+        younger["gpu"] = _GPUS if "devices" in record["gpu"] else _RANK_0_GPU
     mistakes = _differences("", record, _SHAPE | younger)
     if not mistakes:
         sections = {name: dict for name in record["config"] if name in SECTIONS}

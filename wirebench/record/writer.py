@@ -143,6 +143,12 @@ class RunRecord:
         with self._keeping("tb"):
             self._scalars.add(scalars, times.step, self._first_step)
 
+    def scalars(self, scalars: Mapping[str, Any], step: int | None = None) -> None:
+        """Write further numbers for TensorBoard alone, at `step` or at the last one."""
+        if scalars:
+            with self._keeping("tb"):
+                self._scalars.add(scalars, self._last_step if step is None else step, self._first_step)
+
     def epoch(self, entry: dict[str, Any]) -> None:
         """Append {epoch, seconds, loss, top1, ...} to the history; its scalars stand at the last step."""
         self._history.append(dict(entry))
@@ -218,6 +224,9 @@ class NullRecord:
         wire_bytes: int,
         extra: Mapping[str, Any],
     ) -> None:
+        """Write nothing."""
+
+    def scalars(self, scalars: Mapping[str, Any], step: int | None = None) -> None:
         """Write nothing."""
 
     def epoch(self, entry: dict[str, Any]) -> None:

@@ -2,18 +2,30 @@
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pynvml
 import torch
 
+INTERVAL_SECONDS = 0.2
+PATIENCE_SECONDS = 5.0
+"""How long to wait for a driver that does not answer, as after a GPU has failed."""
+
 
 class NullSampler:
-    """Stands in where there is no GPU, or no driver to ask."""
+    """Stands in where there is no GPU."""
 
     def start(self) -> None:
         """Nothing to start."""
+
+    def news(self) -> dict[str, float]:
+        """No number."""
+        return {}
+
+    def reading(self) -> dict[str, Any] | None:
+        """No measurement: None."""
+        return None
 
     def stop(self) -> dict[str, Any] | None:
         """No measurement: None."""
@@ -21,88 +33,184 @@ class NullSampler:
 
 
 class GpuSampler:
-    """Samples one CUDA device from a thread of its own, from `start` to `stop`; `handle` is the library's for it.
+    """Samples one CUDA device from a thread of its own, from `start` to `stop`, evaluation and checkpoints included.
 
-    What the driver does not support reads None. Evaluation and checkpoints are included.
+    device   which CUDA device; uuid: its name for the driver, without the prefix GPU- or MIG-
+    handle   NVML's handle of it; None where NVML does not answer: then `refused` says why, and nothing is sampled
+    part     'instance' of a MIG instance, 'gpu' of a GPU that is split into some. Power, energy and, of a whole GPU,
+             memory would be those of other jobs too, so they are None
+
+    What the driver does not support reads None. Only the thread waits for the driver, which may hang.
     """
 
-    def __init__(self, device: torch.device, handle: Any, interval_seconds: float = 0.2) -> None:
-        self._device, self._handle, self._interval_seconds = device, handle, interval_seconds
-        self._samples = 0
-        self._utilisation, self._memory_mb, self._power_watts = _Kept(), _Kept(), _Kept()
-        self._sampled_joules = 0.0
+    def __init__(
+        self, device: torch.device, uuid: str, handle: Any, refused: str | None = None, part: str | None = None
+    ) -> None:
+        self._device, self._uuid, self._handle, self._part = device, uuid, handle, part
+        self._interval_seconds = INTERVAL_SECONDS
+        self._problem, self._hangs = refused, False
+        self._samples = self._incomplete = 0
+        self._answered: set[str] = set()
+        self._fails = False
+        self._kept = {name: _Kept() for name in ("utilisation_percent", "memory_mb", "power_watts")}
+        self._latest: dict[str, float] = {}
+        self._sampled_joules = self._sampling_seconds = 0.0
         self._last: tuple[float, float | None] | None = None
-        self._finished = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="gpu-sampler", daemon=True)
+        self._began = time.perf_counter()
         self._start_joules: float | None = None
+        self._counted_joules: float | None = None
+        self._sampled, self._wake, self._finished = threading.Condition(), threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="gpu-sampler", daemon=True)
 
     def start(self) -> None:
         """Begin to sample."""
-        self._start_joules = self._counter_joules()
-        self._thread.start()
+        self._began = time.perf_counter()
+        if self._handle is not None:
+            self._start_joules = self._counter_joules()
+            self._thread.start()
 
-    def stop(self) -> dict[str, Any] | None:
-        """End sampling and return the measurement.
+    def news(self) -> dict[str, float]:
+        """The latest sample, by name, where it is newer than the last answer; {} otherwise. Asks the driver nothing."""
+        latest, self._latest = self._latest, {}
+        return latest
+
+    def reading(self) -> dict[str, Any]:
+        """The measurement from `start` until now.
 
         memory_mb is the whole device's, allocated_mb what this process's tensors took at most (10**6 bytes each).
         energy_source says whether energy_joules is the device's own counter or the integral of the sampled power.
+        problem says what the driver failed to answer, None where it answered. sampling_seconds is the time that all
+        samples took.
         """
+        if self._thread.is_alive() and not self._hangs:
+            wanted = self._samples + 1
+            self._wake.set()
+            with self._sampled:
+                self._hangs = not self._sampled.wait_for(lambda: self._samples >= wanted, PATIENCE_SECONDS)
+        return self._measurement()
+
+    def stop(self) -> dict[str, Any]:
+        """End sampling and return the last reading."""
         self._finished.set()
-        self._thread.join()
-        self._sample()
-        joules, source = self._energy()
-        return {
-            "name": torch.cuda.get_device_name(self._device),
-            "samples": self._samples,
-            "utilisation_percent": {"mean": self._utilisation.mean, "max": self._utilisation.most},
-            "memory_mb": {"max": self._memory_mb.most},
-            "allocated_mb": {"max": torch.cuda.max_memory_allocated(self._device) / 1e6},
-            "power_watts": {"mean": self._power_watts.mean},
-            "energy_joules": joules,
-            "energy_source": source,
-        }
+        self._wake.set()
+        if self._thread.is_alive() and not self._hangs:
+            self._thread.join(PATIENCE_SECONDS)
+            self._hangs = self._thread.is_alive()
+        return self._measurement()
+
+    def _measurement(self) -> dict[str, Any]:
+        if self._hangs:
+            self._problem = self._problem or "NVML does not answer"
+        with self._sampled:
+            joules, source = self._energy()
+            busy, memory, power = self._kept.values()
+            told = f"{self._problem} ({self._incomplete} of {self._samples} samples are incomplete)"
+            return {
+                "uuid": self._uuid,
+                "name": torch.cuda.get_device_name(self._device),
+                "mig": self._part is not None,
+                "samples": self._samples,
+                "seconds": time.perf_counter() - self._began,
+                "utilisation_percent": {"mean": busy.mean, "max": busy.most},
+                "memory_mb": {"max": memory.most},
+                "allocated_mb": {"max": torch.cuda.max_memory_allocated(self._device) / 1e6},
+                "power_watts": {"mean": power.mean, "max": power.most},
+                "energy_joules": joules,
+                "energy_source": source,
+                "problem": told if self._problem and self._samples else self._problem,
+                "sampling_seconds": self._sampling_seconds,
+                "interval_seconds": self._interval_seconds,
+            }
 
     def _run(self) -> None:
-        while not self._finished.is_set():
+        over = False
+        while not over:
+            over = self._finished.is_set()  # one more sample is taken after it was set
             self._sample()
-            self._finished.wait(self._interval_seconds)
+            if not over:
+                self._wake.wait(self._interval_seconds)
+                self._wake.clear()
 
     def _sample(self) -> None:
-        utilisation = _ask(lambda: pynvml.nvmlDeviceGetUtilizationRates(self._handle).gpu)
-        memory_mb = _ask(lambda: pynvml.nvmlDeviceGetMemoryInfo(self._handle).used / 1e6)
-        power_watts = _ask(lambda: pynvml.nvmlDeviceGetPowerUsage(self._handle) / 1e3)
-        self._samples += 1
-        for kept, value in (
-            (self._utilisation, utilisation), (self._memory_mb, memory_mb), (self._power_watts, power_watts),
-        ):  # fmt: skip
-            kept.add(value)
-        before, self._last = self._last, (time.perf_counter(), power_watts)
-        if before is not None and before[1] is not None and power_watts is not None:
-            self._sampled_joules += (self._last[0] - before[0]) * (before[1] + power_watts) / 2
+        began, self._fails = time.perf_counter(), False
+        values = {name: self._ask(name, question) for name, question in self._questions().items()}
+        counted = self._counter_joules()
+        now = time.perf_counter()
+        with self._sampled:
+            self._samples += 1
+            self._incomplete += self._fails
+            self._counted_joules = self._since_start(counted)
+            for name, value in values.items():
+                self._kept[name].add(value)
+            watts = values.get("power_watts")
+            before, self._last = self._last, (now, watts)
+            if before is not None and before[1] is not None and watts is not None:
+                self._sampled_joules += (now - before[0]) * (before[1] + watts) / 2
+            told: Mapping[str, float | None] = {**values, "energy_joules": self._counted_joules}
+            self._latest = {name: value for name, value in told.items() if value is not None}
+            self._sampling_seconds += now - began
+            self._sampled.notify_all()
+
+    def _questions(self) -> dict[str, Callable[[], float]]:
+        """What a sample asks of the driver."""
+        handle = self._handle
+        asked: dict[str, Callable[[], float]] = {
+            "utilisation_percent": lambda: float(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+        }
+        if self._part != "gpu":
+            asked["memory_mb"] = lambda: pynvml.nvmlDeviceGetMemoryInfo(handle).used / 1e6
+        if self._part is None:
+            asked["power_watts"] = lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1e3
+        return asked
 
     def _counter_joules(self) -> float | None:
-        return _ask(lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3)
+        if self._part is not None:
+            return None
+        return self._ask("energy_joules", lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) / 1e3)
+
+    def _since_start(self, joules: float | None) -> float | None:
+        """Of the counter's reading; None where it, or that of the start, is not known, or where it has been reset."""
+        if joules is None or self._start_joules is None or joules < self._start_joules:
+            return None
+        return joules - self._start_joules
 
     def _energy(self) -> tuple[float | None, str | None]:
-        end_joules = self._counter_joules()
-        if self._start_joules is not None and end_joules is not None:
-            return end_joules - self._start_joules, "counter"
-        if self._power_watts.count < self._samples:
+        if self._hangs or not self._samples:
+            return None, None
+        if self._counted_joules is not None:
+            return self._counted_joules, "counter"
+        if self._kept["power_watts"].count < self._samples:
             return None, None
         return self._sampled_joules, "power"
 
+    def _ask(self, name: str, question: Callable[[], float]) -> float | None:
+        """The driver's answer; None where it has none. A failure of what it has answered before is noted."""
+        try:
+            answer = question()
+        except (pynvml.NVMLError, TypeError) as error:  # a number that is None is not supported either
+            if name in self._answered:
+                self._fails, self._problem = True, self._problem or f"NVML failed: {error}"
+            return None
+        self._answered.add(name)
+        return answer
+
 
 def sampler(device: torch.device) -> GpuSampler | NullSampler:
-    """The sampler of `device`; the null one for a CPU and where the driver's library does not answer or know it."""
+    """The sampler of `device`; the null one for a CPU."""
     if device.type != "cuda":
         return NullSampler()
-    try:
-        pynvml.nvmlInit()
-        # The UUID names the same GPU whatever CUDA_VISIBLE_DEVICES hides or reorders.
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    except pynvml.NVMLError:
-        return NullSampler()
-    return GpuSampler(device, handle)
+    uuid = str(torch.cuda.get_device_properties(device).uuid)
+    handle, refused = None, ""
+    # The UUID names the same GPU whatever CUDA_VISIBLE_DEVICES hides or reorders.
+    for prefix in ("GPU", "MIG"):
+        try:
+            pynvml.nvmlInit()
+            handle = pynvml.nvmlDeviceGetHandleByUUID(f"{prefix}-{uuid}")
+        except pynvml.NVMLError as error:
+            refused = refused or f"NVML does not answer: {error}"
+            continue
+        return GpuSampler(device, uuid, handle, part="instance" if prefix == "MIG" else _split(handle))
+    return GpuSampler(device, uuid, None, refused)
 
 
 def driver_version() -> str | None:
@@ -114,11 +222,11 @@ def driver_version() -> str | None:
         return None
 
 
-def _ask(question: Callable[[], float]) -> float | None:
-    """The driver's answer; None where this device does not support the question."""
+def _split(handle: Any) -> str | None:
+    """'gpu' for a GPU that is split into MIG instances, None for another one."""
     try:
-        return question()
-    except pynvml.NVMLError:
+        return "gpu" if pynvml.nvmlDeviceGetMigMode(handle)[0] else None
+    except pynvml.NVMLError:  # GPUs without MIG
         return None
 
 

@@ -33,6 +33,8 @@ def end_epoch(run: Trainer, epoch: int) -> None:
     steps = run.workers[0].shard.worker_steps(epoch, run.step - epoch * run.steps_per_epoch)
     total = run.engine.sum_over_ranks([worker.epoch_loss for worker in run.workers]).item()
     seconds = time.perf_counter() - run.epoch_began
+    with reporting_loss():
+        run.record.scalars(run.gpu.so_far(run.samples))
     run.state.open_epoch = {"epoch": epoch, "seconds": seconds, "loss": total / steps}
 
 

@@ -19,7 +19,7 @@ from wirebench.profiling.calibration import Calibration
 from wirebench.record.writer import NullRecord, RunRecord
 from wirebench.telemetry import rank_facts
 from wirebench.telemetry.clock import Clock
-from wirebench.telemetry.gpu import GpuSampler, NullSampler
+from wirebench.telemetry.gpu_watch import GpuWatch
 from wirebench.telemetry.machines import LoadMeter
 from wirebench.telemetry.rank_facts import CoreWatch, InterfaceWatch
 from wirebench.telemetry.step_stats import summary
@@ -66,7 +66,7 @@ class Trainer:
     step_log: StepLog
     checkpoints: Checkpoints
     stopper: Stopper
-    gpu: GpuSampler | NullSampler
+    gpu: GpuWatch
     total_steps: int
     state: TrainState
     commits: Commits | None = None
@@ -89,6 +89,11 @@ class Trainer:
     def steps_per_epoch(self) -> int:
         """Steps in which the world sees the training split once."""
         return self.state.steps_per_epoch
+
+    @property
+    def samples(self) -> int:
+        """That all ranks have trained on in this part of the run."""
+        return (self.step - self.first_step) * self.config.data.batch_size * self.engine.size
 
     @property
     def epochs(self) -> float:
@@ -169,6 +174,7 @@ class Trainer:
         run_summary.draw_requests(self.timeline, self.engine.ranks, logs, self.config.output.trace_all_ranks)
         wire_bytes = self.traffic.step(logs, counted)
         self.step_log.step(self.step, epoch, rate, wire_bytes, self._extra)
+        self.record.scalars(self.gpu.news(), self.step)
         if self.calibration is not None and self.calibration.end_step(self.step):
             self._conclude(self.calibration)
         self.state.step += 1
@@ -232,6 +238,8 @@ class Trainer:
         if self.engine.is_first:
             with keeping(self.directory / "trace.json"):
                 self.timeline.save(self.directory / "trace.json")
+        top1 = final.get("top1") if self.first_step == 0 else None
+        gpu = self.gpu.stop(self.samples, top1, alone=status == "diverged")
         loads = ranks = None
         if status != "diverged":
             run_summary.gather(self.engine, self.traffic)
@@ -255,7 +263,7 @@ class Trainer:
             steps_done=self.step,
             resumed_at=self.first_step or None,
             seconds_total=self.state.seconds,
-            gpu=self.gpu.stop(),
+            gpu=gpu,
             load=loads,
             ranks=ranks,
             health=self.health.summary(),
