@@ -1,6 +1,7 @@
 """The table of the recorded results, as Markdown, and what it says of a record's machine."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ COLUMNS = {
     "top1": "top1",
 }
 """Labels of compare.rows, and the heads of their columns."""
+GPU_COLUMNS = {"GPU": "GPU", "joules/sample": "joules/sample", "joules/point of top1": "joules/point of top1"}
+"""Those of records with a GPU; a table without one lacks them."""
 
 
 def table(results: Path, base: Path) -> str:
@@ -40,8 +43,10 @@ def table(results: Path, base: Path) -> str:
     )
     if not paths:
         return EMPTY
-    heads = ["run", "machine", *COLUMNS.values()]
-    lines = [heads, ["---"] * len(heads), *(_row(path, base) for path in paths)]
+    records = {path: schema.read(path) for path in paths}
+    columns = COLUMNS | (GPU_COLUMNS if any(record["gpu"] for record in records.values()) else {})
+    heads = ["run", "machine", *columns.values()]
+    lines = [heads, ["---"] * len(heads), *(_row(path, record, base, columns) for path, record in records.items())]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -58,8 +63,7 @@ def machine(record: compare.Record) -> str:
     return device if len(hosts) < 2 else f"{len(hosts)} hosts, each {device}"
 
 
-def _row(path: Path, base: Path) -> list[str]:
-    record = schema.read(path)
+def _row(path: Path, record: compare.Record, base: Path, columns: Mapping[str, str]) -> list[str]:
     # What a config expects is for who runs it; here stands what was measured.
     rows = compare.rows({**record, "config": {**record["config"], "expected": {}}})
     status = "" if record["status"] == "finished" else f" ({record['status']})"
@@ -68,7 +72,7 @@ def _row(path: Path, base: Path) -> list[str]:
     rows[IMAGES] = rows.get(IMAGES) or f"{rows[SAMPLES]} (samples)"
     if rows.get(BITS):
         rows["top1"] = f"{rows[BITS]} {BITS}"
-    return [name, _cell(machine(record)), *(_cell(rows[label]) for label in COLUMNS)]
+    return [name, _cell(machine(record)), *(_cell(rows.get(label, compare.MISSING)) for label in columns)]
 
 
 def _cell(text: str) -> str:

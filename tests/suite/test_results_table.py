@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from suite.inspect.results_table import BEGIN, EMPTY, END, ROOT, machine, table
+from tests.record.gpus import all_ranks
 from tests.suite.test_show import RECORD
 from tests.suite.verbs import verb
 
@@ -69,6 +70,18 @@ def test_links_lead_from_the_folder_of_the_file_that_has_the_table(home: Path) -
 def test_a_run_that_did_not_finish_says_so_and_no_text_breaks_the_table(home: Path) -> None:
     row = table(home / "results", home).splitlines()[2]
     assert row.startswith("| [a\\|deep](results/a/deep/er/record.json) (diverged) |")
+
+
+def test_a_table_has_columns_for_gpus_where_a_record_has_one(home: Path) -> None:
+    assert "GPU" not in table(home / "results", home)
+    put(home / "results" / "c", record("on two", gpu=all_ranks()))
+    head, _, *rows = table(home / "results", home).splitlines()
+    assert head.endswith("| top1 | GPU | joules/sample | joules/point of top1 |")
+    assert [row.rsplit(" | ", 3)[1:] for row in rows] == [
+        ["-", "-", "- |"],
+        ["-", "-", "- |"],
+        ["2 x NVIDIA H200: 800 W, 56 % busy, 16.99 GB", "1.5", "240 |"],
+    ]
 
 
 def test_null_is_a_dash(tmp_path: Path) -> None:
