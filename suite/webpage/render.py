@@ -16,7 +16,7 @@ from suite.figures.style import Figure as Chart
 from suite.studies.committed import EXCEPTIONS, excuses
 from suite.studies.page import TABLE, Page
 from suite.studies.runner import RESULTS
-from suite.webpage import charts, overview, prose
+from suite.webpage import charts, energy, overview, prose
 from suite.webpage.content import MACHINE_HEAD, Judged, Section, counted, flagged, machines
 from suite.webpage.findings import sentences
 from wirebench.errors import UserError
@@ -61,6 +61,7 @@ def html(sections: Sequence[Section], beside: Path) -> str:
         states=counted(sections),
         found=sentences(sections, lambda folder: _table(folder, sections, beside)),
         machines=(MACHINE_HEAD, machines(sections)),
+        energy=(energy.HEAD, energy.lines(RESULTS, beside)),
         excused=excuses(RESULTS / EXCEPTIONS),
         flagged=[(*_link(path, beside), said) for path, said in flagged(sections)],
         command=command,

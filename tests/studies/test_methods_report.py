@@ -7,8 +7,9 @@ import pytest
 from suite.studies.methods.report import figure
 from suite.studies.rows import load
 from tests import charts
+from tests.record.gpus import RANK_0, all_ranks
 from tests.studies import verb
-from tests.studies.records import unlinked
+from tests.studies.records import doctor, unlinked
 from tests.studies.test_methods_run import put, record
 
 pytestmark = pytest.mark.sampled(4)
@@ -60,6 +61,20 @@ def test_steps_are_compared_with_the_fastest_dense_row_and_with_ddp(tmp_path: Pa
         "dense": ["1.25", "1.56"],
     }
     assert "the fastest dense row (`dense, one message`)" in text
+
+
+def test_runs_on_gpus_have_their_energy(tmp_path: Path) -> None:
+    for turn, joules in enumerate((1.0, 2.0)):
+        put(tmp_path, "dense", turn, record("none", 0.5) | {"gpu": all_ranks(joules_per_sample=joules)})
+    put(tmp_path, "gs_sgd", 0, record("gs_sgd", 0.6) | {"gpu": RANK_0})
+    put(tmp_path, "gtopk", 0, record("gtopk", 0.7))
+    text, rows = report(tmp_path)
+    assert "| state | joules per sample | joules per point of top-1 |" in text
+    assert [row[-2:] for row in rows][::2] == [["1.5", "240"], ["-", "-"]]
+    assert rows[1][-2].endswith(" (rank 0 only)") and rows[1][-1] == "-"
+    for name in ("dense-0", "dense-1", "gs_sgd-0"):
+        doctor(tmp_path / name / "record.json", lambda found: found.update(gpu=None))
+    assert "joules" not in report(tmp_path)[0]
 
 
 def test_a_dense_row_that_diverged_is_no_measure(tmp_path: Path) -> None:

@@ -18,7 +18,9 @@ from suite.webpage import charts, overview, prose, readme, render
 from suite.webpage.content import Judged, Section, counted
 from suite.webpage.findings import sentences
 from tests.charts import note
+from tests.record.gpus import RANK_0, all_ranks
 from tests.studies.test_methods_run import put, record
+from tests.suite.test_show import RECORD
 
 SOURCE = {"authors": "A. Author", "title": "On <b>wires</b>", "published": "2026"}
 
@@ -180,6 +182,21 @@ def test_it_is_one_file_and_the_same_to_the_byte(tmp_path: Path) -> None:
     assert found.loaded == [] and len(set(found.ids)) == len(found.ids)
     anchors = {link[1:] for link in found.links if link.startswith("#")}
     assert anchors <= set(found.ids)
+
+
+def test_runs_on_gpus_are_listed_with_their_energy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(render, "RESULTS", tmp_path / "results")
+    for name, gpu in {"h200/dense": all_ranks(), "h200/cpu": None, "runs/mine": RANK_0}.items():
+        folder = tmp_path / "results" / name
+        folder.mkdir(parents=True)
+        (folder / "record.json").write_text(json.dumps({**RECORD, "gpu": gpu}))
+    html = render.html([], tmp_path)
+    rows = re.search(r'<section id="energy">.*?<tbody>(.*?)</tbody>', html, re.DOTALL)
+    assert rows is not None and rows[1].count("<tr>") == 1
+    assert '<a href="results/h200/dense/record.json">h200/dense</a>' in rows[1]
+    assert "<td>2 x NVIDIA H200: 800 W, 56 % busy, 16.99 GB</td><td>1.5</td><td>240</td><td>0.40 ms, 4.9" in rows[1]
+    (tmp_path / "results/h200/dense/record.json").unlink()
+    assert 'id="energy"' not in render.html([], tmp_path)
 
 
 def test_text_of_a_table_is_no_html(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from suite.studies.convergence.contrasts import contrasts
 from suite.studies.convergence.network import RATES, quietest, seconds_to
 from suite.studies.convergence.rows import DENSE, Method, first_reaching, shared, target, wire_bytes
 from suite.studies.convergence.verdicts import findings
+from suite.studies.energy import with_energy
 from suite.studies.findings import claims_table
 from suite.studies.notes import NotedRun
 from suite.studies.significance import LEAST_RUNS, LEVEL, Comparison, compare, corrected
@@ -33,7 +34,7 @@ def document(task: str, methods: Sequence[Method], others: Mapping[str, Sequence
         [compare(each.judged, dense.judged, MARGIN) if dense and dense is not each else None for each in methods]
     )
     rows = [_cells(method, dense, goal, compared) for method, compared in zip(methods, against, strict=True)]
-    lines += table(_head(aim), rows)
+    lines += table(*with_energy(_head(aim), rows, methods))
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += [*_reading(methods), *_claims(methods), *contrasts(methods, MARGIN), *_ranks(methods, others)]
     lines += _networks(methods, goal, aim)

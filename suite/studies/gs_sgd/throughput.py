@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from suite.studies import trust
 from suite.studies.convergence.network import exchange_seconds
+from suite.studies.energy import with_energy
 from suite.studies.gs_sgd.claims import BASES, METHODS, PUBLISHED, most_sent, of_method
 from suite.studies.rows import Row, size, times_faster
 from wirebench.topology.rates import parse_rate
@@ -29,7 +30,8 @@ def section(model: str, rows: Sequence[Row]) -> list[str]:
     head = (*HEAD, *(f"over {base.label}" for base in bases))
     known = PUBLISHED.tables["images_per_second"][model]
     cells = [[*_cells(row, known), *(_over(row, base) for base in bases)] for row in those]
-    return [f"## {model}", "", *table(head, cells), *trust.note({row.label: row.runs for row in those}, "turns")]
+    lines = table(*with_energy(head, cells, those))
+    return [f"## {model}", "", *lines, *trust.note({row.label: row.runs for row in those}, "turns")]
 
 
 def _cells(row: Row, papers: dict[str, float]) -> list[str]:

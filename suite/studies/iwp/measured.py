@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from suite.studies import notes, trust
+from suite.studies.energy import with_energy
 from suite.studies.iwp.variants import unlabelled
 from suite.studies.notes import NotedRun
+from suite.studies.rows import Row
 from wirebench.utils.markdown import table
 
 NEEDS = {"label": str, "launch": str}
@@ -141,7 +143,7 @@ def document(part: str, rows: Sequence[Counted]) -> str:
             f"{config['data']['batch_size']} images, {rows[0].steps} steps, on {rows[0].run.machine}; made by "
             f"`wirebench study iwp run`, {notes.commits(row.run for row in rows)}.",
             "",
-            *table(HEAD, [row.cells() for row in rows]),
+            *table(*with_energy(HEAD, [row.cells() for row in rows], [Row("", (row.run,)) for row in rows])),
             LEGEND,
             "",
             "![compression ratios](ratios.png)",

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from suite.studies import trust
+from suite.studies.energy import with_energy
 from suite.studies.rows import DDP, DENSE, Row, fastest, size
 from wirebench.utils.markdown import table
 
@@ -35,7 +36,7 @@ def document(rows: Sequence[Row]) -> str:
         *_slowed(first.has("config", "network", "dilation") or 1),
         f"Commits: {commits}. Made by `wirebench study methods run`, which runs `{note['launch']}` and the like.",
         "",
-        *table(HEAD, [_cells(row, baselines) for row in rows]),
+        *table(*with_energy(HEAD, [_cells(row, baselines) for row in rows], rows)),
         *trust.note({row.label: row.runs for row in rows}, "turns"),
         *_wire_check(rows),
         *_noise(rows),

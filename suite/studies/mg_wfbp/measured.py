@@ -8,6 +8,7 @@ from suite.figures.bars import Bar, Look, stacked
 from suite.figures.provenance import counted, provenance
 from suite.figures.style import Figure, around, finished
 from suite.studies import trust
+from suite.studies.energy import with_energy
 from suite.studies.findings import Finding
 from suite.studies.mg_wfbp.paper import GOOGLENET, PAPERS_LINKS, PUBLISHED
 from suite.studies.notes import NotedRun
@@ -82,7 +83,7 @@ def document(rows: Sequence[Row]) -> str:
         f"Commits: {', '.join(git)}. Made by `wirebench study mg_wfbp run`, which runs `{first.note['launch']}` and "
         "the like.",
         "",
-        *table(HEAD, [_cells(row) for row in rows]),
+        *table(*with_energy(HEAD, [_cells(row) for row in rows], rows)),
         *trust.note({row.label: row.runs for row in rows}, "turns"),
         *table(PAIRS_HEAD, _pairs(rows)),
         *_all_gathers(rows),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from suite.studies import trust
 from suite.studies.convergence.rows import Method, shared
+from suite.studies.energy import with_energy
 from suite.studies.findings import Finding, claims_table
 from suite.studies.significance import LEVEL, Comparison, corrected
 from suite.studies.today.composed import laid_over
@@ -38,7 +39,8 @@ def document(
     family = corrected([_compared(method, dense) for method in whole])
     compared = {method.label: each for method, each in zip(whole, family, strict=True)}
     lines = [f"# The methods of today: {task}", "", *_setting(task, methods)]
-    lines += table(HEAD, [_cells(method, dense, compared.get(method.label)) for method in methods])
+    cells = [_cells(method, dense, compared.get(method.label)) for method in methods]
+    lines += table(*with_energy(HEAD, cells, methods))
     lines += [multiplicity(compared.values()), "", *doubts]
     lines += trust.note({method.label: method.runs for method in methods}, "seeds")
     lines += [*claims_table(found), INTERVALS, "", *_settings_of(found)] if found else []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from suite.studies import notes, trust
 from suite.studies.claim import Claim
+from suite.studies.energy import with_energy
 from suite.studies.estimate import mean, ratio_of_turns
 from suite.studies.findings import Finding, claims_table, with_unrun
 from suite.studies.mg_wfbp.measured import together
@@ -107,7 +108,7 @@ def document(rows: Mapping[str, Row], found: Sequence[Finding]) -> str:
         "waiting is what of an exchange nothing hides. Commits: "
         f"{', '.join(commits)}. Made by `wirebench study today run`, which runs `{run.note['launch']}` and the like.",
         "",
-        *table(HEAD, [_cells(row) for row in known]),
+        *table(*with_energy(HEAD, [_cells(row) for row in known], known)),
         *trust.note({row.label: row.runs for row in known}, "turns"),
         *claims_table(found),
         *(_limit(rows[DENSE]) if DENSE in rows else []),
