@@ -107,6 +107,13 @@ def test_memory_that_is_no_number_is_null(library):
     assert measure()["memory_mb"] == {"max": None}
 
 
+def test_a_binding_without_a_function_costs_that_number(library, monkeypatch):
+    monkeypatch.delattr(fake_nvml.FakeLibrary, "nvmlDeviceGetTotalEnergyConsumption")
+    library()
+    result = measure()
+    assert result["energy_source"] == "power" and result["problem"] is None
+
+
 def test_a_failure_in_mid_run_is_told_and_costs_what_it_concerns(library):
     fake = library()
     sampler = started()

@@ -187,7 +187,8 @@ class GpuSampler:
         """The driver's answer; None where it has none. A failure of what it has answered before is noted."""
         try:
             answer = question()
-        except (pynvml.NVMLError, TypeError) as error:  # a number that is None is not supported either
+        except (pynvml.NVMLError, TypeError, ValueError, AttributeError, OSError) as error:
+            # The others are what a binding raises that lacks a function, or that has no number to give.
             if name in self._answered:
                 self._fails, self._problem = True, self._problem or f"NVML failed: {error}"
             return None
