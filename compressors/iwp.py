@@ -19,11 +19,13 @@ from compressors.sparse.importance import LOWS, Chooser, Luck, Moments, Piece, a
 from compressors.sparse.importance_thresholds import MOST, Mode, Thresholds, due, note, typical_ratio
 from compressors.sparse.mask_code import MaskCode, Masks, Vote, places, runs
 from compressors.sparse.places import write_average
+from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.contract import Exchange, Keeps, Method
 from wirebench.gradient.flat import Bucket
 from wirebench.gradient.phases import phase
 from wirebench.gradient.requests import Gather, Sum
+from wirebench.utils.names import suggest
 from wirebench.utils.rng import generator
 
 EXPECTED_SHARE = 1 / 64  # of coordinates that are sent: the paper's fixed threshold; for estimates of bytes only
@@ -128,6 +130,8 @@ class Iwp(Method):
         once more for their size, and the gradient is cleared. Of a rank that chooses for none: one reading and the
         clearing.
         """
+        if world.measuring and self.histograms:  # on every rank: the others would wait for one that stops
+            _refuse_unknown(self.histograms, [layer.name for layer in bucket.model or bucket.layers])
         grad, layers = bucket.grad, bucket.layers
         with phase("update"):
             residual = self.feedback.accumulate(bucket, world)
@@ -198,7 +202,7 @@ class Iwp(Method):
                 number: chooser.moments(residual[start:stop], weights[number], least[number])
                 for number, (start, stop) in bounds.items()
             }
-        if world.measuring:
+        if world.measuring and self.histograms:
             for number, (start, stop) in bounds.items():
                 if bucket.layers[number].name in self.histograms:
                     shares = chooser.shares(residual[start:stop], weights[number], least[number])
@@ -277,6 +281,13 @@ class Iwp(Method):
 def drawn(world: ExchangeContext, place: int, count: int) -> list[int]:
     """`count` different ranks, drawn alike on all ranks; new ones in every step and for every place."""
     return torch.randperm(world.size, generator=world.shared_rng("iwp", place))[:count].tolist()
+
+
+def _refuse_unknown(names: frozenset[str], known: Sequence[str]) -> None:
+    """UserError for a layer of `histograms` that is none of those that are compressed."""
+    unknown = sorted(names - set(known))
+    if unknown:
+        raise UserError(f"compressor.histograms: no layer {unknown[0]!r} is compressed; {suggest(unknown[0], known)}")
 
 
 def _model_layers(bucket: Bucket) -> int:

@@ -50,16 +50,19 @@ PARTS = {
 PAPERS = "configs/papers/imagenet_{}.toml"
 BASES = {model: f"configs/imagenet_{model}_dense.toml" for model in ("alexnet", "resnet50")}
 _FIXED = {f"{FIXED} {each:g}": (f"compressor.threshold={each:g}",) for each in (0.05, 0.1)}
+_WAITING = ("compressor.waiting=true",)
+_HISTOGRAMS = ('compressor.histograms=["layer1.0.conv1.weight", "layer1.0.downsample.0.weight"]',)
+_ONE = "scheduler.name=sync_easgd"
 ON_CLUSTER = {
     "table": Trained(
         {
             "alexnet baseline": (BASES["alexnet"], ()),
             "alexnet terngrad": (PAPERS.format("alexnet_terngrad"), ()),
-            "alexnet fixed 0.05": (PAPERS.format("alexnet_iwp"), ()),
-            "alexnet layer-wise": (PAPERS.format("alexnet_iwp_layerwise"), ()),
+            "alexnet fixed 0.05": (PAPERS.format("alexnet_iwp"), _WAITING),
+            "alexnet layer-wise": (PAPERS.format("alexnet_iwp_layerwise"), _WAITING),
             "resnet50 baseline": (BASES["resnet50"], ()),
-            "resnet50 fixed 0.05": (PAPERS.format("resnet50_iwp"), ()),
-            "resnet50 layer-wise": (PAPERS.format("resnet50_iwp_layerwise"), ()),
+            "resnet50 fixed 0.05": (PAPERS.format("resnet50_iwp"), (*_WAITING, *_HISTOGRAMS)),
+            "resnet50 layer-wise": (PAPERS.format("resnet50_iwp_layerwise"), (*_WAITING, *_HISTOGRAMS)),
         },
         ("output.health_every=500",), repeats=3, seeds=True, needs="images", keeps=("steps.jsonl",),
     ),
@@ -67,6 +70,8 @@ ON_CLUSTER = {
         {
             "resnet50 dense": (BASES["resnet50"], ()),
             **{f"resnet50 {label}": (PAPERS.format("resnet50_iwp"), words) for label, words in _FIXED.items()},
+            # What they send is a matter of their density alone, whether they train or not.
+            **{f"{model} dgc 0.1%": (base, (*VARIANTS["dgc 0.1%"], _ONE)) for model, base in BASES.items()},
         },
         FEW, needs="images", keeps=("steps.jsonl",),
     ),

@@ -10,6 +10,7 @@ from compressors.sparse import importance as importance_module
 from compressors.sparse.importance import Chooser, Luck, Piece
 from compressors.sparse.mask_code import places
 from tests.helpers import LocalEngine, Log, answer_all, cut, lay_out
+from wirebench.errors import UserError
 from wirebench.gradient.context import ExchangeContext
 from wirebench.gradient.flat import Bucket, Layer
 from wirebench.gradient.metrics import values
@@ -388,14 +389,14 @@ def test_importance_is_measured_of_every_layer_and_left_out_where_it_is_infinite
 def test_the_distribution_of_importance_is_measured_of_layers_that_are_named(block, monkeypatch):
     monkeypatch.setitem(importance_module._BLOCK, "cpu", block)
     numel, size = 640, 3
-    ranks = [Iwp(threshold=10.0, momentum=0.0, voters=1, histograms=["weight", "other"]) for _ in range(size)]
+    ranks = [Iwp(threshold=10.0, momentum=0.0, voters=1, histograms=["weight"]) for _ in range(size)]
     grads, param = [10 ** (2 * draws(rank, numel)) for rank in range(size)], draws(9, numel)
     grads[0][0] = grads[1][0] = grads[2][0] = 0.0
     exchange(ranks, grads, param, measuring=True)
     assert len({tuple(rank.measures.names) for rank in ranks}) == 1
     found = measured(ranks)
     shares = {name.rpartition("/")[2]: share for name, share in found.items() if name.startswith("importance_share/")}
-    assert not any("other" in name for name in found) and len(shares) == len(importance_module.LOWS)
+    assert len(shares) == len(importance_module.LOWS)
     [voter] = drawn(ExchangeContext(0, size, 0), 0, 1)
     least = 0.01 * param.square().mean().sqrt()
     importance = (grads[voter].abs() / param.abs().clamp(min=least)).double()
@@ -405,6 +406,10 @@ def test_the_distribution_of_importance_is_measured_of_layers_that_are_named(blo
     assert sum(counts) == numel and sum(shares.values()) == pytest.approx(1) and counts[0] >= 1
     exchange(ranks, grads, param, step=1)
     assert not ranks[0].measures.names, "of readings alone"
+    for rank in ranks:
+        rank.histograms = frozenset(["weigth"])
+    with pytest.raises(UserError, match=r"compressor\.histograms: no layer 'weigth' is compressed; did you mean"):
+        exchange(ranks, grads, param, measuring=True)
 
 
 @pytest.mark.parametrize("groups", CUTS)

@@ -111,7 +111,7 @@ def test_what_runs_have_no_data_for_is_named(tmp_path: Path, capsys: pytest.Capt
         "![IWP's accuracy by epochs](imagenet_fig5.png)", "![IWP's training loss by epochs](imagenet_fig6.png)",
     ]  # fmt: skip
     missing = [line for line in text.splitlines() if line.startswith("- Not drawn: ")]
-    assert sum("`wirebench study iwp report --imagenet FOLDER` draws it" in line for line in missing) == 3
+    assert sum("`wirebench study iwp report --cluster FOLDER` draws it" in line for line in missing) == 3
     assert "- Not drawn: Fig. 7 and 8, network I/O over time: no run kept its steps.jsonl." in missing
     assert any("no steps.jsonl has compressor/importance_share" in line for line in missing)
     assert any(f"has compressor/importance_var/{dispersion.LAYER}" in line for line in missing)
