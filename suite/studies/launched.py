@@ -46,6 +46,7 @@ FEW = ("train.max_steps=200", "train.warmup_steps=50", "train.eval_every=0")
 class Trained:
     """Trainings of a paper's experiment.
 
+    about    tables and figures of the paper
     rows     config and overrides, by label
     shared   overrides of all; repeats: runs of each row
     seeds    whether a repeat is another seed, a whole training that resumes; else the rows take turns
@@ -54,6 +55,7 @@ class Trained:
     keeps    files beside record and config that stay
     """
 
+    about: str
     rows: Mapping[str, Composition]
     shared: tuple[str, ...] = ()
     repeats: int = TURNS
@@ -65,8 +67,9 @@ class Trained:
 
 @dataclass(frozen=True)
 class Timed:
-    """All-reduces of a paper's experiment, on each of its layouts."""
+    """All-reduces of a paper's experiment, on each of its layouts; about: its tables and figures."""
 
+    about: str
     collectives: tuple[str, ...]
     sizes: tuple[str, ...]
     layouts: tuple[str, ...]

@@ -8,7 +8,7 @@ from suite.figures.files import shows
 from suite.figures.provenance import provenance
 from suite.studies import judged
 from suite.studies.study import Study
-from suite.webpage import content, overview, readme, render
+from suite.webpage import content, overview, readme, render, reproduce
 from wirebench.record import collective_results, compressor_results
 from wirebench.topology.rates import parse_rate
 from wirebench.utils.markdown import text_of
@@ -38,6 +38,9 @@ def drifts(root: Path, results: Path) -> list[str]:
     # Results elsewhere are a reader's own (make tables QUICK=1), of which README.md says nothing.
     if results == root / "results" and text_of(guide) != readme.text(sections, guide, page):
         found.append(f"{guide}: what it says was found is not what the records say; {again}")
+    rows = root / reproduce.FILE
+    if results == root / "results" and text_of(rows) != reproduce.text(sections, rows):
+        found.append(f"{rows}: is not what claims, configs and records say; {again}")
     return found
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from suite.studies.runner import RESULTS, ROOT
-from suite.webpage import committed, content, render
+from suite.studies.study import Study
+from suite.webpage import committed, content, render, reproduce
 from suite.webpage.content import Section
 
 
@@ -35,7 +36,21 @@ def test_every_claim_of_every_study_has_a_verdict_and_a_way_to_it(sections: list
     assert len(judged) > 50 and all(each.findings for each in judged)
     for each in judged:
         if each.state == "not run here":
-            assert (each.verdict.why and each.claim.command) or each.claim.not_run == "", each.claim.id
+            ways = each.claim.command or each.claim.cluster
+            assert (each.verdict.why and ways) or each.claim.not_run == "", each.claim.id
+
+
+def test_the_papers_rows_lead_to_files_that_are_there() -> None:
+    file = ROOT / reproduce.FILE
+    text = file.read_text(encoding="utf-8")
+    links = set(re.findall(r"\]\(([^)#]+)", text))
+    assert len(links) > 40 and [link for link in links if not (file.parent / link).exists()] == []
+    claims = [
+        claim.text
+        for name in ("flexreduce", "gs_sgd", "iwp", "mg_wfbp")
+        for claim in Study(name).published.claims.values()
+    ]
+    assert all(f"| {text_of_claim} |" in text for text_of_claim in claims)
 
 
 def test_the_page_leads_to_files_that_are_there() -> None:
@@ -66,16 +81,20 @@ def test_a_figure_of_collectives_is_held_against_its_cells(tmp_path: Path) -> No
 @pytest.mark.usefixtures("gathered")
 def test_a_page_or_readme_of_other_records_is_named(tmp_path: Path, sections: list[Section]) -> None:
     (tmp_path / "README.md").write_text((ROOT / "README.md").read_text().replace(" reproduced", " proved", 1))
-    page = tmp_path / "results" / "report.html"
+    page, rows = tmp_path / "results" / "report.html", tmp_path / reproduce.FILE
+    rows.parent.mkdir()
+    rows.write_text(reproduce.text(sections, rows).replace("reproduced", "proved", 1))
     render.write([section for section in sections if section.is_paper], page)
     verdicts = page.parent / "verdicts.png"
     verdicts.write_bytes((RESULTS / "verdicts.png").read_bytes())
     found = committed.drifts(tmp_path, page.parent)
-    assert [line.partition(": ")[0] for line in found] == [str(page), str(tmp_path / "README.md")]
-    verdicts.write_bytes((RESULTS / "gs-sgd/vgg-16.png").read_bytes())
+    assert [line.partition(": ")[0] for line in found] == [str(page), str(tmp_path / "README.md"), str(rows)]
+    verdicts.write_bytes((RESULTS / "gs-sgd/fig5.png").read_bytes())
     assert committed.drifts(tmp_path, page.parent)[1].startswith(f"{verdicts}: is not the figure of its records")
     # README.md is about the committed results alone, not about somebody's own.
     elsewhere = [line.partition(": ")[0] for line in committed.drifts(tmp_path, tmp_path / "other")]
     assert [str(tmp_path / "other" / name) for name in ("report.html", "verdicts.png")] == elsewhere
+    rows.write_text(reproduce.text(sections, rows))
+    assert not any(line.startswith(str(rows)) for line in committed.drifts(tmp_path, page.parent))
     page.unlink()
     assert committed.drifts(tmp_path, page.parent)[0].startswith(f"{page}: is not the page of its records")

@@ -28,6 +28,7 @@ from suite.studies.study import Study, available
 from wirebench.errors import UserError
 from wirebench.utils import markdown
 from wirebench.utils.cli import check_outputs, parser_of, run_tool
+from wirebench.utils.files import write_atomically
 from wirebench.utils.names import suggest
 
 HELP = ("-h", "--help")
@@ -176,12 +177,14 @@ def make_all(arguments: Sequence[str], launch: Launch) -> int:
 
 def report_all(arguments: Sequence[str]) -> int:
     """Write every study's tables and figures, and all of them on one self-contained HTML page."""
+    from suite.figures.files import save
+    from suite.webpage import content, overview, readme, render, reproduce  # what only a page needs takes a second
+
     parser = parser_of("study report", report_all.__doc__)
     parser.add_argument("--html", type=Path, required=True, metavar="FILE", help="the page, e.g. results/report.html")
-    parser.add_argument("--readme", type=Path, metavar="FILE", help="also what was found, between the markers of FILE")
+    about = f"also what was found, between the markers of FILE, and {reproduce.FILE} beside it"
+    parser.add_argument("--readme", type=Path, metavar="FILE", help=about)
     options = parser.parse_args(arguments)
-    from suite.figures.files import save
-    from suite.webpage import content, overview, readme, render  # what only a page needs takes a second to import
 
     check_outputs(html=options.html, readme=options.readme)  # before any table is written
     sections = content.gather()
@@ -195,6 +198,10 @@ def report_all(arguments: Sequence[str]) -> int:
     save(overview.verdicts(sections), options.html.with_name(readme.FIGURE))
     if options.readme:
         markdown.write(options.readme, readme.text(sections, options.readme, options.html))
+        guide = options.readme.resolve().parent / reproduce.FILE
+        if guide.parent.is_dir():
+            write_atomically(guide, reproduce.text(sections, guide))
+            print(guide)
     print(options.html)
     return 0
 

@@ -31,12 +31,15 @@ TRAINED = ("ring", "blueconnect", "flexreduce", "native")
 SIZES, FULL_SIZE = ("60kf", "120kf", "1200kf", "3000kf"), f"{PUBLISHED.tables['sizes']['large'] // 10**6}mf"
 PAPERS = "configs/papers/imagenet_resnet18_flexreduce.toml"
 ON_CLUSTER = {
-    "cells": Timed(TIMED, (*SIZES, FULL_SIZE), LAYOUTS),
+    "cells": Timed("Fig. 4 (a) to (e), NCCL's as `native` with --device cuda", TIMED, (*SIZES, FULL_SIZE), LAYOUTS),
     "end_to_end": Trained(
-        {name: (PAPERS, (f"collective.name={name}",)) for name in TRAINED}, FEW, layouts=LAYOUTS, needs="images"
+        "Fig. 4 (f)",
+        {name: (PAPERS, (f"collective.name={name}",)) for name in TRAINED},
+        FEW,
+        layouts=LAYOUTS,
+        needs="images",
     ),
 }
-"""Fig. 4 (a) to (e), of NCCL's all-reduce as `native` where --device is cuda; Fig. 4 (f)."""
 QUICK = ("2+2", "2+3", "3+3+3", "3+3+4")
 LATENCY_ONLY, TRAINING_ONLY = ("layouts", "sizes", "full", "seconds"), ("turns", "end_to_end_layouts")
 

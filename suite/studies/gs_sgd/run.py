@@ -35,17 +35,18 @@ def _dense(model: str) -> dict[str, Composition]:
 
 ON_CLUSTER = {
     "speed": Trained(
+        "Table II, Fig. 4 and 5, at densities of 1 %, 0.4 % and 0.1 %",
         _of_both(lambda model: {**_dense(model), **on_cluster(model)}
                  | {label: row for share in READINGS for label, row in on_cluster(model, share).items()}),
         (*FEW, "compressor.warmup=[]"), layouts=FOUR, needs="data",
     ),
     "training": Trained(
+        "Fig. 2 and 3",
         _of_both(lambda model: {**_dense(model), **on_cluster(model)}),
         repeats=3, seeds=True, layouts=FOUR, needs="data",
     ),
-    "sweep": Trained(_of_both(sweep), repeats=3, seeds=True, layouts=FOUR, needs="data"),
+    "sweep": Trained("Fig. 6 and 7", _of_both(sweep), repeats=3, seeds=True, layouts=FOUR, needs="data"),
 }  # fmt: skip
-"""Table II and Fig. 4 and 5 in three densities, Fig. 2 and 3, Fig. 6 and 7."""
 
 
 def flags(parser: argparse.ArgumentParser) -> None:

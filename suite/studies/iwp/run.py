@@ -55,6 +55,7 @@ _HISTOGRAMS = ('compressor.histograms=["layer1.0.conv1.weight", "layer1.0.downsa
 _ONE = "scheduler.name=sync_easgd"
 ON_CLUSTER = {
     "table": Trained(
+        "Table I, Fig. 2 to 6",
         {
             "alexnet baseline": (BASES["alexnet"], ()),
             "alexnet terngrad": (PAPERS.format("alexnet_terngrad"), ()),
@@ -67,6 +68,7 @@ ON_CLUSTER = {
         ("output.health_every=500",), repeats=3, seeds=True, needs="images", keeps=("steps.jsonl",),
     ),
     "network": Trained(
+        "Fig. 7 and 8",
         {
             "resnet50 dense": (BASES["resnet50"], ()),
             **{f"resnet50 {label}": (PAPERS.format("resnet50_iwp"), words) for label, words in _FIXED.items()},
@@ -76,7 +78,6 @@ ON_CLUSTER = {
         FEW, needs="images", keeps=("steps.jsonl",),
     ),
 }  # fmt: skip
-"""Table I with Fig. 4 to 6, and Fig. 7 and 8."""
 HOSTS, LINK, TURNS = 4, "10mbit", 5
 """Of the part network, where nothing else is said."""
 ALL = [*NETWORK, *(label for label in VARIANTS if label not in NETWORK)]
