@@ -104,11 +104,22 @@ def test_only_steps_on_the_papers_network_are_beside_its_own(
     assert len(told) == (about is not None) and all(f"{tmp_path.name}: {about}" in each for each in told)
 
 
-def test_another_models_steps_are_not_the_papers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("trace", "nodes", "papers"),
+    [("resnet50_k80", 8, "1.22x"), ("googlenet_k80", 4, "1.00x"), ("googlenet_k80", 3, "-"), ("vgg16_v100", 8, "-")],
+)
+def test_steps_stand_beside_the_papers_and_judge_its_claim_of_8_nodes_and_measured_layers(
+    trace: str, nodes: int, papers: str, tmp_path: Path
+) -> None:
     for name, seconds in (("wfbp", 0.5), ("mg_wfbp", 0.4)):
-        put(tmp_path, name, 0, made(seconds, seconds, 3, "resnet50_k80"))
+        found = made(seconds, seconds, 3, trace)
+        found["config"]["network"] = {"dilation": 10.0}
+        put(tmp_path, name, 0, found | {"world_size": nodes})
     assert report([str(tmp_path)]) == 0
-    assert rows((tmp_path / "table.md").read_text(), "faster") == [["mg_wfbp", "wfbp", "1.25x [too few repeats]", "-"]]
+    assert rows((tmp_path / "table.md").read_text(), "faster") == [
+        ["mg_wfbp", "wfbp", "1.25x [too few repeats]", papers]
+    ]
+    assert findings(tmp_path) == []
 
 
 def test_an_empty_folder_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +149,9 @@ def test_without_a_config_the_papers_settings_run(tmp_path: Path, capsys: pytest
         return 1
 
     assert run(["--out", str(tmp_path), "--turns", "1"], launch) == 1
-    assert Counter(started) == {("8", "1gbit"): 14, ("8", "360mbit"): 4, ("4", "1gbit"): 8, ("8", "500mbit"): 6}
+    assert Counter(started) == {
+        ("8", "1gbit"): 18, ("8", "360mbit"): 4, ("4", "1gbit"): 16, ("2", "1gbit"): 8, ("8", "500mbit"): 6
+    }  # fmt: skip
     assert run(["--hosts", "2"], verb.nothing) == 2
     assert "--hosts: needs --config" in capsys.readouterr().err
 

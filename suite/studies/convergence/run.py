@@ -6,7 +6,8 @@ wirebench study convergence run --data FOLDER --task resnet20 --methods dense --
 wirebench study convergence report                            the tables and the curves, without training
 
 The quick task is a narrow ResNet-8 on images of 16 x 16 pixels, with five seeds of every method; the long one is
-ResNet-20 on whole images, with three seeds of some; digits need no --data and show within minutes that the study works.
+ResNet-20 on whole images, with three seeds of some; vgg16 is for a GPU; digits need no --data and show within minutes
+that the study works.
 A method's seeds run one after the other, so that whatever stops
 the study, its rows are whole but for the last. A run that is there already is not repeated, nor one that diverged, and
 one that was interrupted goes on from its last epoch: start it again as often as you like. Runs of other settings want

@@ -36,6 +36,7 @@ FIRST = (
 )  # fmt: skip
 
 
+VGG16 = (DENSE, "gs_sgd", "gs_sgd literal", "gtopk", "sketched_sgd")
 QUICK = (DENSE, "topk", "gs_sgd", "gs_sgd literal")
 """Of a study of a few minutes."""
 
@@ -81,12 +82,14 @@ class Composition(NamedTuple):
 
 
 USUAL = ("quick", "resnet20")
-"""The tasks whose results are evidence; digits show in a minute, without CIFAR-10, that the study works."""
+"""The tasks whose results are evidence. vgg16 is for a GPU; digits show in a minute, without CIFAR-10, that the study
+works."""
 TASKS = {
     task.name: task
     for task in (
         Task("quick", "configs/tables/convergence_quick.toml", 8, 5, None, 75_290),
         Task("resnet20", "configs/tables/convergence_resnet20.toml", 10, 3, FIRST, 269_722),
+        Task("vgg16", "configs/tables/convergence_vgg16.toml", 20, 3, VGG16, 14_728_266),
         Task("digits", "configs/tables/convergence_digits.toml", 12, 3, QUICK, 75_290, data=False),
     )
 }

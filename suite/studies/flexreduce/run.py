@@ -2,7 +2,7 @@
 
 wirebench study flexreduce run                       all-reduce latency on the paper's nine layouts
 wirebench study flexreduce run --full --layouts 2+3  120 million floats too: minutes per layout
-wirebench study flexreduce run --end-to-end          training of ResNet-18, the collectives taking turns
+wirebench study flexreduce run --end-to-end          training of ResNet-18 on each, the collectives taking turns
 wirebench study flexreduce report                    afterwards: table.md and the figures
 
 The machine should have nothing else to do. A layout that fails is reported and the others go on; exit code 1 then.
@@ -91,7 +91,7 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--full", action="store_true", default=None, help=f"{FULL_SIZE} too: a minute per call at 100mbit")
     add("--seconds", type=float, help="time for a size (25)")
     add("--end-to-end", action="store_true", help=f"train {CONFIG} instead")
-    add("--end-to-end-layouts", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help="where to train (2+3)")
+    add("--end-to-end-layouts", nargs="+", choices=LAYOUTS, metavar="LAYOUT", help="where to train (all)")
     add("--turns", type=int, help=f"trainings of each collective ({TURNS})")
 
 
@@ -103,12 +103,12 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 
 
 def series(quick: bool) -> list[Part]:
-    """All layouts, and training on 2+3; quick: an even and an uneven layout of two and of three machines."""
+    """All layouts, one of them with the large size, and training on all; quick: a few, and training on one."""
     training = ["--end-to-end", "--link", "400mbit"]
     if not quick:
-        return [Part(40, []), Part(20, training)]
+        return [Part(40, []), Part(25, ["--full", "--layouts", "2+3"]), Part(180, training)]
     few = ["--layouts", *QUICK, "--sizes", "120kf", "1200kf", "--seconds", "4"]
-    return [Part(4, few), Part(3, [*training, "--turns", "1"])]
+    return [Part(4, few), Part(3, [*training, "--end-to-end-layouts", "2+3", "--turns", "1"])]
 
 
 def timings(options: argparse.Namespace) -> list[Timing]:
@@ -135,7 +135,7 @@ def trainings(options: argparse.Namespace) -> list[Turn]:
             (f"collective.name={name}",),
             may_diverge=False,
         )
-        for layout in dict.fromkeys(options.end_to_end_layouts or ["2+3"])
+        for layout in dict.fromkeys(options.end_to_end_layouts or LAYOUTS)
         for turn in range(turns)
         for name in TRAINED
     ]

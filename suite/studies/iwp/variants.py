@@ -17,6 +17,13 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     LAYERWISE: (
         IWP, "compressor.mode=layerwise", f"compressor.schedule=[{LITERAL:g}]", "compressor.schedule_epochs=[]",
     ),
+    # The paper names both and specifies neither: a norm of 1 for all ranks together, as DGC divides it; an epoch at its
+    # smallest threshold.
+    f"{FIXED} {LITERAL:g} clip=1": (IWP, f"compressor.threshold={LITERAL:g}", "compressor.clip=1"),
+    f"{FIXED} {LITERAL:g} warm-up": (
+        IWP, "compressor.mode=schedule", f"compressor.schedule=[{THRESHOLDS[-1]:g},{LITERAL:g}]",
+        "compressor.schedule_epochs=[1]",
+    ),
     f"{FIXED} {LITERAL:g} rho=1": (IWP, f"compressor.threshold={LITERAL:g}", "compressor.rho=1"),
     f"{FIXED} {LITERAL:g} rho=0": (IWP, f"compressor.threshold={LITERAL:g}", "compressor.rho=0"),
     TERNGRAD: ("compressor.name=terngrad",),

@@ -10,7 +10,7 @@ from suite.figures.style import Figure, around, finished
 from suite.studies import trust
 from suite.studies.energy import with_energy
 from suite.studies.findings import Finding
-from suite.studies.mg_wfbp.paper import GOOGLENET, PAPERS_LINKS, PUBLISHED
+from suite.studies.mg_wfbp.paper import MODELS, PAPERS_LINKS, PUBLISHED, Model
 from suite.studies.notes import NotedRun
 from suite.studies.page import Page
 from suite.studies.rows import Row, cluster, load, times_faster
@@ -52,7 +52,7 @@ def findings(folder: Path) -> list[Finding]:
     for claim in PUBLISHED.claims.values():
         rival, run = claim.about.get("emulated_over"), rows[0].runs[0]
         figure = None if rival is None else _papers(run, "mg_wfbp", rival)
-        if rival is None or figure is None or not {rival, "mg_wfbp"} <= known.keys():
+        if not _is_the_claims(run) or rival is None or figure is None or not {rival, "mg_wfbp"} <= known.keys():
             continue
         pair = known["mg_wfbp"], known[rival]
         ratio = times_faster(*pair)
@@ -64,6 +64,12 @@ def findings(folder: Path) -> list[Finding]:
             about = f"{folder.name}: {PAPERS_LINKS[_link(run)]}"
             found.append(Finding(claim, ratio.words(), verdict, about, f"{figure:.2f}x", records, rules))
     return found
+
+
+def _is_the_claims(run: NotedRun) -> bool:
+    """Whether it is of as many nodes as the claims, with layer times that were measured."""
+    model = _model(run)
+    return model is not None and model.measured and run.record["world_size"] == model.nodes[-1]
 
 
 def document(rows: Sequence[Row]) -> str:
@@ -175,14 +181,20 @@ def together(some: Sequence[Interval], others: Sequence[Interval]) -> float:
 
 def _papers(run: NotedRun, name: str, other: str) -> float | None:
     """The paper's ratio for as many nodes; None of another model or network, or of schedules that it has not."""
-    nodes, model = run.record["world_size"], GOOGLENET
-    if run.record["config"]["model"].get("trace") != model.trace or nodes not in model.nodes:
+    nodes, model = run.record["world_size"], _model(run)
+    if model is None or nodes not in model.nodes:
         return None
     if _link(run) not in PAPERS_LINKS:
         return None
     if not {name, other} <= model.rates.keys():
         return None
     return model.seconds(nodes, other) / model.seconds(nodes, name)
+
+
+def _model(run: NotedRun) -> Model | None:
+    """The paper's network that it replays."""
+    trace = run.record["config"]["model"].get("trace")
+    return next((model for model in MODELS if model.trace == trace), None)
 
 
 def _link(run: NotedRun) -> float:

@@ -1,6 +1,6 @@
 r"""Train under every schedule on an emulated cluster, taking turns: time per step beside its prediction.
 
-wirebench study mg_wfbp run                                        five settings, into results/schedules
+wirebench study mg_wfbp run                                        ten settings, into results/schedules
 wirebench study mg_wfbp run --config configs/tables/schedules_googlenet.toml --hosts 8 --link 1gbit \
     --schedulers wfbp dear:bucket_cap_mb=2 --out results/schedules/mine
 wirebench study mg_wfbp report results/schedules/*/                afterwards: table.md and the figure of each
@@ -21,7 +21,9 @@ from suite.studies.trust import TURNS
 from wirebench.errors import UserError
 from wirebench.utils.names import suggest
 
-GOOGLENET, ALIKE = (Path(f"configs/tables/schedules_{name}.toml") for name in ("googlenet", "alike"))
+GOOGLENET, RESNET50, ALIKE = (
+    Path(f"configs/tables/schedules_{name}.toml") for name in ("googlenet", "resnet50", "alike")
+)
 MERGED = ("wfbp", "sync_easgd", "mg_wfbp", "optimal")
 MOST = (*MERGED, "fused", "dear", "dear:bucket_cap_mb=4", "native")
 
@@ -42,6 +44,9 @@ SETTINGS = {
     # attained, adding on the CPU included (the authors' own fit, 3.6 Gbit/s).
     "googlenet_8x10gbit": Setting(GOOGLENET, 8, "1gbit", MOST, ()),
     "googlenet_8x3.6gbit": Setting(GOOGLENET, 8, "360mbit", MERGED, ()),
+    # Fig. 6 and 7 have 2 and 4 nodes, and ResNet-50, too.
+    **{f"googlenet_{nodes}x10gbit": Setting(GOOGLENET, nodes, "1gbit", MERGED, ()) for nodes in (2, 4)},
+    **{f"resnet50_{nodes}x10gbit": Setting(RESNET50, nodes, "1gbit", MERGED, ()) for nodes in (2, 4, 8)},
     # A slower network at full speed.
     "googlenet_4x1gbit": Setting(GOOGLENET, 4, "1gbit", MOST, ("network.dilation=1",)),
     # Layers made up.
@@ -102,9 +107,9 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
 
 
 def series(quick: bool) -> list[Part]:
-    """Five settings; quick: one turn of the paper's three schedules in the paper's own."""
+    """Ten settings; quick: one turn of the paper's three schedules in the paper's own."""
     if not quick:
-        return [Part(140, [])]
+        return [Part(340, [])]
     name = next(iter(SETTINGS))
     own = SETTINGS[name]
     place = ["--hosts", str(own.hosts), "--link", own.link, "--out", str(RESULTS / "schedules" / name)]
@@ -112,7 +117,7 @@ def series(quick: bool) -> list[Part]:
 
 
 def settings(options: argparse.Namespace) -> dict[Path, Setting]:
-    """By the folder of the results: the one that is asked for, or the five; UserError for a flag that needs one."""
+    """By the folder of the results: the one that is asked for, or all; UserError for a flag that needs one."""
     if options.config is None:
         for name in ("hosts", "link", "schedulers", "set"):
             if getattr(options, name) is not None:

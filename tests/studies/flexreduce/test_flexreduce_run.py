@@ -18,6 +18,8 @@ from wirebench.record import collective_results
 
 pytestmark = pytest.mark.sampled(4)
 
+ONE = ("--end-to-end-layouts", "2+3")
+
 
 class Fake:
     """Stands in for the clusters: writes what the commands would write, and fails for some words."""
@@ -122,9 +124,9 @@ def test_trainings_take_turns_and_keep_what_reports_need(tmp_path: Path) -> None
 def test_a_training_that_fails_or_diverges_costs_the_earlier_ones_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    assert run(tmp_path, "--end-to-end", "--turns", "1")[0] == 0
+    assert run(tmp_path, "--end-to-end", *ONE, "--turns", "1")[0] == 0
     for ending in ({"failing": "blueconnect"}, {"status": "diverged"}):
-        code, fake = run(tmp_path, "--end-to-end", "--turns", "1", "--again", **ending)
+        code, fake = run(tmp_path, "--end-to-end", *ONE, "--turns", "1", "--again", **ending)
         assert code == 1
         assert len(fake.commands) == len(TRAINED)
         assert {run.collective for run in load(tmp_path, None).runs} == set(COLLECTIVES)
@@ -133,7 +135,7 @@ def test_a_training_that_fails_or_diverges_costs_the_earlier_ones_nothing(
 
 
 def test_what_is_there_is_not_measured_again(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    timing, training = ["--layouts", "2+3", "3+3", "--sizes", "6000kf"], ["--end-to-end", "--turns", "1"]
+    timing, training = ["--layouts", "2+3", "3+3", "--sizes", "6000kf"], ["--end-to-end", *ONE, "--turns", "1"]
     for arguments, count in ((timing, 2), (training, len(TRAINED))):
         assert len(run(tmp_path, *arguments)[1].commands) == count
         assert not run(tmp_path, *arguments)[1].commands
@@ -145,8 +147,8 @@ def test_what_is_there_is_not_measured_again(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_trainings_on_other_links_are_not_mixed(tmp_path: Path) -> None:
-    run(tmp_path, "--end-to-end", "--turns", "2")
-    run(tmp_path, "--end-to-end", "--turns", "1", "--link", "1gbit", "--again")
+    run(tmp_path, "--end-to-end", *ONE, "--turns", "2")
+    run(tmp_path, "--end-to-end", *ONE, "--turns", "1", "--link", "1gbit", "--again")
     results = load(tmp_path, None)
     assert results.notes["2+3"]["link"] == "1gbit"
     assert {each.turn for each in results.runs} == {0}
