@@ -12,6 +12,8 @@ from wirebench.utils.files import write_atomically
 from wirebench.utils.parsing import json_of
 
 NOTE = "method.json"
+IMAGENET = 1_200_000
+"""Training images: of ImageNet's 1,281,167 some copies lack a few."""
 WIDEST = {
     "amx_tile": "AMX",
     "avx512_vp2intersect": "AVX-512 VP2INTERSECT",
@@ -46,6 +48,16 @@ class NotedRun(NamedTuple):
         """Of the code that made it."""
         git = self.has("environment", "git")
         return "unknown" if git is None else git["commit"][:10] + (" and changes" if git["dirty"] else "")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it trained for all its epochs, and was not cut to so many steps, whose accuracy says nothing."""
+        return not self.has("config", "train", "max_steps")
+
+    @property
+    def on_imagenet(self) -> bool:
+        """Whether it trained on an image folder as large as ImageNet; a part of it is another task."""
+        return self.has("config", "data", "name") == "imagefolder" and (self.has("samples", "train") or 0) >= IMAGENET
 
     @property
     def diverged(self) -> bool:

@@ -13,6 +13,7 @@ from suite.studies.mg_wfbp import cluster, figures, origin, paper
 from suite.studies.mg_wfbp import simulated as report
 from suite.studies.mg_wfbp.claims import claims
 from suite.studies.mg_wfbp.paper import GOOGLENET, RESNET, Model, Step
+from suite.studies.notes import IMAGENET
 from tests import charts
 from tests.studies import verb
 from tests.studies.test_methods_run import record
@@ -145,14 +146,16 @@ def test_verdicts():
 
 
 def put(
-    folder: Path, name: str, schedule: str, nodes: int, seconds: float, top1: float | None = None, **config: Any
-) -> dict[str, Any]:
+    folder: Path, name: str, schedule: str, nodes: int, seconds: float, top1: float | None = None,
+    images: int = IMAGENET, **config: Any,
+) -> dict[str, Any]:  # fmt: skip
     """A run under this schedule on so many machines of one rank: the authors' log of GoogLeNet, replayed."""
     made = record("none", seconds)
     made |= {"world_size": nodes, "load": [{"hostname": "a", "cores": 8, "others_cores": 0.1, "steal": 0.0}] * nodes}
     replayed = {"name": "replay", "trace": GOOGLENET.trace}
     made["config"] |= {"model": replayed, "network": {"dilation": 1.0}, "scheduler": {"name": schedule}, **config}
     made["final"]["top1"] = top1
+    made["samples"] = {"train": images}
     (folder / name).mkdir(parents=True)
     (folder / name / "record.json").write_text(json.dumps(made))
     return made
@@ -183,10 +186,13 @@ def test_runs_on_a_cluster_are_judged_and_take_the_place_of_predictions(wfbp: fl
 def test_accuracies_of_trainings_are_judged_beside_those_of_one_message(lost: float, state: str, tmp_path: Path):
     trained: dict[str, Any] = {"model": {"name": "resnet50"}, "data": {"name": "imagefolder", "batch_size": 32}}
     for seed in range(3):
-        length = {"train": {"epochs": 13, "seed": seed}}
+        length: dict[str, Any] = {"train": {"epochs": 13, "seed": seed}}
         for schedule, top1 in (("mg_wfbp", 0.7 - lost), ("sync_easgd", 0.7)):
             put(tmp_path, f"{schedule}-{seed}", schedule, 8, 0.4, **trained, **length, top1=top1 + 1e-4 * seed)
     put(tmp_path, "short-0", "mg_wfbp", 8, 0.4, **trained, train={"epochs": 2, "seed": 3}, top1=0.1)
+    cut: dict[str, Any] = {"train": {"epochs": 13, "seed": 4, "max_steps": 200}}
+    put(tmp_path, "cut-0", "mg_wfbp", 8, 0.4, **trained, **cut, top1=0.1)
+    put(tmp_path, "few-0", "mg_wfbp", 8, 0.4, **trained, train={"epochs": 13, "seed": 5}, top1=0.1, images=16)
     [judged] = [each for each in cluster.findings(cluster.load(tmp_path)) if each.claim.id == "convergence"]
     assert (judged.about, judged.verdict.state, len(judged.records)) == ("ResNet-50", state, 6)
 

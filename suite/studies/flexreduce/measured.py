@@ -207,8 +207,9 @@ def _saved(ratio: float) -> float:
 
 
 def time_per_item(measured: Iterable[Latencies], layout: str, name: str) -> Estimate | None:
-    """Time per item at the largest size over that at the one before; None with fewer than two sizes."""
-    cells = [row.cells[name] for row in measured if row.layout == layout and name in row.cells]
+    """Time per item at the largest size over that at the one before, of the paper's range; None with fewer than two."""
+    those = [row for row in measured if row.layout == layout and row.items >= SMALL_ITEMS]
+    cells = [row.cells[name] for row in those if name in row.cells]
     if len(cells) < 2:
         return None
     before, last = ({str(turn): each / cell.items for turn, each in enumerate(cell.seconds)} for cell in cells[-2:])

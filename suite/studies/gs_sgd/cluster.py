@@ -34,7 +34,7 @@ def load(folder: Path | None) -> Measured:
     for run in notes.finished(folder):
         model, label = model_of(run.record["config"]["model"]), label_of(run)
         if model and label and run.record["world_size"] == WORKERS:
-            (timed if run.has("config", "train", "max_steps") else trained)[model, label].append(run)
+            (trained if run.is_whole else timed)[model, label].append(run)
     if not timed and not trained:
         raise UserError(f"--cluster: {folder}: has no finished run of the paper's methods with {WORKERS} workers")
     models = {model: None for model, _ in (*timed, *trained)}

@@ -42,7 +42,7 @@ def load(folder: Path | None) -> Measured:
         model = str(run.has("config", "model", "name"))
         if run.has("config", "data", "name") != "imagefolder" or model not in MODELS:
             continue
-        if run.has("final", "top1") is not None:
+        if run.is_whole and run.has("final", "top1") is not None:
             trained[model, method_of(run)].append(run)
         else:
             timed[model, variant_of(run)].append(run)
@@ -74,7 +74,7 @@ def counted(measured: Measured) -> dict[str, list[Counted]]:
     found: dict[str, list[Counted]] = {}
     for model, run in runs:
         label = variant_of(run)
-        if label != DENSE and (run.has("final", "top1") is not None or kind(label) == DGC):
+        if label != DENSE and (run.is_whole or kind(label) == DGC):
             found.setdefault(model, []).append(Counted(run._replace(note={"label": f"{model}, {label}"})))
     return found
 
@@ -119,7 +119,9 @@ def _finding(claim: Claim, ours: Sequence[NotedRun], base: Sequence[NotedRun]) -
     here = f"{measured.words('{:.2f} ' + what, '{:.2f}')} ({seeds} {'seed' if seeds == 1 else 'seeds'})"
     records = tuple(run.folder for those in runs for run in those)
     verdict = claim.judge(measured)
-    if seeds < LEAST_RUNS:
+    if not all(run.on_imagenet for those in runs for run in those):
+        verdict = Verdict("other setting", measured.value, "trained on other images than ImageNet's 1,281,167")
+    elif seeds < LEAST_RUNS:
         verdict = Verdict("not decidable", measured.value, "too few seeds")
     return Finding(claim, here, verdict, "", "", records, trust.rules_of(runs, "seeds"))
 

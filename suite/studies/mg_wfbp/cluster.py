@@ -151,10 +151,9 @@ def _convergence(claim: Claim, model: Model, runs: Sequence[NotedRun]) -> Iterat
 
 
 def _is_training(run: NotedRun, model: Model, schedule: str, epochs: int) -> bool:
-    known = run.has("config", "data", "name"), run.has("config", "train", "epochs")
     return (
         model_of(run) is model
         and run.has("config", "scheduler", "name") == schedule
-        and known == ("imagefolder", epochs)
+        and (run.has("config", "train", "epochs"), run.is_whole, run.on_imagenet) == (epochs, True, True)
         and run.has("final", "top1") is not None
     )

@@ -11,7 +11,7 @@ import pytest
 from suite.studies.iwp import imagenet, report
 from suite.studies.iwp.claims import CLAIMED, united
 from suite.studies.iwp.measured import Counted
-from suite.studies.notes import NotedRun
+from suite.studies.notes import IMAGENET, NotedRun
 from suite.studies.study import Study
 from tests.flexreduce import run_record
 from tests.studies import verb
@@ -149,16 +149,21 @@ def test_trainings_on_imagenet_are_judged_beside_their_baseline(
         **{f"mine/base{seed}": ("resnet50", {"name": "none"}, 0.7600) for seed in range(3)},
         **{f"mine/layers{seed}": ("resnet50", {"name": "iwp", "mode": "layerwise"}, top1) for seed in range(3)},
         "other": ("alexnet", {"name": "terngrad"}, 0.57),
+        "cut": ("resnet50", {"name": "none"}, 0.01),
+        "few": ("alexnet", {"name": "none"}, 0.9),
     }
     for place, (model, compressor, accuracy) in runs.items():
         made = run_record("2+2")
         made["config"] |= {"model": {"name": model}, "data": {"name": "imagefolder"}, "compressor": compressor}
         made["final"]["top1"] = accuracy
+        made["samples"] = {"train": IMAGENET if place != "few" else 16}
+        made["config"]["train"] = {"max_steps": 200 if place == "cut" else 0}
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "record.json").write_text(json.dumps(made))
     found = {each.claim.id: each for each in imagenet.findings(imagenet.load(tmp_path).trained)}
     assert {name: each.verdict.state for name, each in found.items()} == {
         "resnet50_baseline": "reproduced", "resnet50_layerwise_accuracy": "not decidable",
+        "alexnet_baseline": "other setting", "alexnet_terngrad_accuracy": "other setting",
     }  # fmt: skip
     judged = found["resnet50_layerwise_accuracy"]
     assert judged.verdict.measured == pytest.approx(100 * top1 - 76) and len(judged.records) == 6
