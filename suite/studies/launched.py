@@ -8,8 +8,8 @@ and {nodes} are filled in for each layout of ranks on machines that the paper ha
       --out FOLDER
   wirebench study gs_sgd report --cluster FOLDER
 
-Runs that are there are not made again, and a training that was interrupted goes on from its last epoch. FOLDER of --out
-is seen by rank 0.
+Runs that are there are not made again, and a training that was interrupted goes on from its last epoch. Checkout and
+Python are at the same path on every machine, and FOLDER of --out is one that this machine and rank 0's share.
 """
 
 import argparse
@@ -101,9 +101,9 @@ class Launched(NamedTuple):
             Topology.parse(self.layout)
 
     def on(self, tool: Sequence[str]) -> Command:
-        """See Place. torchrun starts Python itself, which other launchers are told to."""
+        """See Place. torchrun starts Python itself; others start this one, at the same path everywhere."""
         by_itself = any(Path(word).name == "torchrun" or word == "torch.distributed.run" for word in self.words)
-        begin = [] if by_itself else ["python"]
+        begin = [] if by_itself else [sys.executable]
         return [*self.words, *begin, *(tool if tool[0] == TRAIN else ["-m", "suite", *tool[1:]])]
 
 

@@ -196,10 +196,9 @@ def _status(folder: Path) -> str | None:
 
 def shown(command: Command) -> str:
     """The command as one types it in the repository."""
-    words = ["python", *command[1:]] if command[0] == sys.executable else command
     if command[: len(WIREBENCH)] == WIREBENCH:
-        words = ["wirebench", *command[len(WIREBENCH) :]]
-    return shlex.join(words)
+        command = ["wirebench", *command[len(WIREBENCH) :]]
+    return shlex.join("python" if word == sys.executable else word for word in command)
 
 
 def within(path: Path) -> str:

@@ -1,7 +1,6 @@
 """wirebench study NAME run --launch: what is run where, what is left, and what a report says of it."""
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,7 @@ from suite.compose.resolve import resolve
 from suite.studies.gs_sgd import cluster as gs_sgd
 from suite.studies.launched import Launched
 from suite.studies.notes import NotedRun
-from suite.studies.runner import Command
+from suite.studies.runner import Command, shown
 from tests.studies import verb
 from tests.studies.records import sound
 from wirebench.config import loader
@@ -54,9 +53,9 @@ class Cluster:
 )
 def test_each_launcher_starts_python_in_its_own_way(words: str, begin: str) -> None:
     place = Launched(tuple(words.split()))
-    assert shlex.join(place.on(["train.py", "a.toml"])) == begin
+    assert shown(place.on(["train.py", "a.toml"])) == begin
     module = begin.replace("train.py a.toml", "-m suite bench collectives")
-    assert shlex.join(place.on(["wirebench", "bench", "collectives"])) == module
+    assert shown(place.on(["wirebench", "bench", "collectives"])) == module
 
 
 def test_runs_take_turns_are_not_made_twice_and_are_judged_by_their_configs(
