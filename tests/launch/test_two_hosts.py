@@ -177,5 +177,5 @@ def test_the_papers_experiments_run_across_two_hosts_and_are_judged(
     states = {each.claim.id: each.verdict.state for each in iwp.of_cluster(tmp_path / "out/iwp")}
     assert states.keys() >= {"baseline_io", "iwp_io"}
     assert {states["resnet50_baseline"], states["resnet50_fixed_accuracy"]} == {"other setting"}, "16 images"
-    assert "| 2+2 | 4 | 60,000 |" in judged["flexreduce"] and "| 2+3 |" not in judged["flexreduce"]
+    assert "| 2+2 | 4 | 60,000 |" in judged["flexreduce"] and "| 2+3 | 5 |" not in judged["flexreduce"]
     assert "## On a cluster" in judged["mg_wfbp"], "and no claim: two hosts of one machine are one machine"
