@@ -56,8 +56,10 @@ class Finding:
 
 
 def instead(here: Sequence[Finding], there: Sequence[Finding]) -> list[Finding]:
-    """All of both, but for those of here that were measured on a cluster, too: of the same claim, about the same."""
-    known = {(each.claim.id, about) for each in there for about in (each.about, each.about.partition(",")[0])}
+    """All of both, but for those of here that runs on a cluster tell of, too: of the same claim, about the same."""
+    known = {
+        (each.claim.id, about) for each in there if each.records for about in (each.about, each.about.partition(",")[0])
+    }
     return [*(each for each in here if (each.claim.id, each.about) not in known), *there]
 
 

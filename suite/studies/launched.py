@@ -14,6 +14,7 @@ Python are at the same path on every machine, and FOLDER of --out is one that th
 
 import argparse
 import functools
+import re
 import shlex
 import shutil
 import sys
@@ -24,9 +25,9 @@ from typing import Any, NamedTuple
 
 from suite.compose.resolve import resolve
 from suite.studies.notes import NotedRun
-from suite.studies.runner import ROOT, Command, Launch, measure, shown, within
+from suite.studies.runner import RESULTS, ROOT, Command, Launch, measure, shown, within
 from suite.studies.timings import Timing
-from suite.studies.trainings import TRAIN, Training
+from suite.studies.trainings import RESUMING, TRAIN, Training
 from suite.studies.trust import TURNS
 from wirebench.config import loader
 from wirebench.errors import UserError
@@ -38,6 +39,10 @@ Composition = tuple[str, Sequence[str]]
 """A config, and what is laid over it."""
 FILLED = ("{ranks}", "{hosts}", "{nodes}")
 INPUTS = {"data": "folder that has cifar-10-batches-bin", "images": "folder that has train/CLASS and val/CLASS"}
+RESERVED = (
+    "train.seed", "data.root", "output.dir", "model.name", "compressor.name", "scheduler.name", "collective.name",
+    *(word.partition("=")[0] for word in RESUMING),
+)  # fmt: skip
 FEW = ("train.max_steps=200", "train.warmup_steps=50", "train.eval_every=0")
 """Of runs whose steps are timed."""
 
@@ -100,6 +105,12 @@ class Launched(NamedTuple):
         if self.layout:
             Topology.parse(self.layout)
 
+    def otherwise(self, record: Mapping[str, Any]) -> str:
+        """See Place: where the ranks were on other machines than the layout says."""
+        hosts = record["environment"].get("hosts") or []
+        there = "+".join(str(len(host["ranks"])) for host in hosts)
+        return f"ran on {there or 'unknown machines'}, not on {self.layout}" if self.layout not in ("", there) else ""
+
     def on(self, tool: Sequence[str]) -> Command:
         """See Place. torchrun starts Python itself; others start this one, at the same path everywhere."""
         by_itself = any(Path(word).name == "torchrun" or word == "torch.distributed.run" for word in self.words)
@@ -122,7 +133,7 @@ def flags(parser: argparse.ArgumentParser, parts: Parts) -> None:
             add(f"--{name}", metavar="FOLDER", help=about)
     add("--link", default="", metavar="RATE", help="rate of every machine's link, for claims that depend on it: 1gbit")
     add("--repeats", type=int, metavar="N", help="turns or seeds of each row (the part's own)")
-    add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all trainings")
+    add("--set", nargs="+", action="extend", default=[], metavar="KEY=VALUE", help="further settings, of all trainings")
     add("--sizes", nargs="+", metavar="SIZE", help="of all-reduces; 60kf is 60,000 floats (the part's own)")
     add("--seconds", type=float, help="time for a size of all-reduces (the part's own)")
     add("--device", choices=("cpu", "cuda"), default="cpu", help="where all-reduces have their numbers (%(default)s)")
@@ -132,15 +143,23 @@ def flags(parser: argparse.ArgumentParser, parts: Parts) -> None:
 
 def run(parts: Parts, options: argparse.Namespace, launch: Launch) -> list[str]:
     """Make the runs that are not there yet, or print their commands; the labels of those that failed."""
-    out, program = options.out.resolve(), shlex.split(options.launch)[:1]
-    if options.repeats is not None and options.repeats < 1:
-        raise UserError(f"--repeats: must be positive, got {options.repeats}")
+    out, program = options.out.resolve(), words_of(options.launch)[:1]
     chosen = {name: part for name, part in parts.items() if name in options.parts}
+    _refuse_unusable(chosen, options)
+    if out.is_relative_to(RESULTS):
+        raise UserError(f"--out: {out} lies in the study's own results; name another folder")
     labels = list(dict.fromkeys(row for part in chosen.values() if isinstance(part, Trained) for row in part.rows))
     for label in options.rows or ():
         if label not in labels:
-            raise UserError(f"--rows: no {label!r}; {suggest(label, labels)}")
+            raise UserError(
+                f"--rows: no {label!r}; {suggest(label, labels) if labels else 'these parts train nothing'}"
+            )
     runs = [each for name, part in chosen.items() for each in planned(name, part, options)]
+    if options.again and not options.dry_run:
+        for each in runs:
+            if isinstance(each, Training):  # what is made anew goes on with nothing
+                folder = out / each.folder
+                shutil.rmtree(folder.with_name(f".{folder.name}.part"), ignore_errors=True)
     if not runs:
         raise UserError(f"--parts: nothing is left of {', '.join(chosen)}")
     if not options.dry_run:
@@ -188,10 +207,8 @@ def _trainings(
 
 def places(name: str, layouts: Sequence[str], options: argparse.Namespace) -> Iterator[Launched]:
     """Where a part runs: once with the words as they are, or on each layout; UserError where words cannot do it."""
-    wanted = options.layouts or layouts
-    words = tuple(shlex.split(options.launch))
-    if not words:
-        raise UserError("--launch: has no words")
+    wanted = list(dict.fromkeys(options.layouts or layouts))
+    words = words_of(options.launch)
     if not any(each in options.launch for each in FILLED):
         if options.machines:
             raise UserError(f"--machines: --launch has none of {', '.join(FILLED)} to be filled in")
@@ -212,6 +229,49 @@ def places(name: str, layouts: Sequence[str], options: argparse.Namespace) -> It
         hosts = ",".join(f"{host}:{count}" for host, count in zip(options.machines, ranks, strict=False))
         filled = dict(zip(FILLED, (str(sum(ranks)), hosts, str(len(ranks))), strict=True))
         yield Launched(tuple(_filled(word, filled) for word in words), layout, options.link)
+
+
+def words_of(launch: str) -> tuple[str, ...]:
+    """The words of --launch; UserError for none, or for quotes that are not closed."""
+    try:
+        words = tuple(shlex.split(launch))
+    except ValueError as error:
+        raise UserError(f"--launch: {launch!r}: {error}") from error
+    if not words:
+        raise UserError("--launch: has no words")
+    for name in re.findall(r"\{\w*\}", launch):
+        if name not in FILLED:
+            raise UserError(f"--launch: {name}: is none of {', '.join(FILLED)}")
+    return words
+
+
+def _refuse_unusable(parts: Parts, options: argparse.Namespace) -> None:
+    """UserError for what nothing would read, and for settings that the rows themselves have."""
+    if options.repeats is not None and options.repeats < 1:
+        raise UserError(f"--repeats: must be positive, got {options.repeats}")
+    if options.seconds is not None and options.seconds <= 0:
+        raise UserError(f"--seconds: must be positive, got {options.seconds:g}")
+    timed = [part for part in parts.values() if isinstance(part, Timed)]
+    for name in ("sizes", "seconds", "device"):
+        if not timed and getattr(options, name) not in (None, "cpu"):
+            raise UserError(f"--{name}: {', '.join(parts)} times no all-reduces")
+    for host in options.machines:
+        if ":" in host or "," in host:
+            raise UserError(f"--machines: {host!r}: names alone; their ranks are the layout's")
+    if len(set(options.machines)) < len(options.machines):
+        raise UserError(f"--machines: one is named twice: {' '.join(options.machines)}")
+    given = [word.partition("=")[0] for word in options.set]
+    for key in given:
+        if given.count(key) > 1:
+            raise UserError(f"--set: {key}: is given twice")
+        if key in RESERVED or key in _rows_keys(parts):
+            raise UserError(f"--set: {key}: is what the runs of {', '.join(parts)} differ in, or where they lie")
+
+
+def _rows_keys(parts: Parts) -> set[str]:
+    """Keys that a row has of its own."""
+    trained = [part for part in parts.values() if isinstance(part, Trained)]
+    return {word.partition("=")[0] for part in trained for _, words in part.rows.values() for word in words}
 
 
 def matches(run: NotedRun, composition: Composition) -> bool:

@@ -183,6 +183,8 @@ def attempt(command: Command, folder: Path, launch: Launch) -> bool:
         (folder / "record.json").unlink()  # of an earlier attempt: were it left, it would be taken for this one's
     code = launch(command)
     status = _status(folder)
+    if status is None and code == 0:
+        print(f"{folder}: has no record of what ended well; does rank 0's machine share it?", file=sys.stderr)
     return status == "diverged" or (status == "finished" and code == 0)
 
 

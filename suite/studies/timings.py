@@ -1,5 +1,6 @@
 """All-reduces that a study times: a file of cells for each layout."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,31 +40,47 @@ class Timing:
             parse_size(size)
 
     def is_there(self, out: Path) -> bool:
-        """Whether all sizes were measured; UserError where the links were others."""
+        """Whether all sizes were measured of all collectives; UserError where links or device were others."""
         file = self.file(out)
         if not file.exists():
             return False
         known = collective_results.load(file)
         refuse_other_links(file, known.header, self.place.link)
-        return set(map(parse_size, self.sizes)) <= {cell.items for cell in known.cells}
+        if known.header.get("device", "cpu") != self.device:
+            raise UserError(f"{file}: the sums lay elsewhere than on {self.device}; --out names another folder")
+        cells = {(cell.collective, cell.items) for cell in known.cells}
+        return {(name, parse_size(size)) for name in self.collectives for size in self.sizes} <= cells
 
     def make(self, out: Path, launch: Launch) -> bool:
         """Measure; whether it went well. Cells of an earlier run stay where it did not."""
         file = self.file(out)
-        command = self.command(out)
+        made = file.with_name(f".{file.name}")
+        command = self._into(made)
         if launch(command) != 0:
             return False
-        known = collective_results.load(file)
+        if not made.exists():
+            print(f"{file}: was not written; is its folder one that rank 0's machine shares?", file=sys.stderr)
+            return False
+        known = collective_results.load(made)
+        made.unlink()
+        if others := {cell.layout for cell in known.cells} - {self.label} if self.place.layout else ():
+            print(f"{self.label}: the ranks were on {', '.join(sorted(others))}", file=sys.stderr)
+            return False
         # The ranks do not know how fast their links are.
-        link = {"link": self.place.link} if self.place.link else {}
-        collective_results.save(file, {**known.header, **link, "launch": shown(command)}, known.cells)
+        told = {"link": self.place.link, "device": self.device if self.device != "cpu" else ""}
+        more = {key: value for key, value in told.items() if value}
+        launched = shown(self.command(out))
+        collective_results.save(file, {**known.header, **more, "launch": launched}, known.cells)
         return True
 
     def command(self, out: Path) -> Command:
         """What writes the file."""
+        return self._into(self.file(out))
+
+    def _into(self, file: Path) -> Command:
         tool = ["wirebench", "bench", "collectives", "--collectives", *self.collectives, "--sizes", *self.sizes]
         device = ["--device", self.device] if self.device != "cpu" else []
-        return self.place.on([*tool, *device, "--seconds", f"{self.seconds:g}", "--json", within(self.file(out))])
+        return self.place.on([*tool, *device, "--seconds", f"{self.seconds:g}", "--json", within(file)])
 
 
 def refuse_other_links(path: Path, header: Mapping[str, Any], link: str) -> None:

@@ -1,8 +1,11 @@
 """Trainings that a study makes, on an emulated cluster or on this machine, each kept with a note of what it was."""
 
+import contextlib
+import fcntl
+import shlex
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -27,6 +30,10 @@ class Place(Protocol):
         """Rate of every host's link; "" where it is not known."""
 
     @property
+    def layout(self) -> str:
+        """Ranks on each machine; "" where it is not known."""
+
+    @property
     def note(self) -> Mapping[str, Any]:
         """What the notes of its runs say of it."""
 
@@ -35,6 +42,9 @@ class Place(Protocol):
 
     def on(self, tool: Sequence[str]) -> Command:
         """What runs `train.py ...` or `wirebench ...` there."""
+
+    def otherwise(self, record: Mapping[str, Any]) -> str:
+        """Why a run's record is of another place; "" where it is not."""
 
 
 class Cluster(NamedTuple):
@@ -58,6 +68,10 @@ class Cluster(NamedTuple):
     def on(self, tool: Sequence[str]) -> Command:
         """See Place."""
         return [*self.words, *(["python"] if tool[0] == TRAIN else []), *tool]
+
+    def otherwise(self, record: Mapping[str, Any]) -> str:
+        """See Place. An emulated cluster is what it was told to be."""
+        return ""
 
     def check(self) -> None:
         """UserError for one that cannot be."""
@@ -99,30 +113,46 @@ class Training:
         path = out / self.folder / notes.NOTE
         if not path.exists():
             return False
-        refuse_another(path, {**self.note, "launch": shown(self.command(out))})
+        refuse_another(path, self._whole_note(out))
         return True
 
     def make(self, out: Path, launch: Launch) -> bool:
-        """Train; whether that left a result."""
+        """Train; whether that left a result. UserError where a part of another composition waits to be gone on with."""
         folder = out / self.folder
         made = folder.with_name(f".{folder.name}.part")
+        with held(folder) as mine:
+            return mine and self._make(out, folder, made, launch)
+
+    def _make(self, out: Path, folder: Path, made: Path, launch: Launch) -> bool:
         over = not self.resumes
         if over:
             shutil.rmtree(made, ignore_errors=True)
+        elif (made / notes.NOTE).exists():
+            refuse_another(made / notes.NOTE, self._whole_note(out))
+        else:
+            shutil.rmtree(made, ignore_errors=True)  # of an older version: nobody knows what it is
+            made.mkdir(parents=True)
+            notes.write(made, self._whole_note(out))
         try:
             if not attempt(self._in(made), made, launch):
                 return False
             over = True
             if not self.may_diverge and schema.read(made)["status"] == "diverged":
                 return False
+            if self.place is not None and (wrong := self.place.otherwise(schema.read(made))):
+                print(f"{self.label}: {wrong}", file=sys.stderr)
+                return False
             keep(made, self.keeps)
             shutil.rmtree(folder, ignore_errors=True)
             made.rename(folder)
-            notes.write(folder, {**self.note, "launch": shown(self.command(out))})
+            notes.write(folder, self._whole_note(out))
             return True
         finally:
             if over:
                 shutil.rmtree(made, ignore_errors=True)
+
+    def _whole_note(self, out: Path) -> dict[str, Any]:
+        return {**self.note, "launch": shown(self.command(out))}
 
     def command(self, out: Path) -> Command:
         """What makes it below `out`."""
@@ -139,11 +169,29 @@ class Training:
         return {"label": self.label, **({} if self.place is None else self.place.note)}
 
 
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[bool]:
+    """Whether this process alone makes `folder`; another one that does is told, and goes on."""
+    lock = folder.with_name(f".{folder.name}.lock")
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    with lock.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            print(f"{folder}: another process makes it", file=sys.stderr)
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            lock.unlink(missing_ok=True)
+
+
 def refuse_another(path: Path, wanted: Mapping[str, Any]) -> None:
     """UserError where a note says that the run that is there was another; of its launch, what train.py was told."""
     recorded = notes.note(path, {})
     for key, value in wanted.items():
-        known = recorded.get(key, value)
+        known = recorded.get(key)
         if key == "launch":
             known, value = (_told(str(launch)) for launch in (known, value))
         if known != value:
@@ -155,5 +203,5 @@ def refuse_another(path: Path, wanted: Mapping[str, Any]) -> None:
 
 def _told(launch: str) -> str:
     """The words after train.py; where the run was put, and how the cluster was made, make it no other run."""
-    words = launch.partition("train.py ")[2].split()
-    return " ".join(word for word in words if not word.startswith("output.dir=") and word not in RESUMING)
+    words = shlex.split(launch.partition(f"{TRAIN} ")[2])
+    return shlex.join(word for word in words if not word.startswith("output.dir=") and word not in RESUMING)

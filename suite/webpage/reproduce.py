@@ -21,11 +21,11 @@ INTRO = """# The papers, row by row
 Written by `wirebench study report --html results/report.html --readme README.md`, from the claims
 (`suite/studies/*/published.toml`), the configs and the records.
 
-A part of a paper's experiments is one command on a cluster. `--launch` has the words that start its ranks; HOST and
-FOLDER stand for yours. `--dry-run` prints every training with its config, and runs none. Runs that are there are not
-made again, and a training that was interrupted goes on. Then `wirebench study NAME report --cluster FOLDER` judges the
-records and draws the figures. `--rows` takes some of a part's rows, `--repeats` fewer turns or seeds, `--set` further
-settings.
+A part of a paper's experiments is one command on a cluster. `--launch` has the words that start its ranks. HOST and
+FOLDER stand for yours, and `...` for as many more hosts as there are ranks. `--dry-run` prints every training with its
+config, and runs none. Runs that are there are not made again, and a training that was interrupted goes on. Then
+`wirebench study NAME report --cluster FOLDER` judges the records and draws the figures. `--rows` takes some of a part's
+rows, `--repeats` fewer turns or seeds, `--set` further settings.
 """
 
 

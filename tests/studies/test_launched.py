@@ -7,12 +7,14 @@ import pytest
 
 from suite.compose.resolve import resolve
 from suite.studies.gs_sgd import cluster as gs_sgd
+from suite.studies.gs_sgd import report
 from suite.studies.launched import Launched
 from suite.studies.notes import NotedRun
-from suite.studies.runner import Command, shown
+from suite.studies.runner import RESULTS, Command, shown
 from tests.studies import verb
 from tests.studies.records import sound
 from wirebench.config import loader
+from wirebench.errors import UserError
 
 FOUR = "horovodrun -np 4 -H a:1,b:1,c:1,d:1"
 SPEED = ["--launch", f"env {FOUR}", "--parts", "speed", "--repeats", "2", "--data", "/data"]
@@ -34,6 +36,8 @@ class Cluster:
         record = sound()
         seconds = self.seconds * (1 + 0.01 * (len(self.commands) % 3))
         record |= {"config": loader.to_dict(config), "status": self.status, "world_size": 4}
+        record["environment"]["hosts"] = [{"ranks": [rank]} for rank in range(4)]
+        record["load"] *= 4
         record["step_seconds"] = {"median": seconds, "p10": seconds, "p90": seconds}
         (folder / "record.json").write_text(json.dumps(record))
         (folder / "config.toml").write_text(loader.dump(config))
@@ -151,6 +155,24 @@ def test_a_layout_is_filled_in_and_what_needs_more_machines_is_left_out(
         ("gs_sgd", ["--launch", "env {hosts}", "--data", "/data"], "--machines: --launch has something to fill in"),
         ("gs_sgd", ["--launch", "env", "--data", "/data", "--link", "1furlong"], "1furlong"),
         ("gs_sgd", ["--launch", "env", "--data", "/data", "--set", "train.epoch=3"], "train.epoch: no such key"),
+        ("gs_sgd", ["--launch", "'open", "--data", "/data"], '--launch: "\'open": No closing quotation'),
+        ("gs_sgd", ["--launch", "env {rank}", "--data", "/data"], "--launch: {rank}: is none of {ranks}, {hosts}"),
+        ("gs_sgd", ["--launch", "env {hosts}", "--machines", "a", "a"], "--machines: one is named twice: a a"),
+        ("gs_sgd", ["--launch", "env {hosts}", "--machines", "a:2"], "--machines: 'a:2': names alone"),
+        (
+            "gs_sgd",
+            ["--launch", "env", "--set", "data.pad=1", "--set", "data.pad=2"],
+            "--set: data.pad: is given twice",
+        ),
+        ("gs_sgd", ["--launch", "env", "--set", "compressor.density=1"], "--set: compressor.density: is what the runs"),
+        ("gs_sgd", ["--launch", "env", "--set", "output.dir=x"], "--set: output.dir: is what the runs"),
+        ("gs_sgd", ["--launch", "env", "--seconds", "3"], "--seconds: speed, training, sweep times no all-reduces"),
+        ("flexreduce", ["--launch", "env", "--seconds", "-3"], "--seconds: must be positive, got -3"),
+        (
+            "flexreduce",
+            ["--launch", "env", "--parts", "cells", "--rows", "ring"],
+            "--rows: no 'ring'; these parts",
+        ),
         ("flexreduce", ["--launch", "env", "--parts", "cells"], "--launch: cells has 9 layouts, 2+2, 2+3,"),
         ("flexreduce", ["--launch", "env", "--parts", "cells", "--layouts", "2++3"], "2++3"),
     ],
@@ -170,6 +192,11 @@ def test_a_folder_without_the_papers_runs_is_one_line(tmp_path: Path, capsys: py
         assert f"--cluster: {tmp_path}: has no finished run of" in capsys.readouterr().err
 
 
+def test_runs_are_not_put_among_the_committed_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert verb.run("gs_sgd")([*SPEED, "--out", str(RESULTS / "gs-sgd")], verb.nothing) == 2
+    assert "lies in the study's own results" in capsys.readouterr().err
+
+
 def test_another_number_of_workers_is_another_setting(tmp_path: Path) -> None:
     Cluster()(
         ["train.py", "configs/papers/cifar10_vgg16_gtopk.toml", f"output.dir={tmp_path / 'one'}", "train.max_steps=5"]
@@ -180,3 +207,103 @@ def test_another_number_of_workers_is_another_setting(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="with 4 workers"):
         gs_sgd.load(tmp_path)
     assert gs_sgd.label_of(NotedRun(tmp_path, {}, record)) == "gtopk"
+
+
+def on_vgg16(folder: Path, name: str, *words: str, method: str = "gtopk", **changes: object) -> Path:
+    """A record as a cluster's run of few steps leaves it, with an accuracy as every run has one at its end."""
+    Cluster()(["train.py", f"configs/papers/cifar10_vgg16_{method}.toml", f"output.dir={folder / name}", *words])
+    path = folder / name / "record.json"
+    record = json.loads(path.read_text())
+    record["final"]["top1"] = 0.1
+    path.write_text(json.dumps(record | changes))
+    return path
+
+
+def test_runs_of_other_settings_never_stand_in_one_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for turn in range(2):
+        on_vgg16(tmp_path, f"gtopk-{turn}", "train.max_steps=5")
+    on_vgg16(tmp_path, "other-0", "train.max_steps=5", "data.batch_size=8")
+    on_vgg16(tmp_path, "here-0", "train.max_steps=5", engine="local")
+    on_vgg16(tmp_path, "whole-0")
+    measured = gs_sgd.load(tmp_path)
+    [row] = measured.rows["VGG-16"]
+    assert [run.folder.name for run in row.runs] == ["gtopk-0", "gtopk-1"]
+    assert [[run.folder.name for run in each.runs] for each in measured.methods["VGG-16"]] == [["whole-0"]]
+    said = capsys.readouterr().err
+    assert said.startswith("left out, of another setting: 1 runs such as ") and "data.batch_size is 8, not 128" in said
+    on_vgg16(tmp_path / "again", "gtopk-1", "train.max_steps=5")
+    with pytest.raises(UserError, match=r"gtopk-1 and .*gtopk-1 are both turn 1"):
+        gs_sgd.load(tmp_path)
+
+
+def test_a_seed_counts_once(tmp_path: Path) -> None:
+    for name in ("gtopk-0", "gtopk-1"):
+        on_vgg16(tmp_path, name, "train.seed=3")
+    with pytest.raises(UserError, match=r"gtopk: .* are both seed 3"):
+        gs_sgd.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("machines", "link", "state", "why"),
+    [
+        (4, "1gbit", "not decidable", ""),
+        (4, "", "not run here", "the rate of the links is not noted: run --link"),
+        (4, "10gbit", "other setting", "measured on links of 10gbit, the claim is of 1gbit"),
+        (1, "1gbit", "other setting", "measured on 1 machines, the claim is of 4"),
+    ],
+)
+def test_times_are_judged_on_the_papers_machines_and_links(
+    machines: int, link: str, state: str, why: str, tmp_path: Path
+) -> None:
+    for turn in range(5):
+        for method in ("gtopk", "gs_sgd_literal"):
+            path = on_vgg16(tmp_path, f"{method}-{turn}", "train.max_steps=5", method=method)
+            record = json.loads(path.read_text())
+            path.write_text(json.dumps(record | {"load": record["load"][:machines]}))
+            if link:
+                (path.parent / "method.json").write_text(json.dumps({"link": link}))
+    found = {each.claim.id: each.verdict for each in report.of_cluster(tmp_path)}
+    assert found["vgg16_over_gtopk"].state == state and found["vgg16_over_gtopk"].why.startswith(why)
+    assert found["complexity"].state not in ("other setting", "not run here"), "bytes are those of any network"
+
+
+def test_what_another_composition_left_is_not_gone_on_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--launch", "env", "--parts", "training", "--rows", "vgg16 dense", "--repeats", "1", "--data", "/data"]
+    words += ["--out", str(tmp_path)]
+    assert verb.run("gs_sgd")(words, Cluster(status="interrupted")) == 1
+    assert verb.run("gs_sgd")([*words, "--set", "train.epochs=2"], verb.nothing) == 2
+    assert "train.epochs=2" in capsys.readouterr().err
+    anew = Cluster()
+    assert verb.run("gs_sgd")([*words, "--set", "train.epochs=2", "--again"], anew) == 0
+    assert len(anew.commands) == 1
+
+
+def test_two_that_make_the_same_run_do_not_meet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--launch", "env", "--parts", "training", "--rows", "vgg16 dense", "--repeats", "1", "--data", "/data"]
+    words += ["--out", str(tmp_path)]
+
+    def first(command: Command) -> int:
+        assert verb.run("gs_sgd")(words, verb.nothing) == 1
+        assert "vgg16_dense-0: another process makes it" in capsys.readouterr().err
+        return Cluster()(command)
+
+    assert verb.run("gs_sgd")(words, first) == 0
+    assert [path.name for path in (tmp_path / "training").iterdir()] == ["vgg16_dense-0"]
+
+
+def test_ranks_on_other_machines_than_the_layouts_are_no_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--launch", "env", "--layouts", "2+2", "--parts", "speed", "--rows", "vgg16 dense", "--repeats", "1"]
+    assert verb.run("gs_sgd")([*words, "--data", "/data", "--out", str(tmp_path)], Cluster()) == 1
+    assert "vgg16 dense: ran on 1+1+1+1, not on 2+2" in capsys.readouterr().err
+    assert list(tmp_path.glob("speed/vgg16*")) == []
+
+
+def test_a_launcher_that_leaves_nothing_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--launch", "env", "--out", str(tmp_path), "--repeats", "1"]
+    assert verb.run("gs_sgd")([*words, "--parts", "speed", "--rows", "vgg16 dense", "--data", "/d"], lambda _: 0) == 1
+    assert "has no record of what ended well; does rank 0's machine share it?" in capsys.readouterr().err
+    cells = ["--launch", "env", "--out", str(tmp_path), "--parts", "cells", "--layouts", "2+3"]
+    assert verb.run("flexreduce")(cells, lambda _: 0) == 1
+    assert "2+3.jsonl: was not written; is its folder one that rank 0's machine shares?" in capsys.readouterr().err

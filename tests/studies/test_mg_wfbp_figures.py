@@ -184,7 +184,7 @@ def on_a_cluster(folder: Path, steps: list[tuple[str, int, float]]) -> None:
 
 def test_a_clusters_runs_are_drawn_beside_the_authors(tmp_path: Path) -> None:
     on_a_cluster(tmp_path, [("wfbp", 1, 0.4), ("wfbp", 8, 0.8), ("mg_wfbp", 8, 0.5), (STAR, 8, 1.6)])
-    drawn, missing = cluster_figures.draw(cluster.load(tmp_path))
+    drawn, missing = cluster_figures.draw(cluster.load(tmp_path), {})
     assert list(drawn) == ["cluster_fig5b.png", "cluster_fig6.png", "cluster_fig8.png"]
     assert missing == ["cluster_fig7.png: ResNet-50 needs runs of the network on one machine and on several"]
     for each in drawn.values():

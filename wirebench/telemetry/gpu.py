@@ -40,7 +40,7 @@ class GpuSampler:
     part     'instance' of a MIG instance, 'gpu' of a GPU that is split into some. Power, energy and, of a whole GPU,
              memory would be those of other jobs too, so they are None
 
-    What the driver does not support reads None. Only the thread waits for the driver, which may hang.
+    What the driver does not support reads None. From `start` on only the thread waits for the driver, which may hang.
     """
 
     def __init__(

@@ -4,19 +4,26 @@ Steps that were timed are rows, whole trainings are methods; only those of the p
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from suite.studies import launched, notes
+from suite.studies.alike import alike, machines, refuse_twice
+from suite.studies.claim import Verdict
 from suite.studies.convergence.rows import Method
+from suite.studies.findings import Finding
 from suite.studies.gs_sgd.claims import model_of
 from suite.studies.gs_sgd.run import ON_CLUSTER
 from suite.studies.notes import NotedRun
 from suite.studies.rows import Row
 from wirebench.errors import UserError
+from wirebench.topology.rates import parse_rate
 
-WORKERS = 4
+WORKERS, LINK = 4, "1gbit"
+"""The paper's."""
+LOCAL = "local"
 
 
 class Measured(NamedTuple):
@@ -30,21 +37,26 @@ def load(folder: Path | None) -> Measured:
     """All of the paper's compositions below `folder`, none for None; UserError where there is none."""
     if folder is None:
         return Measured({}, {})
-    timed, trained = (defaultdict[tuple[str, str], list[NotedRun]](list) for _ in range(2))
+    timed, trained = (defaultdict[str, list[NotedRun]](list) for _ in range(2))
     for run in notes.finished(folder):
-        model, label = model_of(run.record["config"]["model"]), label_of(run)
-        if model and label and run.record["world_size"] == WORKERS:
-            (trained if run.is_whole else timed)[model, label].append(run)
+        model = model_of(run.record["config"]["model"])
+        if model and label_of(run) and run.record["world_size"] == WORKERS and run.record["engine"] != LOCAL:
+            (trained if run.is_whole else timed)[model].append(run)
     if not timed and not trained:
         raise UserError(f"--cluster: {folder}: has no finished run of the paper's methods with {WORKERS} workers")
-    models = {model: None for model, _ in (*timed, *trained)}
     return Measured(
-        {each: [Row(label, tuple(runs)) for (model, label), runs in timed.items() if model == each] for each in models},
-        {
-            each: [Method(label, tuple(runs)) for (model, label), runs in trained.items() if model == each]
-            for each in models
-        },
+        {model: [Row(label, those) for label, those in _labelled(runs)] for model, runs in timed.items()},
+        {model: [Method(label, those) for label, those in _labelled(runs)] for model, runs in trained.items()},
     )
+
+
+def _labelled(runs: Sequence[NotedRun]) -> Iterator[tuple[str, tuple[NotedRun, ...]]]:
+    by: defaultdict[str, list[NotedRun]] = defaultdict(list)
+    for run in alike(runs):
+        by[label_of(run) or ""].append(run)
+    for label, those in by.items():
+        refuse_twice(label, those)
+        yield label, tuple(those)
 
 
 def label_of(run: NotedRun) -> str | None:
@@ -54,3 +66,20 @@ def label_of(run: NotedRun) -> str | None:
             if launched.matches(run, composition):
                 return label.partition(" ")[2]  # after the model
     return None
+
+
+def in_its_setting(found: Finding, rows: Mapping[str, Sequence[Row]]) -> Finding:
+    """A finding about time, judged only where its rows ran on the paper's four machines and links of its rate."""
+    if "bytes_over" in found.claim.about:
+        return found  # bytes are those of any network
+    runs = [run for those in rows.values() for row in those for run in row.runs if run.folder in found.records]
+    counts, links = {machines(run) for run in runs}, {str(run.note.get("link", "")) for run in runs}
+    why = ""
+    if counts != {WORKERS}:
+        why = f"measured on {' and '.join(map(str, sorted(counts)))} machines, the claim is of {WORKERS}"
+    elif not all(links):
+        unknown = Verdict("not run here", why="the rate of the links is not noted: run --link")
+        return replace(found, verdict=unknown)
+    elif {parse_rate(link) for link in links} != {parse_rate(LINK)}:
+        why = f"measured on links of {' and '.join(sorted(links))}, the claim is of {LINK}"
+    return replace(found, verdict=Verdict("other setting", found.verdict.measured, why)) if why else found

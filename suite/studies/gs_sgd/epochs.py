@@ -11,7 +11,8 @@ from suite.studies.notes import NotedRun
 
 LONG: int = PUBLISHED.tables["trained"]["epochs"]
 """A shorter run is at another point of its schedule: its accuracy rises until it ends."""
-STEPS = "step"
+STEPS = [81.0, 122.0]
+"""Epochs at which the rate falls, as in the gTop-k code (configs/cifar10_vgg16_dense.toml)."""
 WITHIN = 0.005
 """Share of the images: what an accuracy may be below the last one where a run has converged. It is our reading."""
 
@@ -33,15 +34,20 @@ def of_epochs(methods: Sequence[Method], task: str) -> Iterator[Finding]:
 
 
 def _is_the_papers(method: Method) -> bool:
-    """Whether all its runs are of one of the paper's models, as long as the paper's, and fall by steps.
+    """Whether all its runs are of a model of the paper's, just as long as the paper's, and fall as gTop-k's code does.
 
     A rate that rises and falls over the whole run decides by itself when it has converged.
     """
     models = [model_of(run.record["config"]["model"]) for run in method.runs]
     return None not in models and all(
-        (run.has("config", "train", "epochs") or 0) >= LONG and run.has("config", "optimizer", "schedule") == STEPS
-        for run in method.runs
+        (run.is_whole, run.has("config", "train", "epochs"), _falls(run)) == (True, LONG, STEPS) for run in method.runs
     )
+
+
+def _falls(run: NotedRun) -> list[float] | None:
+    """The epochs at which the rate falls; None where it does not fall by steps."""
+    section = run.record["config"].get("optimizer", {})
+    return [float(each) for each in section.get("milestones", ())] if section.get("schedule") == "step" else None
 
 
 def converged(run: NotedRun) -> float | None:

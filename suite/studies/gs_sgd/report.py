@@ -47,7 +47,8 @@ def findings(options: argparse.Namespace) -> list[Finding]:
 def of_cluster(folder: Path | None) -> list[Finding]:
     """What the runs of a cluster say."""
     measured = cluster.load(folder)
-    found = [*(each for rows in measured.rows.values() for each in of_rows(rows)), *of_runs(measured.rows)]
+    timed = [*(each for rows in measured.rows.values() for each in of_rows(rows)), *of_runs(measured.rows)]
+    found = [cluster.in_its_setting(each, measured.rows) for each in timed]
     for model, methods in measured.methods.items():
         task = f"{model} on a cluster"
         found += [*of_trainings(methods, task), *of_epochs(methods, task), *of_sweeps(methods, task)]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from suite.studies import notes, trust
+from suite.studies.alike import alike, refuse_twice
 from suite.studies.claim import Claim, Verdict
 from suite.studies.convergence.rows import Method
 from suite.studies.estimate import difference, mean
@@ -23,13 +24,15 @@ from suite.studies.significance import LEAST_RUNS
 from wirebench.errors import UserError
 
 BASELINE = "baseline"
+NODES, EPOCHS = 96, 90
+"""The paper's, and those of our commands."""
 ABOVE = "above"
 Trained = Mapping[tuple[str, str], Sequence[NotedRun]]
-"""Finished runs by their model and method."""
+"""Finished runs by their model and variant."""
 
 
 class Measured(NamedTuple):
-    """Trainings by model and method; of timed steps the rows of each model, labelled as those of the part network."""
+    """Trainings by model and variant; of timed steps the rows of each model, labelled as those of the part network."""
 
     trained: Trained
     timed: Mapping[str, Sequence[Row]]
@@ -37,22 +40,29 @@ class Measured(NamedTuple):
 
 def load(folder: Path | None) -> Measured:
     """The finished runs on image folders below `folder`, none for None; UserError where it has no such run."""
-    trained, timed = (defaultdict[tuple[str, str], list[NotedRun]](list) for _ in range(2))
+    trained, timed = (defaultdict[str, list[NotedRun]](list) for _ in range(2))
     for run in notes.finished(folder) if folder is not None else ():
         model = str(run.has("config", "model", "name"))
-        if run.has("config", "data", "name") != "imagefolder" or model not in MODELS:
-            continue
-        if run.is_whole and run.has("final", "top1") is not None:
-            trained[model, method_of(run)].append(run)
-        else:
-            timed[model, variant_of(run)].append(run)
+        if run.has("config", "data", "name") == "imagefolder" and model in MODELS and run.record["engine"] != "local":
+            (trained if run.is_whole else timed)[model].append(run)
     if folder is not None and not trained and not timed:
         raise UserError(f"--cluster: {folder}: has no finished run of {' or '.join(MODELS)} on an image folder")
-    rows = {
-        each: [Row(f"{each}, {label}", tuple(runs)) for (model, label), runs in timed.items() if model == each]
-        for each in dict.fromkeys(model for model, _ in timed)
-    }
-    return Measured(trained, rows)
+    return Measured(
+        {(model, label): those for model, runs in trained.items() for label, those in _by_variant(model, runs)},
+        {
+            model: [Row(f"{model}, {label}", those) for label, those in _by_variant(model, runs)]
+            for model, runs in timed.items()
+        },
+    )
+
+
+def _by_variant(model: str, runs: Sequence[NotedRun]) -> list[tuple[str, tuple[NotedRun, ...]]]:
+    by: defaultdict[str, list[NotedRun]] = defaultdict(list)
+    for run in alike(runs):
+        by[variant_of(run)].append(run)
+    for label, those in by.items():
+        refuse_twice(f"{model}, {label}", those)
+    return [(label, tuple(those)) for label, those in by.items()]
 
 
 def variant_of(run: NotedRun) -> str:
@@ -81,12 +91,12 @@ def counted(measured: Measured) -> dict[str, list[Counted]]:
 
 def methods(trained: Trained, model: str) -> list[Method]:
     """A model's trainings as those of the study convergence: dense, and every variant of IWP."""
-    by: defaultdict[str, list[NotedRun]] = defaultdict(list)
-    for (name, method), runs in trained.items():
-        if name == model and method in (BASELINE, FIXED, LAYERWISE):
-            for run in runs:
-                by[DENSE if method == BASELINE else f"iwp {variant_of(run)}"].append(run)
-    return [Method(label, tuple(runs)) for label, runs in by.items()]
+    mine = {label: tuple(runs) for (name, label), runs in trained.items() if name == model}
+    return [
+        Method(label if label == DENSE else f"iwp {label}", runs)
+        for label, runs in mine.items()
+        if label == DENSE or kind(label) in (FIXED, LAYERWISE)
+    ]
 
 
 def method_of(run: NotedRun) -> str:
@@ -100,13 +110,14 @@ def method_of(run: NotedRun) -> str:
 def findings(trained: Trained) -> Iterator[Finding]:
     """What these runs say of each accuracy of which there is a run, and of a difference also the baseline."""
     for claim in CLAIMED.values():
-        model, method = claim.about.get("model", ""), claim.about.get("trained", "")
-        ours, base = trained.get((model, method), ()), trained.get((model, BASELINE), ())
-        if ours and base:
-            yield _finding(claim, ours, () if method == BASELINE else base)
+        method = claim.about.get("trained", "")
+        for (model, label), ours in trained.items():
+            base = trained.get((model, DENSE), ())
+            if model == claim.about.get("model") and kind(label) == (DENSE if method == BASELINE else method) and base:
+                yield _finding(claim, ours, () if method == BASELINE else base, label)
 
 
-def _finding(claim: Claim, ours: Sequence[NotedRun], base: Sequence[NotedRun]) -> Finding:
+def _finding(claim: Claim, ours: Sequence[NotedRun], base: Sequence[NotedRun], label: str) -> Finding:
     """Of a difference from the baseline's runs, or of the accuracy itself where there are none."""
     points, runs, what = _points(ours), [ours], "%"
     measured = mean(points)
@@ -119,11 +130,23 @@ def _finding(claim: Claim, ours: Sequence[NotedRun], base: Sequence[NotedRun]) -
     here = f"{measured.words('{:.2f} ' + what, '{:.2f}')} ({seeds} {'seed' if seeds == 1 else 'seeds'})"
     records = tuple(run.folder for those in runs for run in those)
     verdict = claim.judge(measured)
-    if not all(run.on_imagenet for those in runs for run in those):
-        verdict = Verdict("other setting", measured.value, "trained on other images than ImageNet's 1,281,167")
+    if other := next((said for those in runs for run in those if (said := _otherwise(run))), ""):
+        verdict = Verdict("other setting", measured.value, other)
     elif seeds < LEAST_RUNS:
         verdict = Verdict("not decidable", measured.value, "too few seeds")
-    return Finding(claim, here, verdict, "", "", records, trust.rules_of(runs, "seeds"))
+    return Finding(claim, here, verdict, label, "", records, trust.rules_of(runs, "seeds"))
+
+
+def _otherwise(run: NotedRun) -> str:
+    """In what a training differs from what the claims are about; "" where it does not."""
+    if not run.on_imagenet:
+        return "trained on other images than ImageNet's 1,281,167"
+    if run.record["world_size"] != NODES:
+        return f"trained with {run.record['world_size']} workers, the claims are of {NODES} nodes"
+    epochs = run.has("config", "train", "epochs") or 0
+    return (
+        f"trained for {epochs} epochs; the commands have {EPOCHS}, and the paper states none" if epochs < EPOCHS else ""
+    )
 
 
 def _points(runs: Sequence[NotedRun]) -> list[float]:

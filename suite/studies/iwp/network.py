@@ -68,7 +68,7 @@ def _by_turn(row: Row) -> dict[str, float]:
 def _finding(claim: Claim, measured: Estimate, here: str, about: str, rows: Sequence[Row]) -> Finding:
     rules = trust.rules_of((row.runs for row in rows), "turns")
     records = tuple(run.folder for row in rows for run in row.runs)
-    other = _otherwise(claim, rows[0].runs[0])
+    other = next((said for row in rows for run in row.runs if (said := _otherwise(claim, run))), "")
     # How full a link is, and what a method saves of it, is a matter of the model and of the link's rate.
     verdict = Verdict("other setting", measured.value, other) if other else claim.judge(measured)
     return Finding(claim, here, verdict, about, records=records, rules=rules)

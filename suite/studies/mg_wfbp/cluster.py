@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from suite.studies import notes, trust
+from suite.studies.alike import alike, machines, refuse_twice
 from suite.studies.claim import Claim, Verdict, together
 from suite.studies.convergence.rows import Method
 from suite.studies.convergence.verdicts import judge_points
 from suite.studies.findings import Finding, claims_table
+from suite.studies.mg_wfbp.all_reduces import RING, Times
 from suite.studies.mg_wfbp.paper import GOOGLENET, MODELS, PUBLISHED, RESNET, Model
 from suite.studies.notes import NotedRun
 from suite.studies.rows import Row, fastest, times_faster
 from wirebench.errors import UserError
+from wirebench.record import collective_results
+from wirebench.topology.tree import Topology
 
 NAMES = {"googlenet": GOOGLENET, "resnet50": RESNET}
 """The models that compute. A replay of the authors' own log stands for one; a reconstructed trace does not."""
@@ -27,24 +31,40 @@ OURS, S_SGD = "mg_wfbp", "sync_easgd"
 
 
 class Setting(NamedTuple):
-    """What a run is of: the network by the paper's name, its schedule, machines, and ranks on each."""
+    """What a run is of: the network by the paper's name, its schedule, machines, ranks on each, and what was run.
+
+    how  replayed, computing, or trained: a whole training
+    """
 
     model: str
     schedule: str
     nodes: int
     ranks: int
+    how: str
 
 
 Rows = Mapping[Setting, Row]
 
 
 def load(folder: Path | None) -> list[NotedRun]:
-    """The finished runs of the paper's networks below `folder`, none for None; UserError where there is none."""
+    """The finished runs of the paper's networks below `folder`, none for None; UserError where there is nothing."""
     if folder is None:
         return []
     found = [run for run in notes.finished(folder) if model_of(run) is not None]
-    if not found:
+    if not found and not rings(folder):
         raise UserError(f"--cluster: {folder}: has no finished run of {' or '.join(NAMES)}")
+    return found
+
+
+def rings(folder: Path) -> dict[int, dict[int, Times]]:
+    """All-reduces by the ring that were timed alone, by machines and bytes."""
+    found: dict[int, dict[int, Times]] = {}
+    for file in sorted(folder.rglob("cells/[!.]*.jsonl")):
+        for cell in collective_results.load(file).cells:
+            nodes = len(Topology.parse(cell.layout).machines)
+            if cell.collective == RING and nodes > 1:
+                times = Times(cell.median, (min(cell.seconds), max(cell.seconds)))
+                found.setdefault(nodes, {})[cell.num_bytes] = times
     return found
 
 
@@ -85,13 +105,25 @@ def section(found: Sequence[Finding], figures: Sequence[str] = (), missing: Sequ
 
 
 def rows_of(runs: Sequence[NotedRun]) -> Rows:
-    """The runs of each setting, whose records say on how many machines they ran."""
-    by: defaultdict[Setting, list[NotedRun]] = defaultdict(list)
+    """The runs of each setting, whose records say on how many machines they ran; of a network alike but for worlds."""
+    kinds: defaultdict[tuple[str, str], list[NotedRun]] = defaultdict(list)
     for run in runs:
-        model, nodes = model_of(run), len(run.has("load") or ())
-        if model and nodes:
-            by[Setting(model.label, schedule_of(run), nodes, run.record["world_size"] // nodes)].append(run)
+        model = model_of(run)
+        if model and machines(run):
+            kinds[model.label, how_of(run)].append(run)
+    by: defaultdict[Setting, list[NotedRun]] = defaultdict(list)
+    for (label, how), those in kinds.items():
+        for run in alike(those, worlds=True):
+            nodes = machines(run)
+            by[Setting(label, schedule_of(run), nodes, run.record["world_size"] // nodes, how)].append(run)
+    for setting, those in by.items():
+        refuse_twice(f"{setting.model}, {setting.schedule} on {setting.nodes}", those)
     return {setting: Row(setting.schedule, tuple(those)) for setting, those in by.items()}
+
+
+def how_of(run: NotedRun) -> str:
+    """Whether the network is replayed, computes for some steps, or is trained."""
+    return "replayed" if run.has("config", "model", "name") == "replay" else "trained" if run.is_whole else "computing"
 
 
 def schedule_of(run: NotedRun) -> str:
@@ -114,10 +146,11 @@ def _factors(claim: Claim, model: Model, rows: Rows) -> Iterator[Finding]:
 def _efficiencies(claim: Claim, model: Model, rows: Rows) -> Iterator[Finding]:
     """The share of the throughput of as many single nodes, on each of the claim's numbers of nodes."""
     schedule, nodes = claim.about["predicted_efficiency"], claim.about["nodes"]
-    for ranks in sorted({setting.ranks for setting in rows}):
-        single = [row for each, row in rows.items() if (each.model, each.nodes, each.ranks) == (model.label, 1, ranks)]
+    for ranks, how in sorted({(setting.ranks, setting.how) for setting in rows}):
+        one = (model.label, 1, ranks, how)
+        single = [row for each, row in rows.items() if (each.model, each.nodes, each.ranks, each.how) == one]
         alone = fastest(single, [row.label for row in single])
-        settings = [Setting(model.label, schedule, each, ranks) for each in nodes]
+        settings = [Setting(model.label, schedule, each, ranks, how) for each in nodes]
         many = {setting.nodes: rows[setting] for setting in settings if setting in rows}
         found = {node: times_faster(row, alone) for node, row in many.items()} if alone else {}
         shares = {f"{node} nodes": share for node, share in found.items() if share}
@@ -134,7 +167,9 @@ def _finding(
     rules = trust.rules_of((row.runs for row in rows), "turns")
     records = tuple(run.folder for row in rows for run in row.runs)
     measured_claim = replace(claim, text=claim.text.partition("; here: ")[0])  # not "here: predicted"
-    return Finding(measured_claim, here, verdict, f"{setting.model}, {setting.ranks} a node", figure, records, rules)
+    return Finding(
+        measured_claim, here, verdict, f"{setting.model}, {setting.ranks} a node, {setting.how}", figure, records, rules
+    )
 
 
 def _convergence(claim: Claim, model: Model, runs: Sequence[NotedRun]) -> Iterator[Finding]:
@@ -144,6 +179,8 @@ def _convergence(claim: Claim, model: Model, runs: Sequence[NotedRun]) -> Iterat
         for schedule in (OURS, S_SGD)
     )
     if ours.runs and rival.runs:
+        for method in (ours, rival):
+            refuse_twice(method.label, method.runs)
         here, verdict = judge_points(claim, ours, rival)
         records = tuple(run.folder for run in (*ours.runs, *rival.runs))
         rules = trust.rules_of((ours.runs, rival.runs), "seeds")

@@ -12,22 +12,26 @@ from suite.figures.curves import Curve, curves
 from suite.figures.provenance import counted, provenance
 from suite.figures.style import WIDTH, Figure, Panel, around, finished, grid
 from suite.studies.mg_wfbp import figures, simulated
-from suite.studies.mg_wfbp.all_reduces import Measured, times
+from suite.studies.mg_wfbp.all_reduces import Measured, Times, times
 from suite.studies.mg_wfbp.cluster import Rows, Setting, rows_of
 from suite.studies.mg_wfbp.paper import LABELS, MODELS, SCHEDULES, STAR, Model
 from suite.studies.notes import NotedRun
 from suite.studies.rows import Row, fastest
 
 SHOWN = (*SCHEDULES, STAR)
+ByNodes = Mapping[int, Mapping[int, Times]]
 FILES = {"GoogLeNet": "cluster_fig6.png", "ResNet-50": "cluster_fig7.png"}
 
 
-def draw(runs: Sequence[NotedRun]) -> tuple[dict[str, Figure], list[str]]:
-    """The figures by file name, and what is missing for the others, a line each."""
+def draw(runs: Sequence[NotedRun], alone: ByNodes) -> tuple[dict[str, Figure], list[str]]:
+    """The figures by file name, and what is missing for the others, a line each.
+
+    alone  all-reduces that were timed alone, which Fig. 5 (b) prefers to those of trainings
+    """
     rows = rows_of(runs)
     drawn: dict[str, Figure] = {}
     missing = []
-    timed = all_reduces(rows)
+    timed = rings_alone(alone) if alone else all_reduces(rows)
     if timed is None:
         missing.append("cluster_fig5b.png: no run on several machines has times of rings (`collective.name=ring`)")
     else:
@@ -52,13 +56,20 @@ def draw(runs: Sequence[NotedRun]) -> tuple[dict[str, Figure], list[str]]:
 
 
 def of_most_runs(model: Model, rows: Rows) -> dict[Setting, Row]:
-    """The network's rows with as many ranks a machine as most of its runs have."""
+    """The network's rows with as many ranks a machine, replayed or computing, as most of its runs have."""
     mine = {setting: row for setting, row in rows.items() if setting.model == model.label and not row.diverged}
-    counts: defaultdict[int, int] = defaultdict(int)
+    counts: defaultdict[tuple[int, str], int] = defaultdict(int)
     for setting, row in mine.items():
-        counts[setting.ranks] += len(row.runs)
-    ranks = max(counts, key=lambda each: (counts[each], each), default=0)
-    return {setting: row for setting, row in mine.items() if setting.ranks == ranks}
+        counts[setting.ranks, setting.how] += len(row.runs)
+    most = max(counts, key=lambda each: (counts[each], each), default=(0, ""))
+    return {setting: row for setting, row in mine.items() if (setting.ranks, setting.how) == most}
+
+
+def rings_alone(by_nodes: ByNodes) -> Figure:
+    """Fig. 5 (b), of rings that `wirebench bench collectives` timed with nothing else on the network."""
+    note = "Points: medians, bars from the shortest to the longest; all-reduces alone, of float32."
+    constants = "From the network constants of the authors' simulator"
+    return figures.all_reduces(simulated.all_reduce, constants, [Measured("on a cluster", note, by_nodes)])
 
 
 def all_reduces(rows: Rows) -> Figure | None:

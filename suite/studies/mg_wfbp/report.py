@@ -30,9 +30,9 @@ def pages(options: argparse.Namespace) -> list[Page]:
     if not options.folders:
         runs = cluster.load(options.cluster)
         page = simulated.page(options.dir or RESULTS / "mg-wfbp")
-        if not runs:
+        if options.cluster is None:
             return [page]
-        drawn, missing = cluster_figures.draw(runs)
+        drawn, missing = cluster_figures.draw(runs, cluster.rings(options.cluster))
         text = page.text + cluster.section(cluster.findings(runs), list(drawn), missing)
         return [replace(page, text=text, figures={**page.figures, **drawn})]
     for name in ("dir", "cluster"):

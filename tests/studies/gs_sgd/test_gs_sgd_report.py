@@ -1,5 +1,6 @@
 """wirebench study gs_sgd report on records made up so that the answers are known."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -100,12 +101,14 @@ def test_the_report_has_every_claim_and_a_figure_for_each_network(tmp_path: Path
     assert (tmp_path / "out/fig5.png").read_bytes().startswith(b"\x89PNG")
 
 
-def curve(epochs: int, rising: int, dip: int | None = None, schedule: str = "step") -> dict:
+def curve(
+    epochs: int, rising: int, dip: int | None = None, schedule: str = "step", falls: Sequence[float] = (81.0, 122.0)
+) -> dict:
     """A training whose accuracy rises for so many epochs and then stays, but for a dip."""
     made = record("gs_sgd", 0.5)
     made["config"]["model"] = {"name": "resnet_cifar", "depth": 20}
     made["config"]["train"] = {"epochs": epochs}
-    made["config"]["optimizer"] = {"schedule": schedule}
+    made["config"]["optimizer"] = {"schedule": schedule, "milestones": list(falls)}
     made["history"] = [
         {"epoch": epoch, "top1": 0.5 if epoch == dip else 0.9 - 0.01 * max(0, rising - epoch - 1)}
         for epoch in range(epochs)
@@ -127,7 +130,10 @@ def test_how_soon_a_method_converges_is_told_by_runs_as_long_as_the_papers(tmp_p
     assert found["epochs_gtopk"].here == "94.3 epochs [40.2 to 148.4] (3 seeds)"
     assert {each.verdict.state for each in found.values()} == {"not decidable"}, "the paper states no learning rate"
     assert not any(rule.startswith(("seeds", "load")) for rule in found["epochs"].rules)
-    for short in (curve(10, 9), curve(140, 70, schedule="one_cycle")):
+    cut = curve(140, 70)
+    cut["config"]["train"]["max_steps"] = 200
+    longer, early = curve(200, 70), curve(140, 70, falls=(30, 60))
+    for short in (curve(10, 9), curve(140, 70, schedule="one_cycle"), cut, longer, early):
         assert list(of_epochs([trained(tmp_path, "gs_sgd", short)], "resnet20")) == []
 
 

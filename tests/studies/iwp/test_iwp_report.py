@@ -17,9 +17,9 @@ from tests.flexreduce import run_record
 from tests.studies import verb
 
 pytestmark = pytest.mark.sampled(4)
+from wirebench.errors import UserError
 
 LONG = 3120
-
 
 MASKED = [f"{model}_{mode}_ratio" for model in ("alexnet", "resnet50") for mode in ("fixed", "layerwise")]
 """That no mask allows is computed, whatever ran."""
@@ -157,7 +157,9 @@ def test_trainings_on_imagenet_are_judged_beside_their_baseline(
         made["config"] |= {"model": {"name": model}, "data": {"name": "imagefolder"}, "compressor": compressor}
         made["final"]["top1"] = accuracy
         made["samples"] = {"train": IMAGENET if place != "few" else 16}
-        made["config"]["train"] = {"max_steps": 200 if place == "cut" else 0}
+        made["world_size"] = 4 if model == "alexnet" else 96
+        seed = int(place[-1]) if place[-1].isdigit() else 0
+        made["config"]["train"] = {"max_steps": 200 if place == "cut" else 0, "epochs": 90, "seed": seed}
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "record.json").write_text(json.dumps(made))
     found = {each.claim.id: each for each in imagenet.findings(imagenet.load(tmp_path).trained)}
@@ -168,7 +170,12 @@ def test_trainings_on_imagenet_are_judged_beside_their_baseline(
     judged = found["resnet50_layerwise_accuracy"]
     assert judged.verdict.measured == pytest.approx(100 * top1 - 76) and len(judged.records) == 6
     assert judged.verdict.why.startswith(why)
-    assert any(rule.startswith("seeds") for rule in judged.rules), "one seed, three times"
+    assert not any(rule.startswith("seeds") for rule in judged.rules)
+    again = json.loads((tmp_path / "mine/base1/record.json").read_text())
+    (tmp_path / "again").mkdir()
+    (tmp_path / "again/record.json").write_text(json.dumps(again))
+    with pytest.raises(UserError, match=r"resnet50, dense: .* are both seed 1"):
+        imagenet.load(tmp_path)
     assert verb.report("iwp")(["--cluster", str(tmp_path / "nothing"), "--print"]) == 2
     assert "has no finished run of alexnet or resnet50 on an image folder" in capsys.readouterr().err
 
