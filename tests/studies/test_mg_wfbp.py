@@ -1,6 +1,7 @@
 """The MG-WFBP paper: what its authors measured, predicted with one fitted number; and its claims, simulated."""
 
 import functools
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -180,6 +181,21 @@ def test_runs_on_a_cluster_are_judged_and_take_the_place_of_predictions(wfbp: fl
     predicted = [replace(measured, here="predicted", about=model.label) for model in paper.MODELS]
     assert [each.about for each in instead(predicted, [measured])] == ["ResNet-50", "GoogLeNet, 1 a node, replayed"]
     assert "| measured, 8 nodes: MG-WFBP over WFBP: GoogLeNet, 1 a node, replayed |" in cluster.section([measured])
+
+
+def test_replays_and_networks_that_compute_stand_in_rows_of_their_own(tmp_path: Path) -> None:
+    """Both parts of one command lie below one folder, with the same turns."""
+    few: dict[str, Any] = {"train": {"max_steps": 200}, "model": {"name": "googlenet"}}
+    for turn, (schedule, seconds) in itertools.product(range(5), (("mg_wfbp", 0.4), ("wfbp", 0.5))):
+        put(tmp_path / "replay", f"{schedule}-{turn}", schedule, 8, seconds, train={"max_steps": 14})
+        put(tmp_path / "computing", f"{schedule}-{turn}", schedule, 8, seconds / 2, **few)
+        put(tmp_path / "small", f"{schedule}-{turn}", schedule, 8, 9.0, **few, data={"batch_size": 1})
+    put(tmp_path / "small", "mg_wfbp-9", "mg_wfbp", 8, 9.0, **few, data={"batch_size": 2})
+    rows = cluster.rows_of(cluster.load(tmp_path))
+    assert {(setting.schedule, setting.how): len(row.runs) for setting, row in rows.items()} == {
+        (schedule, how): 5 for schedule in ("mg_wfbp", "wfbp") for how in ("replayed", "computing")
+    }
+    assert {row.step_seconds for setting, row in rows.items() if setting.how == "replayed"} == {0.4, 0.5}
 
 
 @pytest.mark.parametrize(("lost", "state"), [(0.0, "reproduced"), (0.02, "not reproduced")])

@@ -15,9 +15,9 @@ from suite.studies.notes import IMAGENET, NotedRun
 from suite.studies.study import Study
 from tests.flexreduce import run_record
 from tests.studies import verb
+from wirebench.errors import UserError
 
 pytestmark = pytest.mark.sampled(4)
-from wirebench.errors import UserError
 
 LONG = 3120
 
