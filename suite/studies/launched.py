@@ -1,4 +1,4 @@
-"""A paper's experiments on a cluster of one's own: what `wirebench study NAME run --launch WORDS` runs.
+r"""A paper's experiments on a cluster of one's own: what `wirebench study NAME run --launch WORDS` runs.
 
 WORDS start the ranks: horovodrun, torchrun, srun, mpirun, ... with their options. In them {ranks}, {hosts} (h1:2,h2:3)
 and {nodes} are filled in for each layout of ranks on machines that the paper has, by --machines.
