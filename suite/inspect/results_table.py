@@ -1,10 +1,11 @@
 """The table of the recorded results, as Markdown, and what it says of a record's machine."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from wirebench.errors import UserError
 from wirebench.record import compare, schema
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,8 +42,22 @@ def table(results: Path, base: Path) -> str:
         for path in results.glob("*/**/record.json")
         if path.relative_to(results).parts[0] != "runs" and told.isdisjoint(path.parents)
     )
-    if not paths:
-        return EMPTY
+    return of_records(paths, base) if paths else EMPTY
+
+
+def of_folders(folders: Sequence[Path], base: Path) -> str:
+    """All records of these folders and below them; UserError for a folder that has none."""
+    paths: dict[Path, None] = {}
+    for folder in folders:
+        found = sorted(folder.rglob("record.json"))
+        if not found:
+            raise UserError(f"{folder}: has no record.json, nor has a folder below it")
+        paths.update(dict.fromkeys(found))
+    return of_records(list(paths), base)
+
+
+def of_records(paths: Sequence[Path], base: Path) -> str:
+    """The table of these records, in this order."""
     records = {path: schema.read(path) for path in paths}
     columns = COLUMNS | (GPU_COLUMNS if any(record["gpu"] for record in records.values()) else {})
     heads = ["run", "machine", *columns.values()]

@@ -178,3 +178,13 @@ def test_a_doctored_overhead_shows_in_its_table_and_a_damaged_one_is_named(tmp_p
     file.write_text("{}")
     assert main(arguments) == 2
     assert "torch-vgg16.json: is not what wirebench bench overhead writes" in capsys.readouterr().err
+
+
+def test_runs_of_ones_own_have_a_table_too(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(home / "results/runs"), str(home / "results/b")]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:]
+    assert [row.partition("]")[0] for row in rows] == ["| [local", "| [b first"]
+    assert main([str(home / "nothing")]) == 2
+    assert f"{home / 'nothing'}: has no record.json" in capsys.readouterr().err
+    assert main([str(home / "results/b"), "--write", str(home / "README.md")]) == 2
+    assert "redirect the output" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """Print the table of the recorded results, or keep a file's copy of it up to date.
 
 wirebench table                             print it, as Markdown
+wirebench table runs/topk runs/dense        that of runs of your own, and of all below these folders
 wirebench table --write README.md           put it between the markers of that file
 wirebench table --check README.md           exit code 1 unless that file has it already
 wirebench table --write results/README.md   that file has markers for the table of `bench overhead`
@@ -13,6 +14,7 @@ from pathlib import Path
 
 from suite.inspect import overhead_table, results_table
 from suite.inspect.results_table import ROOT
+from wirebench.errors import UserError
 from wirebench.utils import markdown
 from wirebench.utils.cli import parser_of
 
@@ -21,6 +23,11 @@ def main(arguments: Sequence[str]) -> int:
     """Print, write or check the table: 1 where --check finds another one."""
     options = _parser().parse_args(arguments)
     target: Path | None = options.write or options.check
+    if options.folders:
+        if target is not None:
+            raise UserError("FOLDER: --write and --check are about the recorded results; redirect the output instead")
+        print(results_table.of_folders(options.folders, Path.cwd()))
+        return 0
     if target is None:
         print(results_table.table(options.results, Path.cwd()))
         return 0
@@ -37,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("table", __doc__)
+    parser.add_argument("folders", nargs="*", type=Path, metavar="FOLDER", help="runs, in place of the results")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--write", type=Path, metavar="FILE", help="replace the table between the markers of FILE")
     what.add_argument("--check", type=Path, metavar="FILE", help="exit code 1 if the table in FILE is another one")
