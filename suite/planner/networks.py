@@ -32,6 +32,11 @@ def topology_of(options: argparse.Namespace, workers: int, gbit: float | None = 
     if not (1 <= workers <= MOST_WORKERS and 1 <= each <= MOST_WORKERS):
         raise UserError(f"--workers and --per-machine: need 1 to {MOST_WORKERS}")
     if not options.topology:
+        if workers > each and workers % each:
+            raise UserError(
+                f"--workers: {workers} do not fill machines of {each} (--per-machine); a file of --topology describes "
+                "machines that differ"
+            )
         network = presets.find(options.network or DEFAULT)
         rate = network.bytes_per_second if gbit is None else gbit * 1e9 / 8
         return presets.cluster(network._replace(bytes_per_second=rate), workers, each, _racks(options), options.rails)

@@ -224,6 +224,7 @@ def test_what_else_is_swept_has_an_efficiency():
         (["--topology", "nofile.toml"], "nofile.toml: cannot be read"),
         (["--topology", "configs/topologies/2+3_1gbit.toml", "--workers", "4"], "has 5 ranks, not 4"),
         (["--topology", "x.toml", "--network", "1gbe"], "--network: goes without --topology"),
+        (["--workers", "12", "--per-machine", "8"], "--workers: 12 do not fill machines of 8 (--per-machine)"),
         (["--workers", "1000000"], "--workers and --per-machine: need 1 to 100000"),
         (["--compressor", "threshold"], "--compressor: 'threshold': of noise it sends nothing"),
         (["--figure", "fig.pdf"], "--figure: draws .png, not 'fig.pdf'"),
