@@ -100,7 +100,7 @@ def _section(study: Study) -> Section:
 
 
 class Count(NamedTuple):
-    """How many claims have a verdict; and of these, how many have it from records that break a rule of trust."""
+    """How many claims have a verdict; and of these, how many a rule of trust marks."""
 
     claims: int
     broken: int
@@ -115,7 +115,7 @@ class Count(NamedTuple):
         return f"{self.claims} ({self.broken})" if self.broken else str(self.claims)
 
 
-BROKEN = "from records that break a rule"
+BROKEN = "marked by a rule"
 
 
 def counted(sections: Sequence[Section], papers: bool | None = None) -> dict[State, Count]:

@@ -332,3 +332,15 @@ def test_a_run_can_be_extended_with_another_compressor(tmp_path: Path) -> None:
     (tmp_path / "ran.toml").write_text(loader.dump(ran))
     (tmp_path / "own.toml").write_text('extends = "ran.toml"\n[compressor]\nname = "none"\n')
     assert (ran.optimizer.momentum, loader.load(tmp_path / "own.toml").optimizer.momentum) == (0.0, 0.9)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "top1"),
+    [
+        ([], 0.9), (["output.dir=x", "data.root=y", "train.seed=3"], 0.9), (["compressor.density=0.1"], 0.0),
+        (["train.seed=3", "optimizer.lr=1.0"], 0.0), (["optimizer.lr=1.0", "expected.top1=0.8"], 0.8),
+    ],
+)  # fmt: skip
+def test_what_a_file_expects_is_of_its_own_run(overrides: list[str], top1: float, tmp_path: Path) -> None:
+    (tmp_path / "base.toml").write_text(BASE)
+    assert loader.load(tmp_path / "base.toml", overrides).expected.top1 == top1

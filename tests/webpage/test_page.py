@@ -102,16 +102,16 @@ def test_a_verdict_from_records_that_break_a_rule_says_so_wherever_it_is_shown_o
     mine = section(tmp_path, claim())
     broken = replace(mine, findings=[replace(each, rules=("turns (2)",)) for each in mine.findings])
     assert counted([mine, broken])["reproduced"] == (2, 1)
-    assert "from records that break" not in render.html([mine], tmp_path)
+    assert "marked by:" not in render.html([mine], tmp_path)
     html = render.html([broken], tmp_path)
     [row] = re.findall(r'<tr id="claim-mine-ratio".*?</tr>', html, re.DOTALL)
-    assert "from records that break: turns (2)" in row.partition('data-label="verdict"')[2].partition("</td>")[0]
-    said = "1 reproduced (of these 1 from records that break a rule)"
+    assert "marked by: turns (2)" in row.partition('data-label="verdict"')[2].partition("</td>")[0]
+    said = "1 reproduced (of these 1 marked by a rule)"
     assert said in html.partition('class="counts"')[2].partition("</ul>")[0]
-    assert "1 (1) reproduced; in brackets: from records that break a rule" in sentences([broken], str, tmp_path)[0]
+    assert "1 (1) reproduced; in brackets: marked by a rule" in sentences([broken], str, tmp_path)[0]
     (tmp_path / "README.md").write_text(f"{readme.BEGIN}\n{readme.END}\n")
     assert "| 1 (1) |" in readme.text([broken], tmp_path / "README.md", tmp_path / "report.html")
-    assert "1 of them from records that break a rule" in note(overview.verdicts([broken]))
+    assert "1 of them marked by a rule" in note(overview.verdicts([broken]))
 
 
 def test_a_verdict_is_not_charged_with_the_records_of_settings_that_it_does_not_rest_on(tmp_path: Path) -> None:

@@ -57,7 +57,12 @@ __all__ = [
 
 CONFIGS = Path("configs")
 NO_SECTIONS = ("name", requested.ASKED)
-EXTENDS = "extends"
+EXTENDS, EXPECTED = "extends", "expected"
+SAME_RUN = (
+    "output.", "engine.", "expected.", "data.root", "data.workers", "data.download", "train.seed", "train.resume",
+    "train.keep", "train.checkpoint",
+)  # fmt: skip
+"""Begins of overrides with which a run still is the one that the file expects its numbers of."""
 SECTIONS: dict[str, type] = {
     name: kind for name, kind in typing.get_type_hints(Config).items() if name not in NO_SECTIONS
 }
@@ -67,11 +72,14 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     """Read a TOML file and apply `section.key=value` overrides; UserError says what is wrong and where.
 
     A file with `extends = "FILE"`, seen from its own folder, has that file's keys where it does not give its own. What
-    the other expects of its runs is not taken over. FILE extends none itself.
+    the other expects of its runs is not taken over. FILE extends none itself. Nor is what the file expects, where an
+    override makes it another run.
     """
     path = Path(path)
     table = _extended(path)
     _refuse_twice(overrides)
+    if not all(text.startswith(SAME_RUN) for text in overrides):
+        table.pop(EXPECTED, None)
     _lay(table, [_given(text) for text in overrides])
     return from_dict(table, path.stem)
 
@@ -121,7 +129,7 @@ def _extended(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: {EXTENDS}: {error}") from error
     if EXTENDS in table:
         raise UserError(f"{path}: {EXTENDS}: {other} extends {table[EXTENDS]!r}; a file can extend one that does not")
-    for mine in ("name", "expected"):
+    for mine in ("name", EXPECTED):
         table.pop(mine, None)
     sections = {section: _is_table(section, keys) for section, keys in own.items() if section not in NO_SECTIONS}
     _lay(table, [_Given(section, key, value) for section, keys in sections.items() for key, value in keys.items()])
