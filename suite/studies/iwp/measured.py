@@ -51,8 +51,14 @@ class Counted:
 
     @property
     def as_sent(self) -> float | None:
-        """The same with all that tells the values' places: masks, or indices and scales."""
-        return self._ratio("with_indices")
+        """The same with all that tells the values' places: masks, or indices and scales.
+
+        A worker sends masks of the layers that it votes on; all voters' masks are counted, as if it sent them all.
+        """
+        if not self.is_iwp:
+            return self._ratio("with_indices")
+        dense, masks = self.run.has("bytes_per_step", "dense"), self.health("mask_bytes")
+        return None if None in (dense, masks, self.values) else dense / (dense / self.values + masks)
 
     def _ratio(self, name: str) -> float | None:
         ratio = self.run.has("compression_ratio", name)
