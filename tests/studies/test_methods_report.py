@@ -66,7 +66,7 @@ def test_steps_are_compared_with_the_fastest_dense_row_and_with_ddp(tmp_path: Pa
 def test_runs_on_gpus_have_their_energy(tmp_path: Path) -> None:
     for turn, joules in enumerate((1.0, 2.0)):
         put(tmp_path, "dense", turn, record("none", 0.5) | {"gpu": all_ranks(joules_per_sample=joules)})
-    put(tmp_path, "gs_sgd", 0, record("gs_sgd", 0.6) | {"gpu": RANK_0})
+    put(tmp_path, "gs_sgd", 0, record("gs_sgd", 0.6) | {"gpu": RANK_0, "steps_done": 60})
     put(tmp_path, "gtopk", 0, record("gtopk", 0.7))
     text, rows = report(tmp_path)
     assert "| state | joules per sample | joules per point of top-1 |" in text
