@@ -16,6 +16,7 @@ VERBS = {
     "jobs.doctor": "before a run on several hosts: are they alike, do they reach each other, how fast",
     "jobs.torchrun": "torchrun, with ranks that are soon back after a restart: for train.elastic",
     "jobs.chaos": "inject faults into an elastic job on an emulated cluster, and say what they cost",
+    "planning.demo": "in two minutes: what four compressors bring at three link rates, and what they cost",
     "planning.topology": "draw a cluster and what each collective sends over it",
     "planning.compat": "which compositions work, and why the others do not",
     "jobs.cluster": "emulate a cluster on this machine and run a command on it: run, up, down, status",

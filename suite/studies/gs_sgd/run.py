@@ -71,7 +71,8 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
     chosen = methods.plan(names, options.density) | readings()
     configs = {model: Path(f"configs/tables/methods_{model}.toml") for model in dict.fromkeys(options.models)}
     planned = {
-        (options.out / model).resolve(): methods.planned(options, path, chosen) for model, path in configs.items()
+        (options.out / model).resolve(): methods.planned(options, path, chosen, options.link)
+        for model, path in configs.items()
     }
     return measure(planned, launch, options.again)
 

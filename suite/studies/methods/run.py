@@ -2,6 +2,7 @@
 
 wirebench study methods run                                    all methods on VGG-16 and ResNet-20, 4 hosts, 1 Gbit/s
 wirebench study methods run --config configs/tables/methods_vgg16.toml --methods dense gs_sgd --turns 3
+wirebench study methods run --config configs/tables/methods_vgg16.toml --link 100mbit 1gbit --methods dense topk
 wirebench study methods report results/methods/vgg16           afterwards: table.md and the figure
 
 The machine should have nothing else to do. A method that fails is reported and the others go on; exit code 1 then. Its
@@ -23,6 +24,9 @@ from wirebench.config import loader
 from wirebench.errors import UserError
 
 CONFIGS = [Path(f"configs/tables/methods_{model}.toml") for model in ("vgg16", "resnet20")]
+LINK, LINKS = "1gbit", ("100mbit", "300mbit", "1gbit", "3gbit")
+BY_LINK = ("dense", "bf16", "quantised_sum", "topk", "powersgd")
+"""Methods that are measured on all of LINKS."""
 FUSED = "scheduler.name=fused"
 BASELINES: dict[str, list[str]] = {
     "dense": ["compressor.name=none", FUSED],
@@ -49,10 +53,12 @@ def flags(parser: argparse.ArgumentParser) -> None:
     add("--methods", nargs="+", metavar="NAME", help="compressors, or 'dense', 'DDP', ... (all)")
     add("--density", type=float, default=0.01, help="of the sparse methods (%(default)s)")
     add("--hosts", type=int, default=4, help="hosts of one worker each (%(default)s)")
-    add("--link", default="1gbit", help="rate of every host's link (%(default)s)")
+    add(
+        "--link", nargs="+", default=[LINK], metavar="RATE", help=f"rate of every host's link ({LINK}); of several: all"
+    )
     add("--turns", type=int, default=TURNS, help="runs of each method (%(default)s)")
     add("--set", nargs="+", default=[], metavar="KEY=VALUE", help="further settings, of all methods")
-    add("--out", type=Path, metavar="FOLDER", help="where the results go (results/methods, by the config's name)")
+    add("--out", type=Path, metavar="FOLDER", help="where the results go (results/methods, by config and link)")
 
 
 def run(options: argparse.Namespace, launch: Launch) -> list[str]:
@@ -63,19 +69,22 @@ def run(options: argparse.Namespace, launch: Launch) -> list[str]:
         raise UserError(f"--turns: must be positive, got {options.turns}")
     if not 0 < options.density <= 1:
         raise UserError(f"--density: lies in (0, 1], got {options.density:g}")
-    if options.out and len(names) > 1:
-        raise UserError("--out: needs one --config")
+    if options.out and len(names) * len(options.link) > 1:
+        raise UserError("--out: needs one --config and one --link")
     runs: dict[Path, list[Training]] = {}
     for path, name in names.items():
-        out = (options.out or RESULTS / "methods" / name).resolve()
-        runs.setdefault(out, []).extend(planned(options, path, chosen))
+        for link in dict.fromkeys(options.link):
+            of_link = f"{name}-{link}" if len(options.link) > 1 else name
+            out = (options.out or RESULTS / "methods" / of_link).resolve()
+            runs.setdefault(out, []).extend(planned(options, path, chosen, link))
     return measure(runs, launch, options.again)
 
 
 def series(quick: bool) -> list[Part]:
-    """Both networks; quick: one turn of a few methods, of more of them on ResNet-20."""
+    """Both networks, and VGG-16 by link; quick: one turn of a few methods, of more of them on ResNet-20."""
     if not quick:
-        return [Part(120, [])]
+        by_link = ["--config", str(CONFIGS[0]), "--link", *LINKS, "--methods", *BY_LINK, "--set", "train.max_steps=16"]
+        return [Part(120, []), Part(40, by_link)]
     resnet20, vgg16 = (
         ["--turns", "1", "--config", str(path), "--methods", *BASELINES, *QUICK] for path in reversed(CONFIGS)
     )
@@ -97,9 +106,9 @@ def plan(names: Sequence[str] | None, density: float) -> dict[str, list[str]]:
     return {name: known[name] for name in (dict.fromkeys(names) if names else known)}
 
 
-def planned(options: argparse.Namespace, trained: Path, chosen: dict[str, list[str]]) -> list[Training]:
-    """All runs of a config, in the order of their turns."""
-    cluster = Cluster(options.link, options.hosts)
+def planned(options: argparse.Namespace, trained: Path, chosen: dict[str, list[str]], link: str) -> list[Training]:
+    """All runs of a config on links of one rate, in the order of their turns."""
+    cluster = Cluster(link, options.hosts)
     return [
         Training(
             f"{label.replace(', ', '-').replace(' ', '_')}-{turn}",
