@@ -6,6 +6,8 @@ torchrun --nproc-per-node 2 examples/lightning_hook.py
 """
 
 import argparse
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import lightning
@@ -38,20 +40,36 @@ class Classifier(lightning.LightningModule):
         return torch.optim.AdamW(self.parameters(), 3e-3)
 
 
-class Hooked(lightning.Callback):
-    """Registers a communication hook once the model is wrapped."""
+class Kept(lightning.Callback):
+    """Saves each rank's compressor beside Lightning's checkpoint, and loads it when a run goes on from one.
 
-    def __init__(self, hook: Any) -> None:
-        self.hook = hook
+    Residuals differ between ranks, and Lightning writes rank 0's checkpoint alone.
+    """
+
+    def __init__(self, hook: Any, folder: Path, register: bool) -> None:
+        self.hook, self.folder, self.register = hook, folder, register
 
     def on_train_start(self, trainer: lightning.Trainer, module: lightning.LightningModule) -> None:
-        """Lightning's."""
-        trainer.strategy.model.register_comm_hook(None, self.hook)
+        """Lightning's; its strategy has wrapped the model by now."""
+        if self.register:
+            trainer.strategy.model.register_comm_hook(None, self.hook)
+        if trainer.ckpt_path:
+            self.hook.load_state_dict(torch.load(self._file(trainer)))
+
+    def on_save_checkpoint(self, trainer: lightning.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
+        """Lightning's, on every rank."""
+        torch.save(self.hook.state_dict(), self._file(trainer))
+
+    def _file(self, trainer: lightning.Trainer) -> Path:
+        return self.folder / f"hook-{trainer.global_rank}.pt"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument(
+        "--folder", type=Path, help="of a checkpoint: written at the end, and gone on from if it is there"
+    )
     options = parser.parse_args()
     lightning.seed_everything(0, verbose=False)
     digits = load_digits()
@@ -59,12 +77,18 @@ def main() -> None:
 
     hook = wirebench.comm_hook(compressors.build("topk", density=0.01))
     on_gpu = torch.cuda.is_available()
+    folder = options.folder or Path(tempfile.mkdtemp())
+    folder.mkdir(parents=True, exist_ok=True)
+    saved = folder / "last.ckpt"
     trainer = lightning.Trainer(
         accelerator="gpu" if on_gpu else "cpu", devices=2, max_epochs=options.epochs, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        strategy=DDPStrategy(ddp_comm_hook=hook) if on_gpu else "ddp", callbacks=[] if on_gpu else [Hooked(hook)],
+        strategy=DDPStrategy(ddp_comm_hook=hook) if on_gpu else "ddp",
+        callbacks=[Kept(hook, folder, register=not on_gpu)],
     )  # fmt: skip
-    trainer.fit(Classifier(), DataLoader(dataset, batch_size=32, shuffle=True))
+    going_on = str(saved) if saved.exists() else None
+    trainer.fit(Classifier(), DataLoader(dataset, batch_size=32, shuffle=True), ckpt_path=going_on)
+    trainer.save_checkpoint(saved)
     if trainer.is_global_zero:
         ratio = hook.report()["compression_ratio"]["wire"]
         print(f"loss {trainer.callback_metrics['loss'].item():.4f}, {ratio:.0f} times fewer bytes on the wire")

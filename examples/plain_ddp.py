@@ -5,6 +5,7 @@ torchrun --nproc-per-node 2 examples/synchronised.py
 """
 
 import argparse
+import time
 
 import torch
 import torch.distributed as dist
@@ -27,18 +28,22 @@ def main() -> None:
     sampler = DistributedSampler(dataset, seed=0)
     loader = DataLoader(dataset, batch_size=32, sampler=sampler)
 
-    model: nn.Module = nn.Sequential(nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+    model: nn.Module = nn.Sequential(
+        nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)
+    )
     model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     for epoch in range(options.epochs):
         sampler.set_epoch(epoch)
+        begin = time.perf_counter()
         for inputs, labels in loader:
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(inputs), labels)
             loss.backward()
             optimizer.step()
         if dist.get_rank() == 0:
-            print(f"epoch {epoch}  loss {loss.item():.4f}")
+            step = (time.perf_counter() - begin) / len(loader)
+            print(f"epoch {epoch}  loss {loss.item():.4f}  {1e3 * step:.1f} ms a step")
 
     dist.destroy_process_group()
 

@@ -164,19 +164,24 @@ def test_the_rule_of_the_outer_step_is_asked() -> None:
 
 
 @pytest.mark.slow
-def test_the_contract_is_tested_on_a_module_of_ones_own(mine: Path) -> None:
-    (line,) = [line for _, _, text in blocks(RECIPES) for line in text.splitlines() if "WIREBENCH_COMPRESSOR" in line]
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("COMPRESSOR", "cyclic"), ("SCHEDULER", "even"), ("COLLECTIVE", "chain"), ("MODEL", "mlp")],
+)
+def test_the_contract_is_tested_on_a_module_of_ones_own(mine: Path, kind: str, name: str) -> None:
+    (line,) = [line for _, _, text in blocks(RECIPES) for line in text.splitlines() if f"WIREBENCH_{kind}" in line]
     setting, *command = shlex.split(line)
     assert command[0] == "python"
     environment = {**os.environ, "PYTHONPATH": str(mine), **dict([setting.split("=", 1)])}
+    few = ["-k", "zeros_give or restored_run"] if kind == "COMPRESSOR" else []
     done = subprocess.run(
-        [sys.executable, *command[1:], "-vv", "-n0", "-p", "no:cacheprovider", "-k", "zeros_give or restored_run"],
+        [sys.executable, *command[1:], "-vv", "-n0", "-p", "no:cacheprovider", *few],
         cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     tested = re.findall(r"::test_\w+\[(\S+)\]", done.stdout)
     assert tested
-    assert {name.split("-")[0] for name in tested} == {"mine.cyclic"}
+    assert all(f"mine.{name}" in label for label in tested)
 
 
 @pytest.mark.usefixtures("mine")

@@ -6,6 +6,7 @@ from typing import NoReturn
 
 import suite.cli.begun  # noqa: F401  first of all: until a verb runs, Ctrl-C ends the process without a word
 from suite.cli.menu import Entry, Menu
+from wirebench import __version__
 from wirebench.comm.launch import end_process
 from wirebench.utils.terminal import open_output
 
@@ -34,6 +35,7 @@ MENU = Menu(
     "verb",
     {module.split(".")[-1]: Entry(f"suite.cli.{module}", about) for module, about in VERBS.items()},
     "Training itself is python train.py CONFIG.toml.",
+    __version__,
 )
 
 

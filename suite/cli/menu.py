@@ -28,6 +28,7 @@ class Menu:
     doc      its module's docstring: what --help begins with
     word     what its entries are called: verb, tool
     after    what --help ends with
+    version  of the command; "" for one that has none of its own
     """
 
     command: str
@@ -35,10 +36,13 @@ class Menu:
     word: str
     entries: Mapping[str, Entry]
     after: str = ""
+    version: str = ""
 
     def run(self, arguments: Sequence[str]) -> int:
         """Run the entry that the first word names, in the one way in which tools end; returns the exit code."""
         words = list(arguments)
+        if self.version and words[:1] == ["--version"]:
+            return run_tool(self.command, self._tell_version, words)
         if not words or words[0] in ("-h", "--help"):
             return run_tool(self.command, self._help, words)
         return run_tool(f"{self.command} {words[0]}", self._tool(words[0]), words[1:])
@@ -48,6 +52,10 @@ class Menu:
         width = max(map(len, self.entries))
         lines = [self.doc.rstrip(), "", *(f"  {name:{width}}  {entry.about}" for name, entry in self.entries.items())]
         return "\n".join([*lines, "", f"{self.command} {self.word.upper()} --help explains one. {self.after}".rstrip()])
+
+    def _tell_version(self, arguments: Sequence[str]) -> int:
+        print(f"{self.command} {self.version}")
+        return 0
 
     def _help(self, arguments: Sequence[str]) -> int:
         print(self.usage())

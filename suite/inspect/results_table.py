@@ -34,8 +34,10 @@ def table(results: Path, base: Path) -> str:
     """All records below `results` as a Markdown table, in order of their paths; links are relative to `base`.
 
     What lies in results/runs is no result: every run writes there. What lies below a folder with a table.md stands in
-    that table. Raises UserError, naming it, for a damaged record.
+    that table. Raises UserError, naming it, for a damaged record, and for a folder that is not there.
     """
+    if not results.is_dir():
+        raise UserError(f"--results: {results}: no such folder")
     told = {path.parent for path in results.glob("**/table.md")}
     paths = sorted(
         path

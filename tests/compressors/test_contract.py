@@ -4,9 +4,6 @@ Gradients are small whole numbers, so that every sum is exact in fp32, fp16 and 
 depends on its `keeps` (gradient/contract.py): what is not sent is kept exactly, kept up to rounding, or not at all.
 """
 
-import os
-import shlex
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +12,7 @@ import torch
 from torch import Tensor
 
 import compressors
+from tests import own
 from tests.helpers import LocalEngine, cut, lay_out
 from wirebench.errors import UserError
 from wirebench.gradient.conformance import exchange
@@ -23,9 +21,6 @@ from wirebench.gradient.contract import Exchange, Method
 from wirebench.gradient.flat import Layer
 from wirebench.training.resharding import rank_states
 from wirebench.utils.tensor_tree import pack, unpack
-
-OWN = shlex.split(os.environ.get("WIREBENCH_COMPRESSOR", ""))
-"""A module of one's own, tested alone, and its options: "mine.cyclic density=0.1"."""
 
 COLLECTIVES = ("native", "ring", "tree", "star", "flexreduce")
 ALL_SIZES = range(1, 10)
@@ -90,24 +85,13 @@ FORMS: dict[str, list[dict[str, Any]]] = {
 }
 
 
-def own_options() -> dict[str, Any]:
-    """The options of OWN; words need no quotes."""
-    found = {}
-    for key, _, text in (word.partition("=") for word in OWN[1:]):
-        try:
-            found[key] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            found[key] = text
-    return found
-
-
 def forms() -> list[tuple[str, dict[str, Any]]]:
-    """(name, options) of every compressor in each of its forms, or of OWN."""
+    """(name, options) of every compressor in each of its forms, or of one's own."""
     found = []
-    for name in OWN[:1] or compressors.available():
+    for name in own.names("compressor", compressors.available()):
         known = compressors.PLUGINS.options(name)
         usual = {key: value for key, value in {"density": 0.1, "momentum": 0.0}.items() if key in known}
-        usual |= OPTIONS.get(name, {}) | own_options()
+        usual |= OPTIONS.get(name, {}) | own.options("compressor")
         found += [(name, usual | form) for form in [{}, *FORMS.get(name, [])]]
     return found
 

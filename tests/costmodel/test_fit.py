@@ -101,6 +101,14 @@ def test_what_cells_cannot_show_is_named() -> None:
     ]  # fmt: skip
 
 
+def test_constants_are_counted() -> None:
+    lines = [Link(1e-5, 1e9), Link(1e-4, 1e7)]
+    straight = dataclasses.replace(Topology.parse("2+3").with_links(lines), shared=(Link(1e-5, 1e9),))
+    broken = dataclasses.replace(straight, shared=(Link(1e-5, 1e9), Link(1e-4, 1e9, 8192.0)))
+    # Start-up and rate of both levels and of what is shared, of a round, and of adding.
+    assert [Fit(each, (), 1.0, 1.0).constants for each in (straight, broken)] == [8, 10]
+
+
 def test_cells_of_another_cut_are_refused() -> None:
     topology = cluster(NETWORK)
     other = dataclasses.replace(cell(topology, "flexreduce", 4_000_000), segments=3)

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests.distributed.forked import fork
 
@@ -59,6 +60,22 @@ def test_trainers_take_the_hook(name: str, most: float, tmp_path: Path) -> None:
     said = told(name, ["--epochs=4"], tmp_path)
     loss, ratio = map(float, re.findall(r"loss (\S+), (\S+) times fewer bytes on the wire", said)[0])
     assert loss < most and ratio == 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["lightning_hook", "hf_trainer"])
+def test_a_run_goes_on_with_its_residuals(name: str, tmp_path: Path) -> None:
+    """The compressor's steps are counted on, and every rank has a file of its own."""
+    kept = tmp_path / "kept"
+    for epochs in (1, 2):
+        told(name, [f"--epochs={epochs}", f"--folder={kept}"], tmp_path)
+        found = sorted(kept.rglob("hook-?.pt"), key=lambda path: path.stat().st_mtime)[-2:]
+        states = [torch.load(path) for path in sorted(found)]
+        residuals = [state["compressor"] for state in states]
+        steps = {state["steps"] for state in states}
+        # 57 steps of 32 samples an epoch for both ranks; DDP's first steps of each run are dense.
+        assert len(steps) == 1 and 24 * epochs <= steps.pop() <= 29 * epochs, states
+        assert str(residuals[0]) != str(residuals[1])
 
 
 @pytest.mark.sampled(1)

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import models
+from tests.helpers import lay_out
 from wirebench.errors import UserError
-from wirebench.gradient.flat import BackwardOrder, FlatGradient, Layer, backward_order
+from wirebench.gradient.flat import BackwardOrder, Bucket, FlatGradient, Layer, backward_order
 from wirebench.training.loss import cross_entropy
 
 
@@ -238,3 +239,14 @@ def test_a_parameter_without_gradient_comes_last():
     model = models.build("toy", 3, shape, hidden=2, unused=True)
     names, unused = backward_order(model, image_loss(3, shape))
     assert unused == ["unused"] == names[-1:]
+
+
+def test_a_bucket_is_written_into_and_not_replaced():
+    layers = tuple(lay_out([(4,)]))
+    bucket = Bucket(0, torch.ones(4), torch.empty(0), layers)
+    flat = bucket.grad
+    bucket.grad += 1  # in place
+    assert bucket.grad is flat
+    assert flat.tolist() == [2.0] * 4
+    with pytest.raises(AttributeError, match=r"^bucket\.grad: cannot be replaced; write into it"):
+        bucket.grad = bucket.grad + 1

@@ -7,6 +7,7 @@ from torch import nn
 from torch.optim import SGD
 
 import models
+from tests import own
 from wirebench.errors import UserError
 from wirebench.training.loss import cross_entropy
 
@@ -100,6 +101,15 @@ LARGE = [
     ("vgg_cifar", {}, (1, 33, 64)),
     ("vgg_cifar", {"depth": 19}, CIFAR),
 ]
+LEARNS: list[tuple[str, dict, tuple[int, ...]]] = [
+    ("toy", {}, (1, 8, 8)),
+    ("lenet", {}, (1, 8, 8)),
+    ("resnet_cifar", {}, (3, 8, 8)),
+]
+if own.plugin("model"):
+    (_name,) = own.names("model", ())
+    SMALL, LARGE = [(_name, own.options("model"), CIFAR)], []
+    LEARNS = SMALL
 
 
 @pytest.mark.sampled(3)
@@ -133,12 +143,10 @@ def test_forward_and_backward(name, options, image_shape):
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("name", "image_shape"), [("toy", (1, 8, 8)), ("lenet", (1, 8, 8)), ("resnet_cifar", (3, 8, 8))]
-)
-def test_learns_a_batch(name, image_shape):
+@pytest.mark.parametrize(("name", "options", "image_shape"), LEARNS)
+def test_learns_a_batch(name, options, image_shape):
     torch.manual_seed(0)
-    model = models.build(name, 10, image_shape)
+    model = models.build(name, 10, image_shape, **options)
     images, labels = _batch(image_shape, images=8)
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
     losses = []

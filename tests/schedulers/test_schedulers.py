@@ -5,13 +5,19 @@ from hypothesis import strategies as st
 import schedulers
 from schedulers.fused import Fused
 from schedulers.native import Native
+from tests import own
 from wirebench.errors import UserError
 from wirebench.gradient.schedule import LayerCost
 
 MIB = 2**20
+NAMES = own.names("scheduler", schedulers.available())
 layer_lists = st.lists(
     st.builds(LayerCost, st.just("layer"), st.integers(1, 3_000_000), st.floats(0, 0.1)), min_size=1, max_size=60
 )
+
+
+def _built(name):
+    return schedulers.build(name, **own.options("scheduler"))
 
 
 def cost(numel):
@@ -24,19 +30,19 @@ def of_sizes(*megabytes):
     return [LayerCost(f"layer{i}", int(mb * MIB / 4)) for i, mb in enumerate(megabytes)]
 
 
-@pytest.mark.parametrize("name", schedulers.available())
+@pytest.mark.parametrize("name", NAMES)
 @given(layers=layer_lists)
 def test_groups_cover_all_layers_in_order_without_gaps(name, layers):
-    groups = schedulers.build(name).partition(layers, cost)
+    groups = _built(name).partition(layers, cost)
     assert [i for group in groups for i in group] == list(range(len(layers)))
     assert all(isinstance(group, range) and group.step == 1 and len(group) for group in groups)
 
 
-@pytest.mark.parametrize("name", schedulers.available())
+@pytest.mark.parametrize("name", NAMES)
 def test_partition_is_pure(name):
-    scheduler, layers = schedulers.build(name), of_sizes(3, 0.1, 7, 30, 0.001, 2)
+    scheduler, layers = _built(name), of_sizes(3, 0.1, 7, 30, 0.001, 2)
     assert scheduler.partition(layers, cost) == scheduler.partition(list(layers), cost)
-    assert scheduler.partition(layers, cost) == schedulers.build(name).partition(layers, cost)
+    assert scheduler.partition(layers, cost) == _built(name).partition(layers, cost)
 
 
 @given(layers=layer_lists)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import wirebench
 from suite.cli.main import MENU, main
 from suite.cli.planning import advise, trace
 from suite.cli.results import bench
@@ -96,6 +97,10 @@ def test_documented_commands_exist(words):
     """--help comes after their options, which are looked at first."""
     done = run(*words, "--help")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_version_is_said():
+    assert run("--version").stdout == f"wirebench {wirebench.__version__}\n"
 
 
 def test_options_may_be_shortened(tmp_path):

@@ -135,6 +135,7 @@ def test_without_an_option_the_table_is_printed(
     monkeypatch.chdir(home)
     assert main(["--results", "results"]) == 0
     assert capsys.readouterr().out == table(home / "results", home) + "\n"
+    assert main(["--results", "nowhere"]) == 2
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,14 @@ class Fit:
         }
 
     @property
+    def constants(self) -> int:
+        """How many speeds were fitted to cells of plans: two for each piece of a line, and the costs of adding and of
+        a round.
+        """
+        lines = [*(level[0].links for level in self.topology.levels), self.topology.shared]
+        return 2 * sum(map(len, lines)) + 2
+
+    @property
     def unseen(self) -> list[str]:
         """The speeds that the cells do not determine, in words: fitted to the fast edge of the range that is tried."""
         lines = {f"level {number}": level[0].links for number, level in enumerate(self.topology.levels)}

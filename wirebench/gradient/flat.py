@@ -39,7 +39,7 @@ class Layer(NamedTuple):
         return self.stop - self.start
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Bucket:
     """A slice of the flat gradient that is exchanged as one.
 
@@ -60,6 +60,13 @@ class Bucket:
     layers: tuple[Layer, ...]
     model: tuple[Layer, ...] = ()
     wire_dtype: torch.dtype | None = None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # `bucket.grad += x` assigns the tensor that it has added to, which is no change.
+        if self.__dict__.get(name, value) is not value:
+            how = f"write into it, as bucket.{name}.copy_(values) or bucket.{name}.add_(values) do"
+            raise AttributeError(f"bucket.{name}: cannot be replaced; {how}")
+        super().__setattr__(name, value)
 
     def narrow(self, values: Tensor) -> Tensor:
         """Values of the gradient as they travel: no wider than the model's own gradient."""

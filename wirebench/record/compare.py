@@ -29,7 +29,6 @@ MAIN = (
     "samples/s with exchanges",
     "tokens/s",
     "step ms [p10 - p90]",
-    "step ms predicted",
     "  exchange_exposed",
     "wire bytes/step",
     "ratio wire",

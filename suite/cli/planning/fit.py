@@ -36,6 +36,10 @@ def main(arguments: Sequence[str]) -> int:
         print(f"processor: {', '.join(f'{key} {value:.3g}' for key, value in processor.written(machine).items())}")
     fit = fitted(measured, machine)
     show(fit, measured)
+    planned = sum(cell.segments > 0 for cell in measured)
+    if fit.constants >= planned:
+        print(f"{fit.constants} constants were fitted to {planned} cells of plans, so that small errors say nothing of "
+              "other sizes: measure more sizes or collectives")  # fmt: skip
     print(ascii.draw(fit.topology))
     if fit.unseen:
         print(f"too fast to be seen in these cells: {', '.join(fit.unseen)}; levels count from the machines up")
