@@ -101,10 +101,8 @@ LARGE = [
     ("vgg_cifar", {}, (1, 33, 64)),
     ("vgg_cifar", {"depth": 19}, CIFAR),
 ]
-LEARNS: list[tuple[str, dict, tuple[int, ...]]] = [
-    ("toy", {}, (1, 8, 8)),
-    ("lenet", {}, (1, 8, 8)),
-    ("resnet_cifar", {}, (3, 8, 8)),
+LEARNS = [
+    row for row in SMALL if (row[0], row[2]) in {("toy", (1, 8, 8)), ("lenet", (1, 8, 8)), ("resnet_cifar", (3, 8, 8))}
 ]
 if own.plugin("model"):
     (_name,) = own.names("model", ())
