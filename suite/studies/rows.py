@@ -72,7 +72,7 @@ def load(folder: Path, needs: Mapping[str, Any] = NEEDS) -> list[Row]:
     measured = notes.read(folder, needs)
     if not measured:
         raise UserError(f"{folder}: has no METHOD-TURN/method.json of a run; measure first")
-    notes.refuse_mixed(folder, {run.folder.name: _settings(run) for run in measured})
+    notes.refuse_mixed(folder, {run.folder.name: settings(run) for run in measured})
     rows = [Row(label, turns) for label, turns in by_label(measured).items()]
     return sorted(rows, key=lambda row: math.inf if row.step_seconds is None else row.step_seconds)
 
@@ -106,7 +106,7 @@ def times_faster(row: Row, rival: Row) -> Estimate | None:
     return estimate.ratio_of_turns(rival.turns, row.turns)
 
 
-def _settings(run: NotedRun) -> dict[str, object]:
+def settings(run: NotedRun) -> dict[str, object]:
     """What all runs of a table share: the cluster, and the config but for what is a method's own."""
     shared = {key: value for key, value in flat(run.record["config"]) if not key.startswith(MAY_DIFFER)}
     # The engine that ran; older configs only have what was asked for.

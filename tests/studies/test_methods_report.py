@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from suite.studies.methods import by_link
 from suite.studies.methods.report import figure
 from suite.studies.rows import load
 from tests import charts
@@ -165,3 +166,23 @@ def test_a_damaged_run_is_one_line(
     assert main([str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"wirebench study methods report: {tmp_path}") and message in said and said.count("\n") == 1
+
+
+def test_folders_that_differ_in_their_link_alone_are_compared_by_link(tmp_path: Path) -> None:
+    for link, gain in (("100mbit", 4.0), ("1gbit", 1.5)):
+        folder = tmp_path / f"vgg16-{link}"
+        for turn, slower in enumerate((1.0, 1.02, 0.98)):
+            put(folder, "dense", turn, record("none", slower), link=link)
+            put(folder, "topk", turn, record("topk", slower / gain), link=link)
+    other = record("none", 1.0)
+    other["config"]["data"] = {"batch_size": 7}
+    put(tmp_path / "other", "dense", 0, other, link="1gbit")
+    assert main([str(tmp_path / name) for name in ("vgg16-1gbit", "other", "vgg16-100mbit")]) == 0
+    text = unlinked((tmp_path / "by_link" / "table.md").read_text())
+    assert "| method | 0.1 Gbit/s | 1 Gbit/s |" in text
+    assert "| dense, ms a step | 1000 | 1000 |" in text
+    assert "| topk | 4.00x [4.00 to 4.00] | 1.50x [1.50 to 1.50] |" in text
+    drawn = by_link.page([tmp_path / "vgg16-100mbit", tmp_path / "vgg16-1gbit"]).figures[by_link.FIGURE]
+    assert drawn is not None
+    charts.check(drawn)
+    assert by_link.groups([tmp_path / "vgg16-1gbit", tmp_path / "other"]) == []

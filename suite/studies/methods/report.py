@@ -1,6 +1,7 @@
 """The table and the figure of what was measured of compressors: table.md and steps.png in their runs' folder.
 
 wirebench study methods report results/methods/vgg16
+wirebench study methods report results/methods/vgg16-*gbit results/methods/vgg16-*mbit     with by_link beside them
 """
 
 import argparse
@@ -12,6 +13,7 @@ from suite.figures.bars import Bar, Look, stacked
 from suite.figures.provenance import counted, provenance
 from suite.figures.style import Figure, around, finished
 from suite.studies.findings import Finding
+from suite.studies.methods import by_link
 from suite.studies.methods.table import document
 from suite.studies.page import Page, tables_below
 from suite.studies.rows import DENSE, Row, cluster, fastest, load
@@ -24,9 +26,10 @@ def flags(parser: argparse.ArgumentParser) -> None:
 
 
 def pages(options: argparse.Namespace) -> list[Page]:
-    """One for each folder."""
+    """One for each folder, and one for several that differ in the rate of their links."""
     rows = {folder: load(folder) for folder in options.folders}
-    return [Page(folder, document(those), {"steps.png": figure(those)}) for folder, those in rows.items()]
+    own = [Page(folder, document(those), {"steps.png": figure(those)}) for folder, those in rows.items()]
+    return [*own, *map(by_link.page, by_link.groups(list(rows)))]
 
 
 def findings(options: argparse.Namespace) -> list[Finding]:
@@ -35,8 +38,9 @@ def findings(options: argparse.Namespace) -> list[Finding]:
 
 
 def committed() -> list[list[str]]:
-    """Every model's."""
-    return tables_below(RESULTS / "methods")
+    """Every model's, all at once: some belong together."""
+    folders = [folder for [folder] in tables_below(RESULTS / "methods") if Path(folder).name != by_link.FOLDER]
+    return [folders] if folders else []
 
 
 def figure(rows: Sequence[Row]) -> Figure:
