@@ -179,7 +179,7 @@ def test_folders_that_differ_in_their_link_alone_are_compared_by_link(tmp_path: 
     put(tmp_path / "other", "dense", 0, other, link="1gbit")
     assert main([str(tmp_path / name) for name in ("vgg16-1gbit", "other", "vgg16-100mbit")]) == 0
     text = unlinked((tmp_path / "by_link" / "table.md").read_text())
-    assert "| method | 0.1 Gbit/s | 1 Gbit/s |" in text
+    assert "| method | [0.1 Gbit/s](../vgg16-100mbit/table.md) | [1 Gbit/s](../vgg16-1gbit/table.md) |" in text
     assert "| dense, ms a step | 1000 | 1000 |" in text
     assert "| topk | 4.00x [4.00 to 4.00] | 1.50x [1.50 to 1.50] |" in text
     drawn = by_link.page([tmp_path / "vgg16-100mbit", tmp_path / "vgg16-1gbit"]).figures[by_link.FIGURE]
