@@ -94,7 +94,7 @@ TABLES = $(if $(QUICK),build/tables,results)
 tables: setup ## all studies: runs that are not there yet, every table, one page; QUICK=1: a short version, into build/tables (about 35 min)
 	@failed=; export WIREBENCH_RESULTS=$(TABLES); \
 	$(STUDY) run $(if $(QUICK),--quick) $(INPUTS) || { code=$$?; test $$code -lt 128 || exit $$code; failed=yes; }; \
-	$(STUDY) report --html $(TABLES)/report.html $(if $(QUICK),,--readme README.md) && test -z "$$failed"
+	$(STUDY) report --html $(TABLES)/report.html $(if $(QUICK),,--docs .) && test -z "$$failed"
 
 bench-overhead: setup ## our train step and synchronise compared with DDP and with Horovod's optimizer (about 35 min)
 	@mkdir -p $(RESULTS)/overhead

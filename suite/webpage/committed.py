@@ -1,4 +1,4 @@
-"""Whether everything that is committed of the studies is what their records give: tables, the page, README.md."""
+"""Whether everything that is committed of the studies is what their records give: tables, the page, documents."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,17 +27,17 @@ def drifts(root: Path, results: Path) -> list[str]:
     found = [f"{section.name}: {section.missing}" for section in sections if section.missing]
     found += of_verdicts(root, sections)
     found += [said for section in sections for page in section.pages if (said := page.drift()) is not None]
-    page, guide = results / PAGE, root / "README.md"
+    page, guide = results / PAGE, root / readme.FILE
     figure = results / readme.FIGURE
-    again = "run: wirebench study report --html results/report.html --readme README.md"
+    again = "run: wirebench study report --html results/report.html --docs ."
     if not page.exists() or text_of(page) != render.html(sections, results):
         found.append(f"{page}: is not the page of its records; {again}")
     if not shows(figure, overview.verdicts(sections)):
         found.append(f"{figure}: is not the figure of its records; {again}")
     found += of_benchmarks(results)
-    # Results elsewhere are a reader's own (make tables QUICK=1), of which README.md says nothing.
+    # Results elsewhere are a reader's own (make tables QUICK=1), of which the documents say nothing.
     if results == root / "results" and text_of(guide) != readme.text(sections, guide, page):
-        found.append(f"{guide}: what it says was found is not what the records say; {again}")
+        found.append(f"{guide}: its verdicts are not those of the records; {again}")
     rows = root / reproduce.FILE
     if results == root / "results" and text_of(rows) != reproduce.text(sections, rows):
         found.append(f"{rows}: is not what claims, configs and records say; {again}")

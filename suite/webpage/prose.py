@@ -88,8 +88,3 @@ def _relative(href: str, folder: Path, beside: Path) -> str:
         return href
     path, mark, fragment = href.partition("#")
     return os.path.relpath((folder / path).resolve(), beside.resolve()) + mark + fragment
-
-
-def listed(parts: Sequence[str]) -> str:
-    """The parts as a sentence has them: a, b and c."""
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))

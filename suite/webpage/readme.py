@@ -1,35 +1,31 @@
-"""What the suite found, as README.md shows it between two markers: sentences, a figure, and a table of verdicts."""
+"""The verdicts on all claims, as results/README.md has them between two markers: a figure and a table."""
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from suite.studies.claim import STATES
-from suite.studies.page import TABLE
 from suite.webpage.content import BROKEN, Section, counted
-from suite.webpage.findings import sentences
 from suite.webpage.prose import slug
 from wirebench.utils.markdown import replaced, table
 
-BEGIN, END = "<!-- found:begin -->", "<!-- found:end -->"
+FILE = "results/README.md"
+BEGIN, END = "<!-- verdicts:begin -->", "<!-- verdicts:end -->"
 FIGURE = "verdicts.png"
 """Beside the page."""
 
 
 def text(sections: Sequence[Section], readme: Path, page: Path) -> str:
-    """README.md as the sections have it; UserError where it has no markers.
+    """The file with the sections' verdicts; UserError where it has no markers.
 
     page  the HTML file, which is linked
     """
     beside, figure = _from(readme, page), _from(readme, page.with_name(FIGURE))
     lines = [
-        *(f"- {sentence}" for sentence in sentences(sections, lambda folder: _from(readme, folder / TABLE))),
-        "",
         f"![Claims of the papers by verdict]({figure})",
         "",
         *_verdicts(sections, beside),
-        f"[{beside}]({beside}) has every claim with its records, every table and every chart: one file, which needs no",
-        "network. [docs/studies.md](docs/studies.md) says how verdicts are made.",
+        f"[{beside}]({beside}) has every claim with its records, every table and every chart.",
     ]
     return replaced(readme, "\n".join(lines), BEGIN, END)
 
@@ -47,5 +43,5 @@ def _verdicts(sections: Sequence[Section], beside: str) -> list[str]:
 
 
 def _from(readme: Path, path: Path) -> str:
-    """A file as a link in README.md."""
+    """A file as a link in the page."""
     return os.path.relpath(path.resolve(), readme.resolve().parent)

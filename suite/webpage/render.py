@@ -14,11 +14,10 @@ from suite.figures.colours import ON_DARK
 from suite.figures.files import VEGA_LITE, specification
 from suite.figures.style import Figure as Chart
 from suite.studies.committed import EXCEPTIONS, excuses
-from suite.studies.page import TABLE, Page
+from suite.studies.page import Page
 from suite.studies.runner import RESULTS
 from suite.webpage import charts, energy, overview, prose
 from suite.webpage.content import MACHINE_HEAD, Judged, Section, counted, flagged, machines
-from suite.webpage.findings import sentences
 from wirebench.errors import UserError
 from wirebench.utils.files import write_atomically
 
@@ -59,7 +58,6 @@ def html(sections: Sequence[Section], beside: Path) -> str:
         papers=[section for section in sections if section.is_paper],
         counted=counted(sections, papers=True),
         states=counted(sections),
-        found=sentences(sections, lambda folder: _table(folder, sections, beside)),
         machines=(MACHINE_HEAD, machines(sections)),
         energy=(energy.HEAD, energy.lines(RESULTS, beside)),
         excused=excuses(RESULTS / EXCEPTIONS),
@@ -76,13 +74,6 @@ def html(sections: Sequence[Section], beside: Path) -> str:
         on_dark=Markup(charts.script(dict(ON_DARK))),
         vega=Markup(_vega()),
     )
-
-
-def _table(folder: Path, sections: Sequence[Section], beside: Path) -> str:
-    """Where the table of a folder stands: on the page, or in its file."""
-    if folder in {page.folder for section in sections for page in section.pages}:
-        return f"#of-{prose.anchor(folder)}"
-    return os.path.relpath((folder / TABLE).resolve(), beside.resolve())
 
 
 @lru_cache

@@ -18,7 +18,7 @@ FIGURE = re.compile(r"fig(\d+)(?:_(\d+))?([a-z]?)\.png")
 PART = re.compile(r"--parts (.+?)(?= --)")
 INTRO = """# The papers, row by row
 
-Written by `wirebench study report --html results/report.html --readme README.md`, from the claims
+Written by `wirebench study report --html results/report.html --docs .`, from the claims
 (`suite/studies/*/published.toml`), the configs and the records.
 
 A part of a paper's experiments is one command on a cluster. `--launch` has the words that start its ranks. HOST and

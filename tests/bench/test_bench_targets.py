@@ -316,7 +316,7 @@ def test_the_runs_behind_the_tables_can_be_made(name: str, quick: bool, tmp_path
 def test_tables_makes_the_runs_then_the_page(quick: str, tmp_path: Path) -> None:
     run, report = commands("tables", tmp_path, f"QUICK={quick}")
     assert run == ["wirebench", "study", "run", *(["--quick"] if quick else []), "--data", str(tmp_path / "cifar")]
-    readme = [] if quick else ["--readme", "README.md"]
+    readme = [] if quick else ["--docs", "."]
     page = f"{'build/tables' if quick else 'results'}/report.html"
     assert report == ["wirebench", "study", "report", "--html", page, *readme]
 

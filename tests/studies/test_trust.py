@@ -305,7 +305,7 @@ def test_the_verb_names_what_is_wrong(
     assert capsys.readouterr().out == named + "table.md:1: is another\n"
     monkeypatch.setattr(drifting, "drifts", lambda *_: [])
     assert study.main(["check"]) == 1
-    assert capsys.readouterr().out == named + "all tables, the page and README.md are those of their records\n"
+    assert capsys.readouterr().out == named + "all tables, the page and the documents are those of their records\n"
     monkeypatch.setattr(study, "history", lambda *_: Repository(None))
     assert study.main(["check"]) == 1
     first, *_ = capsys.readouterr().out.splitlines()

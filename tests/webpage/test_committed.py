@@ -1,4 +1,4 @@
-"""The committed tables, the page and README.md are what the records give; a change of any of them is found."""
+"""The committed tables, the page and the documents are what the records give; a change of any of them is found."""
 
 import html
 import re
@@ -9,7 +9,7 @@ import pytest
 
 from suite.studies.runner import RESULTS, ROOT
 from suite.studies.study import Study
-from suite.webpage import committed, content, render, reproduce
+from suite.webpage import committed, content, readme, render, reproduce
 from suite.webpage.content import Section
 
 
@@ -80,18 +80,19 @@ def test_a_figure_of_collectives_is_held_against_its_cells(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.usefixtures("gathered")
 def test_a_page_or_readme_of_other_records_is_named(tmp_path: Path, sections: list[Section]) -> None:
-    (tmp_path / "README.md").write_text((ROOT / "README.md").read_text().replace(" reproduced", " proved", 1))
-    page, rows = tmp_path / "results" / "report.html", tmp_path / reproduce.FILE
-    rows.parent.mkdir()
+    page, rows, guide = (tmp_path / name for name in ("results/report.html", reproduce.FILE, readme.FILE))
+    for path in (page, rows):
+        path.parent.mkdir()
+    guide.write_text((ROOT / readme.FILE).read_text().replace("| - |", "| 9 |", 1))
     rows.write_text(reproduce.text(sections, rows).replace("reproduced", "proved", 1))
     render.write([section for section in sections if section.is_paper], page)
     verdicts = page.parent / "verdicts.png"
     verdicts.write_bytes((RESULTS / "verdicts.png").read_bytes())
     found = committed.drifts(tmp_path, page.parent)
-    assert [line.partition(": ")[0] for line in found] == [str(page), str(tmp_path / "README.md"), str(rows)]
+    assert [line.partition(": ")[0] for line in found] == [str(page), str(guide), str(rows)]
     verdicts.write_bytes((RESULTS / "gs-sgd/fig5.png").read_bytes())
     assert committed.drifts(tmp_path, page.parent)[1].startswith(f"{verdicts}: is not the figure of its records")
-    # README.md is about the committed results alone, not about somebody's own.
+    # The documents are about the committed results alone, not about somebody's own.
     elsewhere = [line.partition(": ")[0] for line in committed.drifts(tmp_path, tmp_path / "other")]
     assert [str(tmp_path / "other" / name) for name in ("report.html", "verdicts.png")] == elsewhere
     rows.write_text(reproduce.text(sections, rows))

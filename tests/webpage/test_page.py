@@ -3,7 +3,6 @@
 import json
 import re
 from dataclasses import replace
-from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,20 +15,11 @@ from suite.studies.page import Page
 from suite.studies.published import Excluded, Published
 from suite.webpage import charts, overview, prose, readme, render
 from suite.webpage.content import Judged, Section, counted
-from suite.webpage.findings import sentences
 from tests.charts import note
 from tests.record.gpus import RANK_0, all_ranks
-from tests.studies.test_methods_run import put, record
 from tests.suite.test_show import RECORD
 
 SOURCE = {"authors": "A. Author", "title": "On <b>wires</b>", "published": "2026"}
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_found_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was found is said of a test's own folder, and not of all that is committed."""
-    for module in (render, readme):
-        monkeypatch.setattr(module, "sentences", partial(sentences, results=tmp_path))
 
 
 def claim(number: float = 2.0, name: str = "ratio", not_run: str = "", command: str = "") -> Claim:
@@ -108,7 +98,6 @@ def test_a_verdict_from_records_that_break_a_rule_says_so_wherever_it_is_shown_o
     assert "marked by: turns (2)" in row.partition('data-label="verdict"')[2].partition("</td>")[0]
     said = "1 reproduced (of these 1 marked by a rule)"
     assert said in html.partition('class="counts"')[2].partition("</ul>")[0]
-    assert "1 (1) reproduced; in brackets: marked by a rule" in sentences([broken], str, tmp_path)[0]
     (tmp_path / "README.md").write_text(f"{readme.BEGIN}\n{readme.END}\n")
     assert "| 1 (1) |" in readme.text([broken], tmp_path / "README.md", tmp_path / "report.html")
     assert "1 of them marked by a rule" in note(overview.verdicts([broken]))
@@ -131,27 +120,6 @@ def test_what_is_committed_against_a_rule_is_listed_with_its_reason(
     excuse = '[[exceptions]]\nfiles = ["gs-sgd/*"]\nrules = ["load"]\nwhy = "two at a time"\n'
     (tmp_path / "exceptions.toml").write_text(excuse)
     assert "gs-sgd/*: load: two at a time" in render.html([], tmp_path)
-
-
-def test_what_is_said_of_speed_is_of_compressors_and_is_sure(tmp_path: Path) -> None:
-    """Another code of gTop-k is no further compressor, and a turn that is slower than dense leaves doubt."""
-    steps = {
-        "dense": ("none", 1.0),
-        "topk": ("topk", 0.5),
-        "gtopk": ("gtopk", 0.8),
-        "gtopk 16 bytes": ("suite.studies.gs_sgd.released_gtopk", 0.7),
-        "int8": ("int8", 0.9),
-    }
-    for label, (name, seconds) in steps.items():
-        for turn in range(5):
-            made = record(name, 1.1 if (name, turn) == ("int8", 3) else seconds)
-            made["config"]["network"]["dilation"] = 1.0
-            put(tmp_path / "methods" / "vgg16", label, turn, made)
-    (tmp_path / "methods" / "vgg16" / "table.md").touch()
-    told = sentences([], str, tmp_path)[1]
-    assert "2 of 3 compressors are faster than dense training by 5 turns" in told
-    assert "the fastest is topk, 2.0 times [2.0 to 2.0] (" in told
-    assert f"([table]({tmp_path / 'methods/vgg16'}))." in told
 
 
 def test_a_run_that_converges_otherwise_than_its_reference_is_flagged(

@@ -158,7 +158,7 @@ def check_all(arguments: Sequence[str]) -> int:
     for line in drifted:
         print(line)
     if not drifted:
-        print("all tables, the page and README.md are those of their records")
+        print("all tables, the page and the documents are those of their records")
     return 1 if broken or drifted else 0
 
 
@@ -182,11 +182,11 @@ def report_all(arguments: Sequence[str]) -> int:
 
     parser = parser_of("study report", report_all.__doc__)
     parser.add_argument("--html", type=Path, required=True, metavar="FILE", help="the page, e.g. results/report.html")
-    about = f"also what was found, between the markers of FILE, and {reproduce.FILE} beside it"
-    parser.add_argument("--readme", type=Path, metavar="FILE", help=about)
+    about = f"also {readme.FILE}'s verdicts and {reproduce.FILE}, of this checkout"
+    parser.add_argument("--docs", type=Path, metavar="FOLDER", help=about)
     options = parser.parse_args(arguments)
 
-    check_outputs(html=options.html, readme=options.readme)  # before any table is written
+    check_outputs(html=options.html)  # before any table is written
     sections = content.gather()
     for section in sections:
         for page in section.pages:
@@ -196,12 +196,11 @@ def report_all(arguments: Sequence[str]) -> int:
             print(f"{section.name}: no table: {section.missing}", file=sys.stderr)
     render.write(sections, options.html)
     save(overview.verdicts(sections), options.html.with_name(readme.FIGURE))
-    if options.readme:
-        markdown.write(options.readme, readme.text(sections, options.readme, options.html))
-        guide = options.readme.resolve().parent / reproduce.FILE
-        if guide.parent.is_dir():
-            write_atomically(guide, reproduce.text(sections, guide))
-            print(guide)
+    if options.docs:
+        guide, rows = options.docs / readme.FILE, options.docs / reproduce.FILE
+        markdown.write(guide, readme.text(sections, guide, options.html))
+        write_atomically(rows, reproduce.text(sections, rows))
+        print(guide, rows, sep="\n")
     print(options.html)
     return 0
 

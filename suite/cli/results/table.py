@@ -2,8 +2,8 @@
 
 wirebench table                             print it, as Markdown
 wirebench table runs/topk runs/dense        that of runs of your own, and of all below these folders
-wirebench table --write README.md           put it between the markers of that file
-wirebench table --check README.md           exit code 1 unless that file has it already
+wirebench table --write MINE.md             put it between the markers <!-- results:begin --> and :end of that file
+wirebench table --check MINE.md             exit code 1 unless that file has it already
 wirebench table --write results/README.md   that file has markers for the table of `bench overhead`
 """
 

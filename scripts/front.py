@@ -1,0 +1,113 @@
+r"""Make the numbers that README.md and docs/playbook.md show, into results/front.
+
+python scripts/front.py loops       DDP's loop and ours on two emulated hosts at 1 Gbit/s; root, quiet machine
+python scripts/front.py diagnose    a run on a full link, its diagnosis, and what --try measures; root, quiet machine
+python scripts/front.py advice      what to switch on, by model and link: simulated
+python scripts/front.py playbook    print the tables of docs/playbook.md from advice.json
+
+tests/test_front.py compares the numbers of both pages with these files.
+"""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from wirebench.telemetry import environment
+
+ROOT = Path(__file__).resolve().parents[1]
+FRONT = ROOT / "results" / "front"
+REPEATS, EPOCHS = 5, 4
+LOOPS = ("plain_ddp", "synchronised")
+CLUSTER = ("wirebench", "cluster", "run", "--hosts", "2", "--link")
+MODELS = {
+    "small CNN (ResNet-20)": "--model resnet_cifar --option depth=20 --image-size 32 --classes 10 --batch 32",
+    "VGG-16": "--model vgg16 --batch 32",
+    "ResNet-50": "--model resnet50 --batch 32",
+    "GPT of 100M": "--model gpt --option depth=14 --option width=768 --option heads=12 "
+    "--data python_sources:length=512 --batch 8",
+}
+GPU = "--gpu rtx4090 --precision bf16"
+LINKS = {
+    "100 Mbit/s": "--network 1gbe --gbit 0.1 --workers 8",
+    "1 Gbit/s": "--network 1gbe --workers 8",
+    "10 Gbit/s": "--network 10gbe --workers 8",
+    "100 Gbit/s": "--network 100gbe --workers 8",
+    "one box, PCIe": "--per-machine 8 --workers 8",
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Make one of the files, or print the tables."""
+    if len(words) != 1 or words[0] not in PARTS:
+        print(__doc__, file=sys.stderr)
+        return 2
+    FRONT.mkdir(parents=True, exist_ok=True)
+    PARTS[words[0]]()
+    return 0
+
+
+def loops() -> None:
+    """Milliseconds of a step, of the median epoch after the first, of each repeat."""
+    steps: dict[str, list[float]] = {name: [] for name in LOOPS}
+    for _ in range(REPEATS):
+        for name in LOOPS:
+            said = _run([*CLUSTER, "1gbit", "--", "python", f"examples/{name}.py", f"--epochs={EPOCHS}"])
+            found = sorted(float(each) for each in re.findall(r"([\d.]+) ms a step", said)[1:])
+            steps[name].append(found[len(found) // 2])
+            print(f"{name}: {steps[name][-1]:g} ms a step", flush=True)
+    command = shlex.join([*CLUSTER, "1gbit", "--", "python", "examples/NAME.py", f"--epochs={EPOCHS}"])
+    _write("loops.json", {"command": command, "step_ms": steps})
+
+
+def diagnose() -> None:
+    """The run, then its diagnosis as it is printed."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = [*CLUSTER, "100mbit", "--", "python", "train.py", "configs/smoke.toml", "train.max_steps=60"]
+        _run([*run, f"output.dir={folder}/run"])
+        said = _run(["wirebench", "diagnose", "--try", f"{folder}/run"]).replace(f"{folder}/run", "results/runs/mine")
+    commands = [shlex.join([*run, "output.dir=results/runs/mine"]), "wirebench diagnose --try results/runs/mine"]
+    _write("diagnose.json", {"commands": commands, "lines": said.splitlines()})
+
+
+def advice() -> None:
+    """The three answers for every model and link."""
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for model, of_model in MODELS.items():
+            for link, of_link in LINKS.items():
+                command = f"wirebench advise {of_model} {GPU} {of_link}"
+                _run([*shlex.split(command), "--json", f"{folder}/it.json"])
+                found = json.loads(Path(folder, "it.json").read_text())
+                rows.append({"model": model, "link": link, "command": command, "answer": found["answer"]})
+                print(f"{model}, {link}", flush=True)
+    _write("advice.json", {"rows": rows})
+
+
+def _run(words: Sequence[str]) -> str:
+    """What a command prints; its error ends this program."""
+    own = [sys.executable, "-m", "suite", *words[1:]] if words[0] == "wirebench" else list(words)
+    done = subprocess.run(own, cwd=ROOT, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{shlex.join(words)}: exit code {done.returncode}\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def _write(name: str, content: dict[str, Any]) -> None:
+    about = environment.capture(torch.device("cpu"))
+    told = {key: about[key] for key in ("utc", "git", "cpu", "versions")}
+    (FRONT / name).write_text(json.dumps({**content, "environment": told}, indent=1) + "\n", encoding="utf-8")
+    print(FRONT / name)
+
+
+PARTS: dict[str, Callable[[], None]] = {"loops": loops, "diagnose": diagnose, "advice": advice}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
