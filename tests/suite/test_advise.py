@@ -163,11 +163,11 @@ def test_a_named_gpus_memory_compresses_and_an_unknown_one_must_be_named(tmp_pat
     assert (found["memory"], found["memory_bytes_per_second"]) == ("NVIDIA Tesla K80, one of its two GPUs", 240e9)
     here = answer(tmp_path, "--trace", "resnet20_epyc", "--workers", "4", "--compressors", "fp16")
     assert here["memory"] == "this machine's, measured just now"
-    other = tmp_path / "l40s.json"
-    dataclasses.replace(load(SHIPPED / "resnet20_epyc.json"), hardware="NVIDIA L40S").save(other)
+    other = tmp_path / "l40.json"
+    dataclasses.replace(load(SHIPPED / "resnet20_epyc.json"), hardware="NVIDIA L40").save(other)
     capsys.readouterr()
     assert main(["--trace", str(other), "--workers", "4"]) == 2
-    assert "--gpu: whose memory compresses? The trace's 'NVIDIA L40S' is none of k80," in capsys.readouterr().err
+    assert "--gpu: whose memory compresses? The trace's 'NVIDIA L40' is none of k80," in capsys.readouterr().err
     assert answer(tmp_path, "--trace", str(other), "--gpu", "v100", "--workers", "4", "--compressors", "fp16")
 
 
@@ -573,7 +573,7 @@ def test_a_model_of_tokens_has_samples_and_losses(how, tmp_path, capsys, monkeyp
         ([*TRACE, "--schedulers", "wfb"], "--schedulers: no 'wfb'; did you mean 'wfbp'?"),
         ([*TRACE, "--precision", "bf16"], "--precision: goes with --model, not with --trace"),
         ([*MODEL, "--probe", "--batch", "8", "--precision", "bf16"], "--precision: goes with --gpu; --probe measures"),
-        ([*MODEL, "--gpu", "v100", "--batch", "8", "--precision", "bf16"], "has no rate for bf16; there is: fp32"),
+        ([*MODEL, "--gpu", "v100", "--batch", "8", "--precision", "bf16"], "has no rate for bf16; there is: fp32, fp16"),
         ([*TRACE, "--data", "digits"], "--data: goes with --model, not with --trace"),
         ([*TRACE, "--compressors", "topk", "--density", "3"], "density lies in (0, 1], got 3"),
         ([*TRACE, "--compressors", "fp16", "--density", "0.3"], "--density: 'none', 'fp16': none has one"),
