@@ -117,9 +117,23 @@ POSSIBLY = Margin(lambda dense: dense.between.high, lambda lossy: lossy.between.
 """The longest dense step, and the shortest of the compressor's."""
 
 
-def too_close(dense: Advice, lossy: Advice) -> bool:
-    """Whether nobody can call it: the ranges say neither that the compressor pays nor that it does not."""
-    return POSSIBLY.of(dense, lossy) > 0 >= SURELY.of(dense, lossy)
+class Speedup(NamedTuple):
+    """Times as fast as another composition: as expected, at least and at most."""
+
+    expected: float
+    low: float
+    high: float
+
+    @property
+    def too_close(self) -> bool:
+        """Whether no gain lies in the range, too."""
+        return self.low <= 1 <= self.high
+
+
+def speedup(each: Advice, other: Advice) -> Speedup:
+    """Over the other composition; the errors of both are taken as independent."""
+    low, high = other.between.low / each.between.high, other.between.high / each.between.low
+    return Speedup(other.expected_seconds / each.expected_seconds, low, high)
 
 
 def place(advice: Advice) -> float:

@@ -34,9 +34,9 @@ def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice], git: Map
     """
     bars = []
     for each in shown:
-        exchange = REFUSED if ranking.refused(each) else EXCHANGE
+        exchange = REFUSED if ranking.judge.reason(each) else EXCHANGE
         parts = {COMPUTING: 1e3 * each.found.alone, exchange: 1e3 * each.found.step.exposed}
-        words = f"{images_range(each, ranking)}{', not recommended' * (exchange == REFUSED)}"
+        words = f"{images_range(each)}{', not recommended' * (exchange == REFUSED)}"
         between = each.between
         bars.append(Bar(_label(each, ranking), parts, (1e3 * between.low, 1e3 * between.high), words=words))
     across = around("time per step, ms", [0.0, *(bar.end for bar in bars)])

@@ -9,8 +9,8 @@ One step runs on tensors without data. Every operation, forward and backward, is
 2009): max(floating-point operations / attainable rate, bytes / memory bandwidth), where it reads its inputs and writes
 its outputs once. What the backward pass spends between two gradients belongs to the later one, so time without
 parameters goes to the next layer that has some. Without --out it prints the totals only.
-In tf32 only the rate of matrix products and convolutions changes. In bf16 and fp16 the step runs under autocast: what that
-casts has half of the bytes, the casts are priced, and parameters and gradients stay fp32.
+In tf32 only the rate of matrix products and convolutions changes. In bf16 and fp16 the step runs under autocast: what
+that casts has half of the bytes, the casts are priced, and parameters and gradients stay fp32.
 """
 
 import argparse
