@@ -35,9 +35,7 @@ class Measure(NamedTuple):
     folder: str
 
 
-TOP1 = Measure(
-    "top-1", "points beside dense", "points", (1, 1), "results/convergence and results/today/resnet"
-)
+TOP1 = Measure("top-1", "points beside dense", "points", (1, 1), "results/convergence and results/today/resnet")
 LOSS = Measure("loss", "times that of dense training", "x", (3, 3), "results/today/gpt")
 
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import compressors
 from suite.planner import ranges
-from suite.planner.accuracy import Accuracies, Standing
+from suite.planner.accuracy import Accuracies, Standing, is_exact
 from suite.planner.advice import Advice
 from suite.planner.answer import Judge, best_of, dense_of
 from suite.planner.compositions import (
@@ -124,12 +124,14 @@ def ranking_of(
     plain = adviser.plain()
     judge = Judge(accuracies, plain, dense_of(found, plain), adviser.density_of, on_noise, options.tolerance)
     found, best = sorted(found, key=judge.key), best_of(found, judge)
-    lossy = [key_of(each) for each in best if key_of(each) != (DENSE, "")]
+    lossy = [key_of(each) for each in best if not is_exact(each)]
     between = lossy if len(topology(None).machines) > 1 else []
     breaks, ends = {}, {}
     for done, key in enumerate(between):
         progress.tell(f"looking for break-evens: {done} of {len(between)} compositions")
-        breaks[key], ends[key] = adviser.break_even(*key), adviser.break_even_between(*key)
+        name, scheduler, collective = key
+        breaks[key] = adviser.break_even(name, (scheduler, collective))
+        ends[key] = adviser.break_even_between(name, (scheduler, collective))
     progress.close()
     used = {name: adviser.density_of(name) for name in dict.fromkeys([DENSE, *(each.compressor for each in found)])}
     return Ranking(

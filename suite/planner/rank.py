@@ -46,6 +46,8 @@ ends of a break-even's range."""
 
 
 NONE: Mapping[str, Any] = {}
+Composed = tuple[str, str]
+"""A schedule and a collective."""
 
 
 class Adviser:
@@ -86,7 +88,7 @@ class Adviser:
         self._sizes: dict[str, Sizes] = {}
         self._pricers: dict[tuple[str, float | None], Pricer] = {}
         self._known: dict[str, tuple[Compressing, Compressing]] = {}
-        self._fastest: dict[tuple[str, float, str], Advice] = {}
+        self._fastest: dict[tuple[str, float, Composed | None], Advice] = {}
 
     def all(self, names: Sequence[str], named: bool) -> tuple[list[Advice], dict[str, str]]:
         """Every composition of these compressors, in the order of `place`; and those left out, with the reason.
@@ -146,30 +148,30 @@ class Adviser:
     def _given(self, name: str) -> float | None:
         return self._densities.get(name) if self.density is None else self.density
 
-    def break_even(self, name: str, local: str = "") -> float | None:
+    def break_even(self, name: str, composed: Composed | None = None) -> float | None:
         """Gbit/s below which the compressor needs less than WORTHWHILE of the best dense step, each at its best.
 
-        local: a schedule with local steps, with which it is compared; "": those without, or what was named.
+        composed: the schedule and the collective that count; None: at each rate the best of QUICK without local steps.
         The highest such rate between LOWEST_GBIT and HIGHEST_GBIT; None: at no rate, inf: at the highest already. It is
         looked for in STEPS, then by halves: at the same rates for all compressors, so that the dense step is known.
         """
-        return self._limit(name, local, EXPECTED, HALVINGS)
+        return self._limit(name, composed, EXPECTED, HALVINGS)
 
-    def break_even_between(self, name: str, local: str = "") -> tuple[float | None, float | None]:
+    def break_even_between(self, name: str, composed: Composed | None = None) -> tuple[float | None, float | None]:
         """Gbit/s below which the compressor surely pays, and from which on it surely does not, as in break_even().
 
         Surely: also with the longest of its exchanges beside the shortest of the dense ones, or the other way round.
         """
-        low, high = (self._limit(name, local, margin, HALVINGS_OF_ENDS) for margin in (SURELY, POSSIBLY))
+        low, high = (self._limit(name, composed, margin, HALVINGS_OF_ENDS) for margin in (SURELY, POSSIBLY))
         # The ends are looked for less finely than the break-even, which lies between them.
-        at = self.break_even(name, local)
+        at = self.break_even(name, composed)
         return min(low, at, key=_height), max(high, at, key=_height)
 
-    def _limit(self, name: str, local: str, margin: Margin, halvings: int) -> float | None:
+    def _limit(self, name: str, composed: Composed | None, margin: Margin, halvings: int) -> float | None:
         """Gbit/s of the highest step at which the margin is above 0, as break_even() has it."""
 
         def gained(step: float) -> float:
-            return margin.of(self.best(DENSE, _gbit_of(step)), self.best(name, _gbit_of(step), local))
+            return margin.of(self.best(DENSE, _gbit_of(step)), self.best(name, _gbit_of(step), composed))
 
         def pays(step: float) -> bool:
             # Where computing hides dense messages, compressors need not be simulated to know that they do not pay.
@@ -185,17 +187,21 @@ class Adviser:
         gains = gained(low), gained(high)
         return _gbit_of(low + (high - low) * gains[0] / (gains[0] - gains[1]))
 
-    def best(self, name: str, gbit: float, local: str = "") -> Advice:
-        """A compressor's composition with the shortest expected step at this rate between machines, of QUICK.
+    def best(self, name: str, gbit: float, composed: Composed | None = None) -> Advice:
+        """A compressor's composition with the shortest expected step at this rate between machines.
 
-        local  the schedule that it is of; "": of those without local steps, if there are any
+        composed  the only one that counts; None: those of QUICK, without local steps if there are any
         """
-        if (name, gbit, local) not in self._fastest:
-            those = self._of(name, gbit, (local,) if local else self._quick(name))
-            alike = [each for each in those if each.scheduler == local or not (local or each.local)] or those
-            counted = [each for each in alike if self._counts(each)] or alike
-            self._fastest[name, gbit, local] = min(counted, key=lambda each: each.expected_seconds)
-        return self._fastest[name, gbit, local]
+        key = name, gbit, composed
+        if key not in self._fastest:
+            if composed is not None:
+                self._fastest[key] = self._advices(name, [composed[0]], composed[1], gbit)[0]
+                return self._fastest[key]
+            those = self._of(name, gbit, self._quick(name))
+            whole = [each for each in those if not each.local] or those
+            counted = [each for each in whole if self._counts(each)] or whole
+            self._fastest[key] = min(counted, key=lambda each: each.expected_seconds)
+        return self._fastest[key]
 
     def _quick(self, name: str) -> Sequence[str]:
         """Schedules that are tried at many rates. Dense training with local steps is no baseline."""

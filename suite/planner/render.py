@@ -61,8 +61,8 @@ class Setting(NamedTuple):
         return "" if self.speed == 1 else f", {self.speed:g} x as fast"
 
 
-Key = tuple[str, str]
-"""A compressor, and its schedule if that has local steps."""
+Key = tuple[str, str, str]
+"""A compressor, a schedule and a collective."""
 
 
 class Ranking(NamedTuple):
@@ -207,7 +207,7 @@ def _ranges(each: Advice, ranking: Ranking) -> dict[str, Any]:
 
 def key_of(each: Advice) -> Key:
     """By which its break-even is known."""
-    return each.compressor, each.scheduler if each.local else ""
+    return each.compressor, each.scheduler, each.collective
 
 
 def show(setting: Setting, ranking: Ranking, shown: Sequence[Advice], written: Sequence[Any], wide: bool) -> None:
@@ -320,11 +320,8 @@ def table(ranking: Ranking, shown: Sequence[Advice], wide: bool) -> Table:
     for head in ("speed-up", accuracies.measure.head, *in_time, "pays below\nGbit/s", *more * wide):
         made.add_column(head, justify="right", no_wrap=True)
     made.add_column("limit", no_wrap=True)
-    seen: set[Key] = set()
     for number, each in enumerate(shown, 1):
-        # A break-even is that of the compressor's best composition, which is the first of it here, or a usual schedule.
-        ends = None if key_of(each) in seen else ranking.ends.get(key_of(each))
-        seen.add(key_of(each))
+        ends = ranking.ends.get(key_of(each))
         cells = [images_range(each), f"{each.found.wire_bytes / 1e6:.4g}", *map(_milliseconds, _seconds(each))]
         made.add_row(
             str(number), each.compressor, _folded(each.scheduler), each.collective, _gain(each, ranking),
