@@ -14,6 +14,7 @@ from suite.figures.files import save
 from suite.planner import advise, bars, ranges, timing
 from suite.planner.advice import WORTHWHILE
 from suite.planner.compositions import compressing, sizes_of
+from suite.planner.networks import rate
 from suite.planner.rank import HIGHEST_GBIT, Adviser
 from suite.studies.convergence import accuracies
 from suite.studies.today.known import top1
@@ -132,7 +133,7 @@ def test_the_table_says_what_the_numbers_say(tmp_path, capsys):
         assert cells[8].endswith("*") == (row["compressor"] == "topk"), "twice the density that was trained"
         low, high = row["break_even_gbit_range"]
         assert cells[9] == f"{low:.3g}-{high:.3g}" and low <= row["break_even_gbit"] <= high
-        assert row["break_even"] == f"{row['break_even_gbit']:.3g} Gbit/s"
+        assert row["break_even"] == rate(row["break_even_gbit"])
 
 
 @pytest.mark.slow
@@ -212,7 +213,7 @@ def test_a_compressor_pays_below_its_break_even_and_not_above():
         made = adviser(10)
         limit = made.break_even(name)
         assert limit is not None and 0.1 < limit < 100
-        tried = {each for each, gbit in made._fastest if gbit == HIGHEST_GBIT}
+        tried = {each for each, gbit, _ in made._fastest if gbit == HIGHEST_GBIT}
         assert tried == {"none"}, "computing hides dense messages, and no compressor can be faster"
         for gbit, pays in ((0.95 * limit, True), (1.05 * limit, False)):
             found, left_out = adviser(gbit).all(["none", name], named=True)
@@ -563,7 +564,7 @@ def test_a_model_of_tokens_has_samples_and_losses(how, tmp_path, capsys, monkeyp
     assert found["trace"]["unit"] == "samples" and found["accuracy_setting"].startswith("gpt depth=4 ")
     assert {row["compressor"]: row["accuracy"] is None for row in found["rows"]} == {"none": False, "fp16": True}
     printed = capsys.readouterr().out
-    assert "4 workers x 8 samples" in printed and " samples/s " in printed
+    assert "4 workers x 8 samples" in printed and " samples/s\n" in printed
     table = printed[printed.index("compressor") :]
     assert "top-1" not in table and "image" not in table
     said = charts.note(drawn[0])
