@@ -112,10 +112,9 @@ def test_a_language_models_methods_stand_by_their_loss_in_as_much_time() -> None
     plain = of("none", 1.0, "fused")
     every = [plain, of("bf16", 0.6), of("fast", 0.05), of("none", 0.2, "outer")]
     made = judge(known, plain)
-    in_time = {each.scheduler + each.compressor: made.in_time(each) for each in every}
-    assert in_time["outernone"] == (pytest.approx(1.2 * 0.2**0.25), True) and in_time["wfbpfast"] == (
-        pytest.approx(1.9 * 0.05**0.25), False,
-    )  # fmt: skip
+    slow, fast = made.in_time(every[3]), made.in_time(every[2])
+    assert slow and fast and (slow[1], fast[1]) == (True, False)
+    assert (slow[0], fast[0]) == (pytest.approx(1.2 * 0.2**0.25), pytest.approx(1.9 * 0.05**0.25))
     assert [each.compressor for each in best_of(every, made)] == ["bf16", "none", "none", "fast"]
     free, nearly, fastest = made.lines(every)
     assert free.advice is every[1] and nearly.nothing == NOTHING and fastest.advice is every[3]

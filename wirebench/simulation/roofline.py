@@ -92,8 +92,8 @@ GPUS = {
     "l4": Gpu("NVIDIA L4", "L4", 30.3, 300, "data sheet of the L4, 2023", 60, 121),
     # Tensor cores with sums in fp32: 330 TFLOPS are with sums in fp16.
     "rtx4090": Gpu(
-        "NVIDIA GeForce RTX 4090", "RTX 4090(?! (D|Laptop))", 82.6, 1008, "white paper of the Ada GPUs, 2022, appendix A",
-        82.6, 165.2,
+        "NVIDIA GeForce RTX 4090", "RTX 4090(?! (D|Laptop))", 82.6, 1008,
+        "white paper of the Ada GPUs, 2022, appendix A", 82.6, 165.2,
     ),
     # 366 and 733 TFLOPS with sparsity.
     "l40s": Gpu("NVIDIA L40S", "L40S", 91.6, 864, "data sheet of the L40S, 2023", 183, 362.05),
@@ -120,7 +120,7 @@ def of_hardware(name: str) -> Gpu | None:
 class Roofline(TorchDispatchMode):
     """Runs the operations inside its block as they are, and adds the seconds of each on `gpu` to `seconds`.
 
-    precision  of matrix products and convolutions; one of which nothing has 16 bits is priced as fp32 where 16 are asked for
+    precision  of matrix products and convolutions; one that autocast leaves alone is priced as fp32
     """
 
     def __init__(self, gpu: Gpu, precision: Precision = "fp32") -> None:
