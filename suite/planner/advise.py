@@ -1,14 +1,14 @@
 """`wirebench advise` step by step: what is simulated, where; the ranking; what is written."""
 
 import argparse
+import functools
 import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import compressors
 from suite.planner import ranges
-from suite.planner.accuracy import Accuracies, Standing, is_exact
-from suite.planner.advice import Advice
+from suite.planner.accuracy import Accuracies, is_exact
 from suite.planner.answer import Judge, best_of, dense_of
 from suite.planner.compositions import (
     DENSE,
@@ -100,29 +100,28 @@ def ranking_of(
     names: list[str],
     rates: Rates,
     accuracies: Accuracies,
+    progress: Progress,
     timed: Timed = NOTHING,
 ) -> Ranking:
     """All compositions, ranked. timed: what the rates have of this machine."""
-    setting, progress = given.setting, Progress()
+    setting = given.setting
 
     def topology(gbit: float | None) -> Topology:
         return topology_of(options, options.workers, options.gbit if gbit is None else gbit, given.inside)
-
-    def counts(each: Advice) -> bool:
-        return accuracies.standing(each, adviser.density_of(each.compressor), options.tolerance) <= Standing.COSTS
 
     # What a compressor was trained with is ranked, where nothing else is asked for.
     densities = {name: each.density for name, each in accuracies.known.items() if each.density is not None}
     local = {name: [each.schedule for each in those] for name, those in accuracies.local.items()}
     adviser = Adviser(
         setting.trace, topology, rates, setting.bytes_per_second, ranges.load(network=error_of(options)),
-        options.density, options.schedulers or (), counts, densities, local,
+        options.density, options.schedulers or (), densities, local,
         lambda done, every: progress.tell(f"simulating: {done} of {every} compressors"),
     )  # fmt: skip
+    used_by = functools.cache(adviser.density_of)
     found, left_out = adviser.all(names, named=bool(options.compressors))
     on_noise = [name for name in dict.fromkeys(each.compressor for each in found) if adviser.on_noise(name)]
     plain = adviser.plain()
-    judge = Judge(accuracies, plain, dense_of(found, plain), adviser.density_of, on_noise, options.tolerance)
+    judge = Judge(accuracies, plain, dense_of(found, plain), used_by, on_noise, options.tolerance)
     found, best = sorted(found, key=judge.key), best_of(found, judge)
     lossy = [key_of(each) for each in best if not is_exact(each)]
     between = lossy if len(topology(None).machines) > 1 else []
@@ -132,8 +131,7 @@ def ranking_of(
         name, scheduler, collective = key
         breaks[key] = adviser.break_even(name, (scheduler, collective))
         ends[key] = adviser.break_even_between(name, (scheduler, collective))
-    progress.close()
-    used = {name: adviser.density_of(name) for name in dict.fromkeys([DENSE, *(each.compressor for each in found)])}
+    used = {name: used_by(name) for name in dict.fromkeys([DENSE, *(each.compressor for each in found)])}
     return Ranking(
         found, best, judge.lines(found), judge, breaks, ends, left_out | timed.failed, used, adviser.errors,
         setting.trace.numel, timed,

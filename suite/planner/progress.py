@@ -18,6 +18,12 @@ class Progress:
         self._stream, self._now = stream or sys.stderr, now
         self._due, self._shown = now() + QUIET_SECONDS, False
 
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def tell(self, text: str) -> None:
         """Show it, if it is time."""
         if self._now() < self._due:

@@ -45,7 +45,7 @@ LOWEST_GBIT, HIGHEST_GBIT, STEPS, HALVINGS, HALVINGS_OF_ENDS = 0.01, 1000.0, 12,
 ends of a break-even's range."""
 
 
-NONE: Mapping[str, Any] = {}
+EMPTY: Mapping[str, Any] = {}
 Composed = tuple[str, str]
 """A schedule and a collective."""
 
@@ -59,7 +59,6 @@ class Adviser:
     density           of compressors that have one; None: each one's own
     tried             schedulers, name:key=value; none: SCHEDULERS, and `local`. What needs the whole model goes with
                       `sync_easgd` anyway, and methods that return updates are tried with it, too
-    counts            whether a composition may be recommended; a break-even is of these, if a compressor has any
     densities         by compressor, in place of its own where `density` is None
     local             by compressor, schedules with local steps
     tell              is told how many of all compressors are done
@@ -74,15 +73,14 @@ class Adviser:
         errors: Errors,
         density: float | None = None,
         tried: Sequence[str] = (),
-        counts: Callable[[Advice], bool] = lambda each: True,
-        densities: Mapping[str, float] = NONE,
-        local: Mapping[str, Sequence[str]] = NONE,
+        densities: Mapping[str, float] = EMPTY,
+        local: Mapping[str, Sequence[str]] = EMPTY,
         tell: Callable[[int, int], None] = lambda done, every: None,
     ) -> None:
         self.trace, self.topology, self.rates = trace, functools.cache(topology), rates
         self.bytes_per_second, self.errors, self.density = bytes_per_second, errors, density
         self.workers = topology(None).size
-        self.tried, self._counts = tuple(dict.fromkeys(tried)), counts
+        self.tried = tuple(dict.fromkeys(tried))
         self._densities, self._local, self._tell = densities, {} if tried else local, tell
         self._schedulers = built((*SCHEDULERS, *tried, *(each for those in self._local.values() for each in those)))
         self._sizes: dict[str, Sizes] = {}
@@ -199,8 +197,7 @@ class Adviser:
                 return self._fastest[key]
             those = self._of(name, gbit, self._quick(name))
             whole = [each for each in those if not each.local] or those
-            counted = [each for each in whole if self._counts(each)] or whole
-            self._fastest[key] = min(counted, key=lambda each: each.expected_seconds)
+            self._fastest[key] = min(whole, key=lambda each: each.expected_seconds)
         return self._fastest[key]
 
     def _quick(self, name: str) -> Sequence[str]:

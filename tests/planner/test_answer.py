@@ -114,7 +114,7 @@ def test_a_language_models_methods_stand_by_their_loss_in_as_much_time() -> None
     made = judge(known, plain)
     slow, fast = made.in_time(every[3]), made.in_time(every[2])
     assert slow and fast and (slow[1], fast[1]) == (True, False)
-    assert (slow[0], fast[0]) == (pytest.approx(1.2 * 0.2**0.25), pytest.approx(1.9 * 0.05**0.25))
+    assert [slow[0], fast[0]] == pytest.approx([1.2 * 0.2**0.25, 1.9 * 0.05**0.25])
     assert [each.compressor for each in best_of(every, made)] == ["bf16", "none", "none", "fast"]
     free, nearly, fastest = made.lines(every)
     assert free.advice is every[1] and nearly.nothing == NOTHING and fastest.advice is every[3]

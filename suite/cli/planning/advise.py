@@ -26,6 +26,7 @@ from suite.planner.accuracy import TOLERANCE, Accuracies
 from suite.planner.advise import PROBE_SECONDS, check_tolerance, chosen, given_by, ranking_of, write
 from suite.planner.compositions import check_positive
 from suite.planner.networks import add_network
+from suite.planner.progress import Progress
 from suite.planner.rank import SCHEDULERS
 from suite.planner.schedules import built
 from suite.planner.timing import time_unknown
@@ -55,7 +56,9 @@ def main(arguments: Sequence[str]) -> int:
     rates = given or Rates.shipped(on_gpu=setting.on_gpu)
     measured = _measured(setting.trace)
     timed = time_unknown(options.compressors or (), rates, options.density, setting.trace.numel)
-    write(options, setting, ranking_of(options, asked, names, rates, measured, timed))
+    with Progress() as progress:
+        ranking = ranking_of(options, asked, names, rates, measured, progress, timed)
+    write(options, setting, ranking)
     return 0
 
 
