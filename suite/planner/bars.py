@@ -47,7 +47,7 @@ def figure(setting: Setting, ranking: Ranking, shown: Sequence[Advice], git: Map
     points = f", and {measure.head}, {measure.told}, as measured ({ELSEWHERE}: {OTHERWISE})"
     note = (
         f"{setting.described}. Names: compressor, schedule, collective{points * bool(ranking.accuracies.known)}; dense "
-        f"in bold. In the order of expected steps. At the ends: {setting.trace.unit}/s. Thin lines: ranges of a step, "
+        f"in bold. In the order of the table. At the ends: {setting.trace.unit}/s. Thin lines: ranges of a step, "
         f"by {ranking.errors.runs} measured runs. {computed(git, *_sources(setting))}."
     )
     look = Look(drawn, bold=dense, legend_columns=1, spread="range of the step")

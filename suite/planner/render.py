@@ -240,7 +240,7 @@ def _head(setting: Setting, ranking: Ranking, shown: Sequence[Advice]) -> list[s
     nearest = sorted(models, key=lambda numel: abs(math.log(numel / ranking.numel)))
     measure, of = ranking.accuracies.measure, ", else of ".join(models[numel] for numel in nearest)
     unit = " %" if measure is LOSS else " points"
-    in_time = "; in time: on as much time" if judge.accuracies.dense_in else ""
+    in_time = "; in time: of dense in as much time" if judge.accuracies.dense_in else ""
     told = f"{measure.told}, of {of}{in_time}; tolerance {judge.tolerance:g}{unit}" if of else "nothing was trained"
     plain = judge.plain
     return [
