@@ -1,6 +1,7 @@
 """A composition that is ranked, with its ranges, and by how much a compressor's is below what would pay."""
 
 import functools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -131,9 +132,18 @@ class Speedup(NamedTuple):
 
 
 def speedup(each: Advice, other: Advice) -> Speedup:
-    """Over the other composition; the errors of both are taken as independent."""
-    low, high = other.between.low / each.between.high, other.between.high / each.between.low
-    return Speedup(other.expected_seconds / each.expected_seconds, low, high)
+    """Over the other composition; the errors of both are taken as independent: on logarithms their squares add up."""
+    if (each.compressor, each.scheduler, each.collective) == (other.compressor, other.scheduler, other.collective):
+        return Speedup(1.0, 1.0, 1.0)
+    (shorter, longer), (less, more) = _errors(each), _errors(other)
+    gain = other.expected_seconds / each.expected_seconds
+    return Speedup(gain, gain * math.exp(-math.hypot(longer, less)), gain * math.exp(math.hypot(shorter, more)))
+
+
+def _errors(each: Advice) -> tuple[float, float]:
+    """By how much its step may be shorter and longer than expected, on a scale of logarithms."""
+    low, high = each.between
+    return math.log(each.expected_seconds / low), math.log(high / each.expected_seconds)
 
 
 def place(advice: Advice) -> float:

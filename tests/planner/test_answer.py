@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from suite.planner.accuracy import LOSS, Accuracies, Ended, Reached
-from suite.planner.advice import Advice
+from suite.planner.advice import Advice, speedup
 from suite.planner.answer import NOTHING, Judge, best_of
 from suite.planner.progress import Progress
 from suite.planner.rank import Adviser
@@ -74,6 +75,20 @@ def of(name: str, seconds: float, scheduler: str = "wfbp") -> Advice:
     local = scheduler if scheduler.startswith("outer") else ""
     factors = Factors(1.0, 1.0), Factors(1.0, 1.0)
     return Advice(name, scheduler, "ring", found, 8, lambda factors: step, factors, local=local)
+
+
+def test_independent_errors_of_two_steps_add_up_as_squares() -> None:
+    def ranged(name: str, low: float, high: float) -> Advice:
+        ends = {0.5: Step(low, 0.0, 0.0, ()), 2.0: Step(high, 0.0, 0.0, ())}
+        factors = Factors(0.5, 1.0), Factors(2.0, 1.0)
+        return Advice(name, "wfbp", "ring", of(name, 1.0).found, 8, lambda given: ends[given.messages], factors)
+
+    sure, rough = of("fp16", 0.5), ranged("none", 0.5, 1.5)
+    assert rough.expected_seconds == 1 and speedup(sure, rough) == pytest.approx((2.0, 1.0, 3.0))
+    both = speedup(ranged("fp16", 0.5, 1.5), rough)
+    assert both[0] == 1 and both.low == pytest.approx(math.exp(-math.hypot(math.log(1.5), math.log(2))))
+    assert both.high == pytest.approx(1 / both.low) and both.too_close
+    assert speedup(rough, rough) == (1, 1, 1), "the same step"
 
 
 def judge(accuracies: Accuracies, dense: Advice, *on_noise: str) -> Judge:
